@@ -1,0 +1,208 @@
+"""The site's TOML, typed, with every default in one place.
+
+Units stand in the names: ``_s`` seconds, ``_gb`` GB, ``_mb`` MB.
+"""
+
+import os
+import pwd
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from slurm_hadar.domain.errors import UsageError
+
+SYSTEM_PATH = Path("/etc/slurm-hadar/hadar.toml")
+USER_PATH = Path("~/.config/slurm-hadar/hadar.toml")
+ENV = "HADAR_CONFIG"
+"""Environment variable that names the configuration file."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Site(_Section):
+    """Who we are and how far we may go."""
+
+    name: str = "site"
+    mode: Literal["observe", "act"] = "observe"
+    """observe: decide and explain, change nothing. act: also carry it out."""
+    rights: Literal["operator", "user", "sandbox"] = "operator"
+    """operator: an own user with AdminLevel=Operator. user: one researcher, his own jobs only.
+    sandbox: a throw-away cluster whose SlurmUser we are."""
+    controller_user: str = ""
+    """User whose plan files jobs believe; empty: whoever runs the controller."""
+    state_dir: Path = Path("/var/lib/slurm-hadar")
+    """Folder of the controller's own file, mode 0700, on a local disk."""
+    exchange_dir: Path = Path("/var/spool/slurm-hadar")
+    """Folder that nodes and controller share, mode 1777 (per-user mode: in the home)."""
+
+
+class Slurm(_Section):
+    """How to reach Slurm."""
+
+    backend: Literal["auto", "cli", "pyslurm"] = "auto"
+    bin_dir: Path | None = None
+    """Folder of Slurm's commands; None: as PATH has them."""
+    conf: Path | None = None
+    """slurm.conf; None: as Slurm finds it."""
+    timeout_s: float = Field(default=30.0, gt=0)
+
+
+class GpuType(_Section):
+    """One GPU type, named as in the site's GRES."""
+
+    feature: str = ""
+    """Node feature that selects it; empty: the type's own name."""
+    memory_gb: float = Field(default=0.0, ge=0)
+    """Memory of one GPU; 0: unknown, and then jobs that declare gpu_mem do not use it."""
+    tflops: float = Field(default=0.0, ge=0)
+    """Training speed from the specification, to estimate unmeasured pairs; 0: unknown."""
+    profile: str = ""
+    """Name of the type in the throughput tables; empty: the type's own name."""
+
+
+class Partitions(_Section):
+    """Partitions that the controller may choose, and those that opt every job in."""
+
+    steer: tuple[str, ...] = ()
+    """Partitions among which managed jobs may be placed; empty: only those that the job names."""
+    opt_in: tuple[str, ...] = ()
+    """Partitions whose jobs are managed without a declaration of their own."""
+
+
+class Lease(_Section):
+    """How long a waiting managed job waits for us before Slurm starts it by itself."""
+
+    length_s: int = Field(default=300, ge=20, le=3600)
+
+
+class Guards(_Section):
+    """What keeps a wrong decision from doing harm."""
+
+    min_between_moves_s: float = Field(default=600.0, ge=0)
+    """Least time a job runs between two moves."""
+    max_moves_per_tick: int = Field(default=20, ge=0)
+    max_moves_per_hour: int = Field(default=200, ge=0)
+    max_moves_per_job: int = Field(default=50, ge=0)
+    gain_over_cost: float = Field(default=2.0, ge=1)
+    """A move must save at least this many times the seconds that it costs."""
+    max_jobs_per_array: int = Field(default=100, ge=1)
+    """Waiting tasks of one array that are steered at a time."""
+    stop_file: Path = Path("/etc/slurm-hadar/stop")
+    """While this file exists nothing is changed."""
+
+
+class Moving(_Section):
+    """Times of a move."""
+
+    ack_wait_s: float = Field(default=120.0, gt=0)
+    """Longest wait for a job to save; one that does not answer stays where it is."""
+    settle_s: float = Field(default=20.0, ge=0)
+    """Longest time a tick spends on carrying its own moves through."""
+    commit_s: float = Field(default=120.0, ge=0)
+    """A job told to start is left alone this long before it is placed anew."""
+
+
+class Controller(_Section):
+    """The tick."""
+
+    interval_s: float = Field(default=60.0, ge=1)
+    round_s: float = Field(default=360.0, gt=0)
+    policy: str = "hadar"
+    options: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """The policy's own settings."""
+
+
+class Profiles(_Section):
+    """Throughput tables beside the shipped one."""
+
+    tables: tuple[Path, ...] = ()
+
+
+class Wrapper(_Section):
+    """What hbatch adds."""
+
+    quiet: bool = False
+    default_types: str = ""
+    """types of a job in an opt-in partition that declares none."""
+
+
+class Config(_Section):
+    """The whole file."""
+
+    version: Literal[1] = 1
+    site: Site = Site()
+    slurm: Slurm = Slurm()
+    gpu_types: dict[str, GpuType] = Field(default_factory=dict)
+    partitions: Partitions = Partitions()
+    lease: Lease = Lease()
+    guards: Guards = Guards()
+    moving: Moving = Moving()
+    controller: Controller = Controller()
+    profiles: Profiles = Profiles()
+    wrapper: Wrapper = Wrapper()
+
+    @field_validator("gpu_types")
+    @classmethod
+    def _name_the_feature(cls, types: dict[str, GpuType]) -> dict[str, GpuType]:
+        return {
+            name: gpu.model_copy(
+                update={"feature": gpu.feature or name, "profile": gpu.profile or name}
+            )
+            for name, gpu in types.items()
+        }
+
+    @property
+    def controller_uid(self) -> int:
+        """UID whose plan files jobs believe. Raises UsageError when the user does not exist."""
+        if not self.site.controller_user:
+            return os.getuid()
+        try:
+            return pwd.getpwnam(self.site.controller_user).pw_uid
+        except KeyError:
+            raise UsageError(
+                f"site.controller_user = {self.site.controller_user!r} is no user of this machine; "
+                "create it or correct the name"
+            ) from None
+
+
+def find() -> Path:
+    """The configuration file: ``$HADAR_CONFIG``, the user's own, the system's, in this order."""
+    named = os.environ.get(ENV)
+    if named:
+        return Path(named)
+    own = USER_PATH.expanduser()
+    return own if own.exists() else SYSTEM_PATH
+
+
+def load(path: Path) -> Config:
+    """Read a configuration. Raises :class:`UsageError` naming the file and the key at fault."""
+    try:
+        text = path.read_bytes().decode()
+    except FileNotFoundError:
+        raise UsageError(
+            f"no configuration at {path}; copy one of the site examples there, or set {ENV}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Config:
+    """Read a configuration's text; ``name`` stands in errors."""
+    try:
+        return Config.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{name} is not TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{name}: {key}: {first['msg']}") from None
+
+
+def wrapper_path(config_path: Path) -> Path:
+    """The small JSON beside the TOML that hbatch and the runtime read."""
+    return config_path.with_suffix(".hbatch.json")

@@ -1,0 +1,24 @@
+"""Errors that reach a person: one clear sentence, never a traceback."""
+
+
+class HadarError(Exception):
+    """Something failed; the message says what, where, and what to do. Exit code 1."""
+
+    exit_code = 1
+
+
+class UsageError(HadarError):
+    """The words or the input of the user are wrong. Exit code 2."""
+
+    exit_code = 2
+
+
+class SlurmError(HadarError):
+    """Slurm refused or did not answer.
+
+    ``retry`` says whether the same call may succeed later (Slurm busy, a lock, EAGAIN).
+    """
+
+    def __init__(self, message: str, *, retry: bool = False) -> None:
+        super().__init__(message)
+        self.retry = retry

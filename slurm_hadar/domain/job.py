@@ -1,0 +1,107 @@
+"""A job as Slurm shows it, in the words of the field."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+
+from slurm_hadar.domain.declaration import Declaration
+
+UNTYPED = ""
+"""The GPU type of a request that names none."""
+
+
+class JobState(Enum):
+    """What a job is doing. UNKNOWN is a state that this release of ours has not met:
+    it is never taken for finished, and nothing is done to such a job."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETING = "completing"
+    FINISHED = "finished"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRequest:
+    """GPUs that the job asks for, by type (:data:`UNTYPED` where it names none)."""
+
+    per_node: Mapping[str, int] = field(default_factory=dict)
+    per_job: Mapping[str, int] = field(default_factory=dict)
+    per_task: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def typed(self) -> bool:
+        """Whether any part of the request names a type."""
+        return any(t != UNTYPED for p in (self.per_node, self.per_job, self.per_task) for t in p)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job, or one task of an array.
+
+    ``id`` is what a person types: ``"123"``, or ``"84_2"`` for a task of an array.
+    ``raw_id`` is Slurm's own number of it (``SLURM_JOB_ID``), equal to the array's for tasks that
+    Slurm has not split off yet. Times are seconds since the epoch, 0 where Slurm has none.
+    """
+
+    id: str
+    raw_id: int
+    uid: int
+    user: str
+    name: str
+    state: JobState
+    slurm_state: str
+    reason: str = ""
+    account: str = ""
+    qos: str = ""
+    partitions: tuple[str, ...] = ()
+    priority: int = 0
+    held: bool = False
+    submit_s: float = 0.0
+    eligible_s: float = 0.0
+    start_s: float = 0.0
+    """Start of a running job; begin or expected start of a pending one."""
+    end_s: float = 0.0
+    time_limit_s: float = inf
+    nodes: tuple[str, ...] = ()
+    gpus: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Allocated GPUs: node -> type -> count. Empty while pending."""
+    request: GpuRequest = field(default_factory=GpuRequest)
+    features: str = ""
+    required_nodes: tuple[str, ...] = ()
+    excluded_nodes: tuple[str, ...] = ()
+    node_count: int = 1
+    tasks: int = 1
+    cpus: int = 1
+    cpus_per_task: int = 1
+    mem_per_cpu_mb: int = 0
+    mem_per_node_mb: int = 0
+    batch: bool = True
+    requeue: bool = True
+    exclusive: bool = False
+    restarts: int = 0
+    het: bool = False
+    array_job_id: int = 0
+    reservation: str = ""
+    dependency: str = ""
+    comment: str = ""
+    admin_comment: str = ""
+    workdir: str = ""
+    declaration: Declaration | None = None
+    """What the owner declared; None where the job did not opt in."""
+    declaration_error: str = ""
+    """Why a declaration in the Comment could not be read; such a job is left alone."""
+
+    @property
+    def managed(self) -> bool:
+        """Whether the job opted in and may be touched."""
+        return (
+            self.declaration is not None and not self.declaration.off and self.batch and not self.het
+        )
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs allocated now."""
+        return sum(n for by_type in self.gpus.values() for n in by_type.values())

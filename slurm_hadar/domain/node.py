@@ -1,0 +1,59 @@
+"""Nodes, partitions and reservations as Slurm shows them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node. Memory in MB. ``usable`` is False for down, drained, failing or reserved-for-boot
+    nodes: their idle GPUs do not exist for a plan."""
+
+    name: str
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    gpus_used: Mapping[str, int] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    cpus: int = 1
+    cpus_used: int = 0
+    memory_mb: int = 0
+    memory_used_mb: int = 0
+    state: str = ""
+    usable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition and who may use it. Empty ``allow_*`` means everybody."""
+
+    name: str
+    nodes: tuple[str, ...] = ()
+    up: bool = True
+    default: bool = False
+    max_time_s: float = inf
+    default_time_s: float = inf
+    min_nodes: int = 0
+    max_nodes: float = inf
+    max_cpus_per_node: float = inf
+    priority_tier: int = 1
+    preempt_mode: str = ""
+    grace_s: float = 0.0
+    allow_groups: tuple[str, ...] = ()
+    allow_accounts: tuple[str, ...] = ()
+    deny_accounts: tuple[str, ...] = ()
+    allow_qos: tuple[str, ...] = ()
+    deny_qos: tuple[str, ...] = ()
+    root_only: bool = False
+    reservation_required: bool = False
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes that Slurm keeps for somebody between two times (s since the epoch)."""
+
+    name: str
+    nodes: tuple[str, ...]
+    start_s: float
+    end_s: float

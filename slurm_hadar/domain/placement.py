@@ -1,0 +1,53 @@
+"""What a policy decides: a placement per job, and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one job shall run in the next round.
+
+    ``gpus`` counts GPUs per type over the whole job. ``nodes`` says which node gives how many of
+    which type; empty where any node of the types will do. ``batch`` is the global batch in
+    samples (None: as the job has it). ``shares`` are the copies' parts of a round, summing to 1.
+    """
+
+    gpus: Mapping[str, int]
+    nodes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    cpus_per_gpu: float | None = None
+    mem_per_gpu_mb: int | None = None
+    batch: int | None = None
+    copies: int = 1
+    shares: tuple[float, ...] = ()
+    tier: str = ""
+    reason: str = ""
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs over all types."""
+        return sum(self.gpus.values())
+
+    def same_resources(self, other: "Placement") -> bool:
+        """Whether moving from one to the other would change what the job runs on.
+
+        Nodes count only where both name them: Slurm may pick any node otherwise.
+        """
+        if dict(self.gpus) != dict(other.gpus):
+            return False
+        if self.nodes and other.nodes and self._by_node() != other._by_node():
+            return False
+        return self.batch is None or other.batch is None or self.batch == other.batch
+
+    def _by_node(self) -> dict[str, dict[str, int]]:
+        return {node: dict(gpus) for node, gpus in self.nodes.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A policy's answer for one round: who runs where, and why the others wait."""
+
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What the operator should know: prices, an infeasible view, a limit that was hit."""

@@ -1,0 +1,100 @@
+"""What a policy sees: plain numbers in arrays, for thousands of jobs at once.
+
+Axes: N nodes, R GPU types, J jobs, C GPU counts. A policy may rely on every array having the
+shape that stands beside it, and on ``rate > 0`` meaning "this job may run so": types that the
+owner excluded, GPUs with too little memory, counts that the script cannot run with, and types so
+slow that the rest of the work would not fit in the time limit, all have rate 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+State = dict[str, object]
+"""A policy's own memory between rounds: plain and serialisable as JSON. The caller keeps it."""
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class NodeArrays:
+    """The nodes, and what managed jobs may use of them in this round.
+
+    What unmanaged jobs hold or are about to take is already subtracted; what managed jobs hold is
+    not, since the policy may move them.
+    """
+
+    names: tuple[str, ...]
+    gpus: IntArray
+    """(N, R) GPUs that managed jobs may use."""
+    cpus: IntArray
+    """(N,) CPUs that managed jobs may use."""
+    mem_mb: IntArray
+    """(N,) memory in MB that managed jobs may use."""
+    group: IntArray
+    """(N,) index of the node's access group: nodes of one group are open to the same jobs."""
+    rack: IntArray
+    """(N,) index of the node's rack; all 0 where the topology is unknown."""
+
+
+@dataclass(frozen=True)
+class JobArrays:
+    """The managed jobs, waiting and running."""
+
+    ids: tuple[str, ...]
+    arrival_s: FloatArray
+    """(J,) submission, s, on the clock of ``View.now``."""
+    weight: FloatArray
+    """(J,) importance, 1 for an ordinary job."""
+    priority: FloatArray
+    """(J,) Slurm's priority, higher first; the policy may break ties with it."""
+    total: FloatArray
+    """(J,) samples of the whole job (an estimate where it was not declared)."""
+    left: FloatArray
+    """(J,) samples still to train."""
+    rate: FloatArray
+    """(J, R, C) samples/s of the whole job on ``View.counts[c]`` GPUs of type r; 0: not possible."""
+    known: BoolArray
+    """(J, R, C) whether that rate was measured or came from a table, rather than estimated."""
+    running: BoolArray
+    """(J,) holds GPUs now, or was told to start and has not started yet."""
+    movable: BoolArray
+    """(J,) may be checkpointed and moved now; a running job that may not keeps what it holds."""
+    mixable: BoolArray
+    """(J,) can run on several nodes, so that GPU types may be mixed, one type a node."""
+    held: IntArray
+    """(K, 4) what running jobs hold: rows of (job, node, type, count)."""
+    since_s: FloatArray
+    """(J,) start of the present placement, s; 0 where not running."""
+    restart_s: FloatArray
+    """(J,) seconds that a move costs (save, requeue, load), measured or estimated."""
+    attained: FloatArray
+    """(J,) GPU-seconds received so far."""
+    cpus_per_gpu: FloatArray
+    """(J,) CPUs that the job asks for per GPU."""
+    mem_per_gpu_mb: FloatArray
+    """(J,) memory in MB that the job asks for per GPU."""
+    groups: BoolArray
+    """(J, G) access groups of nodes that the job's owner may use."""
+    max_nodes: IntArray
+    """(J,) most nodes that the job may spread over; 1 for an ordinary script."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything a policy may know. ``now`` in s; ``round_s`` is the time until the next decision."""
+
+    now: float
+    round_s: float
+    seed: int
+    types: tuple[str, ...]
+    counts: tuple[int, ...]
+    """(C,) GPU counts of the last axis of ``JobArrays.rate``, rising, e.g. (1, 2, 3, 4, 8)."""
+    nodes: NodeArrays
+    jobs: JobArrays
+    options: Mapping[str, object] = field(default_factory=dict)
+    """The policy's own settings from the site's configuration."""
