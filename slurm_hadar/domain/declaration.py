@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
+from slurm_hadar.domain import segments
 from slurm_hadar.domain.errors import UsageError
 
 ANY = "any"
 COMMENT_LIMIT = 1024
 """Bytes that Slurm takes in a Comment."""
 
-_SEGMENT = re.compile(r"\[hadar1((?: [^\[\]]*)?)\]")
-_PLAIN = re.compile(r"[A-Za-z0-9_.,:/@+*|&()!-]")
+_SEGMENT = "hadar1"
 _SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "CONT", "URG", "WINCH")
 
 
@@ -22,9 +22,10 @@ _SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "CONT", "URG", "WINCH")
 class Declaration:
     """The ``#HADAR`` keys of one job. Memory in MB, times in s, batch = global batch in samples.
 
-    ``types`` empty means "what the request says"; ranges are (least, most). ``constraint`` and
-    ``partitions`` are not typed by anybody: hbatch records there what the user asked of sbatch
-    (``-C``, ``-p``), so that a placement can be laid over it and taken back.
+    ``types`` empty means "what the request says"; ranges are (least, most). ``constraint``,
+    ``partitions`` and ``lease`` are not typed by anybody: hbatch records there what the user asked
+    of sbatch (``-C``, ``-p``), so that a placement can be laid over it and taken back, and whether
+    the begin time is our lease rather than the user's own.
     """
 
     model: str = ""
@@ -47,6 +48,7 @@ class Declaration:
     pin: bool = False
     constraint: str = ""
     partitions: tuple[str, ...] = ()
+    lease: bool = False
 
     @property
     def total_samples(self) -> int:
@@ -54,7 +56,7 @@ class Declaration:
         return self.samples or self.epochs * self.dataset_size
 
     def accepts(self, gpu_type: str) -> bool:
-        """Whether the owner lets the job run on this type (with ``types`` empty: unknown, so no)."""
+        """Whether the owner named this type, or any; with ``types`` empty: no."""
         return ANY in self.types or gpu_type in self.types
 
 
@@ -145,7 +147,11 @@ _READ: dict[str, Callable[[str], object]] = {
     "off": _yes,
     "pin": _yes,
 }
-_RECORDED: dict[str, Callable[[str], object]] = {"constraint": str, "partitions": _words}
+_RECORDED: dict[str, Callable[[str], object]] = {
+    "constraint": str,
+    "partitions": _words,
+    "lease": _yes,
+}
 KEYS = tuple(_READ)
 """The keys that a user may write."""
 
@@ -193,12 +199,7 @@ def script_words(script: str, name: str) -> list[tuple[str, str]]:
 
 def encode(declaration: Declaration) -> str:
     """The declaration as the segment of a Comment; values that are the default are left out."""
-    words = []
-    for field in fields(Declaration):
-        value = getattr(declaration, field.name)
-        if value != field.default:
-            words.append(f"{field.name}={_quote(_text(value))}")
-    return "[hadar1 " + " ".join(words) + "]" if words else "[hadar1]"
+    return segments.encode(_SEGMENT, _words_of(declaration))
 
 
 def decode(comment: str) -> Declaration | None:
@@ -206,32 +207,37 @@ def decode(comment: str) -> Declaration | None:
 
     Raises :class:`UsageError` where there is one that cannot be read: such a job is left alone.
     """
-    match = _SEGMENT.search(comment)
-    if match is None:
+    words = segments.decode(_SEGMENT, comment)
+    if words is None:
         return None
     values: dict[str, object] = {}
-    for word in match[1].split():
-        key, _, text = word.partition("=")
+    for key, text in words.items():
         readers = _READ if key in _READ else _RECORDED
         if key not in readers:
-            raise UsageError(f"Comment: unknown key {_show(key)} in {_show(match[0])}")
-        values[key] = _value(readers, key, _unquote(text), "Comment")
+            raise UsageError(f"Comment: unknown key {_show(key)} in the declaration")
+        values[key] = _value(readers, key, text, "Comment")
     return replace(Declaration(), **values)  # type: ignore[arg-type]
 
 
 def merge(comment: str, declaration: Declaration) -> str:
     """The Comment with our segment replaced, or added after the user's own text."""
-    segment = encode(declaration)
-    if _SEGMENT.search(comment):
-        return _SEGMENT.sub(lambda _: segment, comment, count=1)
-    return f"{comment} {segment}" if comment else segment
+    return segments.merge(_SEGMENT, comment, _words_of(declaration))
+
+
+def _words_of(declaration: Declaration) -> dict[str, str]:
+    return {
+        field.name: _text(getattr(declaration, field.name))
+        for field in fields(Declaration)
+        if getattr(declaration, field.name) != field.default
+    }
 
 
 def _value(readers: dict[str, Callable[[str], object]], key: str, text: str, where: str) -> object:
     try:
         return readers[key](text)
     except ValueError as error:
-        raise UsageError(f"{where}: {key}={_show(text)} is not understood; it takes {error}") from None
+        message = f"{where}: {key}={_show(text)} is not understood; it takes {error}"
+        raise UsageError(message) from None
 
 
 def _text(value: object) -> str:
@@ -242,17 +248,6 @@ def _text(value: object) -> str:
             return f"{value[0]}-{value[1]}" if value[0] != value[1] else str(value[0])
         return ",".join(str(part) for part in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _quote(text: str) -> str:
-    return "".join(
-        c if _PLAIN.match(c) else "".join(f"%{byte:02x}" for byte in c.encode()) for c in text
-    )
-
-
-def _unquote(text: str) -> str:
-    raw = re.sub(rb"%([0-9a-f]{2})", lambda m: bytes([int(m[1], 16)]), text.encode())
-    return raw.decode(errors="replace")
 
 
 def _show(text: str) -> str:

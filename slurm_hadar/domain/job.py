@@ -97,9 +97,8 @@ class Job:
     @property
     def managed(self) -> bool:
         """Whether the job opted in and may be touched."""
-        return (
-            self.declaration is not None and not self.declaration.off and self.batch and not self.het
-        )
+        declared = self.declaration is not None and not self.declaration.off
+        return declared and self.batch and not self.het
 
     @property
     def gpu_count(self) -> int:

@@ -57,7 +57,7 @@ class JobArrays:
     left: FloatArray
     """(J,) samples still to train."""
     rate: FloatArray
-    """(J, R, C) samples/s of the whole job on ``View.counts[c]`` GPUs of type r; 0: not possible."""
+    """(J, R, C) samples/s of the whole job on ``View.counts[c]`` GPUs of type r; 0: cannot."""
     known: BoolArray
     """(J, R, C) whether that rate was measured or came from a table, rather than estimated."""
     running: BoolArray
@@ -86,7 +86,7 @@ class JobArrays:
 
 @dataclass(frozen=True)
 class View:
-    """Everything a policy may know. ``now`` in s; ``round_s`` is the time until the next decision."""
+    """Everything a policy may know. ``now`` in s; ``round_s``: time until the next decision."""
 
     now: float
     round_s: float

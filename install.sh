@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# Installs slurm-hadar and runs what was asked for. Run again, it changes only what is not right yet.
+#   ./install.sh demo                 the demonstration: a real Slurm with pretend GPUs on this machine
+#   ./install.sh test                 everything the tests need, and the tests
+#   ./install.sh site --prefix DIR    hbatch and hadar for a real site
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here"
+venv=$here/.venv
+
+say() { printf 'install: %s\n' "$*" >&2; }
+die() { printf 'install: %s\n' "$*" >&2; exit 1; }
+
+usage() {
+  sed -n '2,5s/^# \{0,1\}//p' "$0" >&2
+  exit 2
+}
+
+# Debian packages that are missing, installed without starting any of their services.
+debian() {
+  local missing=() name
+  for name in "$@"; do
+    [[ $(dpkg-query -W -f '${Status}' "$name" 2>/dev/null) == 'install ok installed' ]] || missing+=("$name")
+  done
+  ((${#missing[@]})) || return 0
+  if ! command -v apt-get >/dev/null; then
+    die "this is no Debian: install Slurm (slurmctld, slurmd, client commands), munge and Python 3.11 with venv by hand, then run this again; './install.sh site' needs none of Slurm's daemons"
+  fi
+  if ((EUID != 0)); then
+    die "without root ${missing[*]} cannot be installed; ask an admin for them, then run this again; './install.sh site --prefix DIR' works without"
+  fi
+  say "installing ${missing[*]}"
+  local policy=/usr/sbin/policy-rc.d
+  if [[ ! -e $policy ]]; then
+    # Slurm's daemons must not start by themselves here: exit 101 tells Debian so.
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+  fi
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null 2>&1 || {
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  }
+}
+
+# A Python of 3.11 or later that can make virtual environments; the distribution's own first, since
+# one below a private home cannot be run by other users' jobs.
+python() {
+  local candidate
+  for candidate in /usr/bin/python3 python3 python3.13 python3.12 python3.11; do
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  die "Python 3.11 or later with its venv module was not found; install python3-venv"
+}
+
+# The package and one of its extras in a virtual environment: environment DIR EXTRA
+environment() {
+  local dir=$1 extra=$2 stamp
+  stamp=$(sha256sum pyproject.toml | cut -c1-16)-$extra
+  [[ -f $dir/.hadar-$stamp ]] && return
+  [[ -x $dir/bin/python ]] || "$(python)" -m venv "$dir"
+  say "installing Python packages ($extra) into $dir"
+  "$dir/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extra]" 2> >(grep -v '^WARNING: Location' >&2)
+  touch "$dir/.hadar-$stamp"
+}
+
+demo() {
+  debian slurmctld slurmd slurm-client munge python3 python3-venv
+  environment "$venv" demo
+  exec "$venv/bin/hadar" demo "$@"
+}
+
+tests() {
+  debian slurmctld slurmd slurm-client munge python3 python3-venv
+  environment "$venv" test
+  if [[ -n ${HADAR_TEST_SLURM_BUILD:-} ]]; then
+    say "building a second Slurm with PySlurm in ${HADAR_TEST_SLURM:?needs a folder}"
+    bash "$HADAR_TEST_SLURM_BUILD" "$HADAR_TEST_SLURM" "$venv/bin/python"
+  fi
+  "$venv/bin/ruff" check .
+  "$venv/bin/ruff" format --check .
+  "$venv/bin/mypy"
+  exec "$venv/bin/python" -m pytest "$@"
+}
+
+site() {
+  local prefix=
+  while (($#)); do
+    case $1 in
+      --prefix) prefix=${2:-}; shift $(($# > 1 ? 2 : 1)) ;;
+      --prefix=*) prefix=${1#*=}; shift ;;
+      *) usage ;;
+    esac
+  done
+  [[ -n $prefix ]] || usage
+  mkdir -p "$prefix" 2>/dev/null || die "$prefix cannot be made; choose a folder that you may write to"
+  prefix=$(cd "$prefix" && pwd)
+  local dir=$prefix/venv wheel
+  [[ -x $dir/bin/python ]] || "$(python)" -m venv "$dir"
+  mkdir -p "$prefix/bin" "$prefix/share/slurm-hadar"
+  say "installing the package into $prefix"
+  "$dir/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps -w "$prefix/share/slurm-hadar" . 2> >(grep -v '^WARNING: Location' >&2)
+  wheel=$(ls -t "$prefix"/share/slurm-hadar/slurm_hadar-*.whl | head -n 1)
+  "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
+  "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
+  cp -r site_configs "$prefix/share/slurm-hadar/"
+  ln -sf "$dir/bin/hbatch" "$dir/bin/hadar" "$prefix/bin/"
+  pyslurm "$dir"
+  say "hbatch and hadar are in $prefix/bin; put that on PATH"
+  say "researchers whose training uses the runtime: pip install --no-deps $wheel"
+  say "next: copy an example of $prefix/share/slurm-hadar/site_configs to /etc/slurm-hadar/hadar.toml (or ~/.config/slurm-hadar/hadar.toml), then: hadar check --write"
+}
+
+# PySlurm X.Y goes with Slurm X.Y only; without a match Slurm's own commands serve.
+pyslurm() {
+  local dir=$1 release major root log
+  release=$(sinfo --version 2>/dev/null | sed -n 's/^slurm[^0-9]*\([0-9]*\.[0-9]*\)\..*/\1/p') || true
+  if [[ -z $release ]]; then
+    say "back end: Slurm's commands (no sinfo on PATH, so no release to match PySlurm with)"
+    return
+  fi
+  if "$dir/bin/python" -m pip show pyslurm 2>/dev/null | grep -q "^Version: ${release//./\\.}\."; then
+    say "back end: PySlurm (its release fits Slurm $release)"
+    return
+  fi
+  root=$(dirname "$(dirname "$(readlink -f "$(command -v sinfo)")")")
+  log=$prefix/share/slurm-hadar/pyslurm.log
+  major=${release%.*}
+  local tag
+  case $release in
+    22.05) tag=v22.5.3 ;; 23.02) tag=v23.2.3 ;; 23.11) tag=v23.11.1 ;; 24.05) tag=v24.5.1 ;;
+    24.11) tag=v24.11.0 ;; 25.05) tag=v25.5.0 ;; *) tag= ;;
+  esac
+  local sources=("pyslurm==${major}.$((10#${release#*.})).*")
+  [[ -z $tag ]] || sources+=("git+https://github.com/PySlurm/pyslurm@$tag")
+  local source
+  for source in "${sources[@]}"; do
+    if SLURM_INCLUDE_DIR=$root/include SLURM_LIB_DIR=$root/lib GIT_TERMINAL_PROMPT=0 timeout 900 \
+      "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$source" >"$log" 2>&1; then
+      say "back end: PySlurm from $source (fits Slurm $release)"
+      return
+    fi
+  done
+  say "back end: Slurm's commands (no PySlurm for Slurm $release could be installed; see $log)"
+}
+
+case ${1:-} in
+  demo) shift; demo "$@" ;;
+  test) shift; tests "$@" ;;
+  site) shift; site "$@" ;;
+  *) usage ;;
+esac

@@ -1,0 +1,1 @@
+"""hbatch and hadar: words in, one call below, words out."""

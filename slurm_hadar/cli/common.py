@@ -1,0 +1,54 @@
+"""What the commands share: the configuration, an open controller, JSON on stdout."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slurm_hadar import config as configuration
+from slurm_hadar.config import Config
+from slurm_hadar.controller.lock import only_one
+from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.tick import Controller
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.slurm.cluster import Cluster, open_cluster
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="The site's TOML; default: $HADAR_CONFIG, then the usual places."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def load(path: Path | None) -> Config:
+    """The configuration. Raises UsageError."""
+    return configuration.load(path or configuration.find())
+
+
+def cluster_of(config: Config) -> Cluster:
+    """The site's Slurm."""
+    return open_cluster(config.slurm)
+
+
+@contextmanager
+def controller_of(config: Config, wait_s: float) -> Iterator[Controller]:
+    """A controller that holds the lock. Raises HadarError when another one does."""
+    with only_one(config.site.state_dir, wait_s):
+        store = Store.open(config.site.state_dir)
+        try:
+            yield Controller(
+                config, cluster_of(config), store, Rates.open(config, store.connection), os.getuid()
+            )
+        finally:
+            store.close()
+
+
+def print_json(command: str, result: object) -> None:
+    """The one form of all machine-readable output."""
+    typer.echo(json.dumps({"version": 1, "command": command, "result": result}))

@@ -1,0 +1,110 @@
+"""The operator's commands: tick, run, plan, status, explain."""
+
+import signal
+import threading
+import time
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from slurm_hadar.cli.common import ConfigOption, JsonOption, controller_of, load, print_json
+from slurm_hadar.controller import telling
+from slurm_hadar.controller.tick import Controller, Report
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.reports import text
+
+_LOCK_WAIT_S = 30.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (tick, run, plan, status, explain):
+        app.command()(command)
+
+
+def tick(
+    config: ConfigOption = None,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait for a tick under way; 0: leave at once.")
+    ] = _LOCK_WAIT_S,
+    as_json: JsonOption = False,
+) -> None:
+    """One pass: observe, decide, act. For a timer."""
+    with controller_of(load(config), wait) as controller:
+        report = controller.tick()
+    if as_json:
+        print_json("tick", telling.summary(report))
+    else:
+        _say(report)
+
+
+def run(
+    config: ConfigOption = None,
+    interval: Annotated[
+        float | None, typer.Option(help="Seconds between ticks; default: the configuration's.")
+    ] = None,
+) -> None:
+    """Tick for ever, until SIGTERM or Ctrl-C."""
+    site = load(config)
+    pause = interval or site.controller.interval_s
+    stop = threading.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stop.set())
+    with controller_of(site, 0.0) as controller:
+        while not stop.is_set():
+            began = time.monotonic()
+            _one(controller)
+            stop.wait(max(0.2, pause - (time.monotonic() - began)))
+
+
+def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """What a tick would do and why. Changes nothing."""
+    with controller_of(load(config), _LOCK_WAIT_S) as controller:
+        report = controller.plan()
+    if as_json:
+        print_json("plan", telling.summary(report))
+        return
+    for line in telling.plan_lines(report):
+        typer.echo(line)
+
+
+def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """The managed jobs: where they are, how far, and why."""
+    with controller_of(load(config), _LOCK_WAIT_S) as controller:
+        rows = telling.status_rows(controller)
+    if as_json:
+        print_json("status", [telling.plain(row) for row in rows])
+    else:
+        text.print_status(rows)
+
+
+def explain(
+    job: Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """All that is known and was decided about one job."""
+    with controller_of(load(config), _LOCK_WAIT_S) as controller:
+        story = telling.story(controller, job)
+    if as_json:
+        print_json("explain", telling.plain(story))
+    else:
+        text.print_explain(story)
+
+
+def _one(controller: Controller) -> None:
+    """A tick of the daemon: Slurm may be away for a while, the daemon stays."""
+    try:
+        _say(controller.tick())
+    except SlurmError as error:
+        typer.echo(f"{_clock()} nothing done: {error}", err=True)
+
+
+def _say(report: Report) -> None:
+    for line in telling.tick_lines(report):
+        typer.echo(f"{_clock()} {line}")
+
+
+def _clock() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")

@@ -1,0 +1,81 @@
+"""A researcher's commands on his own job: pin, optout, set."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from slurm_hadar.cli.common import ConfigOption, cluster_of, load
+from slurm_hadar.domain import declaration
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import decode
+from slurm_hadar.slurm.cluster import Cluster, Update
+
+JobArgument = Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command()(pin)
+    app.command()(optout)
+    app.command("set")(set_)
+
+
+def pin(job: JobArgument, config: ConfigOption = None) -> None:
+    """Let a job stay where it is: it is not moved any more."""
+    _change(job, config, ["pin=yes"])
+    typer.echo(f"job {job} stays where it is once it runs; undo with: hadar set {job} pin=no")
+
+
+def optout(job: JobArgument, config: ConfigOption = None) -> None:
+    """Take a job out of our hands: from now on it is an ordinary job of Slurm's."""
+    cluster = cluster_of(load(config))
+    found = _find(cluster, job)
+    declared = replace(found.declaration or Declaration(), off=True, lease=False)
+    fields = {"Comment": declaration.merge(found.comment, declared)}
+    if found.state is JobState.PENDING:
+        steered = decode(found.admin_comment)
+        fields |= dict(steered.was) if steered else {}
+        if found.declaration is not None and (
+            found.declaration.lease or (steered and steered.leased)
+        ):
+            fields["StartTime"] = "now"
+    _send(cluster, job, fields)
+    typer.echo(f"job {job} is an ordinary job now; undo with: hadar set {job} off=no")
+
+
+def set_(
+    job: JobArgument,
+    words: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="As in #HADAR lines.")],
+    config: ConfigOption = None,
+) -> None:
+    """Change what a job declared."""
+    _change(job, config, words)
+    typer.echo(f"job {job}: {' '.join(words)}")
+
+
+def _change(job: str, config: ConfigOption, words: list[str]) -> None:
+    cluster = cluster_of(load(config))
+    found = _find(cluster, job)
+    declared = declaration.parse(words, f"job {job}", found.declaration)
+    comment = declaration.merge(found.comment, declared)
+    if len(comment.encode()) > declaration.COMMENT_LIMIT:
+        raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
+    _send(cluster, job, {"Comment": comment})
+
+
+def _find(cluster: Cluster, id_: str) -> Job:
+    jobs = [job for job in cluster.read_jobs([id_]) if job.state is not JobState.FINISHED]
+    if not jobs:
+        raise UsageError(f"Slurm shows no waiting or running job {id_}; see squeue")
+    if jobs[0].declaration_error:
+        raise HadarError(f"job {id_}: {jobs[0].declaration_error}")
+    return jobs[0]
+
+
+def _send(cluster: Cluster, job: str, fields: dict[str, str]) -> None:
+    error = cluster.apply([Update(job, fields)])[0]
+    if error is not None:
+        raise error

@@ -1,0 +1,56 @@
+"""``hadar``: the operator's, the admin's and the researcher's command."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from slurm_hadar import __version__
+from slurm_hadar.cli import control, jobs, site
+from slurm_hadar.domain.errors import HadarError
+
+app = typer.Typer(
+    name="hadar",
+    help="Makes a mixed GPU cluster under Slurm act as one machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+control.add_to(app)
+jobs.add_to(app)
+site.add_to(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"slurm-hadar {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Makes a mixed GPU cluster under Slurm act as one machine."""
+
+
+def main() -> None:
+    """Run the command; an error is one sentence on stderr and an exit code."""
+    try:
+        app()
+    except HadarError as error:
+        print(f"hadar: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Somebody's `| head` is no failure; without this Python complains once more at exit.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The admin's commands: check, sandbox, demo."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slurm_hadar import config as configuration
+from slurm_hadar.cli.common import ConfigOption, JsonOption, print_json
+from slurm_hadar.controller import check as checking
+from slurm_hadar.controller.wrapper_site import write_wrapper_site
+
+_MARKS = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
+_FOLDER = Path("hadar-sandbox")
+FolderArgument = Annotated[Path, typer.Argument(help="Folder that holds the whole sandbox.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command()(check)
+    app.command()(demo)
+    sandbox = typer.Typer(
+        help="A real Slurm on this machine with pretend GPUs.", no_args_is_help=True
+    )
+    sandbox.command()(up)
+    sandbox.command()(down)
+    sandbox.command()(status)
+    app.add_typer(sandbox, name="sandbox")
+
+
+def check(
+    config: ConfigOption = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Also write the small JSON that hbatch reads.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What was found, and the cure for each problem. Exit 1 when there is a problem."""
+    path = config or configuration.find()
+    site = configuration.load(path)
+    found = list(checking.findings(site))
+    if write:
+        written = write_wrapper_site(site, path)
+        found.append(checking.Finding("ok", f"{written} written for hbatch"))
+    if as_json:
+        print_json("check", [{"level": f.level, "what": f.what, "cure": f.cure} for f in found])
+    else:
+        for one in found:
+            typer.echo(f"{_MARKS[one.level]}{one.what}")
+            if one.cure:
+                typer.echo(f"        cure: {one.cure}")
+    if any(one.level == "problem" for one in found):
+        raise typer.Exit(1)
+
+
+def up(
+    folder: FolderArgument = _FOLDER,
+    act: Annotated[bool, typer.Option(help="Write a configuration in which hadar acts.")] = True,
+    slurm: Annotated[
+        Path | None, typer.Option(help="Prefix of another Slurm than the one on PATH.")
+    ] = None,
+) -> None:
+    """Start it, and say how to use it."""
+    from slurm_hadar.sandbox.cluster import Sandbox
+
+    box = Sandbox.up(folder.resolve(), slurm_prefix=slurm, mode="act" if act else "observe")
+    write_wrapper_site(configuration.load(box.config_path), box.config_path)
+    typer.echo(f"The sandbox in {folder} is up. To use it in this shell:")
+    for name in ("SLURM_CONF", "HADAR_CONFIG", "PATH"):
+        typer.echo(f'  export {name}="{box.env[name]}"')
+
+
+def down(folder: FolderArgument = _FOLDER) -> None:
+    """Cancel its jobs and stop it."""
+    from slurm_hadar.sandbox.cluster import Sandbox
+
+    Sandbox.attach(folder.resolve()).down()
+    typer.echo(f"The sandbox in {folder} is down.")
+
+
+def status(folder: FolderArgument = _FOLDER) -> None:
+    """Which of its parts run."""
+    from slurm_hadar.sandbox.cluster import Sandbox
+
+    typer.echo(str(Sandbox.attach(folder.resolve()).status()))
+
+
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where the page and the logs go.")] = Path(
+        "hadar-demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Of the pretend GPUs' true speeds.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """The same real trainings under plain Slurm and under slurm-hadar, side by side."""
+    from slurm_hadar.demo.show import show
+
+    result = show(folder.resolve(), seed, quiet=as_json)
+    if as_json:
+        print_json("demo", result)

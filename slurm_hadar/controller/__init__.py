@@ -1,0 +1,1 @@
+"""Observe, decide, act: one tick, its journal and its guards."""

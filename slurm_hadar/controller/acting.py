@@ -1,0 +1,112 @@
+"""Carrying actions out: written down first, sent in one batch, closed after Slurm's answer."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actions import Action, Kind
+from slurm_hadar.controller.store import Store
+from slurm_hadar.domain import steering
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.runtime.plan_file import write_plan
+from slurm_hadar.slurm.cluster import Cluster, Update
+
+
+@dataclass(frozen=True)
+class Hands:
+    """What is needed to act: the cluster, our file, the site's settings."""
+
+    cluster: Cluster
+    store: Store
+    config: Config
+
+    def update(self, job: Job, fields: dict[str, str], ours: Steering) -> Update:
+        """An update that also says, in the job, what we decided."""
+        if self.config.site.rights == "user":
+            self.store.keep_steering(job.id, steering.merge("", ours))
+            return Update(job.id, fields)
+        comment = steering.merge(job.admin_comment, ours)
+        return Update(job.id, {**fields, "AdminComment": comment})
+
+    def write_plan(self, job: Job, ours: Steering, reason: str, save: str = "") -> None:
+        """Tell the job what it will run with; ``save`` asks it to checkpoint now."""
+        write_plan(
+            self.config.site.exchange_dir,
+            job.id,
+            gpus=ours.gpus,
+            save=save,
+            restarts=job.restarts,
+            reason=reason,
+        )
+
+
+def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[str]:
+    """Start, let wait or let go pending jobs, all in one batch; complaints for the operator."""
+    if not actions:
+        return []
+    updates = [hands.update(a.job, dict(a.fields), a.steering) for a in actions]
+    journaled = [a for a in actions if a.kind is not Kind.WAIT]
+    with hands.store.transaction():
+        entries = {
+            a.job.id: hands.store.begin(a.job.id, a.kind.value, "sent", now, _details(a))
+            for a in journaled
+        }
+    for action in actions:
+        if action.placement is not None:
+            hands.write_plan(action.job, action.steering, action.reason)
+    errors = hands.cluster.apply(updates)
+    complaints = []
+    with hands.store.transaction():
+        for action, error in zip(actions, errors, strict=True):
+            outcome = "done" if error is None else f"refused: {error}"
+            if action.job.id in entries:
+                hands.store.end(entries[action.job.id], outcome, now)
+            if error is not None:
+                complaints.append(f"job {action.job.id}: {action.kind.value} {outcome}")
+    return complaints
+
+
+def ask_to_save(hands: Hands, action: Action, in_step: bool | None, now: float) -> None:
+    """Begin a move: ask the job to save. ``in_step``: see Progress; None where it is unknown.
+
+    A job whose training is not a step polls the plan file; a signal would only hit its shell.
+    """
+    nonce = secrets.token_hex(8)
+    details = {**_details(action), "save": nonce, "restarts": action.job.restarts}
+    entry = hands.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
+    hands.write_plan(action.job, action.steering, action.reason, save=nonce)
+    if in_step is False:
+        return
+    name = action.job.declaration.signal if action.job.declaration else "USR2"
+    try:
+        hands.cluster.signal(action.job.id, name, "steps")
+    except SlurmError as error:
+        hands.store.end(entry, f"the signal was refused: {error}", now)
+
+
+def _details(action: Action) -> dict[str, object]:
+    ours = action.steering
+    return {
+        "fields": dict(action.fields),
+        "gpus": dict(ours.gpus),
+        "nodes": {node: dict(gpus) for node, gpus in ours.nodes.items()},
+        "moves": ours.moves,
+        "was": dict(ours.was),
+        "from": {node: dict(gpus) for node, gpus in action.job.gpus.items()},
+        "reason": action.reason,
+    }
+
+
+def steering_of(details: object, now: float) -> Steering:
+    """The steering that a journal entry was about to write."""
+    found = details if isinstance(details, dict) else {}
+    return Steering(
+        gpus=found.get("gpus", {}),
+        nodes=found.get("nodes", {}),
+        time=now,
+        moves=int(found.get("moves", 0)),
+        was=found.get("was", {}),
+    )

@@ -1,0 +1,195 @@
+"""The difference between the plan and the present, cut by the guards."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller import claims, laying
+from slurm_hadar.controller.observed import Observed
+from slurm_hadar.controller.viewing import Picture, Target
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.steering import Steering
+
+
+class Kind(Enum):
+    """What can be done to a job."""
+
+    START = "start"
+    WAIT = "wait"
+    LET_GO = "let go"
+    MOVE = "move"
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing to do. ``fields`` are Slurm's; ``steering`` is what the job will carry."""
+
+    kind: Kind
+    job: Job
+    fields: Mapping[str, str]
+    steering: Steering
+    reason: str
+    placement: Placement | None = None
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What a tick means to do, and what the guards kept it from."""
+
+    actions: tuple[Action, ...] = ()
+    deferred: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, *kinds: Kind) -> list[Action]:
+        """The actions of some kinds."""
+        return [action for action in self.actions if action.kind in kinds]
+
+
+def intent(picture: Picture, plan: Plan, seen: Observed, config: Config, moves_left: int) -> Intent:
+    """What to send. ``moves_left``: moves that the hour still allows."""
+    actions: list[Action] = []
+    deferred: dict[str, str] = {}
+    moves_left = min(moves_left, config.guards.max_moves_per_tick)
+    held_back = _held_back(picture, plan, seen)
+    for id_, target in picture.targets.items():
+        placement = plan.placements.get(id_)
+        if target.starting:
+            continue
+        if target.job.state is JobState.RUNNING:
+            action = _move(target, placement, seen, config)
+            if action is not None and moves_left <= 0:
+                deferred[id_] = "moves of this tick or hour are used up"
+            elif action is not None:
+                moves_left -= 1
+                actions.append(action)
+        elif target.job.state is JobState.PENDING:
+            if id_ in held_back:
+                deferred[id_] = held_back[id_]
+                placement = None
+            waiting = _start(target, placement, seen, config) if placement else None
+            if placement is None:
+                why = held_back.get(id_) or plan.waiting.get(id_, "no placement in this round")
+                waiting = _wait(target, why, seen, config)
+            if waiting is not None:
+                actions.append(waiting)
+    for id_, why in picture.left_out.items():
+        action = _let_go(seen.jobs[id_], why, seen)
+        if action is not None:
+            actions.append(action)
+    return Intent(tuple(actions), deferred)
+
+
+def _start(target: Target, placement: Placement, seen: Observed, config: Config) -> Action | None:
+    job, steered = target.job, seen.steered(target.job.id)
+    fields = laying.fields(job, target.wanted, placement, seen, config)
+    eligible = job.start_s <= seen.now + 1 and not steered.leased
+    if not fields and eligible and dict(steered.gpus) == dict(placement.gpus):
+        return None
+    steering = Steering(
+        gpus=placement.gpus,
+        nodes=placement.nodes,
+        time=seen.now,
+        moves=steered.moves,
+        was=laying.originals(job, fields, steered.was),
+    )
+    return Action(
+        Kind.START, job, {**fields, "StartTime": "now"}, steering, placement.reason, placement
+    )
+
+
+def _wait(target: Target, why: str, seen: Observed, config: Config) -> Action | None:
+    """Renew a lease when less than half is left; take an unused start back."""
+    job, steered = target.job, seen.steered(target.job.id)
+    by_hbatch = bool(job.declaration and job.declaration.lease)
+    if not (steered.leased or steered.gpus or by_hbatch):
+        return None
+    length = config.lease.length_s
+    if job.start_s - seen.now >= length / 2 and not steered.gpus:
+        return None
+    back = {key: was for key, was in steered.was.items() if was != laying.current(job, key)}
+    steering = Steering(time=seen.now, leased=True, moves=steered.moves, was=steered.was)
+    return Action(Kind.WAIT, job, {**back, "StartTime": _clock(seen.now + length)}, steering, why)
+
+
+def _clock(epoch_s: float) -> str:
+    """A time as Slurm reads it: ISO, local."""
+    return datetime.fromtimestamp(epoch_s).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _let_go(job: Job, why: str, seen: Observed) -> Action | None:
+    """A leased job that we cannot steer is Slurm's at once."""
+    steered = seen.steered(job.id)
+    ours = steered.leased or (bool(job.declaration and job.declaration.lease) and not steered.time)
+    waits = job.state is JobState.PENDING and not job.held and job.start_s > seen.now + 1
+    if not (ours and waits) or job.dependency:
+        return None
+    steering = Steering(time=seen.now, moves=steered.moves, was=steered.was)
+    return Action(Kind.LET_GO, job, {"StartTime": "now"}, steering, f"left to Slurm: {why}")
+
+
+def _move(
+    target: Target, placement: Placement | None, seen: Observed, config: Config
+) -> Action | None:
+    if placement is None:
+        return None
+    held: dict[str, int] = {}
+    for gpus in target.held.values():
+        for kind, count in gpus.items():
+            held[kind] = held.get(kind, 0) + count
+    steered = seen.steered(target.job.id)
+    if held == dict(placement.gpus):
+        return None
+    fields = laying.fields(target.job, target.wanted, placement, seen, config)
+    steering = Steering(
+        gpus=placement.gpus,
+        nodes=placement.nodes,
+        time=seen.now,
+        moves=steered.moves + 1,
+        was=laying.originals(target.job, fields, steered.was),
+    )
+    return Action(
+        Kind.MOVE, target.job, {**fields, "StartTime": "now"}, steering, placement.reason, placement
+    )
+
+
+def _held_back(picture: Picture, plan: Plan, seen: Observed) -> dict[str, str]:
+    """Starts that would take GPUs from a pending job of others with a higher priority."""
+    free = claims.free_now(seen)
+    starts = [
+        (target.job, plan.placements[id_])
+        for id_, target in picture.targets.items()
+        if target.job.state is JobState.PENDING and not target.held and id_ in plan.placements
+    ]
+    rivals = claims.outsiders(seen, picture.targets)
+    if not rivals or not starts:
+        return {}
+    back: dict[str, str] = {}
+    taken: list[claims.Claim] = []
+    rivals.reverse()
+    for job, placement in sorted(starts, key=lambda start: -start[0].priority):
+        while rivals and rivals[-1].priority > job.priority:
+            claimed = claims.claim(rivals.pop(), seen, free)
+            if claimed is not None:
+                taken.append(claimed)
+        names = list(placement.nodes) or list(free)
+        for kind, count in placement.gpus.items():
+            room = sum(free[name].get(kind, 0) for name in names if name in free)
+            if room < count and any(kind in g for c in taken for g in c.gpus.values()):
+                back[job.id] = (
+                    f"pending job {taken[-1].job} has a higher priority and gets these GPUs first"
+                )
+        if job.id not in back:
+            _set_aside(placement, names, free)
+    return back
+
+
+def _set_aside(placement: Placement, names: list[str], free: claims.Free) -> None:
+    for kind, count in placement.gpus.items():
+        left = count
+        for name in names:
+            part = min(left, free.get(name, {}).get(kind, 0))
+            if part > 0:
+                free[name][kind] -= part
+                left -= part

@@ -1,0 +1,189 @@
+"""``hadar check``: what was found, and the cure for each problem."""
+
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from slurm_hadar.config import Config
+from slurm_hadar.domain.errors import HadarError, SlurmError
+from slurm_hadar.domain.job import UNTYPED
+from slurm_hadar.domain.node import Node
+from slurm_hadar.slurm.cluster import Cluster, open_cluster
+
+_USUAL_CRED_EXPIRE_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the check. ``cure`` says what to do about a warning or a problem."""
+
+    level: Literal["ok", "warning", "problem"]
+    what: str
+    cure: str = ""
+
+
+def findings(config: Config) -> Iterator[Finding]:
+    """Everything that is worth knowing before the controller is trusted."""
+    yield Finding(
+        "ok", f"site {config.site.name}, mode {config.site.mode}, policy {config.controller.policy}"
+    )
+    yield from _folders(config)
+    yield from _times(config)
+    try:
+        cluster = open_cluster(config.slurm)
+        release = ".".join(str(part) for part in cluster.slurm_version)
+        settings = cluster.read_config()
+        nodes = cluster.read_nodes()
+    except SlurmError as error:
+        yield Finding(
+            "problem", f"Slurm does not answer: {error}", "start slurmctld, or set [slurm]"
+        )
+        return
+    yield Finding("ok", f"Slurm {release}, read through {cluster.backend}: {cluster.why}")
+    yield from _rights(config, cluster, settings)
+    yield from _types(config, nodes)
+    yield from _margin(settings)
+
+
+def _folders(config: Config) -> Iterator[Finding]:
+    state = config.site.state_dir
+    if not state.exists():
+        yield Finding(
+            "warning",
+            f"state folder {state} does not exist yet",
+            f"install -d -m 0700 -o {_me()} {state}",
+        )
+    else:
+        found = state.lstat()
+        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            yield Finding(
+                "problem",
+                f"state folder {state} is not {_me()}'s alone",
+                f"chown {_me()} {state} && chmod 700 {state}",
+            )
+        else:
+            yield Finding("ok", f"state folder {state} is {_me()}'s alone")
+    yield _exchange(config, config.site.exchange_dir)
+
+
+def _exchange(config: Config, folder: Path) -> Finding:
+    if not folder.is_dir():
+        return Finding(
+            "problem",
+            f"exchange folder {folder} does not exist",
+            f"install -d -m 1777 {folder} on a file system that all nodes share",
+        )
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if config.site.rights != "user" and mode != 0o1777:
+        return Finding(
+            "problem",
+            f"exchange folder {folder} has mode {mode:o}, jobs cannot answer",
+            f"chmod 1777 {folder}",
+        )
+    return Finding("ok", f"exchange folder {folder}")
+
+
+def _times(config: Config) -> Iterator[Finding]:
+    if config.lease.length_s < 2 * config.controller.interval_s:
+        yield Finding(
+            "problem",
+            f"a lease of {config.lease.length_s} s is shorter than two ticks "
+            f"({config.controller.interval_s:g} s each): jobs would start before they are placed",
+            "set lease.length_s to at least three times controller.interval_s",
+        )
+
+
+def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Iterator[Finding]:
+    slurm_user = settings.get("SlurmUser", "").split("(")[0]
+    rights = config.site.rights
+    if rights == "sandbox":
+        yield Finding("ok", f"throw-away sandbox: the controller runs as {_me()}")
+        return
+    if os.getuid() == 0 or _me() == slurm_user:
+        yield Finding(
+            "problem",
+            f"{_me()} may do more to Slurm than the controller should",
+            "run it as a user of its own with AdminLevel=Operator",
+        )
+    if rights == "user":
+        yield Finding("ok", f"per-user mode: only jobs of {_me()} are steered")
+        return
+    if settings.get("AccountingStorageType", "").endswith("/none"):
+        yield Finding(
+            "problem",
+            "this Slurm has no accounting database, so nobody can be an operator",
+            'set site.rights = "user" and let each researcher run hadar for his own jobs',
+        )
+        return
+    level = cluster.admin_level(_me())
+    if level == "Operator":
+        yield Finding("ok", f"{_me()} is an Operator")
+    else:
+        yield Finding(
+            "problem",
+            f"{_me()} has AdminLevel {level or 'None'}, not Operator",
+            f"sacctmgr modify user {_me()} set AdminLevel=Operator",
+        )
+
+
+def _types(config: Config, nodes: list[Node]) -> Iterator[Finding]:
+    found: dict[str, int] = {}
+    for node in nodes:
+        for kind, count in node.gpus.items():
+            found[kind] = found.get(kind, 0) + count
+    for kind, count in sorted(found.items()):
+        if kind == UNTYPED:
+            yield Finding(
+                "warning",
+                f"{count} GPUs have no type in gres.conf",
+                "give each type a node feature and name it in [gpu_types.NAME] feature",
+            )
+        elif kind not in config.gpu_types:
+            yield Finding(
+                "warning",
+                f"{count} x {kind}: not in the configuration",
+                f"add [gpu_types.{kind}] with memory_gb (and feature)",
+            )
+        else:
+            feature = config.gpu_types[kind].feature
+            without = [n.name for n in nodes if kind in n.gpus and feature not in n.features]
+            if without:
+                yield Finding(
+                    "problem",
+                    f"{kind}: {len(without)} nodes lack the feature {feature}, {without[0]} first",
+                    f"add Features={feature} in slurm.conf",
+                )
+            else:
+                yield Finding("ok", f"{count} x {kind}, selected by feature {feature}")
+    for kind in config.gpu_types:
+        if kind not in found:
+            yield Finding(
+                "warning",
+                f"[gpu_types.{kind}]: no such GPU in this Slurm",
+                "remove the section, or correct the name",
+            )
+
+
+def _margin(settings: dict[str, str]) -> Iterator[Finding]:
+    words = dict(
+        part.partition("=")[::2] for part in settings.get("AuthInfo", "").split(",") if "=" in part
+    )
+    expire = words.get("cred_expire", str(_USUAL_CRED_EXPIRE_S))
+    if expire.isdigit() and int(expire) < _USUAL_CRED_EXPIRE_S:
+        yield Finding(
+            "warning",
+            f"cred_expire={expire}: a requeued job may start {int(expire) + 1} s later by itself, "
+            "so a slow tick finds it started where it was",
+            "leave cred_expire at its default of 120 s",
+        )
+
+
+def _me() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        raise HadarError(f"user {os.getuid()} has no name on this machine") from None

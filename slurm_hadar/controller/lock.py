@@ -1,0 +1,47 @@
+"""One controller at a time: a lock on this machine, a heartbeat across machines."""
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.store import make_private
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.runtime.heartbeat import read_heartbeat
+
+_POLL_S = 0.1
+
+
+@contextmanager
+def only_one(folder: Path, wait_s: float) -> Iterator[None]:
+    """Hold the state folder's lock. Raises HadarError when another holds it after ``wait_s``."""
+    make_private(folder)
+    handle = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        end = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise HadarError(
+                        f"another hadar is in the middle of a tick here (lock in {folder})"
+                    ) from None
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(handle)
+
+
+def rival(config: Config, now: float) -> str | None:
+    """The host of another controller that is alive; None when we may act."""
+    beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
+    if beat is None or beat.host == socket.gethostname() or beat.mode != "act":
+        return None
+    fresh = now - beat.time < 3 * beat.interval_s + 30
+    return beat.host if fresh else None

@@ -1,0 +1,95 @@
+"""What one tick sees: Slurm's answers, the jobs' own files, and what we did before."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from slurm_hadar.config import Config
+from slurm_hadar.domain import steering
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import UNTYPED, Job, JobState
+from slurm_hadar.domain.node import Node, Partition, Reservation
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.runtime.progress import Progress
+from slurm_hadar.slurm.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One reading of the cluster. ``now`` in s since the epoch."""
+
+    now: float
+    jobs: Mapping[str, Job]
+    nodes: Mapping[str, Node]
+    partitions: Mapping[str, Partition]
+    reservations: tuple[Reservation, ...] = ()
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    steering: Mapping[str, Steering] = field(default_factory=dict)
+
+    def steered(self, job: str) -> Steering:
+        """What we did to a job so far."""
+        return self.steering.get(job, Steering())
+
+
+def read(cluster: Cluster, now: float, config: Config, own_uid: int) -> Observed:
+    """One bulk query of each kind. Raises SlurmError when any of them fails: no partial data."""
+    jobs = {
+        job.id: _opted_in(job, config)
+        for job in cluster.read_jobs(None, config.guards.max_jobs_per_array)
+    }
+    if config.site.rights == "user":
+        jobs = {
+            job.id: job if job.uid == own_uid else _left_alone(job, "another user's job")
+            for job in jobs.values()
+        }
+    return Observed(
+        now=now,
+        jobs=jobs,
+        nodes={node.name: typed(node, config) for node in cluster.read_nodes()},
+        partitions={partition.name: partition for partition in cluster.read_partitions()},
+        reservations=tuple(cluster.read_reservations()),
+    )
+
+
+def remember(jobs: Mapping[str, Job]) -> dict[str, Steering]:
+    """What we did to each managed job, as the jobs themselves carry it."""
+    found = {}
+    for job in jobs.values():
+        if job.managed:
+            ours = steering.decode(job.admin_comment)
+            if ours is not None:
+                found[job.id] = ours
+    return found
+
+
+def typed(node: Node, config: Config) -> Node:
+    """The node with its untyped GPUs named by the feature that the site gives their type."""
+    if UNTYPED not in node.gpus:
+        return node
+    names = [name for name, gpu in config.gpu_types.items() if gpu.feature in node.features]
+    if len(names) != 1:
+        return node
+    name = names[0]
+    return _replaced(node, _renamed(node.gpus, name), _renamed(node.gpus_used, name))
+
+
+def _renamed(gpus: Mapping[str, int], name: str) -> dict[str, int]:
+    renamed = {kind: count for kind, count in gpus.items() if kind != UNTYPED}
+    renamed[name] = renamed.get(name, 0) + gpus.get(UNTYPED, 0)
+    return renamed
+
+
+def _replaced(node: Node, gpus: Mapping[str, int], used: Mapping[str, int]) -> Node:
+    return replace(node, gpus=gpus, gpus_used=used)
+
+
+def _opted_in(job: Job, config: Config) -> Job:
+    if job.declaration is not None or job.declaration_error or job.state is JobState.FINISHED:
+        return job
+    if not set(job.partitions) & set(config.partitions.opt_in):
+        return job
+    kinds = tuple(config.wrapper.default_types.split(",")) if config.wrapper.default_types else ()
+    return replace(job, declaration=Declaration(types=kinds))
+
+
+def _left_alone(job: Job, why: str) -> Job:
+    return replace(job, declaration=None, declaration_error=why if job.declaration else "")

@@ -1,0 +1,216 @@
+"""One tick: observe, decide, act."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from slurm_hadar import policies
+from slurm_hadar.config import Config
+from slurm_hadar.controller import acting, laying, moves, observed, repair
+from slurm_hadar.controller.actions import Intent, Kind, intent
+from slurm_hadar.controller.lock import rival
+from slurm_hadar.controller.observed import Observed
+from slurm_hadar.controller.store import Decision, Store
+from slurm_hadar.controller.viewing import Picture, batch_of, picture, placed, profile_key
+from slurm_hadar.domain import steering
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import State
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.runtime.progress import read_all_progress
+from slurm_hadar.slurm.cluster import Cluster
+
+_KEEP_S = 30 * 86400.0
+"""How long closed entries of the journal are kept."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one tick saw, meant and did. Times in s."""
+
+    seen: Observed
+    picture: Picture
+    plan: Plan
+    intent: Intent
+    acted: bool
+    said: tuple[str, ...] = ()
+    queries: Mapping[str, int] = field(default_factory=dict)
+    """Requests to Slurm by kind, over the whole tick."""
+    updates: int = 0
+    """Changes sent to Slurm."""
+    read_s: float = 0.0
+    decide_s: float = 0.0
+    act_s: float = 0.0
+
+
+class Controller:
+    """Reads, decides and acts on one cluster. The caller holds the lock of the state folder."""
+
+    def __init__(
+        self,
+        config: Config,
+        cluster: Cluster,
+        store: Store,
+        rates: Rates,
+        own_uid: int,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.store = store
+        self.rates = rates
+        self.own_uid = own_uid
+        self._clock = clock
+        self._sleep = sleep
+        self._decide = policies.get(config.controller.policy)
+        self._measured: dict[str, float] = {}
+
+    def tick(self) -> Report:
+        """One pass. In observe mode, under the stop file or beside another controller that acts,
+        it changes nothing in Slurm."""
+        other = rival(self.config, self._clock())
+        if other is not None:
+            why = f"a controller on {other} is alive and acts: this one only watches"
+            return self._pass(False, (why,))
+        may_act, why_not = self._may_act()
+        mode = "act" if may_act else "observe"
+        write_heartbeat(self.config.site.exchange_dir, mode, self.config.controller.interval_s)
+        return self._pass(may_act, (why_not,) if why_not else ())
+
+    def plan(self) -> Report:
+        """What a tick would do and why; nothing is changed and nothing is kept."""
+        return self._pass(False, (), keep=False)
+
+    def _may_act(self) -> tuple[bool, str]:
+        if self.config.site.mode != "act":
+            return False, "observe mode: nothing is changed (site.mode)"
+        if self.config.guards.stop_file.exists():
+            return False, f"{self.config.guards.stop_file} exists: nothing is changed"
+        return True, ""
+
+    def _pass(self, may_act: bool, said: tuple[str, ...], keep: bool = True) -> Report:
+        before = Counter(self.cluster.queries)
+        at = time.perf_counter()
+        seen = self._observe()
+        hands = acting.Hands(self.cluster, self.store, self.config)
+        words = list(said)
+        sent: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
+        if may_act:
+            step = moves.advance(hands, seen.jobs, seen.progress, seen.now)
+            sent = step.sent
+            words += step.said
+            words += repair.release_failed_launches(hands, seen)
+        if keep:
+            self._measure(seen)
+        shown = self._picture(seen, sent, keep)
+        read_s, at = time.perf_counter() - at, time.perf_counter()
+        name = self.config.controller.policy
+        plan, state = self._decide(shown.view, self.store.policy_state(name))
+        decide_s, at = time.perf_counter() - at, time.perf_counter()
+        left = self.config.guards.max_moves_per_hour - self.store.count_since(
+            Kind.MOVE.value, seen.now - 3600
+        )
+        means = intent(shown, plan, seen, self.config, left)
+        if keep:
+            self._keep(name, state, seen, shown, plan, means)
+        if may_act:
+            words += self._act(hands, means, seen)
+        after = Counter(self.cluster.queries)
+        after.subtract(before)
+        return Report(
+            seen=seen,
+            picture=shown,
+            plan=plan,
+            intent=means,
+            acted=may_act,
+            said=tuple(words),
+            queries={kind: number for kind, number in after.items() if number},
+            updates=len(means.actions) if may_act else 0,
+            read_s=read_s,
+            decide_s=decide_s,
+            act_s=time.perf_counter() - at,
+        )
+
+    def _observe(self) -> Observed:
+        seen = observed.read(self.cluster, self._clock(), self.config, self.own_uid)
+        managed = {job.id: job.uid for job in seen.jobs.values() if job.managed}
+        ours = observed.remember(seen.jobs)
+        if self.config.site.rights == "user":
+            for job, text in self.store.steerings().items():
+                kept = steering.decode(text)
+                if kept is not None and job in managed:
+                    ours.setdefault(job, kept)
+        return Observed(
+            now=seen.now,
+            jobs=seen.jobs,
+            nodes=seen.nodes,
+            partitions=seen.partitions,
+            reservations=seen.reservations,
+            progress=read_all_progress(self.config.site.exchange_dir, managed),
+            steering=ours,
+        )
+
+    def _picture(
+        self,
+        seen: Observed,
+        sent: Mapping[str, Mapping[str, Mapping[str, int]]],
+        keep: bool,
+    ) -> Picture:
+        running = {
+            job.id: (job.gpu_count, job.start_s)
+            for job in seen.jobs.values()
+            if job.managed and job.state is JobState.RUNNING
+        }
+        attained = self.store.serve(running, seen.now) if keep else {}
+        going = {**moves.destinations(self.store.open_entries()), **sent}
+        last = self.store.last_times(Kind.MOVE.value)
+        return picture(seen, self.config, self.rates, attained, going, last)
+
+    def _measure(self, seen: Observed) -> None:
+        """Learn from the jobs' own reports: one GPU type at a time, this attempt's speed only."""
+        for id_, progress in seen.progress.items():
+            job = seen.jobs[id_]
+            kinds = {kind for gpus in placed(job, seen).values() for kind in gpus}
+            new = progress.time - self._measured.get(id_, 0.0)
+            current = job.state is JobState.RUNNING and progress.restarts == job.restarts
+            if current and len(kinds) == 1 and progress.rate > 0 and new > 0:
+                self._measured[id_] = progress.time
+                self.rates.record(
+                    profile_key(job),
+                    kinds.pop(),
+                    job.gpu_count,
+                    progress.batch or batch_of(job),
+                    progress.rate,
+                    min(progress.window_s, new),
+                    uid=job.uid,
+                )
+
+    def _keep(
+        self, name: str, state: State, seen: Observed, shown: Picture, plan: Plan, means: Intent
+    ) -> None:
+        self.store.keep_policy_state(name, state)
+        decisions = []
+        for id_ in shown.targets:
+            placement = plan.placements.get(id_)
+            where = laying.words(placement.gpus, list(placement.nodes)) if placement else "waits"
+            reason = placement.reason if placement else plan.waiting.get(id_, "")
+            if id_ in means.deferred:
+                reason = f"{means.deferred[id_]}. The policy said: {reason}"
+            decisions.append(Decision(id_, seen.now, where, reason))
+        for id_, why in shown.left_out.items():
+            decisions.append(Decision(id_, seen.now, "left to Slurm", why))
+        self.store.decide(decisions)
+        self.store.forget(seen.now - _KEEP_S)
+
+    def _act(self, hands: acting.Hands, means: Intent, seen: Observed) -> list[str]:
+        words = acting.change_waiting(hands, means.of(Kind.START, Kind.WAIT, Kind.LET_GO), seen.now)
+        for action in means.of(Kind.MOVE):
+            progress = seen.progress.get(action.job.id)
+            current = progress is not None and progress.restarts == action.job.restarts
+            in_step = progress.in_step if progress is not None and current else None
+            acting.ask_to_save(hands, action, in_step, self._clock())
+        uids = {job.id: job.uid for job in seen.jobs.values()}
+        return words + moves.settle(hands, uids, self._clock, self._sleep)

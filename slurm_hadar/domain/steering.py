@@ -1,0 +1,82 @@
+"""What we did to a job, as it travels in the job's AdminComment.
+
+It holds what is needed to see whether a plan is already carried out, and to take it back.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_hadar.domain import segments
+
+_SEGMENT = "hadarplan"
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """Our last decision on one job.
+
+    ``gpus`` is the placement by type, empty where the job was only told to wait. ``nodes`` is the
+    policy's expectation; Slurm may choose others of the type. ``time`` is when the job was told to
+    start, s since the epoch. ``leased`` tells that the begin time is ours. ``was`` keeps the
+    fields of the request as the user submitted them, by scontrol's names.
+    """
+
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    time: float = 0.0
+    leased: bool = False
+    moves: int = 0
+    was: Mapping[str, str] = field(default_factory=dict)
+
+
+def decode(admin_comment: str) -> Steering | None:
+    """Our part of an AdminComment; None where there is none or it is damaged."""
+    words = segments.decode(_SEGMENT, admin_comment)
+    if words is None:
+        return None
+    try:
+        return Steering(
+            gpus=_counts(words.get("on", "")),
+            nodes={
+                node: _counts(gpus)
+                for node, _, gpus in (
+                    part.partition("/") for part in _parts(words.get("at", ""), "+")
+                )
+            },
+            time=float(words.get("t", "0")),
+            leased=words.get("lease") == "1",
+            moves=int(words.get("moves", "0")),
+            was={key[4:]: value for key, value in words.items() if key.startswith("was.")},
+        )
+    except ValueError:
+        return None
+
+
+def merge(admin_comment: str, steering: Steering) -> str:
+    """An AdminComment with our part replaced and all else kept."""
+    words = {"t": f"{steering.time:.0f}"}
+    if steering.gpus:
+        words["on"] = _text(steering.gpus)
+    if steering.nodes and len(steering.nodes) <= 8:
+        words["at"] = "+".join(f"{node}/{_text(gpus)}" for node, gpus in steering.nodes.items())
+    if steering.leased:
+        words["lease"] = "1"
+    if steering.moves:
+        words["moves"] = str(steering.moves)
+    words |= {f"was.{key}": value for key, value in steering.was.items()}
+    return segments.merge(_SEGMENT, admin_comment, words)
+
+
+def _parts(text: str, separator: str) -> list[str]:
+    return text.split(separator) if text else []
+
+
+def _counts(text: str) -> dict[str, int]:
+    return {
+        gpu_type: int(count)
+        for gpu_type, _, count in (part.partition(":") for part in _parts(text, ","))
+    }
+
+
+def _text(gpus: Mapping[str, int]) -> str:
+    return ",".join(f"{gpu_type}:{count}" for gpu_type, count in sorted(gpus.items()))

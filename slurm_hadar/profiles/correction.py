@@ -1,0 +1,110 @@
+"""How measured rates correct expected ones.
+
+A real job differs from the table by a factor of its own, so the ratio measured/expected of one
+pair tells something of all others of that model.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from slurm_hadar.profiles.measured import Measurement
+
+Expected = Callable[[str, int, int | None], float]
+"""(GPU type, GPUs, global batch or None) -> samples/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Logarithm of measured / expected at one (type, GPUs, batch), and the rate itself."""
+
+    ratio: float
+    rate: float
+    weight: float
+
+
+class Correction:
+    """One model's measurements (of one user, or of several) against what was expected of them."""
+
+    def __init__(
+        self, measurements: Iterable[Measurement], expected: Expected, most: float = math.inf
+    ) -> None:
+        """``most``: a ratio further than this factor from 1 counts as this factor.
+
+        Several users who measured the same pair count once each: the median of their rates.
+        """
+        grouped: dict[tuple[str, int, int], list[Measurement]] = {}
+        for found in measurements:
+            grouped.setdefault((found.gpu_type, found.gpus, found.batch), []).append(found)
+        self.rows = grouped
+        self._exact: dict[tuple[str, int, int], _Pair] = {}
+        by_count: dict[str, dict[int, list[_Pair]]] = {}
+        for (kind, gpus, batch), rows in grouped.items():
+            rate = _median(row.samples_per_s for row in rows)
+            ground = expected(kind, gpus, batch or None)
+            bound = math.log(most) if most < math.inf else math.inf
+            ratio = min(max(math.log(rate / ground), -bound), bound) if ground > 0 else 0.0
+            if ground > 0:
+                rate = ground * math.exp(ratio)
+            pair = _Pair(ratio, rate, sum(row.weight_s for row in rows))
+            self._exact[kind, gpus, batch] = pair
+            if ground > 0:
+                by_count.setdefault(kind, {}).setdefault(gpus, []).append(pair)
+        self._ratios = {
+            kind: {gpus: _mean(pair.ratio for pair in pairs) for gpus, pairs in row.items()}
+            for kind, row in by_count.items()
+        }
+        self._overall = _mean(_mean(row.values()) for row in self._ratios.values())
+
+    def measured(self, gpu_type: str, gpus: int, batch: int | None) -> float | None:
+        """The measured samples/s itself, None where this was not measured.
+
+        Without a batch: the mean over the batches that were measured, weighted by their time.
+        """
+        if batch is not None:
+            pair = self._exact.get((gpu_type, gpus, batch))
+            return pair.rate if pair else None
+        pairs = [
+            pair
+            for (kind, number, _), pair in self._exact.items()
+            if kind == gpu_type and number == gpus
+        ]
+        weight = sum(pair.weight for pair in pairs)
+        return sum(pair.rate * pair.weight for pair in pairs) / weight if pairs else None
+
+    def factor(self, gpu_type: str, gpus: int) -> float:
+        """By what to multiply an expected rate that was not measured.
+
+        On a type that was measured with other numbers of GPUs: the ratio between the neighbours
+        (on logarithms), else the geometric mean over the types that were measured.
+        """
+        ratios = self._ratios.get(gpu_type)
+        if not ratios:
+            return math.exp(self._overall)
+        return math.exp(_interpolated(ratios, gpus))
+
+    def __bool__(self) -> bool:
+        return bool(self._exact)
+
+
+def _interpolated(ratios: Mapping[int, float], gpus: int) -> float:
+    below = max((n for n in ratios if n <= gpus), default=None)
+    above = min((n for n in ratios if n >= gpus), default=None)
+    if below is None or above is None or below == above:
+        end = above if below is None else below
+        return ratios[end] if end is not None else 0.0
+    part = math.log(gpus / below) / math.log(above / below)
+    return ratios[below] * (1 - part) + ratios[above] * part
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 0.0
+
+
+def _median(values: Iterable[float]) -> float:
+    listed = sorted(values)
+    middle = len(listed) // 2
+    if len(listed) % 2:
+        return listed[middle]
+    return math.sqrt(listed[middle - 1] * listed[middle])

@@ -1,0 +1,141 @@
+"""Measured throughput, kept per user, model, GPU type, number of GPUs and batch."""
+
+import math
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slurm_hadar.profiles.table import model_key
+
+HALF_LIFE_S = 1800.0
+"""Measured seconds after which an older measurement counts half."""
+MOST_ROWS_PER_USER = 2000
+"""Model names are the users' own words: one user's rows may not fill the file."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS throughput (
+    uid INTEGER NOT NULL, model TEXT NOT NULL, gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL,
+    batch INTEGER NOT NULL, samples_per_s REAL NOT NULL, weight_s REAL NOT NULL,
+    seconds REAL NOT NULL, runs INTEGER NOT NULL, last_run TEXT NOT NULL, changed_s REAL NOT NULL,
+    PRIMARY KEY (uid, model, gpu_type, gpus, batch)
+)
+"""
+_COLUMNS = "uid, model, gpu_type, gpus, batch, samples_per_s, weight_s, seconds, runs, last_run"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A measured rate in samples/s. ``batch`` is global, 0: unknown. ``seconds``: measured so far.
+
+    ``weight_s`` is the same with what is older counted less; ``runs`` counts jobs or attempts.
+    """
+
+    uid: int
+    model: str
+    gpu_type: str
+    gpus: int
+    batch: int
+    samples_per_s: float
+    weight_s: float
+    seconds: float
+    runs: int
+    last_run: str = ""
+
+    @property
+    def key(self) -> tuple[int, str, str, int, int]:
+        """What it was measured of."""
+        return self.uid, self.model, self.gpu_type, self.gpus, self.batch
+
+
+class MeasuredStore:
+    """Measurements in memory and, where a connection was handed in, in its file too."""
+
+    def __init__(self, connection: sqlite3.Connection | None = None) -> None:
+        """Make the table if it is missing. Without a connection nothing outlives the process."""
+        self._connection = connection or sqlite3.connect(":memory:", isolation_level=None)
+        self._write(_SCHEMA)
+        self._found: dict[str, dict[tuple[int, str, str, int, int], Measurement]] = {}
+        self._rows: dict[int, int] = {}
+        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM throughput"):
+            self._keep(Measurement(*row))
+
+    def of(self, model: str) -> Iterator[Measurement]:
+        """All measurements of one model."""
+        yield from self._found.get(model_key(model), {}).values()
+
+    def record(
+        self,
+        model: str,
+        gpu_type: str,
+        gpus: int,
+        batch: int | None,
+        samples_per_s: float,
+        seconds: float,
+        uid: int = 0,
+        run: str = "",
+    ) -> bool:
+        """Take in a rate in samples/s of a whole job, measured over ``seconds``.
+
+        The mean is weighted by measured seconds, what is older by half per :data:`HALF_LIFE_S`.
+        ``run`` names the attempt, so that many windows of one attempt count as one run. Returns
+        False, and keeps nothing, for figures that cannot be (they come from users' files) and
+        where the user already has :data:`MOST_ROWS_PER_USER` rows.
+        """
+        model = model_key(model)
+        batch = batch or 0
+        sane = 0 < samples_per_s < 1e12 and 0 < seconds < 1e9 and 0 < gpus < 1e6
+        if not (sane and model and gpu_type and 0 <= batch < 2**53):
+            return False
+        key = (uid, model, gpu_type, gpus, batch)
+        old = self._found.get(model, {}).get(key)
+        if old is None:
+            if self._rows.get(uid, 0) >= MOST_ROWS_PER_USER:
+                return False
+            old = Measurement(*key, samples_per_s, 0.0, 0.0, 0)
+        faded = old.weight_s * math.exp2(-seconds / HALF_LIFE_S)
+        weight = faded + seconds
+        new = Measurement(
+            *key,
+            (old.samples_per_s * faded + samples_per_s * seconds) / weight,
+            weight,
+            old.seconds + seconds,
+            old.runs + (old.runs == 0 or not run or run != old.last_run),
+            run,
+        )
+        self._keep(new)
+        self._write(
+            f"INSERT OR REPLACE INTO throughput ({_COLUMNS}, changed_s)"
+            " VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            (
+                *key,
+                new.samples_per_s,
+                new.weight_s,
+                new.seconds,
+                new.runs,
+                new.last_run,
+                time.time(),
+            ),
+        )
+        return True
+
+    def forget(self, before_s: float) -> None:
+        """Drop what was last measured before a time (s since the epoch)."""
+        self._write("DELETE FROM throughput WHERE changed_s<?", (before_s,))
+        self._found.clear()
+        self._rows.clear()
+        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM throughput"):
+            self._keep(Measurement(*row))
+
+    def _keep(self, measurement: Measurement) -> None:
+        rows = self._found.setdefault(measurement.model, {})
+        if measurement.key not in rows:
+            self._rows[measurement.uid] = self._rows.get(measurement.uid, 0) + 1
+        rows[measurement.key] = measurement
+
+    def _write(self, statement: str, values: tuple[object, ...] = ()) -> None:
+        # A transaction that the caller has open is the caller's to commit.
+        outside = not self._connection.in_transaction
+        self._connection.execute(statement, values)
+        if outside and self._connection.in_transaction:
+            self._connection.commit()

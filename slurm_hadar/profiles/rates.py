@@ -1,0 +1,231 @@
+"""Samples/s of a job on every GPU type and number of GPUs: measured, from a table, or estimated."""
+
+import sqlite3
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_hadar.config import Config
+from slurm_hadar.domain.view import BoolArray, FloatArray
+from slurm_hadar.profiles.correction import Correction, Expected
+from slurm_hadar.profiles.estimate import Cell, Estimator
+from slurm_hadar.profiles.measured import MeasuredStore
+from slurm_hadar.profiles.table import Table, load, model_key, shipped
+
+OTHERS_MOST = 5.0
+"""What other users measured moves a model of the table by this factor at most: one user who gives
+his model a wrong name, or writes nonsense, must not spoil it for all."""
+
+_MOST_CACHED = 20_000
+
+
+class Rates:
+    """A table, corrected by what was measured.
+
+    A user's own measurements count most; what other users measured under the same name of a model
+    corrects the table for those who measured nothing yet. Nothing is assumed about one type being
+    faster than another, nor about scaling being monotone.
+    """
+
+    def __init__(
+        self,
+        table: Table | None = None,
+        estimator: Estimator | None = None,
+        store: MeasuredStore | None = None,
+    ) -> None:
+        """``table``: the shipped one by default. ``estimator``: with a site's own types."""
+        self._estimator = estimator or Estimator(table or shipped())
+        self.store = store or MeasuredStore()
+        self._blocks: dict[tuple[object, ...], tuple[FloatArray, BoolArray]] = {}
+        self._corrections: dict[tuple[str, int | None], Correction] = {}
+        self._users: dict[str, frozenset[int]] = {}
+
+    def rates(
+        self,
+        model: str,
+        batch: int | None,
+        types: Sequence[str],
+        counts: Sequence[int],
+        uid: int | None = None,
+        spread: bool = False,
+    ) -> tuple[FloatArray, BoolArray]:
+        """Samples/s (R, C) of the whole job with a global ``batch`` on ``counts`` GPUs of a type.
+
+        Also (R, C) whether that was measured or stands in a table. 0 only where a table says that
+        the job cannot run so. ``uid``: whose job; ``spread``: its GPUs lie on several nodes.
+        """
+        rate, known = self._block(uid, model, batch, tuple(types), tuple(counts), spread)
+        return rate.copy(), known.copy()
+
+    def rates_for(
+        self,
+        jobs: Sequence[tuple[int | None, str, int | None]],
+        types: Sequence[str],
+        counts: Sequence[int],
+        spread: bool = False,
+    ) -> tuple[FloatArray, BoolArray]:
+        """:meth:`rates` of many (uid, model, batch): (J, R, C) samples/s and (J, R, C) known."""
+        kinds, numbers = tuple(types), tuple(counts)
+        places: dict[tuple[int | None, str, int | None], int] = {}
+        rows = np.array([places.setdefault(job, len(places)) for job in jobs], dtype=np.intp)
+        blocks = [self._block(*job, kinds, numbers, spread) for job in places]
+        if not blocks:
+            shape = (0, len(kinds), len(numbers))
+            return np.zeros(shape), np.zeros(shape, dtype=bool)
+        rate = np.stack([block[0] for block in blocks])
+        known = np.stack([block[1] for block in blocks])
+        return rate[rows], known[rows]
+
+    def anchored(self, model: str, uid: int | None = None) -> bool:
+        """Whether a model's rates are samples/s; else only their ratios mean something.
+
+        False for a model that no table knows and that nobody measured: no time can be told.
+        """
+        return self._estimator.anchored(model) or next(self.store.of(model), None) is not None
+
+    def record(
+        self,
+        model: str,
+        gpu_type: str,
+        gpus: int,
+        batch: int | None,
+        samples_per_s: float,
+        seconds: float,
+        uid: int = 0,
+        run: str = "",
+    ) -> bool:
+        """Take in a measurement, see :meth:`MeasuredStore.record`; False where it cannot be."""
+        taken = self.store.record(
+            model, gpu_type, gpus, batch, samples_per_s, seconds, uid=uid, run=run
+        )
+        if taken:
+            key = model_key(model)
+            self._corrections = {k: v for k, v in self._corrections.items() if k[0] != key}
+            self._blocks = {k: v for k, v in self._blocks.items() if k[1] != key}
+            self._users.pop(key, None)
+        return taken
+
+    def source(
+        self,
+        model: str,
+        gpu_type: str,
+        gpus: int,
+        batch: int | None,
+        uid: int | None = None,
+        spread: bool = False,
+    ) -> str:
+        """Where a rate comes from, in words for a person."""
+        key = model_key(model)
+        user = self._user(key, uid)
+        for correction, whose in (
+            (self._correction(key, user), "" if user is not None or uid is None else "other users"),
+            (self._correction(key, None), "other users"),
+        ):
+            if not spread and correction.measured(gpu_type, gpus, batch) is not None:
+                return _measured_words(correction, gpu_type, gpus, batch, whose)
+        words = self._estimator.cell(key, gpu_type, gpus, batch, spread).how
+        corrected = self._correction(key, user) or self._correction(key, None)
+        return f"{words}, corrected by what was measured" if corrected else words
+
+    def _block(
+        self,
+        uid: int | None,
+        model: str,
+        batch: int | None,
+        types: tuple[str, ...],
+        counts: tuple[int, ...],
+        spread: bool,
+    ) -> tuple[FloatArray, BoolArray]:
+        key = model_key(model)
+        user = self._user(key, uid)
+        place = (user, key, batch, types, counts, spread)
+        block = self._blocks.get(place)
+        if block is None:
+            cells = [
+                [self._cell(user, key, kind, n, batch, spread) for n in counts] for kind in types
+            ]
+            shape = (len(types), len(counts))
+            rate = np.array([[c.rate for c in row] for row in cells], np.float64).reshape(shape)
+            known = np.array([[c.known for c in row] for row in cells], np.bool_).reshape(shape)
+            if len(self._blocks) >= _MOST_CACHED:
+                self._blocks.clear()
+            block = self._blocks[place] = (rate, known)
+        return block
+
+    def _cell(
+        self, user: int | None, model: str, kind: str, gpus: int, batch: int | None, spread: bool
+    ) -> Cell:
+        cell = self._estimator.cell(model, kind, gpus, batch, spread)
+        cell = _corrected(cell, self._correction(model, None), kind, gpus, batch, spread)
+        if user is not None:
+            cell = _corrected(cell, self._correction(model, user), kind, gpus, batch, spread)
+        return cell
+
+    def _user(self, model: str, uid: int | None) -> int | None:
+        """The user where he measured this model himself, None where he is like anybody."""
+        users = self._users.get(model)
+        if users is None:
+            users = frozenset(found.uid for found in self.store.of(model))
+            self._users[model] = users
+        return uid if uid in users else None
+
+    def _correction(self, model: str, user: int | None) -> Correction:
+        """By all users (None) against what is expected, or by one user against that."""
+        correction = self._corrections.get((model, user))
+        if correction is None:
+            rows = [f for f in self.store.of(model) if user is None or f.uid == user]
+            most = OTHERS_MOST if user is None and self._estimator.anchored(model) else np.inf
+            correction = Correction(rows, self._expected(model, user), float(most))
+            self._corrections[model, user] = correction
+        return correction
+
+    def _expected(self, model: str, user: int | None) -> Expected:
+        def of_all(kind: str, gpus: int, batch: int | None) -> float:
+            return self._estimator.cell(model, kind, gpus, batch).rate
+
+        def of_user(kind: str, gpus: int, batch: int | None) -> float:
+            return self._cell(None, model, kind, gpus, batch, False).rate
+
+        return of_all if user is None else of_user
+
+
+def _corrected(
+    cell: Cell, by: Correction, kind: str, gpus: int, batch: int | None, spread: bool
+) -> Cell:
+    if not by:
+        return cell
+    measured = None if spread else by.measured(kind, gpus, batch)
+    if measured is not None:
+        return Cell(measured, True, "")
+    return Cell(cell.rate * by.factor(kind, gpus), cell.known, "")
+
+
+def _measured_words(
+    correction: Correction, gpu_type: str, gpus: int, batch: int | None, whose: str
+) -> str:
+    rows = [
+        row
+        for (kind, number, size), found in correction.rows.items()
+        if kind == gpu_type and number == gpus and (batch is None or size == batch)
+        for row in found
+    ]
+    runs = sum(row.runs for row in rows)
+    seconds = sum(row.seconds for row in rows)
+    by = f" by {whose}" if whose else ""
+    return f"measured{by} ({runs} {'run' if runs == 1 else 'runs'}, {seconds:.0f} s)"
+
+
+def open_rates(config: Config, connection: sqlite3.Connection | None = None) -> Rates:
+    """Rates for a site: its tables over the shipped one, its GPU types, its measurements.
+
+    Raises UsageError when one of the site's tables cannot be read.
+    """
+    table = shipped()
+    for path in config.profiles.tables:
+        table = load(path).over(table)
+    estimator = Estimator(
+        table,
+        tflops={name: gpu.tflops for name, gpu in config.gpu_types.items()},
+        profile={name: gpu.profile for name, gpu in config.gpu_types.items()},
+    )
+    return Rates(estimator=estimator, store=MeasuredStore(connection))

@@ -1,0 +1,158 @@
+"""Pretend GPUs: a CPU trains as fast as the sandbox says that the job's GPUs would.
+
+No effect unless ``HADAR_PACE`` names a pacing file, and none on a machine with real GPUs.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.domain.errors import HadarError
+
+ENV = "HADAR_PACE"
+_SLICE_S = 0.1
+"""Longest uninterrupted sleep: a signal or a plan must be noticed meanwhile."""
+_DEBT_S = 5.0
+"""How far a pretend GPU may lag behind on a busy machine and still catch up."""
+
+Seen = tuple[str, list[str]]
+Table = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+def true_rate(rates: Table, model: str, gpus: Mapping[str, int]) -> float:
+    """Samples/s of ``model`` on ``gpus`` (type -> count), before time scaling.
+
+    A count that the file lacks is scaled from the nearest. Mixed types run at (GPUs) x (the
+    slowest type's rate per GPU). Raises HadarError when the file has no such model or type.
+    """
+    total = sum(gpus.values())
+    if total < 1:
+        raise HadarError(f"{ENV}: the job has no GPU to pretend")
+    per_gpu = []
+    for gpu_type in gpus:
+        try:
+            table = {int(count): float(rate) for count, rate in rates[model][gpu_type].items()}
+        except KeyError:
+            raise HadarError(f"{ENV}: no rate for {model} on {gpu_type}") from None
+        nearest = min(table, key=lambda count: (abs(count - total), count))
+        per_gpu.append(table[nearest] / nearest)
+    return total * min(per_gpu)
+
+
+def node_gpus(environment: Mapping[str, str]) -> list[str]:
+    """The GPUs of this node that the job or step has, by the ids that Slurm set."""
+    for key in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
+        found = [part.strip() for part in environment.get(key, "").split(",") if part.strip()]
+        if found and found != ["NoDevFiles"]:
+            return found
+    return []
+
+
+def job_nodes(environment: Mapping[str, str]) -> list[str]:
+    """The node names of the allocation, as Slurm set them; empty outside of one."""
+    text = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
+    if "[" not in text:
+        return text.split(",") if text else []
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+    return list(NodeSet(text, resolver=RESOLVER_NOGROUP))
+
+
+def job_gpus(
+    seen: Sequence[tuple[str, Sequence[str]]],
+    allocation: Sequence[str],
+    types: Mapping[str, Sequence[str]],
+    planned: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """GPUs of the whole job by type.
+
+    ``seen``: node and GPU ids, from each process of the training. Slurm tells a process only of its
+    own node. For nodes of the allocation without a process the plan's counts are taken where they
+    agree with what is seen, else as many GPUs as on the first process's node.
+    Raises HadarError for a node or a GPU that the pacing file lacks.
+    """
+    held: dict[str, set[str]] = {}
+    for node, ids in seen:
+        if not types.get(node):
+            raise HadarError(f"{ENV}: node {node or '(SLURMD_NODENAME is not set)'} is not in it")
+        held.setdefault(node, set()).update(ids)
+    counts = {node: len(ids) for node, ids in held.items()}
+    blind = [node for node in allocation if types.get(node) and node not in counts]
+    if blind and planned:
+        kinds = {types[node][0] for node in [*counts, *blind]}
+        enough = all(planned.get(types[node][0], 0) >= count for node, count in counts.items())
+        if set(planned) == kinds and enough:
+            return dict(planned)
+    first = next(iter(counts.values()))
+    for node in blind:
+        counts[node] = min(first, len(types[node]))
+    gpus: dict[str, int] = {}
+    for node, count in counts.items():
+        gpus[types[node][0]] = gpus.get(types[node][0], 0) + count
+    return gpus
+
+
+@dataclass
+class Pace:
+    """Holds a training loop back to ``rate`` samples/s (0: not at all), ``gpus`` by type.
+
+    Time is accounted over the whole attempt: what Python needs within a step does not slow the
+    pretend GPU, and one late step is caught up by the next.
+    """
+
+    rate: float
+    gpus: Mapping[str, int]
+    _due: float = 0.0
+
+    @classmethod
+    def from_env(
+        cls,
+        model: str,
+        planned: Mapping[str, int] | None = None,
+        gather: Callable[[Seen], list[Seen]] = lambda seen: [seen],
+    ) -> "Pace | None":
+        """The pace that ``HADAR_PACE`` sets for this job; None without it or on real GPUs.
+
+        ``gather`` collects a value from all processes of the training. Raises HadarError when the file cannot be used: an unpaced job would spoil a comparison.
+        """
+        path = os.environ.get(ENV)
+        if not path or _real_gpus():
+            return None
+        try:
+            content = json.loads(Path(path).read_bytes())
+            nodes, rates, scale = content["nodes"], content["rates"], float(content["time_scale"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise HadarError(f"{ENV}: {path} cannot be used: {error!r}") from None
+        here = os.environ.get("SLURMD_NODENAME", ""), node_gpus(os.environ)
+        gpus = job_gpus(gather(here), job_nodes(os.environ), nodes, planned)
+        return cls(true_rate(rates, model, gpus) * scale, gpus)
+
+    def start(self, owed: float = 0.0) -> None:
+        """Begin to count now; ``owed`` samples were trained faster than the GPU would have."""
+        self._due = time.monotonic() + owed / self.rate
+
+    def hold(self, samples: int, stop: Callable[[], bool]) -> None:
+        """Sleep until ``samples`` more would be done; ``stop`` is asked between short sleeps."""
+        now = time.monotonic()
+        self._due = max(self._due, now - _DEBT_S) + samples / self.rate
+        while now < self._due and not stop():
+            time.sleep(min(self._due - now, _SLICE_S))
+            now = time.monotonic()
+
+    def shift(self, seconds: float) -> None:
+        """Leave out a time in which the GPU stood still (a save, a pause)."""
+        self._due += seconds
+
+    @property
+    def owed(self) -> float:
+        """Samples that went in ahead of the pretend GPU, when a sleep was cut short."""
+        return max(0.0, self._due - time.monotonic()) * self.rate
+
+
+def _real_gpus() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())

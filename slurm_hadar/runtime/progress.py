@@ -1,0 +1,162 @@
+"""``progress.<job>.<random>.json``: what a job says of itself.
+
+The controller reads these; users write them. So: the newest file that belongs to the job's own
+user counts, whatever its name promises, and a field of the wrong kind voids the file.
+Neither torch nor numpy is imported here.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.runtime import files
+
+_NAME = re.compile(r"progress\.(\d{1,10}(?:_\d{1,10})?)\.([A-Za-z0-9]{1,64})\.json")
+_PER_OWNER = 8
+"""Files of one job that are looked into; the runtime keeps one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint: position in samples, when (s since the epoch), and the seconds that it took."""
+
+    samples: int
+    time: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The answer to a plan's ``save`` nonce."""
+
+    save: str
+    time: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One progress file. Times in s since the epoch, ``rate`` in samples/s (0: not known yet)."""
+
+    job: str
+    time: float
+    restarts: int
+    host: str
+    pid: int
+    in_step: bool
+    started: float
+    model: str
+    samples: int
+    rate: float
+    window_s: float
+    batch: int
+    gpus: int
+    noise_scale: float | None = None
+    checkpoint: Saved | None = None
+    ack: Ack | None = None
+    restart_s: float | None = None
+    lost: int = 0
+    finished: bool = False
+
+
+def parse(source: Mapping[str, object]) -> Progress | None:
+    """The record in a file's contents; None when any field is missing or of the wrong kind."""
+    try:
+        saved, ack = files.section(source, "checkpoint"), files.section(source, "ack")
+        optional = {
+            key: None if source.get(key) is None else files.number(source, key)
+            for key in ("noise_scale", "restart_s")
+        }
+        return Progress(
+            job=files.text(source, "job", 30),
+            time=files.number(source, "time", 1e11),
+            restarts=files.whole(source, "restarts", 10**6),
+            host=files.text(source, "host"),
+            pid=files.whole(source, "pid"),
+            in_step=files.flag(source, "in_step"),
+            started=files.number(source, "started", 1e11),
+            model=files.text(source, "model"),
+            samples=files.whole(source, "samples"),
+            rate=files.number(source, "rate", 1e12),
+            window_s=files.number(source, "window_s", 1e9),
+            batch=files.whole(source, "batch", 10**12),
+            gpus=files.whole(source, "gpus", 10**6),
+            noise_scale=optional["noise_scale"],
+            checkpoint=None
+            if saved is None
+            else Saved(
+                files.whole(saved, "samples"),
+                files.number(saved, "time", 1e11),
+                files.number(saved, "seconds", 1e9),
+            ),
+            ack=None
+            if ack is None
+            else Ack(
+                files.text(ack, "save", 64),
+                files.number(ack, "time", 1e11),
+                files.whole(ack, "samples"),
+            ),
+            restart_s=optional["restart_s"],
+            lost=files.whole(source, "lost"),
+            finished=files.flag(source, "finished"),
+        )
+    except files.Malformed:
+        return None
+
+
+def read_progress(folder: Path, job_id: str, uid: int) -> Progress | None:
+    """What job ``job_id`` of user ``uid`` said last; None when it said nothing believable."""
+    return read_all_progress(folder, {job_id: uid}).get(job_id)
+
+
+def read_all_progress(folder: Path, uids: Mapping[str, int]) -> dict[str, Progress]:
+    """What each job of ``uids`` (job id -> UID of its owner) said last.
+
+    The folder is listed once. Jobs without a believable file are left out. A folder that cannot
+    be listed gives an empty answer.
+    """
+    by_job: dict[str, list[tuple[int, str]]] = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                match = _NAME.fullmatch(entry.name)
+                if match is None or match[1] not in uids:
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                if status.st_uid == uids[match[1]]:
+                    by_job.setdefault(match[1], []).append((status.st_mtime_ns, entry.name))
+    except OSError:
+        return {}
+    found: dict[str, Progress] = {}
+    for job, names in by_job.items():
+        for _, name in sorted(names, reverse=True)[:_PER_OWNER]:
+            source = files.read_owned(folder / name, (uids[job],))
+            progress = parse(source) if source is not None else None
+            if progress is not None and progress.job == job:
+                found[job] = progress
+                break
+    return found
+
+
+def own_files(folder: Path, job_id: str, uid: int) -> list[Path]:
+    """The progress files of a job that belong to ``uid``, whatever they contain."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                match = _NAME.fullmatch(entry.name)
+                if match is not None and match[1] == job_id:
+                    try:
+                        mine = entry.stat(follow_symlinks=False).st_uid == uid
+                    except OSError:
+                        continue
+                    if mine:
+                        found.append(folder / entry.name)
+    except OSError:
+        return []
+    return found

@@ -1,0 +1,118 @@
+"""Several processes of one training agree on when to save, when to leave, and on the batch.
+
+One small all-reduce on the CPU, at most twice a second or so: the step at which it happens is
+counted, so that every process takes part in the same step.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from slurm_hadar.domain.errors import UsageError
+
+_EVERY_S = 0.5
+_MOST_STEPS = 1000
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all processes agreed on: the same in each."""
+
+    asked: bool = False
+    leave: bool = False
+    due: bool = False
+    """Whether it is time to save unasked."""
+    batch: int = 0
+    """Global batch from now on, 0: as it is."""
+    digest: int = 0
+    """Sum of the digests since the last agreement, modulo 2**64."""
+    steps: int = 1
+    """Steps until the next agreement."""
+
+
+class Ranks:
+    """The processes of this training. One process alone needs no torch.distributed."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        self._group: Any = None
+        import torch
+
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+            if self.size > 1:
+                # A group on the CPU: asking the GPU's would wait for the GPU in every step.
+                self._group = distributed.new_group(backend="gloo")
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    def agree(
+        self,
+        *,
+        asked: bool,
+        leave: bool,
+        due: bool = False,
+        batch: int = 0,
+        digest: int = 0,
+        step_s: float = 0.0,
+    ) -> Agreement:
+        """Put the wishes of all processes together; ``batch`` and ``step_s`` count from the first."""
+        steps = max(1, min(_MOST_STEPS, int(_EVERY_S / step_s))) if step_s > 0 else 1
+        if self._group is None:
+            return Agreement(asked, leave, due, batch, digest)
+        import torch
+
+        own = [asked, leave, 0, 0, 0, digest - 2**64 if digest >= 2**63 else digest]
+        if self.first:
+            own[2:5] = [due, batch, steps]
+        total = torch.tensor(own, dtype=torch.int64)
+        torch.distributed.all_reduce(total, group=self._group)
+        ask, go, late, batch, steps, digest = (int(value) for value in total)
+        return Agreement(ask > 0, go > 0, late > 0, batch, digest % 2**64, steps)
+
+    def gather(self, value: _T) -> list[_T]:
+        """``value`` of every process, in the order of ranks."""
+        if self._group is None:
+            return [value]
+        import torch
+
+        found: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(found, value, group=self._group)
+        return found
+
+    def wait(self) -> None:
+        """Go on when all processes are here."""
+        if self._group is not None:
+            import torch
+
+            torch.distributed.barrier(group=self._group)
+
+
+def join(backend: str = "", **options: Any) -> tuple[int, int, int]:
+    """Join the other processes; returns (rank, number of ranks, rank on this node).
+
+    Works under ``srun`` with one task per process, under ``torchrun``, and alone (then there is
+    nothing to join). ``MASTER_ADDR`` and ``MASTER_PORT`` must be set for several processes, as the
+    job templates do. Raises UsageError when they are not.
+    """
+    import torch
+
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS") if "RANK" not in os.environ else None
+    if tasks is not None and "SLURM_PROCID" in os.environ:
+        os.environ["WORLD_SIZE"] = tasks
+        os.environ["RANK"] = os.environ["SLURM_PROCID"]
+        os.environ["LOCAL_RANK"] = os.environ.get("SLURM_LOCALID", "0")
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if size > 1 and not torch.distributed.is_initialized():
+        missing = [key for key in ("MASTER_ADDR", "MASTER_PORT") if key not in os.environ]
+        if missing and "init_method" not in options:
+            raise UsageError(f"{' and '.join(missing)} must be set for {size} processes")
+        chosen = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+        torch.distributed.init_process_group(chosen, rank=rank, world_size=size, **options)
+    return rank, size, local
