@@ -11,12 +11,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from slurm_hadar import paths
 from slurm_hadar.domain.errors import UsageError
-
-SYSTEM_PATH = Path("/etc/slurm-hadar/hadar.toml")
-USER_PATH = Path("~/.config/slurm-hadar/hadar.toml")
-ENV = "HADAR_CONFIG"
-"""Environment variable that names the configuration file."""
+from slurm_hadar.paths import ENV
 
 
 class _Section(BaseModel):
@@ -171,11 +168,7 @@ class Config(_Section):
 
 def find() -> Path:
     """The configuration file: ``$HADAR_CONFIG``, the user's own, the system's, in this order."""
-    named = os.environ.get(ENV)
-    if named:
-        return Path(named)
-    own = USER_PATH.expanduser()
-    return own if own.exists() else SYSTEM_PATH
+    return Path(paths.config_file(os.environ))
 
 
 def load(path: Path) -> Config:
@@ -205,4 +198,4 @@ def parse(text: str, name: str) -> Config:
 
 def wrapper_path(config_path: Path) -> Path:
     """The small JSON beside the TOML that hbatch and the runtime read."""
-    return config_path.with_suffix(".hbatch.json")
+    return Path(paths.wrapper_file(str(config_path)))

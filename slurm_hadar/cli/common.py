@@ -14,7 +14,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.lock import only_one
 from slurm_hadar.controller.store import Store
 from slurm_hadar.controller.tick import Controller
-from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 ConfigOption = Annotated[
@@ -43,7 +43,11 @@ def controller_of(config: Config, wait_s: float) -> Iterator[Controller]:
         store = Store.open(config.site.state_dir)
         try:
             yield Controller(
-                config, cluster_of(config), store, Rates.open(config, store.connection), os.getuid()
+                config,
+                cluster_of(config),
+                store,
+                open_rates(config, store.connection),
+                os.getuid(),
             )
         finally:
             store.close()

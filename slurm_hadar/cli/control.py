@@ -76,7 +76,7 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json("status", [telling.plain(row) for row in rows])
     else:
-        text.print_status(rows)
+        text.console().print(text.status(rows))
 
 
 def explain(
@@ -90,7 +90,7 @@ def explain(
     if as_json:
         print_json("explain", telling.plain(story))
     else:
-        text.print_explain(story)
+        text.console().print(text.explain(story))
 
 
 def _one(controller: Controller) -> None:

@@ -8,7 +8,8 @@ from enum import Enum
 from slurm_hadar.config import Config
 from slurm_hadar.controller import claims, laying
 from slurm_hadar.controller.observed import Observed
-from slurm_hadar.controller.viewing import Picture, Target
+from slurm_hadar.controller.targets import Target
+from slurm_hadar.controller.viewing import Picture
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering

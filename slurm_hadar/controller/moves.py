@@ -143,7 +143,7 @@ def _unask(hands: Hands, job: Job, entry: Entry) -> None:
 
 
 def _requeue(hands: Hands, entries: Sequence[Entry], now: float) -> list[str]:
-    said = []
+    said: list[str] = []
     if not entries:
         return said
     errors = hands.cluster.requeue([entry.job for entry in entries])

@@ -157,7 +157,10 @@ class Store:
             + where,
             values,
         )
-        return [Entry(*row[:6], json.loads(row[6]), row[7]) for row in rows]
+        return [
+            Entry(id_, job, kind, phase, opened_s, changed_s, json.loads(details), outcome)
+            for id_, job, kind, phase, opened_s, changed_s, details, outcome in rows
+        ]
 
     # -- decisions, service, policy ----------------------------------------------------------
 

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
@@ -12,7 +13,8 @@ from slurm_hadar.controller.actions import Intent, Kind, intent
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.store import Decision, Store
-from slurm_hadar.controller.viewing import Picture, batch_of, picture, placed, profile_key
+from slurm_hadar.controller.targets import Place, batch_of, placed, profile_key
+from slurm_hadar.controller.viewing import Picture, picture
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Plan
@@ -94,18 +96,20 @@ class Controller:
     def _pass(self, may_act: bool, said: tuple[str, ...], keep: bool = True) -> Report:
         before = Counter(self.cluster.queries)
         at = time.perf_counter()
-        seen = self._observe()
+        seen = self.observe()
         hands = acting.Hands(self.cluster, self.store, self.config)
         words = list(said)
-        sent: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
+        sent: Mapping[str, Place] = {}
         if may_act:
             step = moves.advance(hands, seen.jobs, seen.progress, seen.now)
             sent = step.sent
             words += step.said
             words += repair.release_failed_launches(hands, seen)
+        attained: Mapping[str, float] = {}
         if keep:
             self._measure(seen)
-        shown = self._picture(seen, sent, keep)
+            attained = self._serve(seen)
+        shown = self.picture(seen, sent, attained)
         read_s, at = time.perf_counter() - at, time.perf_counter()
         name = self.config.controller.policy
         plan, state = self._decide(shown.view, self.store.policy_state(name))
@@ -134,7 +138,8 @@ class Controller:
             act_s=time.perf_counter() - at,
         )
 
-    def _observe(self) -> Observed:
+    def observe(self) -> Observed:
+        """One bulk query of each kind, and the jobs' own files."""
         seen = observed.read(self.cluster, self._clock(), self.config, self.own_uid)
         managed = {job.id: job.uid for job in seen.jobs.values() if job.managed}
         ours = observed.remember(seen.jobs)
@@ -153,21 +158,24 @@ class Controller:
             steering=ours,
         )
 
-    def _picture(
+    def picture(
         self,
         seen: Observed,
-        sent: Mapping[str, Mapping[str, Mapping[str, int]]],
-        keep: bool,
+        sent: Mapping[str, Place] = MappingProxyType({}),
+        attained: Mapping[str, float] = MappingProxyType({}),
     ) -> Picture:
+        """What the policy sees. ``sent``: jobs just sent on their way -> where they go."""
+        going = {**moves.destinations(self.store.open_entries()), **sent}
+        last = self.store.last_times(Kind.MOVE.value)
+        return picture(seen, self.config, self.rates, attained, going, last)
+
+    def _serve(self, seen: Observed) -> dict[str, float]:
         running = {
             job.id: (job.gpu_count, job.start_s)
             for job in seen.jobs.values()
             if job.managed and job.state is JobState.RUNNING
         }
-        attained = self.store.serve(running, seen.now) if keep else {}
-        going = {**moves.destinations(self.store.open_entries()), **sent}
-        last = self.store.last_times(Kind.MOVE.value)
-        return picture(seen, self.config, self.rates, attained, going, last)
+        return self.store.serve(running, seen.now)
 
     def _measure(self, seen: Observed) -> None:
         """Learn from the jobs' own reports: one GPU type at a time, this attempt's speed only."""
@@ -186,6 +194,7 @@ class Controller:
                     progress.rate,
                     min(progress.window_s, new),
                     uid=job.uid,
+                    run=f"{job.id}.{job.restarts}",
                 )
 
     def _keep(

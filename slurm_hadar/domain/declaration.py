@@ -187,7 +187,7 @@ def script_words(script: str, name: str) -> list[tuple[str, str]]:
     comment.
     """
     found: list[tuple[str, str]] = []
-    for number, line in enumerate(script.splitlines(), 1):
+    for number, line in enumerate(script.split("\n"), 1):
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
             break

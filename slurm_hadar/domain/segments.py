@@ -1,7 +1,8 @@
 """Our words inside a text that belongs to others: Comment and AdminComment.
 
-A segment reads ``[name key=value ...]``. What stands before and after it is somebody else's and is
-kept to the letter. Values are percent-encoded, so any text is safe in them.
+A segment reads ``[name key=value ...]``, or ``[name;key=value;...]`` where blanks are in the way:
+scontrol takes no blank on its standard input. What stands before and after it is somebody else's
+and is kept to the letter. Values are percent-encoded, so any text is safe in them.
 """
 
 import re
@@ -10,10 +11,10 @@ from collections.abc import Mapping
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:/@+*|&()!-]")
 
 
-def encode(name: str, values: Mapping[str, str]) -> str:
+def encode(name: str, values: Mapping[str, str], separator: str = " ") -> str:
     """The segment's text. Keys are ours and are taken as they are."""
     words = [f"{key}={_quote(text)}" for key, text in values.items()]
-    return "[" + " ".join([name, *words]) + "]"
+    return "[" + separator.join([name, *words]) + "]"
 
 
 def decode(name: str, text: str) -> dict[str, str] | None:
@@ -22,15 +23,15 @@ def decode(name: str, text: str) -> dict[str, str] | None:
     if match is None:
         return None
     values = {}
-    for word in match[1].split():
+    for word in re.split(r"[ ;]", match[1])[1:]:
         key, _, value = word.partition("=")
         values[key] = _unquote(value)
     return values
 
 
-def merge(name: str, text: str, values: Mapping[str, str]) -> str:
+def merge(name: str, text: str, values: Mapping[str, str], separator: str = " ") -> str:
     """``text`` with the segment replaced, or added behind the others' words."""
-    segment = encode(name, values)
+    segment = encode(name, values, separator)
     pattern = _pattern(name)
     if pattern.search(text):
         return pattern.sub(lambda _: segment, text, count=1)
@@ -38,7 +39,7 @@ def merge(name: str, text: str, values: Mapping[str, str]) -> str:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(rf"\[{re.escape(name)}((?: [^\[\]]*)?)\]")
+    return re.compile(rf"\[{re.escape(name)}((?:[ ;][^\[\]]*)?)\]")
 
 
 def _quote(text: str) -> str:

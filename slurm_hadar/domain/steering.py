@@ -64,7 +64,7 @@ def merge(admin_comment: str, steering: Steering) -> str:
     if steering.moves:
         words["moves"] = str(steering.moves)
     words |= {f"was.{key}": value for key, value in steering.was.items()}
-    return segments.merge(_SEGMENT, admin_comment, words)
+    return segments.merge(_SEGMENT, admin_comment, words, separator=";")
 
 
 def _parts(text: str, separator: str) -> list[str]:

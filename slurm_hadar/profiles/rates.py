@@ -1,5 +1,6 @@
 """Samples/s of a job on every GPU type and number of GPUs: measured, from a table, or estimated."""
 
+import math
 import sqlite3
 from collections.abc import Sequence
 
@@ -17,6 +18,8 @@ OTHERS_MOST = 5.0
 his model a wrong name, or writes nonsense, must not spoil it for all."""
 
 _MOST_CACHED = 20_000
+_OTHERS = -1
+"""In place of a uid: somebody who measured nothing himself and believes others with care."""
 
 
 class Rates:
@@ -76,7 +79,7 @@ class Rates:
         known = np.stack([block[1] for block in blocks])
         return rate[rows], known[rows]
 
-    def anchored(self, model: str, uid: int | None = None) -> bool:
+    def anchored(self, model: str) -> bool:
         """Whether a model's rates are samples/s; else only their ratios mean something.
 
         False for a model that no table knows and that nobody measured: no time can be told.
@@ -117,14 +120,15 @@ class Rates:
         """Where a rate comes from, in words for a person."""
         key = model_key(model)
         user = self._user(key, uid)
-        for correction, whose in (
-            (self._correction(key, user), "" if user is not None or uid is None else "other users"),
-            (self._correction(key, None), "other users"),
-        ):
+        for whom in dict.fromkeys((user, None)):
+            correction = self._correction(key, whom)
             if not spread and correction.measured(gpu_type, gpus, batch) is not None:
-                return _measured_words(correction, gpu_type, gpus, batch, whose)
+                own = whom == uid
+                return _measured_words(
+                    correction, gpu_type, gpus, batch, "" if own else " by other users"
+                )
         words = self._estimator.cell(key, gpu_type, gpus, batch, spread).how
-        corrected = self._correction(key, user) or self._correction(key, None)
+        corrected = self._correction(key, None)
         return f"{words}, corrected by what was measured" if corrected else words
 
     def _block(
@@ -156,26 +160,30 @@ class Rates:
         self, user: int | None, model: str, kind: str, gpus: int, batch: int | None, spread: bool
     ) -> Cell:
         cell = self._estimator.cell(model, kind, gpus, batch, spread)
-        cell = _corrected(cell, self._correction(model, None), kind, gpus, batch, spread)
-        if user is not None:
-            cell = _corrected(cell, self._correction(model, user), kind, gpus, batch, spread)
+        for whom in (user,) if user in (None, _OTHERS) else (_OTHERS, user):
+            cell = _corrected(cell, self._correction(model, whom), kind, gpus, batch, spread)
         return cell
 
     def _user(self, model: str, uid: int | None) -> int | None:
-        """The user where he measured this model himself, None where he is like anybody."""
+        """The user where he measured this model himself, else :data:`_OTHERS`; None for nobody."""
+        if uid is None:
+            return None
         users = self._users.get(model)
         if users is None:
             users = frozenset(found.uid for found in self.store.of(model))
             self._users[model] = users
-        return uid if uid in users else None
+        return uid if uid in users else _OTHERS
 
     def _correction(self, model: str, user: int | None) -> Correction:
-        """By all users (None) against what is expected, or by one user against that."""
+        """By all users against what is expected, or by one user against that."""
         correction = self._corrections.get((model, user))
         if correction is None:
-            rows = [f for f in self.store.of(model) if user is None or f.uid == user]
-            most = OTHERS_MOST if user is None and self._estimator.anchored(model) else np.inf
-            correction = Correction(rows, self._expected(model, user), float(most))
+            everybody = user is None or user == _OTHERS
+            rows = [found for found in self.store.of(model) if everybody or found.uid == user]
+            careful = user == _OTHERS and self._estimator.anchored(model)
+            correction = Correction(
+                rows, self._expected(model, user), OTHERS_MOST if careful else math.inf
+            )
             self._corrections[model, user] = correction
         return correction
 
@@ -184,9 +192,9 @@ class Rates:
             return self._estimator.cell(model, kind, gpus, batch).rate
 
         def of_user(kind: str, gpus: int, batch: int | None) -> float:
-            return self._cell(None, model, kind, gpus, batch, False).rate
+            return self._cell(_OTHERS, model, kind, gpus, batch, False).rate
 
-        return of_all if user is None else of_user
+        return of_all if user in (None, _OTHERS) else of_user
 
 
 def _corrected(
@@ -211,8 +219,7 @@ def _measured_words(
     ]
     runs = sum(row.runs for row in rows)
     seconds = sum(row.seconds for row in rows)
-    by = f" by {whose}" if whose else ""
-    return f"measured{by} ({runs} {'run' if runs == 1 else 'runs'}, {seconds:.0f} s)"
+    return f"measured{whose} ({runs} {'run' if runs == 1 else 'runs'}, {seconds:.0f} s)"
 
 
 def open_rates(config: Config, connection: sqlite3.Connection | None = None) -> Rates:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from slurm_hadar.runtime.ranks import join
     from slurm_hadar.runtime.samples import Segment, check_lineage
-    from slurm_hadar.runtime.training import Batch, Training, lineage
+    from slurm_hadar.runtime.store import lineage
+    from slurm_hadar.runtime.training import Batch, Training
 
 _HOME = {
     "Batch": "training",
@@ -18,7 +19,7 @@ _HOME = {
     "Training": "training",
     "check_lineage": "samples",
     "join": "ranks",
-    "lineage": "training",
+    "lineage": "store",
 }
 __all__ = ["Batch", "Segment", "Training", "check_lineage", "join", "lineage"]
 

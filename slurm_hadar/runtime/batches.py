@@ -6,7 +6,7 @@ from math import sqrt
 from typing import Any
 
 LearningRateRule = str | Callable[[float], float]
-"""``linear``, ``sqrt``, ``none``, ``auto``, or a function from batch ratio to learning-rate ratio."""
+"""``linear``, ``sqrt``, ``none``, ``auto``, or a function: batch ratio -> learning-rate ratio."""
 
 _ADAPTIVE = ("adam", "lamb", "rmsprop", "adagrad", "adadelta", "adafactor", "lion", "nadam")
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr")

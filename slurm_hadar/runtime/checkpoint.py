@@ -143,7 +143,7 @@ def random_state() -> Content:
         "numpy": [name, [int(key) for key in keys], int(position), int(has_gauss), float(cached)],
         "torch": torch.get_rng_state(),
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 

@@ -33,7 +33,7 @@ def restarts(environment: Mapping[str, str]) -> int:
 
 
 def in_step(environment: Mapping[str, str]) -> bool:
-    """Whether this is a task of srun rather than the batch script: signals go to the one or other."""
+    """Whether this is a task of srun; else signals must go to the batch script."""
     text = environment.get("SLURM_STEP_ID", "")
     return text.isdecimal() and int(text) < 0xFFFFFF00
 
@@ -87,7 +87,7 @@ class Exchange:
         if now or clock - self._looked >= _POLL_S:
             self._looked = clock
             try:
-                status = os.stat(plan_path(self.folder, self.job), follow_symlinks=False)
+                status = plan_path(self.folder, self.job).lstat()
                 stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
             except OSError:
                 stamp = None

@@ -70,7 +70,7 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
         aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
     )
     try:
-        with open(handle, "wb") as stream:
+        with os.fdopen(handle, "wb") as stream:
             os.fchmod(stream.fileno(), 0o644)
             stream.write(data)
         aside.replace(path)

@@ -36,7 +36,7 @@ def true_rate(rates: Table, model: str, gpus: Mapping[str, int]) -> float:
         try:
             table = {int(count): float(rate) for count, rate in rates[model][gpu_type].items()}
         except KeyError:
-            raise HadarError(f"{ENV}: no rate for {model} on {gpu_type}") from None
+            raise HadarError(f"{ENV}: no rate for model {model!r} on {gpu_type}") from None
         nearest = min(table, key=lambda count: (abs(count - total), count))
         per_gpu.append(table[nearest] / nearest)
     return total * min(per_gpu)
@@ -116,7 +116,8 @@ class Pace:
     ) -> "Pace | None":
         """The pace that ``HADAR_PACE`` sets for this job; None without it or on real GPUs.
 
-        ``gather`` collects a value from all processes of the training. Raises HadarError when the file cannot be used: an unpaced job would spoil a comparison.
+        ``gather`` collects a value from all processes of the training. Raises HadarError when the
+        file cannot be used: an unpaced job would spoil a comparison.
         """
         path = os.environ.get(ENV)
         if not path or _real_gpus():

@@ -61,7 +61,7 @@ class Ranks:
         digest: int = 0,
         step_s: float = 0.0,
     ) -> Agreement:
-        """Put the wishes of all processes together; ``batch`` and ``step_s`` count from the first."""
+        """Put all wishes together; ``due``, ``batch``, ``step_s`` count from the first process."""
         steps = max(1, min(_MOST_STEPS, int(_EVERY_S / step_s))) if step_s > 0 else 1
         if self._group is None:
             return Agreement(asked, leave, due, batch, digest)

@@ -74,7 +74,11 @@ def to_plain(segments: Iterable[Segment]) -> list[list[int | str]]:
 
 def from_plain(rows: Iterable[Sequence[int | str]]) -> list[Segment]:
     """The segments back from such rows. Raises TypeError or ValueError for other rows."""
-    return [Segment(*map(int, row[:-1]), digest=int(str(row[-1]), 16)) for row in rows]
+    found = []
+    for row in rows:
+        epoch, start, stop, attempt, batch, gpus = (int(value) for value in row[:6])
+        found.append(Segment(epoch, start, stop, attempt, batch, gpus, int(str(row[6]), 16)))
+    return found
 
 
 def check_lineage(
@@ -88,8 +92,8 @@ def check_lineage(
 
     Positions must go on without gap and without overlap. The samples that the loop was given must
     add up to the whole data set in every finished epoch; with ``seed`` every stretch is held
-    against the epoch's order. ``samples``: how many samples there must be in all. Returns None when all is
-    right, else one sentence about the first fault.
+    against the epoch's order. ``samples``: how many samples there must be in all. Returns None
+    when all is right, else one sentence about the first fault.
     """
     if dataset_size < 1:
         return f"a data set of {dataset_size} samples has no lineage"

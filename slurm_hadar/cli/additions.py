@@ -1,0 +1,210 @@
+"""What hbatch adds to a managed job. Only what the user set nowhere; never his script."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from slurm_hadar.domain.declaration import ANY, COMMENT_LIMIT, Declaration, merge
+from slurm_hadar.domain.errors import SlurmError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from slurm_hadar.cli.wrapper_site import WrapperSite
+
+    Settings = Mapping[str, str | None]
+    """What the user set, by sbatch's long names."""
+
+_GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
+_KEEPS_FROM_STEERING = ("nodelist", "nodefile", "reservation", "exclusive")
+_HIS_OWN_START = ("begin", "hold", "test-only")
+
+
+class Request:
+    """The GPUs that the user himself asked sbatch for: the option as typed, and the types named."""
+
+    def __init__(self, text: str, types: tuple[str, ...]) -> None:
+        self.text = text
+        self.types = types
+
+
+class Additions:
+    """``options`` go before the user's, ``comment`` behind them; ``notes`` are for stderr."""
+
+    def __init__(self) -> None:
+        self.options: list[str] = []
+        self.comment = ""
+        self.leased = False
+        self.notes: list[str] = []
+
+
+def gpu_request(held: Settings) -> Request | None:
+    """The user's own request for GPUs in any of Slurm's forms; None where there is none."""
+    typed: list[str] = []
+    shown = ""
+    for name in (*_GPU_OPTIONS, "gres", "tres-per-task"):
+        text = held.get(name)
+        if not text:
+            continue
+        if name in _GPU_OPTIONS:
+            text = ",".join("gpu:" + part for part in text.split(","))
+        elif not any(_is_gpu(part) for part in text.split(",")):
+            continue
+        shown = shown or f"--{name}={held[name]}"
+        typed += [kind for kind in _types_in(text) if kind not in typed]
+    return Request(shown, tuple(typed)) if shown else None
+
+
+def _is_gpu(entry: str) -> bool:
+    return re.match(r"\s*(gres[:/])?gpu([:=(]|\s*$)", entry) is not None
+
+
+def _types_in(text: str) -> list[str]:
+    # Only a job that asks for GPUs itself pays for this import.
+    from slurm_hadar.domain.job import UNTYPED
+    from slurm_hadar.slurm.tres import parse_gpus
+
+    try:
+        return [kind for kind in parse_gpus(text) if kind != UNTYPED]
+    except SlurmError:
+        return []
+
+
+def add(
+    declaration: Declaration,
+    held: Settings,
+    site: WrapperSite | None,
+    acts: Callable[[], bool],
+) -> Additions | str:
+    """What to add to a declared job, or why it has to go unmanaged.
+
+    ``acts`` tells whether a controller is acting; it is asked only where that matters. Raises
+    :class:`UsageError` where the declaration contradicts the request or the site.
+    """
+    result = Additions()
+    record = _recorded(declaration, held)
+    if not declaration.off:
+        request = gpu_request(held)
+        record = replace(record, types=_types(declaration, request))
+        if request is None:
+            _ask_for_gpus(result, record, held)
+        has_gpus = request is not None or bool(result.options)
+        if has_gpus and not (request and request.types):
+            _constrain(result, record, held, site)
+        if declaration.checkpoint:
+            _make_movable(result, held)
+        if has_gpus and _waits(result, held, site, acts):
+            assert site is not None
+            result.options.append(f"--begin=now+{site.lease_s}")
+            result.leased = True
+            record = replace(record, lease=True)
+    try:
+        comment = merge(held.get("comment") or "", record)
+        size = len(comment.encode(errors="surrogateescape"))
+    except UnicodeEncodeError:
+        return "an option of the submit is not UTF-8"
+    if size > COMMENT_LIMIT:
+        return f"its Comment would have {size} bytes, and Slurm takes {COMMENT_LIMIT}"
+    result.comment = f"--comment={comment}"
+    return result
+
+
+def _recorded(declaration: Declaration, held: Settings) -> Declaration:
+    named = [name for name in (held.get("partition") or "").split(",") if name]
+    if not all(re.fullmatch(r"[A-Za-z0-9_.:/@+-]{1,100}", name) for name in named):
+        named = []
+    return replace(declaration, constraint=held.get("constraint") or "", partitions=tuple(named))
+
+
+def _types(declaration: Declaration, request: Request | None) -> tuple[str, ...]:
+    """A typed request stays what it says; a declaration may widen an untyped one only."""
+    if request is None or not request.types:
+        return declaration.types
+    declared = declaration.types
+    if declared and ANY not in declared and not set(request.types) <= set(declared):
+        raise UsageError(
+            f"{request.text} asks for {', '.join(request.types)}, but types={','.join(declared)} "
+            "is declared; make them agree, or ask for GPUs without a type"
+        )
+    return request.types
+
+
+def _ask_for_gpus(result: Additions, declaration: Declaration, held: Settings) -> None:
+    """The least count: the job starts soonest by itself, and a controller may give it more.
+
+    On more than one node the count is of the whole job, as in the declaration.
+    """
+    if declaration.gpus is None:
+        return
+    least, most = declaration.gpus
+    gres = held.get("gres") or ""
+    if gres.lower() == "none":
+        result.notes.append("--gres=none stands")
+        return
+    nodes = held.get("nodes") or "1"
+    if nodes in ("1", "1-1"):
+        result.options.append("--gres=" + ",".join(filter(None, (gres, f"gpu:{least}"))))
+        return
+    match = re.match(r"\d{1,6}", nodes)
+    fewest = int(match[0]) if match else 1
+    result.options.append(f"--gpus={fewest if least < fewest <= most else least}")
+
+
+def _constrain(
+    result: Additions, declaration: Declaration, held: Settings, site: WrapperSite | None
+) -> None:
+    """Types are chosen by node features, since ``--gres`` knows no OR."""
+    types, memory = declaration.types, declaration.gpu_mem
+    anything = not types or ANY in types
+    if held.get("constraint") is not None or (anything and not memory):
+        return
+    if site is None or not site.features:
+        what = f"gpu_mem={memory}M" if anything else "types=" + ",".join(types)
+        result.notes.append(f"{what} is not enforced, for want of a site configuration")
+        return
+    known = [name for name in site.features if anything or name in types]
+    if not known:
+        raise UsageError(
+            f"types={','.join(types)} is declared, and this site has {', '.join(site.features)}"
+        )
+    if memory:
+        large = [name for name in known if site.memory_mb[name] >= memory]
+        if not large and all(site.memory_mb[name] for name in known):
+            best = max(site.memory_mb[name] for name in known)
+            raise UsageError(
+                f"gpu_mem={memory}M is declared, and the largest GPU that may be used has {best}M"
+            )
+        known = large or known
+    missing = [name for name in types if name not in site.features and name != ANY]
+    if missing:
+        result.notes.append(f"this site has no {', '.join(missing)}")
+    if set(known) == set(site.features) and anything:
+        return
+    features = list(dict.fromkeys(site.features[name] for name in known))
+    result.options.append("--constraint=" + "|".join(features))
+
+
+def _make_movable(result: Additions, held: Settings) -> None:
+    if "requeue" not in held and "no-requeue" not in held:
+        result.options.append("--requeue")
+    if "open-mode" not in held:
+        result.options.append("--open-mode=append")
+    export = (held.get("export") or "ALL").split(",")
+    if "ALL" not in export and "HADAR_EXCHANGE" not in export:
+        result.notes.append("--export keeps HADAR_EXCHANGE from the job, so that it cannot answer")
+
+
+def _waits(
+    result: Additions, held: Settings, site: WrapperSite | None, acts: Callable[[], bool]
+) -> bool:
+    """Whether the job waits for the controller. A lease that nobody would use only delays."""
+    if any(name in held for name in (*_HIS_OWN_START, *_KEEPS_FROM_STEERING)):
+        return False
+    if site is None or not site.acts or site.stale:
+        return False
+    if not acts():
+        result.notes.append("no controller is acting, so it does not wait")
+        return False
+    return True

@@ -1,0 +1,126 @@
+"""Reading what ``hadar check --write`` left for hbatch, and whether a controller acts.
+
+The runtime has a reader of the same kind; this one spares a submit the imports behind it.
+"""
+# pathlib alone would cost a submit several milliseconds.
+# ruff: noqa: PTH
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LIMIT = 1 << 20
+_LONGEST_INTERVAL_S = 3600.0
+
+
+class SiteError(Exception):
+    """The small JSON is there and cannot be used; the message says why."""
+
+
+class WrapperSite:
+    """The small JSON: see :func:`slurm_hadar.controller.wrapper_site.write_wrapper_site`.
+
+    ``features`` and ``memory_mb`` (0: unknown) are by GPU type. ``stale``: the TOML beside it has
+    changed since. Raises :class:`SiteError` where a field is missing or of the wrong kind.
+    """
+
+    def __init__(self, source: Mapping[str, object], stale: bool = False) -> None:
+        self.stale = stale
+        self.acts = _text(source, "mode") == "act"
+        self.exchange_dir = _text(source, "exchange_dir")
+        self.controller_uid = int(_number(source, "controller_uid"))
+        self.lease_s = int(_number(source, "lease_s"))
+        self.opt_in = _texts(source, "opt_in")
+        self.default_types = _text(source, "default_types")
+        self.quiet = source.get("quiet") is True
+        self.sbatch = _text(source, "sbatch")
+        self.slurm_conf = _text(source, "slurm_conf") if source.get("slurm_conf") else ""
+        self.features: dict[str, str] = {}
+        self.memory_mb: dict[str, int] = {}
+        types = source.get("types")
+        if not isinstance(types, dict):
+            raise SiteError("types is missing")
+        for name, gpu in types.items():
+            if not isinstance(gpu, dict):
+                raise SiteError(f"types.{name} is no object")
+            self.features[name] = _text(gpu, "feature")
+            self.memory_mb[name] = int(_number(gpu, "memory_gb") * 1024)
+
+
+def read_site(path: str, config: str) -> WrapperSite | None:
+    """The site as hbatch sees it, None where there is no such file.
+
+    Raises :class:`SiteError` where it cannot be used.
+    """
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read(_LIMIT + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise SiteError(str(error)) from None
+    try:
+        source = json.loads(data)
+    except (ValueError, RecursionError):
+        raise SiteError("it is not JSON") from None
+    if not isinstance(source, dict) or source.get("version") != 1:
+        raise SiteError("it is of another version")
+    return WrapperSite(source, _is_stale(source.get("stamp"), config))
+
+
+def _is_stale(stamp: object, config: str) -> bool:
+    try:
+        status = os.stat(config)
+    except OSError:
+        return False
+    return stamp != [status.st_mtime_ns, status.st_size]
+
+
+def controller_acts(site: WrapperSite, now: float) -> bool:
+    """Whether a controller in act mode gave a sign of life lately. ``now`` in s since the epoch."""
+    path = os.path.join(site.exchange_dir, "heartbeat.json")
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(handle)
+            data = os.read(handle, 65536)
+        finally:
+            os.close(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != site.controller_uid:
+            return False
+        beat = json.loads(data)
+        if not isinstance(beat, dict) or beat.get("version") != 1 or beat.get("mode") != "act":
+            return False
+        interval_s = min(_number(beat, "interval_s"), _LONGEST_INTERVAL_S)
+        age = now - _number(beat, "time")
+    except (OSError, ValueError, RecursionError, SiteError):
+        return False
+    longest = 3 * interval_s + 30
+    return -longest <= age <= longest
+
+
+def _text(source: Mapping[str, object], key: str) -> str:
+    value = source.get(key)
+    if not isinstance(value, str):
+        raise SiteError(f"{key} is missing")
+    return value
+
+
+def _texts(source: Mapping[str, object], key: str) -> tuple[str, ...]:
+    value = source.get(key)
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise SiteError(f"{key} is missing")
+    return tuple(value)
+
+
+def _number(source: Mapping[str, object], key: str) -> float:
+    value = source.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        raise SiteError(f"{key} is missing")
+    return value

@@ -1,0 +1,259 @@
+"""The numbers of a view: nodes and jobs as arrays."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller import claims
+from slurm_hadar.controller.access import allowed_partitions
+from slurm_hadar.controller.constraints import OpaqueConstraint, met
+from slurm_hadar.controller.observed import Observed
+from slurm_hadar.controller.targets import Place, Target, batch_of, placed, profile_key
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.view import BoolArray, FloatArray, JobArrays, NodeArrays
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.profiles.specs import lookup
+
+_FIRST_GUESS_RESTART_S = 30.0
+_SLOWEST = 1e-3
+"""samples/s assumed where a job runs although no rate is known to be possible."""
+
+_UNKNOWN_WORK_S = 4 * 3600.0
+"""Assumed run time of a job that declares no amount of work and has no shorter time limit."""
+
+
+class Groups:
+    """Nodes that differ in nothing that decides who may use them."""
+
+    def __init__(self, seen: Observed) -> None:
+        keys: dict[tuple[frozenset[str], frozenset[str]], int] = {}
+        self.of_node: dict[str, int] = {}
+        for node in seen.nodes.values():
+            key = (frozenset(node.partitions), frozenset(node.features))
+            self.of_node[node.name] = keys.setdefault(key, len(keys))
+        self._keys = list(keys)
+        self._masks: dict[tuple[tuple[str, ...], str], BoolArray] = {}
+
+    def mask(self, partitions: Sequence[str], constraint: str) -> BoolArray:
+        """(G,) groups open to jobs of these partitions under this constraint."""
+        key = (tuple(partitions), constraint)
+        if key not in self._masks:
+            wanted_names = set(partitions)
+            self._masks[key] = np.array(
+                [
+                    bool(wanted_names & names) and met(constraint, features)
+                    for names, features in self._keys
+                ],
+                dtype=bool,
+            )
+        return self._masks[key]
+
+
+def node_arrays(
+    seen: Observed, jobs: Sequence[Target], kinds: tuple[str, ...], groups: Groups
+) -> NodeArrays:
+    """What managed jobs may use: what is free now, less the claims of pending jobs above all of
+    ours, and what our own running jobs hold."""
+    nodes = [node for node in seen.nodes.values() if any(k in kinds for k in node.gpus)]
+    index = {node.name: i for i, node in enumerate(nodes)}
+    free = claims.free_now(seen)
+    highest = max((t.job.priority for t in jobs if not t.held), default=0)
+    ours = {target.job.id for target in jobs}
+    for job in claims.outsiders(seen, ours):
+        if job.priority > highest:
+            claims.claim(job, seen, free)
+    gpus = np.zeros((len(nodes), len(kinds)), dtype=np.int64)
+    cpus = np.array([max(0, n.cpus - n.cpus_used) if n.usable else 0 for n in nodes], np.int64)
+    mem = np.array(
+        [max(0, n.memory_mb - n.memory_used_mb) if n.usable else 0 for n in nodes], np.int64
+    )
+    for node in nodes:
+        for kind, count in free.get(node.name, {}).items():
+            if kind in kinds:
+                gpus[index[node.name], kinds.index(kind)] = count
+    for target in jobs:
+        if target.job.state is not JobState.RUNNING:
+            continue
+        held = placed(target.job, seen)
+        for name, row in held.items():
+            i = index.get(name)
+            if i is None:
+                continue
+            for kind, count in row.items():
+                gpus[i, kinds.index(kind)] += count
+            cpus[i] += -(-target.job.cpus // len(held))
+            mem[i] += _memory_mb(target.job) // len(held)
+    return NodeArrays(
+        names=tuple(node.name for node in nodes),
+        gpus=gpus,
+        cpus=cpus,
+        mem_mb=mem,
+        group=np.array([groups.of_node[node.name] for node in nodes], dtype=np.int64),
+        rack=np.zeros(len(nodes), dtype=np.int64),
+    )
+
+
+def _memory_mb(job: Job) -> int:
+    return job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * job.cpus
+
+
+def job_arrays(
+    seen: Observed,
+    config: Config,
+    rates: Rates,
+    attained: Mapping[str, float],
+    moving: Mapping[str, Place],
+    last_moves: Mapping[str, float],
+    targets: Sequence[Target],
+    kinds: tuple[str, ...],
+    counts: tuple[int, ...],
+    nodes: NodeArrays,
+    groups: Groups,
+) -> JobArrays:
+    """One row per target, in order."""
+    count = len(targets)
+    jobs = [target.job for target in targets]
+    rate, known = rates.rates_for(
+        [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
+    )
+    rate = np.where(_offered(config, targets, kinds, counts), rate, 0.0)
+    done = np.array(
+        [seen.progress[j.id].samples if j.id in seen.progress else 0 for j in jobs], float
+    )
+    declared = _declared(jobs, rates)
+    total = np.where(declared > 0, declared, _guessed(jobs, rate))
+    limits = np.array([job.time_limit_s for job in jobs], float)
+    left = np.maximum(total - done, 1.0)
+    restart = np.array([_restart_s(job, seen) for job in jobs], float)
+    in_time = left[:, None, None] <= rate * np.maximum(limits - restart, 0.0)[:, None, None]
+    rate = np.where(in_time | (declared == 0)[:, None, None], rate, 0.0)
+    _keep_possible(rate, targets, kinds, counts)
+    at = {name: i for i, name in enumerate(nodes.names)}
+    held = [
+        (row, at[name], kinds.index(kind), number)
+        for row, target in enumerate(targets)
+        for name, gpus in target.held.items()
+        if name in at
+        for kind, number in gpus.items()
+        if kind in kinds
+    ]
+    steer = config.partitions.steer
+    mask = np.zeros((count, max(groups.of_node.values(), default=0) + 1), dtype=bool)
+    for row, target in enumerate(targets):
+        want = target.wanted
+        names = [
+            p.name for p in allowed_partitions(target.job, want.partitions, seen.partitions, steer)
+        ]
+        try:
+            mask[row] = groups.mask(names, want.constraint)
+        except OpaqueConstraint:
+            mask[row] = groups.mask(names, "")
+    return JobArrays(
+        ids=tuple(job.id for job in jobs),
+        arrival_s=np.array([job.submit_s for job in jobs], float),
+        weight=np.ones(count),
+        priority=np.array([job.priority for job in jobs], float),
+        total=total,
+        left=left,
+        rate=rate,
+        known=known,
+        running=np.array([bool(target.held) for target in targets], bool),
+        movable=np.array(
+            [_movable(t, seen, config, t.job.id in moving, last_moves) for t in targets], bool
+        ),
+        mixable=np.array([target.wanted.mixable for target in targets], bool),
+        held=np.array(held, dtype=np.int64).reshape(-1, 4),
+        since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
+        restart_s=restart,
+        attained=np.array([attained.get(job.id, 0.0) for job in jobs], float),
+        cpus_per_gpu=np.array([t.job.cpus / max(1, t.wanted.count) for t in targets], float),
+        mem_per_gpu_mb=np.array(
+            [_memory_mb(t.job) / max(1, t.wanted.count) for t in targets], float
+        ),
+        groups=mask,
+        max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
+    )
+
+
+def _offered(
+    config: Config, targets: Sequence[Target], kinds: tuple[str, ...], counts: tuple[int, ...]
+) -> BoolArray:
+    """(J, R, C) what the owner accepts: types, memory per GPU, counts."""
+    memory = np.array([_memory_gb(kind, config) for kind in kinds])
+    allowed = np.zeros((len(targets), len(kinds), len(counts)), dtype=bool)
+    for row, target in enumerate(targets):
+        want, least = target.wanted, (target.job.declaration or Declaration()).gpu_mem / 1024
+        by_type = np.array([not want.types or kind in want.types for kind in kinds], bool)
+        by_count = np.array([number in want.counts for number in counts], bool)
+        allowed[row] = (by_type & (memory >= least))[:, None] & by_count[None, :]
+    return allowed
+
+
+def _keep_possible(
+    rate: FloatArray, targets: Sequence[Target], kinds: tuple[str, ...], counts: tuple[int, ...]
+) -> None:
+    """What a job runs on already is possible, whatever the tables say: no rate 0 there."""
+    for row, target in enumerate(targets):
+        number = sum(sum(gpus.values()) for gpus in target.held.values())
+        for gpus in target.held.values():
+            for kind in gpus:
+                if kind in kinds and number in counts:
+                    cell = (row, kinds.index(kind), counts.index(number))
+                    rate[cell] = max(rate[cell], _SLOWEST)
+
+
+def _memory_gb(kind: str, config: Config) -> float:
+    """The site's word, else the data sheet's; 0 where nobody knows."""
+    said = config.gpu_types[kind].memory_gb if kind in config.gpu_types else 0.0
+    known = lookup(kind)
+    return said or (known.memory_gb if known else 0.0)
+
+
+def _declared(jobs: Sequence[Job], rates: Rates) -> FloatArray:
+    """(J,) samples that the owner declared; 0 where he did not, or where no time can be told from
+    them because nobody knows the model's speed yet."""
+    return np.array(
+        [
+            job.declaration.total_samples
+            if job.declaration and rates.anchored(profile_key(job))
+            else 0
+            for job in jobs
+        ],
+        np.float64,
+    )
+
+
+def _guessed(jobs: Sequence[Job], rate: FloatArray) -> FloatArray:
+    """(J,) samples of a job of unknown length: what half its time limit would train."""
+    totals = np.ones(len(jobs))
+    for row, job in enumerate(jobs):
+        possible = rate[row][rate[row] > 0]
+        typical = float(np.median(possible)) if possible.size else 1.0
+        totals[row] = typical * min(job.time_limit_s / 2, _UNKNOWN_WORK_S)
+    return totals
+
+
+def _restart_s(job: Job, seen: Observed) -> float:
+    progress = seen.progress.get(job.id)
+    if progress is not None and progress.restart_s is not None:
+        return progress.restart_s
+    declared = job.declaration.restart_cost if job.declaration else 0.0
+    return declared or _FIRST_GUESS_RESTART_S
+
+
+def _movable(
+    target: Target, seen: Observed, config: Config, moving: bool, last_moves: Mapping[str, float]
+) -> bool:
+    job, declaration = target.job, target.job.declaration
+    if job.state is not JobState.RUNNING or declaration is None or moving or target.starting:
+        return not target.held
+    settled = seen.now - max(job.start_s, last_moves.get(job.id, 0.0))
+    return (
+        declaration.checkpoint
+        and not declaration.pin
+        and job.requeue
+        and settled >= config.guards.min_between_moves_s
+        and seen.steered(job.id).moves < config.guards.max_moves_per_job
+    )

@@ -1,0 +1,200 @@
+"""What a tick, a queue or one job comes to, in words and plain data."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+
+from slurm_hadar.controller import laying
+from slurm_hadar.controller.actions import Action, Kind
+from slurm_hadar.controller.observed import Observed
+from slurm_hadar.controller.store import Decision, Entry
+from slurm_hadar.controller.targets import batch_of, placed, profile_key
+from slurm_hadar.controller.tick import Controller, Report
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
+
+_HANDLED = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
+
+
+def tick_lines(report: Report) -> list[str]:
+    """What the daemon logs of a tick: what was done, and one closing line."""
+    lines = list(report.said)
+    if report.acted:
+        lines += [_line(action) for action in report.intent.actions if action.kind is not Kind.WAIT]
+        waits = len(report.intent.of(Kind.WAIT))
+        lines += [f"{waits} waiting jobs: lease renewed"] if waits else []
+    targets = report.picture.targets.values()
+    running = sum(target.job.state is JobState.RUNNING for target in targets)
+    lines.append(
+        f"tick: {running} running, {len(targets) - running} waiting, "
+        f"{len(report.picture.left_out)} left to Slurm; {report.updates} changes sent; "
+        f"read {report.read_s:.2f} s, decide {report.decide_s:.2f} s, act {report.act_s:.2f} s"
+    )
+    return lines
+
+
+def plan_lines(report: Report) -> list[str]:
+    """What a tick would do, and why, job by job."""
+    lines = [f"would {_line(action)}: {action.reason}" for action in report.intent.actions]
+    done = {action.job.id for action in report.intent.actions}
+    for job, placement in report.plan.placements.items():
+        if job not in done and job not in report.intent.deferred:
+            where = laying.words(placement.gpus, list(placement.nodes))
+            lines.append(f"job {job} stays as it is ({where}): {placement.reason}")
+    lines += [f"job {job} not now: {why}" for job, why in report.intent.deferred.items()]
+    lines += [
+        f"job {job} waits: {why}" for job, why in report.plan.waiting.items() if job not in done
+    ]
+    lines += [f"job {job} is left to Slurm: {why}" for job, why in report.picture.left_out.items()]
+    return [*lines, *report.plan.notes] or ["No managed job: nothing to do."]
+
+
+def summary(report: Report) -> dict[str, object]:
+    """A tick as plain data."""
+    return {
+        "acted": report.acted,
+        "actions": [
+            {
+                "job": action.job.id,
+                "kind": action.kind.value,
+                "fields": dict(action.fields),
+                "reason": action.reason,
+            }
+            for action in report.intent.actions
+        ],
+        "deferred": dict(report.intent.deferred),
+        "waiting": dict(report.plan.waiting),
+        "left_to_slurm": dict(report.picture.left_out),
+        "said": list(report.said),
+        "changes_sent": report.updates,
+        "queries": dict(report.queries),
+        "read_s": report.read_s,
+        "decide_s": report.decide_s,
+        "act_s": report.act_s,
+    }
+
+
+def status_rows(controller: Controller) -> list[StatusRow]:
+    """Every managed job that waits or runs."""
+    seen = controller.observe()
+    decisions = controller.store.decisions()
+    return [
+        _row(job, seen, decisions.get(job.id))
+        for job in seen.jobs.values()
+        if job.managed and job.state in _HANDLED
+    ]
+
+
+def story(controller: Controller, id_: str) -> Explanation:
+    """All that is known of one job. Raises UsageError for a job that is not there or not ours."""
+    seen = controller.observe()
+    job = seen.jobs.get(id_)
+    history = controller.store.history(id_)
+    if job is None:
+        raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
+    if job.declaration is None:
+        why = job.declaration_error or "it declared nothing, so it is never touched"
+        raise UsageError(f"job {id_} is not managed: {why}")
+    decision = controller.store.decisions().get(id_)
+    return Explanation(
+        row=_row(job, seen, decision),
+        declaration=_declared(job.declaration),
+        rates=_rates(job, seen, controller),
+        decided_s=decision.time_s if decision else 0.0,
+        decision=decision.placement if decision else "",
+        reason=decision.reason if decision else "",
+        moves=[_move(entry) for entry in reversed(history)],
+        notes=_undo(job, seen),
+    )
+
+
+def plain(found: StatusRow | Explanation) -> dict[str, object]:
+    """A row or a story as plain data."""
+    return asdict(found)
+
+
+def _line(action: Action) -> str:
+    where = laying.words(action.steering.gpus, list(action.steering.nodes))
+    match action.kind:
+        case Kind.START:
+            return f"start job {action.job.id} on {where}"
+        case Kind.MOVE:
+            return f"move job {action.job.id} to {where}"
+        case Kind.LET_GO:
+            return f"leave job {action.job.id} to Slurm"
+        case Kind.WAIT:
+            return f"let job {action.job.id} wait"
+
+
+def _row(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
+    progress = seen.progress.get(job.id)
+    declared = job.declaration or Declaration()
+    steered = seen.steered(job.id)
+    total = declared.total_samples
+    return StatusRow(
+        id=job.id,
+        user=job.user,
+        name=job.name,
+        state=job.slurm_state,
+        here=_by_type(placed(job, seen)),
+        nodes=",".join(job.nodes),
+        planned=steered.gpus,
+        done=min(1.0, progress.samples / total) if progress and total else None,
+        samples_per_s=progress.rate or None if progress else None,
+        moves=steered.moves,
+        reason=decision.reason if decision else "",
+    )
+
+
+def _by_type(held: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for gpus in held.values():
+        for kind, count in gpus.items():
+            found[kind] = found.get(kind, 0) + count
+    return found
+
+
+def _declared(declaration: Declaration) -> list[tuple[str, str]]:
+    default = Declaration()
+    return [
+        (field.name, str(getattr(declaration, field.name)))
+        for field in fields(Declaration)
+        if getattr(declaration, field.name) != getattr(default, field.name)
+    ]
+
+
+def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
+    shown = controller.picture(seen)
+    view = shown.view
+    if job.id not in shown.targets:
+        return []
+    row = view.jobs.ids.index(job.id)
+    here = _by_type(shown.targets[job.id].held)
+    return [
+        RateRow(
+            gpu_type=kind,
+            gpus=count,
+            samples_per_s=float(view.jobs.rate[row, r, c]),
+            source=controller.rates.source(profile_key(job), kind, count, batch_of(job), job.uid),
+            here=here == {kind: count},
+        )
+        for r, kind in enumerate(view.types)
+        for c, count in enumerate(view.counts)
+        if count in shown.targets[job.id].wanted.counts
+    ]
+
+
+def _move(entry: Entry) -> MoveRow:
+    gpus = entry.details.get("gpus")
+    where = f" to {laying.words(gpus)}" if isinstance(gpus, dict) and gpus else ""
+    return MoveRow(entry.opened_s, f"{entry.kind}{where}", entry.outcome or "")
+
+
+def _undo(job: Job, seen: Observed) -> list[str]:
+    was = seen.steered(job.id).was
+    notes = [f"Leave it to Slurm for good: hadar optout {job.id}"]
+    if was and job.state is JobState.PENDING:
+        words = " ".join(f"{key}={value}" for key, value in was.items())
+        notes.append(f"By hand: scontrol update JobId={job.id} {words} StartTime=now")
+    return notes

@@ -1,0 +1,64 @@
+"""Turning the site's TOML into the one small JSON that hbatch reads at every submit."""
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+from slurm_hadar.config import Config, wrapper_path
+from slurm_hadar.domain.errors import UsageError
+
+
+def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
+    """What hbatch needs to know of a site.
+
+    ``stamp`` is the TOML's time of change (ns) and size (bytes), so that a stale file is noticed;
+    ``lease_s`` and ``interval_s`` are seconds. Raises OSError where the TOML is gone, UsageError
+    where ``site.controller_user`` does not exist.
+    """
+    status = config_path.stat()
+    folder = config.slurm.bin_dir
+    sbatch = str(folder / "sbatch") if folder else shutil.which("sbatch") or "sbatch"
+    return {
+        "version": 1,
+        "stamp": [status.st_mtime_ns, status.st_size],
+        "mode": config.site.mode,
+        "rights": config.site.rights,
+        "exchange_dir": str(config.site.exchange_dir),
+        "controller_uid": config.controller_uid,
+        "lease_s": config.lease.length_s,
+        "interval_s": config.controller.interval_s,
+        "types": {
+            name: {"feature": gpu.feature, "memory_gb": gpu.memory_gb}
+            for name, gpu in config.gpu_types.items()
+        },
+        "opt_in": list(config.partitions.opt_in),
+        "steer": list(config.partitions.steer),
+        "default_types": config.wrapper.default_types,
+        "quiet": config.wrapper.quiet,
+        "sbatch": sbatch,
+        "slurm_conf": str(config.slurm.conf) if config.slurm.conf else None,
+    }
+
+
+def write_wrapper_site(config: Config, config_path: Path) -> Path:
+    """Write the JSON beside the TOML: aside, then renamed, mode 0644. Returns its path.
+
+    Raises :class:`UsageError` where it cannot be written.
+    """
+    path = wrapper_path(config_path)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        text = json.dumps(wrapper_site(config, config_path), indent=1) + "\n"
+        try:
+            aside.write_text(text)
+            aside.chmod(0o644)
+            aside.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                aside.unlink()
+            raise
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error}") from None
+    return path

@@ -1,0 +1,1 @@
+"""The demonstration: the same trainings under plain Slurm and under slurm-hadar."""

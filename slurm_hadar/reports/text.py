@@ -1,0 +1,203 @@
+"""What ``hadar status`` and ``hadar explain`` print."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import IO
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from slurm_hadar.reports import formats
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRow:
+    """One managed job. ``here`` and ``planned``: GPUs by type; ``done`` 0-1, None: unknown."""
+
+    id: str
+    user: str
+    name: str
+    state: str
+    here: Mapping[str, int] = field(default_factory=dict)
+    nodes: str = ""
+    planned: Mapping[str, int] = field(default_factory=dict)
+    done: float | None = None
+    samples_per_s: float | None = None
+    moves: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RateRow:
+    """What a job does on one GPU type and number of GPUs, samples/s, and how that is known."""
+
+    gpu_type: str
+    gpus: int
+    samples_per_s: float
+    source: str
+    here: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRow:
+    """One action on a job. ``time_s`` since the epoch; ``outcome`` empty while under way."""
+
+    time_s: float
+    action: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that is known of one job."""
+
+    row: StatusRow
+    declaration: Sequence[tuple[str, str]] = ()
+    rates: Sequence[RateRow] = ()
+    decided_s: float = 0.0
+    decision: str = ""
+    reason: str = ""
+    moves: Sequence[MoveRow] = ()
+    notes: Sequence[str] = ()
+
+
+def console(file: IO[str] | None = None, width: int | None = None) -> Console:
+    """A console without colour where the output is no terminal or NO_COLOR is set.
+
+    ``width``: of the output; by default the terminal's, and 200 where there is none, so that
+    nothing is cut in a pipe.
+    """
+    stream = file or sys.stdout
+    terminal = stream.isatty()
+    plain = not terminal or bool(os.environ.get("NO_COLOR"))
+    return Console(
+        file=stream,
+        no_color=plain,
+        color_system=None if plain else "auto",
+        width=width or (None if terminal else 200),
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def status(rows: Sequence[StatusRow], notes: Sequence[str] = ()) -> RenderableType:
+    """The managed jobs, one a line, and what the operator should know."""
+    if not rows:
+        return Group(Text("No managed jobs."), *_notes(notes))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head, side in (
+        ("JOB", "right"),
+        ("USER", "left"),
+        ("NAME", "left"),
+        ("STATE", "left"),
+        ("ON", "left"),
+        ("PLANNED", "left"),
+        ("DONE", "right"),
+        ("SAMPLES/S", "right"),
+        ("MOVES", "right"),
+    ):
+        table.add_column(head, justify="right" if side == "right" else "left", no_wrap=True)
+    table.add_column("REASON", ratio=1, overflow="fold")
+    for row in rows:
+        table.add_row(
+            row.id,
+            _text(row.user),
+            _text(row.name, 24),
+            Text(row.state, style=_STYLES.get(row.state.lower(), "")),
+            _where(row),
+            formats.gpus(row.planned),
+            formats.percent(row.done),
+            formats.rate(row.samples_per_s),
+            str(row.moves),
+            _text(row.reason),
+        )
+    return Group(table, *_notes(notes))
+
+
+def explain(found: Explanation) -> RenderableType:
+    """One job: what was declared, what is known of its speed, what was decided and done."""
+    row = found.row
+    parts: list[RenderableType] = [
+        Text.assemble(
+            ("Job ", "bold"),
+            (row.id, "bold"),
+            f"  {formats.plain(row.name)}  ({formats.plain(row.user)})  ",
+            (row.state, _STYLES.get(row.state.lower(), "")),
+        )
+    ]
+    facts = [("Runs on", _where(row))] if row.here else []
+    if row.done is not None:
+        speed = f", {formats.rate(row.samples_per_s)} samples/s" if row.samples_per_s else ""
+        facts.append(("Done", f"{formats.percent(row.done)}{speed}"))
+    facts.append(("Moves so far", str(row.moves)))
+    parts.append(_pairs(facts))
+    parts += _section("Declared", _pairs(found.declaration) if found.declaration else None)
+    parts += _section("Speed", _rates(found.rates) if found.rates else None)
+    if found.decision or found.reason:
+        when = f" ({_when(found.decided_s)})" if found.decided_s else ""
+        lines = [_text(line) for line in (found.decision, found.reason) if line]
+        parts += _section(f"Last decision{when}", Group(*lines))
+    parts += _section("History", _moves(found.moves) if found.moves else None)
+    parts += _notes(found.notes)
+    return Group(*parts)
+
+
+_STYLES = {"running": "green", "pending": "yellow", "waiting": "yellow", "unknown": "red"}
+
+
+def _text(value: str, most: int = 2000) -> Text:
+    line = formats.plain(value)
+    return Text(line if len(line) <= most else line[: most - 1] + "…")
+
+
+def _where(row: StatusRow) -> str:
+    if not row.here:
+        return formats.ABSENT
+    nodes = f" ({formats.plain(row.nodes)})" if row.nodes else ""
+    return formats.gpus(row.here) + nodes
+
+
+def _when(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s).astimezone().isoformat(timespec="seconds")
+
+
+def _notes(notes: Sequence[str]) -> list[RenderableType]:
+    return [Text(""), *(_text(note) for note in notes)] if notes else []
+
+
+def _section(title: str, body: RenderableType | None) -> list[RenderableType]:
+    return [] if body is None else [Text(""), Text(title, style="bold"), body]
+
+
+def _pairs(pairs: Sequence[tuple[str, str]]) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+    for key, value in pairs:
+        table.add_row(_text(key), _text(value))
+    return table
+
+
+def _rates(rows: Sequence[RateRow]) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 2))
+    table.add_column("GPUS", no_wrap=True)
+    table.add_column("SAMPLES/S", justify="right", no_wrap=True)
+    table.add_column("KNOWN FROM", overflow="fold")
+    for row in rows:
+        speed = formats.rate(row.samples_per_s) if row.samples_per_s else "cannot run"
+        table.add_row(
+            Text(formats.gpus({row.gpu_type: row.gpus}) + (" (now)" if row.here else "")),
+            Text(speed, style="bold" if row.here else ""),
+            _text(row.source),
+        )
+    return table
+
+
+def _moves(rows: Sequence[MoveRow]) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+    for row in rows:
+        table.add_row(_when(row.time_s), _text(row.action), _text(row.outcome or "under way"))
+    return table

@@ -1,0 +1,259 @@
+"""What happens between two steps: save, answer, wait, leave, take another batch, tell."""
+
+import os
+import time
+from typing import Any
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.runtime import batches, samples
+from slurm_hadar.runtime.exchange import Exchange, host, in_step, seconds
+from slurm_hadar.runtime.meter import Meter
+from slurm_hadar.runtime.pace import Pace
+from slurm_hadar.runtime.plan_file import JobPlan
+from slurm_hadar.runtime.progress import Ack, Progress
+from slurm_hadar.runtime.ranks import Ranks
+from slurm_hadar.runtime.samples import Segment
+from slurm_hadar.runtime.signals import Signals
+from slurm_hadar.runtime.store import Say, State, Store
+
+_PAUSE_S = 10.0
+_LOOK_S = 0.05
+LEFT_ON_TERM = 128 + 15
+"""Exit code after TERM: a job that has work left must not look completed."""
+
+
+class Steering:
+    """One attempt of one training, as the controller and Slurm steer it."""
+
+    def __init__(
+        self,
+        state: State,
+        store: Store,
+        ranks: Ranks,
+        signals: Signals,
+        exchange: Exchange | None,
+        pace: Pace | None,
+        *,
+        name: str,
+        gpus: int,
+        every_s: float,
+        batch: tuple[int, int],
+        optimizer: Any,
+        scheduler: Any,
+        rule: batches.LearningRateRule,
+        say: Say,
+    ) -> None:
+        self._state, self._store, self._ranks = state, store, ranks
+        self._signals, self._exchange, self._pace = signals, exchange, pace
+        self._name, self._gpus, self._every_s, self._say = name, gpus, every_s, say
+        self._range, self._optimizer, self._scheduler, self._rule = (
+            batch,
+            optimizer,
+            scheduler,
+            rule,
+        )
+        self._started = time.time()
+        self._saved_at = time.monotonic()
+        self._saved_samples = store.saved.samples if store.saved else -1
+        self._meter = Meter()
+        self._acked: Ack | None = None
+        self._restart_s: float | None = None
+        self._refused = 0
+        self._digest, self._agreed, self._until_agreement = 0, state.samples, 1
+
+    def begin(self) -> None:
+        """The training starts or goes on now."""
+        low, high = self._range
+        plan = self._exchange.plan(now=True) if self._exchange else None
+        wanted = self._wanted_batch(plan) or min(max(self._state.batch, low), high)
+        self._change_batch(self._ranks.agree(asked=False, leave=False, batch=wanted).batch)
+        if self._pace is not None:
+            self._pace.start(self._state.owed)
+        self._saved_at = time.monotonic()
+        self._tell()
+
+    def give(self, digest: int) -> None:
+        """Samples with this digest are handed to the loop of this process."""
+        self._digest = (self._digest + digest) % 2**64
+
+    def boundary(self, size: int, *, must_agree: bool) -> None:
+        """A step of ``size`` samples ended; may raise SystemExit after TERM."""
+        if self._store.left is not None:
+            self._restart_s = max(0.0, time.time() - self._store.left)
+            self._store.left = None
+        if self._pace is not None:
+            self._pace.hold(size, self._urgent)
+        self._meter.add(size)
+        self._until_agreement -= 1
+        if self._until_agreement <= 0 or must_agree:
+            self._agree()
+        if self._exchange is not None and self._exchange.due():
+            self._tell()
+
+    def finish(self) -> None:
+        """All work is done."""
+        if self._state.samples > self._agreed:
+            self._agree()
+        self.save()
+        self._tell(finished=True)
+
+    def _nonce(self, plan: JobPlan | None) -> str:
+        """The plan's wish to save that was not answered yet."""
+        if plan is None or self._exchange is None or plan.restarts != self._exchange.restarts:
+            return ""
+        return plan.save if self._acked is None or plan.save != self._acked.save else ""
+
+    def _urgent(self) -> bool:
+        if self._signals.asked or self._signals.leave:
+            return True
+        return bool(self._exchange is not None and self._nonce(self._exchange.plan()))
+
+    def _agree(self) -> None:
+        plan = self._exchange.plan(now=self._signals.asked) if self._exchange else None
+        agreed = self._ranks.agree(
+            asked=self._signals.asked or bool(self._nonce(plan)),
+            leave=self._signals.leave,
+            due=time.monotonic() - self._saved_at >= self._every_s,
+            batch=self._wanted_batch(plan),
+            digest=self._digest,
+            step_s=self._meter.step_s,
+        )
+        self._note_samples(agreed.digest)
+        self._until_agreement = agreed.steps
+        if agreed.leave:
+            self._leave()
+        if agreed.asked:
+            self._signals.asked = False
+            self._answer()
+        elif agreed.due:
+            self.save()
+        self._change_batch(agreed.batch)
+
+    def _note_samples(self, digest: int) -> None:
+        state = self._state
+        epoch, start = divmod(self._agreed, state.dataset_size)
+        stop = start + state.samples - self._agreed
+        segment = Segment(epoch, start, stop, state.attempt, state.batch, self._gpus, digest)
+        samples.extend(state.segments, segment)
+        self._agreed, self._digest = state.samples, 0
+
+    def _leave(self) -> None:
+        if self.save(moving=True):
+            self._say(f"saved at {self._state.samples} samples on TERM; leaving")
+        self._tell()
+        self._ranks.wait()
+        raise SystemExit(LEFT_ON_TERM)
+
+    def _answer(self) -> None:
+        """Save because we were asked, say so, and wait for the move rather than train in vain."""
+        saved = self.save(moving=True)
+        begin = time.monotonic()
+        if saved and self._ranks.first:
+            self._say(f"saved at {self._state.samples} samples as asked")
+            self._pause(begin + seconds(os.environ, "HADAR_PAUSE_S", _PAUSE_S))
+        leave = self._ranks.agree(asked=False, leave=self._signals.leave).leave
+        self._skip(time.monotonic() - begin)
+        if leave:
+            self._leave()
+
+    def _pause(self, until: float) -> None:
+        look_now = True
+        while not self._signals.leave and time.monotonic() < until:
+            plan = self._exchange.plan(now=look_now) if self._exchange else None
+            look_now = False
+            nonce = self._nonce(plan)
+            if nonce:
+                self._acked = Ack(nonce, time.time(), self._state.samples)
+                self._tell()
+            elif self._acked is not None and (plan is None or plan.save != self._acked.save):
+                # The wish was taken back.
+                break
+            time.sleep(_LOOK_S)
+        if not self._signals.leave:
+            self._say("was not moved; going on")
+
+    def _skip(self, idle: float) -> None:
+        self._meter.skip(idle)
+        if self._pace is not None:
+            self._pace.shift(idle)
+
+    def _wanted_batch(self, plan: JobPlan | None) -> int:
+        """The global batch that the plan asks for and the job allows, 0: leave it.
+
+        A plan that asks to save speaks of the next attempt.
+        """
+        if plan is None or plan.batch is None or plan.batch == self._state.batch:
+            return 0
+        if plan.save and self._exchange is not None and plan.restarts == self._exchange.restarts:
+            return 0
+        if self._range[0] <= plan.batch <= self._range[1]:
+            return plan.batch
+        if self._refused != plan.batch:
+            self._refused = plan.batch
+            low, high = self._range
+            self._say(f"the plan's batch {plan.batch} is not taken; allowed are {low} to {high}")
+        return 0
+
+    def _change_batch(self, batch: int) -> None:
+        state = self._state
+        if not batch or batch == state.batch:
+            return
+        try:
+            factor, rule = batches.rate_factor(self._rule, self._optimizer, state.batch, batch)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        batches.scale_rate(self._optimizer, self._scheduler, factor)
+        self._say(
+            f"global batch {state.batch} -> {batch} at {state.samples} samples; "
+            f"learning rate x {factor:g} ({rule})"
+        )
+        state.batch = batch
+        self._meter.restart()
+
+    def save(self, *, moving: bool = False) -> bool:
+        """Save unless this position is saved already; whether it is saved now."""
+        if self._store.path is None:
+            return False
+        if self._state.samples > self._agreed:
+            self._note_samples(
+                self._ranks.agree(asked=False, leave=False, digest=self._digest).digest
+            )
+        if self._saved_samples == self._state.samples:
+            return True
+        begin, done = time.monotonic(), True
+        self._state.owed = self._pace.owed if self._pace is not None else 0.0
+        if self._ranks.first:
+            done = self._store.save(self._state, moving=moving)
+        self._saved_at = time.monotonic()
+        self._skip(self._saved_at - begin)
+        if done:
+            self._saved_samples = self._state.samples
+            self._tell()
+        return done
+
+    def _tell(self, *, finished: bool = False) -> None:
+        if self._exchange is None:
+            return
+        rate, window = self._meter.rate()
+        self._exchange.tell(
+            Progress(
+                job=self._exchange.job,
+                time=time.time(),
+                restarts=self._exchange.restarts,
+                host=host(),
+                pid=os.getpid(),
+                in_step=in_step(os.environ),
+                started=self._started,
+                model=self._name,
+                samples=self._state.samples,
+                rate=rate,
+                window_s=window,
+                batch=self._state.batch,
+                gpus=self._gpus,
+                checkpoint=self._store.saved,
+                ack=self._acked,
+                restart_s=self._restart_s,
+                lost=self._state.lost,
+                finished=finished,
+            )
+        )

@@ -1,0 +1,146 @@
+"""Everything that makes a training resume, in one checkpoint: parts, random state, position."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.runtime import checkpoint, samples
+from slurm_hadar.runtime.progress import Saved
+from slurm_hadar.runtime.samples import Segment
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class State:
+    """Where the lineage of the parameters stands.
+
+    ``batch``: global batch. ``per_gpu``: most samples that one GPU takes in a pass. ``lost``:
+    samples that kills undid. ``owed``: samples that went in ahead of a pretend GPU.
+    """
+
+    dataset_size: int
+    seed: int
+    batch: int
+    per_gpu: int
+    samples: int = 0
+    attempt: int = 1
+    segments: list[Segment] = field(default_factory=list)
+    stopped: bool = False
+    lost: int = 0
+    owed: float = 0.0
+
+
+def parts_of(
+    model: Any, optimizer: Any, scheduler: Any, scaler: Any, also: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What has a ``state_dict``, by the name that it has in the checkpoint.
+
+    A wrapped model is kept bare, so that one GPU and many read each other's checkpoints.
+    Raises UsageError when ``also`` takes a name that is ours.
+    """
+    wrapped = type(model).__name__ in ("DistributedDataParallel", "DataParallel")
+    bare = model.module if wrapped else model
+    parts = {"model": bare, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+    clash = sorted(set(parts) & set(also))
+    if clash:
+        raise UsageError(f"also={{{clash[0]!r}: ...}}: this name is taken; choose another")
+    return {**{key: part for key, part in parts.items() if part is not None}, **also}
+
+
+class Store:
+    """The checkpoints of one training; without a path nothing is kept.
+
+    Raises UsageError when the folder is not there and cannot be made.
+    """
+
+    def __init__(
+        self, path: Path | None, parts: Mapping[str, Any], say: Say, *, trusted: bool
+    ) -> None:
+        self.path = path
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"folder {path.parent} cannot be made: {error}") from None
+        self._parts, self._say, self._trusted = parts, say, trusted
+        self.saved: Saved | None = None
+        self.left: float | None = None
+        """When an earlier attempt saved because it was to be moved, s since the epoch."""
+
+    def load(self, state: State) -> dict[str, Any] | None:
+        """Restore the parts and ``state``; returns the random state, None without a checkpoint.
+
+        Raises HadarError for a checkpoint that cannot be read, UsageError for one of another
+        training.
+        """
+        content = None
+        if self.path is not None:
+            content = checkpoint.load(self.path, self._say, trusted=self._trusted)
+        if content is None:
+            return None
+        kept = json.loads(content["state"])
+        for key, mine in (("dataset_size", state.dataset_size), ("seed", state.seed)):
+            if kept[key] != mine:
+                raise UsageError(
+                    f"checkpoint {self.path} was made with {key}={kept[key]}, not {mine}; "
+                    "positions in it would mean other samples"
+                )
+        try:
+            for key, part in self._parts.items():
+                part.load_state_dict(content["parts"][key])
+        except (KeyError, RuntimeError, ValueError) as error:
+            first = str(error).splitlines()[0]
+            raise UsageError(
+                f"checkpoint {self.path} does not fit this training: {first}"
+            ) from None
+        for key in ("batch", "per_gpu", "samples", "stopped", "lost", "owed"):
+            setattr(state, key, kept[key])
+        state.attempt = kept["attempt"] + 1
+        state.segments = samples.from_plain(kept["segments"])
+        self.saved = Saved(state.samples, kept["time"], kept["seconds"])
+        self.left = kept["time"] if kept["moving"] else None
+        return dict(content["random"])
+
+    def save(self, state: State, *, moving: bool = False) -> bool:
+        """Write ``state`` and the parts; False, and one line, when the disk does not take them."""
+        if self.path is None:
+            return False
+        begin, now = time.monotonic(), time.time()
+        kept = {
+            **{name: getattr(state, name) for name in State.__slots__},
+            "segments": samples.to_plain(state.segments),
+            "moving": moving,
+            "time": now,
+            "seconds": self.saved.seconds if self.saved else 0.0,
+        }
+        try:
+            checkpoint.save(
+                self.path,
+                {
+                    "parts": {key: part.state_dict() for key, part in self._parts.items()},
+                    "random": checkpoint.random_state(),
+                    "state": json.dumps(kept),
+                },
+            )
+        except OSError as error:
+            self._say(f"checkpoint {self.path} cannot be written ({error}); training goes on")
+            return False
+        self.saved = Saved(state.samples, now, time.monotonic() - begin)
+        return True
+
+
+def lineage(path: str | Path) -> list[Segment]:
+    """What went into the parameters of a checkpoint, in order; see :func:`samples.check_lineage`.
+
+    Raises HadarError when there is no checkpoint or it cannot be read.
+    """
+    try:
+        content = checkpoint.read(Path(path), lazy=True)
+    except FileNotFoundError:
+        raise HadarError(f"there is no checkpoint at {path}") from None
+    return samples.from_plain(json.loads(content["state"])["segments"])

@@ -1,0 +1,340 @@
+"""A sandbox: up, down, status, and the parts of it that a fault test takes away."""
+
+import contextlib
+import json
+import os
+import pwd
+import random
+import secrets
+import shutil
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from slurm_hadar import config
+from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
+from slurm_hadar.sandbox import conf, daemons, pacing, places, processes, programs, site
+from slurm_hadar.sandbox.layout import DEFAULT, Layout
+from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox.ports import Ports
+from slurm_hadar.sandbox.programs import Programs
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxStatus:
+    """What runs. ``nodes``: name -> Slurm's state; ``jobs``: state -> number; both empty when
+    slurmctld does not answer."""
+
+    folder: Path
+    version: str
+    parts: Mapping[str, bool]
+    """munged, slurmctld, slurmd of each started node -> whether it runs."""
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    jobs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether all parts run."""
+        return bool(self.parts) and all(self.parts.values())
+
+    def __str__(self) -> str:
+        """A few lines for a person."""
+        if not any(self.parts.values()):
+            return f"The sandbox in {self.folder} is down."
+        missing = [name for name, runs in self.parts.items() if not runs]
+        lines = [
+            f"The sandbox in {self.folder} is {'up' if not missing else 'partly up'} "
+            f"({self.version})."
+        ]
+        if missing:
+            lines.append(f"not running: {', '.join(missing)}")
+        if self.nodes:
+            states = Counter(self.nodes.values())
+            lines.append(
+                "nodes: " + ", ".join(f"{number} {state}" for state, number in states.items())
+            )
+            lines.append(
+                "jobs:  "
+                + (", ".join(f"{number} {state}" for state, number in self.jobs.items()) or "none")
+            )
+        return "\n".join(lines)
+
+
+class Sandbox:
+    """A Slurm cluster in one folder, on loopback only, of whoever started it.
+
+    As a context manager it is taken down at the end of the block; the folder with its logs stays.
+    """
+
+    def __init__(self, where: Places, layout: Layout, tools: Programs, ports: Mapping[str, int]):
+        """Use :meth:`up` or :meth:`attach`."""
+        self.folder = where.folder
+        self.places = where
+        self.layout = layout
+        self.programs = tools
+        self._ports = dict(ports)
+        self._daemons = daemons.Daemons(where, tools, layout.started)
+
+    @classmethod
+    def up(
+        cls,
+        folder: Path,
+        layout: Layout = DEFAULT,
+        slurm_prefix: Path | None = None,
+        time_scale: float = 1.0,
+        seed: int = 0,
+        *,
+        mode: Literal["observe", "act"] = "observe",
+        settings: site.Settings | None = None,
+        base_rates: pacing.BaseRates | None = None,
+        cred_expire_s: int = 20,
+        kill_wait_s: int = 10,
+        slurmd_timeout_s: int = 30,
+        wait_s: float = 60.0,
+    ) -> "Sandbox":
+        """Start a sandbox in ``folder`` and wait until its nodes are idle.
+
+        ``time_scale`` and ``seed`` go into the pacing file (see :mod:`.pacing`), ``settings``
+        (section -> key -> value) over the sandbox's hadar.toml. ``wait_s``: longest wait for each
+        part. Nothing is left running when it fails. Raises UsageError for a folder that holds
+        something else or a sandbox that is up, HadarError when a part is missing or does not
+        start.
+        """
+        folder = folder.absolute()
+        tools = programs.find(slurm_prefix)
+        if not time_scale > 0:
+            raise UsageError(f"time_scale is {time_scale:g}; it must be above 0")
+        old = _leftover(folder)
+        if old and processes.ours(old):
+            raise UsageError(
+                f"a sandbox is up in {folder} already; take it down first, or name another folder"
+            )
+        if old and old.run.parent != folder:
+            shutil.rmtree(old.run, ignore_errors=True)
+        where = places.choose(folder, max(layout.started, key=len))
+        site_text = site.site_toml(layout, where, tools.bin_dir, mode, settings)
+        base = pacing.shipped_rates(layout.gpu_types) if base_rates is None else base_rates
+        most = max((sum(group.types.values()) for group in layout.groups), default=0)
+        with Ports(1 + len(layout.started)) as ports:
+            numbers = dict(zip(["", *layout.started], ports.numbers, strict=True))
+            values = conf.Values(
+                host=socket.gethostname().split(".")[0],
+                user=pwd.getpwuid(os.getuid()).pw_name,
+                release=tools.release,
+                ports=numbers,
+                first_job_id=random.SystemRandom().randrange(1, 9000) * 100 + 1,
+                cred_expire_s=cred_expire_s,
+                kill_wait_s=kill_wait_s,
+                slurmd_timeout_s=slurmd_timeout_s if len(layout.started) == _size(layout) else 0,
+            )
+            box = cls(where, layout, tools, numbers)
+            try:
+                places.make(where, layout.started, most)
+                box._write(values, site_text, slurm_prefix)
+                content = pacing.pace(layout.node_types(), base, seed, time_scale)
+                where.pace.write_text(json.dumps(content))
+                box._start(wait_s)
+            except BaseException:
+                with contextlib.suppress(HadarError):
+                    box.down()
+                raise
+        return box
+
+    @classmethod
+    def attach(cls, folder: Path) -> "Sandbox":
+        """The sandbox in ``folder``, running or not. Raises UsageError when there is none."""
+        folder = folder.absolute()
+        record = _record(folder)
+        if record is None:
+            raise UsageError(f"{folder} holds no sandbox; start one there first")
+        prefix = Path(record["prefix"]) if record["prefix"] else None
+        where = Places(folder, Path(record["run"]))
+        return cls(
+            where, Layout.from_json(record["layout"]), programs.find(prefix), record["ports"]
+        )
+
+    def _write(self, values: conf.Values, site_text: str, prefix: Path | None) -> None:
+        where = self.places
+        record = {
+            "version": 1,
+            "prefix": str(prefix.absolute()) if prefix else None,
+            "run": str(where.run),
+            "layout": self.layout.to_json(),
+            "ports": self._ports,
+        }
+        where.record.write_text(json.dumps(record))
+        etc = where.slurm_conf.parent
+        where.slurm_conf.write_text(conf.slurm_conf(self.layout, where, values))
+        if self.layout.gpu_types:
+            gres = conf.gres_conf(self.layout, where.devices, values.release)
+            (etc / "gres.conf").write_text(gres)
+        (etc / "cgroup.conf").write_text(conf.cgroup_conf(values.release))
+        where.task_prolog.write_text(conf.task_prolog(where.pace))
+        where.task_prolog.chmod(0o755)
+        where.site.write_text(site_text)
+        key = where.munge / "key"
+        key.touch(0o600)
+        key.write_bytes(secrets.token_bytes(1024))
+        key.chmod(0o400)
+
+    def _start(self, wait_s: float) -> None:
+        self._daemons.start_munged(wait_s)
+        self._daemons.start_slurmctld(wait_s)
+        for node in self.layout.started:
+            self._daemons.start_slurmd(node, wait_s)
+        self._daemons.wait_idle(self.layout.started, wait_s)
+        for group in self.layout.groups:
+            if not group.started:
+                self._daemons.pretend_idle(group.expression)
+
+    def __enter__(self) -> "Sandbox":
+        """The sandbox itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take it down."""
+        self.down()
+
+    @property
+    def conf(self) -> Path:
+        """slurm.conf."""
+        return self.places.slurm_conf
+
+    @property
+    def config_path(self) -> Path:
+        """The hadar.toml that was written for this sandbox."""
+        return self.places.site
+
+    @property
+    def exchange(self) -> Path:
+        """The exchange folder."""
+        return self.places.exchange
+
+    @property
+    def true_rates(self) -> Path:
+        """The pacing file. The controller never reads it."""
+        return self.places.pace
+
+    @property
+    def env(self) -> dict[str, str]:
+        """SLURM_CONF, HADAR_CONFIG and PATH, to lay over an environment."""
+        return {
+            "SLURM_CONF": str(self.conf),
+            config.ENV: str(self.config_path),
+            "PATH": self.programs.path,
+        }
+
+    def run(self, *argv: str, text: str = "", timeout_s: float = 30.0) -> str:
+        """Run one of Slurm's commands on this sandbox, ``text`` on its standard input.
+
+        Its standard output; raises SlurmError when it fails. For tests and the demo.
+        """
+        program = self.programs.bin_dir / argv[0]
+        env = programs.environment(self.env)
+        return programs.run([program, *argv[1:]], env, timeout_s, text)
+
+    def job_state(self, job_id: str) -> str:
+        """Slurm's state of one job, such as RUNNING. Raises SlurmError for an unknown job."""
+        return self.run("squeue", "-h", "-t", "all", "-o", "%T", "-j", job_id).strip()
+
+    def wait_state(
+        self, job_id: str, states: Sequence[str] = ("COMPLETED",), timeout_s: float = 30.0
+    ) -> str:
+        """Wait until a job is in one of ``states``; that state. Raises SlurmError after the time."""
+        seen = ""
+
+        def reached() -> bool:
+            nonlocal seen
+            seen = self.job_state(job_id)
+            return seen in states
+
+        if not processes.wait_until(reached, timeout_s):
+            raise SlurmError(f"job {job_id} is {seen} after {timeout_s:g} s, not {states}")
+        return seen
+
+    def down(self, remove: bool = False) -> None:
+        """Cancel all jobs and stop everything; ``remove``: delete the folder as well.
+
+        Does nothing where nothing runs. Raises HadarError when a process of ours stays.
+        """
+        self._daemons.stop_all()
+        left = processes.ours(self.places)
+        if self.places.run.parent != self.folder and not left:
+            shutil.rmtree(self.places.run, ignore_errors=True)
+        if left:
+            raise HadarError(
+                f"processes of the sandbox in {self.folder} do not end: "
+                + ", ".join(map(str, left))
+            )
+        if remove:
+            shutil.rmtree(self.folder)
+
+    def status(self) -> SandboxStatus:
+        """What runs now; never raises for a sandbox that is down."""
+        parts = self._daemons.running()
+        version = self.programs.version
+        if not parts["slurmctld"]:
+            return SandboxStatus(self.folder, version, parts)
+        try:
+            nodes = self.run("sinfo", "-h", "-N", "-o", "%N %T").split("\n")
+            jobs = self.run("squeue", "-h", "-o", "%T").split()
+        except SlurmError:
+            return SandboxStatus(self.folder, version, parts)
+        states = dict(line.split() for line in nodes if line.strip())
+        return SandboxStatus(self.folder, version, parts, states, dict(Counter(jobs)))
+
+    def kill_slurmd(self, node: str) -> None:
+        """KILL a node's slurmd (its steps run on)."""
+        self._daemons.kill_slurmd(node)
+
+    def start_slurmd(self, node: str, wait_s: float = 60.0) -> None:
+        """Start a node's slurmd again and wait until Slurm has it back."""
+        self._daemons.start_slurmd(node, wait_s)
+        self._daemons.wait_up([node], wait_s)
+
+    def stop_slurmctld(self) -> None:
+        """Stop slurmctld; jobs run on."""
+        self._daemons.stop_slurmctld()
+
+    def start_slurmctld(self, wait_s: float = 60.0) -> None:
+        """Start slurmctld again, with the state that it saved."""
+        self._daemons.start_slurmctld(wait_s)
+
+
+def _size(layout: Layout) -> int:
+    return sum(group.count for group in layout.groups)
+
+
+def _record(folder: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads((folder / places.RECORD).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder / places.RECORD} cannot be read: {error}") from None
+    if not isinstance(record, dict) or record.get("version") != 1:
+        raise UsageError(f"{folder / places.RECORD} is of another version of slurm-hadar")
+    return record
+
+
+def _leftover(folder: Path) -> Places | None:
+    """The places of an earlier sandbox in ``folder``. Raises UsageError for anything else there."""
+    if not folder.exists():
+        return None
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder")
+    record = _record(folder)
+    if record is not None:
+        return Places(folder, Path(record["run"]))
+    if any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty and holds no sandbox; name another folder")
+    return None

@@ -1,0 +1,131 @@
+"""Slurm's configuration files for a sandbox: values in, text out."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.places import Places
+
+UNUSED_PORT = 1
+"""Port of nodes without a slurmd: nothing listens there, so a ping is refused at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What the files depend on beside the layout.
+
+    ``ports``: ``""`` -> slurmctld's, node -> its slurmd's. ``release``: Slurm's (22, 5).
+    ``cred_expire_s``: Slurm starts a requeued job after this time + 1 s when nobody does earlier.
+    ``slurmd_timeout_s``: a silent node is DOWN after it; 0: never.
+    """
+
+    host: str
+    user: str
+    release: tuple[int, int]
+    ports: Mapping[str, int]
+    first_job_id: int
+    cred_expire_s: int = 20
+    kill_wait_s: int = 10
+    slurmd_timeout_s: int = 30
+
+
+def slurm_conf(layout: Layout, places: Places, values: Values) -> str:
+    """slurm.conf: everything on loopback, nothing outside of the sandbox's folder."""
+    run, log = places.run, places.log
+    lines = [
+        f"ClusterName=sandbox{values.ports['']}",
+        f"SlurmctldHost={values.host}(127.0.0.1)",
+        f"SlurmctldPort={values.ports['']}",
+        f"SlurmUser={values.user}",
+        f"SlurmdUser={values.user}",
+        "AuthType=auth/munge",
+        f"AuthInfo=cred_expire={values.cred_expire_s},socket={places.munge_socket}",
+        "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",
+        f"StateSaveLocation={places.state}",
+        f"SlurmdSpoolDir={places.spool}/%n",
+        f"SlurmctldPidFile={run}/slurmctld.pid",
+        f"SlurmdPidFile={run}/slurmd.%n.pid",
+        f"SlurmctldLogFile={log}/slurmctld.log",
+        f"SlurmdLogFile={log}/slurmd.%n.log",
+        f"TaskProlog={places.task_prolog}",
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "JobAcctGatherType=jobacct_gather/none",
+        "MpiDefault=none",
+        "ReturnToService=2",
+        "SlurmdParameters=config_overrides",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core_Memory",
+        "DefMemPerCPU=1024",
+        "PriorityType=priority/basic",
+        "SchedulerType=sched/backfill",
+        "SchedulerParameters=bf_interval=5,bf_continue,sched_interval=5,batch_sched_delay=1,"
+        "sched_min_interval=0",
+        f"KillWait={values.kill_wait_s}",
+        f"SlurmdTimeout={values.slurmd_timeout_s}",
+        "MinJobAge=600",
+        f"FirstJobId={values.first_job_id}",
+        "MaxJobCount=50000",
+        "MaxArraySize=20000",
+        "PreemptType=preempt/partition_prio",
+        "PreemptMode=REQUEUE",
+        "SlurmctldParameters=preempt_send_user_signal",
+        "MailProg=/bin/true",
+    ]
+    if layout.gpu_types:
+        lines.append("GresTypes=gpu")
+    for group in layout.groups:
+        lines += _nodes(group, values)
+    for partition in layout.all_partitions:
+        members = [g for g in layout.groups if not partition.groups or g.prefix in partition.groups]
+        lines.append(
+            f"PartitionName={partition.name} Nodes={','.join(g.expression for g in members)} "
+            f"Default={'YES' if partition.default else 'NO'} PriorityTier={partition.tier} "
+            f"PreemptMode={'REQUEUE' if partition.preempted else 'OFF'} "
+            "DefaultTime=01:00:00 MaxTime=1-00:00:00 State=UP"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _nodes(group: NodeGroup, values: Values) -> list[str]:
+    sockets = 2 if group.cpus % 2 == 0 else 1
+    rest = (
+        f"NodeHostname={values.host} NodeAddr=127.0.0.1 CPUs={group.cpus} Sockets={sockets} "
+        f"CoresPerSocket={group.cpus // sockets} ThreadsPerCore=1 RealMemory={group.memory_mb}"
+    )
+    if group.types:
+        rest += " Gres=" + ",".join(f"gpu:{kind}:{count}" for kind, count in group.types.items())
+    features = dict.fromkeys((*group.types, *group.features))
+    if features:
+        rest += " Feature=" + ",".join(features)
+    if not group.started:
+        return [f"NodeName={group.expression} Port={UNUSED_PORT} {rest}"]
+    return [f"NodeName={name} Port={values.ports[name]} {rest}" for name in group.names]
+
+
+def gres_conf(layout: Layout, devices: Path, release: tuple[int, int]) -> str:
+    """gres.conf: all nodes share the same pretend devices ``gpu0``, ``gpu1``, ..."""
+    lines = ["AutoDetect=off"] if release >= (23, 11) else []
+    for group in layout.groups:
+        first = 0
+        for kind, count in group.types.items():
+            last = first + count - 1
+            numbers = f"{first}" if count == 1 else f"[{first}-{last}]"
+            lines.append(
+                f"NodeName={group.expression} Name=gpu Type={kind} File={devices}/gpu{numbers}"
+            )
+            first += count
+    return "\n".join(lines) + "\n"
+
+
+def cgroup_conf(release: tuple[int, int]) -> str:
+    """cgroup.conf: no cgroups, whatever the release calls that."""
+    return "CgroupPlugin=disabled\n" if release >= (23, 11) else "CgroupAutomount=no\n"
+
+
+def task_prolog(pace: Path) -> str:
+    """The script whose output names the pacing file to every task."""
+    line = shlex.quote(f"export HADAR_PACE={pace}")
+    return f"#!/bin/sh\necho {line}\n"

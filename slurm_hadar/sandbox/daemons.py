@@ -1,0 +1,202 @@
+"""Starting and stopping munged, slurmctld and the slurmds of one sandbox."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_hadar.domain.errors import HadarError, SlurmError
+from slurm_hadar.sandbox import processes, programs
+from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox.programs import Programs
+
+_STEPS_S = 4.0
+"""How long cancelled jobs have to end by themselves before their processes are killed."""
+_STOP_S = 15.0
+
+
+class Daemons:
+    """The processes of a sandbox, found by their pid files."""
+
+    def __init__(self, places: Places, tools: Programs, nodes: Sequence[str]) -> None:
+        """``nodes``: those that have a slurmd."""
+        self._places = places
+        self._tools = tools
+        self._nodes = list(nodes)
+        conf = {"SLURM_CONF": str(places.slurm_conf)}
+        self._env = programs.environment({**conf, "PATH": tools.path})
+
+    def _pid_file(self, name: str) -> Path:
+        return self._places.run / f"{name}.pid"
+
+    def _pid(self, name: str) -> int | None:
+        return processes.pid_of(self._pid_file(name), self._places)
+
+    def _names(self) -> list[str]:
+        return ["munged", "slurmctld", *(f"slurmd.{node}" for node in self._nodes)]
+
+    def running(self) -> dict[str, bool]:
+        """Each part -> whether it runs."""
+        return {name: self._pid(name) is not None for name in self._names()}
+
+    def start_munged(self, wait_s: float) -> None:
+        """Start the private munged. Raises HadarError when its socket does not come."""
+        munge, log = self._places.munge, self._places.log / "munged.log"
+        argv = [
+            self._tools.munged,
+            "--force",
+            f"--socket={self._places.munge_socket}",
+            f"--key-file={munge / 'key'}",
+            f"--log-file={log}",
+            f"--pid-file={self._pid_file('munged')}",
+            f"--seed-file={munge / 'seed'}",
+            "--num-threads=4",
+        ]
+        programs.start(argv, self._env, self._places.log / "munged.out", wait_s)
+        if not processes.wait_until(self._places.munge_socket.exists, wait_s):
+            raise HadarError(f"munged made no socket within {wait_s:g} s\n{programs.tail(log)}")
+
+    def start_slurmctld(self, wait_s: float) -> None:
+        """Start slurmctld and wait until it answers. Raises HadarError when it does not."""
+        self._launch("slurmctld", [self._tools.slurmctld], wait_s)
+        ping = [self._tools.bin_dir / "scontrol", "ping"]
+
+        def answers() -> bool:
+            if self._pid("slurmctld") is None:
+                raise self._ended("slurmctld")
+            with contextlib.suppress(SlurmError):
+                return " UP" in programs.run(ping, self._env)
+            return False
+
+        if not processes.wait_until(answers, wait_s):
+            log = self._places.log / "slurmctld.log"
+            raise HadarError(
+                f"slurmctld does not answer within {wait_s:g} s\n{programs.tail(log)}"
+            )
+
+    def start_slurmd(self, node: str, wait_s: float) -> None:
+        """Start a node's slurmd. Raises HadarError when it ends again."""
+        self._launch(f"slurmd.{node}", [self._tools.slurmd, "-N", node], wait_s)
+
+    def _launch(self, name: str, argv: list[str | Path], wait_s: float) -> None:
+        if self._pid(name) is not None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            self._pid_file(name).unlink()
+        log = self._places.log / f"{name}.log"
+        before = log.stat().st_size if log.exists() else 0
+        out = self._places.log / f"{name}.out"
+        try:
+            programs.start(argv, self._env, out, wait_s)
+        except HadarError as error:
+            raise HadarError(f"{error}\n{programs.tail(log)}") from None
+
+        def settled() -> bool:
+            if _fatal(log, before):
+                raise self._ended(name)
+            return self._pid(name) is not None
+
+        if not processes.wait_until(settled, wait_s):
+            raise self._ended(name)
+
+    def _ended(self, name: str) -> HadarError:
+        log = self._places.log / f"{name}.log"
+        return HadarError(f"{name} did not start or ended at once\n{programs.tail(log)}")
+
+    def wait_idle(self, nodes: Sequence[str], wait_s: float) -> None:
+        """Wait until all ``nodes`` are idle. Raises HadarError with the log of one that is not."""
+        self._wait(nodes, ("idle",), wait_s)
+
+    def wait_up(self, nodes: Sequence[str], wait_s: float) -> None:
+        """Wait until all ``nodes`` can have jobs, or have some."""
+        self._wait(nodes, ("idle", "mixed", "allocated"), wait_s)
+
+    def _wait(self, nodes: Sequence[str], good: Sequence[str], wait_s: float) -> None:
+        sinfo = [self._tools.bin_dir / "sinfo", "-h", "-N", "-o", "%N %T"]
+        end = time.monotonic() + wait_s
+        waiting = list(nodes)
+        while waiting:
+            with contextlib.suppress(SlurmError):
+                lines = programs.run(sinfo, self._env).splitlines()
+                states = dict(line.split() for line in lines)
+                waiting = [node for node in nodes if states.get(node) not in good]
+            for node in waiting:
+                if self._pid(f"slurmd.{node}") is None:
+                    raise self._ended(f"slurmd.{node}")
+            if waiting and time.monotonic() > end:
+                node = waiting[0]
+                raise HadarError(
+                    f"node {node} is {states.get(node)} after {wait_s:g} s\n"
+                    + programs.tail(self._places.log / f"slurmd.{node}.log")
+                    + "\n"
+                    + programs.tail(self._places.log / "slurmctld.log")
+                )
+            if waiting:
+                time.sleep(0.1)
+
+    def pretend_idle(self, expression: str) -> None:
+        """Make slurmctld take nodes without a slurmd for idle."""
+        scontrol = [self._tools.bin_dir / "scontrol", "update", f"NodeName={expression}"]
+        programs.run([*scontrol, "State=DOWN", "Reason=pretend"], self._env)
+        programs.run([*scontrol, "State=RESUME"], self._env)
+
+    def kill_slurmd(self, node: str) -> None:
+        """KILL a node's slurmd. Raises HadarError when it does not run."""
+        pid = self._pid(f"slurmd.{node}")
+        if pid is None:
+            raise HadarError(f"no slurmd of node {node} runs")
+        processes.send([pid], signal.SIGKILL)
+        processes.wait_until(lambda: not processes.is_alive(pid), 5.0)
+
+    def stop_slurmctld(self) -> None:
+        """Stop slurmctld, by its own command if it answers."""
+        pid = self._pid("slurmctld")
+        if pid is None:
+            return
+        with contextlib.suppress(SlurmError):
+            scontrol = self._tools.bin_dir / "scontrol"
+            programs.run([scontrol, "shutdown", "slurmctld"], self._env, 10.0)
+            if processes.wait_until(lambda: not processes.is_alive(pid), _STOP_S):
+                return
+        processes.end([pid], _STOP_S)
+
+    def stop_all(self) -> None:
+        """Cancel the jobs, wait for their steps, stop all daemons. KILL is the last resort."""
+        self._end_jobs()
+        # slurmd first: one that still has to report to a dead slurmctld takes ten seconds to end.
+        pids = [self._pid(f"slurmd.{node}") for node in self._nodes]
+        processes.end([pid for pid in pids if pid is not None], _STOP_S)
+        self.stop_slurmctld()
+        munged = self._pid("munged")
+        if munged is not None:
+            processes.end([munged], _STOP_S)
+        left = processes.ours(self._places)
+        if left:
+            below = processes.descendants(left)
+            processes.end([*below, *left], 2.0)
+
+    def _end_jobs(self) -> None:
+        if self._pid("slurmctld") is not None:
+            scancel = self._tools.bin_dir / "scancel"
+            for state in ("PENDING", "RUNNING", "SUSPENDED"):
+                with contextlib.suppress(SlurmError):
+                    programs.run([scancel, "--quiet", f"--state={state}"], self._env, 60.0)
+
+        def none_left() -> bool:
+            return not processes.steps(self._places)
+
+        # A step that cannot reach slurmctld would retry for hours, so it must end before.
+        if not processes.wait_until(none_left, _STEPS_S):
+            below = processes.descendants(processes.steps(self._places))
+            processes.send(below, signal.SIGKILL)
+            processes.wait_until(none_left, _STEPS_S)
+
+
+def _fatal(log: Path, start: int) -> bool:
+    try:
+        with log.open("rb") as stream:
+            stream.seek(start)
+            return b"fatal:" in stream.read()
+    except OSError:
+        return False

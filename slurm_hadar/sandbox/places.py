@@ -1,0 +1,137 @@
+"""Where the parts of a sandbox lie."""
+
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.domain.errors import HadarError, UsageError
+
+_SAFE = re.compile(r"/[A-Za-z0-9_.+/-]*")
+_SOCKET_MOST = 107
+"""Longest path of a unix socket, bytes (108 with the closing zero)."""
+_LONGEST_STEP = "_4294967295.4294967295.4294967295"
+RECORD = "sandbox.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Paths of one sandbox. ``run`` lies elsewhere when sockets would not fit into the folder."""
+
+    folder: Path
+    run: Path
+
+    @property
+    def record(self) -> Path:
+        """What :class:`Sandbox` must know to find a running sandbox again."""
+        return self.folder / RECORD
+
+    @property
+    def slurm_conf(self) -> Path:
+        """SLURM_CONF."""
+        return self.folder / "etc" / "slurm.conf"
+
+    @property
+    def task_prolog(self) -> Path:
+        """Script that gives HADAR_PACE to each task."""
+        return self.folder / "etc" / "task_prolog.sh"
+
+    @property
+    def log(self) -> Path:
+        """Logs of all daemons."""
+        return self.folder / "log"
+
+    @property
+    def state(self) -> Path:
+        """slurmctld's state."""
+        return self.folder / "state"
+
+    @property
+    def munge(self) -> Path:
+        """munged's key and seed."""
+        return self.folder / "munge"
+
+    @property
+    def devices(self) -> Path:
+        """The pretend GPUs."""
+        return self.folder / "dev"
+
+    @property
+    def spool(self) -> Path:
+        """Spool folders of the slurmds, with the sockets of the steps."""
+        return self.run / "spool"
+
+    @property
+    def munge_socket(self) -> Path:
+        """Socket of the private munged."""
+        return self.run / "munge.sock"
+
+    @property
+    def exchange(self) -> Path:
+        """slurm-hadar's exchange folder."""
+        return self.folder / "exchange"
+
+    @property
+    def hadar_state(self) -> Path:
+        """slurm-hadar's state folder."""
+        return self.folder / "hadar-state"
+
+    @property
+    def pace(self) -> Path:
+        """The true speeds."""
+        return self.folder / "pace.json"
+
+    @property
+    def site(self) -> Path:
+        """hadar.toml of this sandbox."""
+        return self.folder / "hadar.toml"
+
+
+def choose(folder: Path, longest_node: str) -> Places:
+    """The places of a new sandbox; makes a short folder for sockets where ``folder`` is too deep.
+
+    Raises UsageError for a folder that Slurm's configuration cannot name.
+    """
+    folder = folder.absolute()
+    if not _SAFE.fullmatch(str(folder)):
+        raise UsageError(
+            f"sandbox folder {str(folder)!r}: Slurm's files cannot name it; "
+            "take a path of letters, digits and . _ + -"
+        )
+    deepest = folder / "run" / "spool" / longest_node / (longest_node + _LONGEST_STEP)
+    if len(os.fsencode(deepest)) <= _SOCKET_MOST:
+        return Places(folder, folder / "run")
+    return Places(folder, Path(tempfile.mkdtemp(prefix="hadar-", dir="/tmp")))
+
+
+def make(places: Places, nodes: list[str], gpus: int) -> None:
+    """Make the folders of a fresh sandbox and ``gpus`` pretend devices.
+
+    A pretend GPU is a symbolic link to the null device: Slurm wants a character device behind
+    ``File=`` and follows links, so that no mknod, and no root, is needed.
+    """
+    for path in (places.state, places.munge, places.log, places.devices, places.run):
+        if path.exists() and path != places.folder:
+            shutil.rmtree(path)
+    for path, mode in (
+        (places.folder, 0o755),
+        (places.slurm_conf.parent, 0o755),
+        (places.log, 0o755),
+        (places.state, 0o700),
+        (places.munge, 0o700),
+        (places.devices, 0o755),
+        (places.run, 0o755),
+        (places.spool, 0o755),
+        *((places.spool / node, 0o755) for node in nodes),
+        (places.exchange, 0o1777),
+        (places.hadar_state, 0o700),
+    ):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(mode)
+        except OSError as error:
+            raise HadarError(f"the sandbox's folder cannot be made: {error}") from None
+    for number in range(gpus):
+        (places.devices / f"gpu{number}").symlink_to("/dev/null")

@@ -1,0 +1,121 @@
+"""The processes of one sandbox: who they are, waiting for their end, ending them."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from slurm_hadar.sandbox.places import Places
+
+_NAMES = {"slurmctld", "slurmscriptd", "slurmd", "slurmstepd", "munged"}
+_POLL_S = 0.05
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether ``condition`` came true within ``seconds``."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    return _state(pid)[0] not in ("", "Z", "X")
+
+
+def _state(pid: int) -> tuple[str, int]:
+    """State letter and parent of a process; "" and 0 when there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return fields[0], int(fields[1])
+    except (OSError, IndexError, ValueError):
+        return "", 0
+
+
+def pid_of(file: Path, places: Places) -> int | None:
+    """The live process behind a pid file, None when there is none or the id is not ours any more."""
+    try:
+        pid = int(file.read_text())
+    except (OSError, ValueError):
+        return None
+    return pid if is_alive(pid) and _is_ours(pid, places) else None
+
+
+def ours(places: Places, names: Iterable[str] = _NAMES) -> list[int]:
+    """Live daemons and steps of this sandbox."""
+    wanted = set(names)
+    return [
+        pid
+        for pid in _all_pids()
+        if _command(pid) in wanted and is_alive(pid) and _is_ours(pid, places)
+    ]
+
+
+def steps(places: Places) -> list[int]:
+    """The slurmstepds of this sandbox."""
+    return ours(places, ("slurmstepd",))
+
+
+def descendants(pids: Iterable[int]) -> list[int]:
+    """Live processes below ``pids``."""
+    children: dict[int, list[int]] = {}
+    for pid in _all_pids():
+        children.setdefault(_state(pid)[1], []).append(pid)
+    found: list[int] = []
+    queue = list(pids)
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return [pid for pid in found if is_alive(pid)]
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal; a process that has gone meanwhile is fine."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def end(pids: list[int], grace_s: float) -> None:
+    """TERM, and KILL for those that are there after ``grace_s``."""
+    send(pids, signal.SIGTERM)
+    if not wait_until(lambda: not any(map(is_alive, pids)), grace_s):
+        send([pid for pid in pids if is_alive(pid)], signal.SIGKILL)
+        wait_until(lambda: not any(map(is_alive, pids)), 5.0)
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _is_ours(pid: int, places: Places) -> bool:
+    """Daemons are known by their name and by what only ours have: our SLURM_CONF, our paths in
+    their arguments, or one of our logs open (a slurmstepd writes over its environment)."""
+    if _command(pid) not in _NAMES:
+        return False
+    folder = Path(f"/proc/{pid}")
+    try:
+        environ = (folder / "environ").read_bytes().split(b"\0")
+        if b"SLURM_CONF=" + os.fsencode(places.slurm_conf) in environ:
+            return True
+        words = (folder / "cmdline").read_bytes().split(b"\0")
+        if b"--socket=" + os.fsencode(places.munge_socket) in words:
+            return True
+        inside = tuple(f"{path}/" for path in (places.log, places.run))
+        return any(os.readlink(fd).startswith(inside) for fd in (folder / "fd").iterdir())
+    except OSError:
+        return False

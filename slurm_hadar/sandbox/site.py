@@ -1,0 +1,77 @@
+"""The sandbox's own hadar.toml."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_hadar import config
+from slurm_hadar.profiles.specs import lookup
+from slurm_hadar.sandbox.layout import Layout
+from slurm_hadar.sandbox.places import Places
+
+Value = str | int | float | bool | tuple[str, ...] | Mapping[str, object]
+Settings = Mapping[str, Mapping[str, Value]]
+"""Section -> key -> value, as in hadar.toml."""
+
+
+def site_toml(
+    layout: Layout, places: Places, bin_dir: Path, mode: str, settings: Settings | None = None
+) -> str:
+    """Text of a hadar.toml for a sandbox; ``settings`` go over what a demo wants.
+
+    Times are short: a sandbox lives for minutes. Raises UsageError for settings that no
+    configuration knows.
+    """
+    partitions = layout.all_partitions
+    sections: dict[str, dict[str, Value]] = {
+        "site": {
+            "name": "sandbox",
+            "mode": mode,
+            "rights": "sandbox",
+            "state_dir": str(places.hadar_state),
+            "exchange_dir": str(places.exchange),
+        },
+        "slurm": {"bin_dir": str(bin_dir), "conf": str(places.slurm_conf)},
+        "partitions": {
+            "steer": tuple(p.name for p in partitions if not p.preempted and p.name != "cpu")
+        },
+        "lease": {"length_s": 60},
+        "guards": {
+            "min_between_moves_s": 15.0,
+            "max_moves_per_tick": 4,
+            "gain_over_cost": 1.5,
+            "stop_file": str(places.folder / "stop"),
+        },
+        "moving": {"ack_wait_s": 20.0, "settle_s": 5.0, "commit_s": 10.0},
+        "controller": {"interval_s": 5.0, "round_s": 30.0},
+        "gpu_types": {kind: _gpu_type(kind) for kind in layout.gpu_types},
+    }
+    for section, values in (settings or {}).items():
+        sections.setdefault(section, {}).update(values)
+    text = _toml(sections)
+    config.parse(text, str(places.site))
+    return text
+
+
+def _gpu_type(kind: str) -> dict[str, object]:
+    spec = lookup(kind)
+    known = {"memory_gb": spec.memory_gb, "tflops": spec.tflops} if spec else {}
+    return {"feature": kind, **known}
+
+
+def _toml(sections: Mapping[str, Mapping[str, Value]]) -> str:
+    lines = ["# Written by the sandbox.", "version = 1"]
+    for name, values in sections.items():
+        lines += ["", f"[{name}]"]
+        lines += [f"{key} = {_literal(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_literal(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    if isinstance(value, Path):
+        value = str(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,226 @@
+"""Slurm through its commands: scontrol, squeue, sbatch, scancel."""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.node import Node, Partition, Reservation
+from slurm_hadar.slurm import jobs, records, updates
+from slurm_hadar.slurm.cluster import TASKS_PER_ARRAY, Target, Update
+from slurm_hadar.slurm.commands import (
+    Commands,
+    checked_id,
+    checked_ids,
+    checked_signal,
+    failure,
+)
+
+_LINES_AT_ONCE = 1000
+"""Updates per scontrol; at some 500 a second they end well within the time limit."""
+_AT_ONCE = 4
+"""Commands side by side where each update needs its own."""
+_IDS_AT_ONCE = 200
+"""Ids that a read hands to squeue; with more it reads all jobs and picks."""
+
+_TARGETS: dict[Target, tuple[str, ...]] = {
+    "steps": (),
+    "batch": ("--batch",),
+    "full": ("--full",),
+}
+
+
+class CommandsCluster:
+    """The command-line back end of :class:`~slurm_hadar.slurm.cluster.Cluster`."""
+
+    backend = "commands"
+
+    def __init__(self, commands: Commands, why: str = "") -> None:
+        self.commands = commands
+        self.why = why
+        self.queries: Counter[str] = Counter()
+        self.notes: list[str] = []
+        self._version: tuple[int, int, int] | None = None
+
+    @property
+    def slurm_version(self) -> tuple[int, int, int]:
+        """Version of the commands, which is that of the site's Slurm or close to it."""
+        if self._version is None:
+            text = self.commands.read("scontrol", ["--version"])
+            match = re.search(r"(\d+)\.(\d+)\.(\d+)", text)
+            if match is None:
+                raise SlurmError(f"scontrol --version says {text[:60]!r}, which is no version")
+            self._version = (int(match[1]), int(match[2]), int(match[3]))
+        return self._version
+
+    def ping(self) -> bool:
+        """Whether a slurmctld answers."""
+        self.queries["ping"] += 1
+        try:
+            return " is UP" in self.commands.run("scontrol", ["ping"]).out
+        except SlurmError:
+            return False
+
+    def read_jobs(
+        self, ids: Iterable[str] | None = None, tasks_per_array: int = TASKS_PER_ARRAY
+    ) -> list[Job]:
+        """One ``squeue --json``. 22.05 ignores its filters there, so the ids are picked here."""
+        self.notes = []
+        wanted = None if ids is None else dict.fromkeys(checked_ids(ids))
+        if wanted is not None and not wanted:
+            return []
+        arguments = ["--json", "--all", "--states=all"]
+        if wanted is not None and len(wanted) <= _IDS_AT_ONCE:
+            arguments.append("--jobs=" + ",".join(wanted))
+        self.queries["jobs"] += 1
+        answer = self.commands.run("squeue", arguments)
+        if answer.code != 0:
+            if wanted is not None and "Invalid job id specified" in answer.err:
+                return []
+            raise failure("squeue", answer)
+        found, self.notes = jobs.parse(answer.out, wanted, tasks_per_array)
+        return found
+
+    def read_nodes(self) -> list[Node]:
+        """One ``scontrol show node``."""
+        return records.nodes(self._show("nodes", "-d", "show", "node"))
+
+    def read_partitions(self) -> list[Partition]:
+        """One ``scontrol show partition``."""
+        return records.partitions(self._show("partitions", "show", "partition"))
+
+    def read_reservations(self) -> list[Reservation]:
+        """One ``scontrol show reservation``."""
+        return records.reservations(self._show("reservations", "show", "reservation"))
+
+    def read_config(self) -> dict[str, str]:
+        """One ``scontrol show config``."""
+        return records.settings(self._show("config", "show", "config"))
+
+    def submit(
+        self,
+        script: str | Path,
+        options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> str:
+        """One ``sbatch --parsable``."""
+        arguments = ["--parsable", *options]
+        text = script if isinstance(script, str) else ""
+        if isinstance(script, Path):
+            arguments.append(str(script.absolute()))
+        elif not script.startswith("#!"):
+            raise UsageError("a batch script starts with #!, such as #!/bin/bash")
+        self.queries["submit"] += 1
+        answer = self.commands.run("sbatch", arguments, text=text, env=env)
+        if answer.code != 0:
+            raise failure("sbatch", answer)
+        for line in reversed(answer.out.splitlines()):
+            match = re.fullmatch(r"(\d+)(;\S+)?", line.strip(), re.ASCII)
+            if match:
+                return match[1]
+        raise SlurmError(f"sbatch gave no job id but {answer.out[:80]!r}")
+
+    def apply(self, many: Sequence[Update]) -> list[SlurmError | None]:
+        """Updates that fit there go through one scontrol's standard input, the others one by one.
+
+        What scontrol did not take silently is tried once more by itself: its exit status then
+        tells. Updates of one job in one call are carried out in their order.
+        """
+        answers: list[SlurmError | None] = [None] * len(many)
+        lines: dict[int, list[str]] = {}
+        for index, update in enumerate(many):
+            try:
+                lines[index] = ["update", *updates.words(update, self.slurm_version)]
+            except SlurmError as error:
+                answers[index] = error
+        ids = [many[index].job_id for index in lines]
+        if len(set(ids)) < len(ids):
+            for index, line in lines.items():
+                answers[index] = self._patiently("update", line)
+            return answers
+        self._many("update", lines, answers)
+        return answers
+
+    def requeue(self, ids: Sequence[str]) -> list[SlurmError | None]:
+        """``scontrol requeue`` through one standard input."""
+        lines = {i: ["requeue", job_id] for i, job_id in enumerate(checked_ids(ids))}
+        answers: list[SlurmError | None] = [None] * len(lines)
+        self._many("requeue", lines, answers)
+        return answers
+
+    def hold(self, job_id: str) -> None:
+        """One ``scontrol hold``."""
+        self._one("hold", ["hold", checked_id(job_id)])
+
+    def release(self, job_id: str) -> None:
+        """One ``scontrol release``."""
+        self._one("release", ["release", checked_id(job_id)])
+
+    def signal(self, job_id: str, name: str, target: Target = "full") -> None:
+        """One ``scancel --signal``."""
+        argv = [f"--signal={checked_signal(name)}", *_TARGETS[target], checked_id(job_id)]
+        self._one("signal", argv, "scancel")
+
+    def cancel(self, ids: Sequence[str]) -> list[SlurmError | None]:
+        """``scancel`` of all; one by one where that fails. It is silent about unknown ids."""
+        checked = checked_ids(ids)
+        if not checked:
+            return []
+        self.queries["cancel"] += 1
+        if self.commands.run("scancel", checked).code == 0:
+            return [None] * len(checked)
+        return [self._patiently("cancel", [job_id], "scancel") for job_id in checked]
+
+    def _show(self, kind: str, *arguments: str) -> str:
+        self.queries[kind] += 1
+        return self.commands.read("scontrol", ["-a", "-o", *arguments])
+
+    def _many(
+        self, kind: str, lines: Mapping[int, list[str]], answers: list[SlurmError | None]
+    ) -> None:
+        plain = [index for index, line in lines.items() if updates.plain(line)]
+        alone = [index for index in lines if index not in set(plain)]
+        if len(plain) == 1:
+            plain, alone = [], list(lines)
+        for start in range(0, len(plain), _LINES_AT_ONCE):
+            alone += self._feed(kind, plain[start : start + _LINES_AT_ONCE], lines)
+        if not alone:
+            return
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = pool.map(lambda index: self._patiently(kind, lines[index]), alone)
+            for index, answer in zip(alone, found, strict=True):
+                answers[index] = answer
+
+    def _feed(self, kind: str, chosen: list[int], lines: Mapping[int, list[str]]) -> list[int]:
+        """Through one scontrol; the ones that it did not take silently are returned."""
+        self.queries[kind] += 1
+        text = updates.feed([" ".join(lines[index]) for index in chosen])
+        answer = self.commands.run("scontrol", [], text=text)
+        quiet = updates.silent(answer.err, len(chosen))
+        return [index for index, fine in zip(chosen, quiet, strict=True) if not fine]
+
+    def _one(self, kind: str, argv: list[str], command: str = "scontrol") -> None:
+        error = self._patiently(kind, argv, command)
+        if error is not None:
+            raise error
+
+    def _patiently(
+        self,
+        kind: str,
+        argv: list[str],
+        command: str = "scontrol",
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> SlurmError | None:
+        def attempt() -> SlurmError | None:
+            self.queries[kind] += 1
+            try:
+                answer = self.commands.run(command, argv)
+            except SlurmError as error:
+                return error
+            return failure(f"{command} {kind}", answer) if answer.code != 0 else None
+
+        return updates.patiently(attempt, sleep)

@@ -1,0 +1,238 @@
+"""Slurm through PySlurm, with the commands for what PySlurm cannot do.
+
+Through PySlurm: reading jobs and partitions, ``requeue``, ``release``, and those updates that
+change only Features, Partition, Comment, AdminComment, TimeLimit, StartTime, ReqNodeList,
+ExcNodeList or TresPerNode of a whole job, to a value that is not empty.
+
+Through the commands, because PySlurm (seen with 25.11.2 adapted to Slurm 24.11.5):
+
+- shows no GPUs in use on nodes where there is no accounting database: ``read_nodes``;
+- shows no ``--gpus`` and ``--gpus-per-task``: one cheap ``squeue -O`` completes ``read_jobs``;
+- ignores a changed node count, does not apply CPUs per task to the number of CPUs, knows no total
+  of GPUs in our form, and cannot clear a field: the other updates;
+- takes no id of an array task that Slurm has not split off: updates and requeues of ``84_2``;
+- judges signals by an errno that need not be this call's: ``signal``, ``cancel``;
+- takes no sbatch options and reads none from a script in sbatch's way: ``submit``;
+- crashes the process on ``hold(mode=...)``: ``hold``;
+- and for what is rare: ``read_reservations``, ``read_config``, ``ping``.
+
+PySlurm's calls end by Slurm's own MessageTimeout rather than by ``slurm.timeout_s``. One process
+can talk to one slurm.conf only.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pyslurm
+
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.node import Node, Partition, Reservation
+from slurm_hadar.slurm import commands, jobs, pyslurm_records, tres, updates
+from slurm_hadar.slurm.backend_commands import CommandsCluster
+from slurm_hadar.slurm.cluster import TASKS_PER_ARRAY, Target, Update
+
+_ATTRIBUTES = {
+    "AdminComment": "admin_comment",
+    "Comment": "comment",
+    "ExcNodeList": "excluded_nodes",
+    "Features": "constraints",
+    "Partition": "partitions",
+    "ReqNodeList": "required_nodes",
+    "StartTime": "begin_time",
+    "TimeLimit": "time_limit",
+    "TresPerNode": "gres_per_node",
+}
+
+
+class PySlurmCluster:
+    """The PySlurm back end of :class:`~slurm_hadar.slurm.cluster.Cluster`."""
+
+    backend = "pyslurm"
+
+    def __init__(self, plain: CommandsCluster, why: str = "") -> None:
+        self._plain = plain
+        self.why = why
+        self.queries: Counter[str] = plain.queries
+        self.notes: list[str] = []
+        os.environ["SLURM_BITSTR_LEN"] = commands.TASK_LIST_BYTES
+
+    @property
+    def slurm_version(self) -> tuple[int, int, int]:
+        """See the commands' back end."""
+        return self._plain.slurm_version
+
+    def ping(self) -> bool:
+        """Through the commands."""
+        return self._plain.ping()
+
+    def read_jobs(
+        self, ids: Iterable[str] | None = None, tasks_per_array: int = TASKS_PER_ARRAY
+    ) -> list[Job]:
+        """One load of all jobs, and one ``squeue -O`` where jobs ask for no GPUs per node.
+
+        A job whose texts PySlurm cannot decode sends the whole reading through squeue.
+        """
+        self.notes = []
+        wanted = None if ids is None else dict.fromkeys(commands.checked_ids(ids))
+        if wanted is not None and not wanted:
+            return []
+        self.queries["jobs"] += 1
+        try:
+            shown = [pyslurm_records.job(entry) for entry in pyslurm.Jobs.load().values()]
+        except pyslurm.RPCError as error:
+            raise _refused("reading jobs", error) from None
+        except (UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+            found = self._plain.read_jobs(wanted, tasks_per_array)
+            self.notes = self._plain.notes
+            return found
+        requests: dict[int, tuple[str, str]] = {}
+        if any(pyslurm_records.incomplete(job) for job, _ in shown):
+            requests = self._requests()
+        found = []
+        for job, task_list in shown:
+            whole = pyslurm_records.complete(job, requests)
+            parts, notes = jobs.tasks(whole, task_list, wanted, tasks_per_array)
+            found += parts
+            self.notes += notes
+        return found
+
+    def read_nodes(self) -> list[Node]:
+        """Through the commands."""
+        return self._plain.read_nodes()
+
+    def read_partitions(self) -> list[Partition]:
+        """One load of all partitions."""
+        self.queries["partitions"] += 1
+        try:
+            loaded = pyslurm.Partitions.load().values()
+        except pyslurm.RPCError as error:
+            raise _refused("reading partitions", error) from None
+        return [pyslurm_records.partition(entry) for entry in loaded]
+
+    def read_reservations(self) -> list[Reservation]:
+        """Through the commands."""
+        return self._plain.read_reservations()
+
+    def read_config(self) -> dict[str, str]:
+        """Through the commands."""
+        return self._plain.read_config()
+
+    def submit(
+        self,
+        script: str | Path,
+        options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> str:
+        """Through the commands."""
+        return self._plain.submit(script, options, env)
+
+    def apply(self, many: Sequence[Update]) -> list[SlurmError | None]:
+        """One request per update; what PySlurm cannot do goes through the commands together.
+
+        With several updates of one job in a call all go through the commands, which keep order.
+        """
+        answers: list[SlurmError | None] = [None] * len(many)
+        repeated = len({update.job_id for update in many}) < len(many)
+        left = []
+        for index, update in enumerate(many):
+            try:
+                updates.words(update, self.slurm_version)
+            except SlurmError as error:
+                answers[index] = error
+                continue
+            if repeated or not _fits(update):
+                left.append(index)
+                continue
+            self.queries["update"] += 1
+            answers[index] = self._call(f"update of job {update.job_id}", partial(_modify, update))
+        if left:
+            found = self._plain.apply([many[index] for index in left])
+            for index, answer in zip(left, found, strict=True):
+                answers[index] = answer
+        return answers
+
+    def requeue(self, ids: Sequence[str]) -> list[SlurmError | None]:
+        """One request per job; tasks by their own id through the commands."""
+        checked = commands.checked_ids(ids)
+        answers: list[SlurmError | None] = [None] * len(checked)
+        left = [index for index, job_id in enumerate(checked) if not job_id.isdigit()]
+        for index, job_id in enumerate(checked):
+            if job_id.isdigit():
+                self.queries["requeue"] += 1
+                answers[index] = self._call(
+                    f"requeue of job {job_id}",
+                    pyslurm.Job(int(job_id)).requeue,
+                )
+        found = self._plain.requeue([checked[index] for index in left])
+        for index, answer in zip(left, found, strict=True):
+            answers[index] = answer
+        return answers
+
+    def hold(self, job_id: str) -> None:
+        """Through the commands."""
+        self._plain.hold(job_id)
+
+    def release(self, job_id: str) -> None:
+        """One request; a task by its own id through the commands."""
+        if not commands.checked_id(job_id).isdigit():
+            self._plain.release(job_id)
+            return
+        self.queries["release"] += 1
+        error = self._call(f"release of job {job_id}", pyslurm.Job(int(job_id)).release)
+        if error is not None:
+            raise error
+
+    def signal(self, job_id: str, name: str, target: Target = "full") -> None:
+        """Through the commands."""
+        self._plain.signal(job_id, name, target)
+
+    def cancel(self, ids: Sequence[str]) -> list[SlurmError | None]:
+        """Through the commands."""
+        return self._plain.cancel(ids)
+
+    def _requests(self) -> dict[int, tuple[str, str]]:
+        self.queries["requests"] += 1
+        text = self._plain.commands.read("squeue", pyslurm_records.REQUESTS)
+        return pyslurm_records.requests(text)
+
+    def _call(self, what: str, request: Callable[[], object]) -> SlurmError | None:
+        def attempt() -> SlurmError | None:
+            try:
+                request()
+            except pyslurm.RPCError as error:
+                return _refused(what, error)
+            except (ValueError, TypeError, OverflowError) as error:
+                return SlurmError(f"{what}: {commands.clean_line(str(error))[:300]}")
+            return None
+
+        return updates.patiently(attempt, time.sleep)
+
+
+def _fits(update: Update) -> bool:
+    return (
+        update.job_id.isdigit()
+        and set(update.fields) <= set(_ATTRIBUTES)
+        and all(update.fields.values())
+    )
+
+
+def _modify(update: Update) -> None:
+    values = {_ATTRIBUTES[key]: _value(key, text) for key, text in update.fields.items()}
+    pyslurm.Job(int(update.job_id)).modify(pyslurm.JobSubmitDescription(**values))
+
+
+def _value(key: str, text: str) -> object:
+    if key == "Partition":
+        return text.split(",")
+    if key == "TimeLimit" and text.isdigit():
+        return int(text)
+    return tres.bare(text) if key == "TresPerNode" else text
+
+
+def _refused(what: str, error: Exception) -> SlurmError:
+    return commands.refusal(what, commands.clean_line(str(error)))

@@ -1,0 +1,77 @@
+"""Host lists such as ``v[1-2],k1``."""
+
+import re
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+from slurm_hadar.domain.errors import SlurmError
+
+MOST_NODES = 100_000
+"""Longest host list that is expanded: the largest clusters have a tenth of it."""
+
+_NOTHING = ("", "(null)", "None", "N/A")
+_SAFE = re.compile(r"[A-Za-z0-9_.,\[\]-]*")
+_RANGE = re.compile(r"(\d+)-(\d+)")
+
+
+def expand(text: str, limit: int = MOST_NODES) -> tuple[str, ...]:
+    """The names of a host list, in its own order of ranges; () for none.
+
+    Raises :class:`SlurmError` on a list that cannot be read or has more than ``limit`` names.
+    """
+    if text.strip() in _NOTHING:
+        return ()
+    if not _SAFE.fullmatch(text):
+        raise _unreadable(text)
+    names: dict[str, None] = {}
+    for part in _pieces(text):
+        _guard(part, limit)
+        try:
+            found = NodeSet(part, resolver=RESOLVER_NOGROUP)
+            names.update(dict.fromkeys(str(name) for name in found))
+        except (NodeSetException, ValueError):
+            raise _unreadable(text) from None
+        if len(names) > limit:
+            raise _too_long(text, limit)
+    return tuple(names)
+
+
+def fold(names: tuple[str, ...]) -> str:
+    """Names as a host list, sorted; the empty string for none."""
+    return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+
+
+def _pieces(text: str) -> list[str]:
+    """Parts between top-level commas, and of a single bracket each range by itself.
+
+    NodeSet sorts, and what Slurm lists per node stands in the order of its host list.
+    """
+    found = []
+    for part in re.split(r",(?![^\[\]]*\])", text):
+        single = re.fullmatch(r"([^\[\]]*)\[([^\[\]]*)\]([^\[\]]*)", part)
+        if single:
+            found += [f"{single[1]}[{span}]{single[3]}" for span in single[2].split(",")]
+        else:
+            found.append(part)
+    return found
+
+
+def _guard(part: str, limit: int) -> None:
+    """Refuse before NodeSet builds the names: a few bytes can stand for millions."""
+    size = 1
+    for bracket in re.findall(r"\[([^\[\]]*)\]", part):
+        width = 0
+        for span in bracket.split(","):
+            match = _RANGE.fullmatch(span)
+            width += abs(int(match[2]) - int(match[1])) + 1 if match else 1
+        size *= width
+        if size > limit:
+            raise _too_long(part, limit)
+
+
+def _unreadable(text: str) -> SlurmError:
+    return SlurmError(f"Slurm shows a host list as {text[:80]!r}, which is not understood")
+
+
+def _too_long(text: str, limit: int) -> SlurmError:
+    return SlurmError(f"the host list {text[:80]!r} has more than {limit} names; that is refused")

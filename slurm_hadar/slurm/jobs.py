@@ -1,0 +1,255 @@
+"""Jobs from ``squeue --json`` of Slurm 22.05 to 26.05.
+
+What differs between releases: numbers are plain in 22.05 and ``{set, infinite, number}`` later;
+the state is a string in 22.05, a list later; ``shared`` likewise; nodes of an allocation stand in
+``job_resources.allocated_nodes`` in 22.05, in ``job_resources.nodes.allocation`` later.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from math import inf, isfinite
+from typing import cast
+
+from slurm_hadar.domain import declaration
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.domain.job import GpuRequest, Job, JobState
+from slurm_hadar.slurm import hosts, states, tres
+
+Record = Mapping[str, object]
+
+
+def parse(
+    text: str, ids: Collection[str] | None, tasks_per_array: int
+) -> tuple[list[Job], list[str]]:
+    """The jobs of ``squeue --json`` and notes on what was cut.
+
+    ``ids`` restricts them (None: all); see :meth:`Cluster.read_jobs` for both parameters. Raises
+    :class:`SlurmError` where the text is not whole or a record cannot be understood.
+    """
+    try:
+        document = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        raise SlurmError("squeue answered with broken JSON", retry=True) from None
+    if not isinstance(document, dict) or not isinstance(document.get("jobs"), list):
+        raise SlurmError("squeue answered with JSON that holds no list of jobs", retry=True)
+    if document.get("errors"):
+        raise SlurmError(f"squeue answered with errors: {str(document['errors'])[:200]}")
+    found: list[Job] = []
+    notes: list[str] = []
+    for record in document["jobs"]:
+        if not isinstance(record, dict):
+            raise SlurmError("squeue answered with a job that is no record", retry=True)
+        try:
+            jobs, note = tasks(
+                one(record), _text(record, "array_task_string"), ids, tasks_per_array
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            shown = str(record.get("job_id", "without id"))[:20]
+            raise SlurmError(
+                f"squeue shows job {shown} in a form that is not understood ({error!r:.80})"
+            ) from None
+        found += jobs
+        notes += note
+    return found, notes
+
+
+def one(record: Record) -> Job:
+    """One record; a waiting array that Slurm has not split stays one Job here."""
+    raw_id = _whole(record, "job_id")
+    array, task = _whole(record, "array_job_id"), _number(record, "array_task_id")
+    het, offset = _whole(record, "het_job_id"), _whole(record, "het_job_offset")
+    job_id = f"{array}_{int(task)}" if array and task is not None else str(raw_id)
+    names = _names(record.get("job_state"))
+    state = states.job_state(names)
+    priority, reason = _whole(record, "priority"), _text(record, "state_reason")
+    nodes = hosts.expand(_text(record, "nodes")) if state is not JobState.PENDING else ()
+    limit = _number(record, "time_limit")
+    comment = _text(record, "comment")
+    declared, wrong = declared_in(comment)
+    return Job(
+        id=f"{het}+{offset}" if het else job_id,
+        raw_id=raw_id,
+        uid=_whole(record, "user_id"),
+        user=_text(record, "user_name"),
+        name=_text(record, "name"),
+        state=state,
+        slurm_state="+".join(names),
+        reason="" if reason == "None" else reason,
+        account=_text(record, "account"),
+        qos=_text(record, "qos"),
+        partitions=_words(record, "partition"),
+        priority=priority,
+        held=states.held(state, priority, reason),
+        submit_s=_seconds(record, "submit_time"),
+        eligible_s=_seconds(record, "eligible_time"),
+        start_s=_seconds(record, "start_time"),
+        end_s=_seconds(record, "end_time"),
+        time_limit_s=inf if limit is None else limit * 60.0,
+        nodes=nodes,
+        gpus=_allocated(record, nodes, state),
+        request=GpuRequest(
+            per_node=tres.parse_gpus(_text(record, "tres_per_node")),
+            per_job=tres.parse_gpus(_text(record, "tres_per_job")),
+            per_task=tres.parse_gpus(_text(record, "tres_per_task")),
+        ),
+        features=_text(record, "features"),
+        required_nodes=hosts.expand(_text(record, "required_nodes")),
+        excluded_nodes=hosts.expand(_text(record, "excluded_nodes")),
+        node_count=max(1, _whole(record, "node_count")),
+        tasks=max(1, _whole(record, "tasks")),
+        cpus=max(1, _whole(record, "cpus")),
+        cpus_per_task=max(1, _whole(record, "cpus_per_task")),
+        mem_per_cpu_mb=_whole(record, "memory_per_cpu"),
+        mem_per_node_mb=_whole(record, "memory_per_node"),
+        batch=bool(record.get("batch_flag")),
+        requeue=bool(record.get("requeue")),
+        exclusive=any(name != "OVERSUBSCRIBE" for name in _names(record.get("shared"))),
+        restarts=_whole(record, "restart_cnt"),
+        het=het > 0,
+        array_job_id=array,
+        reservation=_text(record, "resv_name"),
+        dependency=_text(record, "dependency"),
+        comment=comment,
+        admin_comment=_text(record, "admin_comment"),
+        workdir=_text(record, "current_working_directory"),
+        declaration=declared,
+        declaration_error=wrong,
+    )
+
+
+def declared_in(comment: str) -> tuple[Declaration | None, str]:
+    """The declaration in a Comment, or why it cannot be read."""
+    try:
+        return declaration.decode(comment), ""
+    except UsageError as error:
+        return None, str(error)
+
+
+def tasks(
+    job: Job, task_list: str, ids: Collection[str] | None, most: int
+) -> tuple[list[Job], list[str]]:
+    """The job itself, or one Job per task of a waiting array such as ``0-3,7%2``.
+
+    At most ``most`` tasks, lowest first, and all that ``ids`` names.
+    """
+    if not (task_list and job.array_job_id and "_" not in job.id):
+        return ([job] if _wanted(job, ids) else []), []
+    array = str(job.array_job_id)
+    ranges, cut = task_ranges(task_list)
+    chosen: dict[int, None] = {}
+    notes: list[str] = []
+    if ids is None or array in ids:
+        total = sum(len(span) for span in ranges)
+        chosen.update(dict.fromkeys(_first(ranges, most)))
+        if cut or total > most:
+            more = "more than " if cut else ""
+            notes.append(
+                f"array {array}: {len(chosen)} of {more}{total} waiting tasks are looked at"
+            )
+    for wanted in ids or ():
+        head, _, tail = wanted.partition("_")
+        if head == array and tail and any(int(tail) in span for span in ranges):
+            chosen[int(tail)] = None
+    return [replace(job, id=f"{array}_{task}") for task in sorted(chosen)], notes
+
+
+def task_ranges(text: str) -> tuple[list[range], bool]:
+    """Ranges of a task list such as ``0-3,7,10-20:2%4``, and whether Slurm cut it short."""
+    body = text.partition("%")[0]
+    parts = [part for part in body.split(",") if part]
+    cut = body.endswith("...")
+    if cut:
+        parts.pop()
+    ranges = []
+    for part in parts:
+        match = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10})(?::(\d{1,10}))?)?", part, re.ASCII)
+        if match is None or match[3] == "0":
+            raise SlurmError(f"Slurm shows tasks as {text[:80]!r}, which is not understood")
+        low = int(match[1])
+        ranges.append(range(low, int(match[2] or low) + 1, int(match[3] or 1)))
+    return ranges, cut
+
+
+def _first(ranges: list[range], most: int) -> list[int]:
+    found: list[int] = []
+    for span in ranges:
+        found += span[: max(0, most - len(found))]
+    return found
+
+
+def _wanted(job: Job, ids: Collection[str] | None) -> bool:
+    if ids is None or job.id in ids or str(job.raw_id) in ids:
+        return True
+    array, het = str(job.array_job_id), job.id.partition("+")[0]
+    return (job.array_job_id > 0 and array in ids) or (job.het and het in ids)
+
+
+def _allocated(
+    record: Record, nodes: tuple[str, ...], state: JobState
+) -> dict[str, dict[str, int]]:
+    """GPUs by node. ``gres_detail`` stands in the order of the allocation's nodes."""
+    if state in (JobState.PENDING, JobState.FINISHED):
+        return {}
+    details = [str(text) for text in cast(list[object], record.get("gres_detail") or [])]
+    names = _allocation(record)
+    if len(names) != len(details):
+        names = nodes
+    if details and len(names) != len(details):
+        raise SlurmError(
+            f"job {record.get('job_id')}: GPUs of {len(details)} nodes on {len(names)} nodes",
+            retry=True,
+        )
+    by_node = {
+        name: tres.parse_gpus(text) for name, text in zip(names, details, strict=False) if text
+    }
+    return {name: gpus for name, gpus in by_node.items() if gpus}
+
+
+def _allocation(record: Record) -> tuple[str, ...]:
+    resources = record.get("job_resources")
+    if not isinstance(resources, dict):
+        return ()
+    entries, key = resources.get("allocated_nodes"), "nodename"
+    if entries is None and isinstance(resources.get("nodes"), dict):
+        entries, key = resources["nodes"].get("allocation"), "name"
+    return tuple(str(entry[key]) for entry in entries or ())
+
+
+def _number(record: Record, key: str) -> float | None:
+    """The value, None where it is not set or infinite."""
+    value = record.get(key)
+    if isinstance(value, dict):
+        if value.get("infinite") or not value.get("set"):
+            return None
+        value = value.get("number")
+    if value is None or isinstance(value, bool):
+        return None
+    if not isinstance(value, (int, float)) or not isfinite(value):
+        raise ValueError(f"{key} is not a number")
+    return value
+
+
+def _whole(record: Record, key: str) -> int:
+    return int(_number(record, key) or 0)
+
+
+def _seconds(record: Record, key: str) -> float:
+    return float(_number(record, key) or 0)
+
+
+def _text(record: Record, key: str) -> str:
+    value = record.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _words(record: Record, key: str) -> tuple[str, ...]:
+    return tuple(word for word in _text(record, key).split(",") if word)
+
+
+def _names(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value.upper()] if value else []
+    return [str(name).upper() for name in value] if isinstance(value, list) else []

@@ -1,0 +1,194 @@
+"""PySlurm's jobs and partitions as the domain's; nothing here imports PySlurm.
+
+PySlurm's traps that are covered: the number 0 of an array's task reads as None, ``["ALL"]`` also
+stands for "nobody is denied", times and counts may be None or ``"UNLIMITED"``, dependencies come
+apart into a dict.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import GpuRequest, Job, JobState
+from slurm_hadar.domain.node import Partition
+from slurm_hadar.slurm import hosts, jobs, states, tres
+
+REQUESTS = (
+    "--noheader",
+    "--all",
+    "--states=all",
+    "--Format=JobID:|,tres-per-job:|,tres-per-task:|",
+)
+"""squeue's arguments for the GPU requests that PySlurm does not show."""
+
+_NOTHING = ("", "N/A", "(null)")
+
+
+def job(entry: Any) -> tuple[Job, str]:
+    """A PySlurm job, and the list of tasks where it is a waiting array."""
+    raw_id, array, het = int(entry.id), int(entry.array_id or 0), int(entry.heterogeneous_id or 0)
+    task_list = entry.array_tasks_waiting or ""
+    name = str(raw_id)
+    if het:
+        name = f"{het}+{int(entry.heterogeneous_offset or 0)}"
+    elif array and not task_list:
+        name = f"{array}_{int(entry.array_task_id or 0)}"
+    shown = str(entry.state or "").upper()
+    state = states.job_state([shown])
+    priority, reason = int(entry.priority or 0), entry.state_reason or ""
+    nodes = hosts.expand(entry.allocated_nodes or "") if state is not JobState.PENDING else ()
+    comment = entry.comment or ""
+    declared, wrong = jobs.declared_in(comment)
+    per_node = tres.parse_gpus(
+        ",".join(f"{name}:{count}" for name, count in (entry.gres_per_node or {}).items())
+    )
+    return Job(
+        id=name,
+        raw_id=raw_id,
+        uid=int(entry.user_id or 0),
+        user=entry.user_name or "",
+        name=entry.name or "",
+        state=state,
+        slurm_state=shown,
+        reason="" if reason == "None" else reason,
+        account=entry.account or "",
+        qos=entry.qos or "",
+        partitions=tuple(part for part in (entry.partition or "").split(",") if part),
+        priority=priority,
+        held=states.held(state, priority, reason),
+        submit_s=_seconds(entry.submit_time),
+        eligible_s=_seconds(entry.eligible_time),
+        start_s=_seconds(entry.start_time),
+        end_s=_seconds(entry.end_time),
+        time_limit_s=_minutes(entry.time_limit, inf),
+        nodes=nodes,
+        gpus=_allocated(entry, state),
+        request=GpuRequest(per_node=per_node),
+        features=",".join(entry.constraints or []),
+        required_nodes=hosts.expand(entry.required_nodes or ""),
+        excluded_nodes=hosts.expand(entry.excluded_nodes or ""),
+        node_count=max(1, int(entry.num_nodes or 1)),
+        tasks=max(1, int(entry.ntasks or 1)),
+        cpus=max(1, int(entry.cpus or 1)),
+        cpus_per_task=max(1, int(entry.cpus_per_task or 1)),
+        mem_per_cpu_mb=int(entry.memory_per_cpu or 0),
+        mem_per_node_mb=int(entry.memory_per_node or 0),
+        batch=bool(entry.is_batch_job),
+        requeue=bool(entry.is_requeueable),
+        exclusive=(entry.resource_sharing or "OK") not in ("OK", "YES"),
+        restarts=int(entry.requeue_count or 0),
+        het=het > 0,
+        array_job_id=array,
+        reservation=entry.reservation or "",
+        dependency=_dependency(entry.dependencies),
+        comment=comment,
+        admin_comment=entry.admin_comment or "",
+        workdir=entry.working_directory or "",
+        declaration=declared,
+        declaration_error=wrong,
+    ), task_list
+
+
+def incomplete(one: Job) -> bool:
+    """Whether the job may ask for GPUs in a way that PySlurm does not show."""
+    return one.state is not JobState.FINISHED and not one.request.per_node
+
+
+def requests(text: str) -> dict[int, tuple[str, str]]:
+    """GPU requests per job and per task by Slurm's own number, from :data:`REQUESTS`."""
+    found = {}
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) < 3 or not fields[0].isdigit():
+            raise SlurmError(f"squeue answered with a line that is not understood: {line[:80]!r}")
+        found[int(fields[0])] = (fields[1], fields[2])
+    return found
+
+
+def complete(one: Job, known: Mapping[int, tuple[str, str]]) -> Job:
+    """The job with its requests per job and per task filled in."""
+    per_job, per_task = known.get(one.raw_id, ("", ""))
+    if per_job in _NOTHING and per_task in _NOTHING:
+        return one
+    return replace(
+        one,
+        request=GpuRequest(
+            per_node=one.request.per_node,
+            per_job=tres.parse_gpus(per_job),
+            per_task=tres.parse_gpus(per_task),
+        ),
+    )
+
+
+def partition(entry: Any) -> Partition:
+    """A PySlurm partition."""
+    most = _minutes(entry.max_time, inf)
+    return Partition(
+        name=entry.name,
+        nodes=hosts.expand(entry.nodes or ""),
+        up=entry.state == "UP",
+        default=bool(entry.is_default),
+        max_time_s=most,
+        default_time_s=_minutes(entry.default_time, most),
+        min_nodes=int(entry.min_nodes or 0),
+        max_nodes=_limit(entry.max_nodes),
+        max_cpus_per_node=_limit(entry.max_cpus_per_node),
+        priority_tier=int(entry.priority_tier or 0),
+        preempt_mode=entry.preempt_mode or "",
+        grace_s=float(entry.preemption_grace_time or 0),
+        allow_groups=_who(entry.allowed_groups),
+        allow_accounts=_who(entry.allowed_accounts),
+        deny_accounts=_who(entry.denied_accounts),
+        allow_qos=_who(entry.allowed_qos),
+        deny_qos=_who(entry.denied_qos),
+        root_only=bool(entry.is_root_only),
+        reservation_required=bool(entry.requires_reservation),
+        exclusive=entry.oversubscribe == "EXCLUSIVE",
+    )
+
+
+def _allocated(entry: Any, state: JobState) -> dict[str, dict[str, int]]:
+    if state in (JobState.PENDING, JobState.FINISHED):
+        return {}
+    found = {}
+    for node, layout in entry.get_resource_layout_per_node().items():
+        text = ",".join(
+            f"{name}:{gres['count'] if isinstance(gres, dict) else gres}"
+            for name, gres in (layout["gres"] or {}).items()
+        )
+        gpus = tres.parse_gpus(text)
+        if gpus:
+            found[node] = gpus
+    return found
+
+
+def _dependency(conditions: Any) -> str:
+    if not conditions:
+        return ""
+    if isinstance(conditions, str):
+        return conditions
+    joint = "?" if conditions.get("satisfy") == "any" else ","
+    parts = [
+        f"{kind}:{one}" for kind, ids in conditions.items() if isinstance(ids, list) for one in ids
+    ]
+    return joint.join(parts + (["singleton"] if conditions.get("singleton") else []))
+
+
+def _seconds(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _minutes(value: Any, otherwise: float) -> float:
+    if value is None:
+        return otherwise
+    return value * 60.0 if isinstance(value, (int, float)) else inf
+
+
+def _limit(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else inf
+
+
+def _who(names: Any) -> tuple[str, ...]:
+    return () if not names or list(names) == ["ALL"] else tuple(names)

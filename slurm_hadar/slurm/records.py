@@ -1,0 +1,135 @@
+"""Nodes, partitions, reservations and the configuration as ``scontrol show`` prints them.
+
+One record a line (``scontrol -o``). Values may contain blanks (OS, Reason, Comment), and some of
+them are free text: the first ``Key=`` of a name counts, since free text stands at the end.
+"""
+
+import re
+from math import inf
+
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.node import Node, Partition, Reservation
+from slurm_hadar.slurm import hosts, states, times, tres
+
+_KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/_]*)=")
+_NOTHING = ("", "(null)", "N/A", "NONE")
+
+
+def nodes(text: str) -> list[Node]:
+    """From ``scontrol -a -o -d show node``."""
+    return [_node(record) for record in _records(text, "NodeName")]
+
+
+def partitions(text: str) -> list[Partition]:
+    """From ``scontrol -a -o show partition``."""
+    return [_partition(record) for record in _records(text, "PartitionName")]
+
+
+def reservations(text: str) -> list[Reservation]:
+    """From ``scontrol -a -o show reservation``."""
+    return [
+        Reservation(
+            name=record["ReservationName"],
+            nodes=hosts.expand(record.get("Nodes", "")),
+            start_s=times.parse_date(record.get("StartTime", "")),
+            end_s=times.parse_date(record.get("EndTime", "")),
+        )
+        for record in _records(text, "ReservationName")
+    ]
+
+
+def settings(text: str) -> dict[str, str]:
+    """From ``scontrol show config``: key -> value, ``(null)`` as the empty string."""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"([A-Za-z][A-Za-z0-9_/:]*)\s*= ?(.*)$", line)
+        if match:
+            value = match[2].strip()
+            found[match[1]] = "" if value == "(null)" else value
+    if "ClusterName" not in found:
+        raise SlurmError("scontrol show config: the answer is not a configuration", retry=True)
+    return found
+
+
+def _records(text: str, first: str) -> list[dict[str, str]]:
+    found = []
+    for line in text.splitlines():
+        if not line.startswith(f"{first}="):
+            if line.strip() and not re.match(r"No .* in the system", line):
+                raise SlurmError(
+                    f"scontrol: a line that is no record of {first}: {line[:80]!r}", retry=True
+                )
+            continue
+        keys = list(_KEY.finditer(line))
+        record: dict[str, str] = {}
+        for match, following in zip(keys, [*keys[1:], None], strict=True):
+            end = following.start() if following else len(line)
+            record.setdefault(match[1], line[match.end() : end].strip())
+        found.append(record)
+    return found
+
+
+def _node(record: dict[str, str]) -> Node:
+    state = record.get("State", "")
+    return Node(
+        name=record["NodeName"],
+        gpus=tres.parse_gpus(record.get("Gres", "")),
+        gpus_used=tres.parse_gpus(record.get("GresUsed", "")),
+        features=_words(record.get("ActiveFeatures", "")),
+        partitions=_words(record.get("Partitions", "")),
+        cpus=_whole(record, "CPUEfctv") or _whole(record, "CPUTot"),
+        cpus_used=_whole(record, "CPUAlloc"),
+        memory_mb=max(0, _whole(record, "RealMemory") - _whole(record, "MemSpecLimit")),
+        memory_used_mb=_whole(record, "AllocMem"),
+        state=state,
+        usable=states.node_usable(state),
+    )
+
+
+def _partition(record: dict[str, str]) -> Partition:
+    most = times.parse_duration(record.get("MaxTime", "")) or inf
+    usual = times.parse_duration(record.get("DefaultTime", ""))
+    return Partition(
+        name=record["PartitionName"],
+        nodes=hosts.expand(record.get("Nodes", "")),
+        up=record.get("State", "UP") == "UP",
+        default=record.get("Default") == "YES",
+        max_time_s=most,
+        default_time_s=most if usual is None else usual,
+        min_nodes=_whole(record, "MinNodes"),
+        max_nodes=_limit(record, "MaxNodes"),
+        max_cpus_per_node=_limit(record, "MaxCPUsPerNode"),
+        priority_tier=_whole(record, "PriorityTier"),
+        preempt_mode=record.get("PreemptMode", ""),
+        grace_s=float(_whole(record, "GraceTime")),
+        allow_groups=_who(record, "AllowGroups"),
+        allow_accounts=_who(record, "AllowAccounts"),
+        deny_accounts=_who(record, "DenyAccounts"),
+        allow_qos=_who(record, "AllowQos"),
+        deny_qos=_who(record, "DenyQos"),
+        root_only=record.get("RootOnly") == "YES",
+        reservation_required=record.get("ReqResv") == "YES",
+        exclusive=record.get("OverSubscribe") == "EXCLUSIVE",
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return () if text in _NOTHING else tuple(word for word in text.split(",") if word)
+
+
+def _who(record: dict[str, str], key: str) -> tuple[str, ...]:
+    text = record.get(key, "")
+    return () if text == "ALL" else _words(text)
+
+
+def _whole(record: dict[str, str], key: str) -> int:
+    text = record.get(key, "")
+    if text in _NOTHING or not text.strip():
+        return 0
+    if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        raise SlurmError(f"scontrol: {key}={text[:40]!r} is not a whole number")
+    return int(text)
+
+
+def _limit(record: dict[str, str], key: str) -> float:
+    return inf if record.get(key, "UNLIMITED") == "UNLIMITED" else float(_whole(record, key))

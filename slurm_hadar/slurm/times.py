@@ -1,0 +1,53 @@
+"""Slurm's durations and dates."""
+
+import re
+from datetime import datetime
+from math import inf
+
+from slurm_hadar.domain.errors import SlurmError
+
+_NO_VALUE = ("", "none", "n/a", "(null)", "invalid", "not_set", "partition_limit", "unknown")
+_NO_LIMIT = ("unlimited", "infinite")
+_DURATION = re.compile(r"(?:(\d{1,7})-)?(\d{1,9})(?::(\d{1,4}))?(?::(\d{1,4}))?(?:\.\d+)?")
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds; inf for UNLIMITED and INFINITE; None where Slurm names none.
+
+    Forms: ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M``, ``D-H:M:S``. None for NONE, N/A,
+    INVALID, Partition_Limit, NOT_SET, Unknown. Raises :class:`SlurmError` on anything else.
+    """
+    word = text.strip().lower()
+    if word in _NO_VALUE:
+        return None
+    if word in _NO_LIMIT:
+        return inf
+    match = _DURATION.fullmatch(word)
+    if match is None:
+        raise SlurmError(f"Slurm shows a duration as {text[:80]!r}, which is not understood")
+    days, first, second, third = (int(part) if part else None for part in match.groups())
+    assert first is not None
+    if days is not None:
+        return days * 86400.0 + first * 3600 + (second or 0) * 60 + (third or 0)
+    if third is not None:
+        return first * 3600.0 + (second or 0) * 60 + third
+    return first * 60.0 + (second or 0)
+
+
+def parse_date(text: str) -> float:
+    """Seconds since the epoch of an ISO time in local time; 0 for Unknown, None, N/A.
+
+    Raises :class:`SlurmError` on anything else.
+    """
+    word = text.strip()
+    if word.lower() in _NO_VALUE:
+        return 0.0
+    try:
+        return datetime.fromisoformat(word).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise SlurmError(f"Slurm shows a time as {text[:80]!r}, which is not understood") from None
+
+
+def format_minutes(seconds: float) -> str:
+    """A time limit as scontrol takes it: whole minutes, rounded up; ``UNLIMITED`` for inf."""
+    return "UNLIMITED" if seconds == inf else str(max(1, -int(-seconds // 60)))

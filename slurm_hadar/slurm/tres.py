@@ -1,0 +1,84 @@
+"""GPUs in Slurm's GRES and TRES strings: the only place that reads or writes them.
+
+Seen forms: ``gpu:2``, ``gpu:v100``, ``gpu:v100:2(S:0-1)``, ``gpu:v100:2(IDX:0-1)``,
+``gres:gpu:v100:2`` (22.05), ``gres/gpu:v100:2`` (24.11), ``gres/gpu=2,gres/gpu:v100=2`` (TRES).
+"""
+
+import re
+
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import UNTYPED
+
+_SUFFIX = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+_COUNT = re.compile(r"(\d{1,12})([KMG]?)", re.IGNORECASE)
+_GPU = re.compile(r"(?:gres[:/])?gpu(?=[:=]|$)")
+_NOTHING = ("", "(null)", "N/A", "none")
+_FIRST_SLASH = (23, 11)
+
+
+def parse_gpus(text: str) -> dict[str, int]:
+    """GPUs by type (:data:`~slurm_hadar.domain.job.UNTYPED` where none is named); zeros left out.
+
+    Other resources in the string are skipped. Where an untyped count stands beside typed ones it
+    is their total, as Slurm's accounting writes it: only what exceeds their sum is kept as
+    untyped. Raises :class:`SlurmError` on a GPU entry that cannot be read.
+    """
+    counts: dict[str, int] = {}
+    for entry in _entries(text):
+        if entry in _NOTHING:
+            continue
+        bare = re.sub(r"\(.*\)$", "", entry)
+        match = _GPU.match(bare)
+        if match is None:
+            continue
+        gpu_type, count = _type_and_count(bare[match.end() :], entry)
+        counts[gpu_type] = counts.get(gpu_type, 0) + count
+    typed = sum(count for gpu_type, count in counts.items() if gpu_type != UNTYPED)
+    if typed and UNTYPED in counts:
+        counts[UNTYPED] = max(0, counts[UNTYPED] - typed)
+    return {gpu_type: count for gpu_type, count in counts.items() if count}
+
+
+def bare(text: str) -> str:
+    """A request without ``gres:`` or ``gres/`` before its entries: ``gpu:v100:2``."""
+    return ",".join(re.sub(r"^gres[:/]", "", entry) for entry in _entries(text))
+
+
+def prefixed(text: str, version: tuple[int, int, int]) -> str:
+    """A request as ``TresPerJob`` takes it: ``gres:gpu:2`` on 22.05, ``gres/gpu:2`` on 24.11.
+
+    Seen on these two; the change is taken to be 23.11's (recalled).
+    """
+    prefix = "gres/" if version[:2] >= _FIRST_SLASH else "gres:"
+    return ",".join(prefix + entry for entry in _entries(bare(text)))
+
+
+def _entries(text: str) -> list[str]:
+    """Split at the commas outside parentheses."""
+    if not text:
+        return []
+    return [part.strip() for part in re.split(r",(?![^()]*\))", text)]
+
+
+def _type_and_count(rest: str, entry: str) -> tuple[str, int]:
+    head, equals, tail = rest.removeprefix(":").partition("=") if rest else ("", "", "")
+    words = [word for word in head.split(":") if word and word != "no_consume"]
+    if equals:
+        words.append(tail)
+    if not words:
+        return UNTYPED, 1
+    if len(words) == 1:
+        match = _COUNT.fullmatch(words[0])
+        if match:
+            return UNTYPED, _number(match)
+        if not equals:
+            return words[0], 1
+    elif len(words) == 2:
+        match = _COUNT.fullmatch(words[1])
+        if match:
+            return words[0], _number(match)
+    raise SlurmError(f"Slurm shows GPUs as {entry[:80]!r}, which is not understood")
+
+
+def _number(match: re.Match[str]) -> int:
+    return int(match[1]) * _SUFFIX[match[2].upper()]

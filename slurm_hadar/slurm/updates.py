@@ -1,0 +1,127 @@
+"""Job updates as scontrol's words, and which of them may go through its standard input.
+
+What scontrol was seen to do (22.05.8 and 24.11.5):
+
+- On standard input it splits at blanks and keeps quotes as part of the value: no way was found to
+  pass a value with a blank there. As an argument of its own any text comes through unchanged.
+- A line longer than 4 KiB is cut in two on 24.11.
+- It names the job of most errors but not of all, and its exit status is that of the whole run.
+  After an unknown word it prints ``invalid keyword: word`` on the same stream: such a word after
+  every line tells which line an error belongs to.
+- GPUs per node: ``Gres=gpu:2`` works on both. ``TresPerNode=gpu:2`` is refused on 24.11; on 22.05
+  it is accepted but only ``TresPerNode=gres:gpu:2`` is checked. On 22.05 the GPU type cannot be
+  changed and a typed request cannot become untyped.
+- GPUs per job: ``TresPerJob=gres:gpu:2`` on 22.05, ``TresPerJob=gres/gpu:2`` on 24.11.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.slurm import commands, tres
+from slurm_hadar.slurm.cluster import Update
+
+FIELDS = frozenset(
+    {
+        "AdminComment",
+        "Comment",
+        "CPUsPerTask",
+        "ExcNodeList",
+        "Features",
+        "MinCPUsNode",
+        "MinMemoryCPU",
+        "MinMemoryNode",
+        "NumCPUs",
+        "NumNodes",
+        "NumTasks",
+        "Partition",
+        "ReqNodeList",
+        "Requeue",
+        "StartTime",
+        "TimeLimit",
+        "TresPerJob",
+        "TresPerNode",
+    }
+)
+"""Fields that may be changed; anything else is refused before Slurm sees it."""
+
+LINE_BYTES = 3500
+"""Longest line for scontrol's standard input; 24.11 cuts at 4 KiB."""
+
+_PLAIN = re.compile(r"[!-~]+")
+_MARK = "hadar-mark-"
+_COUNT = {"NumNodes": r"\d{1,9}(-\d{1,9})?", "NumCPUs": r"\d{1,9}(-\d{1,9})?"}
+
+
+def words(update: Update, version: tuple[int, int, int]) -> list[str]:
+    """The update as arguments of ``scontrol update``.
+
+    Raises :class:`SlurmError` where a field is unknown or a value holds control characters.
+    """
+    try:
+        found = [f"JobId={commands.checked_id(update.job_id)}"]
+    except UsageError as error:
+        raise SlurmError(str(error)) from None
+    if not update.fields:
+        raise SlurmError(f"job {update.job_id}: an update without fields")
+    for key, value in update.fields.items():
+        if key not in FIELDS:
+            raise SlurmError(f"job {update.job_id}: {key!r} is no field that is changed here")
+        if not value.isprintable():
+            raise SlurmError(
+                f"job {update.job_id}: {key} holds line breaks or control characters; "
+                "Slurm is not given these"
+            )
+        if key in _COUNT and not re.fullmatch(_COUNT[key], value, re.ASCII):
+            raise SlurmError(f"job {update.job_id}: {key}={value[:40]!r} is no number or range")
+        found.append(_word(key, value, version))
+    return found
+
+
+def _word(key: str, value: str, version: tuple[int, int, int]) -> str:
+    if key == "TresPerNode":
+        return f"Gres={tres.bare(value)}"
+    if key == "TresPerJob":
+        return f"TresPerJob={tres.prefixed(value, version)}"
+    return f"{key}={value}"
+
+
+def plain(arguments: Sequence[str]) -> bool:
+    """Whether these words come through scontrol's standard input unchanged."""
+    safe = all(_PLAIN.fullmatch(word) and not set(word) & set("'\"\\") for word in arguments)
+    return safe and sum(len(word) + 1 for word in arguments) < LINE_BYTES
+
+
+def feed(lines: Sequence[str]) -> str:
+    """Lines for scontrol's standard input, each with a mark behind it."""
+    return "".join(f"{line}\n{_MARK}{index}\n" for index, line in enumerate(lines))
+
+
+def silent(stderr: str, count: int) -> list[bool]:
+    """For each of ``count`` lines: whether scontrol went past it without a word.
+
+    A line whose mark is missing was not reached, or what it said cannot be told apart.
+    """
+    answers = [False] * count
+    position = 0
+    for index in range(count):
+        mark = re.compile(rf"^invalid keyword: {_MARK}{index}$", re.MULTILINE)
+        match = mark.search(stderr, position)
+        if match is None:
+            break
+        answers[index] = not stderr[position : match.start()].strip()
+        position = match.end()
+    return answers
+
+
+def patiently(
+    attempt: Callable[[], SlurmError | None], sleep: Callable[[float], None]
+) -> SlurmError | None:
+    """Try again a few times, within about 3 s, while Slurm says that it is busy."""
+    answer = attempt()
+    for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.5):
+        if answer is None or not answer.retry:
+            break
+        sleep(pause)
+        answer = attempt()
+    return answer

@@ -1,0 +1,107 @@
+import string
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.domain import declaration
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import UsageError
+
+words = st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=20)
+ranges = st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)).map(lambda r: (min(r), max(r)))
+declarations = st.builds(
+    Declaration,
+    model=st.one_of(st.just(""), words),
+    types=st.one_of(st.just(("any",)), st.lists(words, max_size=4).map(tuple)),
+    gpus=st.none() | ranges,
+    gpu_mem=st.integers(0, 10**6),
+    batch=st.none() | ranges,
+    samples=st.integers(0, 10**12),
+    checkpoint=st.booleans(),
+    signal=st.sampled_from(["USR1", "USR2", "TERM"]),
+    restart_cost=st.integers(0, 1000).map(float),
+    pin=st.booleans(),
+    constraint=st.text(max_size=40),
+    partitions=st.lists(words, max_size=3).map(tuple),
+    lease=st.booleans(),
+)
+
+
+@given(declarations, st.text(st.characters(exclude_characters="[]"), max_size=60))
+def test_a_declaration_comes_back_from_a_comment(declared, text):
+    comment = declaration.merge(text, declared)
+    assert declaration.decode(comment) == declared
+    assert comment.startswith(text)
+
+
+@given(declarations, declarations)
+def test_merging_again_replaces_the_declaration_and_keeps_the_rest(first, second):
+    comment = declaration.merge("note to self", first) + " other=tool"
+    again = declaration.merge(comment, second)
+    assert declaration.decode(again) == second
+    assert again.startswith("note to self") and again.endswith(" other=tool")
+
+
+@given(st.text(max_size=200))
+def test_any_comment_is_read_or_refused_in_one_sentence(text):
+    for comment in (text, f"[hadar1 {text}]"):
+        try:
+            declaration.decode(comment)
+        except UsageError as error:
+            assert "\n" not in str(error)
+
+
+@given(st.lists(st.text(max_size=30), max_size=5))
+def test_any_words_are_read_or_refused_in_one_sentence(typed):
+    try:
+        declaration.parse(typed, "line 3 of train.sh")
+    except UsageError as error:
+        assert str(error).startswith("line 3 of train.sh: ") and "\n" not in str(error)
+
+
+def test_the_example_of_the_documentation():
+    line = "model=resnet18 types=any gpus=1-4 batch=64:512 samples=5e6 checkpoint=yes"
+    declared = declaration.parse(line.split(), "here")
+    assert declared == Declaration(
+        model="resnet18",
+        types=("any",),
+        gpus=(1, 4),
+        batch=(64, 512),
+        samples=5_000_000,
+        checkpoint=True,
+    )
+    assert declared.total_samples == 5_000_000
+    assert replace(declared, samples=0, epochs=3, dataset_size=100).total_samples == 300
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("gpu=3", "did you mean gpus?"),
+        ("colour=red", "known keys: model"),
+        ("gpus=4-1", "smaller number first"),
+        ("gpus=0", "range such as 1-4"),
+        ("samples=many", "such as 50000 or 5e6"),
+        ("checkpoint=maybe", "yes or no"),
+        ("signal=KILL", "one of USR1"),
+        ("gpu_mem=24X", "such as 24G"),
+        ("types=any,v100", "not both"),
+        ("model=", "no value"),
+        ("model", "no value"),
+    ],
+)
+def test_nonsense_is_one_sentence_with_the_cure(word, says):
+    with pytest.raises(UsageError, match="here: ") as caught:
+        declaration.parse([word], "here")
+    assert says in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_script_lines_end_where_the_script_begins():
+    script = "#!/bin/bash\n#SBATCH -n1\n#HADAR model=lm types=any # mine\n\necho\n#HADAR gpus=4\n"
+    assert declaration.script_words(script, "t.sh") == [
+        ("model=lm", "line 3 of t.sh"),
+        ("types=any", "line 3 of t.sh"),
+    ]

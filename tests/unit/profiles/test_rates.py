@@ -1,0 +1,247 @@
+import sqlite3
+import time
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar import config
+from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER, MeasuredStore
+from slurm_hadar.profiles.rates import OTHERS_MOST, Rates, open_rates
+
+TYPES = ("v100", "p100", "k80", "a100")
+COUNTS = (1, 2, 3, 4, 8)
+
+
+def test_shapes_and_marks() -> None:
+    rate, known = Rates().rates("resnet18", 64, TYPES, COUNTS)
+    assert rate.shape == known.shape == (4, 5)
+    assert rate.dtype == np.float64 and known.dtype == np.bool_
+    assert (rate > 0).all()
+    assert known[:3, 0].all() and not known[3].any()
+
+
+def test_a_measured_pair_is_what_was_measured() -> None:
+    rates = Rates()
+    assert rates.record("ResNet-18", "p100", 2, 64, 1234.0, 60)
+    rate, known = rates.rates("resnet18", 64, TYPES, COUNTS)
+    assert rate[1, 1] == pytest.approx(1234) and known[1, 1]
+    assert rates.source("resnet18", "p100", 2, 64) == "measured (1 run, 60 s)"
+
+
+@settings(deadline=None)
+@given(factor=st.floats(0.01, 100), kind=st.sampled_from(TYPES[:3]), gpus=st.sampled_from(COUNTS))
+def test_one_measurement_scales_all_pairs_of_the_model(factor: float, kind: str, gpus: int) -> None:
+    rates = Rates()
+    before, _ = rates.rates("lm", 40, TYPES, COUNTS)
+    other, _ = rates.rates("resnet50", 64, TYPES, COUNTS)
+    place = TYPES.index(kind), COUNTS.index(gpus)
+    assert rates.record("lm", kind, gpus, 40, before[place] * factor, 100)
+    after, _ = rates.rates("lm", 40, TYPES, COUNTS)
+    np.testing.assert_allclose(after, before * factor)
+    np.testing.assert_array_equal(rates.rates("resnet50", 64, TYPES, COUNTS)[0], other)
+
+
+def test_the_factor_of_other_types_is_the_geometric_mean() -> None:
+    rates = Rates()
+    before, _ = rates.rates("lm", 40, TYPES, COUNTS)
+    rates.record("lm", "v100", 1, 40, before[0, 0] * 2, 100)
+    rates.record("lm", "k80", 1, 40, before[2, 0] * 0.5, 100)
+    after, _ = rates.rates("lm", 40, TYPES, COUNTS)
+    np.testing.assert_allclose(after, before * np.array([[2], [1], [0.5], [1]]))
+
+
+def test_between_measured_counts_the_ratio_is_interpolated() -> None:
+    rates = Rates()
+    before, _ = rates.rates("lm", 40, TYPES, (1, 2, 4, 8))
+    rates.record("lm", "v100", 1, 40, before[0, 0], 100)
+    rates.record("lm", "v100", 4, 40, before[0, 2] * 4, 100)
+    after, _ = rates.rates("lm", 40, TYPES, (1, 2, 4, 8))
+    np.testing.assert_allclose(after[0] / before[0], [1, 2, 4, 4])
+
+
+def test_other_batches_are_corrected_too() -> None:
+    rates = Rates()
+    before, _ = rates.rates("lm", 80, TYPES, (1,))
+    at_40, _ = rates.rates("lm", 40, TYPES, (1,))
+    rates.record("lm", "v100", 1, 40, at_40[0, 0] * 1.2, 100)
+    np.testing.assert_allclose(rates.rates("lm", 80, TYPES, (1,))[0], before * 1.2)
+
+
+def test_without_a_batch_any_measured_batch_serves() -> None:
+    rates = Rates()
+    rates.record("own", "v100", 1, 64, 100.0, 30)
+    rates.record("own", "v100", 1, 128, 200.0, 90)
+    rate, known = rates.rates("own", None, ("v100",), (1,))
+    assert rate[0, 0] == pytest.approx(175) and known[0, 0]
+    assert rates.source("own", "v100", 1, None) == "measured (2 runs, 120 s)"
+
+
+def test_an_unknown_model_becomes_real_by_one_measurement() -> None:
+    rates = Rates()
+    assert not rates.anchored("own")
+    rate, known = rates.rates("own", 64, TYPES, COUNTS)
+    assert (rate > 0).all() and not known.any()
+    rates.record("own", "v100", 1, 64, rate[0, 0] * 7, 100)
+    after, known = rates.rates("own", 64, TYPES, COUNTS)
+    np.testing.assert_allclose(after, rate * 7)
+    assert known.sum() == 1 and known[0, 0]
+    assert rates.anchored("own") and rates.anchored("resnet18")
+
+
+def test_a_users_own_measurement_comes_before_that_of_others() -> None:
+    rates = Rates()
+    before, _ = rates.rates("resnet18", 64, ("v100",), (1,))
+    rates.record("resnet18", "v100", 1, 64, before[0, 0] * 1e-3, 100, uid=1001)
+    mine, _ = rates.rates("resnet18", 64, ("v100",), (1,), uid=1001)
+    theirs, _ = rates.rates("resnet18", 64, ("v100",), (1,), uid=1002)
+    assert mine[0, 0] == pytest.approx(before[0, 0] * 1e-3)
+    assert theirs[0, 0] == pytest.approx(before[0, 0] / OTHERS_MOST)
+    rates.record("resnet18", "v100", 1, 64, before[0, 0] * 1.1, 100, uid=1002)
+    theirs, _ = rates.rates("resnet18", 64, ("v100",), (1,), uid=1002)
+    assert theirs[0, 0] == pytest.approx(before[0, 0] * 1.1)
+    assert rates.source("resnet18", "v100", 1, 64, uid=1002) == "measured (1 run, 100 s)"
+    assert "by other users (2 runs, 200 s)" in rates.source("resnet18", "v100", 1, 64, uid=7)
+
+
+def test_several_users_are_one_vote_each() -> None:
+    rates = Rates()
+    before, _ = rates.rates("lm", 40, ("v100",), (1,))
+    for uid, factor, seconds in ((1, 1.1, 1.0), (2, 1.2, 1.0), (3, 4.9, 1e6)):
+        rates.record("lm", "v100", 1, 40, before[0, 0] * factor, seconds, uid=uid)
+    seen, _ = rates.rates("lm", 40, ("v100",), (1,), uid=4)
+    assert seen[0, 0] == pytest.approx(before[0, 0] * 1.2)
+
+
+def test_a_pair_that_cannot_run_stays_0_until_it_ran() -> None:
+    rates = Rates()
+    rates.record("resnet50", "v100", 1, 128, 400.0, 60)
+    assert rates.rates("resnet50", 256, ("k80",), (2,))[0][0, 0] == 0
+    rates.record("resnet50", "k80", 2, 256, 50.0, 60)
+    assert rates.rates("resnet50", 256, ("k80",), (2,))[0][0, 0] == 50
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(1, 1e5), st.floats(0.1, 1e5)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_the_mean_lies_among_the_measurements(windows: list[tuple[float, float]]) -> None:
+    store = MeasuredStore()
+    for rate, seconds in windows:
+        assert store.record("m", "v100", 1, 64, rate, seconds)
+    (found,) = store.of("m")
+    seen = [rate for rate, _ in windows]
+    assert min(seen) * (1 - 1e-9) <= found.samples_per_s <= max(seen) * (1 + 1e-9)
+    assert found.seconds == pytest.approx(sum(seconds for _, seconds in windows))
+
+
+def test_newer_seconds_count_more_and_windows_of_one_attempt_are_one_run() -> None:
+    store = MeasuredStore()
+    for _ in range(100):
+        store.record("m", "v100", 1, 64, 100.0, 60, run="12/0")
+    for _ in range(100):
+        store.record("m", "v100", 1, 64, 200.0, 60, run="12/1")
+    (found,) = store.of("m")
+    assert found.samples_per_s > 185
+    assert found.runs == 2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "rate", "seconds"),
+    [
+        (0, 1, 1.0, 1.0),
+        (1, -1, 1.0, 1.0),
+        (1, 10**20, 1.0, 1.0),
+        (1, 1, 0.0, 1.0),
+        (1, 1, -5.0, 1.0),
+        (1, 1, float("nan"), 1.0),
+        (1, 1, float("inf"), 1.0),
+        (1, 1, 1.0, 0.0),
+        (1, 1, 1.0, float("nan")),
+    ],
+)
+def test_figures_that_cannot_be_are_left_out(
+    gpus: int, batch: int, rate: float, seconds: float
+) -> None:
+    store = MeasuredStore()
+    assert not store.record("m", "v100", gpus, batch, rate, seconds)
+    assert not list(store.of("m"))
+
+
+def test_one_user_cannot_fill_the_file() -> None:
+    store = MeasuredStore()
+    taken = [store.record(f"m{i}", "v100", 1, 1, 1.0, 1.0, uid=5) for i in range(2100)]
+    assert sum(taken) == MOST_ROWS_PER_USER
+    assert store.record("m0", "v100", 1, 1, 1.0, 1.0, uid=5)
+    assert store.record("m2050", "v100", 1, 1, 1.0, 1.0, uid=6)
+
+
+@pytest.mark.parametrize("isolation", [None, "DEFERRED"])
+def test_measurements_outlive_the_process(
+    tmp_path: Path, isolation: Literal["DEFERRED"] | None
+) -> None:
+    path = tmp_path / "hadar.sqlite"
+    for second in (False, True):
+        connection = sqlite3.connect(path, isolation_level=isolation)
+        rates = open_rates(config.parse("", "t"), connection)
+        if second:
+            assert rates.rates("lm", 40, ("v100",), (1,), uid=9)[0][0, 0] == pytest.approx(777)
+            rates.store.forget(time.time() + 10)
+            assert not list(rates.store.of("lm"))
+        else:
+            rates.record("lm", "v100", 1, 40, 777.0, 30, uid=9)
+        connection.close()
+
+
+def test_a_callers_transaction_stays_the_callers(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "hadar.sqlite", isolation_level=None)
+    store = MeasuredStore(connection)
+    connection.execute("BEGIN IMMEDIATE")
+    store.record("m", "v100", 1, 1, 1.0, 1.0)
+    connection.execute("ROLLBACK")
+    assert connection.execute("SELECT COUNT(*) FROM throughput").fetchone()[0] == 0
+    connection.close()
+
+
+def test_a_sites_types_and_tables(tmp_path: Path) -> None:
+    own = tmp_path / "own.json"
+    own.write_text('{"version":1,"source":"ours","rows":[["bert","big",1,8,140.0,null]]}')
+    text = f'[profiles]\ntables=["{own}"]\n[gpu_types.big]\ntflops=300\n[gpu_types.volta]\n'
+    rates = open_rates(config.parse(text + 'profile="v100"\n', "t"))
+    assert rates.source("bert", "big", 1, 8) == "table (ours)"
+    assert rates.source("lm", "volta", 1, 20) == "table (Gavel)"
+    assert rates.source("lm", "big", 1, 20).startswith("estimated from v100")
+    assert rates.source("own", "big", 1, 20).startswith("estimated from the GPU's specification")
+    rates.record("bert", "big", 1, 8, 100.0, 10)
+    assert rates.source("bert", "big", 2, 16).endswith("corrected by what was measured")
+
+
+def test_many_jobs_at_once() -> None:
+    rates = Rates()
+    rates.record("lm", "v100", 1, 40, 900.0, 30, uid=3)
+    models = ("resnet18", "resnet50", "lm", "transformer", "recommendation", "cyclegan", "own", "x")
+    keys = [
+        (uid, model, batch) for uid in (1, 2, 3, 4) for model in models for batch in (16, 40, None)
+    ]
+    jobs = [keys[i % len(keys)] for i in range(5000)]
+    start = time.perf_counter()
+    rate, known = rates.rates_for(jobs, TYPES, COUNTS)
+    cold = time.perf_counter() - start
+    assert rate.shape == known.shape == (5000, 4, 5)
+    for i in (0, 7, 95, 4999):
+        uid, model, batch = jobs[i]
+        one = rates.rates(model, batch, TYPES, COUNTS, uid=uid)
+        np.testing.assert_array_equal(rate[i], one[0])
+        np.testing.assert_array_equal(known[i], one[1])
+    start = time.perf_counter()
+    rates.rates_for(jobs, TYPES, COUNTS)
+    warm = time.perf_counter() - start
+    print(f"cold {cold * 1e3:.1f} ms, warm {warm * 1e3:.1f} ms")
+    assert cold < 1.0
+    assert rates.rates_for([], TYPES, COUNTS)[0].shape == (0, 4, 5)

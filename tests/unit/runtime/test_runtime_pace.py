@@ -1,0 +1,124 @@
+import json
+import time
+
+import pytest
+
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.runtime.meter import Meter
+from slurm_hadar.runtime.pace import Pace, job_gpus, job_nodes, node_gpus, true_rate
+
+RATES = {"m": {"v100": {"1": 1000.0, "2": 1800.0, "4": 3000.0}, "k80": {"1": 200.0, "4": 800.0}}}
+TYPES = {"v1": ["v100"] * 4, "v2": ["v100"] * 4, "k1": ["k80"] * 4}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ({"v100": 1}, 1000.0),
+        ({"v100": 2}, 1800.0),
+        ({"v100": 3}, 2700.0),
+        ({"v100": 8}, 6000.0),
+        ({"v100": 1, "k80": 2}, 600.0),
+    ],
+)
+def test_true_rate(gpus, expected):
+    assert true_rate(RATES, "m", gpus) == pytest.approx(expected)
+
+
+def test_what_the_file_lacks_is_told():
+    with pytest.raises(HadarError, match="model 'x' on v100"):
+        true_rate(RATES, "x", {"v100": 1})
+    with pytest.raises(HadarError, match="no GPU"):
+        true_rate(RATES, "m", {})
+    with pytest.raises(HadarError, match="node z9"):
+        job_gpus([("z9", ["0"])], ["z9"], TYPES)
+
+
+def test_gpus_of_the_job():
+    assert node_gpus({"CUDA_VISIBLE_DEVICES": "0,1,3"}) == ["0", "1", "3"]
+    assert node_gpus({"CUDA_VISIBLE_DEVICES": "NoDevFiles", "SLURM_JOB_GPUS": "2"}) == ["2"]
+    assert node_gpus({}) == []
+    assert job_nodes({"SLURM_JOB_NODELIST": "v[1-2],k1"}) == ["k1", "v1", "v2"]
+    assert job_nodes({"SLURM_JOB_NODELIST": "v1"}) == ["v1"]
+    assert job_nodes({}) == []
+    one = [("v1", ["0", "1"])]
+    assert job_gpus(one, ["v1"], TYPES) == {"v100": 2}
+    assert job_gpus(one, ["v1", "v2"], TYPES) == {"v100": 4}
+    assert job_gpus(one, ["v1", "k1"], TYPES, {"v100": 2, "k80": 1}) == {"v100": 2, "k80": 1}
+    assert job_gpus(one, ["v1", "k1"], TYPES, {"v100": 1, "k80": 1}) == {"v100": 2, "k80": 2}
+    # Several processes: each tells its own node; the same GPU counts once.
+    seen = [("v1", ["0", "1"]), ("v1", ["0", "1"]), ("k1", ["2"])]
+    assert job_gpus(seen, ["v1", "k1"], TYPES, {"v100": 9}) == {"v100": 2, "k80": 1}
+
+
+@pytest.fixture
+def paced(tmp_path, monkeypatch):
+    path = tmp_path / "pace.json"
+    content = {"version": 1, "time_scale": 2.0, "nodes": TYPES, "rates": RATES}
+    path.write_text(json.dumps(content))
+    monkeypatch.setenv("HADAR_PACE", str(path))
+    monkeypatch.setenv("SLURMD_NODENAME", "v1")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "v1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    return path
+
+
+def test_throughput_is_the_true_rate(paced):
+    pace = Pace.from_env("m")
+    assert pace is not None and pace.rate == 3600.0 and dict(pace.gpus) == {"v100": 2}
+    begin = time.monotonic()
+    pace.start()
+    done = 0
+    while done < 3600:
+        time.sleep(0.004)  # what the network itself would need
+        pace.hold(60, lambda: False)
+        done += 60
+    assert time.monotonic() - begin == pytest.approx(1.0, rel=0.04)
+
+
+def test_a_cut_sleep_is_owed_and_paid_by_the_next_attempt(paced):
+    pace = Pace.from_env("m")
+    assert pace is not None
+    pace.start()
+    pace.hold(3600, lambda: True)
+    assert pace.owed == pytest.approx(3600, rel=0.02)
+    begin = time.monotonic()
+    pace.start(owed=1080)
+    pace.hold(720, lambda: False)
+    assert time.monotonic() - begin == pytest.approx(0.5, rel=0.06)
+
+
+def test_a_pause_is_not_caught_up(paced):
+    pace = Pace.from_env("m")
+    assert pace is not None
+    pace.start()
+    time.sleep(0.3)
+    pace.shift(0.3)
+    begin = time.monotonic()
+    pace.hold(1080, lambda: False)
+    assert time.monotonic() - begin == pytest.approx(0.3, abs=0.03)
+
+
+def test_no_pace_without_the_file(paced, monkeypatch):
+    paced.write_text("{}")
+    with pytest.raises(HadarError, match="cannot be used"):
+        Pace.from_env("m")
+    monkeypatch.delenv("HADAR_PACE")
+    assert Pace.from_env("m") is None
+
+
+def test_meter():
+    meter = Meter()
+    assert meter.rate() == (0.0, 0.0)
+    begin = time.monotonic()
+    meter.add(500)
+    for _ in range(60):
+        time.sleep(0.02)
+        meter.add(10)
+    time.sleep(0.2)
+    meter.skip(0.2)
+    meter.add(10)
+    rate, window = meter.rate()
+    assert 0.5 <= window <= time.monotonic() - begin
+    assert rate == pytest.approx(500, rel=0.15)
+    assert meter.step_s == pytest.approx(0.02, rel=0.15)
