@@ -3,7 +3,7 @@
 Plain strings and no import but ``os``, since ``hbatch`` comes here at every submit.
 """
 # pathlib alone would cost a submit several milliseconds.
-# ruff: noqa: PTH
+# ruff: noqa: PTH110, PTH111, PTH122
 
 from __future__ import annotations
 

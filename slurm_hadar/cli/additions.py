@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
 _KEEPS_FROM_STEERING = ("nodelist", "nodefile", "reservation", "exclusive")
-_HIS_OWN_START = ("begin", "hold", "test-only")
+_HIS_OWN_START = ("begin", "hold", "deadline", "test-only")
 
 
 class Request:
@@ -84,8 +84,9 @@ def add(
     :class:`UsageError` where the declaration contradicts the request or the site.
     """
     result = Additions()
-    record = _recorded(declaration, held)
+    record = declaration
     if not declaration.off:
+        record = _recorded(declaration, held)
         request = gpu_request(held)
         record = replace(record, types=_types(declaration, request))
         if request is None:
@@ -170,13 +171,7 @@ def _constrain(
             f"types={','.join(types)} is declared, and this site has {', '.join(site.features)}"
         )
     if memory:
-        large = [name for name in known if site.memory_mb[name] >= memory]
-        if not large and all(site.memory_mb[name] for name in known):
-            best = max(site.memory_mb[name] for name in known)
-            raise UsageError(
-                f"gpu_mem={memory}M is declared, and the largest GPU that may be used has {best}M"
-            )
-        known = large or known
+        known = _large_enough(result, known, memory, site)
     missing = [name for name in types if name not in site.features and name != ANY]
     if missing:
         result.notes.append(f"this site has no {', '.join(missing)}")
@@ -184,6 +179,19 @@ def _constrain(
         return
     features = list(dict.fromkeys(site.features[name] for name in known))
     result.options.append("--constraint=" + "|".join(features))
+
+
+def _large_enough(result: Additions, known: list[str], memory: int, site: WrapperSite) -> list[str]:
+    large = [name for name in known if site.memory_mb[name] >= memory]
+    unknown = [name for name in known if not site.memory_mb[name]]
+    if not large and not unknown:
+        best = max(site.memory_mb[name] for name in known)
+        raise UsageError(
+            f"gpu_mem={memory}M is declared, and the largest GPU that may be used has {best}M"
+        )
+    if not large:
+        result.notes.append("gpu_mem is not enforced: the site does not say its GPUs' memory")
+    return large or unknown
 
 
 def _make_movable(result: Additions, held: Settings) -> None:

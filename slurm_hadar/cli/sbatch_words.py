@@ -30,18 +30,20 @@ class Line:
     """One line of words.
 
     ``options``: (long name, value) in order. ``ours``: (key, value or None) of the ``--hadar-*``
-    words. ``words``: all words but ours. ``script``: place of the script's path in ``words``, None
-    where there is none. ``het``: a lone ``:`` was among them. ``unclear``: why the line cannot be
-    read with certainty, else empty. ``refused``: sbatch will answer or refuse by itself.
+    words. ``words``: all words but ours. ``end``: where the options end in ``words``; ``script``:
+    place of the script's path there, None where there is none. ``het``: a lone ``:`` was among
+    them. ``unclear``: why the line cannot be read with certainty, else empty. ``refused``: sbatch
+    will answer or refuse by itself.
     """
 
-    __slots__ = ("het", "options", "ours", "refused", "script", "unclear", "words")
+    __slots__ = ("end", "het", "options", "ours", "refused", "script", "unclear", "words")
 
     def __init__(self) -> None:
         self.options: list[tuple[str, str | None]] = []
         self.ours: list[tuple[str, str | None]] = []
         self.words: list[str] = []
         self.script: int | None = None
+        self.end = 0
         self.het = False
         self.unclear = ""
         self.refused = False
@@ -76,6 +78,7 @@ def _read(argv: Sequence[str], in_script: bool) -> Line:
             taken = _take_short(line, argv, at, in_script)
         line.words += argv[at : at + taken]
         at += taken
+    line.end = len(line.words)
     first = at + 1 if argv[at : at + 1] == ["--"] else at
     if first < len(argv) and not line.unclear and not line.refused:
         line.script = len(line.words) + first - at

@@ -59,7 +59,9 @@ class Controller:
         own_uid: int,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
+        decide: policies.Decide | None = None,
     ) -> None:
+        """``decide``: another policy than the one that the configuration names."""
         self.config = config
         self.cluster = cluster
         self.store = store
@@ -67,7 +69,7 @@ class Controller:
         self.own_uid = own_uid
         self._clock = clock
         self._sleep = sleep
-        self._decide = policies.get(config.controller.policy)
+        self._decide = decide or policies.get(config.controller.policy)
         self._measured: dict[str, float] = {}
 
     def tick(self) -> Report:

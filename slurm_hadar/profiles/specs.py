@@ -7,6 +7,7 @@ what training gains, so it is only used through :func:`relative_speed`.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 EXPONENT = 0.6
 """Training speed goes with peak speed to this power: recalled, from A100 against V100 and T4,
@@ -85,6 +86,7 @@ def _tokens(name: str) -> list[str]:
     return [token for token in re.split(r"[^a-z0-9]+", name.lower()) if token]
 
 
+@lru_cache(4096)
 def canonical(name: str) -> str:
     """The key of :data:`SPECS` that a site's type name means, ``""`` where there is none.
 
@@ -97,6 +99,7 @@ def canonical(name: str) -> str:
     return max((span for span in spans if span in SPECS), key=len, default="")
 
 
+@lru_cache(4096)
 def lookup(name: str) -> Spec | None:
     """The specification behind a site's type name, None where it is not one of the common GPUs.
 

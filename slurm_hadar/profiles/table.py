@@ -5,7 +5,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -25,6 +25,7 @@ COLUMNS = (
 )
 
 
+@lru_cache(4096)
 def model_key(name: str) -> str:
     """A model's name without case, ``-``, ``_`` and the like.
 

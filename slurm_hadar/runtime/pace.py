@@ -79,20 +79,26 @@ def job_gpus(
         if not types.get(node):
             raise HadarError(f"{ENV}: node {node or '(SLURMD_NODENAME is not set)'} is not in it")
         held.setdefault(node, set()).update(ids)
-    counts = {node: len(ids) for node, ids in held.items()}
-    blind = [node for node in allocation if types.get(node) and node not in counts]
-    if blind and planned:
-        kinds = {types[node][0] for node in [*counts, *blind]}
-        enough = all(planned.get(types[node][0], 0) >= count for node, count in counts.items())
-        if set(planned) == kinds and enough:
-            return dict(planned)
-    first = next(iter(counts.values()))
-    for node in blind:
-        counts[node] = min(first, len(types[node]))
+    blind = [node for node in allocation if types.get(node) and node not in held]
     gpus: dict[str, int] = {}
-    for node, count in counts.items():
-        gpus[types[node][0]] = gpus.get(types[node][0], 0) + count
+    for node, found in held.items():
+        for gpu in found:
+            kind = _type_of(types[node], gpu)
+            gpus[kind] = gpus.get(kind, 0) + 1
+    if blind and planned:
+        kinds = {*gpus, *(types[node][0] for node in blind)}
+        if set(planned) == kinds and all(planned[kind] >= gpus[kind] for kind in gpus):
+            return dict(planned)
+    first = len(next(iter(held.values()), ()))
+    for node in blind:
+        kind = types[node][0]
+        gpus[kind] = gpus.get(kind, 0) + min(first, len(types[node]))
     return gpus
+
+
+def _type_of(types: Sequence[str], gpu: str) -> str:
+    """The type of a node's GPU by its id; ids are positions in the node's list."""
+    return types[int(gpu)] if gpu.isdecimal() and int(gpu) < len(types) else types[0]
 
 
 @dataclass

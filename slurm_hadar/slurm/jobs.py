@@ -20,6 +20,10 @@ from slurm_hadar.slurm import hosts, states, tres
 
 Record = Mapping[str, object]
 
+_UNSHARED = frozenset({"NONE", "USER", "MCS", "TOPO"})
+"""Values of ``shared`` for jobs that keep others off their nodes; 22.05 calls the opposite
+``shared``, later releases ``oversubscribe``."""
+
 
 def parse(
     text: str, ids: Collection[str] | None, tasks_per_array: int
@@ -106,7 +110,7 @@ def one(record: Record) -> Job:
         mem_per_node_mb=_whole(record, "memory_per_node"),
         batch=bool(record.get("batch_flag")),
         requeue=bool(record.get("requeue")),
-        exclusive=any(name != "OVERSUBSCRIBE" for name in _names(record.get("shared"))),
+        exclusive=bool(_UNSHARED & set(_names(record.get("shared")))),
         restarts=_whole(record, "restart_cnt"),
         het=het > 0,
         array_job_id=array,

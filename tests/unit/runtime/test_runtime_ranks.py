@@ -87,13 +87,14 @@ def test_two_processes_train_like_one_and_resume_as_one(tmp_path):
     alone.mkdir()
     together.mkdir()
     results(start(alone, 1, 120))
-    first = results(start(together, 2, 60))
-    assert [r[:2] for r in first] == [[60, 2], [60, 2]]
+    # 58: the end of a global batch, so that both ways take the same steps.
+    first = results(start(together, 2, 58))
+    assert [r[:2] for r in first] == [[58, 2], [58, 2]]
     given_to_loops = first[0][2] + first[1][2]
     results(start(together, 1, 120))
     segments = lineage(together / "c.pt")
     assert check_lineage(segments, N, samples=120, seed=0) is None
-    assert sorted(given_to_loops)[:50] != list(range(50)) and len(given_to_loops) == 60
+    assert len(given_to_loops) == 58 and set(given_to_loops) == set(range(N))
     assert [s.gpus for s in segments][:2] == [2, 2]
     assert torch.allclose(weights(alone / "c.pt"), weights(together / "c.pt"), atol=1e-5)
 

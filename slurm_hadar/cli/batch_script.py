@@ -1,0 +1,59 @@
+"""Finding and reading the batch script without taking it away from sbatch."""
+# pathlib alone would cost a submit several milliseconds.
+# ruff: noqa: PTH110, PTH112, PTH116, PTH118, PTH123
+
+from __future__ import annotations
+
+import os
+import stat
+
+_LARGEST = 4 << 20
+"""Bytes; sbatch refuses more (MAX_BATCH_SCRIPT_SIZE in its sources)."""
+
+
+class NotOurs(Exception):
+    """Reading the script would take it away from sbatch; the message says why."""
+
+
+def find_script(name: str, path: str) -> str:
+    """Where sbatch finds it: here, then along ``path``, unless the name starts with . or /."""
+    if name.startswith((".", "/")):
+        return name
+    for folder in ("", *path.split(":")):
+        found = os.path.join(folder, name)
+        if os.path.exists(found) and not os.path.isdir(found):
+            return found
+    return name
+
+
+def read_script(path: str) -> bytes:
+    """The script's bytes. One that comes down a pipe is put back for sbatch under its own name.
+
+    Raises OSError, and :class:`NotOurs` where it could be read only once.
+    """
+    if stat.S_ISREG(os.stat(path).st_mode):
+        with open(path, "rb") as stream:
+            return stream.read(_LARGEST + 1)
+    folder, _, number = path.rpartition("/")
+    if path == "/dev/stdin":
+        folder, number = "/dev/fd", "0"
+    if folder not in ("/dev/fd", "/proc/self/fd") or not number.isdecimal():
+        raise NotOurs(f"{path} is no ordinary file")
+    return read_handle(int(number))
+
+
+def read_handle(handle: int) -> bytes:
+    """All that comes from an open file, which afterwards yields the same bytes again."""
+    parts: list[bytes] = []
+    size = 0
+    while size <= _LARGEST and (part := os.read(handle, 1 << 16)):
+        parts.append(part)
+        size += len(part)
+    body = b"".join(parts)
+    memory = os.memfd_create("script")
+    with open(memory, "wb") as stream:
+        stream.write(body)
+        stream.flush()
+        os.lseek(memory, 0, os.SEEK_SET)
+        os.dup2(memory, handle)
+    return body

@@ -1,0 +1,114 @@
+"""Batch scripts from the templates in ``job_templates``.
+
+The templates are the site's; users give values only. Values are text in a shell script, so the
+templates quote them for the shell, and in a ``#SBATCH`` or ``#HADAR`` line, where a shell's quotes
+mean nothing, only plain words are let in.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from slurm_hadar.domain.errors import UsageError
+
+Value = str | int | float | bool | None | list[str]
+
+LONGEST_VALUE = 10_000
+"""Characters that all the values together may have."""
+LONGEST_SCRIPT = 100_000
+"""Characters that a script may have."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
+_PLAIN = re.compile(r"[A-Za-z0-9_.,:/@%+=*|&()\[\]!-]*")
+
+
+def folder() -> Path:
+    """Where the templates lie: in the checkout, or in the installed package."""
+    package = Path(__file__).resolve().parent
+    for candidate in (package.parent / "job_templates", package / "_share" / "job_templates"):
+        if candidate.is_dir():
+            return candidate
+    raise UsageError(f"no job templates beside {package}; the installation is incomplete")
+
+
+def names(source: Path | None = None) -> list[str]:
+    """The templates that there are, such as ``pytorch_single``."""
+    return sorted(path.name.split(".")[0] for path in (source or folder()).glob("*.sh.j2"))
+
+
+def render(name: str, values: Mapping[str, Value], source: Path | None = None) -> str:
+    """The batch script that template ``name`` makes of ``values``.
+
+    Raises UsageError for an unknown template, a value that is missing, not used by it, too long,
+    or with a control character, and for one that may not stand in a ``#SBATCH`` line.
+    """
+    where = source or folder()
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name of a template; there are {', '.join(names(where))}")
+    _check(values)
+    environment = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader(where),
+        undefined=StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # Whatever a template forgets to quote is quoted.
+        finalize=_quoted,
+    )
+    environment.filters.update(word=_word, argv=_argv)
+    try:
+        text = environment.get_template(f"{name}.sh.j2").render(dict(values))
+    except TemplateNotFound:
+        known = ", ".join(names(where))
+        raise UsageError(f"there is no template {name}; there are {known}") from None
+    except TemplateError as error:
+        raise UsageError(f"template {name}: {error}") from None
+    if len(text) > LONGEST_SCRIPT:
+        raise UsageError(f"template {name}: the script would have {len(text)} characters")
+    return text
+
+
+class _Ready(str):
+    """Text that is safe where the template puts it."""
+
+
+def _check(values: Mapping[str, Value]) -> None:
+    length = 0
+    for key, value in values.items():
+        if not _NAME.fullmatch(key):
+            raise UsageError(f"{key!r} is no name of a value")
+        for part in value if isinstance(value, list) else [value]:
+            if part is not None and not isinstance(part, str | int | float):
+                raise UsageError(f"{key}: text, a number, yes or no, or a list of texts is needed")
+            text = str(part)
+            length += len(text)
+            if any(not c.isprintable() for c in text):
+                raise UsageError(f"{key}: line breaks and control characters are not allowed")
+    if length > LONGEST_VALUE:
+        raise UsageError(
+            f"the values have {length} characters; at most {LONGEST_VALUE} are allowed"
+        )
+
+
+def _quoted(value: object) -> str:
+    return value if isinstance(value, _Ready) else shlex.quote(str(value))
+
+
+def _word(value: object) -> str:
+    """A value in a ``#SBATCH`` or ``#HADAR`` line: no spaces, quotes or anything of a shell."""
+    text = str(value)
+    if not _PLAIN.fullmatch(text) or not text:
+        raise UsageError(f"{text!r} may not stand in a #SBATCH line; letters, digits and _.,:/@%+=")
+    return _Ready(text)
+
+
+def _argv(value: object) -> str:
+    """A list of arguments, each quoted for the shell."""
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise UsageError(f"{value!r} is one text; a list of arguments is needed")
+    return _Ready(shlex.join(str(part) for part in value))

@@ -1,0 +1,82 @@
+import time
+from datetime import datetime
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.slurm import times
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5", 300),
+        ("5:30", 330),
+        ("1:00:00", 3600),
+        ("00:00:01", 1),
+        ("365-00:00:00", 365 * 86400),
+        ("1-12", 129600),
+        ("1-12:30", 131400),
+        ("1-2:3:4", 93784),
+        ("UNLIMITED", inf),
+        ("INFINITE", inf),
+        ("infinite", inf),
+        ("INVALID", None),
+        ("Partition_Limit", None),
+        ("NONE", None),
+        ("N/A", None),
+        ("NOT_SET", None),
+        ("", None),
+    ],
+)
+def test_durations(text: str, seconds: float | None) -> None:
+    assert times.parse_duration(text) == seconds
+
+
+@given(st.integers(0, 5_000_000))
+def test_what_slurm_prints_comes_back(seconds: int) -> None:
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    assert times.parse_duration(f"{days}-{clock}" if days else clock) == seconds
+
+
+@given(st.floats(1, 1e9))
+def test_a_limit_is_never_shortened(seconds: float) -> None:
+    back = times.parse_duration(times.format_minutes(seconds))
+    assert back is not None
+    assert seconds <= back < seconds + 60
+
+
+def test_no_limit() -> None:
+    assert times.format_minutes(inf) == "UNLIMITED"
+
+
+@given(st.text())
+def test_any_text_gives_seconds_or_a_clear_error(text: str) -> None:
+    for parse in (times.parse_duration, times.parse_date):
+        try:
+            value = parse(text)
+        except HadarError as error:
+            assert "not understood" in str(error)
+        else:
+            assert value is None or value >= 0 or parse is times.parse_date
+
+
+def test_dates_are_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert times.parse_date("2026-11-21T01:00:00") == 1795219200
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    now = datetime(2026, 5, 1, 12, 30)
+    assert times.parse_date(now.isoformat()) == now.timestamp()
+
+
+@pytest.mark.parametrize("text", ["Unknown", "None", "N/A", "(null)", ""])
+def test_no_date(text: str) -> None:
+    assert times.parse_date(text) == 0
