@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from slurm_hadar.runtime import Training
+from slurm_hadar.runtime import Training, join
 
 
 def digits(cache: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -62,11 +62,18 @@ def main() -> None:
     args = words.parse_args()
 
     torch.set_num_threads(1)
-    without_compiler()
     torch.manual_seed(args.seed)
+    rank, ranks, local = join()
+    if ranks == 1:
+        without_compiler()
+    device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     folder = args.checkpoint.parent if args.checkpoint else Path()
-    x, y, test_x, test_y = digits(args.data or folder / "digits.npy")
+    data = digits(args.data or folder / "digits.npy")
+    x, y, test_x, test_y = (table.to(device) for table in data)
     model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+    model.to(device)
+    if ranks > 1:
+        model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     least, _, most = args.batch.partition(":")
     run = Training(
@@ -85,6 +92,8 @@ def main() -> None:
         run.backward(loss)
         run.step()
 
+    if rank > 0:
+        return
     right = (model(test_x).argmax(1) == test_y).float().mean()
     print(f"{args.model}: {run.samples} samples, test accuracy {100 * right:.1f}%")
     if args.lineage:

@@ -26,7 +26,6 @@ def become_sbatch(named: str, words: Sequence[str], environment: Mapping[str, st
     program = find_sbatch(named, environment.get("PATH", os.defpath))
     kept = dict(environment)
     _undo_pythons_traces(kept)
-    sys.stderr.flush()
     try:
         os.execve(program, ["sbatch", *words], kept)
     except OSError as error:

@@ -260,7 +260,12 @@ def _summary(declaration: Declaration, added: Additions) -> str:
 
 def _say(text: str) -> None:
     shown = "".join(c if c.isprintable() else "?" for c in text)
-    print(f"hbatch: {shown}", file=sys.stderr)
+    # A closed or full stderr must neither stop the submit nor send our words to stdout.
+    if sys.stderr is not None:
+        try:
+            print(f"hbatch: {shown}", file=sys.stderr, flush=True)
+        except OSError:
+            sys.stderr = None
 
 
 if __name__ == "__main__":

@@ -65,7 +65,6 @@ def _read(argv: Sequence[str], in_script: bool) -> Line:
     while at < len(argv) and not line.unclear and not line.refused:
         word = argv[at]
         if word == ":" and not in_script:
-            line.het = True
             taken = 1
         elif word == "--" or len(word) < 2 or word[0] != "-":
             break
@@ -83,7 +82,8 @@ def _read(argv: Sequence[str], in_script: bool) -> Line:
     if first < len(argv) and not line.unclear and not line.refused:
         line.script = len(line.words) + first - at
     line.words += argv[at:]
-    line.het = line.het or (not in_script and ":" in argv[at:])
+    # sbatch drops every lone colon before it reads the rest, even one that is a value.
+    line.het = not in_script and ":" in line.words
     return line
 
 

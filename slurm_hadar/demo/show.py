@@ -14,7 +14,7 @@ from slurm_hadar import config as configuration
 from slurm_hadar import templates
 from slurm_hadar.controller.wrapper_site import write_wrapper_site
 from slurm_hadar.demo.watch import Watch
-from slurm_hadar.demo.workload import TYPES, Training, trainings
+from slurm_hadar.demo.workload import TYPES, Training, base_rates, trainings
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports import compare, text, timeline
 from slurm_hadar.reports.run import Run
@@ -50,9 +50,9 @@ MANNERS = (
     Manner(
         "careful",
         "Slurm, careful user",
-        "sbatch --gres=gpu:1 in a partition of all nodes: any type, whichever is free first",
+        "sbatch --gres=gpu:1 in a partition of all nodes: whichever GPU is free first",
         "sbatch",
-        lambda job: ("--gres=gpu:1",),
+        lambda job: (),
     ),
     Manner(
         "hadar",
@@ -114,6 +114,7 @@ def one_run(
             folder / "slurm",
             layout=_LAYOUT,
             seed=seed,
+            base_rates=base_rates(work),
             mode="act" if manner.managed else "observe",
             settings={"controller": {"interval_s": _INTERVAL_S}},
         )
@@ -145,35 +146,30 @@ def script(job: Training, folder: Path) -> str:
     """The batch script of a training, the same in every run; its #HADAR lines mean nothing to
     sbatch."""
     return templates.render(
-        "pytorch_single.sh.j2",
+        "pytorch_single",
         {
-            "name": job.name,
+            "job_name": job.name,
             "output": str(folder / f"{job.name}.out"),
             "time": "30",
-            "python": sys.executable,
-            "script": str(_training_script()),
-            "args": [
-                "--model",
-                job.model,
-                "--batch",
-                str(job.batch),
-                "--samples",
-                str(job.samples),
-                "--checkpoint",
-                str(folder / f"{job.name}.pt"),
-                "--data",
-                str(folder / "digits.npy"),
-                "--every",
-                "30",
+            "gres": "gpu:1",
+            "command": [
+                sys.executable,
+                str(_training_script()),
+                f"--model={job.model}",
+                f"--batch={job.batch}",
+                f"--samples={job.samples}",
+                f"--checkpoint={folder / job.name}.pt",
+                f"--data={folder / 'digits.npy'}",
+                "--every=30",
             ],
-            "hadar": {
-                "model": job.model,
-                "types": "any",
-                "batch": str(job.batch),
-                "samples": str(job.samples),
-                "checkpoint": "yes",
-                "restart_cost": "8",
-            },
+            "hadar": [
+                f"model={job.model}",
+                "types=any",
+                f"batch={job.batch}",
+                f"samples={job.samples}",
+                "checkpoint=yes",
+                "restart_cost=8",
+            ],
         },
     )
 

@@ -1,10 +1,12 @@
 """The trainings of the demonstration, as a small lab would submit them within a minute."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.profiles.rates import Rates
 
 TYPES = ("v100", "p100", "k80")
+_COUNTS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Training:
     usual: str
 
 
+# One batch per model, since the sandbox knows one true speed per model and type.
 # name, model, batch, seconds of work on the best type, arrival in s, the type its owner asks for
 _ROWS = (
     ("cats", "resnet18", 128, 50, 0, "v100"),
@@ -29,13 +32,13 @@ _ROWS = (
     ("shop", "recommendation", 2048, 50, 0, "v100"),
     ("faces", "resnet50", 64, 55, 0, "v100"),
     ("essays", "transformer", 64, 45, 0, "v100"),
-    ("dogs", "resnet18", 64, 40, 0, "p100"),
-    ("news", "lm", 20, 40, 6, "p100"),
-    ("films", "recommendation", 512, 40, 6, "v100"),
-    ("cells", "resnet50", 32, 35, 12, "v100"),
-    ("poems", "transformer", 32, 35, 12, "v100"),
-    ("birds", "resnet18", 256, 30, 20, "k80"),
-    ("mail", "lm", 40, 30, 20, "k80"),
+    ("dogs", "resnet18", 128, 40, 0, "p100"),
+    ("news", "lm", 80, 40, 6, "p100"),
+    ("films", "recommendation", 2048, 40, 6, "v100"),
+    ("cells", "resnet50", 64, 35, 12, "v100"),
+    ("poems", "transformer", 64, 35, 12, "v100"),
+    ("birds", "resnet18", 128, 30, 20, "k80"),
+    ("mail", "lm", 80, 30, 20, "k80"),
 )
 
 
@@ -47,4 +50,20 @@ def trainings(scale: float = 1.0) -> list[Training]:
         rate, _ = table.rates(model, batch, TYPES, (1,))
         samples = int(float(rate.max()) * seconds * scale)
         found.append(Training(name, model, batch, samples, float(arrival), usual))
+    return found
+
+
+def base_rates(work: Sequence[Training]) -> dict[str, dict[str, dict[int, float]]]:
+    """The profile's samples/s of the workload's models: model -> type -> GPUs -> rate.
+
+    The sandbox makes its hidden true speeds of these.
+    """
+    table = Rates()
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for job in work:
+        rate, _ = table.rates(job.model, job.batch, TYPES, _COUNTS)
+        found[job.model] = {
+            kind: dict(zip(_COUNTS, map(float, rate[row]), strict=True))
+            for row, kind in enumerate(TYPES)
+        }
     return found

@@ -144,12 +144,13 @@ def random_state() -> Content:
         "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all()
+        # This process's device only: to ask the others would open a context on each.
+        state["cuda"] = torch.cuda.get_rng_state()
     return state
 
 
 def restore_random(state: Content) -> None:
-    """Put the generators back. CUDA's are left alone where the number of GPUs is another."""
+    """Put the generators back, CUDA's where there was one and is one."""
     import numpy as np
     import torch
 
@@ -158,6 +159,5 @@ def restore_random(state: Content) -> None:
     name, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])
-    states = state.get("cuda")
-    if states and torch.cuda.is_available() and torch.cuda.device_count() == len(states):
-        torch.cuda.set_rng_state_all(states)
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

@@ -25,21 +25,27 @@ Table = Mapping[str, Mapping[str, Mapping[str, float]]]
 def true_rate(rates: Table, model: str, gpus: Mapping[str, int]) -> float:
     """Samples/s of ``model`` on ``gpus`` (type -> count), before time scaling.
 
-    A count that the file lacks is scaled from the nearest. Mixed types run at (GPUs) x (the
-    slowest type's rate per GPU). Raises HadarError when the file has no such model or type.
+    Case and punctuation of the model's name do not matter. A count that the file lacks is scaled
+    from the nearest. Mixed types run at (GPUs) x (the slowest type's rate per GPU).
+    Raises HadarError when the file has no such model or type.
     """
     total = sum(gpus.values())
     if total < 1:
         raise HadarError(f"{ENV}: the job has no GPU to pretend")
     per_gpu = []
+    named = next((name for name in rates if _key(name) == _key(model)), model)
     for gpu_type in gpus:
         try:
-            table = {int(count): float(rate) for count, rate in rates[model][gpu_type].items()}
+            table = {int(count): float(rate) for count, rate in rates[named][gpu_type].items()}
         except KeyError:
             raise HadarError(f"{ENV}: no rate for model {model!r} on {gpu_type}") from None
         nearest = min(table, key=lambda count: (abs(count - total), count))
         per_gpu.append(table[nearest] / nearest)
     return total * min(per_gpu)
+
+
+def _key(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
 
 
 def node_gpus(environment: Mapping[str, str]) -> list[str]:

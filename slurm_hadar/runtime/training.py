@@ -121,7 +121,7 @@ class Training:
         self._state = State(dataset_size, seed, low, per_gpu or -(-low // max(1, self.gpus)))
         parts = parts_of(model, optimizer, scheduler, scaler, also or {})
         store = Store(None if path is None else Path(path).absolute(), parts, say, trusted=trusted)
-        self._resume(store, exchange, say)
+        self._random = self._resume(store, exchange, say)
         self._state.per_gpu = per_gpu or self._state.per_gpu
         self._steering = Steering(
             self._state,
@@ -175,12 +175,23 @@ class Training:
     def __iter__(self) -> Iterator[Batch]:
         """The passes that are still to do; ends when all work is done."""
         try:
+            self._restore_random()
             self._steering.begin()
             while self.samples < self.total and not self._state.stopped:
                 yield from self._step_passes()
             self._steering.finish()
         finally:
             self._signals.restore()
+
+    def _restore_random(self) -> None:
+        """Late, so that what is drawn between making the training and its loop does not matter."""
+        if self._random is not None and self._ranks.first:
+            checkpoint.restore_random(self._random)
+        elif self._random is not None:
+            # Rank 0's state alone is kept: the number of processes may be another now.
+            seed = (self._state.seed << 40) + (self._state.samples << 10) + self._ranks.rank
+            torch.manual_seed(seed % 2**63)
+        self._random = None
 
     def _step_passes(self) -> Iterator[Batch]:
         position = self.samples % self._state.dataset_size
@@ -303,7 +314,9 @@ class Training:
         # DataParallel spreads one process over several GPUs.
         return self._ranks.size * len(getattr(self._model, "device_ids", None) or [0])
 
-    def _resume(self, store: Store, exchange: Exchange | None, say: Callable[[str], None]) -> None:
+    def _resume(
+        self, store: Store, exchange: Exchange | None, say: Callable[[str], None]
+    ) -> dict[str, Any] | None:
         state = self._state
         random_state = store.load(state)
         before = exchange.before if exchange else None
@@ -313,14 +326,9 @@ class Training:
             if undone:
                 # It went on after that save: the time since is not what the move cost.
                 store.left = None
-        if random_state is None:
-            return
-        if self._ranks.first:
-            checkpoint.restore_random(random_state)
-        else:
-            # Rank 0's state alone is kept: the number of processes may be another now.
-            torch.manual_seed((state.seed << 40) + (state.samples << 10) + self._ranks.rank)
-        say(f"resumed at {state.samples} samples (attempt {state.attempt}, {self.gpus} GPUs)")
+        if random_state is not None:
+            say(f"resumed at {state.samples} samples (attempt {state.attempt}, {self.gpus} GPUs)")
+        return random_state
 
 
 def _signals(name: str | None) -> Signals:

@@ -10,58 +10,18 @@ import shutil
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from slurm_hadar import config
+from slurm_hadar import paths
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 from slurm_hadar.sandbox import conf, daemons, pacing, places, processes, programs, site
 from slurm_hadar.sandbox.layout import DEFAULT, Layout
 from slurm_hadar.sandbox.places import Places
 from slurm_hadar.sandbox.ports import Ports
 from slurm_hadar.sandbox.programs import Programs
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxStatus:
-    """What runs. ``nodes``: name -> Slurm's state; ``jobs``: state -> number; both empty when
-    slurmctld does not answer."""
-
-    folder: Path
-    version: str
-    parts: Mapping[str, bool]
-    """munged, slurmctld, slurmd of each started node -> whether it runs."""
-    nodes: Mapping[str, str] = field(default_factory=dict)
-    jobs: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether all parts run."""
-        return bool(self.parts) and all(self.parts.values())
-
-    def __str__(self) -> str:
-        """A few lines for a person."""
-        if not any(self.parts.values()):
-            return f"The sandbox in {self.folder} is down."
-        missing = [name for name, runs in self.parts.items() if not runs]
-        lines = [
-            f"The sandbox in {self.folder} is {'up' if not missing else 'partly up'} "
-            f"({self.version})."
-        ]
-        if missing:
-            lines.append(f"not running: {', '.join(missing)}")
-        if self.nodes:
-            states = Counter(self.nodes.values())
-            lines.append(
-                "nodes: " + ", ".join(f"{number} {state}" for state, number in states.items())
-            )
-            lines.append(
-                "jobs:  "
-                + (", ".join(f"{number} {state}" for state, number in self.jobs.items()) or "none")
-            )
-        return "\n".join(lines)
+from slurm_hadar.sandbox.status import SandboxStatus
 
 
 class Sandbox:
@@ -104,64 +64,65 @@ class Sandbox:
         something else or a sandbox that is up, HadarError when a part is missing or does not
         start.
         """
-        folder = folder.absolute()
+        folder = folder.resolve()
         tools = programs.find(slurm_prefix)
         if not time_scale > 0:
             raise UsageError(f"time_scale is {time_scale:g}; it must be above 0")
-        old = _leftover(folder)
-        if old and processes.ours(old):
-            raise UsageError(
-                f"a sandbox is up in {folder} already; take it down first, or name another folder"
-            )
-        if old and old.run.parent != folder:
-            shutil.rmtree(old.run, ignore_errors=True)
-        where = places.choose(folder, max(layout.started, key=len))
-        site_text = site.site_toml(layout, where, tools.bin_dir, mode, settings)
-        base = pacing.shipped_rates(layout.gpu_types) if base_rates is None else base_rates
-        most = max((sum(group.types.values()) for group in layout.groups), default=0)
-        with Ports(1 + len(layout.started)) as ports:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
+        with places.locked(folder), Ports(1 + len(layout.started)) as ports:
+            _make_way(folder)
+            where = places.choose(folder, max(layout.started, key=len))
             numbers = dict(zip(["", *layout.started], ports.numbers, strict=True))
+            box = cls(where, layout, tools, numbers)
             values = conf.Values(
                 host=socket.gethostname().split(".")[0],
-                user=pwd.getpwuid(os.getuid()).pw_name,
+                user=_user(),
                 release=tools.release,
                 ports=numbers,
                 first_job_id=random.SystemRandom().randrange(1, 9000) * 100 + 1,
                 cred_expire_s=cred_expire_s,
                 kill_wait_s=kill_wait_s,
-                slurmd_timeout_s=slurmd_timeout_s if len(layout.started) == _size(layout) else 0,
+                slurmd_timeout_s=slurmd_timeout_s,
             )
-            box = cls(where, layout, tools, numbers)
+            base = pacing.shipped_rates(layout.gpu_types) if base_rates is None else base_rates
+            content = pacing.pace(layout.node_types(), base, seed, time_scale)
+            most = max(sum(group.types.values()) for group in layout.groups)
             try:
+                site_text = site.site_toml(layout, where, tools.bin_dir, mode, settings)
                 places.make(where, layout.started, most)
-                box._write(values, site_text, slurm_prefix)
-                content = pacing.pace(layout.node_types(), base, seed, time_scale)
+                box._write(values, site_text)
                 where.pace.write_text(json.dumps(content))
                 box._start(wait_s)
             except BaseException:
                 with contextlib.suppress(HadarError):
-                    box.down()
+                    box._stop()
                 raise
         return box
 
     @classmethod
     def attach(cls, folder: Path) -> "Sandbox":
         """The sandbox in ``folder``, running or not. Raises UsageError when there is none."""
-        folder = folder.absolute()
+        folder = folder.resolve()
         record = _record(folder)
         if record is None:
             raise UsageError(f"{folder} holds no sandbox; start one there first")
+        owner = (folder / places.RECORD).stat().st_uid
+        if os.geteuid() not in (0, owner):
+            raise UsageError(f"the sandbox in {folder} belongs to uid {owner}; ask its owner")
         prefix = Path(record["prefix"]) if record["prefix"] else None
         where = Places(folder, Path(record["run"]))
         return cls(
             where, Layout.from_json(record["layout"]), programs.find(prefix), record["ports"]
         )
 
-    def _write(self, values: conf.Values, site_text: str, prefix: Path | None) -> None:
-        where = self.places
+    def _write(self, values: conf.Values, site_text: str) -> None:
+        where, prefix = self.places, self.programs.prefix
         record = {
             "version": 1,
-            "prefix": str(prefix.absolute()) if prefix else None,
+            "prefix": str(prefix) if prefix else None,
             "run": str(where.run),
             "layout": self.layout.to_json(),
             "ports": self._ports,
@@ -187,9 +148,6 @@ class Sandbox:
         for node in self.layout.started:
             self._daemons.start_slurmd(node, wait_s)
         self._daemons.wait_idle(self.layout.started, wait_s)
-        for group in self.layout.groups:
-            if not group.started:
-                self._daemons.pretend_idle(group.expression)
 
     def __enter__(self) -> "Sandbox":
         """The sandbox itself."""
@@ -229,7 +187,7 @@ class Sandbox:
         """SLURM_CONF, HADAR_CONFIG and PATH, to lay over an environment."""
         return {
             "SLURM_CONF": str(self.conf),
-            config.ENV: str(self.config_path),
+            paths.ENV: str(self.config_path),
             "PATH": self.programs.path,
         }
 
@@ -249,7 +207,7 @@ class Sandbox:
     def wait_state(
         self, job_id: str, states: Sequence[str] = ("COMPLETED",), timeout_s: float = 30.0
     ) -> str:
-        """Wait until a job is in one of ``states``; that state. Raises SlurmError after the time."""
+        """Wait until a job is in one of ``states``, and return it. Raises SlurmError if not."""
         seen = ""
 
         def reached() -> bool:
@@ -257,7 +215,7 @@ class Sandbox:
             seen = self.job_state(job_id)
             return seen in states
 
-        if not processes.wait_until(reached, timeout_s):
+        if not processes.wait_until(reached, timeout_s, 0.2):
             raise SlurmError(f"job {job_id} is {seen} after {timeout_s:g} s, not {states}")
         return seen
 
@@ -266,17 +224,22 @@ class Sandbox:
 
         Does nothing where nothing runs. Raises HadarError when a process of ours stays.
         """
+        if not self.folder.exists():
+            self._stop()
+            return
+        with places.locked(self.folder):
+            self._stop()
+        if remove:
+            shutil.rmtree(self.folder)
+
+    def _stop(self) -> None:
         self._daemons.stop_all()
-        left = processes.ours(self.places)
-        if self.places.run.parent != self.folder and not left:
-            shutil.rmtree(self.places.run, ignore_errors=True)
-        if left:
+        if left := processes.ours(self.places):
             raise HadarError(
                 f"processes of the sandbox in {self.folder} do not end: "
                 + ", ".join(map(str, left))
             )
-        if remove:
-            shutil.rmtree(self.folder)
+        places.forget_run(self.places)
 
     def status(self) -> SandboxStatus:
         """What runs now; never raises for a sandbox that is down."""
@@ -285,11 +248,11 @@ class Sandbox:
         if not parts["slurmctld"]:
             return SandboxStatus(self.folder, version, parts)
         try:
-            nodes = self.run("sinfo", "-h", "-N", "-o", "%N %T").split("\n")
-            jobs = self.run("squeue", "-h", "-o", "%T").split()
+            nodes = self.run("sinfo", "-h", "-N", "-o", "%N %T", timeout_s=10).splitlines()
+            jobs = self.run("squeue", "-h", "-o", "%T", timeout_s=10).split()
         except SlurmError:
             return SandboxStatus(self.folder, version, parts)
-        states = dict(line.split() for line in nodes if line.strip())
+        states = dict(line.split() for line in nodes)
         return SandboxStatus(self.folder, version, parts, states, dict(Counter(jobs)))
 
     def kill_slurmd(self, node: str) -> None:
@@ -310,10 +273,6 @@ class Sandbox:
         self._daemons.start_slurmctld(wait_s)
 
 
-def _size(layout: Layout) -> int:
-    return sum(group.count for group in layout.groups)
-
-
 def _record(folder: Path) -> dict[str, Any] | None:
     try:
         record = json.loads((folder / places.RECORD).read_bytes())
@@ -326,15 +285,25 @@ def _record(folder: Path) -> dict[str, Any] | None:
     return record
 
 
-def _leftover(folder: Path) -> Places | None:
-    """The places of an earlier sandbox in ``folder``. Raises UsageError for anything else there."""
-    if not folder.exists():
-        return None
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder")
+def _make_way(folder: Path) -> None:
+    """Raise UsageError unless ``folder`` is empty or holds a sandbox that is down."""
     record = _record(folder)
-    if record is not None:
-        return Places(folder, Path(record["run"]))
-    if any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty and holds no sandbox; name another folder")
-    return None
+    if record is None:
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty and holds no sandbox; name another folder")
+        return
+    old = Places(folder, Path(record["run"]))
+    if processes.ours(old):
+        raise UsageError(
+            f"a sandbox is up in {folder} already; take it down first, or name another folder"
+        )
+    places.forget_run(old)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        raise HadarError(
+            f"uid {os.getuid()} has no name on this machine, and Slurm needs one for its user"
+        ) from None

@@ -9,7 +9,7 @@ from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.sandbox.places import Places
 
 UNUSED_PORT = 1
-"""Port of nodes without a slurmd: nothing listens there, so a ping is refused at once."""
+"""Port of nodes without a slurmd; nothing listens there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,8 @@ def slurm_conf(layout: Layout, places: Places, values: Values) -> str:
     ]
     if layout.gpu_types:
         lines.append("GresTypes=gpu")
+    if not all(group.started for group in layout.groups):
+        lines += _sleeping(values.release)
     for group in layout.groups:
         lines += _nodes(group, values)
     for partition in layout.all_partitions:
@@ -87,6 +89,23 @@ def slurm_conf(layout: Layout, places: Places, values: Values) -> str:
             "DefaultTime=01:00:00 MaxTime=1-00:00:00 State=UP"
         )
     return "\n".join(lines) + "\n"
+
+
+def _sleeping(release: tuple[int, int]) -> list[str]:
+    """Settings under which nodes without a slurmd can be had.
+
+    Plainly defined they stay UNKNOWN, and after DOWN and RESUME they are IDLE+NOT_RESPONDING.
+    As cloud nodes that are powered down they are ``idle~``, Slurm contacts none of them and takes
+    them for usable; a job that is placed there stays in CONFIGURING. Seen on 22.05 and 24.11.
+    """
+    lines = [
+        "SuspendProgram=/bin/true",
+        "ResumeProgram=/bin/true",
+        "SuspendTime=31536000",
+        "SuspendTimeout=30",
+        "ResumeTimeout=65000",
+    ]
+    return [*lines, "PrivateData=cloud"] if release < (23, 2) else lines
 
 
 def _nodes(group: NodeGroup, values: Values) -> list[str]:
@@ -101,7 +120,7 @@ def _nodes(group: NodeGroup, values: Values) -> list[str]:
     if features:
         rest += " Feature=" + ",".join(features)
     if not group.started:
-        return [f"NodeName={group.expression} Port={UNUSED_PORT} {rest}"]
+        return [f"NodeName={group.expression} State=CLOUD Port={UNUSED_PORT} {rest}"]
     return [f"NodeName={name} Port={values.ports[name]} {rest}" for name in group.names]
 
 

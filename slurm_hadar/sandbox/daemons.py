@@ -43,7 +43,7 @@ class Daemons:
     def start_munged(self, wait_s: float) -> None:
         """Start the private munged. Raises HadarError when its socket does not come."""
         munge, log = self._places.munge, self._places.log / "munged.log"
-        argv = [
+        argv: list[str | Path] = [
             self._tools.munged,
             "--force",
             f"--socket={self._places.munge_socket}",
@@ -60,7 +60,7 @@ class Daemons:
     def start_slurmctld(self, wait_s: float) -> None:
         """Start slurmctld and wait until it answers. Raises HadarError when it does not."""
         self._launch("slurmctld", [self._tools.slurmctld], wait_s)
-        ping = [self._tools.bin_dir / "scontrol", "ping"]
+        ping: list[str | Path] = [self._tools.bin_dir / "scontrol", "ping"]
 
         def answers() -> bool:
             if self._pid("slurmctld") is None:
@@ -71,9 +71,7 @@ class Daemons:
 
         if not processes.wait_until(answers, wait_s):
             log = self._places.log / "slurmctld.log"
-            raise HadarError(
-                f"slurmctld does not answer within {wait_s:g} s\n{programs.tail(log)}"
-            )
+            raise HadarError(f"slurmctld does not answer within {wait_s:g} s\n{programs.tail(log)}")
 
     def start_slurmd(self, node: str, wait_s: float) -> None:
         """Start a node's slurmd. Raises HadarError when it ends again."""
@@ -113,7 +111,7 @@ class Daemons:
         self._wait(nodes, ("idle", "mixed", "allocated"), wait_s)
 
     def _wait(self, nodes: Sequence[str], good: Sequence[str], wait_s: float) -> None:
-        sinfo = [self._tools.bin_dir / "sinfo", "-h", "-N", "-o", "%N %T"]
+        sinfo: list[str | Path] = [self._tools.bin_dir / "sinfo", "-h", "-N", "-o", "%N %T"]
         end = time.monotonic() + wait_s
         waiting = list(nodes)
         while waiting:
@@ -134,12 +132,6 @@ class Daemons:
                 )
             if waiting:
                 time.sleep(0.1)
-
-    def pretend_idle(self, expression: str) -> None:
-        """Make slurmctld take nodes without a slurmd for idle."""
-        scontrol = [self._tools.bin_dir / "scontrol", "update", f"NodeName={expression}"]
-        programs.run([*scontrol, "State=DOWN", "Reason=pretend"], self._env)
-        programs.run([*scontrol, "State=RESUME"], self._env)
 
     def kill_slurmd(self, node: str) -> None:
         """KILL a node's slurmd. Raises HadarError when it does not run."""

@@ -16,8 +16,9 @@ class NodeGroup:
     """``count`` equal nodes named ``prefix1``, ``prefix2``, ...
 
     ``gpus`` GPUs of ``gpu_type`` each, after them those of ``more`` (type -> number). The types
-    and ``features`` become node features. ``started=False``: known to slurmctld, but without a
-    slurmd; thousands of them cost next to nothing and no job ever runs there.
+    and ``features`` become node features. ``started=False``: without a slurmd, known to
+    slurmctld as idle cloud nodes that are powered down; thousands of them cost next to nothing, and
+    a job that is placed there waits in CONFIGURING.
     """
 
     prefix: str
@@ -90,8 +91,8 @@ class PartitionSpec:
 class Layout:
     """Node groups and partitions.
 
-    Without ``partitions``: ``gpu`` (the default) over all nodes with GPUs, one per GPU type, ``cpu``
-    where there are nodes without GPUs, and ``idle``, whose jobs give way to all others.
+    Without ``partitions``: ``gpu`` (the default) over all nodes with GPUs, one per GPU type,
+    ``cpu`` where there are nodes without GPUs, and ``idle``, whose jobs give way to all others.
     """
 
     groups: tuple[NodeGroup, ...]

@@ -4,6 +4,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from slurm_hadar.profiles.table import model_key, shipped
+
 BaseRates = Mapping[str, Mapping[str, Mapping[int, float]]]
 """model -> GPU type -> number of GPUs -> samples/s of the whole job."""
 
@@ -16,14 +18,13 @@ _COUNTS = (1, 2, 4, 8)
 def shipped_rates(types: list[str]) -> BaseRates:
     """Rates of the shipped profile for all its models on ``types``, at its middle batch.
 
-    A type that the profile does not know is left out of a model.
+    A model stands there under the profile's name and under its plain one (``ResNet-18`` and
+    ``resnet18``). A type that the profile does not know is left out of a model.
     """
-    from slurm_hadar.profiles.table import shipped
-
     table = shipped()
-    models = dict.fromkeys(str(row[0]) for row in table.rows)
+    names = dict.fromkeys(row[0] for row in table.rows)
     found: dict[str, dict[str, dict[int, float]]] = {}
-    for model in models:
+    for model in dict.fromkeys(alias for name in names for alias in (name, model_key(name))):
         curves = table.curves(model)
         found[model] = {
             kind: {count: curves[kind].at(count, None).rate for count in _COUNTS}
@@ -36,11 +37,14 @@ def shipped_rates(types: list[str]) -> BaseRates:
 def true_rates(base: BaseRates, seed: int) -> dict[str, dict[str, dict[str, float]]]:
     """``base`` times a random factor of 0.75 to 1.25 per (model, type); samples/s.
 
-    The factor depends on the seed, model and type alone, not on what else is in ``base``.
+    The factor depends on the seed, the model's plain name and the type alone.
     """
     return {
         model: {
-            kind: {str(count): rate * _factor(seed, model, kind) for count, rate in counts.items()}
+            kind: {
+                str(count): rate * _factor(seed, model_key(model), kind)
+                for count, rate in counts.items()
+            }
             for kind, counts in by_type.items()
         }
         for model, by_type in base.items()

@@ -1,9 +1,12 @@
 """Where the parts of a sandbox lie."""
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,7 +97,6 @@ def choose(folder: Path, longest_node: str) -> Places:
 
     Raises UsageError for a folder that Slurm's configuration cannot name.
     """
-    folder = folder.absolute()
     if not _SAFE.fullmatch(str(folder)):
         raise UsageError(
             f"sandbox folder {str(folder)!r}: Slurm's files cannot name it; "
@@ -106,14 +108,47 @@ def choose(folder: Path, longest_node: str) -> Places:
     return Places(folder, Path(tempfile.mkdtemp(prefix="hadar-", dir="/tmp")))
 
 
+def forget_run(places: Places) -> None:
+    """Remove the short folder for sockets of a sandbox that is down, if it had one."""
+    if places.run.parent != places.folder:
+        shutil.rmtree(places.run, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold ``folder`` while its sandbox is started or stopped.
+
+    Raises UsageError when somebody else does. The lock ends with the process.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"the sandbox in {folder} is being started or stopped by somebody else; try later"
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
 def make(places: Places, nodes: list[str], gpus: int) -> None:
-    """Make the folders of a fresh sandbox and ``gpus`` pretend devices.
+    """Make the folders of a fresh sandbox, without what an earlier one left, and ``gpus`` devices.
 
     A pretend GPU is a symbolic link to the null device: Slurm wants a character device behind
     ``File=`` and follows links, so that no mknod, and no root, is needed.
     """
-    for path in (places.state, places.munge, places.log, places.devices, places.run):
-        if path.exists() and path != places.folder:
+    for path in (
+        places.state,
+        places.munge,
+        places.log,
+        places.devices,
+        places.run,
+        places.exchange,
+        places.hadar_state,
+    ):
+        if path.exists():
             shutil.rmtree(path)
     for path, mode in (
         (places.folder, 0o755),

@@ -9,16 +9,15 @@ from pathlib import Path
 from slurm_hadar.sandbox.places import Places
 
 _NAMES = {"slurmctld", "slurmscriptd", "slurmd", "slurmstepd", "munged"}
-_POLL_S = 0.05
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether ``condition`` came true within ``seconds``."""
+def wait_until(condition: Callable[[], bool], seconds: float, every_s: float = 0.05) -> bool:
+    """Whether ``condition`` came true within ``seconds``, asked ``every_s``."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= end:
             return False
-        time.sleep(_POLL_S)
+        time.sleep(every_s)
     return True
 
 
@@ -37,7 +36,7 @@ def _state(pid: int) -> tuple[str, int]:
 
 
 def pid_of(file: Path, places: Places) -> int | None:
-    """The live process behind a pid file, None when there is none or the id is not ours any more."""
+    """The live process of ours behind a pid file, None when there is none."""
     try:
         pid = int(file.read_text())
     except (OSError, ValueError):
@@ -92,7 +91,7 @@ def end(pids: list[int], grace_s: float) -> None:
 
 
 def _all_pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
 def _command(pid: int) -> str:
@@ -116,6 +115,13 @@ def _is_ours(pid: int, places: Places) -> bool:
         if b"--socket=" + os.fsencode(places.munge_socket) in words:
             return True
         inside = tuple(f"{path}/" for path in (places.log, places.run))
-        return any(os.readlink(fd).startswith(inside) for fd in (folder / "fd").iterdir())
+        return any(_target(fd).startswith(inside) for fd in (folder / "fd").iterdir())
     except OSError:
         return False
+
+
+def _target(fd: Path) -> str:
+    try:
+        return str(fd.readlink())
+    except OSError:
+        return ""

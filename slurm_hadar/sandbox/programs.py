@@ -25,12 +25,15 @@ class Programs:
     bin_dir: Path
     release: tuple[int, int]
     version: str
+    prefix: Path | None = None
 
     @property
     def path(self) -> str:
-        """PATH with this Slurm first."""
-        folders = dict.fromkeys((str(self.bin_dir), str(self.slurmctld.parent)))
-        return ":".join([*folders, os.environ.get("PATH", ""), _SYSTEM_PATH])
+        """PATH by which these are found: a prefix goes first, else the caller's PATH stands."""
+        own = [str(self.bin_dir), str(self.slurmctld.parent)]
+        rest = [*os.environ.get("PATH", "").split(":"), *_SYSTEM_PATH.split(":")]
+        folders = [*own, *rest] if self.prefix else [*rest, *own]
+        return ":".join(dict.fromkeys(folder for folder in folders if folder))
 
 
 def find(prefix: Path | None = None) -> Programs:
@@ -38,8 +41,9 @@ def find(prefix: Path | None = None) -> Programs:
 
     Raises HadarError naming what is missing and how to install it.
     """
+    prefix = prefix.absolute() if prefix else None
     where = f"{prefix}/bin:{prefix}/sbin" if prefix else _everywhere()
-    found = {name: _which(name, where) for name in ("slurmctld", "slurmd", *_CLIENTS)}
+    found = {name: _which(name, where, prefix) for name in ("slurmctld", "slurmd", *_CLIENTS)}
     munged = _which("munged", _everywhere())
     try:
         answer = subprocess.run(
@@ -55,19 +59,19 @@ def find(prefix: Path | None = None) -> Programs:
     if not numbers:
         raise HadarError(f"{found['slurmctld']} -V says {answer[:80]!r}, which names no release")
     release = int(numbers[1]), int(numbers[2])
-    return Programs(
-        found["slurmctld"], found["slurmd"], munged, found["scontrol"].parent, release, answer
-    )
+    bin_dir = found["scontrol"].parent
+    return Programs(found["slurmctld"], found["slurmd"], munged, bin_dir, release, answer, prefix)
 
 
 def _everywhere() -> str:
     return os.environ.get("PATH", "") + ":" + _SYSTEM_PATH
 
 
-def _which(name: str, where: str) -> Path:
+def _which(name: str, where: str, prefix: Path | None = None) -> Path:
     found = shutil.which(name, path=where)
     if not found:
-        raise HadarError(f"the sandbox needs {name}, which is not installed; {_CURE}")
+        place = "on PATH" if name == "munged" or not prefix else f"under {prefix}"
+        raise HadarError(f"the sandbox finds no {name} {place}; {_CURE}")
     return Path(found)
 
 

@@ -1,8 +1,9 @@
 """Jobs from ``squeue --json`` of Slurm 22.05 to 26.05.
 
 What differs between releases: numbers are plain in 22.05 and ``{set, infinite, number}`` later;
-the state is a string in 22.05, a list later; ``shared`` likewise; nodes of an allocation stand in
-``job_resources.allocated_nodes`` in 22.05, in ``job_resources.nodes.allocation`` later.
+the state is a string in 22.05, a list later, and so is ``shared``; 22.05 shows no CPUs per task;
+nodes of an allocation stand in ``job_resources.allocated_nodes`` in 22.05, in
+``job_resources.nodes.allocation`` later.
 """
 
 import json
@@ -40,7 +41,7 @@ def parse(
     if not isinstance(document, dict) or not isinstance(document.get("jobs"), list):
         raise SlurmError("squeue answered with JSON that holds no list of jobs", retry=True)
     if document.get("errors"):
-        raise SlurmError(f"squeue answered with errors: {str(document['errors'])[:200]}")
+        raise _unanswered(document["errors"])
     found: list[Job] = []
     notes: list[str] = []
     for record in document["jobs"]:
@@ -58,6 +59,21 @@ def parse(
         found += jobs
         notes += note
     return found, notes
+
+
+def _unanswered(errors: object) -> SlurmError:
+    """22.05 ends with status 0 and an empty list when slurmctld cannot be reached."""
+    entries = errors if isinstance(errors, list) else [errors]
+    said = [
+        " ".join(str(entry.get(key, "")) for key in ("source", "description", "error"))
+        for entry in entries
+        if isinstance(entry, dict)
+    ]
+    return SlurmError(
+        f"squeue: {'; '.join(said)[:300] or 'an error without words'}; "
+        "slurmctld may be down or busy",
+        retry=True,
+    )
 
 
 def one(record: Record) -> Job:
@@ -105,7 +121,7 @@ def one(record: Record) -> Job:
         node_count=max(1, _whole(record, "node_count")),
         tasks=max(1, _whole(record, "tasks")),
         cpus=max(1, _whole(record, "cpus")),
-        cpus_per_task=max(1, _whole(record, "cpus_per_task")),
+        cpus_per_task=_cpus_per_task(record),
         mem_per_cpu_mb=_whole(record, "memory_per_cpu"),
         mem_per_node_mb=_whole(record, "memory_per_node"),
         batch=bool(record.get("batch_flag")),
@@ -220,6 +236,14 @@ def _allocation(record: Record) -> tuple[str, ...]:
     if entries is None and isinstance(resources.get("nodes"), dict):
         entries, key = resources["nodes"].get("allocation"), "name"
     return tuple(str(entry[key]) for entry in entries or ())
+
+
+def _cpus_per_task(record: Record) -> int:
+    """22.05 shows none: there it is the requested CPUs over the tasks."""
+    shown = _whole(record, "cpus_per_task")
+    match = re.search(r"(?:^|,)cpu=(\d{1,9})(?:,|$)", _text(record, "tres_req_str"))
+    requested = int(match[1]) if match else 1
+    return shown or max(1, requested // max(1, _whole(record, "tasks")))
 
 
 def _number(record: Record, key: str) -> float | None:

@@ -25,6 +25,10 @@ def test_true_rate(gpus, expected):
     assert true_rate(RATES, "m", gpus) == pytest.approx(expected)
 
 
+def test_names_are_compared_as_people_write_them():
+    assert true_rate({"ResNet-18": {"v100": {"1": 7.0}}}, "resnet18", {"v100": 1}) == 7.0
+
+
 def test_what_the_file_lacks_is_told():
     with pytest.raises(HadarError, match="model 'x' on v100"):
         true_rate(RATES, "x", {"v100": 1})

@@ -46,7 +46,10 @@ def test_nonsense_is_refused_in_a_sentence(text: str) -> None:
         tres.parse_gpus(text)
 
 
-@given(st.dictionaries(TYPES, st.integers(1, 9999), max_size=4), st.sampled_from(["", "gres:", "gres/"]))
+@given(
+    st.dictionaries(TYPES, st.integers(1, 9999), max_size=4),
+    st.sampled_from(["", "gres:", "gres/"]),
+)
 def test_typed_counts_come_back(counts: dict[str, int], prefix: str) -> None:
     text = ",".join(f"{prefix}gpu:{name}:{count}(IDX:0,2-3)" for name, count in counts.items())
     assert tres.parse_gpus(text) == counts

@@ -1,0 +1,29 @@
+"""Policies: ``decide(view, state) -> (plan, state)``, pure and deterministic, one file each."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import State, View
+
+Decide = Callable[[View, State], tuple[Plan, State]]
+
+_MODULES = {
+    "fifo": "slurm_hadar.policies.fifo",
+    "hadar": "slurm_hadar.policies.hadar",
+    "srtf": "slurm_hadar.policies.srtf",
+}
+
+
+def names() -> tuple[str, ...]:
+    """The policies that there are."""
+    return tuple(sorted(_MODULES))
+
+
+def get(name: str) -> Decide:
+    """A policy by its name. Raises :class:`UsageError` for a name that there is not."""
+    if name not in _MODULES:
+        raise UsageError(f"there is no policy {name!r}; known: {', '.join(names())}")
+    decide: Decide = import_module(_MODULES[name]).decide
+    return decide

@@ -1,0 +1,90 @@
+"""List scheduling for the baselines: jobs in turn, each on the best free place, nobody moves."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import FloatArray, View
+from slurm_hadar.policies.allocation import Need, Parts, Room, floor_of
+
+
+def seconds_left(view: View) -> FloatArray:
+    """(J, R, C) time left on each type and count, s; inf where the job cannot run so."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        seconds = view.jobs.left[:, None, None] / view.jobs.rate
+    return np.where(view.jobs.rate > 0, seconds, np.inf)
+
+
+def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
+    """Place the jobs in this order on the type where they end first, at their least count.
+
+    Running jobs keep what they hold. ``strict``: nobody overtakes a job that does not fit.
+    """
+    if not view.jobs.ids:
+        return Plan(notes=("no managed job waits or runs",))
+    jobs, floor = view.jobs, floor_of(view)
+    room = Room(view, floor)
+    needs = [Need(c, m) for c, m in zip(jobs.cpus_per_gpu, jobs.mem_per_gpu_mb, strict=True)]
+    held: dict[int, Parts] = {}
+    for job, node, kind, count in jobs.held.tolist():
+        held[job] = (*held.get(job, ()), (floor.slot_of[node, kind], count))
+    room.make_room_for([(parts, needs[job]) for job, parts in held.items()])
+    for job, parts in held.items():
+        room.take(parts, needs[job])
+    seconds = seconds_left(view)
+    placements: dict[str, Placement] = {}
+    waiting: dict[str, str] = {}
+    blocked = ""
+    for place, job in enumerate(order):
+        id_ = jobs.ids[job]
+        if job in held:
+            placements[id_] = _placement(view, room, held[job], "keeps what it holds")
+            continue
+        if blocked:
+            waiting[id_] = f"waits behind job {blocked}, which comes first"
+            continue
+        parts, time, short = _find(view, room, job, seconds[job], needs[job])
+        if parts:
+            room.take(parts, needs[job])
+            why = f"{place + 1} of {len(order)} in turn, ends in {time / 3600:.1f} h"
+            placements[id_] = _placement(view, room, parts, why)
+        else:
+            waiting[id_] = short
+            blocked = id_ if strict and np.isfinite(seconds[job]).any() else ""
+    return Plan(placements, waiting)
+
+
+def _find(
+    view: View, room: Room, job: int, seconds: FloatArray, need: Need
+) -> tuple[Parts, float, str]:
+    jobs, floor = view.jobs, room.floor
+    columns = np.isfinite(seconds).any(axis=0)
+    if not columns.any():
+        return (), 0.0, "no GPU type and count that it can run with"
+    column = int(columns.argmax())
+    count, most = view.counts[column], int(jobs.max_nodes[job])
+    open_: list[int] = []
+    for kind in np.argsort(seconds[:, column], kind="stable").tolist():
+        if not np.isfinite(seconds[kind, column]):
+            continue
+        pools = [p for p in floor.of_type[kind] if jobs.groups[job, floor.pool_group[p]]]
+        open_ += pools
+        found = (room.one_node(pool, count, need) for pool in pools)
+        parts = next((p for p in found if p is not None), None)
+        if parts is None and most > 1 and pools:
+            parts = room.several_nodes(pools, count, need, most)
+        if parts is not None:
+            return parts, float(seconds[kind, column]), ""
+    return (), 0.0, f"short of {room.shortage(open_, count, need, most)}"
+
+
+def _placement(view: View, room: Room, parts: Parts, reason: str) -> Placement:
+    gpus: dict[str, int] = {}
+    nodes: dict[str, dict[str, int]] = {}
+    for slot, count in parts:
+        kind = view.types[int(room.floor.gpu_type[slot])]
+        on_node = nodes.setdefault(view.nodes.names[int(room.floor.node[slot])], {})
+        gpus[kind] = gpus.get(kind, 0) + count
+        on_node[kind] = on_node.get(kind, 0) + count
+    return Placement(gpus=gpus, nodes=nodes, reason=reason)

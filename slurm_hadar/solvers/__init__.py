@@ -1,0 +1,1 @@
+"""The mathematics that policies share. Knows nothing of Slurm, jobs or clocks."""

@@ -1,0 +1,111 @@
+"""Take or skip along a queue: a dynamic programme with merged states and a bounded beam."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+
+class Searchable(Protocol):
+    """A state of the search. Two states with one key have the same future."""
+
+    def key(self) -> Hashable:
+        """What the rest of the search depends on."""
+        ...
+
+    def full(self) -> bool:
+        """Whether nothing can be taken any more."""
+        ...
+
+
+S = TypeVar("S", bound=Searchable)
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class Take(Generic[C]):
+    """One way to take an item: what it adds to the sum, and the caller's own description."""
+
+    value: float
+    choice: C
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[S, C]):
+    """The best sum found, the choices that make it up by position in the queue, the last state."""
+
+    value: float
+    chosen: dict[int, C]
+    state: S
+
+
+_Path = tuple[int, object, object] | None
+
+
+def take_or_skip(
+    start: S,
+    queue: Sequence[int],
+    options: Callable[[S, int], Sequence[Take[C]]],
+    apply: Callable[[S, int, C, bool], S],
+    promise: Callable[[S, int], float],
+    width: int,
+) -> Result[S, C]:
+    """Choose for each item of the queue one of its options or none, for the largest sum.
+
+    ``options(state, item)``: best first; an item whose only sensible answer is the first one
+    returns just that. ``apply(state, item, choice, alone)`` gives the next state, and may change
+    the state itself when ``alone``. ``promise(state, position)``: an optimistic guess of what the
+    items from ``position`` on can still add; it only ranks states. Equal keys are merged, the best
+    ``width`` states are kept: with a width that never cuts, the sum is the largest there is. The
+    work is at most ``width`` times the queue. With width 1 the best option is always taken.
+    """
+    if width <= 1:
+        return _greedy(start, queue, options, apply)
+    beam: list[tuple[float, S, _Path]] = [(0.0, start, None)]
+    for position, item in enumerate(queue):
+        if all(state.full() for _, state, _ in beam):
+            break
+        merged: dict[Hashable, tuple[float, S, _Path]] = {}
+        for value, state, path in beam:
+            found = () if state.full() else options(state, item)
+            grown = [
+                (value + take.value, apply(state, item, take.choice, False), take.choice)
+                for take in found
+            ]
+            steps: list[tuple[float, S, _Path]] = [
+                (total, after, (item, choice, path)) for total, after, choice in grown
+            ]
+            steps.append((value, state, path))
+            for step in steps:
+                key = step[1].key()
+                if key not in merged or step[0] > merged[key][0]:
+                    merged[key] = step
+        if len(merged) > width:
+            ranked = [(step[0] + promise(step[1], position + 1), step) for step in merged.values()]
+            ranked.sort(key=lambda entry: -entry[0])
+            beam = [step for _, step in ranked[:width]]
+        else:
+            beam = list(merged.values())
+    value, state, path = max(beam, key=lambda entry: entry[0])
+    chosen: dict[int, C] = {}
+    while path is not None:
+        item, choice, path = path  # type: ignore[assignment]
+        chosen[item] = choice  # type: ignore[assignment]
+    return Result(value, dict(reversed(chosen.items())), state)
+
+
+def _greedy(
+    state: S,
+    queue: Sequence[int],
+    options: Callable[[S, int], Sequence[Take[C]]],
+    apply: Callable[[S, int, C, bool], S],
+) -> Result[S, C]:
+    value, chosen = 0.0, {}
+    for item in queue:
+        if state.full():
+            break
+        found = options(state, item)
+        if found:
+            value += found[0].value
+            chosen[item] = found[0].choice
+            state = apply(state, item, found[0].choice, True)
+    return Result(value, chosen, state)

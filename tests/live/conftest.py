@@ -1,0 +1,82 @@
+"""A real Slurm for the live tests, started and stopped by the sandbox itself."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.sandbox import processes, programs
+from slurm_hadar.sandbox.cluster import Sandbox
+
+SECOND = "HADAR_TEST_SLURM"
+"""Environment variable that names the prefix of a second Slurm."""
+
+
+def slurm_prefixes() -> list[Path | None]:
+    """The Slurms to test with: the one on PATH (None), and the second one where it is named."""
+    second = os.environ.get(SECOND)
+    return [None, Path(second)] if second else [None]
+
+
+def need(prefix: Path | None) -> None:
+    """Skip without Slurm, saying what is missing; where CI is set that is a failure."""
+    try:
+        programs.find(prefix)
+    except HadarError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+def _name(prefix: Path | None) -> str:
+    return prefix.name if prefix else "path"
+
+
+@pytest.fixture(scope="module", params=slurm_prefixes(), ids=_name)
+def slurm_prefix(request: pytest.FixtureRequest) -> Path | None:
+    """Each Slurm in turn."""
+    prefix: Path | None = request.param
+    need(prefix)
+    return prefix
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """One sandbox of the default layout for all tests of a module."""
+    need(None)
+    box = Sandbox.up(tmp_path_factory.mktemp("sandbox") / "box")
+    yield box
+    _take_down(box)
+
+
+@pytest.fixture(scope="module")
+def sandbox_each(
+    slurm_prefix: Path | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sandbox]:
+    """Like ``sandbox``, on each Slurm in turn."""
+    box = Sandbox.up(tmp_path_factory.mktemp("sandbox") / "box", slurm_prefix=slurm_prefix)
+    yield box
+    _take_down(box)
+
+
+@pytest.fixture
+def make_sandbox(tmp_path: Path) -> Iterator[Callable[..., Sandbox]]:
+    """Start sandboxes with ``Sandbox.up``'s options; all are taken down after the test."""
+    need(None)
+    made: list[Sandbox] = []
+
+    def make(**options: object) -> Sandbox:
+        box = Sandbox.up(tmp_path / f"box{len(made)}", **options)  # type: ignore[arg-type]
+        made.append(box)
+        return box
+
+    yield make
+    for box in made:
+        _take_down(box)
+
+
+def _take_down(box: Sandbox) -> None:
+    box.down()
+    assert not processes.ours(box.places)

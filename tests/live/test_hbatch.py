@@ -1,0 +1,293 @@
+"""hbatch in front of the real sbatch, on a real cluster."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import config
+from slurm_hadar.cli.sbatch_words import read_directives, read_header
+from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.domain.declaration import decode
+from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.sandbox import processes
+
+pytestmark = pytest.mark.live
+
+LEASE_S = 20
+WHOLE_LINES = ("Comment", "Command", "WorkDir", "StdErr", "StdIn", "StdOut", "SubmitLine")
+PLAIN = "#!/bin/bash\n#SBATCH -J one --comment='his own' -t 5\necho $1\nexit ${2:-0}\n"
+DECLARED = (
+    "#!/bin/bash\n#SBATCH -J one --comment='his own' -t 5\n"
+    "#HADAR model=resnet18 types=v100,k80 gpus=1-2 checkpoint=yes\n"
+    "env | grep ^HADAR_\nexit ${2:-0}\n"
+)
+
+
+class Shell:
+    """sbatch and hbatch side by side in one folder, against one sandbox."""
+
+    def __init__(self, box, folder):
+        self.box = box
+        self.folder = folder
+        (folder / "plain.sh").write_text(PLAIN)
+        (folder / "declared.sh").write_text(DECLARED)
+        kept = ("HOME", "USER", "LANG", "TMPDIR")
+        self.env = {name: os.environ[name] for name in kept if name in os.environ} | box.env
+
+    def run(self, program, *argv, **options):
+        where = str(Path(sys.prefix) / "bin" / "hbatch") if program == "hbatch" else program
+        options.setdefault("stdin", subprocess.DEVNULL)
+        if "input" in options:
+            del options["stdin"]
+        return subprocess.run(
+            [where, *argv],
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            **options,
+        )
+
+    def submit(self, *argv, program="hbatch", **options):
+        done = self.run(program, "--parsable", *argv, **options)
+        assert done.returncode == 0, done.stderr
+        return re.fullmatch(r"(\d+)\n", done.stdout)[1]
+
+    def job(self, job_id):
+        fields = {}
+        for line in self.box.run("scontrol", "show", "job", job_id).split("\n\n")[0].splitlines():
+            key, _, value = line.strip().partition("=")
+            if key in WHOLE_LINES:
+                fields[key] = value
+            else:
+                fields |= dict(word.split("=", 1) for word in line.split() if "=" in word)
+        return fields
+
+    def wait_reason(self, job_id, reason):
+        """Wait for the reason that squeue shows; Slurm writes it a moment after the submit."""
+
+        def shown():
+            return self.box.run("squeue", "-h", "-o", "%r", "-j", job_id).strip() == reason
+
+        assert processes.wait_until(shown, 10.0)
+
+    def begins_in(self, job_id):
+        """Seconds from the submit to the earliest start, as Slurm has them."""
+        field = self.job(job_id)
+        form = "%Y-%m-%dT%H:%M:%S"
+        times = [time.mktime(time.strptime(field[k], form)) for k in ("SubmitTime", "EligibleTime")]
+        return times[1] - times[0]
+
+
+@pytest.fixture
+def make_shell(make_sandbox, slurm_prefix, tmp_path):
+    def make(mode="act"):
+        settings = {"lease": {"length_s": LEASE_S}}
+        box = make_sandbox(mode=mode, settings=settings, slurm_prefix=slurm_prefix)
+        write_wrapper_site(config.load(box.config_path), box.config_path)
+        folder = tmp_path / "home"
+        folder.mkdir()
+        return Shell(box, folder)
+
+    return make
+
+
+@pytest.fixture
+def shell(make_shell):
+    return make_shell()
+
+
+def same_words(done):
+    """What both said, without the job's number and the moment."""
+    numbers = re.compile(r"\b\d{3,}\b|\d{4}-\d\d-\d\dT[\d:]+")
+    return (done.returncode, numbers.sub("N", done.stdout), numbers.sub("N", done.stderr))
+
+
+OWN_FIELDS = re.compile(
+    r"JobId|.*Time|Priority|StdErr|StdOut|ArrayJobId|SubmitLine|Reason|JobState|LastSchedEval"
+)
+SUBMITS = [
+    (["-H", "plain.sh"], None),
+    (["-H", "--parsable", "plain.sh", "a", "b c"], None),
+    (["-H", "-N2", "--gres=gpu:1", "-pgpu", "--exclusive", "plain.sh"], None),
+    (["-HJ", "two", "--begin=now+100", "--no-requeue", "plain.sh"], None),
+    (["-H", "--array=1-3%2", "plain.sh"], None),
+    (["-H", "--wrap=hostname -s"], None),
+    (["-H", "--parsable"], PLAIN),
+    (["-H", "--comm=short", "--", "plain.sh", "--hadar-x"], None),
+    (["-Q", "-H", "plain.sh"], None),
+    (["--test-only", "plain.sh"], None),
+    (["--test-only", "--gres=gpu:99", "plain.sh"], None),
+    (["-p", "nowhere", "plain.sh"], None),
+    (["gone.sh"], None),
+    (["--nodes", "plain.sh"], None),
+    (["--no-such-option"], None),
+    ([], "no script\n"),
+    ([], ""),
+    (["--version"], None),
+    (["--usage"], None),
+]
+
+
+def test_an_unmanaged_submit_is_sbatchs_own(shell):
+    seen = []
+    for argv, script in SUBMITS:
+        options = {} if script is None else {"input": script}
+        plain = shell.run("sbatch", *argv, **options)
+        ours = shell.run("hbatch", *argv, **options)
+        assert same_words(ours) == same_words(plain), argv
+        numbers = [re.search(r"\d+", done.stdout) for done in (plain, ours)]
+        if "-H" in argv and "-Q" not in argv:
+            fields = [shell.job(number[0]) for number in numbers]
+            kept = [{k: v for k, v in f.items() if not OWN_FIELDS.fullmatch(k)} for f in fields]
+            assert kept[0] == kept[1], argv
+            assert kept[0]["UserId"] and kept[0]["Requeue"]
+            seen.append(kept[1].get("Comment"))
+    assert "his own" in seen and "short" in seen
+
+
+def test_the_job_sees_the_same_environment(shell):
+    (shell.folder / "env.sh").write_text("#!/bin/sh\nenv\n")
+    shell.env |= {"MINE": "a b", "LANG": "C"}
+    for program in ("sbatch", "hbatch"):
+        job_id = shell.submit("-J", "env", "-o", f"out.{program}", "env.sh", program=program)
+        shell.box.wait_state(job_id)
+    seen = [
+        {
+            line
+            for line in (shell.folder / f"out.{program}").read_text().splitlines()
+            if not re.match(r"SLURM_(JOB_?ID|JOB_\w+_TIME|TASK_PID|TOPOLOGY\w+)=|TMPDIR=", line)
+        }
+        for program in ("sbatch", "hbatch")
+    ]
+    assert "MINE=a b" in seen[0]
+    assert seen[0] == seen[1]
+
+
+def test_wait_returns_the_jobs_code(shell):
+    done = shell.run("hbatch", "-W", "--parsable", "-o", "out", "declared.sh", "hi", "5")
+    assert done.returncode == 5, done.stderr
+    assert re.fullmatch(r"\d+\n", done.stdout)
+
+
+def test_a_managed_job_gets_what_the_user_did_not_set(shell):
+    write_heartbeat(shell.box.exchange, "act", 5.0)
+    done = shell.run("hbatch", "--parsable", "-o", "out", "declared.sh")
+    assert done.returncode == 0
+    job_id = done.stdout.strip()
+    assert len(done.stderr.splitlines()) == 1 and "BeginTime" in done.stderr
+    field = shell.job(job_id)
+    assert field["Comment"].startswith("his own [hadar1 ")
+    record = decode(field["Comment"])
+    assert record.lease and record.model == "resnet18" and record.gpus == (1, 2)
+    assert re.fullmatch(r"gres[:/]gpu(:1)?", field["TresPerNode"])
+    assert field["Features"] == "v100|k80"
+    assert field["Requeue"] == "1"
+    assert field["JobName"] == "one"
+    shell.wait_reason(job_id, "BeginTime")
+    assert shell.begins_in(job_id) == pytest.approx(LEASE_S, abs=2)
+
+
+def test_without_a_controller_a_managed_job_starts_within_its_lease(shell):
+    write_heartbeat(shell.box.exchange, "act", 5.0)
+    job_id = shell.submit("-o", "out", "declared.sh")
+    shell.wait_reason(job_id, "BeginTime")
+    shell.box.wait_state(job_id, timeout_s=LEASE_S + 20)
+    seen = dict(line.split("=", 1) for line in (shell.folder / "out").read_text().splitlines())
+    assert seen["HADAR_EXCHANGE"] == str(shell.box.exchange)
+    assert seen["HADAR_CONTROLLER_UID"] == str(os.getuid())
+    assert seen["HADAR_SIGNAL"] == "USR2"
+
+
+@pytest.mark.parametrize("mode", ["act", "observe"])
+def test_without_a_fresh_heartbeat_in_act_mode_nothing_waits(make_shell, mode):
+    shell = make_shell(mode)
+    if mode == "observe":
+        write_heartbeat(shell.box.exchange, "observe", 5.0)
+    job_id = shell.submit("-o", "out", "declared.sh")
+    assert shell.begins_in(job_id) == 0
+    assert not decode(shell.job(job_id)["Comment"]).lease
+    shell.box.wait_state(job_id, timeout_s=15)
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "field", "value"),
+    [
+        (["--gres=gpu:k80:2", "--hadar-types=any"], {}, "TresPerNode", r"gres[:/]gpu:k80:2"),
+        (["-C", "p100"], {}, "Features", "p100"),
+        ([], {"SBATCH_CONSTRAINT": "p100"}, "Features", "p100"),
+        (["--no-requeue"], {}, "Requeue", "0"),
+        ([], {"SBATCH_NO_REQUEUE": ""}, "Requeue", "0"),
+        (["--gpus", "2"], {}, "TresPerJob", r"gres[:/]gpu:2"),
+        (["--comment=typed"], {}, "Comment", r"typed \[hadar1 .*"),
+    ],
+)
+def test_what_the_user_set_stands(shell, argv, env, field, value):
+    shell.env |= env
+    job_id = shell.submit("-H", *argv, "declared.sh")
+    assert re.fullmatch(value, shell.job(job_id)[field])
+
+
+def test_an_array_is_declared_once_for_all_its_tasks(shell):
+    write_heartbeat(shell.box.exchange, "act", 5.0)
+    job_id = shell.submit("--array=1-3", "-o", "out.%a", "declared.sh")
+    for task in (1, 3):
+        field = shell.job(f"{job_id}_{task}")
+        assert decode(field["Comment"]).gpus == (1, 2)
+        assert shell.begins_in(f"{job_id}_{task}") == pytest.approx(LEASE_S, abs=2)
+
+
+def test_a_managed_script_on_standard_input_arrives_whole(shell):
+    job_id = shell.submit("-H", input=DECLARED)
+    assert decode(shell.job(job_id)["Comment"]).model == "resnet18"
+    assert shell.box.run("scontrol", "write", "batch_script", job_id, "-").rstrip("\n\0") == (
+        DECLARED.rstrip("\n")
+    )
+
+
+def test_wrapped_commands_are_managed_by_options(shell):
+    job_id = shell.submit("-H", "--hadar-model=m", "--hadar-gpus", "2", "--wrap", "hostname")
+    field = shell.job(job_id)
+    assert decode(field["Comment"]).model == "m"
+    assert field["JobName"] == "wrap"
+
+
+def test_a_heterogeneous_job_passes_with_one_line(shell):
+    done = shell.run("hbatch", "-H", "-N1", ":", "-N1", "declared.sh")
+    assert done.returncode == 0
+    assert len(done.stderr.splitlines()) == 1 and "not managed" in done.stderr
+    job_id = re.search(r"\d+", done.stdout)[0]
+    assert "[hadar1" not in shell.job(f"{job_id}+0").get("Comment", "")
+
+
+def test_nonsense_submits_nothing(shell):
+    done = shell.run("hbatch", "--hadar-gpus=many", "declared.sh")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert shell.box.run("squeue", "-h").strip() == ""
+
+
+LINES = [
+    "--comment=plain",
+    '--comment "two words" # and a remark',
+    "--comment='a # b'",
+    '--comment="it\'s"',
+    "--comment=a\"b c\"d'e'",
+    '--comment=q\\"q',
+    "--comm=cut",
+    "--comment=first --comment=second",
+    "-Jname --comment joined#not",
+]
+
+
+def test_the_scripts_lines_are_read_as_sbatch_reads_them(shell):
+    for line in LINES:
+        script = f"#!/bin/sh\n\n# note\n#SBATCH {line}\ntrue\n#SBATCH --comment=late\n"
+        job_id = shell.submit("-H", program="sbatch", input=script)
+        ours = dict(read_directives(read_header(script.encode()).words).options)
+        assert ours["comment"] == shell.job(job_id)["Comment"], line

@@ -1,0 +1,176 @@
+"""A training inside a real Slurm job: asked, moved, killed softly, resumed, proven."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from slurm_hadar.runtime import check_lineage, checkpoint
+from slurm_hadar.runtime.plan_file import write_plan
+from slurm_hadar.runtime.progress import Progress, read_progress
+from slurm_hadar.runtime.samples import from_plain
+from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.templates import render
+
+pytestmark = pytest.mark.live
+
+ROOT = Path(__file__).parents[2]
+N = 1500
+MODEL = "ResNet-18"
+
+
+class Job:
+    """``train_digits.py`` in a job of the sandbox, long enough to be moved."""
+
+    def __init__(self, box: Sandbox, folder: Path, template: str, feature: str) -> None:
+        self.box, self.folder = box, folder
+        self.feature = feature
+        pacing = json.loads(box.true_rates.read_text())
+        rates = [pacing["rates"][MODEL][kind]["2"] for kind in two_types(box)]
+        # About three seconds on the first type and two on the second.
+        self.samples = int((3 * rates[0] + 2 * rates[1]) * pacing["time_scale"])
+        script = render(
+            template,
+            {
+                "job_name": "digits",
+                "output": str(folder / "out"),
+                "sbatch": [f"--constraint={feature}"],
+                "command": [
+                    sys.executable,
+                    str(ROOT / "examples" / "train_digits.py"),
+                    *("--model", MODEL, "--samples", str(self.samples)),
+                    *("--checkpoint", str(folder / "c.pt")),
+                    *("--lineage", str(folder / "lineage.json")),
+                ],
+                **({"gres": "gpu:2"} if template == "pytorch_single" else {}),
+                **({"nodes": 1, "gpus_per_node": 2} if template == "pytorch_ddp" else {}),
+            },
+        )
+        export = {
+            "HADAR_EXCHANGE": str(box.exchange),
+            "HADAR_CONTROLLER_UID": str(os.getuid()),
+            "HADAR_PROGRESS_S": "0.3",
+            "MASTER_ADDR": "127.0.0.1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        words = ",".join(["ALL", *(f"{key}={value}" for key, value in export.items())])
+        self.id = box.run("sbatch", "--parsable", f"--export={words}", text=script).strip()
+
+    @property
+    def out(self) -> str:
+        return (self.folder / "out").read_text() if (self.folder / "out").exists() else ""
+
+    def wait_for(self, what, restarts: int = 0, seconds: float = 60.0) -> Progress:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            found = read_progress(self.box.exchange, self.id, os.getuid())
+            if found is not None and found.restarts == restarts and what(found):
+                return found
+            if self.box.job_state(self.id) in ("FAILED", "CANCELLED", "TIMEOUT"):
+                break
+            time.sleep(0.05)
+        raise AssertionError(f"no such progress in {seconds} s; output:\n{self.out}")
+
+    def requeue(self, feature: str) -> float:
+        """Seconds until the job waits again, to be started on ``feature``."""
+        begin = time.monotonic()
+        self.box.run("scontrol", "requeue", self.id)
+        self.box.wait_state(self.id, ("PENDING",))
+        took = time.monotonic() - begin
+        self.feature = feature
+        return took
+
+    def resume(self) -> None:
+        update = [f"JobId={self.id}", f"Features={self.feature}", "StartTime=now"]
+        self.box.run("scontrol", "update", *update)
+
+    def fault(self) -> str | None:
+        """What the lineage of the final parameters says, once the job is through."""
+        self.box.wait_state(self.id, ("COMPLETED",), 90)
+        content = json.loads((self.folder / "lineage.json").read_text())
+        return check_lineage(from_plain(content["segments"]), N, samples=self.samples, seed=0)
+
+
+def two_types(box: Sandbox) -> tuple[str, str]:
+    pacing = json.loads(box.true_rates.read_text())
+    able = {nodes[0] for nodes in pacing["nodes"].values() if len(nodes) >= 2}
+    first, second, *_ = sorted(able & set(pacing["rates"][MODEL]))
+    return first, second
+
+
+def test_asked_by_the_plan_it_saves_answers_waits_and_resumes_elsewhere(sandbox_each, tmp_path):
+    first, second = two_types(sandbox_each)
+    job = Job(sandbox_each, tmp_path, "pytorch_single", first)
+    running = job.wait_for(lambda p: p.samples > 0 and p.rate > 0)
+    assert not running.in_step and running.gpus == 2 and running.model == MODEL
+    write_plan(sandbox_each.exchange, job.id, gpus={second: 2}, save="n1", restarts=0)
+    acked = job.wait_for(lambda p: p.ack is not None)
+    assert acked.ack is not None and acked.ack.save == "n1"
+    time.sleep(1)
+    assert job.wait_for(lambda p: True).samples == acked.samples, "trains in vain while it waits"
+    assert job.requeue(second) < 5
+    job.resume()
+    again = job.wait_for(lambda p: p.restart_s is not None, restarts=1)
+    assert again.samples > acked.samples and again.restart_s is not None
+    assert 0.5 < again.restart_s < 60
+    assert job.fault() is None
+    last = job.wait_for(lambda p: p.finished, restarts=1)
+    assert last.lost == 0 and last.samples == job.samples
+    assert f"resumed at {acked.samples} samples (attempt 2, 2 GPUs)" in job.out
+    assert "test accuracy" in job.out
+
+
+def test_the_signal_may_come_before_the_training_listens(sandbox_each, tmp_path):
+    first, _ = two_types(sandbox_each)
+    job = Job(sandbox_each, tmp_path, "pytorch_single", first)
+    sandbox_each.wait_state(job.id, ("RUNNING",))
+    for _ in range(10):
+        sandbox_each.run("scancel", "--batch", "--signal=USR2", job.id)
+        time.sleep(0.05)
+    running = job.wait_for(lambda p: p.samples > 0)
+    sandbox_each.run("scancel", "--batch", "--signal=USR2", job.id)
+    job.wait_for(lambda p: p.checkpoint is not None and p.checkpoint.samples >= running.samples)
+    sandbox_each.run("scancel", job.id)
+
+
+def test_term_alone_saves_and_nothing_is_lost(sandbox_each, tmp_path):
+    first, second = two_types(sandbox_each)
+    job = Job(sandbox_each, tmp_path, "pytorch_single", first)
+    job.wait_for(lambda p: p.samples > 0)
+    job.requeue(second)
+    job.resume()
+    assert job.fault() is None
+    assert job.wait_for(lambda p: p.finished, restarts=1).lost == 0
+    assert "on TERM; leaving" in job.out
+
+
+def test_a_sabotaged_resume_is_caught(sandbox_each, tmp_path):
+    first, second = two_types(sandbox_each)
+    job = Job(sandbox_each, tmp_path, "pytorch_single", first)
+    job.wait_for(lambda p: p.samples > 0)
+    job.requeue(second)
+    content = checkpoint.read(tmp_path / "c.pt")
+    state = json.loads(content["state"])
+    state["samples"] -= state["batch"]
+    torch.save({**content, "state": json.dumps(state)}, tmp_path / "c.pt")
+    job.resume()
+    fault = job.fault()
+    assert fault is not None and "64 samples went in twice" in fault
+
+
+def test_two_processes_of_a_step_save_together_and_resume(sandbox_each, tmp_path):
+    first, second = two_types(sandbox_each)
+    job = Job(sandbox_each, tmp_path, "pytorch_ddp", first)
+    running = job.wait_for(lambda p: p.samples > 0)
+    assert running.in_step and running.gpus == 2
+    sandbox_each.run("scancel", "--signal=USR2", job.id)
+    saved = job.wait_for(lambda p: p.checkpoint is not None)
+    job.requeue(second)
+    job.resume()
+    assert job.fault() is None
+    assert job.wait_for(lambda p: p.finished, restarts=1).samples == job.samples
+    assert f"resumed at {saved.checkpoint.samples} samples (attempt 2, 2 GPUs)" in job.out

@@ -1,0 +1,261 @@
+"""The sandbox on a real Slurm: what is up, what a job sees, and that nothing stays behind."""
+
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import config
+from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.sandbox import processes, programs
+from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.layout import Layout, NodeGroup
+
+pytestmark = pytest.mark.live
+
+SMALL = Layout((NodeGroup("v", 1, "v100", 2),))
+
+
+def submit(box, command, *options):
+    return box.run("sbatch", "--parsable", "-o", "/dev/null", *options, "--wrap", command).strip()
+
+
+def show(box, kind, name):
+    words = box.run("scontrol", "-o", "show", kind, name).split()
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def test_six_idle_nodes_with_typed_gpus(sandbox_each):
+    status = sandbox_each.status()
+    assert status.is_running
+    assert status.nodes == dict.fromkeys(("v1", "v2", "p1", "p2", "k1", "k2"), "idle")
+    for name, kind in (("v1", "v100"), ("p2", "p100"), ("k1", "k80")):
+        node = show(sandbox_each, "node", name)
+        assert node["Gres"] == f"gpu:{kind}:2"
+        assert node["ActiveFeatures"] == kind
+    assert "idle" in str(status) and sandbox_each.programs.version in str(status)
+
+
+def test_a_job_sees_its_gpus_and_the_pacing_file(sandbox_each, tmp_path):
+    tmp_path.chmod(0o755)
+    out = tmp_path / "out"
+    write = f"echo $CUDA_VISIBLE_DEVICES $HADAR_PACE $SLURMD_NODENAME >> {out}"
+    job = submit(
+        sandbox_each, f"{write}; srun sh -c '{write}'", "--gres=gpu:2", "--constraint=p100"
+    )
+    sandbox_each.wait_state(job)
+    batch, step = out.read_text().splitlines()
+    assert batch == step
+    gpus, pace, node = batch.split()
+    assert gpus == "0,1"
+    assert json.loads(Path(pace).read_text())["nodes"][node] == ["p100", "p100"]
+
+
+def test_two_jobs_of_a_node_get_different_gpus(sandbox_each, tmp_path):
+    outs = [tmp_path / "a", tmp_path / "b"]
+    jobs = [
+        submit(sandbox_each, f"echo $CUDA_VISIBLE_DEVICES > {out}; sleep 2", "--gres=gpu:1", "-wk1")
+        for out in outs
+    ]
+    for job in jobs:
+        sandbox_each.wait_state(job)
+    assert sorted(out.read_text().strip() for out in outs) == ["0", "1"]
+
+
+def test_the_configuration_is_a_throw_away_one(sandbox):
+    site = config.load(sandbox.config_path).site
+    assert site.rights == "sandbox" and site.mode == "observe"
+    assert stat.S_IMODE(site.exchange_dir.stat().st_mode) == 0o1777
+    assert stat.S_IMODE(site.state_dir.stat().st_mode) == 0o700
+    assert set(config.load(sandbox.config_path).gpu_types) == {"v100", "p100", "k80"}
+
+
+def test_all_sockets_listen_on_loopback_only(sandbox):
+    inodes = {
+        target.removeprefix("socket:[").removesuffix("]")
+        for pid in processes.ours(sandbox.places)
+        for fd in Path(f"/proc/{pid}/fd").iterdir()
+        if (target := str(fd.readlink())).startswith("socket:")
+    }
+    listening = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                listening.append(fields[1].split(":")[0])
+    loopback = socket.inet_aton("127.0.0.1")[::-1].hex().upper()
+    assert len(listening) >= 7 and set(listening) == {loopback}
+
+
+def test_up_twice_in_one_folder_is_refused_and_harmless(sandbox):
+    with pytest.raises(UsageError, match=r"up in .* already"):
+        Sandbox.up(sandbox.folder)
+    assert sandbox.status().is_running
+    assert Sandbox.attach(sandbox.folder).status().is_running
+
+
+def test_down_ends_running_jobs_and_every_process(make_sandbox, tmp_path):
+    box = make_sandbox(layout=SMALL)
+    mark = tmp_path / "pids"
+    job = submit(
+        box, f"trap '' TERM; sleep 1234 & echo $$ $! > {mark}; wait; sleep 1234", "--gres=gpu:1"
+    )
+    submit(box, "sleep 1234", "--gres=gpu:2")
+    box.wait_state(job, ["RUNNING"])
+    assert processes.wait_until(lambda: mark.exists() and len(mark.read_text().split()) == 2, 10)
+    before = processes.ours(box.places)
+    assert len(before) >= 5
+    box.down()
+    left = [*before, *map(int, mark.read_text().split())]
+    assert not any(map(processes.is_alive, left))
+    assert not processes.ours(box.places)
+
+
+def test_a_sandbox_that_is_down_says_so_and_starts_again(make_sandbox, tmp_path):
+    box = make_sandbox(layout=SMALL)
+    folder = box.folder
+    (box.exchange / "plan.1.json").touch()
+    box.down()
+    dead = Sandbox.attach(folder)
+    assert not dead.status().is_running
+    assert str(dead.status()) == f"The sandbox in {folder} is down."
+    dead.down()
+    with Sandbox.up(folder, SMALL) as again:
+        assert not any(again.exchange.iterdir())
+        again.wait_state(submit(again, "true", "--gres=gpu:1"))
+        again.down(remove=True)
+    assert not folder.exists()
+
+
+def test_two_side_by_side(make_sandbox, slurm_prefix, tmp_path):
+    first = make_sandbox(layout=SMALL)
+    second = make_sandbox(layout=SMALL, slurm_prefix=slurm_prefix)
+    jobs = [(box, submit(box, "sleep 1", "--gres=gpu:v100:2")) for box in (first, second)]
+    for box, job in jobs:
+        box.wait_state(job)
+    second.down()
+    assert not second.status().is_running
+    assert first.status().is_running
+    first.wait_state(submit(first, "true", "--gres=gpu:1"))
+
+
+def test_a_job_of_the_idle_partition_gives_way_and_comes_back(make_sandbox):
+    box = make_sandbox(layout=SMALL, cred_expire_s=5)
+    low = submit(box, "sleep 3", "--gres=gpu:2", "--partition=idle")
+    box.wait_state(low, ["RUNNING"])
+    high = submit(box, "sleep 2", "--gres=gpu:2")
+    box.wait_state(high, ["RUNNING"])
+    assert box.job_state(low) in ("PENDING", "COMPLETING")
+    box.wait_state(high)
+    box.wait_state(low)
+    assert show(box, "job", low)["Restarts"] == "1"
+
+
+def test_nodes_of_mixed_types_and_without_gpus(make_sandbox, tmp_path):
+    layout = Layout(
+        (NodeGroup("m", 1, "p100", 1, more={"k80": 2}), NodeGroup("c", 1, cpus=8, memory_mb=9000))
+    )
+    box = make_sandbox(layout=layout)
+    out = tmp_path / "out"
+    write = f"echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES >> {out}"
+    box.wait_state(submit(box, write, "--gres=gpu:k80:2"))
+    box.wait_state(submit(box, write, "--partition=cpu"))
+    assert out.read_text().splitlines() == ["m1 1,2", "c1"]
+    assert json.loads(box.true_rates.read_text())["nodes"] == {
+        "m1": ["p100", "k80", "k80"],
+        "c1": [],
+    }
+
+
+def test_thousands_of_nodes_without_slurmd_are_usable_to_slurm(make_sandbox, slurm_prefix):
+    layout = Layout((NodeGroup("v", 1, "v100", 2), NodeGroup("far", 2000, "k80", 4, started=False)))
+    box = make_sandbox(layout=layout, slurm_prefix=slurm_prefix)
+    lines = box.run("sinfo", "-h", "-p", "gpu", "-o", "%D %t").splitlines()
+    assert sorted(lines) == ["1 idle", "2000 idle~"]
+    assert show(box, "node", "far2000")["Gres"] == "gpu:k80:4"
+    far = submit(box, "true", "--gres=gpu:3")
+    box.wait_state(far, ["CONFIGURING"])
+    box.wait_state(submit(box, "true", "--gres=gpu:v100:1"))
+
+
+def test_a_folder_too_deep_for_sockets(make_sandbox, tmp_path):
+    folder = tmp_path / ("x" * 100) / "box"
+    with Sandbox.up(folder, SMALL) as box:
+        assert box.places.run.parent != folder
+        box.wait_state(submit(box, "srun true", "--gres=gpu:1"))
+    assert not box.places.run.exists()
+
+
+def test_slurmd_and_slurmctld_can_go_and_come_back(make_sandbox):
+    box = make_sandbox(layout=Layout((NodeGroup("v", 2, "v100", 2),)))
+    box.kill_slurmd("v2")
+    assert box.status().parts["slurmd.v2"] is False
+    assert "not running: slurmd.v2" in str(box.status())
+    box.start_slurmd("v2")
+    box.wait_state(submit(box, "true", "--gres=gpu:1", "-wv2"))
+    box.stop_slurmctld()
+    assert not box.status().is_running and not box.status().nodes
+    box.start_slurmctld()
+    box.wait_state(submit(box, "true", "--gres=gpu:1"))
+
+
+def test_when_a_part_does_not_start_nothing_stays(tmp_path, slurm_prefix):
+    real = programs.find(slurm_prefix)
+    broken = tmp_path / "broken"
+    for name, folder in (("bin", real.bin_dir), ("sbin", real.slurmctld.parent)):
+        (broken / name).mkdir(parents=True)
+        for tool in folder.iterdir():
+            if tool.name.startswith("s") and tool.name != "slurmd":
+                (broken / name / tool.name).symlink_to(tool)
+    for folder in ("bin", "sbin"):
+        (broken / folder / "slurmd").symlink_to("/bin/false")
+    with pytest.raises(HadarError, match=r"slurmd did not start[\s\S]*last lines of"):
+        Sandbox.up(tmp_path / "box", SMALL, slurm_prefix=broken)
+    box = Sandbox.attach(tmp_path / "box")
+    assert (box.places.log / "slurmctld.log").exists()
+    assert not processes.ours(box.places)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_root_is_not_needed(tmp_path):
+    import pwd
+    import subprocess
+    import sys
+    import tempfile
+
+    user = pwd.getpwnam("nobody")
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from slurm_hadar.sandbox.cluster import Sandbox\n"
+        "with Sandbox.up(Path(sys.argv[1]) / 'box') as box:\n"
+        "    job = box.run('sbatch', '--parsable', '-o', '/dev/null', '--gres=gpu:2',"
+        " '--wrap', 'test $CUDA_VISIBLE_DEVICES = 0,1').strip()\n"
+        "    print(box.wait_state(job), len(box.status().nodes))\n"
+    )
+    readable = subprocess.run(
+        [sys.executable, "-c", "import slurm_hadar.profiles.table"],
+        user=user.pw_uid,
+        group=user.pw_gid,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+    )
+    if readable.returncode:
+        pytest.skip("this Python cannot be run by the user nobody")
+    with tempfile.TemporaryDirectory(prefix="hadar-test-", dir="/tmp") as folder:
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder],
+            user=user.pw_uid,
+            group=user.pw_gid,
+            extra_groups=[],
+            cwd="/",
+            env={"HOME": folder, "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.stdout.split() == ["COMPLETED", "6"], done.stderr

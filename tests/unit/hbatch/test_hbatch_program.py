@@ -1,0 +1,402 @@
+"""The program itself, in front of a stand-in that records what sbatch would have been given.
+
+The live tests have the real sbatch; here is what can be seen without a cluster.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.domain.declaration import decode
+
+RECORDER = """#!{python} -IS
+import json, os, sys
+json.dump({{
+    "argv": sys.argv[1:], "env": dict(os.environ),
+    "stdin": sys.stdin.buffer.read().decode("latin-1") if {stdin} else "",
+    "handles": sorted(os.listdir("/proc/self/fd")),
+}}, open({out!r}, "w"))
+print("from sbatch")
+sys.exit(7)
+"""
+PLAIN = "#!/bin/sh\necho hi\n"
+DECLARED = "#!/bin/sh\n#SBATCH -J x\n#HADAR model=m gpus=1-4 checkpoint=yes\necho hi\n"
+
+
+class Place:
+    """A folder with a recording sbatch on PATH, scripts and perhaps a site."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.out = folder / "out.json"
+        self.env = {"PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"}
+        self.record(self.bin / "sbatch")
+
+    def record(self, path, stdin=True):
+        python = Path(sys.executable).resolve()
+        path.write_text(RECORDER.format(python=python, out=str(self.out), stdin=stdin))
+        path.chmod(0o755)
+
+    def script(self, text=PLAIN, name="job.sh"):
+        (self.folder / name).write_bytes(text.encode("latin-1"))
+        return name
+
+    def site(self, **changes):
+        exchange = self.folder / "exchange"
+        exchange.mkdir(exist_ok=True)
+        content = {
+            "version": 1,
+            "mode": "act",
+            "exchange_dir": str(exchange),
+            "controller_uid": os.getuid(),
+            "lease_s": 60,
+            "types": {"v100": {"feature": "v", "memory_gb": 16}},
+            "opt_in": ["auto"],
+            "default_types": "",
+            "sbatch": "sbatch",
+            **changes,
+        }
+        (self.folder / "hadar.hbatch.json").write_text(json.dumps(content))
+        self.env["HADAR_CONFIG"] = str(self.folder / "hadar.toml")
+        return exchange
+
+    def heartbeat(self, exchange, mode="act", age=0.0):
+        beat = {"version": 1, "mode": mode, "time": time.time() - age, "interval_s": 60.0}
+        (exchange / "heartbeat.json").write_text(json.dumps(beat))
+
+    def run(self, *argv, program=(sys.executable, "-m", "slurm_hadar.cli.hbatch"), **options):
+        self.out.unlink(missing_ok=True)
+        options.setdefault("stdin", subprocess.DEVNULL)
+        if "input" in options:
+            del options["stdin"]
+        done = subprocess.run(
+            [*program, *argv],
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            timeout=30,
+            **options,
+        )
+        done.seen = json.loads(self.out.read_text()) if self.out.exists() else None
+        assert b"Traceback" not in done.stderr
+        return done
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+def lines(done):
+    return done.stderr.decode().splitlines()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["-N1", "--gres", "gpu:1", "job.sh", "--hadar-x", "a b", ""],
+        ["--wrap=echo hi"],
+        ["--parsable", "--", "job.sh"],
+        ["--no-such-option=1", "job.sh"],
+        ["gone.sh"],
+        ["--help"],
+        ["-V"],
+        ["--hol", "job.sh"],
+    ],
+)
+def test_an_unmanaged_submit_is_sbatch_to_the_letter(place, argv):
+    place.script()
+    plain = place.run(*argv, program=("sbatch",))
+    ours = place.run(*argv)
+    assert ours.seen == plain.seen
+    assert ours.seen["argv"] == argv
+    assert (ours.returncode, ours.stdout, ours.stderr) == (7, b"from sbatch\n", b"")
+
+
+@pytest.mark.parametrize("locale", [{}, {"LANG": "C"}, {"LC_ALL": "C"}, {"LC_CTYPE": "C.UTF-8"}])
+def test_the_environment_is_untouched_in_every_locale(place, locale):
+    place.script()
+    del place.env["LANG"]
+    place.env.update(locale)
+    # env(1) shows what a recorder in Python could have changed itself.
+    (place.bin / "sbatch").write_text("#!/bin/sh\nexec env\n")
+    plain = place.run("job.sh", program=("sbatch",))
+    ours = place.run("job.sh")
+    assert sorted(ours.stdout.split()) == sorted(plain.stdout.split())
+
+
+@pytest.mark.parametrize("body", ["#!/bin/sh\n# caf\xe9\necho\n", DECLARED, "", "no script", "\0"])
+def test_sbatch_gets_the_bytes_of_standard_input(place, body):
+    data = body.encode("latin-1")
+    assert place.run(input=data).seen["stdin"].encode("latin-1") == data
+
+
+def test_a_large_script_on_standard_input_arrives_whole(place):
+    data = b"#!/bin/sh\n" + b"#\n" * 1_000_000
+    assert len(place.run(input=data).seen["stdin"]) == len(data)
+
+
+def test_a_script_from_a_pipe_is_put_back(place):
+    shell = f'"{sys.executable}" -m slurm_hadar.cli.hbatch <(printf "%s" "$0")'
+    (place.bin / "sbatch").write_text('#!/bin/sh\necho "$@"\ncat "$2" 2>/dev/null || cat "$5"\n')
+    done = place.run("bash", "-c", shell, DECLARED, program=("env",))
+    assert DECLARED.strip() in done.stdout.decode()
+    assert b"[hadar1 model=m" in done.stdout
+
+
+def test_a_named_pipe_is_left_to_sbatch(place):
+    place.record(place.bin / "sbatch", stdin=False)
+    os.mkfifo(place.folder / "pipe")
+    done = place.run("./pipe")
+    assert done.seen["argv"] == ["./pipe"]
+    assert "no ordinary file" in lines(done)[0]
+
+
+def test_a_declared_job_without_a_site_carries_its_declaration(place):
+    place.script(DECLARED)
+    done = place.run("--parsable", "job.sh", "arg")
+    first, *rest = done.seen["argv"]
+    assert first == "--gres=gpu:1"
+    assert rest[:3] == ["--requeue", "--open-mode=append", "--parsable"]
+    assert decode(rest[3]).gpus == (1, 4)
+    assert rest[4:] == ["job.sh", "arg"]
+    assert done.stdout == b"from sbatch\n"
+    assert len(lines(done)) == 1
+    assert done.seen["env"]["HADAR_SIGNAL"] == "USR2"
+    assert "HADAR_EXCHANGE" not in done.seen["env"]
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+def test_a_closed_or_full_stderr_changes_nothing_else(place, stderr):
+    place.script(DECLARED)
+    shell = f'exec "{sys.executable}" -m slurm_hadar.cli.hbatch --parsable job.sh {stderr}'
+    done = place.run("-c", shell, program=("sh",))
+    assert (done.returncode, done.stdout) == (7, b"from sbatch\n")
+    assert "[hadar1" in " ".join(done.seen["argv"])
+
+
+def test_options_beat_lines(place):
+    place.script(DECLARED)
+    done = place.run("--hadar-gpus", "3", "--hadar-gpu-mem=1G", "--hadar-signal=usr1", "job.sh")
+    record = decode(" ".join(done.seen["argv"]))
+    assert (record.gpus, record.gpu_mem, record.signal) == ((3, 3), 1024, "USR1")
+    assert record.model == "m"
+    assert done.seen["env"]["HADAR_SIGNAL"] == "USR1"
+
+
+@pytest.mark.parametrize(
+    ("argv", "body"),
+    [
+        (["--hadar-gpus", "none", "job.sh"], PLAIN),
+        (["--hadar-speed=1", "job.sh"], PLAIN),
+        (["job.sh", ""], DECLARED.replace("gpus=1-4", "gpus=4-1")),
+        (["job.sh"], DECLARED.replace("model=m", "model")),
+        (["--gres=gpu:k80:1", "--hadar-types=v100", "job.sh"], PLAIN),
+        (["job.sh", "--hadar-gpus"], DECLARED.replace("gpus=1-4", "gpus=")),
+        (["--hadar-gpus"], PLAIN),
+    ],
+)
+def test_nonsense_is_one_sentence_and_no_submit(place, argv, body):
+    place.script(body)
+    done = place.run(*argv, input=body.encode())
+    assert done.returncode == 2
+    assert done.seen is None
+    assert len(lines(done)) == 1
+    assert done.stdout == b""
+
+
+def test_words_on_the_terminal_stay_words(place):
+    done = place.run("--hadar-model=\x1b[2J\n", "--wrap=x")
+    assert b"\x1b" not in done.stderr
+    assert len(lines(done)) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "body"),
+    [
+        (["-N1", ":", "-N1", "job.sh"], PLAIN),
+        (["job.sh"], "#!/bin/sh\n#HADAR gpus=1\n#SBATCH hetjob\necho\n"),
+        (["-Mother", "job.sh"], DECLARED),
+        (["job.sh"], DECLARED.replace("#SBATCH", "#PBS")),
+        (["--spank", "x", "job.sh"], DECLARED),
+        (["--comment=" + "x" * 1000, "job.sh"], DECLARED),
+    ],
+)
+def test_what_is_not_understood_passes_with_one_line(place, argv, body):
+    place.script(body)
+    done = place.run(*argv)
+    assert done.seen["argv"] == argv
+    assert "HADAR_SIGNAL" not in done.seen["env"]
+    assert len(lines(done)) == 1
+    assert "not managed" in lines(done)[0]
+
+
+def test_our_words_never_reach_sbatch_even_in_a_heterogeneous_job(place):
+    place.script()
+    done = place.run("--hadar-gpus=1", "-N1", ":", "--hadar-model=m", "-N2", "job.sh")
+    assert done.seen["argv"] == ["-N1", ":", "-N2", "job.sh"]
+
+
+def test_the_lease_needs_a_fresh_heartbeat_of_a_controller_that_acts(place):
+    place.script(DECLARED)
+    exchange = place.site()
+    assert "--begin=now+60" not in place.run("job.sh").seen["argv"]
+    place.heartbeat(exchange)
+    done = place.run("job.sh")
+    assert "--begin=now+60" in done.seen["argv"]
+    assert decode(" ".join(done.seen["argv"])).lease
+    assert "BeginTime" in lines(done)[0] and len(lines(done)) == 1
+    assert done.seen["env"]["HADAR_EXCHANGE"] == str(exchange)
+    assert done.seen["env"]["HADAR_CONTROLLER_UID"] == str(os.getuid())
+    place.heartbeat(exchange, age=300)
+    assert "--begin=now+60" not in place.run("job.sh").seen["argv"]
+    place.heartbeat(exchange, mode="observe")
+    assert "--begin=now+60" not in place.run("job.sh").seen["argv"]
+
+
+def test_a_stale_site_is_told_and_nothing_waits(place):
+    place.script(DECLARED)
+    place.heartbeat(place.site(stamp=[1, 2]))
+    (place.folder / "hadar.toml").write_text("")
+    done = place.run("-Q", "job.sh")
+    assert "--begin=now+60" not in done.seen["argv"]
+    assert len(lines(done)) == 1 and "older" in lines(done)[0]
+
+
+def test_a_damaged_site_is_told_and_left_aside(place):
+    place.script(DECLARED)
+    place.site(mode=3)
+    done = place.run("-Q", "job.sh")
+    assert "left aside" in lines(done)[0]
+    assert "[hadar1" in " ".join(done.seen["argv"])
+    assert place.run("-Q", place.script()).stderr == b""
+
+
+@pytest.mark.parametrize("how", ["quiet in the site", "-Q", "--quiet"])
+def test_quiet_says_nothing(place, how):
+    place.script(DECLARED)
+    place.site(quiet=how.startswith("quiet"))
+    assert place.run(*([how] if how[0] == "-" else []), "job.sh").stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("argv", "managed"),
+    [
+        (["-pauto", "--gres=gpu:1"], True),
+        (["-p", "other,auto", "-G1"], True),
+        (["-pauto"], False),
+        (["-pother", "-G1"], False),
+        (["-G1"], False),
+    ],
+)
+def test_partitions_of_the_site_opt_jobs_in(place, argv, managed):
+    place.site(default_types="v100")
+    done = place.run(*argv, place.script())
+    assert ("[hadar1 types=v100" in " ".join(done.seen["argv"])) is managed
+    assert bool(done.stderr) is managed
+
+
+def test_a_wrong_setting_of_the_site_stops_nobody_who_declared_nothing(place):
+    place.site(default_types="h100")
+    done = place.run("-pauto", "-G1", place.script())
+    assert done.seen["argv"] == ["-pauto", "-G1", "job.sh"]
+
+
+def test_a_job_that_opts_out_says_so_in_its_comment(place):
+    place.site()
+    done = place.run("--hadar-off", "-pauto", "-G1", place.script())
+    assert done.seen["argv"] == ["-pauto", "-G1", "--comment=[hadar1 off=yes]", "job.sh"]
+
+
+def test_the_site_names_the_sbatch_and_its_slurm_conf(place):
+    other = place.folder / "real"
+    place.record(other)
+    (place.bin / "sbatch").unlink()
+    place.site(sbatch=str(other), slurm_conf="/etc/there.conf")
+    seen = place.run(place.script()).seen
+    assert seen["env"]["SLURM_CONF"] == "/etc/there.conf"
+
+
+def test_a_site_of_another_cluster_is_left_aside(place):
+    place.script(DECLARED)
+    place.heartbeat(place.site(slurm_conf="/etc/there.conf"))
+    place.env["SLURM_CONF"] = "/etc/here.conf"
+    done = place.run("job.sh")
+    assert "another cluster" in lines(done)[0]
+    assert done.seen["env"]["SLURM_CONF"] == "/etc/here.conf"
+    assert "--begin=now+60" not in done.seen["argv"]
+
+
+@pytest.mark.parametrize("called", ["sbatch", "hbatch"])
+def test_hbatch_under_the_name_of_sbatch_does_not_call_itself(place, called):
+    first = place.folder / "first"
+    first.mkdir()
+    wrapper = first / "sbatch"
+    wrapper.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom slurm_hadar.cli.hbatch import main\n"
+        "sys.exit(main())\n"
+    )
+    wrapper.chmod(0o755)
+    place.env["PATH"] = f"{first}:{place.env['PATH']}"
+    options = {"program": ("sbatch",)} if called == "sbatch" else {}
+    done = place.run(place.script(DECLARED), **options)
+    assert len([word for word in done.seen["argv"] if word.startswith("--comment")]) == 1
+    assert len(lines(done)) == 1
+
+
+def test_sbatch_gets_its_signals_as_a_shell_would_give_them(place):
+    (place.bin / "sbatch").write_text("#!/bin/sh\nexec grep SigIgn /proc/self/status\n")
+    plain = place.run(place.script(), program=("sbatch",))
+    assert plain.stdout.startswith(b"SigIgn")
+    assert place.run("job.sh").stdout == plain.stdout
+
+
+def test_no_sbatch_is_one_sentence(place):
+    (place.bin / "sbatch").unlink()
+    place.env["PATH"] = str(place.bin)
+    done = place.run(place.script())
+    assert done.returncode == 1
+    assert "no sbatch" in lines(done)[0] and len(lines(done)) == 1
+
+
+def test_a_script_is_found_along_path_as_sbatch_finds_it(place):
+    (place.bin / "tool.sh").write_text(DECLARED)
+    assert "[hadar1" in " ".join(place.run("tool.sh").seen["argv"])
+    (place.folder / "tool.sh").write_text(PLAIN)
+    assert place.run("tool.sh").seen["argv"] == ["tool.sh"]
+    (place.folder / "tool.sh").unlink()
+    assert place.run("./tool.sh").seen["argv"] == ["./tool.sh"]
+
+
+def test_help_and_version_submit_nothing(place):
+    for word in ("--hadar-help", "--hadar-version"):
+        done = place.run(word, place.script())
+        assert done.returncode == 0 and done.seen is None and done.stdout and not done.stderr
+    assert b"restart_cost" in place.run("--hadar-help").stdout
+
+
+HEAVY = {"typer", "pydantic", "tomllib", "numpy", "argparse", "subprocess", "tempfile", "pathlib",
+         "typing", "socket", "importlib.metadata"}  # fmt: skip
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_imports_are_few(place, declared):
+    place.script(DECLARED if declared else PLAIN)
+    place.heartbeat(place.site())
+    program = (sys.executable, "-S", "-X", "importtime", "-c")
+    root = Path(__file__).parents[3]
+    code = f"import sys; sys.path.insert(0, {str(root)!r}); sys.argv[0] = 'hbatch'\n"
+    code += "from slurm_hadar.cli.hbatch import main; main()"
+    done = place.run(code, "--gres=gpu:1", "job.sh", program=program)
+    assert done.seen is not None
+    loaded = {line.rpartition("|")[2].strip() for line in lines(done)}
+    assert "slurm_hadar.cli.hbatch" in loaded
+    assert loaded & HEAVY == set()
+    assert ("dataclasses" in loaded) is declared

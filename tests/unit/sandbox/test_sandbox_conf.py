@@ -1,0 +1,131 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import config
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.sandbox import conf, places
+from slurm_hadar.sandbox.layout import DEFAULT, Layout, NodeGroup
+from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox.site import site_toml
+
+PLACES = Places(Path("/box"), Path("/box/run"))
+MIXED = Layout(
+    (
+        NodeGroup("m", 2, "p100", 1, more={"k80": 2}, features=("ib",)),
+        NodeGroup("c", 1, cpus=7),
+        NodeGroup("far", 900, "v100", 4, started=False),
+    )
+)
+
+
+def text(layout, release=(22, 5)):
+    ports = {name: 20_000 + i for i, name in enumerate(["", *layout.started])}
+    values = conf.Values("host", "root", release, ports, 101)
+    return conf.slurm_conf(layout, PLACES, values)
+
+
+def lines(text, start):
+    return [
+        dict(word.split("=", 1) for word in line.split(" "))
+        for line in text.splitlines()
+        if line.startswith(start)
+    ]
+
+
+def test_each_started_node_has_a_line_and_a_port_of_its_own():
+    nodes = lines(text(DEFAULT), "NodeName=")
+    assert [node["NodeName"] for node in nodes] == ["v1", "v2", "p1", "p2", "k1", "k2"]
+    assert len({node["Port"] for node in nodes}) == 6
+    assert nodes[2]["Gres"] == "gpu:p100:2" and nodes[2]["Feature"] == "p100"
+    assert all(node["NodeAddr"] == "127.0.0.1" for node in nodes)
+
+
+def test_mixed_cpu_only_and_unstarted_nodes():
+    first, _, cpu, far = lines(text(MIXED), "NodeName=")
+    assert first["Gres"] == "gpu:p100:1,gpu:k80:2" and first["Feature"] == "p100,k80,ib"
+    assert "Gres" not in cpu and (cpu["Sockets"], cpu["CoresPerSocket"]) == ("1", "7")
+    assert far["NodeName"] == "far[1-900]" and far["State"] == "CLOUD"
+
+
+def test_partitions():
+    found = {line["PartitionName"]: line for line in lines(text(MIXED), "PartitionName=")}
+    assert found["gpu"]["Nodes"] == "m[1-2],far[1-900]" and found["gpu"]["Default"] == "YES"
+    assert found["k80"]["Nodes"] == "m[1-2]"
+    assert found["cpu"]["Nodes"] == "c1"
+    assert found["idle"]["PreemptMode"] == "REQUEUE"
+    assert int(found["idle"]["PriorityTier"]) < int(found["gpu"]["PriorityTier"])
+    assert [one["Default"] for one in found.values()].count("YES") == 1
+
+
+def test_what_differs_between_the_releases():
+    assert "PrivateData=cloud" in text(MIXED)
+    assert "PrivateData" not in text(MIXED, (24, 11)) and "Suspend" not in text(DEFAULT)
+    assert conf.cgroup_conf((22, 5)) == "CgroupAutomount=no\n"
+    assert conf.cgroup_conf((24, 11)) == "CgroupPlugin=disabled\n"
+    assert not conf.gres_conf(MIXED, Path("/d"), (22, 5)).startswith("AutoDetect")
+    assert conf.gres_conf(MIXED, Path("/d"), (24, 11)).splitlines() == [
+        "AutoDetect=off",
+        "NodeName=m[1-2] Name=gpu Type=p100 File=/d/gpu0",
+        "NodeName=m[1-2] Name=gpu Type=k80 File=/d/gpu[1-2]",
+        "NodeName=far[1-900] Name=gpu Type=v100 File=/d/gpu[0-3]",
+    ]
+
+
+def test_the_task_prolog_names_the_pacing_file(tmp_path):
+    script = tmp_path / "prolog"
+    script.write_text(conf.task_prolog(Path("/a/it's $HOME/pace.json")))
+    said = subprocess.run(["/bin/sh", script], capture_output=True, text=True, check=True).stdout
+    assert said == "export HADAR_PACE=/a/it's $HOME/pace.json\n"
+
+
+def test_the_site_is_one_that_config_reads():
+    read = config.parse(site_toml(DEFAULT, PLACES, Path("/bin"), "act"), "test")
+    assert read.site.mode == "act" and read.site.rights == "sandbox"
+    assert read.slurm.conf == PLACES.slurm_conf
+    assert read.gpu_types["v100"].memory_gb > 0
+    assert read.partitions.steer == ("gpu", "v100", "p100", "k80")
+    assert 20 <= read.lease.length_s <= 60
+    assert read.lease.length_s >= 3 * read.controller.interval_s
+
+
+def test_settings_go_over_the_site():
+    settings = {
+        "lease": {"length_s": 33},
+        "controller": {"policy": "fifo", "options": {"rounds": 3, "deep": True}},
+        "wrapper": {"default_types": 'a"b\\'},
+    }
+    read = config.parse(site_toml(DEFAULT, PLACES, Path("/bin"), "act", settings), "test")
+    assert read.lease.length_s == 33 and read.wrapper.default_types == 'a"b\\'
+    assert read.controller.options == {"rounds": 3, "deep": True}
+    assert read.controller.interval_s < 60
+    with pytest.raises(UsageError, match="lease"):
+        site_toml(DEFAULT, PLACES, Path("/bin"), "act", {"lease": {"lenght_s": 33}})
+
+
+@pytest.mark.parametrize("folder", ["/a b", "/a#b", "/a\nb", "/a%n", "/ä"])
+def test_a_folder_that_slurm_cannot_name_is_refused(folder):
+    with pytest.raises(UsageError, match="letters"):
+        places.choose(Path(folder), "v1")
+
+
+def test_sockets_fit_or_go_elsewhere():
+    assert places.choose(Path("/tmp/box"), "v1").run == Path("/tmp/box/run")
+    deep = places.choose(Path("/tmp") / ("x" * 90), "v1")
+    try:
+        assert len(str(deep.munge_socket)) < 60 and deep.run.is_dir()
+    finally:
+        places.forget_run(deep)
+    assert not deep.run.exists()
+
+
+def test_only_one_may_start_or_stop(tmp_path):
+    with (
+        places.locked(tmp_path),
+        pytest.raises(UsageError, match="somebody else"),
+        places.locked(tmp_path),
+    ):
+        pass
+    with places.locked(tmp_path):
+        assert not any(tmp_path.iterdir())
