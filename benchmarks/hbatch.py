@@ -47,7 +47,7 @@ def measure(box: Sandbox, submits: int) -> dict[str, object]:
     for turn in range(submits + 2):
         write_heartbeat(box.exchange, "act", 5.0)
         for name in sorted(programs, reverse=bool(turn % 2)):
-            took, error = _submit([programs[name], "--parsable", str(script)], env)
+            took, error = _submit([programs[name], "--parsable", script.name], env, box.folder)
             # sbatch writes nothing of its own here; a lease is what hbatch tells of.
             if ("BeginTime" in error) is not (name == "hbatch"):
                 raise HadarError(f"{name} did not do its part: {error.strip()}")
@@ -59,9 +59,11 @@ def measure(box: Sandbox, submits: int) -> dict[str, object]:
     return {"submits": submits, "slurm": box.programs.version, **figures}
 
 
-def _submit(argv: Sequence[str], env: Mapping[str, str]) -> tuple[float, str]:
+def _submit(argv: Sequence[str], env: Mapping[str, str], folder: Path) -> tuple[float, str]:
     start = time.perf_counter()
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        argv, env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
     took = (time.perf_counter() - start) * 1000
     if done.returncode:
         raise HadarError(f"{argv[0]} failed: {done.stderr.strip()}")

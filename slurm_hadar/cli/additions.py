@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
 _KEEPS_FROM_STEERING = ("nodelist", "nodefile", "reservation", "exclusive")
+_UNTYPED = re.compile(r"((gres[:/])?gpu([:=]\d+)?(,|$))+")
 _HIS_OWN_START = ("begin", "hold", "deadline", "test-only")
 
 
@@ -62,7 +63,9 @@ def _is_gpu(entry: str) -> bool:
 
 
 def _types_in(text: str) -> list[str]:
-    # Only a job that asks for GPUs itself pays for this import.
+    # Only a job that needs the parser pays for its import.
+    if _UNTYPED.fullmatch(text):
+        return []
     from slurm_hadar.domain.job import UNTYPED
     from slurm_hadar.slurm.tres import parse_gpus
 

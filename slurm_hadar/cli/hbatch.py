@@ -196,6 +196,7 @@ def _declaration(submit: _Submit) -> Declaration | None:
         named = set((submit.held.get("partition") or "").split(","))
         if site is None or not named.intersection(site.opt_in):
             return None
+    _load_when_used("inspect")
     from slurm_hadar.domain.declaration import Declaration, parse, script_words
 
     result = Declaration()
@@ -215,6 +216,25 @@ def _declaration(submit: _Submit) -> Declaration | None:
         if site.default_types and not request.types:
             result = parse([f"types={site.default_types}"], "wrapper.default_types", result)
     return result
+
+
+def _load_when_used(name: str) -> None:
+    """Put off an import until something of it is touched.
+
+    dataclasses imports inspect, which would take a third of our time and is not used here.
+    importlib's LazyLoader does not serve: a second import of the module loads it.
+    """
+    if name in sys.modules:
+        return
+
+    def load(attribute: str) -> object:
+        sys.modules.pop(name, None)
+        __import__(name)
+        return getattr(sys.modules[name], attribute)
+
+    module = type(sys)(name)
+    module.__dict__["__getattr__"] = load
+    sys.modules[name] = module
 
 
 def _manage(submit: _Submit, declaration: Declaration) -> NoReturn:

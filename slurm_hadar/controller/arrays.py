@@ -1,6 +1,6 @@
 """The numbers of a view: nodes and jobs as arrays."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from slurm_hadar.controller import claims
 from slurm_hadar.controller.access import allowed_partitions
 from slurm_hadar.controller.constraints import OpaqueConstraint, met
 from slurm_hadar.controller.observed import Observed
-from slurm_hadar.controller.targets import Place, Target, batch_of, placed, profile_key
+from slurm_hadar.controller.targets import Past, Target, batch_of, placed, profile_key
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.view import BoolArray, FloatArray, JobArrays, NodeArrays
@@ -103,9 +103,7 @@ def job_arrays(
     seen: Observed,
     config: Config,
     rates: Rates,
-    attained: Mapping[str, float],
-    moving: Mapping[str, Place],
-    last_moves: Mapping[str, float],
+    past: Past,
     targets: Sequence[Target],
     kinds: tuple[str, ...],
     counts: tuple[int, ...],
@@ -160,14 +158,12 @@ def job_arrays(
         rate=rate,
         known=known,
         running=np.array([bool(target.held) for target in targets], bool),
-        movable=np.array(
-            [_movable(t, seen, config, t.job.id in moving, last_moves) for t in targets], bool
-        ),
+        movable=np.array([_movable(t, seen, config, past) for t in targets], bool),
         mixable=np.array([target.wanted.mixable for target in targets], bool),
         held=np.array(held, dtype=np.int64).reshape(-1, 4),
         since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
         restart_s=restart,
-        attained=np.array([attained.get(job.id, 0.0) for job in jobs], float),
+        attained=np.array([past.attained.get(job.id, 0.0) for job in jobs], float),
         cpus_per_gpu=np.array([t.job.cpus / max(1, t.wanted.count) for t in targets], float),
         mem_per_gpu_mb=np.array(
             [_memory_mb(t.job) / max(1, t.wanted.count) for t in targets], float
@@ -243,13 +239,15 @@ def _restart_s(job: Job, seen: Observed) -> float:
     return declared or _FIRST_GUESS_RESTART_S
 
 
-def _movable(
-    target: Target, seen: Observed, config: Config, moving: bool, last_moves: Mapping[str, float]
-) -> bool:
+def _movable(target: Target, seen: Observed, config: Config, past: Past) -> bool:
     job, declaration = target.job, target.job.declaration
-    if job.state is not JobState.RUNNING or declaration is None or moving or target.starting:
+    if job.state is not JobState.RUNNING or declaration is None or target.starting:
         return not target.held
-    settled = seen.now - max(job.start_s, last_moves.get(job.id, 0.0))
+    progress = seen.progress.get(job.id)
+    if progress is not None and progress.restarts != job.restarts:
+        # It is still starting: it would not hear the wish to save, and a signal would kill it.
+        return False
+    settled = seen.now - max(job.start_s, past.last_moves.get(job.id, 0.0))
     return (
         declaration.checkpoint
         and not declaration.pin

@@ -13,7 +13,7 @@ from slurm_hadar.controller.actions import Intent, Kind, intent
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.store import Decision, Store
-from slurm_hadar.controller.targets import Place, batch_of, placed, profile_key
+from slurm_hadar.controller.targets import Past, Place, batch_of, placed, profile_key
 from slurm_hadar.controller.viewing import Picture, picture
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.job import JobState
@@ -169,7 +169,7 @@ class Controller:
         """What the policy sees. ``sent``: jobs just sent on their way -> where they go."""
         going = {**moves.destinations(self.store.open_entries()), **sent}
         last = self.store.last_times(Kind.MOVE.value)
-        return picture(seen, self.config, self.rates, attained, going, last)
+        return picture(seen, self.config, self.rates, Past(attained, going, last))
 
     def _serve(self, seen: Observed) -> dict[str, float]:
         running = {

@@ -3,13 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from slurm_hadar.config import Config
 from slurm_hadar.controller.arrays import Groups, job_arrays, node_arrays
 from slurm_hadar.controller.observed import Observed
-from slurm_hadar.controller.targets import Place, Target, targets_of
+from slurm_hadar.controller.targets import Past, Target, targets_of
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.view import View
 from slurm_hadar.profiles.rates import Rates
+
+_HOPELESS = (
+    "its work does not fit in the time limit, or its memory on the GPU, "
+    "on any type and count that it accepts"
+)
 
 
 @dataclass(frozen=True)
@@ -21,28 +28,34 @@ class Picture:
     left_out: Mapping[str, str]
 
 
-def picture(
+def picture(seen: Observed, config: Config, rates: Rates, past: Past) -> Picture:
+    """Build the view of this round."""
+    targets, left_out = targets_of(seen, config, past.moving)
+    shown = _picture(seen, config, rates, past, targets, left_out)
+    possible = shown.view.jobs.rate.any(axis=(1, 2))
+    hopeless = [shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)]
+    if not hopeless:
+        return shown
+    # Waiting for us would be in vain: Slurm shall have them as they are.
+    left_out |= dict.fromkeys(hopeless, _HOPELESS)
+    targets = {id_: target for id_, target in targets.items() if id_ not in left_out}
+    return _picture(seen, config, rates, past, targets, left_out)
+
+
+def _picture(
     seen: Observed,
     config: Config,
     rates: Rates,
-    attained: Mapping[str, float],
-    moving: Mapping[str, Place],
-    last_moves: Mapping[str, float],
+    past: Past,
+    targets: Mapping[str, Target],
+    left_out: Mapping[str, str],
 ) -> Picture:
-    """Build the view of this round.
-
-    ``moving``: jobs in the middle of a move -> where they are going; they keep that place.
-    ``last_moves``: job -> time of its last move, s.
-    """
-    targets, left_out = targets_of(seen, config, moving)
     jobs = list(targets.values())
     kinds = tuple(sorted({k for n in seen.nodes.values() for k in n.gpus if k != UNTYPED}))
     groups = Groups(seen)
     nodes = node_arrays(seen, jobs, kinds, groups)
     counts = tuple(sorted({c for t in jobs for c in t.wanted.counts} | {1}))
-    arrays = job_arrays(
-        seen, config, rates, attained, moving, last_moves, jobs, kinds, counts, nodes, groups
-    )
+    arrays = job_arrays(seen, config, rates, past, jobs, kinds, counts, nodes, groups)
     view = View(
         now=seen.now,
         round_s=config.controller.round_s,
@@ -51,6 +64,10 @@ def picture(
         counts=counts,
         nodes=nodes,
         jobs=arrays,
-        options={"gain_over_cost": config.guards.gain_over_cost, **config.controller.options},
+        options={
+            "gain_over_cost": config.guards.gain_over_cost,
+            "min_stay_s": config.guards.min_between_moves_s,
+            **config.controller.options,
+        },
     )
     return Picture(view, targets, left_out)

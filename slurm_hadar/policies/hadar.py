@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_hadar.domain.placement import Plan
-from slurm_hadar.domain.view import FloatArray, State, View
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
 from slurm_hadar.policies import reasons
 from slurm_hadar.policies.allocation import Floor, Parts, Room, floor_of
 from slurm_hadar.policies.offers import Market, Offer, Post, Round
@@ -26,7 +26,9 @@ from slurm_hadar.policies.worth import Worth, demand, worth
 from slurm_hadar.solvers.prices import DualPrice, dual_price
 from slurm_hadar.solvers.take_or_skip import Take, take_or_skip
 
-_PRICED_PASSES = 2
+_FREE_PASSES = (1.0, 0.5, 0.0)
+"""What is left at the prices is handed out free, first to those whom it suits: the patience of
+these passes, in parts of the setting. Measured on trace_480: 3% of makespan."""
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
@@ -59,27 +61,34 @@ class _Planner:
         self._anchored: dict[int, Parts] = {}
         """Jobs whose place is already taken out of the room."""
         self._place_running(floor)
-        frugal = np.where(np.isfinite(valued.base), valued.base, np.inf)
         self._best = valued.rank.max(axis=(1, 2), initial=0.0)
         self._gangs = _frugal_counts(view, valued)
         self.order = self._queue()
-        waiting = np.isfinite(frugal).any(axis=1)
+        waiting = np.isfinite(valued.base).any(axis=1)
         needed = float(self._gangs[waiting].sum())
         self._gpus = int(view.nodes.gpus.sum())
         self.market.growth = self._gpus / needed if needed else 1.0
 
     def run(self) -> list[Round]:
-        """The passes; returns their rules."""
-        done = []
-        for number in range(_PRICED_PASSES + 1):
+        """The passes over those still open: one at prices, the rest free of charge.
+
+        Returns their rules.
+        """
+        patience = self.settings.patience
+        free = [Round(None, 0.0, part * patience) for part in _FREE_PASSES]
+        done: list[Round] = []
+        for rules in [None, *free]:
             queue = [job for job in self.order if self._open(job)]
-            if not queue:
+            if not queue or self._full(queue):
                 break
-            last = number == _PRICED_PASSES
-            rules = Round(None, 0.0, 0.0) if last else self._rules(queue)
-            self._pass(queue, rules, last)
-            done.append(rules)
+            done.append(rules or self._rules(queue))
+            self._pass(queue, done[-1])
         return done
+
+    def _full(self, queue: Sequence[int]) -> bool:
+        """Whether nobody can get anything any more; sets what the smallest gang needs."""
+        self.room.smallest = max(1, min(self._least_count(job) for job in queue))
+        return self.room.full()
 
     def _open(self, job: int) -> bool:
         offer = self.given.get(job)
@@ -141,7 +150,7 @@ class _Planner:
         reserve = demand(self.worth, self._gangs, waiting, free)
         return Round(self._price(waiting, free), reserve, self.settings.patience)
 
-    def _price(self, waiting: "np.ndarray[tuple[int], np.dtype[np.bool_]]", gpus: int) -> DualPrice:
+    def _price(self, waiting: BoolArray, gpus: int) -> DualPrice:
         valued, view = self.worth, self.view
         rows = np.flatnonzero(waiting & ~valued.critical)
         seconds, utility = valued.seconds[rows], valued.utility[rows]
@@ -155,14 +164,11 @@ class _Planner:
         last = least * np.minimum(1.0, slowest / max(valued.horizon_s, 1.0))
         return dual_price(density, last, longest, float(max(gpus, 1)), view.round_s)
 
-    def _pass(self, queue: Sequence[int], rules: Round, last: bool) -> None:
+    def _pass(self, queue: Sequence[int], rules: Round) -> None:
         market, settings = self.market, self.settings
-        gangs = [int(self._gangs[job]) for job in queue]
-        self.room.smallest = max(1, min(self._least_count(job) for job in queue))
         free = sum(max(0, n) for n in self.room.left)
-        width = 1 if last else _width(settings, min(len(queue), free))
+        width = 1 if rules.price is None else _width(settings, min(len(queue), free))
         best_left = self._suffix(queue) if width > 1 else None
-        del gangs
 
         def options(room: Room, job: int) -> list[Take[Offer]]:
             self._step_out(room, job)
@@ -230,9 +236,10 @@ def _width(settings: Settings, length: int) -> int:
     return max(1, min(settings.beam, settings.effort // max(1, length)))
 
 
-def _frugal_counts(view: View, valued: Worth) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """(J,) GPUs of the count with the best payoff per price among the most frugal of each type."""
+def _frugal_counts(view: View, valued: Worth) -> IntArray:
+    """(J,) GPUs of the count that needs the fewest GPU-seconds."""
     counts = np.asarray(view.counts, dtype=np.int64)
     gpu_seconds = valued.seconds * counts
     at = gpu_seconds.reshape(len(gpu_seconds), -1).argmin(axis=1) % len(counts)
-    return counts[at]
+    chosen: IntArray = counts[at]
+    return chosen

@@ -5,6 +5,7 @@ communication cost; over several types, as fast as the slowest, where the job ca
 """
 
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
@@ -176,14 +177,14 @@ class Market:
     def _pays(self, job: int, stay: Offer, offer: Offer) -> bool:
         """Whether a running job should leave its place for this one."""
         restart = self._restart[job]
-        if offer.parts == stay.parts or not np.isfinite(stay.seconds):
+        if offer.parts == stay.parts or not isfinite(stay.seconds):
             return False
         saved = stay.seconds - offer.seconds
         if restart <= 0.0:
             better = offer.rank > stay.rank * (1.0 + _TIE)
             return better if self.settings.preempt else better and saved > 0.0
         least = self.settings.least_gain * stay.seconds
-        return saved >= max(self.settings.gain_over_cost * restart, least)
+        return bool(saved >= max(self.settings.gain_over_cost * restart, least))
 
     def _place(self, room: Room, job: int, cell: Cell, rules: Round) -> Offer | None:
         need, pools = self.needs[job], self.pools(job)[cell.gpu_type]

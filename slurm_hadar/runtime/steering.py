@@ -57,6 +57,7 @@ class Steering:
         self._saved_samples = store.saved.samples if store.saved else -1
         self._meter = Meter()
         self._acked: Ack | None = None
+        self._answered: set[str] = set()
         self._restart_s: float | None = None
         self._refused = 0
         self._digest, self._agreed, self._until_agreement = 0, state.samples, 1
@@ -101,7 +102,7 @@ class Steering:
         """The plan's wish to save that was not answered yet."""
         if plan is None or self._exchange is None or plan.restarts != self._exchange.restarts:
             return ""
-        return plan.save if self._acked is None or plan.save != self._acked.save else ""
+        return "" if plan.save in self._answered else plan.save
 
     def _urgent(self) -> bool:
         if self._signals.asked or self._signals.leave:
@@ -148,6 +149,10 @@ class Steering:
         """Save because we were asked, say so, and wait for the move rather than train in vain."""
         saved = self.save(moving=True)
         begin = time.monotonic()
+        if not saved and self._exchange is not None:
+            # Asked once, tried once: the controller leaves a job that does not answer in place.
+            self._answered.add(self._nonce(self._exchange.plan()))
+            self._say("was asked to save and cannot; going on")
         if saved and self._ranks.first:
             self._say(f"saved at {self._state.samples} samples as asked")
             self._pause(begin + seconds(os.environ, "HADAR_PAUSE_S", _PAUSE_S))
@@ -163,6 +168,7 @@ class Steering:
             look_now = False
             nonce = self._nonce(plan)
             if nonce:
+                self._answered.add(nonce)
                 self._acked = Ack(nonce, time.time(), self._state.samples)
                 self._tell()
             elif self._acked is not None and (plan is None or plan.save != self._acked.save):

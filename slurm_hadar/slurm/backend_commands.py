@@ -14,6 +14,7 @@ from slurm_hadar.slurm import jobs, records, updates
 from slurm_hadar.slurm.cluster import TASKS_PER_ARRAY, Target, Update
 from slurm_hadar.slurm.commands import (
     Commands,
+    TimedOut,
     checked_id,
     checked_ids,
     checked_signal,
@@ -26,6 +27,9 @@ _AT_ONCE = 4
 """Commands side by side where each update needs its own."""
 _IDS_AT_ONCE = 200
 """Ids that a read hands to squeue; with more it reads all jobs and picks."""
+
+_BEFORE_REPEATING_S = 3.0
+"""scancel repeats a signal 5 s after the first."""
 
 _TARGETS: dict[Target, tuple[str, ...]] = {
     "steps": (),
@@ -161,9 +165,26 @@ class CommandsCluster:
         self._one("release", ["release", checked_id(job_id)])
 
     def signal(self, job_id: str, name: str, target: Target = "full") -> None:
-        """One ``scancel --signal``."""
+        """One ``scancel --signal``.
+
+        For a task of an array whose other tasks wait, slurmctld sends the signal on and still
+        answers "transitional state"; scancel then repeats it every few seconds without end
+        (22.05.8, and 24.11.5 without ``--ctld``). Such a scancel is ended before it repeats.
+        """
         argv = [f"--signal={checked_signal(name)}", *_TARGETS[target], checked_id(job_id)]
-        self._one("signal", argv, "scancel")
+        if "_" not in job_id:
+            self._one("signal", argv, "scancel")
+            return
+        self.queries["signal"] += 1
+        limit = min(_BEFORE_REPEATING_S, self.commands.timeout_s)
+        try:
+            answer = self.commands.run("scancel", ["-v", "--ctld", *argv], timeout_s=limit)
+        except TimedOut as late:
+            if "transitional state" not in late.err:
+                raise
+            return
+        if answer.code != 0:
+            raise failure("scancel signal", answer)
 
     def cancel(self, ids: Sequence[str]) -> list[SlurmError | None]:
         """``scancel`` of all; one by one where that fails. It is silent about unknown ids."""

@@ -34,6 +34,14 @@ BUSY = (
 """What Slurm says when the same request may succeed a little later."""
 
 
+class TimedOut(SlurmError):
+    """A command did not end in time; ``err`` is what it had said until then."""
+
+    def __init__(self, message: str, err: str) -> None:
+        super().__init__(message, retry=True)
+        self.err = err
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a command left behind."""
@@ -76,9 +84,10 @@ class Commands:
                 env=clean_environment(env, self.conf),
                 check=False,
             )
-        except subprocess.TimeoutExpired:
-            raise SlurmError(
-                f"{name} gave no answer within {limit:g} s; Slurm may be busy or down", retry=True
+        except subprocess.TimeoutExpired as late:
+            raise TimedOut(
+                f"{name} gave no answer within {limit:g} s; Slurm may be busy or down",
+                (late.stderr or b"").decode(errors="replace"),
             ) from None
         except FileNotFoundError:
             where = f"in {self.bin_dir}" if self.bin_dir else "on PATH"

@@ -77,7 +77,7 @@ class DualPrice:
         low, high = float(self.least[gpu_type]), float(self.most[gpu_type])
         if low <= 0.0 or capacity <= 0:
             return max(low, 0.0)
-        return low * (high / low) ** min(1.0, max(0.0, used / capacity))
+        return low * float((high / low) ** min(1.0, max(0.0, used / capacity)))
 
     @property
     def ratio(self) -> float:

@@ -206,7 +206,7 @@ def test_the_environment_reaches_the_job(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_refused_submission_says_why(site: Site) -> None:
-    with pytest.raises(SlurmError, match="sbatch: .*artition") as caught:
+    with pytest.raises(SlurmError, match=r"sbatch: .*artition") as caught:
         site.submit("-p", "nosuch")
     assert not caught.value.retry
 
@@ -348,6 +348,22 @@ def test_signals_reach_whom_they_should(
     assert site.job(job_id).state is JobState.RUNNING
 
 
+def test_one_signal_to_a_task_whose_neighbours_wait(site: Site, tmp_path: Path) -> None:
+    file = tmp_path / "heard"
+    script = f"#!/bin/bash\ntrap 'echo shell >> {file}' USR2\necho ready >> {file}\n"
+    array = site.submit("--array=0-2%1", script=script + "while true; do sleep 0.1; done\n")
+    site.running(f"{array}_0")
+    end = time.monotonic() + 30
+    while not file.exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    begun = time.monotonic()
+    site.cluster.signal(f"{array}_0", "USR2", "batch")
+    assert time.monotonic() - begun < 5
+    time.sleep(max(0, begun + 6.5 - time.monotonic()))
+    assert file.read_text().split() == ["ready", "shell"]
+
+
 def test_signals_to_nobody_are_errors(site: Site) -> None:
     with pytest.raises(SlurmError):
         site.cluster.signal("999999", "USR2")
@@ -393,7 +409,6 @@ def test_tasks_of_an_array_are_steered_one_by_one(site: Site) -> None:
     assert seventh.features == "p100" and seventh.comment == "task seven"
     assert seventh.state is JobState.PENDING and site.job(names[0]).features == ""
     assert sorted(job.id for job in site.cluster.read_jobs([array])) == sorted(names)
-    site.cluster.signal(names[2], "CONT")
     assert site.cluster.requeue([names[2]]) == [None]
     site.until(names[2], lambda job: job.state is JobState.PENDING and job.restarts == 1)
     site.update(names[2], Features="v100", StartTime="now")

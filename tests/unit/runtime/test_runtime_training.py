@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import Training, check_lineage, checkpoint, lineage
+from slurm_hadar.runtime.plan_file import write_plan
+from slurm_hadar.runtime.progress import read_progress
 
 N = 40
 X = torch.randn(N, 6, generator=torch.Generator().manual_seed(1))
@@ -362,3 +364,23 @@ def test_state_is_readable_json(tmp_path):
     attempt(tmp_path / "c.pt", 3, (3,))
     state = json.loads(checkpoint.read(tmp_path / "c.pt")["state"])
     assert state["samples"] == 21 and state["attempt"] == 1
+
+
+def test_asked_without_a_checkpoint_it_goes_on_and_says_so_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    monkeypatch.setenv("HADAR_EXCHANGE", str(tmp_path))
+    write_plan(tmp_path, "5", gpus={}, save="n1")
+    said: list[str] = []
+    run, _, _ = attempt(None, log=said.append)
+    assert run.samples == 3 * N
+    assert said == ["was asked to save and cannot; going on"]
+    last = read_progress(tmp_path, "5", os.getuid())
+    assert last is not None and last.ack is None and last.finished
+
+
+def test_a_folder_that_is_not_there_stops_nobody(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    monkeypatch.setenv("HADAR_EXCHANGE", str(tmp_path / "none"))
+    said: list[str] = []
+    assert attempt(None, log=said.append)[0].samples == 3 * N
+    assert len(said) == 1 and "going on without the controller" in said[0]

@@ -1,0 +1,119 @@
+"""One tick on a large cluster, by its parts.
+
+``python -m benchmarks.tick --nodes 2000 --jobs 5000``
+
+A real slurmctld with that many defined nodes (a few have a slurmd) and that many pending managed
+jobs under their lease. The first tick decides and places; the second should send nothing.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from slurm_hadar import config as configuration
+from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.tick import Controller, Report
+from slurm_hadar.profiles.rates import open_rates
+from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.slurm.cluster import Cluster, open_cluster
+
+_MODELS = ("resnet18", "resnet50", "lm", "transformer", "recommendation", "cyclegan", "a3c")
+_TYPES = ("v100", "p100", "k80")
+
+
+def measure(nodes: int, jobs: int, gpus_per_node: int) -> dict[str, object]:
+    """Times in s and numbers of queries of two ticks, one after the other."""
+    with tempfile.TemporaryDirectory(prefix="hadar-tick-") as folder:
+        each = max(1, (nodes - len(_TYPES)) // len(_TYPES))
+        groups = [NodeGroup(f"{kind[0]}live", 1, kind, gpus_per_node) for kind in _TYPES]
+        groups += [
+            NodeGroup(f"{kind[0]}def", each, kind, gpus_per_node, started=False) for kind in _TYPES
+        ]
+        with Sandbox.up(
+            Path(folder) / "box",
+            Layout(groups=tuple(groups)),
+            mode="act",
+            settings={"lease": {"length_s": 3600}, "moving": {"commit_s": 600.0}},
+        ) as box:
+            site = configuration.load(box.config_path)
+            cluster = open_cluster(site.slurm)
+            submitted = _submit(cluster, jobs)
+            store = Store.open(site.site.state_dir)
+            rates = open_rates(site, store.connection)
+            controller = Controller(site, cluster, store, rates, os.getuid())
+            first, second = _timed(controller), _timed(controller)
+            store.close()
+            return {
+                "nodes": 3 * (each + 1),
+                "gpus": 3 * (each + 1) * gpus_per_node,
+                "jobs": jobs,
+                "submit_s": submitted,
+                "backend": cluster.backend,
+                "first_tick": first,
+                "second_tick": second,
+            }
+
+
+def _submit(cluster: Cluster, jobs: int) -> float:
+    began = time.perf_counter()
+    environment = dict(os.environ)
+
+    def one(number: int) -> str:
+        model = _MODELS[number % len(_MODELS)]
+        comment = (
+            f"[hadar1 model={model} types=any gpus=1-{1 + number % 4} batch=64 "
+            f"samples={100_000 + 100 * number} checkpoint=yes lease=yes]"
+        )
+        options = ["--gres=gpu:1", "--begin=now+3600", "-o", "/dev/null", "--comment", comment]
+        return cluster.submit("#!/bin/bash\nsleep 600\n", options, environment)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, range(jobs)))
+    return time.perf_counter() - began
+
+
+def _timed(controller: Controller) -> dict[str, object]:
+    began = time.perf_counter()
+    report: Report = controller.tick()
+    return {
+        "total_s": time.perf_counter() - began,
+        "read_s": report.read_s,
+        "decide_s": report.decide_s,
+        "act_s": report.act_s,
+        "placed": len(report.plan.placements),
+        "changes_sent": report.updates,
+        "queries": dict(report.queries),
+    }
+
+
+def main() -> None:
+    """Print the figures."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("--nodes", type=int, default=2000)
+    words.add_argument("--jobs", type=int, default=5000)
+    words.add_argument("--gpus-per-node", type=int, default=4)
+    words.add_argument("--json", action="store_true")
+    args = words.parse_args()
+    found = measure(args.nodes, args.jobs, args.gpus_per_node)
+    if args.json:
+        print(json.dumps({"version": 1, "command": "benchmarks.tick", "result": found}))
+        return
+    print(f"{found['nodes']} nodes, {found['gpus']} GPUs, {found['jobs']} pending jobs, "
+          f"{found['backend']}")  # fmt: skip
+    for name in ("first_tick", "second_tick"):
+        tick = found[name]
+        assert isinstance(tick, dict)
+        print(
+            f"{name}: {tick['total_s']:.2f} s = read {tick['read_s']:.2f} + decide "
+            f"{tick['decide_s']:.2f} + act {tick['act_s']:.2f}; {tick['placed']} placed, "
+            f"{tick['changes_sent']} changes sent, queries {tick['queries']}"
+        )
+
+
+if __name__ == "__main__":
+    main()
