@@ -105,6 +105,16 @@ class CommandsCluster:
         """One ``scontrol show config``."""
         return records.settings(self._show("config", "show", "config"))
 
+    def admin_level(self, user: str) -> str:
+        """One ``sacctmgr show user``."""
+        self.queries["users"] += 1
+        columns = ["-n", "-P", "show", "user", f"name={user}", "format=User,AdminLevel"]
+        for line in self.commands.read("sacctmgr", columns).splitlines():
+            name, _, level = line.strip().partition("|")
+            if name == user:
+                return level
+        return ""
+
     def submit(
         self,
         script: str | Path,

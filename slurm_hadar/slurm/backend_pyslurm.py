@@ -122,6 +122,10 @@ class PySlurmCluster:
         """Through the commands."""
         return self._plain.read_config()
 
+    def admin_level(self, user: str) -> str:
+        """Through the commands."""
+        return self._plain.admin_level(user)
+
     def submit(
         self,
         script: str | Path,

@@ -53,8 +53,8 @@ class Cluster(Protocol):
     why: str
     """Why this back end was chosen, as a sentence for ``hadar check``."""
     queries: Counter[str]
-    """Requests sent so far by kind: jobs, nodes, partitions, reservations, config, ping, update,
-    submit, requeue, hold, release, signal, cancel."""
+    """Requests sent so far by kind: jobs, nodes, partitions, reservations, config, users, ping,
+    update, submit, requeue, hold, release, signal, cancel."""
     notes: list[str]
     """What the last ``read_jobs`` left out (long arrays that were cut), one sentence each."""
 
@@ -92,6 +92,11 @@ class Cluster(Protocol):
 
     def read_config(self) -> dict[str, str]:
         """``scontrol show config`` as key -> value."""
+        ...
+
+    def admin_level(self, user: str) -> str:
+        """AdminLevel of a user in the accounting database: Operator, Administrator or None; ""
+        where the database does not know him."""
         ...
 
     def submit(

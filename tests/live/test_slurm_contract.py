@@ -90,7 +90,8 @@ class Site:
     """The commands' back end on the same Slurm."""
 
     def submit(self, *options: str, script: str = SLEEP) -> str:
-        return self.cluster.submit(script, [*QUIET, *options])
+        env = {**os.environ, **self.box.env}
+        return self.cluster.submit(script, [*QUIET, *options], env)
 
     def job(self, job_id: str) -> Job:
         (found,) = self.cluster.read_jobs([job_id])
