@@ -102,11 +102,17 @@ site() {
   local dir=$prefix/venv wheel
   [[ -x $dir/bin/python ]] || "$(python)" -m venv "$dir"
   mkdir -p "$prefix/bin" "$prefix/share/slurm-hadar"
-  say "installing the package into $prefix"
-  "$dir/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps -w "$prefix/share/slurm-hadar" . 2> >(grep -v '^WARNING: Location' >&2)
-  wheel=$(ls -t "$prefix"/share/slurm-hadar/slurm_hadar-*.whl | head -n 1)
-  "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
-  "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
+  local built
+  built=$(mktemp -d)
+  trap "rm -rf '$built'" RETURN
+  "$dir/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps -w "$built" . 2> >(grep -v '^WARNING: Location' >&2)
+  wheel=$prefix/share/slurm-hadar/$(basename "$built"/slurm_hadar-*.whl)
+  if ! cmp -s "$built"/slurm_hadar-*.whl "$wheel" || ! "$dir/bin/hadar" --help >/dev/null 2>&1; then
+    say "installing the package into $prefix"
+    cp "$built"/slurm_hadar-*.whl "$wheel"
+    "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
+    "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
+  fi
   cp -r site_configs "$prefix/share/slurm-hadar/"
   ln -sf "$dir/bin/hbatch" "$dir/bin/hadar" "$prefix/bin/"
   pyslurm "$dir"
@@ -120,7 +126,9 @@ pyslurm() {
   local dir=$1 release major root log
   release=$(sinfo --version 2>/dev/null | sed -n 's/^slurm[^0-9]*\([0-9]*\.[0-9]*\)\..*/\1/p') || true
   if [[ -z $release ]]; then
-    say "back end: Slurm's commands (no sinfo on PATH, so no release to match PySlurm with)"
+    local why='no sinfo on PATH'
+    ! command -v sinfo >/dev/null || why='sinfo found no Slurm configuration'
+    say "back end: Slurm's commands ($why, so no release to match PySlurm with); once that is cured, run this again"
     return
   fi
   if "$dir/bin/python" -m pip show pyslurm 2>/dev/null | grep -q "^Version: ${release//./\\.}\."; then

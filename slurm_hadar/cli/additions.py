@@ -141,6 +141,7 @@ def _ask_for_gpus(result: Additions, declaration: Declaration, held: Settings) -
     On more than one node the count is of the whole job, as in the declaration.
     """
     if declaration.gpus is None:
+        result.notes.append("it asks for no GPU: add gpus=1 to the declaration, or --gres=gpu:1")
         return
     least, most = declaration.gpus
     gres = held.get("gres") or ""

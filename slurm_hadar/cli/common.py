@@ -39,18 +39,24 @@ def cluster_of(config: Config) -> Cluster:
 @contextmanager
 def controller_of(config: Config, wait_s: float) -> Iterator[Controller]:
     """A controller that holds the lock. Raises HadarError when another one does."""
-    with only_one(config.site.state_dir, wait_s):
-        store = Store.open(config.site.state_dir)
-        try:
-            yield Controller(
-                config,
-                cluster_of(config),
-                store,
-                open_rates(config, store.connection),
-                os.getuid(),
-            )
-        finally:
-            store.close()
+    with only_one(config.site.state_dir, wait_s), reader_of(config) as controller:
+        yield controller
+
+
+@contextmanager
+def reader_of(config: Config) -> Iterator[Controller]:
+    """A controller without the lock, to look and plan beside one that ticks; not to tick with."""
+    store = Store.open(config.site.state_dir)
+    try:
+        yield Controller(
+            config,
+            cluster_of(config),
+            store,
+            open_rates(config, store.connection),
+            os.getuid(),
+        )
+    finally:
+        store.close()
 
 
 def print_json(command: str, result: object) -> None:

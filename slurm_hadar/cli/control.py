@@ -8,7 +8,14 @@ from typing import Annotated
 
 import typer
 
-from slurm_hadar.cli.common import ConfigOption, JsonOption, controller_of, load, print_json
+from slurm_hadar.cli.common import (
+    ConfigOption,
+    JsonOption,
+    controller_of,
+    load,
+    print_json,
+    reader_of,
+)
 from slurm_hadar.controller import telling
 from slurm_hadar.controller.tick import Controller, Report
 from slurm_hadar.domain.errors import SlurmError
@@ -60,7 +67,7 @@ def run(
 
 def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """What a tick would do and why. Changes nothing."""
-    with controller_of(load(config), _LOCK_WAIT_S) as controller:
+    with reader_of(load(config)) as controller:
         report = controller.plan()
     if as_json:
         print_json("plan", telling.summary(report))
@@ -71,7 +78,7 @@ def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """The managed jobs: where they are, how far, and why."""
-    with controller_of(load(config), _LOCK_WAIT_S) as controller:
+    with reader_of(load(config)) as controller:
         rows = telling.status_rows(controller)
     if as_json:
         print_json("status", [telling.plain(row) for row in rows])
@@ -85,7 +92,7 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """All that is known and was decided about one job."""
-    with controller_of(load(config), _LOCK_WAIT_S) as controller:
+    with reader_of(load(config)) as controller:
         story = telling.story(controller, job)
     if as_json:
         print_json("explain", telling.plain(story))

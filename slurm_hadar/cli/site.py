@@ -40,8 +40,8 @@ def check(
     site = configuration.load(path)
     found = list(checking.findings(site))
     if write:
-        written = write_wrapper_site(site, path)
-        found.append(checking.Finding("ok", f"{written} written for hbatch"))
+        write_wrapper_site(site, path)
+    found.append(checking.wrapper_finding(site, path))
     if as_json:
         print_json("check", [{"level": f.level, "what": f.what, "cure": f.cure} for f in found])
     else:

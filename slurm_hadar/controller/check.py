@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, wrapper_path
+from slurm_hadar.controller.wrapper_site import is_current
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Node
@@ -47,6 +48,17 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from _rights(config, cluster, settings)
     yield from _types(config, nodes)
     yield from _margin(settings)
+
+
+def wrapper_finding(config: Config, config_path: Path) -> Finding:
+    """Whether hbatch sees this configuration: it reads a JSON beside the TOML."""
+    path = wrapper_path(config_path)
+    if is_current(config, config_path):
+        return Finding("ok", f"{path} is up to date for hbatch")
+    what = "does not fit the configuration any more" if path.exists() else "is missing"
+    return Finding(
+        "problem", f"{path} {what}: hbatch submits plain jobs until it does", "hadar check --write"
+    )
 
 
 def _folders(config: Config) -> Iterator[Finding]:

@@ -80,11 +80,12 @@ def wanted(job: Job, steered: Steering) -> Wanted | str:
 
 
 def _constraint(job: Job, steered: Steering) -> str:
-    """The user's own -C. What hbatch wrote from ``types`` is none: the types say it already."""
+    """The user's own -C. What hbatch wrote from ``types`` and ``gpu_mem`` is none: those say it
+    already."""
     declaration = job.declaration or Declaration()
     if declaration.constraint:
         return declaration.constraint
-    if declaration.types and declaration.types != (ANY,):
+    if declaration.gpu_mem or (declaration.types and declaration.types != (ANY,)):
         return ""
     return steered.was.get("Features", "" if steered.gpus else job.features)
 

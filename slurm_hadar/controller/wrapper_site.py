@@ -62,3 +62,12 @@ def write_wrapper_site(config: Config, config_path: Path) -> Path:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error}") from None
     return path
+
+
+def is_current(config: Config, config_path: Path) -> bool:
+    """Whether the JSON beside the TOML says what the TOML says now."""
+    try:
+        written = json.loads(wrapper_path(config_path).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return bool(written == wrapper_site(config, config_path))

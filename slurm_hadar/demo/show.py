@@ -127,7 +127,7 @@ def one_run(
             "HADAR_EXCHANGE": str(site.site.exchange_dir),
             "HADAR_CONTROLLER_UID": str(site.controller_uid),
         }
-        check = lambda: None  # noqa: E731
+        check = _nothing_to_check
         if manner.managed:
             check = stack.enter_context(_controller(environment, folder / "hadar.log"))
         cluster = open_cluster(site.slurm)
@@ -217,6 +217,10 @@ def _controller(environment: dict[str, str], log: Path) -> Iterator[Callable[[],
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _nothing_to_check() -> None:
+    """Plain Slurm needs no controller of ours."""
 
 
 def _wait_for(there: Callable[[], bool], alive: Callable[[], None], timeout_s: float = 30) -> None:

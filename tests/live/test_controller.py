@@ -103,7 +103,7 @@ def site(make_sandbox, tmp_path):
 def training(folder, samples=12_000, name="a", before=""):
     return (
         "#!/bin/bash\n"
-        f"#HADAR model=resnet18 types=any batch=64 samples={samples} checkpoint=yes\n"
+        f"#HADAR model=resnet18 types=any gpus=1 batch=64 samples={samples} checkpoint=yes\n"
         f"{before}\n"
         f"exec {sys.executable} {TRAIN} --model resnet18 --batch 64 --samples {samples} "
         f"--checkpoint {folder}/{name}.pt --data {folder}/digits.npy "
@@ -315,7 +315,7 @@ def test_a_job_that_does_not_answer_stays_where_it_is(make_sandbox, tmp_path):
         "moving": {"ack_wait_s": 2.0, "settle_s": 0.0},
     }
     site = Site(make_sandbox(mode="act", settings=settings), tmp_path)
-    deaf = "#!/bin/bash\n#HADAR types=any checkpoint=yes\ntrap '' USR2\nsleep 60\n"
+    deaf = "#!/bin/bash\n#HADAR types=any gpus=1 checkpoint=yes\ntrap '' USR2\nsleep 60\n"
     id_ = site.hbatch(deaf)
     site.want = {id_: {"k80": 1}}
     site.controller.tick()

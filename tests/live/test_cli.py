@@ -1,0 +1,82 @@
+"""The commands as they are typed, on a real Slurm."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.live
+
+HBATCH, HADAR = (str(Path(sys.executable).parent / name) for name in ("hbatch", "hadar"))
+SLEEP = "#!/bin/sh\n#HADAR types=any gpus=1\nsleep 60\n"
+
+
+class Shell:
+    """A sandbox's shell: what a command prints and returns."""
+
+    def __init__(self, box, folder):
+        self.env = {**os.environ, **box.env}
+        self.folder = folder
+        self("check", "--write")
+
+    def __call__(self, *words, program=HADAR, code=0, stdin=""):
+        done = subprocess.run(
+            [program, *words],
+            env=self.env,
+            cwd=self.folder,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def submit(self, *words, script=SLEEP):
+        return self("--parsable", "-o", "/dev/null", *words, program=HBATCH, stdin=script).strip()
+
+    def until(self, holds, timeout_s=30.0):
+        end = time.monotonic() + timeout_s
+        while not holds():
+            assert time.monotonic() < end, "it did not come about in time"
+            time.sleep(0.2)
+
+    @contextlib.contextmanager
+    def daemon(self):
+        log = self.folder / "hadar.log"
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [HADAR, "run"], env=self.env, stdout=output, stderr=subprocess.STDOUT
+            )
+        try:
+            self.until(lambda: "tick:" in log.read_text())
+            yield log
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, log.read_text()
+
+
+@pytest.fixture
+def shell(make_sandbox, tmp_path):
+    return Shell(make_sandbox(mode="act"), tmp_path)
+
+
+def test_the_operator_can_look_while_the_daemon_runs(shell):
+    with shell.daemon():
+        job = shell.submit()
+        shell.until(lambda: shell("status", "--json") and job in shell("status"))
+        shell.until(lambda: "start" in shell("explain", job))
+        began = time.monotonic()
+        assert [row["id"] for row in json.loads(shell("status", "--json"))["result"]] == [job]
+        assert job in shell("plan")
+        assert json.loads(shell("explain", job, "--json"))["result"]["row"]["id"] == job
+        assert time.monotonic() - began < 15
+        assert "another hadar" in shell("tick", "--wait", "0", code=1)
+        assert "another hadar" in shell("run", code=1)
