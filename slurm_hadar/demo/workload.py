@@ -29,8 +29,8 @@ class Training:
 _ROWS = (
     ("cats", "resnet18", 64, 28, 0, "v100"),
     ("shop", "recommendation", 2048, 28, 0, "v100"),
-    ("speech", "lm", 20, 24, 0, "v100"),
-    ("faces", "resnet50", 16, 20, 0, "v100"),
+    ("speech", "lm", 20, 30, 0, "v100"),
+    ("faces", "resnet50", 16, 30, 0, "v100"),
     ("essays", "transformer", 16, 28, 0, "v100"),
     ("dogs", "resnet18", 64, 24, 0, "p100"),
     ("films", "recommendation", 2048, 28, 5, "v100"),
