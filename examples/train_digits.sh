@@ -4,7 +4,7 @@
 #SBATCH --time=00:30:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#HADAR model=resnet18 types=any gpus=1-4 batch=64 samples=90000 checkpoint=yes
+#HADAR model=resnet18 types=any gpus=1 batch=64 samples=90000 checkpoint=yes
 
 # The wish to save may come before the training listens: it must not end the job then.
 trap '' USR2

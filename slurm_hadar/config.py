@@ -127,6 +127,14 @@ class Wrapper(_Section):
     """types of a job in an opt-in partition that declares none."""
 
 
+class Simulation(_Section):
+    """What ``hadar simulate jobs --from-sacct`` takes past jobs for: patterns with ``*`` and ``?``
+    of job names, then of accounts, each with a model of the throughput tables."""
+
+    job_names: dict[str, str] = Field(default_factory=dict)
+    accounts: dict[str, str] = Field(default_factory=dict)
+
+
 class Config(_Section):
     """The whole file."""
 
@@ -141,6 +149,7 @@ class Config(_Section):
     controller: Controller = Controller()
     profiles: Profiles = Profiles()
     wrapper: Wrapper = Wrapper()
+    simulation: Simulation = Simulation()
 
     @field_validator("gpu_types")
     @classmethod

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.lock import only_one
 from slurm_hadar.controller.store import Store
 from slurm_hadar.controller.tick import Controller
+from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
@@ -45,7 +47,11 @@ def controller_of(config: Config, wait_s: float) -> Iterator[Controller]:
 
 @contextmanager
 def reader_of(config: Config) -> Iterator[Controller]:
-    """A controller without the lock, to look and plan beside one that ticks; not to tick with."""
+    """A controller without the lock, to look and plan beside one that ticks; not to tick with.
+
+    Raises HadarError for a user who is not the controller's.
+    """
+    _own(config)
     store = Store.open(config.site.state_dir)
     try:
         yield Controller(
@@ -57,6 +63,25 @@ def reader_of(config: Config) -> Iterator[Controller]:
         )
     finally:
         store.close()
+
+
+def _own(config: Config) -> None:
+    folder = config.site.state_dir
+    try:
+        owner = folder.stat().st_uid
+    except OSError:
+        return
+    if owner == os.getuid():
+        return
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = f"#{owner}"
+    raise HadarError(
+        f"this is told from {folder}, which belongs to the controller's user {name}; run it as "
+        f"him (sudo -u {name} hadar ...). Why your own job is where it is stands in "
+        f"{config.site.exchange_dir}/plan.JOB.json"
+    )
 
 
 def print_json(command: str, result: object) -> None:

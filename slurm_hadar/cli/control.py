@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+import traceback
 from datetime import datetime
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.controller import telling
 from slurm_hadar.controller.tick import Controller, Report
-from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports import text
 
 _LOCK_WAIT_S = 30.0
@@ -104,8 +105,12 @@ def _one(controller: Controller) -> None:
     """A tick of the daemon: Slurm may be away for a while, the daemon stays."""
     try:
         _say(controller.tick())
-    except SlurmError as error:
+    except HadarError as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
+    except Exception as error:
+        # A fault of ours in one tick must not end the daemon: jobs wait for the next one.
+        typer.echo(f"{_clock()} this tick failed by a fault of slurm-hadar: {error!r}", err=True)
+        traceback.print_exc()
 
 
 def _say(report: Report) -> None:

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from slurm_hadar.cli.common import ConfigOption, cluster_of, load
+from slurm_hadar.cli.common import ConfigOption, cluster_of, load, reader_of
+from slurm_hadar.config import Config
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.domain.steering import decode
+from slurm_hadar.domain.steering import Steering, decode
 from slurm_hadar.slurm.cluster import Cluster, Update
 
 JobArgument = Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")]
@@ -31,12 +32,13 @@ def pin(job: JobArgument, config: ConfigOption = None) -> None:
 
 def optout(job: JobArgument, config: ConfigOption = None) -> None:
     """Take a job out of our hands: from now on it is an ordinary job of Slurm's."""
-    cluster = cluster_of(load(config))
+    site = load(config)
+    cluster = cluster_of(site)
     found = _find(cluster, job)
     declared = replace(found.declaration or Declaration(), off=True, lease=False)
     fields = {"Comment": declaration.merge(found.comment, declared)}
     if found.state is JobState.PENDING:
-        steered = decode(found.admin_comment)
+        steered = _steering(found, site)
         fields |= dict(steered.was) if steered else {}
         if found.declaration is not None and (
             found.declaration.lease or (steered and steered.leased)
@@ -64,6 +66,13 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> None:
     if len(comment.encode()) > declaration.COMMENT_LIMIT:
         raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
     _send(cluster, job, {"Comment": comment})
+
+
+def _steering(job: Job, site: Config) -> Steering | None:
+    if site.site.rights != "user":
+        return decode(job.admin_comment)
+    with reader_of(site) as controller:
+        return decode(controller.store.steerings().get(job.id, ""))
 
 
 def _find(cluster: Cluster, id_: str) -> Job:

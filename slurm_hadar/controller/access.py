@@ -5,13 +5,17 @@ itself would have checked at submission (``scontrol show partition``).
 """
 
 import grp
+import os
 import pwd
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Partition
+
+_GROUPS_KEPT_S = 300.0
 
 
 def allowed_partitions(
@@ -23,10 +27,16 @@ def allowed_partitions(
     """Partitions that the job may run in: those its owner ``asked`` for, then those of the site.
 
     A partition that the owner named is Slurm's business and taken as allowed while it is up; any
-    other must admit the job's account, QOS, group, time limit and node count.
+    other must admit the job's account, QOS, group, time limit and node count, and must not be of
+    a higher tier, which would put the job ahead of those that wait.
     """
     named = [partitions[name] for name in asked if name in partitions]
-    others = [partitions[name] for name in steer if name in partitions and name not in asked]
+    tier = max((p.priority_tier for p in named), default=1)
+    others = [
+        partitions[name]
+        for name in steer
+        if name in partitions and name not in asked and partitions[name].priority_tier <= tier
+    ]
     return [p for p in named if p.up] + [p for p in others if refusal(job, p) is None]
 
 
@@ -36,6 +46,8 @@ def refusal(job: Job, partition: Partition) -> str | None:
         return f"partition {partition.name} is not up"
     if partition.root_only or partition.reservation_required:
         return f"partition {partition.name} is closed to ordinary jobs"
+    if partition.exclusive:
+        return f"partition {partition.name} gives whole nodes"
     if partition.allow_accounts and job.account not in partition.allow_accounts:
         return f"partition {partition.name} does not admit account {job.account or '(none)'}"
     if job.account and job.account in partition.deny_accounts:
@@ -53,14 +65,23 @@ def refusal(job: Job, partition: Partition) -> str | None:
     return None
 
 
-@lru_cache(maxsize=4096)
 def groups_of(uid: int) -> frozenset[str]:
-    """Names of a user's groups; empty for a user that this machine does not know."""
+    """Names of a user's groups; empty for a user that this machine does not know.
+
+    Looked up again every few minutes, since memberships change while the controller runs.
+    """
+    return _groups(uid, int(time.monotonic() // _GROUPS_KEPT_S))
+
+
+@lru_cache(maxsize=4096)
+def _groups(uid: int, _period: int) -> frozenset[str]:
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
         return frozenset()
-    member = {group.gr_name for group in grp.getgrall() if entry.pw_name in group.gr_mem}
-    with suppress(KeyError):
-        member.add(grp.getgrgid(entry.pw_gid).gr_name)
-    return frozenset(member)
+    names = set()
+    # Unlike grp.getgrall, this also finds groups of a directory that cannot be listed.
+    for gid in os.getgrouplist(entry.pw_name, entry.pw_gid):
+        with suppress(KeyError):
+            names.add(grp.getgrgid(gid).gr_name)
+    return frozenset(names)

@@ -1,7 +1,7 @@
 """Carrying actions out: written down first, sent in one batch, closed after Slurm's answer."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.config import Config
@@ -31,16 +31,26 @@ class Hands:
         comment = steering.merge(job.admin_comment, ours)
         return Update(job.id, {**fields, "AdminComment": comment})
 
-    def write_plan(self, job: Job, ours: Steering, reason: str, save: str = "") -> None:
-        """Tell the job what it will run with; ``save`` asks it to checkpoint now."""
-        write_plan(
-            self.config.site.exchange_dir,
-            job.id,
-            gpus=ours.gpus,
-            save=save,
-            restarts=job.restarts,
-            reason=reason,
-        )
+    def write_plan(
+        self, job: Job, gpus: Mapping[str, int], reason: str, save: str = ""
+    ) -> str | None:
+        """Tell the job what it will run with; ``save`` asks it to checkpoint now.
+
+        A complaint where the file cannot be written, as when somebody else made one of that name:
+        the job then goes by what Slurm gives it.
+        """
+        try:
+            write_plan(
+                self.config.site.exchange_dir,
+                job.id,
+                gpus=gpus,
+                save=save,
+                restarts=job.restarts,
+                reason=reason,
+            )
+        except (OSError, ValueError) as error:
+            return f"job {job.id}: its plan file cannot be written: {error}"
+        return None
 
 
 def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[str]:
@@ -54,11 +64,12 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[
             a.job.id: hands.store.begin(a.job.id, a.kind.value, "sent", now, _details(a))
             for a in journaled
         }
+    complaints = []
     for action in actions:
         if action.placement is not None:
-            hands.write_plan(action.job, action.steering, action.reason)
+            complaint = hands.write_plan(action.job, action.steering.gpus, action.reason)
+            complaints += [complaint] if complaint else []
     errors = hands.cluster.apply(updates)
-    complaints = []
     with hands.store.transaction():
         for action, error in zip(actions, errors, strict=True):
             outcome = "done" if error is None else f"refused: {error}"
@@ -69,22 +80,27 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[
     return complaints
 
 
-def ask_to_save(hands: Hands, action: Action, in_step: bool | None, now: float) -> None:
+def ask_to_save(hands: Hands, action: Action, in_step: bool | None, now: float) -> list[str]:
     """Begin a move: ask the job to save. ``in_step``: see Progress; None where it is unknown.
 
     A job whose training is not a step polls the plan file; a signal would only hit its shell.
+    Returns complaints for the operator.
     """
     nonce = secrets.token_hex(8)
     details = {**_details(action), "save": nonce, "restarts": action.job.restarts}
     entry = hands.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
-    hands.write_plan(action.job, action.steering, action.reason, save=nonce)
+    complaint = hands.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)
+    if complaint:
+        hands.store.end(entry, complaint, now)
+        return [complaint]
     if in_step is False:
-        return
+        return []
     name = action.job.declaration.signal if action.job.declaration else "USR2"
     try:
         hands.cluster.signal(action.job.id, name, "steps")
     except SlurmError as error:
         hands.store.end(entry, f"the signal was refused: {error}", now)
+    return []
 
 
 def _details(action: Action) -> dict[str, object]:

@@ -8,7 +8,7 @@ from enum import Enum
 from slurm_hadar.config import Config
 from slurm_hadar.controller import claims, laying
 from slurm_hadar.controller.observed import Observed
-from slurm_hadar.controller.targets import Target
+from slurm_hadar.controller.targets import Target, begin_is_ours
 from slurm_hadar.controller.viewing import Picture
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
@@ -54,13 +54,16 @@ def intent(picture: Picture, plan: Plan, seen: Observed, config: Config, moves_l
     deferred: dict[str, str] = {}
     moves_left = min(moves_left, config.guards.max_moves_per_tick)
     held_back = _held_back(picture, plan, seen)
+    movable = dict(zip(picture.view.jobs.ids, picture.view.jobs.movable.tolist(), strict=True))
     for id_, target in picture.targets.items():
         placement = plan.placements.get(id_)
         if target.starting:
             continue
         if target.job.state is JobState.RUNNING:
             action = _move(target, placement, seen, config)
-            if action is not None and moves_left <= 0:
+            if action is not None and not movable[id_]:
+                deferred[id_] = "it may not be moved now"
+            elif action is not None and moves_left <= 0:
                 deferred[id_] = "moves of this tick or hour are used up"
             elif action is not None:
                 moves_left -= 1
@@ -75,8 +78,11 @@ def intent(picture: Picture, plan: Plan, seen: Observed, config: Config, moves_l
                 waiting = _wait(target, why, seen, config)
             if waiting is not None:
                 actions.append(waiting)
+    limited = claims.at_limit(seen)
     for id_, why in picture.left_out.items():
-        action = _let_go(seen.jobs[id_], why, seen)
+        job = seen.jobs[id_]
+        may_end = claims.in_turn(job) and claims.payer(job) not in limited
+        action = _let_go(job, why, seen, config, may_end)
         if action is not None:
             actions.append(action)
     return Intent(tuple(actions), deferred)
@@ -85,7 +91,7 @@ def intent(picture: Picture, plan: Plan, seen: Observed, config: Config, moves_l
 def _start(target: Target, placement: Placement, seen: Observed, config: Config) -> Action | None:
     job, steered = target.job, seen.steered(target.job.id)
     fields = laying.fields(job, target.wanted, placement, seen, config)
-    eligible = job.start_s <= seen.now + 1 and not steered.leased
+    eligible = job.eligible_s <= seen.now + 1 and not steered.leased
     if not fields and eligible and dict(steered.gpus) == dict(placement.gpus):
         return None
     steering = Steering(
@@ -107,9 +113,9 @@ def _wait(target: Target, why: str, seen: Observed, config: Config) -> Action | 
     if not (steered.leased or steered.gpus or by_hbatch):
         return None
     length = config.lease.length_s
-    if job.start_s - seen.now >= length / 2 and not steered.gpus:
+    if job.eligible_s - seen.now >= length / 2 and not steered.gpus:
         return None
-    back = {key: was for key, was in steered.was.items() if was != laying.current(job, key)}
+    back = laying.back(job, steered)
     steering = Steering(time=seen.now, leased=True, moves=steered.moves, was=steered.was)
     return Action(Kind.WAIT, job, {**back, "StartTime": _clock(seen.now + length)}, steering, why)
 
@@ -119,15 +125,34 @@ def _clock(epoch_s: float) -> str:
     return datetime.fromtimestamp(epoch_s).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _let_go(job: Job, why: str, seen: Observed) -> Action | None:
-    """A leased job that we cannot steer is Slurm's at once."""
+def _let_go(job: Job, why: str, seen: Observed, config: Config, may_end: bool) -> Action | None:
+    """A job that we cannot steer is Slurm's, as its owner wrote it; a lease ends at once.
+
+    Where Slurm would keep it waiting all the same (``may_end`` False) the lease just runs out.
+    """
     steered = seen.steered(job.id)
-    ours = steered.leased or (bool(job.declaration and job.declaration.lease) and not steered.time)
-    waits = job.state is JobState.PENDING and not job.held and job.start_s > seen.now + 1
-    if not (ours and waits) or job.dependency:
+    if job.state is not JobState.PENDING or job.held:
         return None
-    steering = Steering(time=seen.now, moves=steered.moves, was=steered.was)
-    return Action(Kind.LET_GO, job, {"StartTime": "now"}, steering, f"left to Slurm: {why}")
+    fields = laying.back(job, steered)
+    ours = steered.leased or (bool(job.declaration and job.declaration.lease) and not steered.time)
+    ends = (
+        ours
+        and may_end
+        and job.eligible_s > seen.now + 1
+        and begin_is_ours(job, seen, config)
+        and not job.dependency
+    )
+    if ends:
+        fields["StartTime"] = "now"
+    if not fields:
+        return None
+    steering = Steering(
+        time=seen.now,
+        leased=steered.leased and not ends,
+        moves=steered.moves,
+        was=steered.was,
+    )
+    return Action(Kind.LET_GO, job, fields, steering, f"left to Slurm: {why}")
 
 
 def _move(
@@ -159,28 +184,30 @@ def _held_back(picture: Picture, plan: Plan, seen: Observed) -> dict[str, str]:
     """Starts that would take GPUs from a pending job of others with a higher priority."""
     free = claims.free_now(seen)
     starts = [
-        (target.job, plan.placements[id_])
+        (target, plan.placements[id_])
         for id_, target in picture.targets.items()
-        if target.job.state is JobState.PENDING and not target.held and id_ in plan.placements
+        if target.job.state is JobState.PENDING and id_ in plan.placements
     ]
     rivals = claims.outsiders(seen, picture.targets)
     if not rivals or not starts:
         return {}
     back: dict[str, str] = {}
-    taken: list[claims.Claim] = []
+    last, claimed_kinds = "", set[str]()
     rivals.reverse()
-    for job, placement in sorted(starts, key=lambda start: -start[0].priority):
-        while rivals and rivals[-1].priority > job.priority:
+    starts.sort(key=lambda start: claims.rank(start[0].job, seen), reverse=True)
+    for target, placement in starts:
+        job = target.job
+        place = claims.rank(job, seen)
+        while rivals and claims.rank(rivals[-1], seen) > place:
             claimed = claims.claim(rivals.pop(), seen, free)
             if claimed is not None:
-                taken.append(claimed)
+                last = claimed.job
+                claimed_kinds.update(kind for gpus in claimed.gpus.values() for kind in gpus)
         names = list(placement.nodes) or list(free)
         for kind, count in placement.gpus.items():
             room = sum(free[name].get(kind, 0) for name in names if name in free)
-            if room < count and any(kind in g for c in taken for g in c.gpus.values()):
-                back[job.id] = (
-                    f"pending job {taken[-1].job} has a higher priority and gets these GPUs first"
-                )
+            if room < count and kind in claimed_kinds and not target.held:
+                back[job.id] = f"pending job {last} has a higher priority and gets these GPUs first"
         if job.id not in back:
             _set_aside(placement, names, free)
     return back

@@ -1,13 +1,14 @@
 """The numbers of a view: nodes and jobs as arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import inf
 
 import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller import claims
 from slurm_hadar.controller.access import allowed_partitions
-from slurm_hadar.controller.constraints import OpaqueConstraint, met
+from slurm_hadar.controller.constraints import met
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.targets import Past, Target, batch_of, placed, profile_key
 from slurm_hadar.domain.declaration import Declaration
@@ -25,30 +26,67 @@ _UNKNOWN_WORK_S = 4 * 3600.0
 
 
 class Groups:
-    """Nodes that differ in nothing that decides who may use them."""
+    """Nodes that differ in nothing that decides which jobs may use them."""
 
-    def __init__(self, seen: Observed) -> None:
-        keys: dict[tuple[frozenset[str], frozenset[str]], int] = {}
+    def __init__(self, seen: Observed, jobs: Iterable[Job]) -> None:
+        keys: dict[tuple[frozenset[str], frozenset[str], frozenset[int], float], int] = {}
+        lists = dict.fromkeys(job.excluded_nodes for job in jobs if job.excluded_nodes)
+        self._lists = {names: index for index, names in enumerate(lists)}
+        excluded: dict[str, set[int]] = {}
+        for names, index in self._lists.items():
+            for name in names:
+                excluded.setdefault(name, set()).add(index)
+        closes = _next_reservation(seen)
         self.of_node: dict[str, int] = {}
         for node in seen.nodes.values():
-            key = (frozenset(node.partitions), frozenset(node.features))
+            key = (
+                frozenset(node.partitions),
+                frozenset(node.features),
+                frozenset(excluded.get(node.name, ())),
+                closes.get(node.name, inf),
+            )
             self.of_node[node.name] = keys.setdefault(key, len(keys))
         self._keys = list(keys)
-        self._masks: dict[tuple[tuple[str, ...], str], BoolArray] = {}
+        self._now = seen.now
+        self._masks: dict[tuple[tuple[str, ...], str, int | None, float], BoolArray] = {}
 
-    def mask(self, partitions: Sequence[str], constraint: str) -> BoolArray:
-        """(G,) groups open to jobs of these partitions under this constraint."""
-        key = (tuple(partitions), constraint)
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return len(self._keys)
+
+    def mask(self, job: Job, partitions: Sequence[str], constraint: str) -> BoolArray:
+        """(G,) groups open to a job in these partitions under this constraint.
+
+        Closed are nodes that the job excludes, and those that a reservation takes before the
+        job's time limit is over: Slurm would not start it there.
+        """
+        excluded = self._lists.get(job.excluded_nodes)
+        key = (tuple(partitions), constraint, excluded, job.time_limit_s)
         if key not in self._masks:
             wanted_names = set(partitions)
+            end = self._now + job.time_limit_s
             self._masks[key] = np.array(
                 [
-                    bool(wanted_names & names) and met(constraint, features)
-                    for names, features in self._keys
+                    bool(wanted_names & names)
+                    and met(constraint, features)
+                    and excluded not in lists
+                    and (closes == inf or end <= closes)
+                    for names, features, lists, closes in self._keys
                 ],
                 dtype=bool,
             )
         return self._masks[key]
+
+
+def _next_reservation(seen: Observed) -> dict[str, float]:
+    """Node -> start of its next reservation, s."""
+    found: dict[str, float] = {}
+    for reservation in seen.reservations:
+        if reservation.end_s > seen.now:
+            for node in reservation.nodes:
+                found[node] = min(found.get(node, inf), reservation.start_s)
+    return found
 
 
 def node_arrays(
@@ -59,10 +97,11 @@ def node_arrays(
     nodes = [node for node in seen.nodes.values() if any(k in kinds for k in node.gpus)]
     index = {node.name: i for i, node in enumerate(nodes)}
     free = claims.free_now(seen)
-    highest = max((t.job.priority for t in jobs if not t.held), default=0)
+    pending = [target.job for target in jobs if target.job.state is JobState.PENDING]
+    highest = max((claims.rank(job, seen) for job in pending), default=(0, 0))
     ours = {target.job.id for target in jobs}
     for job in claims.outsiders(seen, ours):
-        if job.priority > highest:
+        if claims.rank(job, seen) > highest:
             claims.claim(job, seen, free)
     gpus = np.zeros((len(nodes), len(kinds)), dtype=np.int64)
     cpus = np.array([max(0, n.cpus - n.cpus_used) if n.usable else 0 for n in nodes], np.int64)
@@ -82,9 +121,10 @@ def node_arrays(
             if i is None:
                 continue
             for kind, count in row.items():
-                gpus[i, kinds.index(kind)] += count
+                if kind in kinds:
+                    gpus[i, kinds.index(kind)] += count
             cpus[i] += -(-target.job.cpus // len(held))
-            mem[i] += _memory_mb(target.job) // len(held)
+            mem[i] += claims.memory_mb(target.job) // len(held)
     return NodeArrays(
         names=tuple(node.name for node in nodes),
         gpus=gpus,
@@ -93,10 +133,6 @@ def node_arrays(
         group=np.array([groups.of_node[node.name] for node in nodes], dtype=np.int64),
         rack=np.zeros(len(nodes), dtype=np.int64),
     )
-
-
-def _memory_mb(job: Job) -> int:
-    return job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * job.cpus
 
 
 def job_arrays(
@@ -125,7 +161,7 @@ def job_arrays(
     limits = np.array([job.time_limit_s for job in jobs], float)
     left = np.maximum(total - done, 1.0)
     restart = np.array([_restart_s(job, seen) for job in jobs], float)
-    in_time = left[:, None, None] <= rate * np.maximum(limits - restart, 0.0)[:, None, None]
+    in_time = left[:, None, None] <= rate * np.clip(limits - restart, 0.0, 1e12)[:, None, None]
     rate = np.where(in_time | (declared == 0)[:, None, None], rate, 0.0)
     _keep_possible(rate, targets, kinds, counts)
     at = {name: i for i, name in enumerate(nodes.names)}
@@ -138,16 +174,13 @@ def job_arrays(
         if kind in kinds
     ]
     steer = config.partitions.steer
-    mask = np.zeros((count, max(groups.of_node.values(), default=0) + 1), dtype=bool)
+    mask = np.zeros((count, groups.count), dtype=bool)
     for row, target in enumerate(targets):
         want = target.wanted
         names = [
             p.name for p in allowed_partitions(target.job, want.partitions, seen.partitions, steer)
         ]
-        try:
-            mask[row] = groups.mask(names, want.constraint)
-        except OpaqueConstraint:
-            mask[row] = groups.mask(names, "")
+        mask[row] = groups.mask(target.job, names, want.constraint)
     return JobArrays(
         ids=tuple(job.id for job in jobs),
         arrival_s=np.array([job.submit_s for job in jobs], float),
@@ -166,7 +199,7 @@ def job_arrays(
         attained=np.array([past.attained.get(job.id, 0.0) for job in jobs], float),
         cpus_per_gpu=np.array([t.job.cpus / max(1, t.wanted.count) for t in targets], float),
         mem_per_gpu_mb=np.array(
-            [_memory_mb(t.job) / max(1, t.wanted.count) for t in targets], float
+            [claims.memory_mb(t.job) / max(1, t.wanted.count) for t in targets], float
         ),
         groups=mask,
         max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),

@@ -36,7 +36,7 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from _times(config)
     try:
         cluster = open_cluster(config.slurm)
-        release = ".".join(str(part) for part in cluster.slurm_version)
+        major, minor, patch = cluster.slurm_version
         settings = cluster.read_config()
         nodes = cluster.read_nodes()
     except SlurmError as error:
@@ -44,7 +44,9 @@ def findings(config: Config) -> Iterator[Finding]:
             "problem", f"Slurm does not answer: {error}", "start slurmctld, or set [slurm]"
         )
         return
-    yield Finding("ok", f"Slurm {release}, read through {cluster.backend}: {cluster.why}")
+    yield Finding(
+        "ok", f"Slurm {major}.{minor:02d}.{patch}, read through {cluster.backend}: {cluster.why}"
+    )
     yield from _rights(config, cluster, settings)
     yield from _types(config, nodes)
     yield from _margin(settings)

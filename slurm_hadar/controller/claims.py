@@ -7,10 +7,20 @@ priority would be vain at best, so such claims are set aside first.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from slurm_hadar.controller.constraints import OpaqueConstraint, met
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
+from slurm_hadar.domain.node import Node
 
-_WAITS_FOR_GPUS = frozenset({"", "None", "Priority", "Resources", "ReqNodeNotAvail"})
+_TURN = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Cleaning"})
+
+_LIMITS = ("QOS", "Assoc", "Max")
+_OF_ONE_JOB = ("PerJob", "PerNode", "PerLimit", "MaxWall", "QOSMin", "NotAllowed", "TimeLimit")
+"""Reasons that begin like the first name a limit of a user, an account or a QOS, unless one of the
+second is in them: those speak of the size of one job."""
+
+Payer = tuple[int, str, str]
+"""Whom Slurm's limits look at: uid, account, QOS."""
 
 Free = dict[str, dict[str, int]]
 """node -> GPU type -> GPUs free now."""
@@ -48,10 +58,42 @@ def reserved_nodes(seen: Observed, horizon_s: float = 600.0) -> set[str]:
     }
 
 
+def in_turn(job: Job) -> bool:
+    """Whether a waiting job waits for its turn only.
+
+    False where Slurm itself keeps it waiting: a limit, a dependency, a partition that is down,
+    nodes that are drained or reserved, and every reason that we have not met. ``BeginTime`` stays
+    for a moment after the begin time has come.
+    """
+    return job.reason.split(",")[0] in _TURN
+
+
+def payer(job: Job) -> Payer:
+    """On whose limits a job counts."""
+    return job.uid, job.account, job.qos
+
+
+def at_limit(seen: Observed) -> dict[Payer, Job]:
+    """Who is at a limit of Slurm's, with a job of theirs that it keeps waiting for that."""
+    return {
+        payer(job): job
+        for job in seen.jobs.values()
+        if job.state is JobState.PENDING
+        and job.reason.startswith(_LIMITS)
+        and not any(word in job.reason for word in _OF_ONE_JOB)
+    }
+
+
+def rank(job: Job, seen: Observed) -> tuple[int, int]:
+    """Slurm's order: the partition's tier first, then the job's priority. Higher goes first."""
+    tiers = [seen.partitions[p].priority_tier for p in job.partitions if p in seen.partitions]
+    return max(tiers, default=1), job.priority
+
+
 def outsiders(seen: Observed, ours: Iterable[str]) -> list[Job]:
     """Pending jobs outside our management that Slurm would start as soon as GPUs are free.
 
-    Highest priority first.
+    In Slurm's order, the first to go first.
     """
     skip = set(ours)
     waiting = [
@@ -63,10 +105,10 @@ def outsiders(seen: Observed, ours: Iterable[str]) -> list[Job]:
         and job.priority > 0
         and job.start_s <= max(seen.now, job.eligible_s)
         and job.eligible_s <= seen.now
-        and job.reason.split(",")[0] in _WAITS_FOR_GPUS
+        and in_turn(job)
         and not job.reservation
     ]
-    return sorted(waiting, key=lambda job: -job.priority)
+    return sorted(waiting, key=lambda job: rank(job, seen), reverse=True)
 
 
 def claim(job: Job, seen: Observed, free: Free) -> Claim | None:
@@ -84,16 +126,13 @@ def claim(job: Job, seen: Observed, free: Free) -> Claim | None:
         return None
     taken: dict[str, dict[str, int]] = {}
     for name, gpus in free.items():
-        node = seen.nodes[name]
-        if not set(node.partitions) & set(job.partitions) or name in job.excluded_nodes:
-            continue
-        if job.required_nodes and name not in job.required_nodes:
-            continue
+        # The cheapest test first: on a busy cluster few nodes have a GPU left.
         got = _take(per_node, gpus)
-        if got is not None:
-            taken[name] = got
-            if len(taken) >= max(1, job.node_count):
-                break
+        if got is None or not _open(job, seen.nodes[name]):
+            continue
+        taken[name] = got
+        if len(taken) >= max(1, job.node_count):
+            break
     if len(taken) < max(1, job.node_count):
         return None
     for name, got in taken.items():
@@ -102,7 +141,33 @@ def claim(job: Job, seen: Observed, free: Free) -> Claim | None:
     return Claim(job.id, job.priority, taken)
 
 
+def memory_mb(job: Job) -> int:
+    """Memory of the whole job in MB; 0 where it asks for none."""
+    return job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * job.cpus
+
+
+def _open(job: Job, node: Node) -> bool:
+    """Whether Slurm could start a part of the job on the node, as far as we can tell."""
+    if not any(name in node.partitions for name in job.partitions):
+        return False
+    if node.name in job.excluded_nodes:
+        return False
+    if job.required_nodes and node.name not in job.required_nodes:
+        return False
+    nodes = max(1, job.node_count)
+    if node.cpus - node.cpus_used < -(-job.cpus // nodes):
+        return False
+    if node.memory_mb - node.memory_used_mb < memory_mb(job) // nodes:
+        return False
+    try:
+        return not job.features or met(job.features, frozenset(node.features))
+    except OpaqueConstraint:
+        return True
+
+
 def _take(per_node: Mapping[str, int], free: Mapping[str, int]) -> dict[str, int] | None:
+    if sum(per_node.values()) > sum(free.values()):
+        return None
     got: dict[str, int] = {}
     for kind, count in per_node.items():
         left = count

@@ -25,9 +25,18 @@ def met(constraint: str, features: Set[str]) -> bool:
     return value
 
 
+def readable(constraint: str) -> bool:
+    """Whether the constraint is made of names, ``&``, ``|`` and parentheses only."""
+    try:
+        met(constraint, frozenset())
+    except OpaqueConstraint:
+        return False
+    return True
+
+
 def with_feature(constraint: str, feature: str) -> str:
     """The user's constraint, and in addition one feature that selects the GPU type."""
-    if not constraint:
+    if constraint in ("", feature):
         return feature
     if "|" in constraint:
         return f"({constraint})&{feature}"

@@ -13,6 +13,7 @@ from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.request import Wanted
 from slurm_hadar.domain.job import UNTYPED, Job
 from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.hosts import fold
 
 Fields = dict[str, str]
@@ -21,8 +22,14 @@ Fields = dict[str, str]
 
 def fields(job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config) -> Fields:
     """What must be changed in a pending job so that Slurm runs it as placed; empty: nothing."""
-    wish = _wish(job, want, placement, seen, config)
+    # What an earlier placement changed and this one does not speak of goes back.
+    wish = dict(seen.steered(job.id).was) | _wish(job, want, placement, seen, config)
     return {key: value for key, value in wish.items() if value != current(job, key)}
+
+
+def back(job: Job, steered: Steering) -> Fields:
+    """What must be changed so that the job's request is its owner's again."""
+    return {key: was for key, was in steered.was.items() if was != current(job, key)}
 
 
 def current(job: Job, key: str) -> str:
@@ -68,17 +75,18 @@ def _wish(job: Job, want: Wanted, placement: Placement, seen: Observed, config: 
     number = placement.gpu_count
     if want.form == "node" and want.nodes == 1 and not typed:
         wish["TresPerNode"] = f"gpu:{number}"
+    if want.form == "job" and not typed:
+        wish["TresPerJob"] = f"gpu:{number}"
     if want.form == "job" and want.most_nodes > 1 and placement.nodes:
-        wish |= _spread(job, placement, number)
+        wish |= _spread(job, placement)
     return wish
 
 
-def _spread(job: Job, placement: Placement, number: int) -> Fields:
+def _spread(job: Job, placement: Placement) -> Fields:
     """Slurm needs nodes, tasks and CPUs together, or a requeued job ends in BadConstraints."""
     nodes = len(placement.nodes)
     mixed = len(placement.gpus) > 1
     return {
-        "TresPerJob": f"gpu:{number}",
         "NumNodes": f"{nodes}-{nodes}",
         "NumTasks": str(max(nodes, job.tasks)),
         "NumCPUs": f"{max(nodes, job.cpus)}-{max(nodes, job.cpus)}",
@@ -87,19 +95,26 @@ def _spread(job: Job, placement: Placement, number: int) -> Fields:
 
 
 def _partition(job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config) -> str:
-    """A partition to change to; empty when one that the job is in already has the type."""
-    kinds = set(placement.gpus)
-    if any(_has(seen, name, kinds) for name in job.partitions):
-        return ""
+    """The partitions to be in: the owner's own where they have the place, else one of the site's.
+
+    Empty where none is known to have it.
+    """
     open_to_it = allowed_partitions(job, want.partitions, seen.partitions, config.partitions.steer)
-    fitting = [p.name for p in open_to_it if _has(seen, p.name, kinds)]
-    own = [name for name in fitting if name in want.partitions]
-    return (own or fitting or [""])[0]
+    names = [p.name for p in open_to_it]
+    fitting = [name for name in names if _covers(seen, name, placement)]
+    fitting = fitting or [name for name in names if _has(seen, name, set(placement.gpus))]
+    if any(name in want.partitions for name in fitting):
+        return ",".join(want.partitions)
+    return (fitting or [""])[0]
+
+
+def _covers(seen: Observed, partition: str, placement: Placement) -> bool:
+    return bool(placement.nodes) and set(placement.nodes) <= set(seen.partitions[partition].nodes)
 
 
 def _has(seen: Observed, partition: str, kinds: set[str]) -> bool:
     found: set[str] = set()
-    for name in seen.partitions[partition].nodes if partition in seen.partitions else ():
+    for name in seen.partitions[partition].nodes:
         node = seen.nodes.get(name)
         if node is not None:
             found |= set(node.gpus)

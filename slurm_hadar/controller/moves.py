@@ -12,7 +12,6 @@ from slurm_hadar.controller.acting import Hands, steering_of
 from slurm_hadar.controller.store import Entry
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.runtime.progress import Progress, read_all_progress
 
 _LOST_SIGHT_S = 3600.0
@@ -44,6 +43,8 @@ def advance(
                 outcome = "lost sight of the job: Slurm does not show it any more"
         elif job.state is JobState.FINISHED:
             outcome = f"the job ended meanwhile ({job.slurm_state})"
+        elif not job.managed:
+            outcome = "it is not ours any more"
         elif job.restarts == entry.details.get("restarts"):
             outcome = _before_requeue(hands, entry, job, progress.get(job.id), requeue, now)
         elif job.state is JobState.PENDING:
@@ -125,21 +126,19 @@ def _before_requeue(
     waited = now - entry.opened_s
     if waited > hands.config.moving.ack_wait_s:
         # The job has gone on training since; an old answer is no reason to stop it now.
-        _unask(hands, job, entry)
+        _unask(hands, job)
         return f"the job did not save within {waited:.0f} s and stays where it is"
     if _acknowledged(entry, progress):
         requeue.append(entry)
     return None
 
 
-def _unask(hands: Hands, job: Job, entry: Entry) -> None:
+def _unask(hands: Hands, job: Job) -> None:
     held: dict[str, int] = {}
     for gpus in job.gpus.values():
         for kind, count in gpus.items():
             held[kind] = held.get(kind, 0) + count
-    write_plan(
-        hands.config.site.exchange_dir, job.id, gpus=held, restarts=job.restarts, reason="stays"
-    )
+    hands.write_plan(job, held, "stays")
 
 
 def _requeue(hands: Hands, entries: Sequence[Entry], now: float) -> list[str]:
@@ -172,7 +171,8 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
     for entry, job in waiting:
         ours = steering_of(entry.details, now)
         fields = entry.details.get("fields")
-        hands.write_plan(job, ours, str(entry.details.get("reason", "")))
+        complaint = hands.write_plan(job, ours.gpus, str(entry.details.get("reason", "")))
+        said += [complaint] if complaint else []
         updates.append(hands.update(job, dict(fields) if isinstance(fields, dict) else {}, ours))
     for (entry, job), error in zip(waiting, hands.cluster.apply(updates), strict=True):
         if error is None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from slurm_hadar.controller.constraints import readable
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job
 from slurm_hadar.domain.steering import Steering
@@ -55,7 +56,9 @@ def wanted(job: Job, steered: Steering) -> Wanted | str:
         return "it runs in a reservation"
     if job.exclusive:
         return "it asks for whole nodes"
-    nodes = int(steered.was.get("NumNodes", job.node_count))
+    if not readable(_constraint(job, steered)):
+        return "only Slurm can read its constraint"
+    nodes = int(steered.was.get("NumNodes", str(job.node_count)).partition("-")[0])
     if form == "node":
         times = nodes
     count = sum(gpus.values()) * times
@@ -87,7 +90,7 @@ def _constraint(job: Job, steered: Steering) -> str:
         return declaration.constraint
     if declaration.gpu_mem or (declaration.types and declaration.types != (ANY,)):
         return ""
-    return steered.was.get("Features", "" if steered.gpus else job.features)
+    return steered.was.get("Features", job.features)
 
 
 def _original(request: GpuRequest, was: Mapping[str, str]) -> GpuRequest:

@@ -192,8 +192,9 @@ class Store:
         for job, (gpus, start_s) in running.items():
             attained, seen = known.get(job, (0.0, 0.0))
             attained += gpus * max(0.0, now - max(seen, start_s))
-            known[job] = (attained, now)
-            changed.append((job, attained, now))
+            # The clock may go back; what was counted once is not counted again.
+            known[job] = (attained, max(now, seen))
+            changed.append((job, *known[job]))
         with self.transaction():
             self.connection.executemany("INSERT OR REPLACE INTO attained VALUES (?,?,?)", changed)
         return {job: attained for job, (attained, _) in known.items()}
@@ -226,6 +227,9 @@ class Store:
             )
             self.connection.execute("DELETE FROM decision WHERE time_s<?", (before_s,))
             self.connection.execute("DELETE FROM attained WHERE seen_s<?", (before_s,))
+            self.connection.execute(
+                "DELETE FROM steering WHERE job NOT IN (SELECT job FROM decision)"
+            )
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -10,7 +10,8 @@ from slurm_hadar.controller.request import Wanted, wanted
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 
-_STUCK = ("QOS", "Assoc", "Dependency", "Licenses", "PartitionTimeLimit")
+_LEASE_SLACK_S = 60.0
+"""Clocks differ; a begin time further ahead than a lease and this is not ours."""
 
 Place = Mapping[str, Mapping[str, int]]
 """node -> GPU type -> GPUs."""
@@ -73,18 +74,25 @@ def targets_of(
     targets: dict[str, Target] = {}
     left_out: dict[str, str] = {}
     starting: list[tuple[Job, Wanted]] = []
+    limited = claims.at_limit(seen)
     for job in seen.jobs.values():
         if not job.managed or job.state in (JobState.FINISHED, JobState.COMPLETING):
             continue
         steered = seen.steered(job.id)
-        want = _why_not(job, seen) or wanted(job, steered)
+        why_not = "" if job.id in moving else _why_not(job, seen, config)
+        want = why_not or wanted(job, steered)
+        told = job.state is JobState.PENDING and _told_to_start(job, seen, config)
+        waits = job.state is JobState.PENDING and job.id not in moving and not told
+        first = limited.get(claims.payer(job)) if waits else None
         if isinstance(want, str):
             left_out[job.id] = want
+        elif first is not None:
+            left_out[job.id] = f"its owner is at a limit: job {first.id}, {first.reason}"
         elif job.id in moving:
             targets[job.id] = Target(job, want, moving[job.id], starting=True)
         elif job.state is JobState.RUNNING:
             targets[job.id] = Target(job, want, placed(job, seen))
-        elif _told_to_start(job, seen, config):
+        elif told:
             starting.append((job, want))
         else:
             targets[job.id] = Target(job, want)
@@ -95,18 +103,36 @@ def targets_of(
     return targets, left_out
 
 
-def _why_not(job: Job, seen: Observed) -> str:
+def begin_is_ours(job: Job, seen: Observed, config: Config) -> bool:
+    """Whether a begin time ahead is our lease, rather than its owner's wish.
+
+    ``eligible_s`` is the begin time. ``start_s`` of a waiting job is when Slurm expects to start
+    it, which says nothing of the kind.
+    """
+    leased = seen.steered(job.id).leased or bool(job.declaration and job.declaration.lease)
+    return leased and job.eligible_s <= seen.now + config.lease.length_s + _LEASE_SLACK_S
+
+
+def _why_not(job: Job, seen: Observed, config: Config) -> str:
     if job.state is JobState.UNKNOWN or job.state is JobState.SUSPENDED:
         return f"its state is {job.slurm_state}"
+    if any(seen.partitions[p].exclusive for p in job.partitions if p in seen.partitions):
+        return "its partition gives whole nodes"
     if job.state is JobState.PENDING:
         if job.held:
             return "it is held by its owner or an admin"
-        if job.dependency and job.reason.startswith("Depend"):
+        if job.dependency:
             return "it waits for another job"
-        if job.reason.startswith(_STUCK):
+        if not claims.in_turn(job):
             return f"Slurm keeps it waiting: {job.reason}"
-        ours = seen.steered(job.id).leased or bool(job.declaration and job.declaration.lease)
-        if job.start_s > seen.now and not ours and job.restarts == 0:
+        steered = seen.steered(job.id)
+        let_go = steered.time and not steered.leased and not steered.gpus
+        if let_go and seen.now - steered.time < config.moving.commit_s:
+            # An update clears the reason, and Slurm takes a moment to find it again.
+            return "it was left to Slurm a moment ago"
+        # A requeue sets a begin time as well; that one nobody wished for.
+        ahead = job.eligible_s > seen.now and job.restarts == 0
+        if ahead and not begin_is_ours(job, seen, config):
             return "its owner set a begin time"
     return ""
 
@@ -116,7 +142,7 @@ def _told_to_start(job: Job, seen: Observed, config: Config) -> bool:
     return (
         bool(steered.gpus)
         and not steered.leased
-        and job.start_s <= seen.now + 1
+        and job.eligible_s <= seen.now + 1
         and seen.now - steered.time <= config.moving.commit_s
     )
 

@@ -1,7 +1,7 @@
 """What a tick, a queue or one job comes to, in words and plain data."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 
 from slurm_hadar.controller import laying
 from slurm_hadar.controller.actions import Action, Kind
@@ -156,12 +156,7 @@ def _by_type(held: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 def _declared(declaration: Declaration) -> list[tuple[str, str]]:
-    default = Declaration()
-    return [
-        (field.name, str(getattr(declaration, field.name)))
-        for field in fields(Declaration)
-        if getattr(declaration, field.name) != getattr(default, field.name)
-    ]
+    return list(declaration.words().items())
 
 
 def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
@@ -193,7 +188,8 @@ def _move(entry: Entry) -> MoveRow:
 
 def _undo(job: Job, seen: Observed) -> list[str]:
     was = seen.steered(job.id).was
-    notes = [f"Leave it to Slurm for good: hadar optout {job.id}"]
+    off = job.declaration is not None and job.declaration.off
+    notes = [] if off else [f"Leave it to Slurm for good: hadar optout {job.id}"]
     if was and job.state is JobState.PENDING:
         words = " ".join(f"{key}={value}" for key, value in was.items())
         notes.append(f"By hand: scontrol update JobId={job.id} {words} StartTime=now")

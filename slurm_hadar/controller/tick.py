@@ -16,6 +16,7 @@ from slurm_hadar.controller.store import Decision, Store
 from slurm_hadar.controller.targets import Past, Place, batch_of, placed, profile_key
 from slurm_hadar.controller.viewing import Picture, picture
 from slurm_hadar.domain import steering
+from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State
@@ -81,7 +82,13 @@ class Controller:
             return self._pass(False, (why,))
         may_act, why_not = self._may_act()
         mode = "act" if may_act else "observe"
-        write_heartbeat(self.config.site.exchange_dir, mode, self.config.controller.interval_s)
+        folder = self.config.site.exchange_dir
+        try:
+            write_heartbeat(folder, mode, self.config.controller.interval_s)
+        except OSError as error:
+            raise HadarError(
+                f"the heartbeat in {folder} cannot be written ({error.strerror}); see hadar check"
+            ) from None
         return self._pass(may_act, (why_not,) if why_not else ())
 
     def plan(self) -> Report:
@@ -106,7 +113,9 @@ class Controller:
             step = moves.advance(hands, seen.jobs, seen.progress, seen.now)
             sent = step.sent
             words += step.said
+            repair.close_interrupted(hands, seen)
             words += repair.release_failed_launches(hands, seen)
+            words += repair.undo_impossible_placements(hands, seen)
         attained: Mapping[str, float] = {}
         if keep:
             self._measure(seen)
@@ -149,7 +158,7 @@ class Controller:
             for job, text in self.store.steerings().items():
                 kept = steering.decode(text)
                 if kept is not None and job in managed:
-                    ours.setdefault(job, kept)
+                    ours[job] = kept
         return Observed(
             now=seen.now,
             jobs=seen.jobs,
@@ -222,6 +231,6 @@ class Controller:
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
-            acting.ask_to_save(hands, action, in_step, self._clock())
+            words += acting.ask_to_save(hands, action, in_step, self._clock())
         uids = {job.id: job.uid for job in seen.jobs.values()}
         return words + moves.settle(hands, uids, self._clock, self._sleep)

@@ -52,7 +52,7 @@ def _picture(
 ) -> Picture:
     jobs = list(targets.values())
     kinds = tuple(sorted({k for n in seen.nodes.values() for k in n.gpus if k != UNTYPED}))
-    groups = Groups(seen)
+    groups = Groups(seen, [target.job for target in jobs])
     nodes = node_arrays(seen, jobs, kinds, groups)
     counts = tuple(sorted({c for t in jobs for c in t.wanted.counts} | {1}))
     arrays = job_arrays(seen, config, rates, past, jobs, kinds, counts, nodes, groups)

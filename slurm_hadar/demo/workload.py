@@ -38,7 +38,7 @@ _ROWS = (
     ("cells", "resnet50", 16, 14, 10, "p100"),
     ("poems", "transformer", 16, 28, 10, "p100"),
     ("birds", "resnet18", 64, 18, 15, "k80"),
-    ("shoes", "recommendation", 2048, 24, 15, "v100"),
+    ("shoes", "recommendation", 2048, 24, 15, "p100"),
 )
 
 

@@ -55,6 +55,14 @@ class Declaration:
         """All the work in samples, 0 where it was not declared."""
         return self.samples or self.epochs * self.dataset_size
 
+    def words(self) -> dict[str, str]:
+        """Key and value as they are written, without those that are the default."""
+        return {
+            field.name: _text(getattr(self, field.name))
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
     def accepts(self, gpu_type: str) -> bool:
         """Whether the owner named this type, or any; with ``types`` empty: no."""
         return ANY in self.types or gpu_type in self.types
@@ -199,7 +207,7 @@ def script_words(script: str, name: str) -> list[tuple[str, str]]:
 
 def encode(declaration: Declaration) -> str:
     """The declaration as the segment of a Comment; values that are the default are left out."""
-    return segments.encode(_SEGMENT, _words_of(declaration))
+    return segments.encode(_SEGMENT, declaration.words())
 
 
 def decode(comment: str) -> Declaration | None:
@@ -221,15 +229,7 @@ def decode(comment: str) -> Declaration | None:
 
 def merge(comment: str, declaration: Declaration) -> str:
     """The Comment with our segment replaced, or added after the user's own text."""
-    return segments.merge(_SEGMENT, comment, _words_of(declaration))
-
-
-def _words_of(declaration: Declaration) -> dict[str, str]:
-    return {
-        field.name: _text(getattr(declaration, field.name))
-        for field in fields(Declaration)
-        if getattr(declaration, field.name) != field.default
-    }
+    return segments.merge(_SEGMENT, comment, declaration.words())
 
 
 def _value(readers: dict[str, Callable[[str], object]], key: str, text: str, where: str) -> object:

@@ -11,8 +11,14 @@ Decide = Callable[[View, State], tuple[Plan, State]]
 
 _MODULES = {
     "fifo": "slurm_hadar.policies.fifo",
+    "gavel_ftf": "slurm_hadar.policies.gavel_ftf",
+    "gavel_las": "slurm_hadar.policies.gavel_las",
+    "gavel_makespan": "slurm_hadar.policies.gavel_makespan",
+    "gavel_throughput": "slurm_hadar.policies.gavel_throughput",
     "hadar": "slurm_hadar.policies.hadar",
     "srtf": "slurm_hadar.policies.srtf",
+    "timetable": "slurm_hadar.policies.timetable",
+    "tiresias": "slurm_hadar.policies.tiresias",
 }
 
 

@@ -4,14 +4,17 @@ A *pool* is the nodes of one access group that have GPUs of one type; a *slot* i
 one pool. A node with two types has a slot in each.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_hadar.domain.view import FloatArray, IntArray, View
+from slurm_hadar.domain.view import IntArray, View
 
-_SLACK = 1e-6
+_FINE = 1_000_000
+"""CPUs and MB are counted in whole millionths: giving back what was taken leaves no rounding."""
+_SLACK = 1_000
+_FAR = 1 << 20
 
 Parts = tuple[tuple[int, int], ...]
 """A gang's place: (slot, GPUs) per node."""
@@ -37,6 +40,12 @@ class Floor:
     """Pools per type."""
     slot_of: dict[tuple[int, int], int]
     """(node, type) -> slot."""
+    node_of: tuple[int, ...]
+    """``node`` as plain numbers."""
+    beside: tuple[tuple[int, ...], ...]
+    """(S,) all slots of the slot's node, itself included."""
+    pool_of: tuple[int, ...]
+    """``pool`` as plain numbers."""
 
 
 def floor_of(view: View) -> Floor:
@@ -55,9 +64,12 @@ def floor_of(view: View) -> Floor:
     new = np.ones(len(node), bool)
     new[1:] = (key[1:] != key[:-1]).any(axis=1)
     starts = np.flatnonzero(new)
-    ends = np.append(starts[1:], len(node))
+    ends = np.append(starts[1:], len(node))[: len(starts)]
     pool = np.cumsum(new) - 1
     types = tuple(int(kind[s]) for s in starts)
+    together: dict[int, list[int]] = {}
+    for slot, number in enumerate(node.tolist()):
+        together.setdefault(number, []).append(slot)
     return Floor(
         node=node,
         gpu_type=kind,
@@ -71,7 +83,12 @@ def floor_of(view: View) -> Floor:
         of_type=tuple(
             tuple(p for p, t in enumerate(types) if t == r) for r in range(len(view.types))
         ),
-        slot_of={(int(n), int(r)): s for s, (n, r) in enumerate(zip(node, kind, strict=True))},
+        slot_of={
+            place: s for s, place in enumerate(zip(node.tolist(), kind.tolist(), strict=True))
+        },
+        node_of=tuple(node.tolist()),
+        beside=tuple(tuple(together[number]) for number in node.tolist()),
+        pool_of=tuple(pool.tolist()),
     )
 
 
@@ -82,78 +99,91 @@ class Need:
     cpus: float = 0.0
     mem_mb: float = 0.0
 
+    def fine(self) -> tuple[int, int]:
+        """CPUs and memory in the millionths that a :class:`Room` counts in."""
+        return round(self.cpus * _FINE), round(self.mem_mb * _FINE)
+
 
 class Room:
     """What is still free. ``soft`` GPUs are free only if their running holder goes elsewhere, so
-    they are taken last."""
+    they are taken last. Below 0 where more is held than the view offers: nodes shrink, and the
+    CPUs of a running job are known only roughly."""
 
-    __slots__ = ("_cpus", "_mem", "_plain", "floor", "free", "left", "smallest", "soft")
+    __slots__ = (
+        "_cpus", "_key", "_mem", "_plain", "_softened", "floor", "free", "hopeless", "left", "soft"
+    )  # fmt: skip
 
     def __init__(self, view: View, floor: Floor) -> None:
         self.floor = floor
         self.free: IntArray = view.nodes.gpus[floor.node, floor.gpu_type].copy()
         self.soft: IntArray = np.zeros_like(self.free)
-        self._cpus: FloatArray = view.nodes.cpus.astype(np.float64)
-        self._mem: FloatArray = view.nodes.mem_mb.astype(np.float64)
+        # By slot, so that a pool is a slice; the slots of a node change together.
+        self._cpus: IntArray = view.nodes.cpus[floor.node].astype(np.int64) * _FINE
+        self._mem: IntArray = view.nodes.mem_mb[floor.node].astype(np.int64) * _FINE
         self._plain = not (view.jobs.cpus_per_gpu.any() or view.jobs.mem_per_gpu_mb.any())
-        self.left = [int(self.free[a:b].sum()) for a, b in floor.spans]
-        self.smallest = 1
-        """Size of the smallest gang that is still to be placed."""
+        self.left = [int(np.maximum(self.free[a:b], 0).sum()) for a, b in floor.spans]
+        """Free GPUs per pool."""
+        self._key = 0
+        self._softened = False
+        self.hopeless: set[Hashable] = set()
+        """What is known to find no place here; emptied as soon as something is given back."""
 
     def copy(self) -> "Room":
         """An independent room with the same contents."""
         other = Room.__new__(Room)
-        other.floor, other._plain, other.smallest = self.floor, self._plain, self.smallest
-        other.free, other.soft = self.free.copy(), self.soft.copy()
-        other._cpus, other._mem = self._cpus.copy(), self._mem.copy()
-        other.left = list(self.left)
+        other.floor, other._plain, other._key = self.floor, self._plain, self._key
+        other.free, other._softened = self.free.copy(), self._softened
+        other.soft = self.soft.copy() if self._softened else self.soft
+        # Without needs nobody changes them.
+        other._cpus = self._cpus if self._plain else self._cpus.copy()
+        other._mem = self._mem if self._plain else self._mem.copy()
+        other.left = self.left.copy()
+        other.hopeless = self.hopeless.copy()
         return other
 
-    def key(self) -> bytes:
-        """Equal for rooms with the same future."""
-        rest = b"" if self._plain else self._cpus.tobytes() + self._mem.tobytes()
-        return self.free.tobytes() + self.soft.tobytes() + rest
-
-    def full(self) -> bool:
-        """Whether not even the smallest gang fits by its number of GPUs."""
-        return sum(n for n in self.left if n > 0) < self.smallest
-
-    def make_room_for(self, holdings: Iterable[tuple[Parts, Need]]) -> None:
-        """What is held is there, even where the view's numbers say less: nodes shrink, and the
-        CPUs of a running job are known only roughly."""
-        gpus = np.zeros_like(self.free)
-        cpus, mem = np.zeros_like(self._cpus), np.zeros_like(self._mem)
-        for parts, need in holdings:
-            for slot, count in parts:
-                gpus[slot] += count
-                cpus[self.floor.node[slot]] += count * need.cpus
-                mem[self.floor.node[slot]] += count * need.mem_mb
-        self.free = np.maximum(self.free, gpus)
-        self._cpus, self._mem = np.maximum(self._cpus, cpus), np.maximum(self._mem, mem)
-        self.left = [int(self.free[a:b].sum()) for a, b in self.floor.spans]
+    def key(self) -> int:
+        """Equal for rooms that came from one room and have the same future: a Zobrist hash."""
+        return self._key
 
     def take(self, parts: Parts, need: Need, soft: bool = False) -> None:
         """Set GPUs, CPUs and memory aside. ``soft``: only mark the GPUs as somebody's for now."""
         for slot, count in parts:
             if soft:
-                self.soft[slot] += count
-                continue
-            self._change(slot, count, need)
+                self._soften(slot, count)
+            else:
+                self._change(slot, count, need)
 
     def give(self, parts: Parts, need: Need, soft: bool = False) -> None:
         """The opposite of :meth:`take`."""
         for slot, count in parts:
             if soft:
-                self.soft[slot] -= count
-                continue
-            self._change(slot, -count, need)
+                self._soften(slot, -count)
+            else:
+                self._change(slot, -count, need)
+        if not soft:
+            self.hopeless = set()
+
+    def _soften(self, slot: int, count: int) -> None:
+        self._softened = True
+        before = int(self.soft[slot])
+        self.soft[slot] = before + count
+        self._key ^= hash((0, slot, before)) ^ hash((0, slot, before + count))
 
     def _change(self, slot: int, count: int, need: Need) -> None:
-        self.free[slot] -= count
-        self.left[int(self.floor.pool[slot])] -= count
-        node = self.floor.node[slot]
-        self._cpus[node] -= count * need.cpus
-        self._mem[node] -= count * need.mem_mb
+        floor, before = self.floor, int(self.free[slot])
+        after = before - count
+        self.free[slot] = after
+        self.left[floor.pool_of[slot]] += max(after, 0) - max(before, 0)
+        self._key ^= hash((1, slot, before)) ^ hash((1, slot, after))
+        if self._plain:
+            return
+        each_cpus, each_mem = need.fine()
+        cpus, mem = int(self._cpus[slot]), int(self._mem[slot])
+        cpus_after, mem_after = cpus - count * each_cpus, mem - count * each_mem
+        for other in floor.beside[slot]:
+            self._cpus[other], self._mem[other] = cpus_after, mem_after
+        node = floor.node_of[slot]
+        self._key ^= hash((2, node, cpus, mem)) ^ hash((2, node, cpus_after, mem_after))
 
     def holds(self, parts: Parts, need: Need) -> bool:
         """Whether exactly this place is free."""
@@ -161,87 +191,118 @@ class Room:
         for slot, count in parts:
             if self.free[slot] < count:
                 return False
-            node = int(self.floor.node[slot])
-            per_node[node] = per_node.get(node, 0) + count
-        return all(
-            self._cpus[node] + _SLACK >= count * need.cpus
-            and self._mem[node] + _SLACK >= count * need.mem_mb
-            for node, count in per_node.items()
+            first = self.floor.beside[slot][0]
+            per_node[first] = per_node.get(first, 0) + count
+        cpus, mem = need.fine()
+        return self._plain or all(
+            self._cpus[slot] + _SLACK >= count * cpus and self._mem[slot] + _SLACK >= count * mem
+            for slot, count in per_node.items()
+        )
+
+    def overfull(self, parts: Parts) -> bool:
+        """Whether more is held on one of these nodes than the view offers."""
+        return any(
+            self.free[slot] < 0 or self._cpus[slot] < -_SLACK or self._mem[slot] < -_SLACK
+            for slot, _ in parts
         )
 
     def one_node(self, pool: int, gpus: int, need: Need) -> Parts | None:
         """The fullest node of the pool that still takes the whole gang."""
         if self.left[pool] < gpus:
             return None
+        what = (pool, gpus, need)
+        if what in self.hopeless:
+            return None
         first, end = self.floor.spans[pool]
         free = self.free[first:end]
         fits = free >= gpus
         if not self._plain:
-            nodes = self.floor.node[first:end]
-            fits &= self._cpus[nodes] + _SLACK >= gpus * need.cpus
-            fits &= self._mem[nodes] + _SLACK >= gpus * need.mem_mb
-        where = fits.nonzero()[0]
-        if not len(where):
+            cpus, mem = need.fine()
+            fits &= self._cpus[first:end] >= gpus * cpus - _SLACK
+            fits &= self._mem[first:end] >= gpus * mem - _SLACK
+        if self._softened:
+            # Idle GPUs come first; among nodes that need somebody to leave, the fullest as well.
+            hard = free - self.soft[first:end]
+            rank = np.where(hard >= gpus, hard, free + _FAR)
+        else:
+            rank = free
+        rank = np.where(fits, rank, 2 * _FAR)
+        at = int(rank.argmin())
+        if not fits[at]:
+            self.hopeless.add(what)
             return None
-        hard = free[where] - self.soft[first:end][where]
-        # Idle GPUs come first; among nodes that need somebody to leave, the fullest as well.
-        rank = np.where(hard >= gpus, hard, free[where] + 1_000_000)
-        return ((first + int(where[int(rank.argmin())]), gpus),)
+        return ((first + at, gpus),)
 
     def several_nodes(
-        self, pools: Sequence[int], gpus: int, need: Need, most_nodes: int
+        self, pools: tuple[int, ...], gpus: int, need: Need, most_nodes: int
     ) -> Parts | None:
         """The fewest nodes of these pools that together take the gang; one type a node."""
-        if sum(max(0, self.left[p]) for p in pools) < gpus:
+        if sum(self.left[p] for p in pools) < gpus:
+            return None
+        what = (pools, gpus, need, most_nodes)
+        if what in self.hopeless:
             return None
         slots = np.concatenate([np.arange(*self.floor.spans[p]) for p in pools])
         usable = self._usable(slots, need)
         keep = usable > 0
         slots, usable = slots[keep], usable[keep]
         hard = np.minimum(usable, self.free[slots] - self.soft[slots])
-        order = np.lexsort((slots, -usable, -hard))
+        # Idle GPUs first; where that takes too many nodes, the emptiest nodes.
+        parts = self._gather(slots, usable, np.lexsort((slots, -usable, -hard)), gpus, most_nodes)
+        if parts is None:
+            parts = self._gather(slots, usable, np.lexsort((slots, -usable)), gpus, most_nodes)
+        if parts is None:
+            self.hopeless.add(what)
+        return parts
+
+    def _gather(
+        self, slots: IntArray, usable: IntArray, order: IntArray, gpus: int, most_nodes: int
+    ) -> Parts | None:
         parts: list[tuple[int, int]] = []
         taken: set[int] = set()
-        missing = gpus
         for at in order.tolist():
-            node = int(self.floor.node[slots[at]])
+            slot = int(slots[at])
+            node = self.floor.node_of[slot]
             if node in taken:
                 continue
-            if len(parts) + 1 > most_nodes:
+            if len(parts) >= most_nodes:
                 return None
-            count = min(missing, int(usable[at]))
-            parts.append((int(slots[at]), count))
+            count = min(gpus, int(usable[at]))
+            parts.append((slot, count))
             taken.add(node)
-            missing -= count
-            if not missing:
+            gpus -= count
+            if not gpus:
                 return tuple(parts)
         return None
 
     def _usable(self, slots: IntArray, need: Need) -> IntArray:
-        usable: FloatArray = self.free[slots].astype(np.float64)
+        usable: IntArray = self.free[slots]
         if not self._plain:
-            nodes = self.floor.node[slots]
-            if need.cpus > 0:
-                usable = np.minimum(usable, (self._cpus[nodes] + _SLACK) // need.cpus)
-            if need.mem_mb > 0:
-                usable = np.minimum(usable, (self._mem[nodes] + _SLACK) // need.mem_mb)
-        return np.maximum(usable, 0).astype(np.int64)
+            cpus, mem = need.fine()
+            if cpus > 0:
+                usable = np.minimum(usable, (self._cpus[slots] + _SLACK) // cpus)
+            if mem > 0:
+                usable = np.minimum(usable, (self._mem[slots] + _SLACK) // mem)
+        return np.maximum(usable, 0)
 
     def shortage(self, pools: Iterable[int], gpus: int, need: Need, most_nodes: int) -> str:
         """In plain words: which resource keeps a gang of this size out of these pools."""
         allowed = list(pools)
         if not allowed:
             return "no node with a GPU type that suits it is open to its owner"
-        free = sum(max(0, self.left[p]) for p in allowed)
+        free = sum(self.left[p] for p in allowed)
         if free < gpus:
             return f"GPUs: it needs {gpus}, {free} are free on nodes open to it"
         slots = np.concatenate([np.arange(*self.floor.spans[p]) for p in allowed])
         by_gpu = int(self.free[slots].max(initial=0))
         if by_gpu < gpus and most_nodes <= 1:
             return f"GPUs on one node: it needs {gpus} together, the emptiest node has {by_gpu}"
-        nodes = self.floor.node[slots][self.free[slots] >= min(gpus, max(by_gpu, 1))]
-        if len(nodes) and self._cpus[nodes].max() + _SLACK < min(gpus, by_gpu) * need.cpus:
+        slots = slots[self.free[slots] >= min(gpus, max(by_gpu, 1))]
+        cpus, mem = need.fine()
+        if len(slots) and self._cpus[slots].max() + _SLACK < min(gpus, by_gpu) * cpus:
             return f"CPUs: it needs {need.cpus:g} per GPU where GPUs are free"
-        if len(nodes) and self._mem[nodes].max() + _SLACK < min(gpus, by_gpu) * need.mem_mb:
+        if len(slots) and self._mem[slots].max() + _SLACK < min(gpus, by_gpu) * mem:
             return f"memory: it needs {need.mem_mb:g} MB per GPU where GPUs are free"
-        return f"no set of at most {most_nodes} nodes has {gpus} GPUs of a type together"
+        if most_nodes <= 1:
+            return f"a node with {gpus} GPUs, their CPUs and their memory free together"
+        return f"{gpus} GPUs of a type that are free on at most {most_nodes} nodes together"

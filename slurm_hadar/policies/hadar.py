@@ -17,18 +17,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_hadar.domain.placement import Plan
-from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
+from slurm_hadar.domain.view import FloatArray, State, View
 from slurm_hadar.policies import reasons
 from slurm_hadar.policies.allocation import Floor, Parts, Room, floor_of
-from slurm_hadar.policies.offers import Market, Offer, Post, Round
+from slurm_hadar.policies.offers import Market, Offer, Post, Round, needs_of
 from slurm_hadar.policies.settings import Settings
-from slurm_hadar.policies.worth import Worth, demand, worth
-from slurm_hadar.solvers.prices import DualPrice, dual_price
+from slurm_hadar.policies.worth import Cells, Worth, demand, frugal_counts, todays_price, worth
 from slurm_hadar.solvers.take_or_skip import Take, take_or_skip
 
 _FREE_PASSES = (1.0, 0.5, 0.0)
 """What is left at the prices is handed out free, first to those whom it suits: the patience of
 these passes, in parts of the setting. Measured on trace_480: 3% of makespan."""
+_SETTLING = 20
+"""Most times that what is freed by others is handed out again."""
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
@@ -55,66 +56,111 @@ class _Planner:
 
     def __init__(self, view: View, floor: Floor, valued: Worth, settings: Settings) -> None:
         self.view, self.settings, self.worth = view, settings, valued
-        self.market = Market(view, floor, valued, settings)
         self.room = Room(view, floor)
         self.given: dict[int, Offer] = {}
         self._anchored: dict[int, Parts] = {}
         """Jobs whose place is already taken out of the room."""
-        self._place_running(floor)
-        self._best = valued.rank.max(axis=(1, 2), initial=0.0)
-        self._gangs = _frugal_counts(view, valued)
+        posts = self._place_running(floor)
+        self._best: FloatArray = valued.rank.max(axis=(1, 2), initial=0.0)
+        counts = np.asarray(view.counts, dtype=np.int64)
+        self._gangs = frugal_counts(counts, valued)
+        needed = float(self._gangs[np.isfinite(valued.best_s)].sum())
+        growth = int(view.nodes.gpus.sum()) / needed if needed else 1.0
+        held = np.zeros(len(self._best), dtype=np.int64)
+        for job, post in posts.items():
+            held[job] = sum(n for _, n in post.parts)
+        self._cells = Cells(valued, counts, held, growth)
+        self.market = Market(view, floor, valued, settings, posts, self._cells)
         self.order = self._queue()
-        waiting = np.isfinite(valued.base).any(axis=1)
-        needed = float(self._gangs[waiting].sum())
-        self._gpus = int(view.nodes.gpus.sum())
-        self.market.growth = self._gpus / needed if needed else 1.0
 
     def run(self) -> list[Round]:
         """The passes over those still open: one at prices, the rest free of charge.
 
         Returns their rules.
         """
-        patience = self.settings.patience
-        free = [Round(None, 0.0, part * patience) for part in _FREE_PASSES]
         done: list[Round] = []
-        for rules in [None, *free]:
-            queue = [job for job in self.order if self._open(job)]
-            if not queue or self._full(queue):
+        for part in [None, *_FREE_PASSES]:
+            queue = self._queue_now()
+            if not queue:
                 break
-            done.append(rules or self._rules(queue))
-            self._pass(queue, done[-1])
+            rules = self._at_prices() if part is None else self._free(part)
+            done.append(rules)
+            self._pass(queue, rules)
+        self._settle()
         return done
 
-    def _full(self, queue: Sequence[int]) -> bool:
-        """Whether nobody can get anything any more; sets what the smallest gang needs."""
-        self.room.smallest = max(1, min(self._least_count(job) for job in queue))
-        return self.room.full()
+    def _settle(self) -> None:
+        """Let go round what the last changes freed, so that the next round finds nothing to do."""
+        rules = self._free(0.0)
+        for _ in range(_SETTLING):
+            before = self.room.key()
+            self._improve(rules)
+            queue = self._queue_now()
+            if queue:
+                self._pass(queue, rules)
+            if self.room.key() == before:
+                return
 
-    def _open(self, job: int) -> bool:
-        offer = self.given.get(job)
-        post = self.market.posts.get(job)
-        return offer is None or (offer.stay and post is not None and post.movable)
+    def _improve(self, rules: Round) -> None:
+        """Jobs that are about to start go where they end sooner, if that is left over: asking
+        price first, they may have come to a slower place, and later that would cost a restart."""
+        for job in self.order:
+            offer = self.given.get(job)
+            if offer is None or offer.stay:
+                continue
+            better = self.market.quicker(self.room, job, offer, rules)
+            if better is not None:
+                self.room.give(offer.parts, self.market.needs[job])
+                self.room.take(better.parts, self.market.needs[job])
+                self.given[job] = better
+                if job in self._anchored:
+                    self._anchored[job] = better.parts
 
-    def _place_running(self, floor: Floor) -> None:
-        view, jobs = self.view, self.view.jobs
+    def _queue_now(self) -> list[int]:
+        """The jobs that could still get a place, or a better one."""
+        market, given = self.market, self.given
+        fitting: dict[object, bool] = {}
+        queue: list[int] = []
+        for job in self.order:
+            post = market.posts.get(job)
+            if post is None and job not in given:
+                kind = market.kind(job)
+                if kind not in fitting:
+                    fitting[kind] = market.fits(self.room, job)
+                if fitting[kind]:
+                    queue.append(job)
+            elif post is not None and post.movable:
+                offer = given.get(job)
+                if offer is None or (offer.stay and (post.stoppable or market.gains(job))):
+                    queue.append(job)
+        return queue
+
+    def _place_running(self, floor: Floor) -> dict[int, Post]:
+        view, jobs, settings = self.view, self.view.jobs, self.settings
+        needs = needs_of(view)
         held: dict[int, list[tuple[int, int]]] = {}
         for job, node, kind, count in jobs.held.tolist():
             if count > 0:
                 held.setdefault(job, []).append((floor.slot_of[node, kind], count))
-        for job, rows in held.items():
-            parts = tuple(rows)
-            stayed = view.now - float(jobs.since_s[job]) >= self.settings.min_stay_s
+        places = {job: tuple(rows) for job, rows in held.items()}
+        for job, parts in places.items():
+            self.room.take(parts, needs[job])
+        posts: dict[int, Post] = {}
+        for job, parts in places.items():
+            stayed = view.now - float(jobs.since_s[job]) >= settings.min_stay_s
             movable = bool(jobs.movable[job]) and stayed
-            self.market.posts[job] = Post(parts, self._seconds_there(job, parts, floor), movable)
-        self.room.make_room_for(
-            [(post.parts, self.market.needs[job]) for job, post in self.market.posts.items()]
-        )
-        for job, post in self.market.posts.items():
-            soft = self.settings.preempt and post.movable
-            self.room.take(post.parts, self.market.needs[job], soft=soft)
-            if not soft:
+            # Where less is offered than is held, stopping one would not make room for another.
+            stoppable = settings.preempt and movable and not self.room.overfull(parts)
+            seconds = self._seconds_there(job, parts, floor)
+            posts[job] = Post(parts, seconds, movable, stoppable)
+        for job, post in posts.items():
+            if post.stoppable:
+                self.room.give(post.parts, needs[job])
+                self.room.take(post.parts, needs[job], soft=True)
+            else:
                 self._anchored[job] = post.parts
                 self.given[job] = Offer(post.parts, post.seconds, 0.0, 0.0, 0.0, stay=True)
+        return posts
 
     def _seconds_there(self, job: int, parts: Parts, floor: Floor) -> float:
         """Time left where the job is, bound by its slowest type; inf where that is not known."""
@@ -143,56 +189,66 @@ class _Planner:
         order: list[int] = np.lexsort((number, jobs.arrival_s, -jobs.priority, -key)).tolist()
         return order
 
-    def _rules(self, queue: Sequence[int]) -> Round:
-        waiting = np.zeros(len(self.view.jobs.ids), dtype=bool)
-        waiting[[job for job in queue if job not in self._anchored]] = True
-        free = sum(max(0, n) for n in self.room.left)
-        reserve = demand(self.worth, self._gangs, waiting, free)
-        return Round(self._price(waiting, free), reserve, self.settings.patience)
+    def _free(self, part: float) -> Round:
+        patience = part * self.settings.patience
+        return Round(None, 0.0, patience, self.worth, self.market.floor)
 
-    def _price(self, waiting: BoolArray, gpus: int) -> DualPrice:
-        valued, view = self.worth, self.view
-        rows = np.flatnonzero(waiting & ~valued.critical)
-        seconds, utility = valued.seconds[rows], valued.utility[rows]
-        gpu_seconds = seconds * np.asarray(view.counts, float)
-        doable = np.isfinite(seconds)
-        density = np.where(doable, utility / gpu_seconds, 0.0).max(axis=2, initial=0.0)
-        longest: FloatArray = np.where(doable, gpu_seconds, 0.0).max(axis=(1, 2), initial=0.0)
-        slowest = np.where(doable, seconds, 0.0).max(axis=(1, 2), initial=0.0)
-        # A job that ends at the horizon instead keeps this part of its least utility.
-        least = np.where(doable, utility, np.inf).min(axis=(1, 2), initial=np.inf)
-        last = least * np.minimum(1.0, slowest / max(valued.horizon_s, 1.0))
-        return dual_price(density, last, longest, float(max(gpus, 1)), view.round_s)
+    def _at_prices(self) -> Round:
+        waiting = np.zeros(len(self.view.jobs.ids), dtype=bool)
+        waiting[[job for job in self.order if job not in self._anchored]] = True
+        free = sum(self.room.left)
+        reserve = demand(self.worth, self._gangs, waiting, free)
+        price = todays_price(self.view, self.worth, waiting, free)
+        return Round(price, reserve, self.settings.patience, self.worth, self.market.floor)
 
     def _pass(self, queue: Sequence[int], rules: Round) -> None:
-        market, settings = self.market, self.settings
-        free = sum(max(0, n) for n in self.room.left)
+        market, settings, posts = self.market, self.settings, self.market.posts
+        free = sum(self.room.left)
         width = 1 if rules.price is None else _width(settings, min(len(queue), free))
         best_left = self._suffix(queue) if width > 1 else None
+        smallest = min(self._cells.least[job] for job in queue)
+        scarce = [float(self.worth.scarcity.price[kind]) for kind in market.floor.pool_type]
+
+        def full(room: Room) -> bool:
+            return sum(room.left) < smallest
 
         def options(room: Room, job: int) -> list[Take[Offer]]:
+            most = settings.branch if width > 1 else 1
+            post = posts.get(job)
+            if post is None:
+                if market.kind(job) in room.hopeless:
+                    return []
+                offers = market.offers(room, job, rules, most)
+                if not offers and rules.price is None and rules.patience <= 0.0:
+                    market.fits(room, job)  # noted in the room if not
+                return [Take(_value(offer), offer) for offer in offers]
+            if not post.stoppable and not market.tempted(room, job, rules):
+                return []
+            hopeless = room.hopeless
             self._step_out(room, job)
-            offers = market.offers(room, job, rules, settings.branch if width > 1 else 1)
+            offers = market.offers(room, job, rules, most)
             self._step_back(room, job)
-            return [Take(max(o.payoff, 0.0) / o.seconds, o) for o in offers]
+            room.hopeless = hopeless
+            if post.stoppable:
+                return [Take(_value(offer), offer) for offer in offers]
+            # To skip is to stay, so a move counts for what it adds to that.
+            now = _value(offers[-1])
+            return [Take(_value(offer) - now, offer) for offer in offers[:-1]]
 
         def apply(room: Room, job: int, offer: Offer, alone: bool) -> Room:
             after = room if alone else room.copy()
-            self._step_out(after, job)
+            if job in posts:
+                self._step_out(after, job)
             after.take(offer.parts, market.needs[job])
             return after
 
         def promise(room: Room, position: int) -> float:
             if best_left is None or position >= len(best_left):
                 return 0.0
-            price = self.worth.scarcity.price
-            kinds = self.market.floor.pool_type
-            worth_of_free = sum(
-                max(0, n) * float(price[kind]) for n, kind in zip(room.left, kinds, strict=True)
-            )
-            return float(best_left[position]) * worth_of_free
+            free = sum(n * price for n, price in zip(room.left, scarce, strict=True))
+            return float(best_left[position]) * free
 
-        result = take_or_skip(self.room, queue, options, apply, promise, width)
+        result = take_or_skip(self.room, queue, options, apply, promise, full, width)
         self.room = result.state
         for job, offer in result.chosen.items():
             self.given[job] = offer
@@ -201,30 +257,18 @@ class _Planner:
 
     def _step_out(self, room: Room, job: int) -> None:
         """A running job looks around as if its own GPUs were free."""
-        post = self.market.posts.get(job)
-        if post is None:
-            return
-        anchored = self._anchored.get(job)
-        need = self.market.needs[job]
+        anchored, need = self._anchored.get(job), self.market.needs[job]
         if anchored is not None:
             room.give(anchored, need)
         else:
-            room.give(post.parts, need, soft=True)
+            room.give(self.market.posts[job].parts, need, soft=True)
 
     def _step_back(self, room: Room, job: int) -> None:
-        post = self.market.posts.get(job)
-        if post is None:
-            return
-        anchored = self._anchored.get(job)
-        need = self.market.needs[job]
+        anchored, need = self._anchored.get(job), self.market.needs[job]
         if anchored is not None:
             room.take(anchored, need)
         else:
-            room.take(post.parts, need, soft=True)
-
-    def _least_count(self, job: int) -> int:
-        cells = self.market.cells(job)
-        return min((cell.count for cell in cells), default=1)
+            room.take(self.market.posts[job].parts, need, soft=True)
 
     def _suffix(self, queue: Sequence[int]) -> FloatArray:
         best = self._best[list(queue)]
@@ -232,14 +276,10 @@ class _Planner:
         return result
 
 
+def _value(offer: Offer) -> float:
+    """Payoff per second."""
+    return max(offer.payoff, 0.0) / offer.seconds
+
+
 def _width(settings: Settings, length: int) -> int:
     return max(1, min(settings.beam, settings.effort // max(1, length)))
-
-
-def _frugal_counts(view: View, valued: Worth) -> IntArray:
-    """(J,) GPUs of the count that needs the fewest GPU-seconds."""
-    counts = np.asarray(view.counts, dtype=np.int64)
-    gpu_seconds = valued.seconds * counts
-    at = gpu_seconds.reshape(len(gpu_seconds), -1).argmin(axis=1) % len(counts)
-    chosen: IntArray = counts[at]
-    return chosen

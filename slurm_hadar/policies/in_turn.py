@@ -25,11 +25,13 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
         return Plan(notes=("no managed job waits or runs",))
     jobs, floor = view.jobs, floor_of(view)
     room = Room(view, floor)
-    needs = [Need(c, m) for c, m in zip(jobs.cpus_per_gpu, jobs.mem_per_gpu_mb, strict=True)]
+    cpus, mem = jobs.cpus_per_gpu.tolist(), jobs.mem_per_gpu_mb.tolist()
+    needs = [Need(c, m) for c, m in zip(cpus, mem, strict=True)]
     held: dict[int, Parts] = {}
     for job, node, kind, count in jobs.held.tolist():
+        if count <= 0:
+            continue
         held[job] = (*held.get(job, ()), (floor.slot_of[node, kind], count))
-    room.make_room_for([(parts, needs[job]) for job, parts in held.items()])
     for job, parts in held.items():
         room.take(parts, needs[job])
     seconds = seconds_left(view)
@@ -73,7 +75,7 @@ def _find(
         found = (room.one_node(pool, count, need) for pool in pools)
         parts = next((p for p in found if p is not None), None)
         if parts is None and most > 1 and pools:
-            parts = room.several_nodes(pools, count, need, most)
+            parts = room.several_nodes(tuple(pools), count, need, most)
         if parts is not None:
             return parts, float(seconds[kind, column]), ""
     return (), 0.0, f"short of {room.shortage(open_, count, need, most)}"

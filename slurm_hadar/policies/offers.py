@@ -4,6 +4,7 @@ For each type, best first, and each allowed count: consolidated on one node; on 
 communication cost; over several types, as fast as the slowest, where the job can live with that.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -12,22 +13,10 @@ import numpy as np
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.allocation import Floor, Need, Parts, Room
 from slurm_hadar.policies.settings import Settings
-from slurm_hadar.policies.worth import Worth
+from slurm_hadar.policies.worth import Cell, Cells, Worth
 from slurm_hadar.solvers.prices import DualPrice
 
 _TIE = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One (type, count) that a job may run on. ``rank``: payoff per price, ``seconds``: run time,
-    ``utility``: U_j there; all before anything is taken."""
-
-    gpu_type: int
-    count: int
-    seconds: float
-    utility: float
-    rank: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +40,15 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Where a running job is: its place, the seconds it still needs there, whether it may go."""
+    """Where a running job is: its place, the seconds it still needs there, whether it may go,
+    whether it may be stopped (if not, it may always stay)."""
 
     parts: Parts
     seconds: float
     movable: bool
+    stoppable: bool
 
 
-@dataclass(frozen=True, slots=True)
 class Round:
     """The rules of one pass over the queue.
 
@@ -67,34 +57,53 @@ class Round:
     ``patience``: no place worth less than this part of the job's best.
     """
 
-    price: DualPrice | None
-    reserve: float
-    patience: float
+    def __init__(
+        self, price: DualPrice | None, reserve: float, patience: float, worth: Worth, floor: Floor
+    ) -> None:
+        self.price, self.patience = price, patience
+        self._floor = floor
+        self._least = [reserve * float(worth.scarcity.price[kind]) for kind in floor.pool_type]
+        self._units: dict[tuple[int, int], float] = {}
+
+    def unit_price(self, room: Room, pool: int) -> float:
+        """Utility per GPU-second that a GPU of the pool costs now."""
+        if self.price is None:
+            return 0.0
+        key = (pool, room.left[pool])
+        if key not in self._units:
+            kind, capacity = self._floor.pool_type[pool], self._floor.capacity[pool]
+            today = self.price.at(kind, capacity - room.left[pool], capacity)
+            self._units[key] = max(today, self._least[pool])
+        return self._units[key]
 
 
 class Market:
     """Makes offers to jobs. Everything about a job that does not change is prepared once."""
 
-    def __init__(self, view: View, floor: Floor, worth: Worth, settings: Settings) -> None:
+    def __init__(
+        self,
+        view: View,
+        floor: Floor,
+        worth: Worth,
+        settings: Settings,
+        posts: Mapping[int, Post],
+        cells: Cells,
+    ) -> None:
         self.view, self.floor, self.worth, self.settings = view, floor, worth, settings
+        self.posts, self._cells = posts, cells
         jobs = view.jobs
-        self.needs = [
-            Need(c, m)
-            for c, m in zip(jobs.cpus_per_gpu.tolist(), jobs.mem_per_gpu_mb.tolist(), strict=True)
-        ]
-        self.posts: dict[int, Post] = {}
-        self.growth = 1.0
-        self._most_nodes = jobs.max_nodes.tolist()
-        self._mixable = jobs.mixable.tolist()
-        self._restart = np.maximum(jobs.restart_s, 0.0).tolist()
+        self.needs = needs_of(view)
+        self._most_nodes: list[int] = jobs.max_nodes.tolist()
+        self._mixable: list[bool] = jobs.mixable.tolist()
+        self._restart: list[float] = [max(0.0, seconds) for seconds in jobs.restart_s.tolist()]
+        self._masks = [row.tobytes() for row in jobs.groups]
         self._pools: dict[bytes, tuple[tuple[int, ...], ...]] = {}
-        self._cells: dict[int, tuple[Cell, ...]] = {}
 
     def pools(self, job: int) -> tuple[tuple[int, ...], ...]:
         """Per type, the pools open to the job."""
-        mask = self.view.jobs.groups[job]
-        key = mask.tobytes()
+        key = self._masks[job]
         if key not in self._pools:
+            mask = self.view.jobs.groups[job]
             self._pools[key] = tuple(
                 tuple(p for p in of_type if mask[self.floor.pool_group[p]])
                 for of_type in self.floor.of_type
@@ -102,42 +111,86 @@ class Market:
         return self._pools[key]
 
     def cells(self, job: int) -> tuple[Cell, ...]:
-        """What the job may run on, best first.
+        """What the job may run on, best first."""
+        return self._cells.of(job)
 
-        Counts above the most frugal one are left out while others would have to wait for them:
-        ``growth`` is how many times over the demand could be served.
-        """
-        if job not in self._cells:
-            worth, counts = self.worth, self.view.counts
-            seconds = worth.seconds[job]
-            found = []
-            for r, c in zip(*np.nonzero(np.isfinite(seconds)), strict=True):
-                time = float(seconds[r, c])
-                found.append(
-                    Cell(int(r), counts[c], time, float(worth.utility[job, r, c]),
-                         float(worth.rank[job, r, c]))
-                )  # fmt: skip
-            best: dict[int, tuple[float, int]] = {}
-            for cell in found:
-                work = (cell.seconds * cell.count, cell.count)
-                best[cell.gpu_type] = min(best.get(cell.gpu_type, work), work)
-            held = sum(n for _, n in self.posts[job].parts) if job in self.posts else 0
-            found = [
-                cell
-                for cell in found
-                if cell.count <= max(held, best[cell.gpu_type][1] * max(1.0, self.growth))
-            ]
-            found.sort(key=lambda cell: (-cell.rank, cell.count, cell.gpu_type))
-            self._cells[job] = tuple(found)
-        return self._cells[job]
+    def kind(self, job: int) -> tuple[object, ...]:
+        """Equal for jobs that fit into the same places."""
+        return (
+            self._masks[job],
+            self.needs[job],
+            self._most_nodes[job],
+            self._mixable[job],
+            self._cells.pattern[job],
+        )
 
-    def unit_price(self, room: Room, pool: int, rules: Round) -> float:
-        """Utility per GPU-second that a GPU of the pool costs now."""
-        if rules.price is None:
-            return 0.0
-        kind, capacity = self.floor.pool_type[pool], self.floor.capacity[pool]
-        today = rules.price.at(kind, capacity - room.left[pool], capacity)
-        return max(today, rules.reserve * float(self.worth.scarcity.price[kind]))
+    def fits(self, room: Room, job: int) -> bool:
+        """Whether the job could take any place at all."""
+        kind = self.kind(job)
+        if kind in room.hopeless:
+            return False
+        if any(self._place(room, job, cell, None) for cell in self.cells(job)):
+            return True
+        room.hopeless.add(kind)
+        return False
+
+    def gains(self, job: int) -> bool:
+        """Whether any place could be worth a move of a running job, if only it were free."""
+        return self._cells.quickest[job] <= self._longest(job)
+
+    def tempted(self, room: Room, job: int, rules: Round) -> bool:
+        """Whether a place that could be worth a move might be free. Quick; may say yes in vain."""
+        cells, own = self.cells(job), self.posts[job].parts
+        least = rules.patience * cells[0].rank if cells else 0.0
+        return self._might(room, job, own, self._longest(job), least)
+
+    def quicker(self, room: Room, job: int, offer: Offer, rules: Round) -> Offer | None:
+        """A free place where a job that is about to start would end sooner than at this one."""
+        longest = offer.seconds * (1.0 - _TIE)
+        if self._cells.quickest[job] >= longest:
+            return None
+        if not self._might(room, job, offer.parts, longest, 0.0):
+            return None
+        need = self.needs[job]
+        hopeless = room.hopeless
+        room.give(offer.parts, need)
+        best: Offer | None = None
+        for cell in self.cells(job):
+            if cell.seconds >= longest:
+                continue
+            parts = self._place(room, job, cell, rules)
+            other = self._offer(room, job, cell, parts, rules) if parts else None
+            if other is not None and other.payoff > 0.0 and other.seconds < longest:
+                best, longest = other, other.seconds
+        room.take(offer.parts, need)
+        room.hopeless = hopeless
+        return best
+
+    def _might(self, room: Room, job: int, own: Parts, longest: float, least: float) -> bool:
+        cells = self.cells(job)
+        for cell in cells:
+            if cell.rank < least:
+                return False
+            if cell.seconds > longest:
+                continue
+            if self._most_nodes[job] > 1 and cell.count > 1:
+                return True
+            for slot, count in own:
+                same = self.floor.gpu_type[slot] == cell.gpu_type
+                if same and max(0, room.free[slot]) + count >= cell.count:
+                    return True
+            need, pools = self.needs[job], self.pools(job)[cell.gpu_type]
+            if any(room.one_node(pool, cell.count, need) for pool in pools):
+                return True
+        return False
+
+    def _longest(self, job: int) -> float:
+        """Seconds that a running job may need at a place that is worth a move."""
+        seconds = self.posts[job].seconds
+        if not isfinite(seconds):
+            return -1.0
+        longest = seconds - self._least_saving(job, seconds) - self._restart[job]
+        return longest * (1.0 + _TIE)
 
     def offers(self, room: Room, job: int, rules: Round, most: int) -> list[Offer]:
         """At most ``most`` places with a payoff above 0, the best first.
@@ -146,8 +199,6 @@ class Market:
         """
         post = self.posts.get(job)
         stay = self._stay(room, job, post) if post is not None else None
-        if stay is not None and post is not None and not post.movable:
-            return [stay]
         cells = self.cells(job)
         least = rules.patience * cells[0].rank if cells else 0.0
         found: list[Offer] = []
@@ -155,16 +206,17 @@ class Market:
             # One more than wanted: today's prices may turn the order.
             if cell.rank < least or len(found) > most:
                 break
-            offer = self._place(room, job, cell, rules)
-            if offer is None or offer.payoff <= 0.0:
+            parts = self._place(room, job, cell, rules)
+            if not parts:
                 continue
-            if stay is None or self._pays(job, stay, offer):
+            offer = self._offer(room, job, cell, parts, rules)
+            if offer.payoff > 0.0 and (stay is None or self._pays(job, stay, offer)):
                 found.append(offer)
         found.sort(key=lambda offer: -offer.rank)
         return found[:most] if stay is None else [*found[: max(1, most - 1)], stay]
 
     def _stay(self, room: Room, job: int, post: Post) -> Offer | None:
-        if not room.holds(post.parts, self.needs[job]):
+        if post.stoppable and not room.holds(post.parts, self.needs[job]):
             return None
         kinds = {int(self.floor.gpu_type[slot]) for slot, _ in post.parts}
         count = sum(n for _, n in post.parts)
@@ -176,51 +228,56 @@ class Market:
 
     def _pays(self, job: int, stay: Offer, offer: Offer) -> bool:
         """Whether a running job should leave its place for this one."""
-        restart = self._restart[job]
         if offer.parts == stay.parts or not isfinite(stay.seconds):
             return False
         saved = stay.seconds - offer.seconds
-        if restart <= 0.0:
+        if self._restart[job] <= 0.0:
             better = offer.rank > stay.rank * (1.0 + _TIE)
             return better if self.settings.preempt else better and saved > 0.0
-        least = self.settings.least_gain * stay.seconds
-        return bool(saved >= max(self.settings.gain_over_cost * restart, least))
+        return saved >= self._least_saving(job, stay.seconds)
 
-    def _place(self, room: Room, job: int, cell: Cell, rules: Round) -> Offer | None:
+    def _least_saving(self, job: int, seconds: float) -> float:
+        """Seconds that a move must save a job that needs so many where it is."""
+        restart = self._restart[job]
+        if restart <= 0.0:
+            return 0.0
+        return max(self.settings.gain_over_cost * restart, self.settings.least_gain * seconds)
+
+    def _place(self, room: Room, job: int, cell: Cell, rules: Round | None) -> Parts | None:
+        """``rules`` None: whatever it may cost."""
         need, pools = self.needs[job], self.pools(job)[cell.gpu_type]
-        if len(pools) > 1:
-            pools = tuple(sorted(pools, key=lambda p: self.unit_price(room, p, rules)))
+        mixable = self._mixable[job] and self._most_nodes[job] > 1
+        if rules is not None and rules.price is not None:
+            if len(pools) > 1:
+                pools = tuple(sorted(pools, key=lambda p: rules.unit_price(room, p)))
+            # On several nodes it is dearer still; only a mix may find cheaper types.
+            if pools and not mixable:
+                charge = rules.unit_price(room, pools[0]) * cell.count * cell.seconds
+                if charge >= cell.utility:
+                    return None
         for pool in pools:
             parts = room.one_node(pool, cell.count, need)
             if parts is not None:
-                return self._offer(room, job, cell, parts, rules)
+                return parts
         most_nodes = self._most_nodes[job]
         if most_nodes <= 1 or cell.count <= 1 or not pools:
             return None
         parts = room.several_nodes(pools, cell.count, need, most_nodes)
-        if parts is not None:
-            return self._offer(room, job, cell, parts, rules)
-        if not self._mixable[job]:
-            return None
+        if parts is not None or not mixable:
+            return parts
         # The cell's type is the slowest of the mix: add the types that are at least as fast.
-        faster = [
-            other
-            for other in self.cells(job)
-            if other.count == cell.count
-            and other.seconds <= cell.seconds
-            and other.gpu_type != cell.gpu_type
-        ]
-        if not faster:
+        rate = self.view.jobs.rate[job, :, self.view.counts.index(cell.count)]
+        faster = np.flatnonzero((rate >= rate[cell.gpu_type]) & (rate > 0)).tolist()
+        others = [p for kind in faster if kind != cell.gpu_type for p in self.pools(job)[kind]]
+        if not others:
             return None
-        open_ = [p for other in faster for p in self.pools(job)[other.gpu_type]]
-        parts = room.several_nodes([*pools, *open_], cell.count, need, most_nodes)
-        return None if parts is None else self._offer(room, job, cell, parts, rules)
+        return room.several_nodes((*pools, *others), cell.count, need, most_nodes)
 
     def _offer(self, room: Room, job: int, cell: Cell, parts: Parts, rules: Round) -> Offer:
         spread = 1.0 + self.settings.communication if len(parts) > 1 else 1.0
         seconds = cell.seconds * spread
-        pool = self.floor.pool
-        unit = sum(n * self.unit_price(room, int(pool[slot]), rules) for slot, n in parts)
+        pool = self.floor.pool_of
+        unit = sum(n * rules.unit_price(room, pool[slot]) for slot, n in parts)
         charge = unit * seconds
         utility = cell.utility / spread
         if job in self.posts:
@@ -228,3 +285,11 @@ class Market:
         # Ranked by payoff per price over the whole horizon; a spread place is that much slower.
         rank = cell.rank / spread**2 * max(0.0, 1.0 - charge / utility) if utility else 0.0
         return Offer(parts, seconds, utility, charge, rank)
+
+
+def needs_of(view: View) -> list[Need]:
+    """What each GPU of each job brings along; one object for equal needs."""
+    known: dict[tuple[float, float], Need] = {}
+    jobs = view.jobs
+    pairs = zip(jobs.cpus_per_gpu.tolist(), jobs.mem_per_gpu_mb.tolist(), strict=True)
+    return [known.setdefault(pair, Need(*pair)) for pair in pairs]

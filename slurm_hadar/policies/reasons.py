@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.policies.allocation import Need, Room
-from slurm_hadar.policies.offers import Cell, Market, Offer, Round
+from slurm_hadar.policies.allocation import Room
+from slurm_hadar.policies.offers import Market, Offer, Round
+from slurm_hadar.policies.worth import Cell
 
 
 def plan(
@@ -18,7 +19,7 @@ def plan(
     view = market.view
     placements: dict[str, Placement] = {}
     waiting: dict[str, str] = {}
-    short: dict[tuple[bytes, int, Need, int], str] = {}
+    short: dict[tuple[object, ...], str] = {}
     for place, job in enumerate(order):
         offer = given.get(job)
         if offer is not None:
@@ -43,8 +44,10 @@ def _placement(market: Market, job: int, offer: Offer, place: int, length: int) 
     post = market.posts.get(job)
     if offer.stay and post is not None:
         words = f"stays on {what} ({where}), {_ends(offer.seconds)}"
-        if not post.movable:
+        if not view.jobs.movable[job]:
             words += "; it may not be moved now"
+        elif not post.movable:
+            words += f"; it came here less than {market.settings.min_stay_s / 60:.0f} min ago"
         else:
             words += f"; no free place pays for a restart of {view.jobs.restart_s[job]:.0f} s"
     else:
@@ -80,25 +83,19 @@ def _waits(
     job: int,
     place: int,
     length: int,
-    short: dict[tuple[bytes, int, Need, int], str],
+    short: dict[tuple[object, ...], str],
 ) -> str:
     cells = market.cells(job)
     if not cells:
         return "no GPU type and count that it can run with is open to it here"
     if cells[0].utility <= 0.0:
         return "its payoff is 0: its weight is 0"
-    least = min(cell.count for cell in cells)
-    kinds = {cell.gpu_type for cell in cells}
-    by_type = market.pools(job)
-    most = int(market.view.jobs.max_nodes[job])
-    key = (
-        market.view.jobs.groups[job].tobytes() + bytes(sorted(kinds)),
-        least,
-        market.needs[job],
-        most,
-    )
+    key = market.kind(job)
     if key not in short:
-        pools = [p for kind in sorted(kinds) for p in by_type[kind]]
+        least = min(cell.count for cell in cells)
+        by_type = market.pools(job)
+        pools = [p for kind in sorted({cell.gpu_type for cell in cells}) for p in by_type[kind]]
+        most = int(market.view.jobs.max_nodes[job])
         short[key] = room.shortage(pools, least, market.needs[job], most)
     stopped = "stopped for jobs that gain more; " if job in market.posts else ""
     return (
@@ -112,7 +109,7 @@ def _notes(market: Market, room: Room, rules: Sequence[Round]) -> tuple[str, ...
     notes = [f"all present work ends in {market.worth.horizon_s / 3600:.1f} h at the earliest"]
     for kind, name in enumerate(view.types):
         pools = market.floor.of_type[kind]
-        free = sum(max(0, room.left[p]) for p in pools)
+        free = sum(room.left[p] for p in pools)
         total = sum(market.floor.capacity[p] for p in pools)
         share = float(market.worth.scarcity.price[kind]) * total
         note = f"{name}: {free} of {total} GPUs stay free, {100 * share:.0f}% of the scarcity"

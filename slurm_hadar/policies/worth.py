@@ -10,9 +10,10 @@ import numpy as np
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
 from slurm_hadar.policies.allocation import Floor
 from slurm_hadar.policies.settings import Settings
-from slurm_hadar.solvers.prices import Scarcity, scarcity
+from slurm_hadar.solvers.prices import DualPrice, Scarcity, dual_price, scarcity
 
 _INF = np.inf
+_MANY = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,6 @@ class Worth:
     """(J, R, C) payoff per price before anything is taken: the order of the queue."""
     best_s: FloatArray
     """(J,) run time at its best."""
-    base: FloatArray
-    """(J, R) GPU-seconds at the most frugal count."""
     critical: BoolArray
     """(J,) whether the horizon leaves the job no slack."""
     scarcity: Scarcity
@@ -59,7 +58,7 @@ def worth(view: View, floor: Floor, settings: Settings) -> Worth:
     with np.errstate(divide="ignore", invalid="ignore"):
         seconds = np.where(jobs.rate > 0, jobs.left[:, None, None] / jobs.rate, _INF)
         whole = np.where(jobs.rate > 0, jobs.total[:, None, None] / jobs.rate, _INF)
-    fits = open_[:, :, None] & (counts[None, None, :] <= total[:, :, None])
+    fits = open_[:, :, None] & (counts[None, None, :] <= _within_reach(view, total))
     seconds = np.where(fits, np.maximum(seconds, 1.0), _INF)
     whole = np.where(fits, np.maximum(whole, 1.0), _INF)
     capacity = view.nodes.gpus.sum(axis=0)
@@ -70,22 +69,22 @@ def worth(view: View, floor: Floor, settings: Settings) -> Worth:
     possible = np.isfinite(best_s)
     horizon = max(found.horizon_s, float(best_s[possible].max(initial=0.0)))
     price = np.maximum(found.price, 1e-12 / max(1.0, float(capacity.sum())))
-    priced = gpu_seconds * price[None, :, None]
+    priced = np.where(np.isfinite(gpu_seconds), gpu_seconds * price[None, :, None], _INF)
     cheapest = priced.min(axis=(1, 2), initial=_INF)
     utility = _utility(view, settings, seconds, whole, best_s, cheapest, horizon)
     with np.errstate(invalid="ignore", divide="ignore"):
         fit = np.where(np.isfinite(priced), cheapest[:, None, None] / priced, 0.0)
         rank = np.where(np.isfinite(priced), utility * fit / priced, 0.0)
-        pace = np.where(np.isfinite(seconds), best_s[:, None, None] / seconds, 0.0)
-    critical = possible & (best_s >= settings.critical * horizon)
+    critical = possible & (jobs.weight > 0.0) & (best_s >= settings.critical * horizon)
     if critical.any():
         top = float(rank.max(initial=0.0)) or 1.0
-        urgency = (1.0 + best_s / max(horizon, 1e-9))[:, None, None]
-        first = critical[:, None, None] & np.isfinite(seconds)
-        rank = np.where(first, top * urgency * pace, rank)
-        with np.errstate(invalid="ignore"):
-            utility = np.where(first, np.maximum(utility, rank * priced), utility)
-    return Worth(seconds, utility, rank, best_s, frugal, critical, found, horizon)
+        urgent, there = best_s[critical, None, None], np.isfinite(seconds[critical])
+        pace = np.where(there, urgent / seconds[critical], 0.0)
+        first = top * (1.0 + urgent / max(horizon, 1e-9)) * pace
+        cost = np.where(there, priced[critical], 0.0)
+        rank[critical] = first
+        utility[critical] = np.maximum(utility[critical], first * cost)
+    return Worth(seconds, utility, rank, best_s, critical, found, horizon)
 
 
 def _open(view: View, floor: Floor) -> tuple[BoolArray, IntArray]:
@@ -95,6 +94,19 @@ def _open(view: View, floor: Floor) -> tuple[BoolArray, IntArray]:
     for pool, kind in enumerate(floor.pool_type):
         total[:, kind] += view.jobs.groups[:, floor.pool_group[pool]] * floor.capacity[pool]
     return total > 0, total
+
+
+def _within_reach(view: View, total: IntArray) -> IntArray:
+    """(J, R, C) GPUs that a gang bound by the type could have: those of the type, and where the
+    job may mix, those of the types that are at least as fast."""
+    jobs = view.jobs
+    reach = np.broadcast_to(total[:, :, None], jobs.rate.shape).copy()
+    rows = np.flatnonzero(jobs.mixable & (jobs.max_nodes > 1))
+    rate = jobs.rate[rows]
+    for kind in range(rate.shape[1]):
+        as_fast = (rate >= rate[:, kind : kind + 1]) & (rate > 0)
+        reach[rows, kind] = (as_fast * total[rows][:, :, None]).sum(axis=1)
+    return reach
 
 
 def _utility(
@@ -140,3 +152,94 @@ def demand(worth: Worth, frugal_counts: IntArray, waiting: BoolArray, gpus: int)
     filled = np.cumsum(frugal_counts[order])
     last = int(np.searchsorted(filled, gpus, side="right"))
     return float(best[order[last]]) if last < len(order) else 0.0
+
+
+def frugal_counts(counts: IntArray, worth: Worth) -> IntArray:
+    """(J,) GPUs of the count that needs the fewest GPU-seconds; ``counts`` (C,)."""
+    gpu_seconds = (worth.seconds * counts).reshape(len(worth.seconds), -1)
+    if not gpu_seconds.size:
+        return np.zeros(len(gpu_seconds), dtype=np.int64)
+    chosen: IntArray = counts[gpu_seconds.argmin(axis=1) % len(counts)]
+    return chosen
+
+
+def todays_price(view: View, worth: Worth, waiting: BoolArray, gpus: int) -> DualPrice:
+    """Hadar's price for the jobs that wait (J,), where so many GPUs are free.
+
+    Critical jobs do not bid: their utility was raised above all others.
+    """
+    rows = np.flatnonzero(waiting & ~worth.critical & np.isfinite(worth.best_s))
+    seconds, utility = worth.seconds[rows], worth.utility[rows]
+    doable = np.isfinite(seconds)
+    gpu_seconds = np.where(doable, seconds, 0.0) * np.asarray(view.counts, float)
+    density = np.divide(utility, gpu_seconds, out=np.zeros_like(utility), where=doable)
+    slowest = np.where(doable, seconds, 0.0).max(axis=(1, 2), initial=0.0)
+    # A job that ends at the horizon instead keeps this part of its least utility.
+    least = np.where(doable, utility, _INF).min(axis=(1, 2), initial=_INF)
+    last = least * np.minimum(1.0, slowest / max(worth.horizon_s, 1.0))
+    longest = gpu_seconds.max(axis=(1, 2), initial=0.0)
+    best = density.max(axis=2, initial=0.0)
+    return dual_price(best, last, longest, float(max(gpus, 1)), view.round_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One (type, count) that a job may run on. ``rank``: payoff per price, ``seconds``: run time,
+    ``utility``: U_j there; all before anything is taken."""
+
+    gpu_type: int
+    count: int
+    seconds: float
+    utility: float
+    rank: float
+
+
+class Cells:
+    """What each job may run on, best first.
+
+    Counts above the most frugal one of a type are left out while others would have to wait for
+    them: ``growth`` is how many times over the demand could be served. ``held`` (J,) is the number
+    of GPUs that the job has: so many are always allowed.
+    """
+
+    def __init__(self, worth: Worth, counts: IntArray, held: IntArray, growth: float) -> None:
+        seconds = worth.seconds
+        jobs = len(seconds)
+        if seconds.size:
+            frugal = counts[(seconds * counts).argmin(axis=2)]
+            most = np.maximum(held[:, None], frugal * max(1.0, growth))
+            allowed = np.isfinite(seconds) & (counts <= most[:, :, None])
+        else:
+            allowed = np.zeros(seconds.shape, dtype=bool)
+        kinds = np.broadcast_to(np.arange(seconds.shape[1])[:, None], seconds.shape[1:]).ravel()
+        sizes = np.broadcast_to(counts, seconds.shape[1:]).ravel()
+        rank = np.where(allowed, worth.rank, -_INF).reshape(jobs, -1)
+        shape = rank.shape
+        order = np.lexsort((np.broadcast_to(kinds, shape), np.broadcast_to(sizes, shape), -rank))
+        self._order: list[list[int]] = order.tolist()
+        self._number: list[int] = allowed.sum(axis=(1, 2)).tolist()
+        self._kinds, self._sizes = kinds.tolist(), sizes.tolist()
+        self._seconds = seconds.reshape(jobs, -1)
+        self._utility, self._rank = worth.utility.reshape(jobs, -1), rank
+        self._known: dict[int, tuple[Cell, ...]] = {}
+        self.quickest: list[float] = (
+            np.where(allowed, seconds, _INF).min(axis=(1, 2), initial=_INF).tolist()
+        )
+        """(J,) shortest run time, s."""
+        self.least: list[int] = (
+            np.where(allowed, counts, _MANY).min(axis=(1, 2), initial=_MANY).tolist()
+        )
+        """(J,) smallest gang; very large where the job cannot run."""
+        self.pattern = [row.tobytes() for row in np.packbits(allowed.reshape(jobs, -1), axis=1)]
+        """(J,) equal for jobs with the same types and counts."""
+
+    def of(self, job: int) -> tuple[Cell, ...]:
+        """The cells of one job."""
+        if job not in self._known:
+            seconds, utility = self._seconds[job].tolist(), self._utility[job].tolist()
+            rank = self._rank[job].tolist()
+            self._known[job] = tuple(
+                Cell(self._kinds[at], self._sizes[at], seconds[at], utility[at], rank[at])
+                for at in self._order[job][: self._number[job]]
+            )
+        return self._known[job]

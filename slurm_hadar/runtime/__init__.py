@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from slurm_hadar.runtime.copies import Copies
     from slurm_hadar.runtime.ranks import join
     from slurm_hadar.runtime.samples import Segment, check_lineage
     from slurm_hadar.runtime.store import lineage
@@ -15,13 +16,14 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Batch": "training",
+    "Copies": "copies",
     "Segment": "samples",
     "Training": "training",
     "check_lineage": "samples",
     "join": "ranks",
     "lineage": "store",
 }
-__all__ = ["Batch", "Segment", "Training", "check_lineage", "join", "lineage"]
+__all__ = ["Batch", "Copies", "Segment", "Training", "check_lineage", "join", "lineage"]
 
 
 def __getattr__(name: str) -> object:

@@ -93,7 +93,8 @@ def load(path: Path, say: Callable[[str], None], *, trusted: bool = False) -> Co
         return content
     if faults:
         raise HadarError(
-            f"{faults[0]}; no older checkpoint is left. Remove {path} to begin from the start"
+            f"{faults[0]}; no older checkpoint is left. To begin from the start remove {path} "
+            f"and {previous(path)}"
         )
     return None
 

@@ -125,22 +125,25 @@ class Pace:
         model: str,
         planned: Mapping[str, int] | None = None,
         gather: Callable[[Seen], list[Seen]] = lambda seen: [seen],
+        nodes: Sequence[str] | None = None,
     ) -> "Pace | None":
         """The pace that ``HADAR_PACE`` sets for this job; None without it or on real GPUs.
 
-        ``gather`` collects a value from all processes of the training. Raises HadarError when the
-        file cannot be used: an unpaced job would spoil a comparison.
+        ``gather`` collects a value from all processes of the training. ``nodes``: the nodes that
+        train together, those of the allocation by default; none: this process's own. Raises
+        HadarError when the file cannot be used: an unpaced job would spoil a comparison.
         """
         path = os.environ.get(ENV)
         if not path or _real_gpus():
             return None
         try:
             content = json.loads(Path(path).read_bytes())
-            nodes, rates, scale = content["nodes"], content["rates"], float(content["time_scale"])
+            types, rates, scale = content["nodes"], content["rates"], float(content["time_scale"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise HadarError(f"{ENV}: {path} cannot be used: {error!r}") from None
         here = os.environ.get("SLURMD_NODENAME", ""), node_gpus(os.environ)
-        gpus = job_gpus(gather(here), job_nodes(os.environ), nodes, planned)
+        allocation = job_nodes(os.environ) if nodes is None else nodes
+        gpus = job_gpus(gather(here), allocation, types, planned)
         return cls(true_rate(rates, model, gpus) * scale, gpus)
 
     def start(self, owed: float = 0.0) -> None:

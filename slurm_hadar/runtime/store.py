@@ -1,6 +1,7 @@
 """Everything that makes a training resume, in one checkpoint: parts, random state, position."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import checkpoint, samples
+from slurm_hadar.runtime.exchange import restarts
 from slurm_hadar.runtime.progress import Saved
 from slurm_hadar.runtime.samples import Segment
 
@@ -20,7 +22,8 @@ class State:
     """Where the lineage of the parameters stands.
 
     ``batch``: global batch. ``per_gpu``: most samples that one GPU takes in a pass. ``lost``:
-    samples that kills undid. ``owed``: samples that went in ahead of a pretend GPU.
+    samples that kills undid. ``owed``: samples that went in ahead of a pretend GPU. ``ahead``:
+    start, stop, digest of what copies trained behind ``samples``, see :mod:`.copies_ledger`.
     """
 
     dataset_size: int
@@ -33,6 +36,7 @@ class State:
     stopped: bool = False
     lost: int = 0
     owed: float = 0.0
+    ahead: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 def parts_of(
@@ -100,10 +104,12 @@ class Store:
             ) from None
         for key in ("batch", "per_gpu", "samples", "stopped", "lost", "owed"):
             setattr(state, key, kept[key])
+        state.ahead = [(int(row[0]), int(row[1]), int(row[2])) for row in kept.get("ahead", [])]
         state.attempt = kept["attempt"] + 1
         state.segments = samples.from_plain(kept["segments"])
         self.saved = Saved(state.samples, kept["time"], kept["seconds"])
-        self.left = kept["time"] if kept["moving"] else None
+        # A new job that goes on from an old one's checkpoint was not moved.
+        self.left = kept["time"] if kept["moving"] and restarts(os.environ) else None
         return dict(content["random"])
 
     def save(self, state: State, *, moving: bool = False) -> bool:

@@ -319,6 +319,10 @@ class Training:
     ) -> dict[str, Any] | None:
         state = self._state
         random_state = store.load(state)
+        if state.ahead:
+            raise UsageError(
+                f"checkpoint {store.path} holds copies' work with gaps in it; go on with Copies"
+            )
         before = exchange.before if exchange else None
         if before is not None:
             undone = max(0, before.samples - state.samples)

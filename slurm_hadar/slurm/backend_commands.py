@@ -21,8 +21,9 @@ from slurm_hadar.slurm.commands import (
     failure,
 )
 
-_LINES_AT_ONCE = 1000
-"""Updates per scontrol; at some 500 a second they end well within the time limit."""
+_LINES_AT_ONCE = 200
+"""Updates per scontrol: at some 500 a second, and far fewer where slurmctld is busy, they end well
+within the time limit."""
 _AT_ONCE = 4
 """Commands side by side where each update needs its own."""
 _IDS_AT_ONCE = 200

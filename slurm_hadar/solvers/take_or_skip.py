@@ -12,10 +12,6 @@ class Searchable(Protocol):
         """What the rest of the search depends on."""
         ...
 
-    def full(self) -> bool:
-        """Whether nothing can be taken any more."""
-        ...
-
 
 S = TypeVar("S", bound=Searchable)
 C = TypeVar("C")
@@ -31,7 +27,7 @@ class Take(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[S, C]):
-    """The best sum found, the choices that make it up by position in the queue, the last state."""
+    """The best sum found, the choices that make it up by item, the last state."""
 
     value: float
     chosen: dict[int, C]
@@ -47,6 +43,7 @@ def take_or_skip(
     options: Callable[[S, int], Sequence[Take[C]]],
     apply: Callable[[S, int, C, bool], S],
     promise: Callable[[S, int], float],
+    full: Callable[[S], bool],
     width: int,
 ) -> Result[S, C]:
     """Choose for each item of the queue one of its options or none, for the largest sum.
@@ -54,19 +51,26 @@ def take_or_skip(
     ``options(state, item)``: best first; an item whose only sensible answer is the first one
     returns just that. ``apply(state, item, choice, alone)`` gives the next state, and may change
     the state itself when ``alone``. ``promise(state, position)``: an optimistic guess of what the
-    items from ``position`` on can still add; it only ranks states. Equal keys are merged, the best
+    items from ``position`` on can still add; it only ranks states. ``full(state)``: whether nothing
+    can be taken any more. Equal keys are merged, the best
     ``width`` states are kept: with a width that never cuts, the sum is the largest there is. The
     work is at most ``width`` times the queue. With width 1 the best option is always taken.
     """
     if width <= 1:
-        return _greedy(start, queue, options, apply)
+        return _greedy(start, queue, options, apply, full)
     beam: list[tuple[float, S, _Path]] = [(0.0, start, None)]
+    closed = [full(start)]
     for position, item in enumerate(queue):
-        if all(state.full() for _, state, _ in beam):
+        if all(closed):
             break
+        ways = [
+            () if shut else options(state, item)
+            for (_, state, _), shut in zip(beam, closed, strict=True)
+        ]
+        if not any(ways):
+            continue
         merged: dict[Hashable, tuple[float, S, _Path]] = {}
-        for value, state, path in beam:
-            found = () if state.full() else options(state, item)
+        for (value, state, path), found in zip(beam, ways, strict=True):
             grown = [
                 (value + take.value, apply(state, item, take.choice, False), take.choice)
                 for take in found
@@ -79,12 +83,13 @@ def take_or_skip(
                 key = step[1].key()
                 if key not in merged or step[0] > merged[key][0]:
                     merged[key] = step
-        if len(merged) > width:
+        if len(merged) > width and position + 1 < len(queue):
             ranked = [(step[0] + promise(step[1], position + 1), step) for step in merged.values()]
             ranked.sort(key=lambda entry: -entry[0])
             beam = [step for _, step in ranked[:width]]
         else:
             beam = list(merged.values())
+        closed = [full(state) for _, state, _ in beam]
     value, state, path = max(beam, key=lambda entry: entry[0])
     chosen: dict[int, C] = {}
     while path is not None:
@@ -98,14 +103,18 @@ def _greedy(
     queue: Sequence[int],
     options: Callable[[S, int], Sequence[Take[C]]],
     apply: Callable[[S, int, C, bool], S],
+    full: Callable[[S], bool],
 ) -> Result[S, C]:
-    value, chosen = 0.0, {}
+    value = 0.0
+    chosen: dict[int, C] = {}
+    if full(state):
+        return Result(value, chosen, state)
     for item in queue:
-        if state.full():
-            break
         found = options(state, item)
         if found:
             value += found[0].value
             chosen[item] = found[0].choice
             state = apply(state, item, found[0].choice, True)
+            if full(state):
+                break
     return Result(value, chosen, state)

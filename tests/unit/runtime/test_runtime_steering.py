@@ -33,12 +33,12 @@ class Job:
             "rates": {"m": {"v100": {"1": 5000.0}}},
         }
         (folder / "pace.json").write_text(json.dumps(pace))
-        self.restarts = 0
+        self.restarts, self.id = 0, "12"
 
     def start(self) -> subprocess.Popen[str]:
         env = {
             **os.environ,
-            "SLURM_JOB_ID": "12",
+            "SLURM_JOB_ID": self.id,
             "SLURM_RESTART_COUNT": str(self.restarts),
             "SLURMD_NODENAME": "v1",
             "SLURM_JOB_NODELIST": "v1",
@@ -59,7 +59,7 @@ class Job:
         )
 
     def progress(self):
-        return read_progress(self.exchange, "12", os.getuid())
+        return read_progress(self.exchange, self.id, os.getuid())
 
     def wait_for(self, what, seconds: float = 30.0):
         """The first progress of this attempt for which ``what`` holds."""
@@ -109,6 +109,18 @@ def test_a_move_asked_by_plan_alone(job):
     assert last.ack is None and last.rate == pytest.approx(5000, rel=0.1)
     assert len(list(job.exchange.glob("progress.*"))) == 1
     proven(job)
+
+
+def test_a_new_job_from_an_old_checkpoint_was_not_moved(job):
+    process = job.start()
+    job.wait_for(lambda p: p.samples > 1000)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    job.id = "13"
+    process = job.start()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0 and "resumed at" in err
+    assert job.progress().restart_s is None
 
 
 def test_a_signal_without_a_plan_saves_and_goes_on(job):

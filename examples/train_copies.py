@@ -1,0 +1,75 @@
+"""Train a network on handwritten digits as copies on several nodes (alone: an ordinary training).
+
+python train_copies.py --model resnet18 --epochs 30 --checkpoint run.pt
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from train_digits import digits, without_compiler
+
+from slurm_hadar.runtime import Copies
+from slurm_hadar.runtime.samples import to_plain
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("--model", default="resnet18", help="name in the profiles")
+    work = words.add_mutually_exclusive_group()
+    work.add_argument("--epochs", type=int)
+    work.add_argument("--samples", type=lambda text: int(float(text)))
+    words.add_argument("--batch", type=int, default=64, help="samples of one step of one copy")
+    words.add_argument("--hidden", type=int, default=32, help="width; 1000 is a million parameters")
+    words.add_argument("--lr", type=float, default=0.05)
+    words.add_argument("--seed", type=int, default=0)
+    words.add_argument("--round", type=float, default=30.0, help="longest round, s")
+    words.add_argument("--checkpoint", type=Path)
+    words.add_argument("--data", type=Path, help="file to keep the digits in")
+    words.add_argument("--lineage", type=Path, help="file for the record of what went in")
+    args = words.parse_args()
+
+    torch.set_num_threads(1)
+    torch.manual_seed(args.seed)
+    without_compiler()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    folder = args.checkpoint.parent if args.checkpoint else Path()
+    x, y, test_x, test_y = (
+        table.to(device) for table in digits(args.data or folder / "digits.npy")
+    )
+    model = torch.nn.Sequential(
+        *(torch.nn.Linear(64, args.hidden), torch.nn.ReLU()),
+        *(torch.nn.Linear(args.hidden, args.hidden), torch.nn.ReLU()),
+        torch.nn.Linear(args.hidden, 10),
+    ).to(device)
+    run = Copies(
+        model,
+        torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9),
+        dataset_size=len(x),
+        samples=args.samples or (args.epochs or 3) * len(x),
+        batch=args.batch,
+        seed=args.seed,
+        round_s=args.round,
+        path=args.checkpoint,
+        name=args.model,
+    )
+    for batch in run:
+        loss = torch.nn.functional.cross_entropy(model(x[batch.indices]), y[batch.indices])
+        run.backward(loss)
+        run.step()
+
+    if not run.first:
+        return
+    with torch.no_grad():
+        right = (model(test_x).argmax(1) == test_y).float().mean()
+    print(f"{args.model}: {run.samples} samples, test accuracy {100 * right:.1f}%")
+    if args.lineage:
+        content = {"dataset_size": len(x), "seed": args.seed, "segments": to_plain(run.segments)}
+        content |= {"samples": run.samples, "copies": run.copies, "lost": run.lost}
+        content |= {"rounds": run.rounds, "parameters": sum(p.numel() for p in model.parameters())}
+        args.lineage.write_text(json.dumps(content))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""``hadar simulate``: a trace of jobs under one or more policies."""
+
+import csv
+import io
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from slurm_hadar import config as configuration
+from slurm_hadar import policies
+from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
+from slurm_hadar.config import Config
+from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.profiles.rates import open_rates
+from slurm_hadar.reports import formats
+from slurm_hadar.reports.simulation import Simulated, page
+from slurm_hadar.reports.text import console
+from slurm_hadar.simulator import cluster as clusters
+from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.estimates import estimate
+from slurm_hadar.simulator.outcome import Outcome
+from slurm_hadar.simulator.sacct_trace import ModelNames
+from slurm_hadar.simulator.traces import open_trace
+
+_MOST_NAMED = 10
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    group = typer.Typer(help="Traces of jobs replayed under policies.", no_args_is_help=True)
+    group.callback()(_group)
+    group.command()(jobs)
+    app.add_typer(group, name="simulate")
+
+
+def _group() -> None:
+    """Traces of jobs replayed under policies."""
+
+
+def jobs(
+    trace: Annotated[
+        str, typer.Argument(help="A trace: Gavel's CSV, the native CSV, or a shipped one's name.")
+    ],
+    cluster: Annotated[str, typer.Option(help="GPUs by type.")] = "v100=20,p100=20,k80=20",
+    gpus_per_node: Annotated[str, typer.Option(help="A number, or TYPE=NUMBER,...")] = "4",
+    nodes_per_rack: Annotated[int, typer.Option(min=0, help="0: all nodes in one rack.")] = 0,
+    cpus_per_gpu: Annotated[
+        int, typer.Option(min=0, help="CPUs beside each GPU; 0: not looked at.")
+    ] = 0,
+    mem_per_gpu: Annotated[
+        int, typer.Option(min=0, help="GB beside each GPU; 0: not looked at.")
+    ] = 0,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="May be given several times; default: hadar.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE for the policies; several times.")
+    ] = None,
+    round_s: Annotated[
+        float, typer.Option("--round", help="Seconds; 0: at arrivals and finishes.")
+    ] = 360.0,
+    whole_steps: Annotated[
+        bool, typer.Option("--whole-steps", help="Rounds of whole steps, as Gavel's simulator.")
+    ] = False,
+    restart_cost: Annotated[float, typer.Option(help="Seconds a restart takes.")] = 10.0,
+    checkpoint_cost: Annotated[float, typer.Option(help="Seconds a save takes.")] = 0.0,
+    node_loss: Annotated[
+        float, typer.Option(help="Part of the speed lost on several nodes, 0-1.")
+    ] = 0.0,
+    rack_loss: Annotated[
+        float, typer.Option(help="Part lost besides over several racks, 0-1.")
+    ] = 0.0,
+    cpu_exponent: Annotated[
+        float, typer.Option(help="Speed goes with CPUs given / asked to this power.")
+    ] = 0.0,
+    mem_exponent: Annotated[
+        float, typer.Option(help="Speed goes with memory given / asked to this power.")
+    ] = 0.0,
+    noise: Annotated[
+        float, typer.Option(help="Policies see throughputs off by a factor within this, 0-1.")
+    ] = 0.0,
+    steps_error: Annotated[
+        float, typer.Option(help="Half the jobs declare their work off by this factor.")
+    ] = 1.0,
+    elastic: Annotated[
+        bool, typer.Option("--elastic", help="1, 2, 4, 8 GPUs, at most 4 times the request.")
+    ] = False,
+    from_sacct: Annotated[
+        bool, typer.Option("--from-sacct", help="TRACE is sacct's output (-P, with header).")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    jct_out: Annotated[
+        Path | None, typer.Option(help="CSV of finish times; several policies: one file each.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="One HTML page.")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a trace to its end under each policy, with the very code that runs live."""
+    names = tuple(dict.fromkeys(policy or ["hadar"]))
+    decides = {name: policies.get(name) for name in names}
+    settings = _options(option or [])
+    site = _site(config)
+    pretend = replace(
+        clusters.parse(cluster, gpus_per_node, nodes_per_rack),
+        cpus_per_gpu=cpus_per_gpu,
+        mem_per_gpu_mb=1024 * mem_per_gpu,
+    )
+    work = open_trace(
+        trace,
+        pretend.types,
+        open_rates(site),
+        elastic=elastic,
+        from_sacct=from_sacct,
+        models=ModelNames(site.simulation.job_names, site.simulation.accounts),
+    )
+    costs = Costs(restart_cost, checkpoint_cost, node_loss, rack_loss, cpu_exponent, mem_exponent)
+    seen = estimate(work, noise, steps_error, seed)
+    for file in (jct_out, report):
+        _writable(file)
+    done = [
+        simulate(
+            work,
+            pretend,
+            decides[name],
+            costs=costs,
+            clock=Clock(round_s, whole_steps),
+            seed=seed,
+            options=settings,
+            seen=seen,
+            policy=name,
+        )
+        for name in names
+    ]
+    notes = _notes(done)
+    for one in done:
+        if jct_out:
+            _write(_file_of(jct_out, one.policy, len(done)), _jct(one))
+    if report:
+        what = f"{len(work.ids)} jobs of {work.name} on {pretend.words}"
+        _write(report, page([_simulated(one) for one in done], what, notes))
+    if as_json:
+        print_json("simulate jobs", [one.summary() for one in done])
+    else:
+        console().print(_table(done))
+    for note in notes:
+        typer.echo(f"hadar: {note}", err=True)
+
+
+def _site(path: Path | None) -> Config:
+    """The site's configuration where there is one; a simulation needs none."""
+    if path is not None or configuration.find().exists():
+        return load(path)
+    return Config()
+
+
+def _options(pairs: Sequence[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not key.strip() or not equals:
+            raise UsageError(f"--option {pair!r} is not KEY=VALUE")
+        found[key.strip()] = _value(text.strip())
+    return found
+
+
+def _value(text: str) -> object:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            return value
+    return text
+
+
+def _writable(path: Path | None) -> None:
+    """Better to fail before the simulation than behind it."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise UsageError(f"{path} cannot be written; is its folder there?")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise HadarError(f"{path} cannot be written: {error}") from None
+
+
+def _file_of(path: Path, policy: str, policies_: int) -> Path:
+    return path if policies_ == 1 else path.with_name(f"{path.stem}.{policy}{path.suffix}")
+
+
+def _jct(one: Outcome) -> str:
+    """job_id,arrival_s,finish_s,jct_s; the last two are empty for a job that never finished."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("job_id", "arrival_s", "finish_s", "jct_s"))
+    for id_, arrival, finish in zip(
+        one.workload.ids, one.workload.arrival_s.tolist(), one.finish_s.tolist(), strict=True
+    ):
+        ended = math.isfinite(finish)
+        row = (f"{finish:.3f}", f"{finish - arrival:.3f}") if ended else ("", "")
+        writer.writerow((id_, f"{arrival:.3f}", *row))
+    return out.getvalue()
+
+
+def _notes(done: Sequence[Outcome]) -> list[str]:
+    notes = []
+    left_out = done[0].workload.left_out
+    if left_out:
+        notes.append(f"{len(left_out)} rows of the trace are not simulated: {_named(left_out)}")
+    for one in done:
+        if one.unfinished:
+            notes.append(
+                f"{one.policy}: {len(one.unfinished)} of {len(one.finish_s)} jobs never finished "
+                f"and are in no average: {_named(one.unfinished)}"
+            )
+    return notes
+
+
+def _named(words: Sequence[str]) -> str:
+    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+    return "; ".join(words[:_MOST_NAMED]) + more
+
+
+def _simulated(one: Outcome) -> Simulated:
+    line = one.timeline
+    return Simulated(
+        policy=one.policy,
+        summary=one.summary(),
+        jct_s=[jct for jct in one.jct_s.tolist() if math.isfinite(jct)],
+        start_s=line.start_s,
+        end_s=line.end_s,
+        gpu_s=[float(used.sum()) for used in line.gpu_s],
+        gpus=int(one.capacity.sum()),
+    )
+
+
+def _table(done: Sequence[Outcome]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    heads = ("POLICY", "FINISHED", "MEAN JCT h", "MEDIAN h", "P99 h", "MAKESPAN h", "USED", "MOVES",
+             "DECIDE s", "WALL s")  # fmt: skip
+    for head in heads:
+        table.add_column(head, justify="left" if head == "POLICY" else "right", no_wrap=True)
+    for one in done:
+        figures = one.summary()
+        table.add_row(
+            one.policy,
+            f"{one.finished}/{len(one.finish_s)}",
+            *(_hours(figures[key]) for key in ("avg_jct_h", "median_jct_h", "p99_jct_h")),
+            _hours(figures["makespan_h"]),
+            formats.percent(one.utilization) if one.finished else formats.ABSENT,
+            formats.number(int(one.moves.sum())),
+            f"{one.decide_s.mean():.4f}",
+            f"{one.wall_s:.1f}",
+        )
+    return table
+
+
+def _hours(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else formats.ABSENT

@@ -1,0 +1,68 @@
+"""The settings of the timetable policy, read from ``View.options``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from slurm_hadar.domain.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Keys other than these are other policies' and are ignored. Times are parts of the horizon,
+    so that one setting serves minutes and weeks."""
+
+    stretch: float = 1.03
+    """The horizon: this many times the least time in which all present work could be done."""
+    keep: float = 1.015
+    """The horizon stands until it is closer than this many times that least time."""
+    duty: float = 0.9
+    """Most part of any time that a job is planned to run, unless it needs more to be ready."""
+    critical: float = 0.97
+    """Jobs planned to run this part of all the time until the horizon go first."""
+    follow: float = 3.0
+    """How much more a place is worth when the timetable has it than when it has not."""
+    solve_every: float = 1 / 64
+    """A new timetable after this part of the horizon, and when jobs arrive."""
+    choose_every: float = 1 / 256
+    """Places are chosen anew after this part of the horizon, and when jobs come or go."""
+    buckets: int = 18
+    ratio: float = 1.5
+    """Buckets of time, each this many times as long as the one before."""
+    classes: int = 600
+    """Above so many jobs, like ones are put into one class for the timetable."""
+    newcomers: float = 0.01
+    """A new timetable when this part of the jobs is new; the others are fitted into the old one."""
+    gain_over_cost: float = 2.0
+    """A move must gain this many times what it costs."""
+    min_stay_s: float = 0.0
+    """No move of a job that came to its place less than this ago, s."""
+
+    @classmethod
+    def read(cls, options: Mapping[str, object]) -> "Settings":
+        """Raises :class:`UsageError` naming the option at fault."""
+        values: dict[str, float | int] = {}
+        for field in fields(cls):
+            if field.name not in options:
+                continue
+            value = options[field.name]
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise UsageError(f"policy option {field.name}: {value!r} is not a number")
+            low, high = _RANGES.get(field.name, (0.0, 1e9))
+            if not low <= value <= high:
+                raise UsageError(
+                    f"policy option {field.name}: {value:g} is not between {low:g} and {high:g}"
+                )
+            values[field.name] = int(value) if isinstance(field.default, int) else float(value)
+        return cls(**values)  # type: ignore[arg-type]
+
+
+_RANGES = {
+    "stretch": (1.0, 10.0),
+    "keep": (1.0, 10.0),
+    "duty": (0.1, 1.0),
+    "critical": (0.0, 2.0),
+    "buckets": (2, 60),
+    "ratio": (1.01, 10.0),
+    "classes": (10, 5000),
+    "newcomers": (0.0, 1.0),
+}

@@ -1,0 +1,120 @@
+"""The view as options: for each job its run time on each (pool, count), and where it is now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
+from slurm_hadar.policies.allocation import Floor, Need, Parts
+
+_OVERDUE = 0.25
+_UNKNOWN_S = 86_400.0
+"""Run time of a job whose work is not known, at its fastest."""
+_MOST_S = 1e9
+
+
+@dataclass(frozen=True)
+class Options:
+    """J jobs, O options, P pools. An option is a pool of nodes (one type, one access group) and a
+    number of GPUs of it."""
+
+    gpus: IntArray
+    """(O,)"""
+    pool: IntArray
+    """(O,)"""
+    capacity: IntArray
+    """(P,) GPUs that managed jobs may use."""
+    seconds: FloatArray
+    """(J, O) run time of what is left, inf where the job cannot run so."""
+    left: FloatArray
+    """(J,) samples still to train, as far as we believe it."""
+    now: IntArray
+    """(J,) the option that the job holds; -1 none; -2 it holds GPUs that are no option."""
+    bound: BoolArray
+    """(J,) holds GPUs and may not leave them now."""
+    held: dict[int, Parts]
+    """What running jobs hold: (slot, GPUs) per node."""
+    needs: Sequence[Need]
+    apart: dict[int, IntArray]
+    """(P,) GPUs per pool of the jobs that hold GPUs that are no option."""
+
+    @property
+    def best_s(self) -> FloatArray:
+        """(J,) run time at the job's fastest, s; inf where it can run nowhere."""
+        best: FloatArray = self.seconds.min(axis=1, initial=np.inf)
+        return best
+
+
+def options_of(view: View, floor: Floor, rate: FloatArray, min_stay_s: float) -> Options:
+    """Lay out the options. ``rate`` (J, R, C), samples/s, as the policy believes them."""
+    jobs = view.jobs
+    counts = np.asarray(view.counts, dtype=np.int64)
+    pools = len(floor.spans)
+    gpus = np.tile(counts, pools)
+    pool = np.repeat(np.arange(pools, dtype=np.int64), len(counts))
+    held = _held(view, floor)
+    needs = _needs(view)
+    capacity = np.asarray(floor.capacity, dtype=np.int64)
+    kinds = np.asarray(floor.pool_type, dtype=np.int64)
+    groups = np.asarray(floor.pool_group, dtype=np.int64)
+    fastest = rate[:, kinds, :].reshape(len(jobs.ids), -1)
+    open_ = jobs.groups[:, groups].repeat(len(counts), axis=1)
+    open_ &= gpus[None, :] <= capacity[pool][None, :]
+    largest = np.array([_largest(view, floor, p) for p in range(pools)], dtype=np.int64)
+    open_ &= gpus[None, :] <= jobs.max_nodes[:, None] * largest[pool][None, :]
+    able = open_ & (fastest > 0)
+    left = believed(jobs.left, jobs.total)
+    known = np.isfinite(left)
+    left = np.where(known, left, _UNKNOWN_S * np.where(able, fastest, 0.0).max(axis=1, initial=0.0))
+    seconds = np.clip(left[:, None] / np.where(able, fastest, 1.0), 1.0, _MOST_S)
+    seconds = np.where(able, seconds, np.inf)
+    apart: dict[int, IntArray] = {}
+    now: IntArray = np.full(len(jobs.ids), -1, dtype=np.int64)
+    place = {int(count): at for at, count in enumerate(counts.tolist())}
+    for job, parts in held.items():
+        where = {int(floor.pool[slot]) for slot, _ in parts}
+        total = sum(count for _, count in parts)
+        option = -2
+        if len(where) == 1 and total in place:
+            option = next(iter(where)) * len(counts) + place[total]
+        now[job] = option if option >= 0 and np.isfinite(seconds[job, option]) else -2
+        if now[job] == -2:
+            apart[job] = np.zeros(pools, dtype=np.int64)
+            for slot, count in parts:
+                apart[job][floor.pool[slot]] += count
+    bound = (now != -1) & (~jobs.movable | (view.now - jobs.since_s < min_stay_s) | (now == -2))
+    return Options(gpus, pool, capacity, seconds, left, now, bound, held, needs, apart)
+
+
+def believed(left: FloatArray, total: FloatArray) -> FloatArray:
+    """Samples that are likely left. Who did more than he declared is taken to need as much again
+    as a part of what he did: his declaration says nothing any more, and near 0 left he would
+    come before everybody."""
+    done = np.where(np.isfinite(left), np.maximum(total - left, 0.0), 0.0)
+    overdue = left <= np.minimum(1.0, 1e-3 * total)
+    result: FloatArray = np.where(
+        overdue & np.isfinite(total), np.maximum(left, _OVERDUE * done), left
+    )
+    return result
+
+
+def _held(view: View, floor: Floor) -> dict[int, Parts]:
+    held: dict[int, list[tuple[int, int]]] = {}
+    for job, node, kind, count in view.jobs.held.tolist():
+        if count > 0:
+            held.setdefault(job, []).append((floor.slot_of[node, kind], count))
+    return {job: tuple(parts) for job, parts in held.items()}
+
+
+def _needs(view: View) -> list[Need]:
+    jobs = view.jobs
+    return [
+        Need(c, m)
+        for c, m in zip(jobs.cpus_per_gpu.tolist(), jobs.mem_per_gpu_mb.tolist(), strict=True)
+    ]
+
+
+def _largest(view: View, floor: Floor, pool: int) -> int:
+    first, end = floor.spans[pool]
+    return int(view.nodes.gpus[floor.node[first:end], floor.gpu_type[first:end]].max(initial=0))

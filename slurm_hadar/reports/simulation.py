@@ -1,0 +1,193 @@
+"""One self-contained HTML page about a simulation: job times, utilization, and the figures."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from jinja2 import DictLoader, Environment, StrictUndefined
+
+from slurm_hadar.reports import formats
+from slurm_hadar.reports.colours import colour
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1160.0, 300.0, 52.0, 14.0, 12.0, 30.0
+_TEMPLATE = "simulation.html.j2"
+_BINS = 290
+_MOST_POINTS = 600
+_TIMES = (60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 4 * 86400, 14 * 86400, 60 * 86400)
+_COLUMNS = (
+    ("finished", "Finished", 1),
+    ("avg_jct_h", "Mean job time", -1),
+    ("median_jct_h", "Median", -1),
+    ("p99_jct_h", "99 of 100 within", -1),
+    ("makespan_h", "Makespan", -1),
+    ("utilization", "Utilization", 1),
+    ("moves", "Moves", -1),
+    ("decide_s_mean", "Decision", -1),
+    ("decide_s_max", "Longest decision", -1),
+)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """One policy's run. ``summary``: its figures as ``hadar simulate --json`` prints them;
+    ``jct_s`` of the finished jobs; per decision ``start_s``, ``end_s`` and ``gpu_s``, the
+    GPU-seconds assigned between; ``gpus`` in the cluster."""
+
+    policy: str
+    summary: Mapping[str, object]
+    jct_s: Sequence[float]
+    start_s: Sequence[float]
+    end_s: Sequence[float]
+    gpu_s: Sequence[float]
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    at: float
+    text: str
+
+
+def page(runs: Sequence[Simulated], title: str, notes: Sequence[str] = ()) -> str:
+    """The page's text; all policies share the axes. Names may be hostile: they are escaped."""
+    times = [jct for run in runs for jct in run.jct_s]
+    low, high = max(1.0, min(times, default=1.0)), max(2.0, max(times, default=2.0))
+    start = min((run.start_s[0] for run in runs if run.start_s), default=0.0)
+    end = max((run.end_s[-1] for run in runs if run.end_s), default=1.0)
+    shades = [colour(i) for i in range(len(runs))]
+    return (
+        _environment()
+        .get_template(_TEMPLATE)
+        .render(
+            title=formats.plain(title),
+            size={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT,
+                  "top": TOP, "bottom": HEIGHT - BOTTOM},
+            names=[
+                {"name": formats.plain(run.policy), "colour": shade}
+                for run, shade in zip(runs, shades, strict=True)
+            ],
+            jct=[_distribution(run.jct_s, low, high) for run in runs],
+            jct_ticks=[
+                _Mark(_x_log(t, low, high), formats.duration(t)) for t in _TIMES if low <= t <= high
+            ],
+            used=[_utilization(run, start, end) for run in runs],
+            used_ticks=_hours(start, end),
+            levels=[_Mark(_y(part), formats.percent(part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)],
+            heads=[label for _, label, _ in _COLUMNS],
+            rows=_rows(runs),
+            notes=[formats.plain(note) for note in notes],
+        )
+    )  # fmt: skip
+
+
+def _y(part: float) -> float:
+    return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * min(max(part, 0.0), 1.0)
+
+
+def _x(part: float) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * min(max(part, 0.0), 1.0)
+
+
+def _x_log(time_s: float, low: float, high: float) -> float:
+    return _x(math.log(max(time_s, low) / low) / math.log(high / low)) if high > low else _x(1.0)
+
+
+def _distribution(jct_s: Sequence[float], low: float, high: float) -> str:
+    """Path of the part of the jobs that ended within a time, the time on a logarithmic axis."""
+    ordered = sorted(jct_s)
+    if not ordered:
+        return ""
+    step = max(1, len(ordered) // _MOST_POINTS)
+    path = f"M{_x_log(ordered[0], low, high):.1f} {_y(0):.1f}"
+    for at in [*range(0, len(ordered) - 1, step), len(ordered) - 1]:
+        path += f"H{_x_log(ordered[at], low, high):.1f}V{_y((at + 1) / len(ordered)):.1f}"
+    return path
+
+
+def _utilization(run: Simulated, start: float, end: float) -> str:
+    """Path of the part of the GPUs that is assigned, averaged over equal slices of time."""
+    if not run.start_s or end <= start:
+        return ""
+    width = (end - start) / _BINS
+    used = [0.0] * _BINS
+    for begin, stop, gpu_s in zip(run.start_s, run.end_s, run.gpu_s, strict=True):
+        if stop <= begin:
+            continue
+        first = min(_BINS - 1, int((begin - start) / width))
+        last = min(_BINS - 1, int((stop - start) / width))
+        for at in range(first, last + 1):
+            inside = min(stop, start + (at + 1) * width) - max(begin, start + at * width)
+            used[at] += gpu_s * max(0.0, inside) / (stop - begin)
+    points = [used[at] / (width * run.gpus) for at in range(_BINS)]
+    stop_at = min(_BINS, max(1, math.ceil((run.end_s[-1] - start) / width)))
+    path = f"M{_x(0):.1f} {_y(points[0]):.1f}"
+    for at in range(1, stop_at):
+        path += f"L{_x((at + 0.5) / _BINS):.1f} {_y(points[at]):.1f}"
+    return path + f"V{_y(0):.1f}"
+
+
+def _hours(start: float, end: float) -> list[_Mark]:
+    span = max(end - start, 1.0)
+    step = next((t for t in _TIMES if span / t <= 12), _TIMES[-1])
+    step = max(step, math.ceil(span / 12 / 86400) * 86400 if span > 12 * _TIMES[-1] else step)
+    count = int(span / step)
+    return [_Mark(_x(at * step / span), formats.duration(at * step)) for at in range(count + 1)]
+
+
+def _rows(runs: Sequence[Simulated]) -> list[dict[str, object]]:
+    all_done = max((_number(run, "finished") or 0.0 for run in runs), default=0.0)
+    best: dict[str, float] = {}
+    for key, _, better in _COLUMNS:
+        # A policy that left jobs unfinished cannot win by the rest.
+        values = [_number(run, key) for run in runs if _number(run, "finished") == all_done]
+        known = [value * better for value in values if value is not None]
+        if len(runs) > 1 and known and max(known) > min(known):
+            best[key] = max(known)
+    return [
+        {
+            "name": formats.plain(run.policy),
+            "cells": [
+                {
+                    "text": _words(key, _number(run, key), run),
+                    "best": key in best
+                    and _number(run, "finished") == all_done
+                    and (_number(run, key) or 0.0) * better == best[key],
+                }
+                for key, _, better in _COLUMNS
+            ],
+        }
+        for run in runs
+    ]
+
+
+def _number(run: Simulated, key: str) -> float | None:
+    value = run.summary.get(key)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _words(key: str, value: float | None, run: Simulated) -> str:
+    if value is None:
+        return formats.ABSENT
+    if key == "finished":
+        return f"{value:.0f} of {_number(run, 'jobs') or 0:.0f}"
+    if key == "moves":
+        return formats.number(int(value))
+    if key == "utilization":
+        return f"{value:.1%}"
+    if key.startswith("decide"):
+        return f"{value * 1000:.1f} ms"
+    return f"{value:.2f} h"
+
+
+@cache
+def _environment() -> Environment:
+    text = (resources.files("slurm_hadar.reports") / "templates" / _TEMPLATE).read_text()
+    return Environment(
+        loader=DictLoader({_TEMPLATE: text}),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

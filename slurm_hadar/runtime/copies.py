@@ -1,0 +1,305 @@
+"""Copies of one model on several nodes of any GPU types, averaged after each round (HadarE).
+
+::
+
+    run = Copies(model, optimizer, dataset_size=len(x), epochs=3, batch=64, path="run.pt")
+    for batch in run:
+        run.backward(loss_of(model(x[batch.indices]), y[batch.indices]))
+        run.step()
+    if run.first:
+        ...
+
+One process per node, launched with :mod:`slurm_hadar.runtime.copies_launch`; alone it is an
+ordinary training. HadarE: arXiv 2503.10918, the tracker as recalled.
+"""
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.runtime import checkpoint
+from slurm_hadar.runtime.copies_data import Orders, Part
+from slurm_hadar.runtime.copies_flat import Flat, reset_state
+from slurm_hadar.runtime.copies_ledger import Ledger
+from slurm_hadar.runtime.copies_link import CopyLink, Link
+from slurm_hadar.runtime.copies_messages import Order, Report
+from slurm_hadar.runtime.copies_settings import Rule, Settings
+from slurm_hadar.runtime.copies_steering import CopiesSteering, resume
+from slurm_hadar.runtime.copies_tracker import Tracker
+from slurm_hadar.runtime.exchange import Exchange
+from slurm_hadar.runtime.pace import Pace, node_gpus
+from slurm_hadar.runtime.samples import Segment
+from slurm_hadar.runtime.signals import Signals
+from slurm_hadar.runtime.store import State, Store, parts_of
+from slurm_hadar.runtime.training import Batch, _say, _signals
+
+
+class Copies:
+    """Like :class:`~slurm_hadar.runtime.training.Training`, as copies that are averaged.
+
+    ``batch``: samples of one step of one copy, as one run alone would have it.
+
+    Rounds are ``round_epochs`` epochs long, longer where averaging and saving would take more than
+    ``overhead`` of the time, at most ``round_s`` seconds. ``shares``: fixed shares of the copies in
+    the order of ranks; else speeds are measured, and the plan's shares are the first guess.
+
+    ``learning_rate``: ``auto`` multiplies it by 1 / sum of the squared shares (see
+    :func:`.copies_ledger.rate_factor`), ``sqrt`` by the root of that, ``none`` leaves it, or a
+    function of that factor. ``optimizer_state``: ``average`` (the checkpoint then fits any number
+    of copies), ``local`` or ``reset``.
+
+    ``every_s``: least seconds between two checkpoints, which are written at the end of a round and
+    take 5% of the time at most. The scheduler is stepped between rounds. Rank 0 alone reads and
+    writes the checkpoint. The rest is as in Training.
+
+    Raises UsageError for arguments that make no sense or do not fit the checkpoint, HadarError for
+    a checkpoint that cannot be read.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        *,
+        dataset_size: int,
+        batch: int,
+        epochs: int | None = None,
+        samples: int | None = None,
+        scheduler: Any = None,
+        schedule: str = "epoch",
+        also: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        path: str | Path | None = None,
+        every_s: float = 0.0,
+        round_s: float = 30.0,
+        round_epochs: float = 0.125,
+        overhead: float = 0.02,
+        learning_rate: Rule = "auto",
+        optimizer_state: str = "average",
+        shares: Sequence[float] = (),
+        name: str = "",
+        signal: str | None = None,
+        gpus: int | None = None,
+        trusted: bool = False,
+        log: Callable[[str], None] = _say,
+    ) -> None:
+        if dataset_size < 1 or seed < 0 or batch < 1:
+            raise UsageError("dataset_size >= 1, batch >= 1 and seed >= 0 are needed")
+        if (epochs is None) == (samples is None) or (epochs or samples or 0) < 1:
+            raise UsageError("say how much work there is: epochs=N or samples=N, one of the two")
+        self._model, self._optimizer, self._state_rule = model, optimizer, optimizer_state
+        self._signals: Signals = _signals(signal)
+        self._link = Link()
+        settings = Settings.checked(
+            dataset_size=dataset_size,
+            copies=self._link.size,
+            round_epochs=round_epochs,
+            round_s=round_s,
+            overhead=overhead,
+            every_s=every_s,
+            optimizer_state=optimizer_state,
+            shares=shares,
+            learning_rate=learning_rate,
+            schedule=schedule,
+        )
+        self.first = self._link.first
+        """Whether this process keeps the checkpoint and should print the results."""
+        say = log if self.first else (lambda line: None)
+        self._pace = Pace.from_env(name, nodes=())
+        self.gpus = gpus if gpus is not None else self._count_gpus()
+        """GPUs of this copy."""
+        self._state = State(dataset_size, seed, batch, batch)
+        self._exchange = Exchange.from_env(say) if self.first else None
+        self._random: dict[str, Any] | None = None
+        self._tracker: Tracker | None = None
+        total = samples if samples is not None else (epochs or 0) * dataset_size
+        self._ledger = Ledger(self._state, total)
+        if self.first:
+            parts = parts_of(model, optimizer, scheduler, None, also or {})
+            where = None if path is None else Path(path).absolute()
+            store = Store(where, parts, say, trusted=trusted)
+            self._begin_tracker(store, settings, scheduler, name, say)
+        else:
+            self._flat = self._make_flat()
+        self._current: Batch | None = None
+        self._orders = Orders(seed, dataset_size)
+        self._idle_since = time.monotonic()
+
+    def _begin_tracker(
+        self, store: Store, settings: Settings, scheduler: Any, name: str, say: Callable[..., None]
+    ) -> None:
+        optimizer, gpus = self._optimizer, self.gpus
+        self._random = resume(self._ledger, store, self._exchange, self._link.size, say)
+        self._steering = CopiesSteering.between_rounds(
+            self._ledger,
+            store,
+            self._signals,
+            self._exchange,
+            name=name,
+            gpus=gpus,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            say=say,
+        )
+        # Laid out only now: the checkpoint brought the optimizer's state.
+        self._flat = self._make_flat()
+        self._tracker = Tracker(
+            self._link,
+            self._flat,
+            self._ledger,
+            self._steering,
+            optimizer,
+            scheduler,
+            settings,
+            self._weights,
+            gpus,
+        )
+
+    @property
+    def samples(self) -> int:
+        """Samples in the lineage of the parameters; known to the first process only."""
+        return self._ledger.done
+
+    @property
+    def segments(self) -> list[Segment]:
+        """What went into the parameters so far; known to the first process only."""
+        return list(self._state.segments)
+
+    @property
+    def attempt(self) -> int:
+        """1 for a fresh start, one more with each resume; known to the first process only."""
+        return self._state.attempt
+
+    @property
+    def lost(self) -> int:
+        """Samples that kills undid, as far as is known; known to the first process only."""
+        return self._state.lost
+
+    @property
+    def copies(self) -> int:
+        """Processes that were started, this one included."""
+        return self._link.size
+
+    @property
+    def speeds(self) -> dict[int, float]:
+        """Measured samples/s by rank; known to the first process only."""
+        return self._tracker.speeds if self._tracker else {}
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of this attempt; known to the first process only."""
+        return self._tracker.rounds if self._tracker else 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        """This copy's passes; ends when all work of all copies is done."""
+        try:
+            if self._tracker is not None:
+                yield from self._track(self._tracker)
+            else:
+                yield from self._follow()
+        finally:
+            self._signals.restore()
+
+    def _track(self, tracker: Tracker) -> Iterator[Batch]:
+        if self._random is not None:
+            checkpoint.restore_random(self._random)
+        try:
+            self._steering.begin()
+            while self._ledger.done < self._ledger.total and not self._state.stopped:
+                order = tracker.begin_round()
+                report = yield from self._train(order, self._steering.urgent)
+                tracker.end_round(report)
+            self._steering.finish()
+        finally:
+            tracker.end()
+
+    def _follow(self) -> Iterator[Batch]:
+        assert self._flat is not None
+        link = CopyLink(self._link, len(self._optimizer.param_groups), self.gpus)
+        torch.manual_seed((self._state.seed << 20) + self._link.rank)
+
+        def stop() -> bool:
+            # The tracker has the signal too, and decides what comes of it.
+            return self._signals.leave or self._signals.asked or link.hurried()
+
+        while not (order := link.next_order(self._flat.vector)).stop:
+            self._flat.unpack()
+            if self._state_rule == "reset":
+                reset_state(self._optimizer)
+            self._signals.asked = False
+            report = yield from self._train(order, stop)
+            link.report(report.pieces, report.seconds, self._flat.pack())
+        link.end()
+
+    def _train(self, order: Order, stop: Callable[[], bool]) -> Generator[Batch, None, Report]:
+        """Train the ranges of ``order``, or as much as there is time for; returns the Report."""
+        began = time.monotonic()
+        if self._pace is not None:
+            if self._pace_began:
+                self._pace.shift(began - self._idle_since)
+            else:
+                self._pace.start()
+            self._pace_began = True
+        for group, rate in zip(self._optimizer.param_groups, order.rates, strict=False):
+            group["lr"] = rate
+        part = Part(self._orders, order.ranges, self._state.batch)
+        for step in range(part.steps):
+            indices, epoch = part.indices(step)
+            self._had_backward = False
+            self._current = Batch(indices, 1.0, epoch, True, False)
+            yield self._current
+            if self._current is not None:
+                raise UsageError("call step() after backward(), in every round of the loop")
+            size = part.advance()
+            if self._pace is not None:
+                self._pace.hold(size, stop)
+            if self.first:
+                self._steering.tick()
+            if stop() or time.monotonic() - began >= order.soft_s:
+                break
+        self._idle_since = time.monotonic()
+        return Report(order.round, part.pieces(), self._idle_since - began, self.gpus)
+
+    _pace_began = False
+    _had_backward = False
+
+    def backward(self, loss: Any) -> None:
+        """Add the gradients of ``loss``, the mean over the samples of the pass."""
+        if self._current is None:
+            raise UsageError("backward() belongs inside the loop over the copies")
+        loss.backward()
+        self._had_backward = True
+
+    def step(self) -> None:
+        """End the pass and change this copy's parameters."""
+        batch, self._current = self._current, None
+        if batch is None or not self._had_backward:
+            raise UsageError("call backward() before step(), once each in every round of the loop")
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def stop(self) -> None:
+        """End the training after this round, for good; called by the first process."""
+        self._state.stopped = True
+
+    def _make_flat(self) -> Flat | None:
+        if self._link.size == 1:
+            return None
+        return Flat(self._model, self._optimizer, with_state=self._state_rule == "average")
+
+    def _count_gpus(self) -> int:
+        if self._pace is not None:
+            return sum(self._pace.gpus.values())
+        if torch.cuda.is_available():
+            # DataParallel spreads one process over the GPUs of its node.
+            return len(getattr(self._model, "device_ids", None) or [0])
+        return len(node_gpus(os.environ))
+
+    def _weights(self, counts: Sequence[int]) -> list[float]:
+        """Weights of the copies in the average, from the samples that they trained."""
+        return [count / sum(counts) for count in counts]

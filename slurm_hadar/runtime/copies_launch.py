@@ -1,0 +1,164 @@
+"""Start copies on the nodes of this job, and start them again when the step breaks.
+
+``exec python -m slurm_hadar.runtime.copies_launch -- python train.py`` in a batch script.
+
+One task per node under ``srun --mpi=pmi2 --kill-on-bad-exit=1``. Around each task stands a guard: a
+copy that dies ends with exit code 0 for Slurm, so the others go on without it; the death of rank 0,
+which keeps the parameters, ends the step at once, and it begins again from the checkpoint.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from slurm_hadar.domain.errors import UsageError
+
+TRACKER_LOST = 75
+WITHOUT_SOME = 76
+"""Exit code of rank 0's guard when all work is done but some copies did not come to the end."""
+LEFT_ON_TERM = 128 + 15
+MARK = "HADAR_COPIES_MARK"
+_TRIES = 3
+_SHORT_S = 60.0
+"""A step that lasted longer made progress: the tries are counted anew."""
+_KILL_S = 10.0
+_MODULE = "slurm_hadar.runtime.copies_launch"
+
+
+def srun_argv(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The ``srun`` that starts one guarded task on each node of the allocation.
+
+    Raises UsageError outside of a job.
+    """
+    nodes = environment.get("SLURM_JOB_NUM_NODES", "")
+    if not nodes.isdecimal():
+        raise UsageError("copies are launched inside a job's batch script; submit it with hbatch")
+    # The allocation may have another number of tasks after a requeue: all is said anew.
+    return [
+        "srun",
+        "--mpi=pmi2",
+        "--kill-on-bad-exit=1",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        *(sys.executable, "-m", _MODULE, "--guard", "--"),
+        *command,
+    ]
+
+
+def supervise(command: Sequence[str]) -> int:
+    """Run the step until the work is done; its exit code for the batch script."""
+    argv = srun_argv(command, os.environ)
+    # What the submission said of tasks holds for its own size only.
+    stale = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    environment = {key: value for key, value in os.environ.items() if key not in stale}
+    asked = _Asked()
+    failures = 0
+    while True:
+        began = time.monotonic()
+        code = _run(argv, environment, asked)
+        if asked.leave:
+            return LEFT_ON_TERM
+        if code in (0, WITHOUT_SOME):
+            return 0
+        if 0 < code < 128 and code != TRACKER_LOST:
+            # The program's own error: to try again would fail again.
+            return code
+        failures = 1 if time.monotonic() - began > _SHORT_S else failures + 1
+        if failures > _TRIES:
+            _say(f"the step broke {failures} times in a row (last exit code {code}); giving up")
+            return code if code > 0 else 128 - code
+        _say(f"the step broke (exit code {code}); going on from the checkpoint")
+
+
+def guard(command: Sequence[str]) -> int:
+    """Run one copy; the exit code that Slurm should see of it.
+
+    0 for a copy that died: the others go on. TRACKER_LOST passes, since then nobody is left to end
+    the step.
+    """
+    rank = os.environ.get("SLURM_PROCID", "0")
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        # The copy gets them too, and this process must not end before it.
+        signal.signal(number, _ignore)
+    with tempfile.TemporaryDirectory(prefix="hadar-copies-") as folder:
+        mark = Path(folder) / "mark"
+        environment = {**os.environ, MARK: str(mark)}
+        # The launcher of MPI talks to the copy through an open file that this process inherited.
+        child = subprocess.Popen(command, env=environment, close_fds=False, preexec_fn=_deaf)
+        code = child.wait()
+        code = code if code >= 0 else 128 - code
+        if rank == "0":
+            return WITHOUT_SOME if code == 0 and mark.exists() else code
+    if code and code != LEFT_ON_TERM:
+        _say(f"copy {rank} ended with exit code {code}; the others go on without it")
+    return code if code == TRACKER_LOST else 0
+
+
+class _Asked:
+    """Whether TERM came, and to whom it is passed on."""
+
+    def __init__(self) -> None:
+        self.leave = False
+        self.child: subprocess.Popen[bytes] | None = None
+        signal.signal(signal.SIGTERM, self._note)
+        signal.signal(signal.SIGUSR2, _ignore)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.leave = True
+        if self.child is not None:
+            with contextlib.suppress(OSError):
+                self.child.send_signal(signal.SIGTERM)
+
+
+def _run(argv: Sequence[str], environment: Mapping[str, str], asked: _Asked) -> int:
+    if asked.leave:
+        return LEFT_ON_TERM
+    asked.child = subprocess.Popen(argv, env=dict(environment))
+    try:
+        return asked.child.wait()
+    finally:
+        asked.child = None
+
+
+def _deaf() -> None:
+    """The wish to save may come before the training listens: it must not end it."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def _say(line: str) -> None:
+    print(f"hadar: {line}", file=sys.stderr, flush=True)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """``[--guard] -- COMMAND ...``; returns the exit code."""
+    given = list(sys.argv[1:] if words is None else words)
+    what: Callable[[Sequence[str]], int] = supervise
+    if given[:1] == ["--guard"]:
+        what, given = guard, given[1:]
+    if given[:1] == ["--"]:
+        given = given[1:]
+    if not given:
+        _say("say what to start: python -m slurm_hadar.runtime.copies_launch -- python train.py")
+        return 2
+    try:
+        return what(given)
+    except (UsageError, OSError) as error:
+        _say(str(error))
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

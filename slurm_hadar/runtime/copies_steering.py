@@ -1,0 +1,125 @@
+"""What happens between two rounds of copies: save, answer, wait, leave, tell."""
+
+from typing import Any
+
+from slurm_hadar.runtime.copies_ledger import Ledger
+from slurm_hadar.runtime.exchange import Exchange
+from slurm_hadar.runtime.ranks import Ranks
+from slurm_hadar.runtime.signals import Signals
+from slurm_hadar.runtime.steering import Steering
+from slurm_hadar.runtime.store import Say, Store
+
+_SAVES = 20.0
+"""A save is due again after this many times its own seconds (5%)."""
+
+
+def resume(
+    ledger: Ledger, store: Store, exchange: Exchange | None, copies: int, say: Say
+) -> dict[str, Any] | None:
+    """Take up the checkpoint; the random state in it, None when there is none.
+
+    Raises HadarError for a checkpoint that cannot be read, UsageError for one of another training.
+    """
+    state, before = ledger.state, exchange.before if exchange else None
+    random = store.load(state)
+    if before is not None:
+        undone = max(0, before.samples - state.samples)
+        state.lost = max(state.lost, before.lost) + undone
+        if undone:
+            # It went on after that save: the time since is not what the move cost.
+            store.left = None
+    if random is not None:
+        say(f"resumed at {ledger.done} samples (attempt {state.attempt}, {copies} copies)")
+    return random
+
+
+class CopiesSteering(Steering):
+    """What the controller and Slurm want of the copies; asked between two rounds."""
+
+    ledger: Ledger
+    _saved_done = -1
+
+    @classmethod
+    def between_rounds(
+        cls,
+        ledger: Ledger,
+        store: Store,
+        signals: Signals,
+        exchange: Exchange | None,
+        *,
+        name: str,
+        gpus: int,
+        optimizer: Any,
+        scheduler: Any,
+        say: Say,
+    ) -> "CopiesSteering":
+        """The steering of rank 0, which decides for all copies. A copy's batch stays as it is."""
+        batch = ledger.state.batch
+        made = cls(
+            ledger.state,
+            store,
+            Ranks(),
+            signals,
+            exchange,
+            None,
+            name=name,
+            gpus=gpus,
+            every_s=0.0,
+            batch=(batch, batch),
+            optimizer=optimizer,
+            scheduler=scheduler,
+            rule="none",
+            say=say,
+        )
+        made.ledger = ledger
+        return made
+
+    @property
+    def batch(self) -> int:
+        """Samples of one step of one copy."""
+        return self._state.batch
+
+    @property
+    def dataset_size(self) -> int:
+        """Samples of an epoch."""
+        return self._state.dataset_size
+
+    def urgent(self) -> bool:
+        """Whether the round should end now."""
+        return self._urgent()
+
+    def tick(self) -> None:
+        """Tell the progress when it is time; between two steps."""
+        if self._exchange is not None and self._exchange.due():
+            self._tell()
+
+    def round_over(self, size: int, gpus: int, every_s: float) -> None:
+        """``size`` samples went in with ``gpus`` GPUs; may raise SystemExit after TERM."""
+        self._gpus = gpus
+        self._every_s = max(every_s, _SAVES * self._store.saved.seconds) if self._store.saved else 0
+        self.boundary(size, must_agree=True)
+
+    def _note_samples(self, digest: int) -> None:
+        # The ledger notes in the lineage what went in.
+        self._agreed = self._state.samples
+
+    def save(self, *, moving: bool = False) -> bool:
+        """Save unless this position, pieces behind gaps included, is saved already."""
+        if self.ledger.done != self._saved_done:
+            self._saved_samples = -1
+        saved = super().save(moving=moving)
+        if saved:
+            self._saved_done = self.ledger.done
+        return saved
+
+    def planned_shares(self, copies: int) -> tuple[float, ...]:
+        """The plan's shares of the copies, in the order of ranks; empty where it has none."""
+        plan = self._exchange.plan() if self._exchange else None
+        if plan is None or len(plan.shares) != copies or min(plan.shares) <= 0:
+            return ()
+        return plan.shares
+
+    @property
+    def save_s(self) -> float:
+        """Seconds of the last save, 0 where nothing was saved."""
+        return self._store.saved.seconds if self._store.saved else 0.0

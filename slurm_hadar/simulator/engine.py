@@ -1,0 +1,250 @@
+"""The simulation: rounds or events, the same ``decide`` as the controller's, jobs as arrays."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
+from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.simulator.estimates import Estimates, estimate
+from slurm_hadar.simulator.outcome import Outcome, Timeline
+from slurm_hadar.simulator.seats import Seats
+from slurm_hadar.simulator.speed import Speeds
+from slurm_hadar.simulator.views import Views
+from slurm_hadar.simulator.workload import Workload, check
+
+Decide = Callable[[View, State], tuple[Plan, State]]
+
+EVENT_ROUND_S = 360.0
+"""What a policy is told as the round's length when decisions come with events."""
+
+_MOST_IDLE = 1000
+"""Decisions in a row without progress and without anything to wait for, after which it stops."""
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """When decisions are made. ``round_s`` 0: at each arrival and each finish.
+
+    ``whole_steps``: as in Gavel's own simulator a round holds int(rate x round) steps, and it ends
+    when the last of its jobs has done them, a little before the full length.
+    """
+
+    round_s: float = 360.0
+    whole_steps: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.round_s <= 1e7:
+            raise UsageError(f"--round {self.round_s:g}: it must be 0 (events) or a length in s")
+        if self.whole_steps and not self.round_s:
+            raise UsageError("whole steps need rounds: --round must be above 0")
+
+
+def simulate(
+    workload: Workload,
+    cluster: Cluster,
+    decide: Decide,
+    *,
+    costs: Costs | None = None,
+    clock: Clock | None = None,
+    seed: int = 0,
+    options: Mapping[str, object] | None = None,
+    seen: Estimates | None = None,
+    policy: str = "",
+) -> Outcome:
+    """Run all jobs to their end.
+
+    ``seen``: what the policy is told, the truth by default. ``options``: the policy's. Raises
+    UsageError for a job that fits nowhere, HadarError for a plan that cannot be carried out.
+    A policy that leaves jobs waiting for ever ends with those unfinished, not in an endless loop.
+    """
+    check(workload, cluster)
+    run = _Run(
+        workload, cluster, decide, costs or Costs(), clock or Clock(), seed, options or {}, seen
+    )
+    started = time.perf_counter()
+    run.to_the_end()
+    return run.outcome(policy, time.perf_counter() - started)
+
+
+class _Run:
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        decide: Decide,
+        costs: Costs,
+        clock: Clock,
+        seed: int,
+        options: Mapping[str, object],
+        seen: Estimates | None,
+    ) -> None:
+        jobs = len(workload.ids)
+        self.workload, self.cluster, self.decide = workload, cluster, decide
+        self.costs, self.clock = costs, clock
+        self.views = Views(workload, cluster, seen or estimate(workload), costs, seed, options)
+        self.seats, self.speeds = Seats(cluster), Speeds(workload, cluster, costs)
+        self.index = {id_: at for at, id_ in enumerate(workload.ids)}
+        self.placed: dict[int, Placement] = {}
+        self.done: FloatArray = np.zeros(jobs)
+        self.finish: FloatArray = np.full(jobs, np.nan)
+        self.attained: FloatArray = np.zeros(jobs)
+        self.since: FloatArray = np.zeros(jobs)
+        self.ready: FloatArray = np.zeros(jobs)
+        self.speed: FloatArray = np.zeros(jobs)
+        self.on: IntArray = np.zeros((jobs, len(cluster.types)), dtype=np.int64)
+        self.started: BoolArray = np.zeros(jobs, dtype=bool)
+        self.moves: IntArray = np.zeros(jobs, dtype=np.int64)
+        self.decide_s: list[float] = []
+        self.timeline = Timeline()
+
+    def to_the_end(self) -> None:
+        work, clock = self.workload, self.clock
+        order = np.argsort(work.arrival_s, kind="stable")
+        arrivals = work.arrival_s[order]
+        here: BoolArray = np.zeros(len(order), dtype=bool)
+        state: State = {}
+        now, come, idle = float(arrivals[0]), 0, 0
+        while True:
+            upto = int(np.searchsorted(arrivals, now, side="right"))
+            here[order[come:upto]] = True
+            come = upto
+            coming = float(arrivals[come]) if come < len(arrivals) else None
+            active = np.flatnonzero(here)
+            if not len(active):
+                if coming is None:
+                    return
+                now = coming
+                continue
+            view = self.views.of(
+                now, clock.round_s or EVENT_ROUND_S, active,
+                self.done, self.since, self.attained, self.seats,
+            )  # fmt: skip
+            began = time.perf_counter()
+            plan, state = self.decide(view, state)
+            self.decide_s.append(time.perf_counter() - began)
+            self._apply(plan, now, here)
+            before = float(self.done.sum())
+            now, ended = self._train(now, coming)
+            here[ended] = False
+            # A pause that outlasts its round is no standstill, unless it comes again and again.
+            moved_on = len(ended) or coming is not None or float(self.done.sum()) > before
+            idle = 0 if moved_on else idle + 1
+            if idle >= _MOST_IDLE:
+                return
+
+    def _apply(self, plan: Plan, now: float, here: BoolArray) -> None:
+        wanted: dict[int, Placement] = {}
+        for id_, placement in plan.placements.items():
+            job = self.index.get(id_, -1)
+            if job < 0 or not here[job]:
+                raise HadarError(f"the plan places job {id_}, which is not there")
+            if placement.gpus:
+                wanted[job] = placement
+        gone = [job for job in self.placed if job not in wanted]
+        new = {job: p for job, p in wanted.items() if not _same(self.placed.get(job), p)}
+        was: dict[int, tuple[tuple[int, int, int], ...]] = {}
+        for job in (*gone, *(job for job in new if job in self.placed)):
+            was[job] = self.seats.release(job)
+            self.speed[job] = 0.0
+            self.on[job] = 0
+            del self.placed[job]
+        self.seats.take(new, {job: self.workload.ids[job] for job in new})
+        for job, placement in new.items():
+            self._start(job, placement, now, was.get(job, ()))
+
+    def _start(
+        self, job: int, placement: Placement, now: float, was: tuple[tuple[int, int, int], ...]
+    ) -> None:
+        seats = self.seats.of[job]
+        self.placed[job] = placement
+        self.speed[job] = self.speeds.of(job, placement, seats)
+        for _, kind, count in seats:
+            self.on[job, kind] += count
+        if was and sorted(was) == sorted(seats):
+            return
+        self.since[job] = now
+        self.ready[job] = now
+        if self.started[job]:
+            self.moves[job] += 1
+            self.ready[job] = now + self.costs.pause_s
+        self.started[job] = True
+
+    def _train(self, now: float, coming: float | None) -> tuple[float, IntArray]:
+        """Run until the next decision: its time, and the jobs that ended before it."""
+        jobs = np.fromiter(self.placed, dtype=np.int64, count=len(self.placed))
+        speed, ready = self.speed[jobs], np.maximum(self.ready[jobs], now)
+        left = self.workload.total[jobs] - self.done[jobs]
+        ends = ready + left / speed
+        stop: FloatArray
+        if self.clock.whole_steps:
+            room = np.maximum(now + self.clock.round_s - ready, 0.0)
+            steps = np.floor(speed * room)
+            # A job that is too slow for one step a round would never end.
+            steps = np.minimum(np.where(steps > 0, steps, speed * room), left)
+            stop = np.where(steps > 0, ready + steps / speed, now + self.clock.round_s)
+            over = left - steps <= 0
+            until = float(stop.max(initial=now if len(jobs) else now + self.clock.round_s))
+        else:
+            until = self._next(now, ends, coming)
+            over = ends <= until + _TOLERANCE * max(1.0, abs(until))
+            steps = np.where(over, left, speed * np.maximum(until - ready, 0.0))
+            stop = np.where(over, ends, until)
+        self.done[jobs] = np.where(over, self.workload.total[jobs], self.done[jobs] + steps)
+        gpu_s = self.on[jobs] * (stop - now)[:, None]
+        self.attained[jobs] += gpu_s.sum(axis=1)
+        self.timeline.add(now, until, gpu_s.sum(axis=0), self._waiting(jobs, now))
+        ended = jobs[over]
+        self.finish[ended] = stop[over]
+        for job in ended.tolist():
+            self.seats.release(job)
+            self.speed[job] = 0.0
+            self.on[job] = 0
+            del self.placed[job]
+        return until, ended
+
+    def _waiting(self, running: IntArray, now: float) -> int:
+        there = (self.workload.arrival_s <= now) & np.isnan(self.finish)
+        return int(there.sum()) - len(running)
+
+    def _next(self, now: float, ends: FloatArray, coming: float | None) -> float:
+        if self.clock.round_s:
+            return now + self.clock.round_s
+        events = [float(ends.min())] if len(ends) else []
+        if coming is not None:
+            events.append(coming)
+        return min(events, default=now + EVENT_ROUND_S)
+
+    def outcome(self, policy: str, wall_s: float) -> Outcome:
+        return Outcome(
+            policy=policy,
+            workload=self.workload,
+            capacity=self.cluster.capacity,
+            finish_s=self.finish,
+            moves=self.moves,
+            attained=self.attained,
+            decide_s=np.array(self.decide_s),
+            wall_s=wall_s,
+            timeline=self.timeline,
+        )
+
+
+def _same(old: Placement | None, new: Placement) -> bool:
+    if old is None:
+        return False
+    if old is new:
+        return True
+    return (
+        old.gpus == new.gpus
+        and old.nodes == new.nodes
+        and old.copies == new.copies
+        and old.shares == new.shares
+        and old.cpus_per_gpu == new.cpus_per_gpu
+        and old.mem_per_gpu_mb == new.mem_per_gpu_mb
+    )

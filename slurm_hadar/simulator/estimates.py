@@ -1,0 +1,46 @@
+"""What a policy is told in place of the truth: estimated throughputs, steps declared wrongly."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.view import FloatArray
+from slurm_hadar.simulator.workload import Workload
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What the policy sees of a workload."""
+
+    rate: FloatArray
+    """(J, R, C)"""
+    total: FloatArray
+    """(J,)"""
+    known: bool
+    """Whether the rates are the true ones."""
+
+
+def estimate(
+    workload: Workload, noise: float = 0.0, steps_error: float = 1.0, seed: int = 0
+) -> Estimates:
+    """``noise`` x: each throughput is off by its own factor, uniform in [1 - x, 1 + x].
+
+    ``steps_error`` f: half of the jobs, drawn at random, declare their work f times too large or
+    too small, with equal chance. The same seed gives the same errors, whatever the policy.
+    Raises UsageError for values without meaning.
+    """
+    if not 0.0 <= noise < 1.0:
+        raise UsageError(f"--noise {noise:g}: it must be at least 0 and below 1")
+    if not 1.0 <= steps_error <= 1e6:
+        raise UsageError(f"--steps-error {steps_error:g}: it must be a factor of 1 or more")
+    rate, total = workload.rate, workload.total
+    if noise > 0.0:
+        factors = np.random.default_rng([seed, 1]).uniform(1.0 - noise, 1.0 + noise, rate.shape)
+        rate = rate * factors
+    if steps_error > 1.0:
+        rng, jobs = np.random.default_rng([seed, 2]), len(workload.ids)
+        wrong = rng.permutation(jobs)[: jobs // 2]
+        total = total.copy()
+        total[wrong] *= np.where(rng.random(len(wrong)) < 0.5, steps_error, 1.0 / steps_error)
+    return Estimates(rate, total, noise == 0.0)

@@ -1,0 +1,74 @@
+"""Gavel's traces with their throughputs in the same file, as CSV.
+
+Columns: job_id, arrival_s, model, batch_size (of one worker), scale_factor (GPUs), total_steps, and
+thr_TYPE for each GPU type: the whole job's steps/s on scale_factor GPUs of that type. Optional:
+priority_weight. Others are not looked at.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_hadar.profiles.table import shipped
+from slurm_hadar.simulator.counts import Elastic, columns, spread_over
+from slurm_hadar.simulator.csv_rows import Row, rows
+from slurm_hadar.simulator.workload import Workload
+
+NEEDED = ("job_id", "arrival_s", "scale_factor", "total_steps")
+
+
+def read(text: str, name: str, types: Sequence[str], elastic: bool = False) -> Workload:
+    """A workload for these types; work is in steps.
+
+    ``elastic``: also at 1, 2, 4 and 8 GPUs where the shipped table has the job, at most 4 times
+    the request. Raises UsageError naming the file and the line.
+    """
+    needed = [*NEEDED, *(f"thr_{kind}" for kind in types)]
+    if elastic:
+        needed += ["model", "batch_size"]
+    found = list(rows(text, name, needed))
+    requests = np.array([row.whole("scale_factor") for row in found], dtype=np.int64)
+    fixed = np.array([[row.number(f"thr_{kind}") for kind in types] for row in found])
+    counts = columns(requests, elastic)
+    jobs = [_elastic(row) if elastic else None for row in found]
+    return Workload(
+        name=name,
+        types=tuple(types),
+        counts=counts,
+        ids=unique_ids(found),
+        arrival_s=np.array([row.number("arrival_s") for row in found]),
+        request=requests,
+        total=np.array([row.number("total_steps", above=True) for row in found]),
+        rate=spread_over(
+            fixed.reshape(len(found), len(types)), requests, counts, types, jobs, shipped()
+        ),
+        weight=np.array([_weight(row) for row in found]),
+        models=tuple(row.text("model") for row in found),
+        max_nodes=np.full(len(found), 1_000_000, dtype=np.int64),
+        cpus_per_gpu=np.zeros(len(found)),
+        mem_per_gpu_mb=np.zeros(len(found)),
+        lines=tuple(row.line for row in found),
+    )
+
+
+def unique_ids(found: Sequence[Row]) -> tuple[str, ...]:
+    """The column job_id. Raises UsageError for an empty or repeated one."""
+    seen: dict[str, int] = {}
+    for row in found:
+        id_ = row.text("job_id")
+        if not id_:
+            raise row.error("job_id is empty")
+        if id_ in seen:
+            raise row.error(f"job_id {id_} stands on line {seen[id_]} already")
+        seen[id_] = row.line
+    return tuple(seen)
+
+
+def _elastic(row: Row) -> Elastic:
+    # CycleGAN and A3C name no batch; the table has them at 1.
+    batch = row.whole("batch_size") if row.text("batch_size") else 1
+    return Elastic(row.text("model"), batch, float(batch))
+
+
+def _weight(row: Row) -> float:
+    return row.number("priority_weight", above=True) if row.text("priority_weight") else 1.0

@@ -1,0 +1,127 @@
+"""Traces in slurm-hadar's own format: CSV with a header, described in docs/simulator.md.
+
+Columns: job_id, arrival_s, gpus, samples, and for the speed either model (with batch, the global
+one, if wanted) or rate_TYPE for each GPU type (samples/s of the whole job on its GPUs; 0: cannot).
+Optional: counts (``1-4`` or ``1 2 4``, for a model), weight, max_nodes, cpus_per_gpu,
+mem_per_gpu_gb.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_hadar.domain.view import FloatArray
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.profiles.table import shipped
+from slurm_hadar.simulator.counts import Elastic, columns, spread_over
+from slurm_hadar.simulator.csv_rows import Row, rows
+from slurm_hadar.simulator.gavel_trace import unique_ids
+from slurm_hadar.simulator.workload import Workload
+
+NEEDED = ("job_id", "arrival_s", "gpus", "samples")
+_ANY_NODES = 1_000_000
+_MOST_COUNTS = 64
+
+
+def read(
+    text: str, name: str, types: Sequence[str], rates: Rates, elastic: bool = False
+) -> Workload:
+    """A workload for these types; work is in samples. Models are looked up in ``rates``.
+
+    ``elastic``: rows without counts of their own also run at 1, 2, 4 and 8 GPUs where the shipped
+    table has them with the same batch per GPU, at most 4 times the request. Raises UsageError
+    naming the file and the line.
+    """
+    found = list(rows(text, name, NEEDED))
+    requests = np.array([row.whole("gpus") for row in found], dtype=np.int64)
+    given = [_counts(row, int(n)) for row, n in zip(found, requests, strict=True)]
+    counts = tuple(sorted({*columns(requests, elastic), *(n for some in given for n in some)}))
+    fixed = np.array(
+        [_rates(row, int(n), types, rates) for row, n in zip(found, requests, strict=True)]
+    ).reshape(len(found), len(types))
+    jobs = [
+        _elastic(row, int(n)) if elastic and not some else None
+        for row, n, some in zip(found, requests, given, strict=True)
+    ]
+    rate = spread_over(fixed, requests, counts, types, jobs, shipped())
+    for at, (row, some) in enumerate(zip(found, given, strict=True)):
+        if some:
+            columns_ = [counts.index(n) for n in some]
+            rate[at, :, :] = 0.0
+            rate[at][:, columns_] = _looked_up(row, types, some, rates)
+    return Workload(
+        name=name,
+        types=tuple(types),
+        counts=counts,
+        ids=unique_ids(found),
+        arrival_s=np.array([row.number("arrival_s") for row in found]),
+        request=requests,
+        total=np.array([row.number("samples", above=True) for row in found]),
+        rate=rate,
+        weight=np.array([_optional(row, "weight", 1.0, above=True) for row in found]),
+        models=tuple(row.text("model") for row in found),
+        max_nodes=np.array(
+            [row.whole("max_nodes") if row.text("max_nodes") else _ANY_NODES for row in found],
+            dtype=np.int64,
+        ),
+        cpus_per_gpu=np.array([_optional(row, "cpus_per_gpu", 0.0) for row in found]),
+        mem_per_gpu_mb=np.array([_optional(row, "mem_per_gpu_gb", 0.0) * 1024 for row in found]),
+        lines=tuple(row.line for row in found),
+    )
+
+
+def _optional(row: Row, column: str, default: float, above: bool = False) -> float:
+    return row.number(column, above=above) if row.text(column) else default
+
+
+def _batch(row: Row) -> int | None:
+    return row.whole("batch", most=100_000_000) if row.text("batch") else None
+
+
+def _rates(row: Row, gpus: int, types: Sequence[str], rates: Rates) -> list[float]:
+    given = [kind for kind in types if row.text(f"rate_{kind}")]
+    if given and len(given) < len(types):
+        missing = next(kind for kind in types if kind not in given)
+        raise row.error(f"rate_{missing} is empty; give a rate, or 0 where the job cannot run")
+    if given:
+        return [row.number(f"rate_{kind}") for kind in types]
+    one: list[float] = _looked_up(row, types, (gpus,), rates)[:, 0].tolist()
+    return one
+
+
+def _looked_up(row: Row, types: Sequence[str], counts: Sequence[int], rates: Rates) -> FloatArray:
+    model = row.text("model")
+    if not model:
+        raise row.error(
+            "it names neither a model nor rates; fill in model, or "
+            + ", ".join(f"rate_{kind}" for kind in types)
+        )
+    if not rates.anchored(model):
+        raise row.error(
+            f"model {model!r} is in no throughput table; correct it, or give "
+            + ", ".join(f"rate_{kind}" for kind in types)
+        )
+    return rates.rates(model, _batch(row), types, counts)[0]
+
+
+def _counts(row: Row, request: int) -> tuple[int, ...]:
+    """The column counts, with the request; empty where it is not given."""
+    text = row.text("counts")
+    if not text:
+        return ()
+    words = text.replace("-", " - ").split()
+    numbers = [int(word) for word in words if word.isdigit()]
+    if len(words) == 3 and words[1] == "-" and len(numbers) == 2:
+        numbers = list(range(numbers[0], min(numbers[1], numbers[0] + _MOST_COUNTS) + 1))
+    elif len(numbers) != len(words):
+        numbers = []
+    if not numbers or min(numbers) < 1 or len(numbers) > _MOST_COUNTS or max(numbers) > 100_000:
+        raise row.error(f"counts is {text!r}; write 1-4 or 1 2 4")
+    return tuple(sorted({*numbers, request}))
+
+
+def _elastic(row: Row, request: int) -> Elastic | None:
+    batch = _batch(row)
+    if not row.text("model") or batch is None or batch % request:
+        return None
+    return Elastic(row.text("model"), batch // request, 1.0)

@@ -1,0 +1,153 @@
+"""A site's own past as a trace: what ``sacct`` prints with ``-P`` and a header.
+
+``sacct -a -X -P -S 2026-01-01 -o JobID,JobName,Account,Submit,Eligible,Start,End,AllocTRES``
+
+Needed columns: JobID, Submit, Start, End, AllocTRES; others are used where they are there, or not
+looked at. Jobs whose model is not known keep their own speed on every type: their work is the
+time that they ran.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.domain.job import UNTYPED
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.simulator.csv_rows import Row, rows
+from slurm_hadar.simulator.workload import Workload
+from slurm_hadar.slurm.times import parse_date
+from slurm_hadar.slurm.tres import parse_gpus
+
+NEEDED = ("JobID", "Submit", "Start", "End", "AllocTRES")
+_ANY_NODES = 1_000_000
+
+
+@dataclass(frozen=True)
+class ModelNames:
+    """Whose jobs train what: patterns with ``*`` and ``?``, the first that fits wins."""
+
+    by_job_name: Mapping[str, str] = field(default_factory=dict)
+    by_account: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, job_name: str, account: str) -> str:
+        """The model in the profiles; "" where nothing is said of the job. Names go first."""
+        for patterns, word in ((self.by_job_name, job_name), (self.by_account, account)):
+            for pattern, model in patterns.items():
+                if fnmatchcase(word, pattern):
+                    return model
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    row: Row
+    id: str
+    arrival_s: float
+    seconds: float
+    gpus: int
+    kind: str
+    model: str
+
+
+def read(
+    text: str, name: str, types: Sequence[str], rates: Rates, models: ModelNames | None = None
+) -> Workload:
+    """A workload of the jobs that ran on GPUs; time 0 is the first submission.
+
+    Steps of jobs are skipped; jobs without GPUs, never started or still running are named in
+    ``left_out``. Raises UsageError naming the file and the line.
+    """
+    known = models or ModelNames()
+    found: list[_Past] = []
+    left_out: list[str] = []
+    seen: dict[str, int] = {}
+    for row in rows(text, name, NEEDED, delimiter="|"):
+        if "." in row.text("JobID"):
+            continue
+        past = _past(row, known)
+        if isinstance(past, str):
+            left_out.append(f"line {row.line}: job {row.text('JobID')} {past}")
+            continue
+        if past.id in seen:
+            raise row.error(
+                f"job {past.id} stands on line {seen[past.id]} already; run sacct without -D"
+            )
+        seen[past.id] = row.line
+        found.append(past)
+    requests = np.array([past.gpus for past in found], dtype=np.int64)
+    counts = tuple(sorted(set(requests.tolist()))) or (1,)
+    rate = np.zeros((len(found), len(types), len(counts)))
+    total = np.zeros(len(found))
+    for at, past in enumerate(found):
+        own, total[at] = _speed(past, types, rates)
+        rate[at, :, counts.index(past.gpus)] = own
+    first = min((past.arrival_s for past in found), default=0.0)
+    return Workload(
+        name=name,
+        types=tuple(types),
+        counts=counts,
+        ids=tuple(past.id for past in found),
+        arrival_s=np.array([past.arrival_s - first for past in found]),
+        request=requests,
+        total=total,
+        rate=rate,
+        weight=np.ones(len(found)),
+        models=tuple(past.model for past in found),
+        max_nodes=np.full(len(found), _ANY_NODES, dtype=np.int64),
+        cpus_per_gpu=np.zeros(len(found)),
+        mem_per_gpu_mb=np.zeros(len(found)),
+        lines=tuple(past.row.line for past in found),
+        left_out=tuple(left_out),
+    )
+
+
+def _past(row: Row, models: ModelNames) -> _Past | str:
+    """The job, or why it is none to simulate."""
+    try:
+        submit, start, end = (parse_date(row.text(at)) for at in ("Submit", "Start", "End"))
+        eligible = parse_date(row.text("Eligible"))
+        gpus = parse_gpus(row.text("AllocTRES"))
+    except SlurmError as error:
+        raise row.error(str(error)) from None
+    if not submit:
+        raise row.error(f"job {row.text('JobID')} has no time of submission")
+    if not start:
+        return "never started"
+    if not end:
+        return "has not ended"
+    if not gpus:
+        return "has no GPU"
+    if end < start or start < submit:
+        raise row.error(
+            f"job {row.text('JobID')} has a negative time: submitted {row.text('Submit')}, "
+            f"started {row.text('Start')}, ended {row.text('End')}"
+        )
+    if end == start:
+        return "ran for 0 s"
+    return _Past(
+        row=row,
+        id=row.text("JobID"),
+        # Waiting for a dependency or a begin time is not the scheduler's doing.
+        arrival_s=min(max(submit, eligible), start),
+        seconds=end - start,
+        gpus=sum(gpus.values()),
+        kind=next(iter(gpus)) if len(gpus) == 1 else UNTYPED,
+        model=models.of(row.text("JobName"), row.text("Account")),
+    )
+
+
+def _speed(past: _Past, types: Sequence[str], rates: Rates) -> tuple[list[float], float]:
+    """(R,) rates and the work of a job."""
+    if past.model and not rates.anchored(past.model):
+        raise UsageError(
+            f"model {past.model!r}, which the configuration gives to job {past.id}, "
+            "is in no throughput table; correct [simulation] or add a table to [profiles]"
+        )
+    if past.model and past.kind != UNTYPED:
+        found = rates.rates(past.model, None, [*types, past.kind], (past.gpus,))[0][:, 0]
+        if found[-1] > 0.0:
+            return found[:-1].tolist(), float(found[-1]) * past.seconds
+    return [1.0] * len(types), past.seconds

@@ -1,0 +1,81 @@
+"""How fast a job trains on what it was given."""
+
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.placement import Placement
+from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.simulator.seats import Seat
+from slurm_hadar.simulator.workload import Workload
+
+
+class Speeds:
+    """True rates of placements.
+
+    On several types a gang runs at (its GPUs) x (the slowest type's rate per GPU), so at the least
+    of the types' rates for its count. Copies (HadarE) train by themselves, one a node; they wait
+    for each other at the end of each round: with parts s_i and rates r_i the job's rate is
+    min_i r_i / s_i, or the sum of r_i where no parts are given.
+    """
+
+    def __init__(self, workload: Workload, cluster: Cluster, costs: Costs) -> None:
+        self._rate, self._ids = workload.rate, workload.ids
+        self._at = {count: at for at, count in enumerate(workload.counts)}
+        self._types = workload.types
+        self._most_nodes = workload.max_nodes
+        self._cpus, self._mem = workload.cpus_per_gpu, workload.mem_per_gpu_mb
+        self._rack = cluster.rack.tolist()
+        self._costs = costs
+
+    def of(self, job: int, placement: Placement, seats: tuple[Seat, ...]) -> float:
+        """Rate in work/s. Raises HadarError for a placement on which the job cannot run."""
+        if len(seats) == 1 and placement.copies == 1:
+            _, kind, count = seats[0]
+            return self._one(job, kind, count) * self._beside(job, placement)
+        nodes = {node for node, _, _ in seats}
+        if placement.copies > 1:
+            rate = self._copies(job, placement, seats)
+        else:
+            if len(nodes) > self._most_nodes[job]:
+                raise HadarError(
+                    f"the plan spreads job {self._ids[job]} over {len(nodes)} nodes, "
+                    f"it may use {int(self._most_nodes[job])}"
+                )
+            count = sum(n for _, _, n in seats)
+            rate = min(self._one(job, kind, count) for kind in {kind for _, kind, _ in seats})
+            if len(nodes) > 1:
+                rate *= 1.0 - self._costs.node_loss
+                if len({self._rack[node] for node in nodes}) > 1:
+                    rate *= 1.0 - self._costs.rack_loss
+        return rate * self._beside(job, placement)
+
+    def _one(self, job: int, kind: int, count: int) -> float:
+        rate = float(self._rate[job, kind, self._at[count]]) if count in self._at else 0.0
+        if rate <= 0.0:
+            raise HadarError(
+                f"the plan gives job {self._ids[job]} {count} {self._types[kind]}, "
+                "on which it cannot run"
+            )
+        return rate
+
+    def _copies(self, job: int, placement: Placement, seats: tuple[Seat, ...]) -> float:
+        rates = [self._one(job, kind, count) for _, kind, count in seats]
+        shares = placement.shares
+        if not shares:
+            return sum(rates)
+        if len(shares) != len(rates):
+            raise HadarError(
+                f"the plan gives job {self._ids[job]} {len(shares)} shares for {len(rates)} nodes"
+            )
+        return min(rate / share for rate, share in zip(rates, shares, strict=True) if share > 0)
+
+    def _beside(self, job: int, placement: Placement) -> float:
+        factor = 1.0
+        if placement.cpus_per_gpu is None and placement.mem_per_gpu_mb is None:
+            return factor
+        asked, given = float(self._cpus[job]), placement.cpus_per_gpu
+        if self._costs.cpu_exponent and asked > 0 and given is not None:
+            factor *= (given / asked) ** self._costs.cpu_exponent
+        asked, memory = float(self._mem[job]), placement.mem_per_gpu_mb
+        if self._costs.mem_exponent and asked > 0 and memory is not None:
+            factor *= (memory / asked) ** self._costs.mem_exponent
+        return factor

@@ -1,0 +1,54 @@
+"""Opens a trace by its path, or by the name of one that comes with slurm-hadar."""
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.simulator import gavel_trace, native_trace, sacct_trace
+from slurm_hadar.simulator.csv_rows import text_of
+from slurm_hadar.simulator.sacct_trace import ModelNames
+from slurm_hadar.simulator.workload import Workload
+
+_FOLDER = resources.files("slurm_hadar.simulator") / "data"
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Traces that come with slurm-hadar."""
+    return tuple(
+        sorted(item.name.removesuffix(".csv") for item in _FOLDER.iterdir()
+               if item.name.endswith(".csv"))
+    )  # fmt: skip
+
+
+def open_trace(
+    trace: str,
+    types: Sequence[str],
+    rates: Rates | None = None,
+    *,
+    elastic: bool = False,
+    from_sacct: bool = False,
+    models: ModelNames | None = None,
+) -> Workload:
+    """Read a trace; CSVs are told apart by their header (Gavel's has scale_factor).
+
+    Raises UsageError for a file that is not there or is malformed.
+    """
+    path = Path(trace)
+    name = path.name
+    if not path.exists() and trace in shipped_names():
+        text = (_FOLDER / f"{trace}.csv").read_text()
+        name = trace
+    elif not path.exists():
+        raise UsageError(f"there is no trace {trace}; shipped ones: {', '.join(shipped_names())}")
+    else:
+        text = text_of(path)
+    if from_sacct:
+        if elastic:
+            raise UsageError("--elastic needs a trace with models; sacct's output names none")
+        return sacct_trace.read(text, name, types, rates or Rates(), models)
+    header = next((line for line in text.splitlines() if line.strip()[:1] not in ("", "#")), "")
+    if "scale_factor" in header or "total_steps" in header:
+        return gavel_trace.read(text, name, types, elastic)
+    return native_trace.read(text, name, types, rates or Rates(), elastic)

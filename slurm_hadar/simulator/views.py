@@ -1,0 +1,102 @@
+"""The view that a policy gets in each round: built once, cut to the jobs that are there."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, JobArrays, View
+from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.simulator.estimates import Estimates
+from slurm_hadar.simulator.seats import Seats
+from slurm_hadar.simulator.workload import Workload, doable
+
+
+class Views:
+    """Views of one simulation. Every job may be moved at any decision and may mix GPU types."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        seen: Estimates,
+        costs: Costs,
+        seed: int,
+        options: Mapping[str, object],
+    ) -> None:
+        jobs = len(workload.ids)
+        self._workload, self._cluster, self._seen = workload, cluster, seen
+        self._seed, self._options = seed, dict(options)
+        self._nodes = cluster.arrays()
+        self._ids = np.array(workload.ids, dtype=object)
+        self._rate = np.where(doable(workload, cluster), seen.rate, 0.0)
+        self._known = np.full(workload.rate.shape, seen.known)
+        self._priority = np.zeros(jobs)
+        self._movable = np.ones(jobs, dtype=bool)
+        self._restart = np.full(jobs, costs.pause_s)
+        # What the cluster does not count must not keep a job waiting.
+        self._cpus = workload.cpus_per_gpu * (cluster.cpus_per_gpu > 0)
+        self._mem = workload.mem_per_gpu_mb * (cluster.mem_per_gpu_mb > 0)
+        self._groups = np.ones((jobs, 1), dtype=bool)
+        self._cut_to: IntArray | None = None
+        self._fixed: dict[str, object] = {}
+
+    def of(
+        self,
+        now: float,
+        round_s: float,
+        active: IntArray,
+        done: FloatArray,
+        since: FloatArray,
+        attained: FloatArray,
+        seats: Seats,
+    ) -> View:
+        """The view at ``now`` of the jobs ``active`` (rising); other arrays are over all J jobs."""
+        if self._cut_to is None or not np.array_equal(self._cut_to, active):
+            self._cut(active)
+        holders = sorted(seats.of)
+        rows = np.searchsorted(active, np.asarray(holders, dtype=np.int64))
+        running: BoolArray = np.zeros(len(active), dtype=bool)
+        running[rows] = True
+        held = seats.rows(zip(rows.tolist(), holders, strict=True))
+        # As in the controller: who declared too little always has one sample left.
+        left = np.maximum(self._seen.total[active] - done[active], 1.0)
+        jobs = JobArrays(
+            left=left,
+            running=running,
+            held=np.array(held, dtype=np.int64).reshape(-1, 4),
+            since_s=np.where(running, since[active], 0.0),
+            attained=attained[active],
+            **self._fixed,  # type: ignore[arg-type]
+        )
+        return View(
+            now=now,
+            round_s=round_s,
+            seed=self._seed,
+            types=self._cluster.types,
+            counts=self._workload.counts,
+            nodes=self._nodes,
+            jobs=jobs,
+            options=self._options,
+        )
+
+    def _cut(self, active: IntArray) -> None:
+        work = self._workload
+        rate = self._rate[active]
+        self._cut_to = active.copy()
+        self._fixed = {
+            "ids": tuple(self._ids[active].tolist()),
+            "arrival_s": work.arrival_s[active],
+            "weight": work.weight[active],
+            "priority": self._priority[active],
+            "total": self._seen.total[active],
+            "rate": rate,
+            "known": self._known[active],
+            "movable": self._movable[active],
+            "mixable": self._movable[active],
+            "restart_s": self._restart[active],
+            "cpus_per_gpu": self._cpus[active],
+            "mem_per_gpu_mb": self._mem[active],
+            "groups": self._groups[active],
+            "max_nodes": work.max_nodes[active],
+        }

@@ -1,0 +1,110 @@
+"""The jobs of a simulation, as arrays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
+from slurm_hadar.simulator.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Workload:
+    """J jobs that may run on R GPU types at C counts. Work is in samples (in steps for Gavel's
+    traces), rates in the same per s: only their ratio matters."""
+
+    name: str
+    types: tuple[str, ...]
+    counts: tuple[int, ...]
+    """(C,) GPU counts of the last axis of ``rate``, rising."""
+    ids: tuple[str, ...]
+    arrival_s: FloatArray
+    """(J,) s, from any zero."""
+    request: IntArray
+    """(J,) GPUs asked for."""
+    total: FloatArray
+    """(J,) work of the whole job."""
+    rate: FloatArray
+    """(J, R, C) true rate of the whole job on that many GPUs of one type; 0: it cannot run so."""
+    weight: FloatArray
+    """(J,) importance, 1 for an ordinary job."""
+    models: tuple[str, ...]
+    """(J,) what each job trains; "" unknown."""
+    max_nodes: IntArray
+    """(J,) most nodes that the job may spread over."""
+    cpus_per_gpu: FloatArray
+    """(J,) CPUs asked for per GPU; 0: not looked at."""
+    mem_per_gpu_mb: FloatArray
+    """(J,) memory asked for per GPU; 0: not looked at."""
+    lines: tuple[int, ...] = ()
+    """(J,) line of each job in its file, for error messages."""
+    left_out: tuple[str, ...] = ()
+    """Rows of the file that are no jobs to simulate, each with the reason."""
+
+    def take(self, rows: Sequence[int] | IntArray, ids: Sequence[str] | None = None) -> "Workload":
+        """The jobs of these rows, in this order; ``ids`` renames them."""
+        at = np.asarray(rows, dtype=np.intp)
+        return replace(
+            self,
+            ids=tuple(ids) if ids is not None else tuple(self.ids[i] for i in at),
+            arrival_s=self.arrival_s[at],
+            request=self.request[at],
+            total=self.total[at],
+            rate=self.rate[at],
+            weight=self.weight[at],
+            models=tuple(self.models[i] for i in at),
+            max_nodes=self.max_nodes[at],
+            cpus_per_gpu=self.cpus_per_gpu[at],
+            mem_per_gpu_mb=self.mem_per_gpu_mb[at],
+            lines=tuple(self.lines[i] for i in at) if self.lines else (),
+        )
+
+
+def resampled(workload: Workload, jobs: int, seed: int) -> Workload:
+    """A bootstrapped trace: ``jobs`` jobs drawn with replacement, arrivals as they are drawn."""
+    rng = np.random.default_rng([seed, 7])
+    rows = rng.integers(0, len(workload.ids), jobs)
+    rows = rows[np.argsort(workload.arrival_s[rows], kind="stable")]
+    drawn = workload.take(rows, [str(i) for i in range(jobs)])
+    return replace(drawn, name=f"{workload.name}, resampled {seed}", left_out=())
+
+
+def doable(workload: Workload, cluster: Cluster) -> BoolArray:
+    """(J, R, C) where a job can run on this cluster: a positive rate, enough GPUs of the type on
+    as many nodes as the job may spread over."""
+    most = np.zeros((len(workload.ids), len(workload.types)), dtype=np.int64)
+    for kind in range(len(cluster.types)):
+        sizes = np.sort(cluster.gpus[:, kind])[::-1].cumsum()
+        spread = np.clip(workload.max_nodes, 1, len(sizes))
+        most[:, kind] = sizes[spread - 1]
+    counts = np.asarray(workload.counts)
+    found: BoolArray = (workload.rate > 0) & (counts[None, None, :] <= most[:, :, None])
+    return found
+
+
+def check(workload: Workload, cluster: Cluster) -> None:
+    """Whether every job can run on the cluster. Raises UsageError naming the job and its line."""
+    if not workload.ids:
+        raise UsageError(f"{workload.name} has no job")
+    if workload.types != cluster.types:
+        raise UsageError(
+            f"{workload.name} is for {', '.join(workload.types)}, "
+            f"the cluster has {', '.join(cluster.types)}"
+        )
+    possible = doable(workload, cluster).any(axis=(1, 2))
+    if possible.all():
+        return
+    row = int(np.flatnonzero(~possible)[0])
+    where = f"{workload.name}, line {workload.lines[row]}" if workload.lines else workload.name
+    job = f"job {workload.ids[row]}"
+    if not workload.rate[row].any():
+        raise UsageError(
+            f"{where}: {job} has zero throughput on every type of the cluster "
+            f"({', '.join(cluster.types)}); correct the trace or the cluster"
+        )
+    raise UsageError(
+        f"{where}: {job} asks for {int(workload.request[row])} GPUs and fits nowhere on "
+        f"{cluster.words}; a larger --cluster or fewer GPUs would help"
+    )

@@ -1,0 +1,136 @@
+"""Which gangs get the GPUs now: one option per job at most, the largest sum of values.
+
+A multiple-choice knapsack with one capacity per pool. Prices by an ascending auction (recalled:
+Demange, Gale and Sotomayor's, for gangs no longer exact), then the gaps are filled in the order
+of value per GPU; small instances are finished by HiGHS.
+"""
+
+import highspy
+import numpy as np
+
+from slurm_hadar.domain.view import FloatArray, IntArray
+
+_SWEEPS = 60
+_EXACT = 4000
+"""Most (job, option) pairs that are handed to HiGHS."""
+_NODES = 60
+_GAP = 1e-3
+
+
+def assign(value: FloatArray, gpus: IntArray, pool: IntArray, capacity: IntArray) -> IntArray:
+    """(J,) option per job, -1 for none. ``value`` (J, O): 0 or less means that it may not.
+
+    Effort is bounded by sweeps and nodes, not by the clock. O(sweeps x J x (O + log J)).
+    """
+    useful = (value > 0).any(axis=1) & (capacity.sum() > 0)
+    rows = np.flatnonzero(useful)
+    chosen: IntArray = np.full(len(value), -1, dtype=np.int64)
+    if not len(rows):
+        return chosen
+    part = value[rows]
+    found = _auction(part, gpus, pool, capacity)
+    if int((part > 0).sum()) <= _EXACT:
+        better = _exact(part, gpus, pool, capacity)
+        if better is not None and _sum(part, better) >= _sum(part, found):
+            found = better
+    chosen[rows] = found
+    return chosen
+
+
+def _sum(value: FloatArray, chosen: IntArray) -> float:
+    some = np.flatnonzero(chosen >= 0)
+    return float(value[some, chosen[some]].sum())
+
+
+def _auction(value: FloatArray, gpus: IntArray, pool: IntArray, capacity: IntArray) -> IntArray:
+    """Prices rise where too many want to be, until each pool can serve those who want it."""
+    jobs, pools = len(value), len(capacity)
+    price = np.zeros(pools)
+    every = np.arange(jobs)
+    usable = value > 0
+    wants: IntArray = np.full(jobs, -1, dtype=np.int64)
+    for _ in range(_SWEEPS):
+        net = np.where(usable, value - gpus * price[pool], -np.inf)
+        best = net.argmax(axis=1)
+        gain = net[every, best]
+        wants = np.where(gain > 0, best, -1)
+        crowded = False
+        for p in range(pools):
+            there = np.flatnonzero((wants >= 0) & (pool[wants] == p))
+            need = gpus[wants[there]]
+            if need.sum() <= capacity[p]:
+                continue
+            crowded = True
+            elsewhere = np.where(pool == p, -np.inf, net[there]).max(axis=1, initial=0.0)
+            leaves = (gain[there] - np.maximum(elsewhere, 0.0)) / need
+            order = np.argsort(-leaves, kind="stable")
+            over = int(np.searchsorted(np.cumsum(need[order]), capacity[p], side="right"))
+            price[p] += float(leaves[order[over]]) * (1.0 + 1e-9) + 1e-15
+        if not crowded:
+            break
+    return _fill(value, gpus, pool, capacity, wants)
+
+
+def _fill(
+    value: FloatArray, gpus: IntArray, pool: IntArray, capacity: IntArray, wants: IntArray
+) -> IntArray:
+    """Those who are served at the prices, then all others by value per GPU, as far as they fit."""
+    free = capacity.astype(np.int64).copy()
+    chosen: IntArray = np.full(len(value), -1, dtype=np.int64)
+    served = np.flatnonzero(wants >= 0)
+    served = served[
+        np.argsort(-(value[served, wants[served]] / gpus[wants[served]]), kind="stable")
+    ]
+    for p in range(len(capacity)):
+        there = served[pool[wants[served]] == p]
+        fits = np.cumsum(gpus[wants[there]]) <= free[p]
+        chosen[there[fits]] = wants[there[fits]]
+        free[p] -= int(gpus[wants[there[fits]]].sum())
+    row, col = np.nonzero(np.where((chosen < 0)[:, None], value, 0.0) > 0)
+    order = np.argsort(-(value[row, col] / gpus[col]), kind="stable")
+    row, col = row[order], col[order]
+    while len(row) and free.any():
+        fits = (gpus[col] <= free[pool[col]]) & (chosen[row] < 0)
+        row, col = row[fits], col[fits]
+        if not len(row):
+            break
+        chosen[row[0]] = col[0]
+        free[pool[col[0]]] -= gpus[col[0]]
+    return chosen
+
+
+def _exact(
+    value: FloatArray, gpus: IntArray, pool: IntArray, capacity: IntArray
+) -> IntArray | None:
+    row, col = np.nonzero(value > 0)
+    size, jobs = len(row), len(value)
+    programme = highspy.HighsLp()
+    programme.num_col_, programme.num_row_ = size, jobs + len(capacity)
+    programme.sense_ = highspy.ObjSense.kMaximize
+    programme.col_cost_ = value[row, col] / float(value.max())
+    programme.col_lower_, programme.col_upper_ = np.zeros(size), np.ones(size)
+    programme.row_lower_ = np.full(jobs + len(capacity), -highspy.kHighsInf)
+    programme.row_upper_ = np.concatenate([np.ones(jobs), capacity.astype(np.float64)])
+    programme.integrality_ = [highspy.HighsVarType.kInteger] * size
+    programme.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    programme.a_matrix_.start_ = (np.arange(size + 1) * 2).astype(np.int32)
+    programme.a_matrix_.index_ = np.stack([row, jobs + pool[col]], axis=1).ravel().astype(np.int32)
+    programme.a_matrix_.value_ = np.stack([np.ones(size), gpus[col]], axis=1).ravel()
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    options: tuple[tuple[str, bool | int | float], ...] = (
+        ("output_flag", False), ("threads", 1), ("random_seed", 0),
+        ("mip_rel_gap", _GAP), ("mip_max_nodes", _NODES),
+    )  # fmt: skip
+    for name, setting in options:
+        solver.setOptionValue(name, setting)
+    solver.passModel(programme)
+    solver.run()
+    taken = np.array(solver.getSolution().col_value)
+    if len(taken) != size:
+        return None
+    chosen: IntArray = np.full(jobs, -1, dtype=np.int64)
+    chosen[row[taken > 0.5]] = col[taken > 0.5]
+    used = np.zeros(len(capacity), dtype=np.int64)
+    some = chosen >= 0
+    np.add.at(used, pool[chosen[some]], gpus[chosen[some]])
+    return chosen if (used <= capacity).all() else None

@@ -1,0 +1,160 @@
+"""When shall which work run where: a linear programme over buckets of time, and its prices.
+
+Unrelated machines with preemption, gangs taken as fluid. The textbook relaxation (recalled:
+time-indexed formulations of R | r_j, pmtn | sum w_j C_j, mean busy time in place of completion),
+with two constraints that decide the makespan: no job runs more than all the time, and all of it
+ends at a horizon. Solved exactly by HiGHS, on one thread, so the same input gives the same answer.
+"""
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from slurm_hadar.domain.view import FloatArray, IntArray
+
+_LATE = 100.0
+"""Cost of work beyond the horizon, in horizons: there so that a solution always exists."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Jobs, or classes of like jobs, and the ways to run them.
+
+    ``seconds`` (J, O): run time of what is left, inf where it cannot run so. ``gpus`` (O,) and
+    ``pool`` (O,): what an option takes. ``capacity`` (P,): GPUs. ``number`` (J,): jobs per class.
+    ``weight`` (J,): importance of one job.
+    """
+
+    seconds: FloatArray
+    gpus: IntArray
+    pool: IntArray
+    capacity: IntArray
+    number: FloatArray
+    weight: FloatArray
+
+
+@dataclass(frozen=True)
+class Fluid:
+    """A fluid timetable.
+
+    ``share`` (J, O, B): part of the job's work done so in the bucket. ``worth`` (J,): what one job
+    of the class adds to the objective, weighted s. ``price`` (P, B): weighted s that one
+    GPU-second less of the pool in the bucket would cost.
+    """
+
+    share: FloatArray
+    worth: FloatArray
+    price: FloatArray
+
+
+def shortest(work: Work) -> tuple[float, FloatArray]:
+    """Least time in which all the work can be done, s, and the price per pool, s per GPU-second.
+
+    min T: every job's parts sum to 1, none runs longer than T, no pool is used above T x GPUs.
+    """
+    jobs, pools = len(work.number), len(work.capacity)
+    row, col = np.nonzero(np.isfinite(work.seconds))
+    size, unit = len(row), _unit(work)
+    if not size:
+        return 0.0, np.zeros(pools)
+    time = work.seconds[row, col] / unit
+    pool = work.pool[col]
+    filled = np.where(work.capacity > 0, work.capacity, 1)
+    load = time * work.gpus[col] * work.number[row] / filled[pool]
+    index = np.stack([row, jobs + row, 2 * jobs + pool], axis=1).ravel()
+    value = np.stack([np.ones(size), time, load], axis=1).ravel()
+    rest = np.arange(jobs, 2 * jobs + pools)
+    low = np.full(2 * jobs + pools, -highspy.kHighsInf)
+    high = np.zeros(2 * jobs + pools)
+    possible = np.bincount(row, minlength=jobs) > 0
+    low[:jobs] = high[:jobs] = np.where(possible, 1.0, 0.0)
+    solved = _run(
+        cost=np.append(np.zeros(size), 1.0),
+        start=np.append(np.arange(size + 1) * 3, 3 * size + len(rest)),
+        index=np.append(index, rest),
+        value=np.append(value, np.full(len(rest), -1.0)),
+        low=low,
+        high=high,
+    )
+    return float(solved[0][-1]) * unit, np.maximum(-solved[1][2 * jobs :], 0.0) / filled
+
+
+def timetable(work: Work, edges: FloatArray, duty: FloatArray) -> Fluid:
+    """The least weighted mean busy time with all work done by the last edge.
+
+    ``edges`` (B + 1,), s from now, rising from 0. ``duty`` (J,): most part of any bucket that a
+    job may be planned to run; below 1 leaves room for what a fluid plan does not see. Work that
+    does not fit is done in an extra bucket behind the horizon, at a high cost; the result does not
+    show it.
+    """
+    jobs, pools, buckets = len(work.number), len(work.capacity), len(edges)
+    horizon = float(edges[-1])
+    length = np.append(np.diff(edges), horizon)
+    middle = np.append((edges[1:] + edges[:-1]) / 2, _LATE * horizon)
+    limit = np.repeat(duty[:, None], buckets, axis=1)
+    limit[:, -1] = np.inf
+    rows, cols = np.nonzero(np.isfinite(work.seconds))
+    row, col = np.repeat(rows, buckets), np.repeat(cols, buckets)
+    bucket = np.tile(np.arange(buckets), len(rows))
+    time = work.seconds[row, col]
+    pool, number = work.pool[col], work.number[row]
+    filled = np.where(work.capacity > 0, work.capacity, 1)
+    load = time * work.gpus[col] * number / (length[bucket] * filled[pool])
+    first, second = jobs, jobs + jobs * buckets
+    possible = np.bincount(rows, minlength=jobs) > 0
+    low = np.full(second + pools * buckets, -highspy.kHighsInf)
+    low[:jobs] = np.where(possible, 1.0, 0.0)
+    high = np.concatenate([low[:jobs], limit.ravel(), np.ones(pools * buckets)])
+    high[second + buckets - 1 :: buckets] = highspy.kHighsInf
+    index = [row, first + row * buckets + bucket, second + pool * buckets + bucket]
+    value = [np.ones(len(row)), time / length[bucket], load]
+    solved = _run(
+        cost=work.weight[row] * number * middle[bucket] / horizon,
+        start=np.arange(len(row) + 1) * 3,
+        index=np.stack(index, axis=1).ravel(),
+        value=np.stack(value, axis=1).ravel(),
+        low=low,
+        high=high,
+    )
+    share = np.zeros((jobs, len(work.gpus), buckets))
+    share[row, col, bucket] = solved[0]
+    price = np.maximum(-solved[1][second:], 0.0).reshape(pools, buckets)[:, :-1] * horizon
+    return Fluid(
+        share=share[:, :, :-1],
+        worth=solved[1][:jobs] * horizon / work.number,
+        price=price / (length[:-1] * filled[:, None]),
+    )
+
+
+def _unit(work: Work) -> float:
+    finite = work.seconds[np.isfinite(work.seconds)]
+    return float(finite.max(initial=1.0))
+
+
+def _run(
+    cost: FloatArray,
+    start: IntArray,
+    index: IntArray,
+    value: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Columns by their non-zeros, all variables at least 0: the solution and the rows' duals."""
+    programme = highspy.HighsLp()
+    programme.num_col_, programme.num_row_ = len(cost), len(low)
+    programme.col_cost_ = cost
+    programme.col_lower_ = np.zeros(len(cost))
+    programme.col_upper_ = np.full(len(cost), highspy.kHighsInf)
+    programme.row_lower_, programme.row_upper_ = low, high
+    programme.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    programme.a_matrix_.start_ = start.astype(np.int32)
+    programme.a_matrix_.index_ = index.astype(np.int32)
+    programme.a_matrix_.value_ = value
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    for name, setting in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
+        solver.setOptionValue(name, setting)
+    solver.passModel(programme)
+    solver.run()
+    found = solver.getSolution()
+    return np.array(found.col_value), np.array(found.row_dual)

@@ -1,0 +1,297 @@
+"""Copies over MPI in a real Slurm: killed at the worst moments, moved, resized, proven."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.runtime import check_lineage, checkpoint
+from slurm_hadar.runtime.plan_file import write_plan
+from slurm_hadar.runtime.progress import Progress, read_progress
+from slurm_hadar.runtime.samples import Segment, from_plain
+from slurm_hadar.sandbox import processes
+from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.templates import render
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+N = 1500
+SPEEDS = {"v100": 4, "p100": 2, "k80": 1}
+OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+
+
+@pytest.fixture(scope="module")
+def box(slurm_prefix, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """Eight nodes of one GPU each; the model ``slow`` makes 10 samples/s on the slowest."""
+    layout = Layout(
+        (NodeGroup("v", 3, "v100", 1), NodeGroup("p", 3, "p100", 1), NodeGroup("k", 2, "k80", 1))
+    )
+    rates = {
+        model: {kind: {1: slowest * speed} for kind, speed in SPEEDS.items()}
+        for model, slowest in (("slow", 10.0), ("fast", 60.0))
+    }
+    folder = tmp_path_factory.mktemp("sandbox") / "box"
+    options = {"cred_expire_s": 5, "slurmd_timeout_s": 10, "slurm_prefix": slurm_prefix}
+    box = Sandbox.up(folder, layout, base_rates=rates, **options)
+    yield box
+    box.down()
+    assert not processes.ours(box.places)
+
+
+class Job:
+    """``train_copies.py`` from the template, one copy per node."""
+
+    def __init__(
+        self,
+        box: Sandbox,
+        folder: Path,
+        samples: int,
+        *,
+        nodes: str = "3",
+        where: str = "v1,p1,k1",
+        model: str = "fast",
+        longest_round: float = 1.5,
+    ) -> None:
+        self.box, self.folder, self.samples = box, folder, samples
+        script = render(
+            "forked_copies",
+            {
+                "job_name": "copies",
+                "output": str(folder / "out"),
+                "nodes": nodes,
+                "gres": "gpu:1",
+                "python": sys.executable,
+                "sbatch": [f"--nodelist={where}"] if where else [],
+                "command": [
+                    sys.executable,
+                    str(ROOT / "examples" / "train_copies.py"),
+                    *("--model", model, "--samples", str(samples), "--batch", "8"),
+                    *("--round", str(longest_round), "--lr", "0.02"),
+                    *("--checkpoint", str(folder / "c.pt")),
+                    *("--lineage", str(folder / "lineage.json")),
+                ],
+            },
+        )
+        export = {
+            "HADAR_EXCHANGE": str(box.exchange),
+            "HADAR_CONTROLLER_UID": str(os.getuid()),
+            "HADAR_PROGRESS_S": "0.2",
+            "OMP_NUM_THREADS": "1",
+        }
+        words = ",".join(["ALL", *(f"{key}={value}" for key, value in export.items())])
+        self.id = box.run("sbatch", "--parsable", f"--export={words}", text=script).strip()
+
+    @property
+    def out(self) -> str:
+        return (self.folder / "out").read_text() if (self.folder / "out").exists() else ""
+
+    def wait_for(self, what, restarts: int = 0, seconds: float = 90.0) -> Progress:
+        until = time.monotonic() + seconds
+        found = None
+        while time.monotonic() < until:
+            found = read_progress(self.box.exchange, self.id, os.getuid())
+            if found is not None and found.restarts == restarts and what(found):
+                return found
+            if self.box.job_state(self.id) in OVER:
+                break
+            time.sleep(0.05)
+        raise AssertionError(f"no such progress in {seconds} s: {found}; output:\n{self.out}")
+
+    def pids(self, rank: int) -> list[int]:
+        """The processes of one task: its guard first, then the copy."""
+        wanted = {
+            os.fsencode(f"SLURM_CONF={self.box.conf}"),
+            f"SLURM_JOB_ID={self.id}".encode(),
+            f"SLURM_PROCID={rank}".encode(),
+        }
+        found = []
+        for path in Path("/proc").iterdir():
+            try:
+                environ = set((path / "environ").read_bytes().split(b"\0"))
+                words = (path / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if wanted <= environ and b"train_copies" in words:
+                found.append((b"--guard" not in words, int(path.name)))
+        return [pid for _, pid in sorted(found)]
+
+    def copy(self, rank: int) -> int:
+        pids = self.pids(rank)
+        assert len(pids) == 2, (pids, self.out)
+        return pids[1]
+
+    def srun(self) -> int:
+        """The main process of the srun that the launcher started."""
+        for path in Path("/proc").iterdir():
+            try:
+                words = (path / "cmdline").read_bytes().split(b"\0")
+                environ = (path / "environ").read_bytes().split(b"\0")
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+            mine = os.fsencode(f"SLURM_CONF={self.box.conf}") in environ
+            if words[0] == b"srun" and mine and f"SLURM_JOB_ID={self.id}".encode() in environ:
+                above = Path(f"/proc/{parent}/cmdline").read_bytes()
+                if b"copies_launch" in above:
+                    return int(path.name)
+        raise AssertionError("no srun of this job")
+
+    def resize(self, nodes: int, where: str) -> None:
+        self.box.run("scontrol", "requeue", self.id)
+        self.box.wait_state(self.id, ("PENDING",), 30)
+        update = [f"NumNodes={nodes}-{nodes}", f"NumTasks={nodes}", f"NumCPUs={nodes}"]
+        update += [f"ReqNodeList={where}", "StartTime=now"]
+        self.box.run("scontrol", "update", f"JobId={self.id}", *update)
+
+    def segments(self, seconds: float = 120.0) -> list[Segment]:
+        """The lineage when the job is through; it is exact, and nothing of the job is left."""
+        state = self.box.wait_state(self.id, OVER, seconds)
+        assert state == "COMPLETED", self.out
+        content = json.loads((self.folder / "lineage.json").read_text())
+        segments = from_plain(content["segments"])
+        assert check_lineage(segments, N, samples=self.samples, seed=0) is None
+        assert not self.pids(0)
+        assert f"{self.samples} samples, test accuracy" in self.out
+        return segments
+
+    def saved(self) -> int:
+        """Samples in the newest checkpoint, those behind gaps included."""
+        content = checkpoint.load(self.folder / "c.pt", print)
+        assert content is not None
+        state = json.loads(content["state"])
+        return state["samples"] + sum(stop - start for start, stop, _ in state["ahead"])
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+
+
+def trained(p: Progress) -> bool:
+    return p.checkpoint is not None and p.checkpoint.samples > 0 and p.rate > 0
+
+
+def test_a_killed_copy_is_left_out_and_the_others_train_its_samples(box, tmp_path):
+    job = Job(box, tmp_path, 4000)
+    before = job.wait_for(trained)
+    assert before.gpus == 3 and before.in_step
+    kill(job.copy(2))
+    began = time.monotonic()
+    job.wait_for(lambda p: p.gpus == 2)
+    assert time.monotonic() - began < 15, "the round has no bound"
+    segments = job.segments()
+    assert {s.attempt for s in segments} == {1}, "the step should not have begun again"
+    assert {s.gpus for s in segments} >= {2, 3}
+    assert "copy 2 ended with exit code 137; the others go on without it" in job.out
+
+
+def test_a_copy_that_stands_still_is_waited_for_no_longer_than_a_bound(box, tmp_path):
+    job = Job(box, tmp_path, 5000)
+    job.wait_for(trained)
+    late = job.copy(1)
+    kill(late, signal.SIGSTOP)
+    job.wait_for(lambda p: p.gpus == 2, seconds=20)
+    kill(late, signal.SIGCONT)
+    job.wait_for(lambda p: p.gpus == 3, seconds=20)
+    kill(late, signal.SIGSTOP)
+    # It never comes back, and still the allocation does not wait for it.
+    segments = job.segments()
+    assert {s.attempt for s in segments} == {1}
+    processes.wait_until(lambda: not job.pids(1), 20)
+    assert not job.pids(1)
+
+
+@pytest.mark.parametrize("victim", ["tracker", "step"])
+def test_the_step_begins_again_from_what_was_consolidated(box, tmp_path, victim):
+    job = Job(box, tmp_path, 4000)
+    job.wait_for(trained)
+    saved = job.saved()
+    kill(job.copy(0) if victim == "tracker" else job.srun())
+    job.wait_for(lambda p: p.restart_s is None and p.samples >= saved and "resumed at" in job.out)
+    resumed = int(job.out.split("resumed at ")[1].split()[0])
+    assert resumed >= saved
+    segments = job.segments()
+    assert [s.attempt for s in segments] == sorted(s.attempt for s in segments)
+    assert {s.attempt for s in segments} == {1, 2}
+    assert "the step broke" in job.out
+
+
+def test_kills_in_the_middle_of_a_save_and_of_an_average(box, tmp_path):
+    job = Job(box, tmp_path, 4000)
+    job.wait_for(trained)
+    # A checkpoint is being written.
+    aside = tmp_path / f".c.pt.{job.copy(0)}"
+    until = time.monotonic() + 20
+    while not aside.exists() and time.monotonic() < until:
+        time.sleep(0.0005)
+    kill(job.copy(0))
+    saved = job.saved()
+    job.wait_for(lambda p: p.samples > saved)
+    # The copies wait in their exchange while the tracker stands still, and then it is dead.
+    tracker = job.copy(0)
+    kill(tracker, signal.SIGSTOP)
+    time.sleep(2)
+    kill(tracker)
+    job.segments()
+    assert job.out.count("the step broke") == 2
+
+
+def test_a_node_dies_and_the_job_goes_on_elsewhere(box, tmp_path):
+    job = Job(box, tmp_path, 6000, nodes="1-3", where="")
+    job.wait_for(trained)
+    hosts = box.run("squeue", "-h", "-o", "%N", "-j", job.id).strip()
+    names = box.run("scontrol", "show", "hostnames", hosts).split()
+    # The batch script runs on the first node; the last one dies.
+    rank = len(names) - 1
+    dead = names[rank]
+    pids = job.pids(rank)
+    stepd = next(
+        pid for pid in processes.steps(box.places) if set(pids) <= set(processes.descendants([pid]))
+    )
+    box.kill_slurmd(dead)
+    for pid in (stepd, *pids):
+        kill(pid)
+    saved = job.saved()
+    try:
+        again = job.wait_for(trained, restarts=1, seconds=120)
+        assert again.samples >= saved
+        segments = job.segments()
+        assert {s.attempt for s in segments} == {1, 2}
+    finally:
+        box.start_slurmd(dead)
+    idle = box.run("sinfo", "-h", "-N", "-o", "%T").split()
+    assert set(idle) == {"idle"}
+
+
+def test_2_then_8_then_3_copies_in_the_middle_of_an_epoch(box, tmp_path):
+    job = Job(box, tmp_path, 2 * N, nodes="2", where="v1,p1", model="slow")
+    job.wait_for(lambda p: p.samples >= 200)
+    job.resize(8, "v[1-3],p[1-3],k[1-2]")
+    eight = job.wait_for(lambda p: p.gpus == 8 and p.samples > 300, restarts=1)
+    assert eight.samples % N
+    job.resize(3, "v1,p1,k1")
+    job.wait_for(lambda p: p.gpus == 3 and p.rate > 0, restarts=2)
+    segments = job.segments()
+    assert next(s.gpus for s in segments if s.attempt == 1) == 2
+    assert {s.gpus for s in segments if s.attempt == 2} == {8}
+    assert [s.gpus for s in segments if s.attempt == 3][-1] == 3
+    assert job.wait_for(lambda p: p.finished, restarts=2).lost == 0
+    assert "on TERM; leaving" in job.out
+
+
+def test_asked_by_the_plan_the_copies_save_answer_and_wait(box, tmp_path):
+    job = Job(box, tmp_path, 2000)
+    job.wait_for(trained)
+    write_plan(box.exchange, job.id, gpus={}, copies=3, save="n1", restarts=0)
+    acked = job.wait_for(lambda p: p.ack is not None)
+    assert acked.ack is not None and acked.ack.save == "n1"
+    time.sleep(1)
+    assert job.wait_for(lambda p: True).samples == acked.samples, "trains in vain while it waits"
+    write_plan(box.exchange, job.id, gpus={}, copies=3, shares=(4.0, 2.0, 1.0), restarts=0)
+    job.segments()

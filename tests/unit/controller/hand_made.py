@@ -1,0 +1,213 @@
+"""Domain records made by hand: a small cluster, its jobs, and a tick's decision about them."""
+
+from dataclasses import replace
+
+from slurm_hadar import config as configuration
+from slurm_hadar import policies
+from slurm_hadar.controller.actions import Kind, intent
+from slurm_hadar.controller.observed import Observed, remember
+from slurm_hadar.controller.targets import Past
+from slurm_hadar.controller.viewing import picture
+from slurm_hadar.domain import steering
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
+from slurm_hadar.domain.node import Node, Partition
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.profiles.rates import open_rates
+from slurm_hadar.slurm.hosts import expand
+from slurm_hadar.slurm.tres import parse_gpus
+
+NOW = 1_000_000.0
+SITE = """
+[partitions]
+steer = ["gpu", "v100", "k80"]
+[lease]
+length_s = 300
+[guards]
+min_between_moves_s = 0.0
+[gpu_types.v100]
+memory_gb = 16
+[gpu_types.p100]
+memory_gb = 16
+[gpu_types.k80]
+memory_gb = 12
+"""
+
+
+def config(more=""):
+    return configuration.parse(more + SITE, "test")
+
+
+CONFIG = config()
+RATES = open_rates(CONFIG)
+TYPES = {"v": "v100", "p": "p100", "k": "k80"}
+
+
+def node(name, gpus=2, **more):
+    kind = TYPES[name[0]]
+    return Node(
+        name=name,
+        **{
+            "gpus": {kind: gpus},
+            "features": (kind,),
+            "partitions": ("gpu", kind),
+            "cpus": 32,
+            "memory_mb": 256_000,
+            "state": "IDLE",
+            **more,
+        },
+    )
+
+
+def nodes(**used):
+    """Two nodes of each type with two GPUs; ``v1=1``: so many of that node's GPUs are in use."""
+    found = []
+    for name in ("v1", "v2", "p1", "p2", "k1", "k2"):
+        kind = TYPES[name[0]]
+        found.append(node(name, gpus_used={kind: used.get(name, 0)}))
+    return found
+
+
+def job(id_="1", state=JobState.PENDING, **more):
+    """A managed job of one untyped GPU that waits under hbatch's lease."""
+    raw = int(id_.replace("+", "_").partition("_")[0])
+    usual = {
+        "uid": 1000,
+        "user": "ann",
+        "name": "train",
+        "slurm_state": state.name,
+        "partitions": ("gpu",),
+        "priority": 1000,
+        "submit_s": NOW - 60,
+        "time_limit_s": 7200.0,
+        "request": GpuRequest(per_node={UNTYPED: 1}),
+        "declaration": Declaration(types=("any",), lease=True, checkpoint=True),
+    }
+    if state is JobState.PENDING:
+        usual |= {"reason": "BeginTime", "eligible_s": NOW + 250, "start_s": NOW + 250}
+    else:
+        usual |= {"eligible_s": NOW - 1000, "start_s": NOW - 1000}
+    return Job(id=id_, raw_id=raw, state=state, **{**usual, **more})
+
+
+def ordinary(id_="9", **more):
+    """A job outside our management that waits for its turn."""
+    usual = {
+        "declaration": None,
+        "reason": "Priority",
+        "eligible_s": NOW - 30,
+        "start_s": 0.0,
+        "priority": 2000,
+        "user": "bob",
+        "uid": 1001,
+    }
+    return job(id_, **{**usual, **more})
+
+
+def running(id_, where, **more):
+    """A managed job that runs; ``where``: node -> type -> GPUs."""
+    return job(id_, JobState.RUNNING, gpus=where, nodes=tuple(where), node_count=len(where), **more)
+
+
+def partitions_of(found):
+    names = dict.fromkeys(p for n in found for p in n.partitions)
+    return [Partition(p, tuple(n.name for n in found if p in n.partitions)) for p in names]
+
+
+def seen(jobs, found=None, partitions=None, **more):
+    found = nodes() if found is None else found
+    shown = {j.id: j for j in jobs}
+    return Observed(
+        now=more.pop("now", NOW),
+        jobs=shown,
+        nodes={n.name: n for n in found},
+        partitions={p.name: p for p in partitions or partitions_of(found)},
+        steering=more.pop("steering", remember(shown)),
+        **more,
+    )
+
+
+def look(observed, site=CONFIG, past=None):
+    return picture(observed, site, RATES, past or Past())
+
+
+def dictate(view, want):
+    """A plan with these placements: job -> type -> GPUs."""
+    placements = {
+        id_: want[id_]
+        if isinstance(want[id_], Placement)
+        else Placement(want[id_], reason="dictated")
+        for id_ in view.jobs.ids
+        if id_ in want
+    }
+    return Plan(placements, {id_: "not now" for id_ in view.jobs.ids if id_ not in want})
+
+
+def decide(observed, want=None, site=CONFIG, moves_left=100, past=None):
+    """What a tick would send; ``want`` None: what the site's policy says."""
+    shown = look(observed, site, past)
+    if want is None:
+        plan, _ = policies.get(site.controller.policy)(shown.view, {})
+    else:
+        plan = dictate(shown.view, want)
+    return intent(shown, plan, observed, site, moves_left)
+
+
+def only(intended, kind=None):
+    """The one action of a tick."""
+    (action,) = intended.actions
+    assert kind is None or action.kind is kind
+    return action
+
+
+def starts(intended):
+    return {action.job.id for action in intended.of(Kind.START)}
+
+
+def carried_out(job_, action, now=NOW, reason=None):
+    """The job as Slurm shows it after the action: the fields as sent, nothing else."""
+    fields = dict(action.fields)
+    changes = {"admin_comment": steering.merge(job_.admin_comment, action.steering)}
+    request = job_.request
+    for key, value in fields.items():
+        match key:
+            case "Features":
+                changes["features"] = value
+            case "Partition":
+                changes["partitions"] = tuple(value.split(","))
+            case "TresPerNode":
+                request = replace(request, per_node=parse_gpus(value))
+            case "TresPerJob":
+                request = replace(request, per_job=parse_gpus(value))
+            case "NumNodes":
+                changes["node_count"] = int(value.split("-")[0])
+            case "NumTasks":
+                changes["tasks"] = int(value)
+            case "NumCPUs":
+                changes["cpus"] = int(value.split("-")[0])
+            case "ReqNodeList":
+                changes["required_nodes"] = expand(value)
+            case "StartTime" if value == "now":
+                changes |= {"eligible_s": now, "start_s": 0.0, "reason": reason or "None"}
+            case "StartTime":
+                begin = now + CONFIG.lease.length_s
+                changes |= {"eligible_s": begin, "start_s": begin, "reason": "BeginTime"}
+            case _:
+                raise AssertionError(f"{key} is not expected here")
+    return replace(job_, request=request, **changes)
+
+
+def after(observed, intended, **more):
+    """The cluster as the next tick sees it when Slurm has started nothing yet."""
+    jobs = dict(observed.jobs)
+    for action in intended.actions:
+        if action.kind is not Kind.MOVE:
+            jobs[action.job.id] = carried_out(jobs[action.job.id], action, observed.now)
+    return seen(
+        list(jobs.values()),
+        list(observed.nodes.values()),
+        list(observed.partitions.values()),
+        reservations=observed.reservations,
+        now=observed.now + 1,
+        **more,
+    )

@@ -1,0 +1,80 @@
+"""``hadar check`` without a Slurm to speak to, and its judgements on what Slurm shows."""
+
+from dataclasses import replace
+
+import pytest
+from hand_made import CONFIG, config, node, nodes
+
+from slurm_hadar.controller import check
+from slurm_hadar.controller.check import findings
+from slurm_hadar.controller.store import make_private
+from slurm_hadar.domain.job import UNTYPED
+
+
+def site(tmp_path, more=""):
+    return config(
+        f"""
+[site]
+state_dir = "{tmp_path}/state"
+exchange_dir = "{tmp_path}/exchange"
+[slurm]
+backend = "cli"
+bin_dir = "{tmp_path}/nowhere"
+{more}
+"""
+    )
+
+
+def levels(found):
+    return [(finding.level, finding.what) for finding in found]
+
+
+def test_everything_missing_is_said_with_its_cure_and_no_traceback(tmp_path):
+    found = list(findings(site(tmp_path)))
+    bad = [finding for finding in found if finding.level != "ok"]
+    assert len(bad) == 3 and all(finding.cure for finding in bad)
+    assert "does not exist" in bad[0].what and "exchange folder" in bad[1].what
+    assert "Slurm does not answer" in bad[2].what
+
+
+def test_open_folders_are_problems(tmp_path):
+    make_private(tmp_path / "state")
+    (tmp_path / "state").chmod(0o755)
+    (tmp_path / "exchange").mkdir(0o755)
+    found = list(findings(site(tmp_path)))
+    assert [f.cure.split()[0] for f in found if f.level == "problem"][:2] == ["chown", "chmod"]
+    (tmp_path / "state").chmod(0o700)
+    (tmp_path / "exchange").chmod(0o1777)
+    assert [f.level for f in findings(site(tmp_path))] == ["ok", "ok", "ok", "problem"]
+
+
+def test_a_lease_shorter_than_two_ticks_is_a_problem(tmp_path):
+    short = site(tmp_path, "[controller]\ninterval_s = 200\n")
+    assert any("shorter than two ticks" in f.what for f in findings(short))
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "says"),
+    [
+        ([node("v1", features=("other",))], "problem", "lack the feature v100"),
+        ([replace(node("v1"), gpus={"h100": 4})], "warning", "not in the configuration"),
+        ([replace(node("v1"), gpus={UNTYPED: 4})], "warning", "no type in gres.conf"),
+        (nodes(), "ok", "4 x v100"),
+        ([], "warning", "no such GPU"),
+    ],
+)
+def test_types_and_features(found, level, says):
+    assert any(f.level == level and says in f.what for f in check._types(CONFIG, found))
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, False),
+        ({"AuthInfo": "socket=/run/x,cred_expire=20"}, True),
+        ({"AuthInfo": "cred_expire=120"}, False),
+        ({"AuthInfo": "(null)"}, False),
+    ],
+)
+def test_a_short_time_after_a_requeue_is_warned_of(settings, warned):
+    assert bool(list(check._margin(settings))) is warned

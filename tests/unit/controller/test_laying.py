@@ -1,0 +1,187 @@
+"""How a placement is said to Slurm, on top of what the owner asked for."""
+
+from dataclasses import replace
+
+import pytest
+from hand_made import CONFIG, NOW, carried_out, decide, job, node, only, running, seen
+
+from slurm_hadar.controller import laying
+from slurm_hadar.controller.actions import Action, Kind
+from slurm_hadar.controller.request import MOST_COUNTS, wanted
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import UNTYPED, GpuRequest
+from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.steering import Steering, decode, merge
+
+ANY = Declaration(types=("any",), lease=True, checkpoint=True)
+
+
+def laid(job_, placement, found=None, site=CONFIG):
+    """The fields, and the job as it stands after them."""
+    if not isinstance(placement, Placement):
+        placement = Placement(placement)
+    shown = seen([job_], found)
+    want = wanted(job_, shown.steered(job_.id))
+    assert not isinstance(want, str), want
+    fields = laying.fields(job_, want, placement, shown, site)
+    was = laying.originals(job_, fields, shown.steered(job_.id).was)
+    ours = Steering(gpus=placement.gpus, nodes=placement.nodes, time=NOW, was=was)
+    return fields, carried_out(job_, Action(Kind.START, job_, fields, ours, ""))
+
+
+def test_the_type_goes_over_the_owners_own_constraint():
+    plain = job(features="ib|bigmem")
+    fields, then = laid(plain, {"v100": 1})
+    assert fields["Features"] == "(ib|bigmem)&v100"
+    again, _ = laid(then, {"k80": 1})
+    assert again["Features"] == "(ib|bigmem)&k80"
+    same, _ = laid(then, {"v100": 1})
+    assert same == {}
+
+
+def test_a_constraint_that_names_the_type_already_needs_no_word():
+    assert laid(job(features="k80"), {"k80": 1})[0] == {}
+
+
+def test_a_constraint_survives_where_its_type_is_not_steered():
+    """A typed request needs no feature, so the owner's constraint is not among what we changed."""
+    typed = job(features="v100", request=GpuRequest(per_node={"v100": 1}))
+    told = replace(typed, admin_comment=merge("", Steering(gpus={"v100": 1}, time=NOW)))
+    want = wanted(told, decode(told.admin_comment))
+    assert want.constraint == "v100" and want.types == ("v100",)
+
+
+@pytest.mark.parametrize("constraint", ["[v100|k80]", "v100*2", "[v100*1&k80*1]", "a,b"])
+def test_a_constraint_that_only_slurm_can_read_is_left_to_slurm(constraint):
+    shown = seen([job(features=constraint)])
+    action = only(decide(shown, {"1": {"p100": 1}}), Kind.LET_GO)
+    assert action.fields == {"StartTime": "now"}
+
+
+def test_the_number_of_gpus_changes_in_the_form_that_the_owner_used():
+    some = replace(ANY, gpus=(1, 2))
+    per_node, then = laid(job(declaration=some), {"k80": 2})
+    assert per_node["TresPerNode"] == "gpu:2"
+    assert wanted(then, decode(then.admin_comment)).count == 1
+    per_job, then = laid(
+        job(declaration=some, request=GpuRequest(per_job={UNTYPED: 1})), {"k80": 2}
+    )
+    assert per_job["TresPerJob"] == "gpu:2" and "TresPerNode" not in per_job
+    assert wanted(then, decode(then.admin_comment)).counts == (1, 2)
+    assert laid(then, {"k80": 2})[0] == {}
+
+
+MIXED = Placement({"v100": 2, "k80": 1}, {"v1": {"v100": 2}, "k1": {"k80": 1}})
+SPREAD = replace(ANY, nodes=(1, 2))
+
+
+def test_mixed_types_name_their_nodes_and_everything_that_goes_with_them():
+    fields, then = laid(job(declaration=SPREAD, request=GpuRequest(per_job={UNTYPED: 3})), MIXED)
+    assert fields == {
+        "NumNodes": "2-2",
+        "NumTasks": "2",
+        "NumCPUs": "2-2",
+        "ReqNodeList": "k1,v1",
+    }
+    # What we named ourselves is not the owner's wish.
+    want = wanted(then, decode(then.admin_comment))
+    assert not isinstance(want, str) and want.nodes == 1 and want.mixable
+    assert laid(then, MIXED)[0] == {}
+
+
+def test_what_an_earlier_placement_changed_goes_back_with_the_next():
+    mixed = laid(job(declaration=SPREAD, request=GpuRequest(per_job={UNTYPED: 3})), MIXED)[1]
+    fields, then = laid(mixed, {"k80": 3})
+    assert then.required_nodes == () and then.features == "k80"
+    assert (then.node_count, then.tasks, then.cpus) == (1, 1, 1)
+    assert fields["ReqNodeList"] == ""
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [GpuRequest(per_node={"v100": 2}), GpuRequest(per_job={"v100": 2})],
+)
+def test_a_typed_request_is_never_written(request_):
+    spread = Placement({"v100": 2}, {"v1": {"v100": 1}, "v2": {"v100": 1}})
+    for placement in (Placement({"v100": 2}), spread):
+        fields, _ = laid(job(declaration=SPREAD, request=request_), placement)
+        assert not {"TresPerJob", "TresPerNode", "Features"} & set(fields)
+
+
+def test_gpus_per_task_are_counted_by_task_and_stay():
+    asked = job(request=GpuRequest(per_task={UNTYPED: 2}), tasks=2)
+    assert wanted(asked, Steering()).counts == (4,)
+    assert laid(asked, {"v100": 4})[0] == {"Features": "v100"}
+
+
+def test_gpus_on_several_nodes_are_counted_together_and_stay():
+    asked = job(request=GpuRequest(per_node={UNTYPED: 2}), node_count=2)
+    want = wanted(asked, Steering())
+    assert (want.counts, want.nodes, want.mixable) == ((4,), 2, False)
+    assert laid(asked, {"v100": 4})[0] == {"Features": "v100"}
+
+
+# -- partitions --------------------------------------------------------------------------------
+
+
+def test_the_owners_partition_is_kept_where_it_has_the_place():
+    assert "Partition" not in laid(job(partitions=("gpu", "k80")), {"v100": 1})[0]
+
+
+def test_another_partition_is_taken_where_the_owners_has_no_such_gpu_and_back_again():
+    fields, then = laid(job(partitions=("k80",)), {"v100": 1})
+    assert fields["Partition"] == "gpu"
+    assert laid(then, {"k80": 1})[0]["Partition"] == "k80"
+
+
+def test_the_partition_is_one_that_holds_the_placed_nodes():
+    found = [
+        node("v1", partitions=("small", "big")),
+        node("v2", partitions=("big",)),
+        node("k1", partitions=("small", "big")),
+    ]
+    site = CONFIG.model_copy(
+        update={"partitions": CONFIG.partitions.model_copy(update={"steer": ("big",)})}
+    )
+    mine = job(partitions=("small",))
+    on_v2 = Placement({"v100": 1}, {"v2": {"v100": 1}})
+    assert laid(mine, on_v2, found, site)[0]["Partition"] == "big"
+    on_v1 = Placement({"v100": 1}, {"v1": {"v100": 1}})
+    assert "Partition" not in laid(mine, on_v1, found, site)[0]
+
+
+def test_a_moved_job_goes_where_its_owner_may():
+    here = running("1", {"k1": {"k80": 1}}, partitions=("k80",))
+    action = only(decide(seen([here]), {"1": {"v100": 1}}), Kind.MOVE)
+    assert action.fields == {"Features": "v100", "Partition": "gpu", "StartTime": "now"}
+
+
+# -- what cannot be steered --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"request": GpuRequest()}, "no GPU"),
+        ({"required_nodes": ("v1",)}, "names its nodes"),
+        ({"reservation": "r"}, "reservation"),
+        ({"exclusive": True}, "whole nodes"),
+        ({"request": GpuRequest(per_job={"v100": 1, "k80": 1})}, "several GPU types"),
+        ({"features": "[a|b]"}, "constraint"),
+    ],
+)
+def test_what_cannot_be_steered_says_why(more, says):
+    assert says in wanted(job(**more), Steering())
+
+
+def test_a_wide_range_of_counts_is_thinned():
+    wide = job(declaration=replace(ANY, gpus=(1, 1000)))
+    counts = wanted(wide, Steering()).counts
+    assert len(counts) <= MOST_COUNTS and counts[0] == 1 and counts[-1] == 1000
+    assert list(counts) == sorted(set(counts))
+
+
+def test_a_placement_in_words():
+    mixed = laying.words({"v100": 2, "k80": 1}, ["v1", "v2", "k1"])
+    assert mixed == "1 x k80 + 2 x v100 on k1,v[1-2]"
+    assert laying.words({"v100": 2}) == "2 x v100"

@@ -1,0 +1,79 @@
+"""One controller at a time."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from hand_made import config
+
+from slurm_hadar.controller.lock import only_one, rival
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.runtime.heartbeat import NAME, write_heartbeat
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from slurm_hadar.controller.lock import only_one
+with only_one(Path(sys.argv[1]), 0):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_a_second_one_leaves_or_waits(tmp_path):
+    argv = [sys.executable, "-c", HOLD, str(tmp_path / "s"), "1.0"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with (
+            pytest.raises(HadarError, match="in the middle of a tick"),
+            only_one(tmp_path / "s", 0),
+        ):
+            pass
+        began = time.monotonic()
+        with only_one(tmp_path / "s", 10):
+            assert time.monotonic() - began < 5
+        assert other.wait(5) == 0
+
+
+def test_a_killed_one_leaves_no_lock(tmp_path):
+    argv = [sys.executable, "-c", HOLD, str(tmp_path / "s"), "60"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        other.kill()
+        other.wait(5)
+        with only_one(tmp_path / "s", 5):
+            pass
+
+
+def beat(folder, **more):
+    content = {
+        "version": 1,
+        "host": "elsewhere",
+        "pid": 1,
+        "mode": "act",
+        "time": time.time(),
+        "interval_s": 10.0,
+    }
+    (folder / NAME).write_text(json.dumps({**content, **more}))
+
+
+def test_a_fresh_heartbeat_of_another_host_that_acts_is_a_rival(tmp_path):
+    site = config(f'[site]\nexchange_dir = "{tmp_path}"\n')
+    assert rival(site, time.time()) is None
+    beat(tmp_path)
+    assert rival(site, time.time()) == "elsewhere"
+    assert rival(site, time.time() + 61) is None
+    beat(tmp_path, mode="observe")
+    assert rival(site, time.time()) is None
+    write_heartbeat(tmp_path, "act", 10.0)
+    assert rival(site, time.time()) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to somebody else")
+def test_a_heartbeat_of_somebody_else_stops_nobody(tmp_path):
+    beat(tmp_path)
+    os.chown(tmp_path / NAME, 65534, 65534)
+    assert rival(config(f'[site]\nexchange_dir = "{tmp_path}"\n'), time.time()) is None

@@ -1,0 +1,167 @@
+"""Moves, taken from what is seen, where no word to Slurm is needed; and the telling of files."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from hand_made import NOW, config, job, running, seen
+
+from slurm_hadar.controller import repair
+from slurm_hadar.controller.acting import Hands, steering_of
+from slurm_hadar.controller.moves import advance, destinations
+from slurm_hadar.controller.store import Store
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.steering import Steering, decode, merge
+from slurm_hadar.runtime.plan_file import read_plan
+
+TO_V100 = {
+    "gpus": {"v100": 1},
+    "nodes": {"v1": {"v100": 1}},
+    "moves": 2,
+    "was": {"Features": ""},
+    "save": "abc",
+    "restarts": 0,
+    "fields": {"Features": "v100", "StartTime": "now"},
+}
+
+
+@pytest.fixture
+def hands(tmp_path):
+    """Hands that hold no cluster: whatever speaks to Slurm fails."""
+    (tmp_path / "exchange").mkdir()
+    site = config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n[moving]\nack_wait_s = 120.0\n')
+    store = Store.open(tmp_path / "state")
+    yield Hands(None, store, site)
+    store.close()
+
+
+def advanced(hands, *jobs, now=NOW):
+    return advance(hands, {j.id: j for j in jobs}, {}, now)
+
+
+def begun(hands, at=NOW - 10):
+    return hands.store.begin("1", "move", "asked", at, TO_V100)
+
+
+def outcome(hands):
+    return hands.store.history("1")[0].outcome
+
+
+HERE = running("1", {"k1": {"k80": 1}})
+
+
+def test_a_job_that_has_not_answered_yet_is_waited_for(hands):
+    begun(hands)
+    assert advanced(hands, HERE).said == () and outcome(hands) is None
+    assert destinations(hands.store.open_entries()) == {"1": {"v1": {"v100": 1}}}
+
+
+def test_a_job_that_does_not_answer_stays_and_is_told_so(hands):
+    begun(hands, at=NOW - 121)
+    assert "stays where it is" in advanced(hands, HERE).said[0]
+    told = read_plan(hands.config.site.exchange_dir, "1", (os.getuid(),))
+    assert told.save == "" and told.gpus == {"k80": 1}
+
+
+@pytest.mark.parametrize(
+    ("shown", "says"),
+    [
+        (replace(HERE, state=JobState.FINISHED, slurm_state="COMPLETED"), "COMPLETED"),
+        (replace(HERE, declaration=Declaration(off=True)), "not ours any more"),
+        (job("1", restarts=1, declaration=None), "not ours any more"),
+        (job("1", restarts=1, held=True, priority=0), "held while it moved"),
+        (running("1", {"v1": {"v100": 1}}, restarts=1), "moved"),
+        (running("1", {"k1": {"k80": 1}}, restarts=1), "started by itself"),
+    ],
+)
+def test_a_move_ends_with_what_is_seen(hands, shown, says):
+    begun(hands)
+    assert says in advanced(hands, shown).said[0] and says in outcome(hands)
+    assert hands.store.open_entries() == []
+
+
+@pytest.mark.parametrize("state", [JobState.COMPLETING, JobState.UNKNOWN, JobState.SUSPENDED])
+def test_a_job_between_two_states_is_waited_for(hands, state):
+    begun(hands)
+    assert advanced(hands, replace(HERE, state=state)).said == ()
+    assert advanced(hands, replace(HERE, state=state, restarts=1)).said == ()
+    assert outcome(hands) is None
+
+
+def test_a_job_out_of_sight_is_unknown_for_long_and_then_given_up(hands):
+    begun(hands)
+    assert advanced(hands).said == () and outcome(hands) is None
+    assert "lost sight" in advanced(hands, now=NOW + 4000).said[0]
+
+
+def test_what_was_planned_is_read_back_from_the_journal(hands):
+    begun(hands)
+    (entry,) = hands.store.open_entries()
+    ours = steering_of(entry.details, NOW)
+    assert ours == Steering({"v100": 1}, {"v1": {"v100": 1}}, NOW, moves=2, was={"Features": ""})
+    assert steering_of("nonsense", NOW) == Steering(time=NOW)
+
+
+# -- saying it ---------------------------------------------------------------------------------
+
+
+def test_an_operator_writes_into_the_job_beside_others(hands):
+    ours = Steering({"k80": 1}, time=NOW)
+    update = hands.update(job(admin_comment="seen by bob"), {"Features": "k80"}, ours)
+    assert update.fields["AdminComment"].startswith("seen by bob [hadarplan")
+    assert decode(update.fields["AdminComment"]) == ours
+
+
+def test_a_user_keeps_it_in_his_own_file(hands):
+    site = hands.config.site.model_copy(update={"rights": "user"})
+    own = replace(hands, config=hands.config.model_copy(update={"site": site}))
+    ours = Steering({"k80": 1}, time=NOW, was={"Features": "a b"})
+    assert own.update(job(), {"Features": "k80"}, ours).fields == {"Features": "k80"}
+    assert decode(own.store.steerings()["1"]) == ours
+
+
+def test_a_plan_file_that_cannot_be_written_is_a_complaint_and_no_more(hands):
+    assert hands.write_plan(job(), {"k80": 1}, "x") is None
+    folder = hands.config.site.exchange_dir
+    assert json.loads((folder / "plan.1.json").read_text())["gpus"] == {"k80": 1}
+    (folder / "plan.1.json").unlink()
+    (folder / "plan.1.json").mkdir()
+    assert "plan file cannot be written" in hands.write_plan(job(), {"k80": 1}, "x")
+    assert sorted(path.name for path in folder.iterdir()) == ["plan.1.json"]
+
+
+# -- after an interruption ---------------------------------------------------------------------
+
+
+def test_what_a_dead_controller_left_open_is_closed_by_what_is_seen(hands):
+    for id_ in ("1", "2", "3"):
+        hands.store.begin(id_, "start", "sent", NOW - 60, {"gpus": {"k80": 1}})
+    move = begun(hands)
+    done = merge("", Steering({"k80": 1}, time=NOW - 60))
+    repair.close_interrupted(hands, seen([job("1", admin_comment=done), job("2")]))
+    assert [entry.id for entry in hands.store.open_entries()] == [move]
+    says = [hands.store.history(id_)[-1].outcome for id_ in ("1", "2", "3")]
+    assert [text.startswith("carried out") for text in says] == [True, False, False]
+
+
+def test_nothing_is_released_that_somebody_wants_held(hands):
+    ours = merge("", Steering({"k80": 1}, time=NOW, was={"Features": ""}))
+    jobs = [
+        job("1", held=True, reason="JobHeldUser", features="k80", admin_comment=ours),
+        job("2", held=True, reason="JobHeldAdmin", features="k80", admin_comment=ours),
+        # Slurm cannot run what the owner wrote himself.
+        job("3", held=True, reason="BadConstraints", features="nosuch"),
+        job("4", held=True, reason="launch failed requeued held", declaration=None),
+    ]
+    shown = seen(jobs)
+    assert repair.release_failed_launches(hands, shown) == []
+    assert repair.undo_impossible_placements(hands, shown) == []
+
+
+def test_a_job_that_fails_again_and_again_is_left_to_an_admin(hands):
+    for _ in range(3):
+        hands.store.end(hands.store.begin("1", "release", "sent", NOW, {}), "released", NOW)
+    stuck = job(held=True, reason="launch_failed_requeued_held")
+    assert repair.release_failed_launches(hands, seen([stuck])) == []

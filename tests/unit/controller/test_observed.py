@@ -1,0 +1,89 @@
+"""What a tick sees of jobs."""
+
+from dataclasses import replace
+
+from hand_made import NOW, config, job, node, ordinary, seen
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.controller.claims import claim, free_now, outsiders, rank
+from slurm_hadar.controller.observed import _left_alone, _opted_in, remember
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
+from slurm_hadar.domain.steering import Steering, merge
+
+OPT_IN = config('[wrapper]\ndefault_types = "v100,k80"\n').model_copy(
+    update={"partitions": config().partitions.model_copy(update={"opt_in": ("gpu",)})}
+)
+
+
+def test_a_partition_opts_jobs_in_that_say_nothing_themselves():
+    silent = _opted_in(ordinary(), OPT_IN)
+    assert silent.managed and silent.declaration.types == ("v100", "k80")
+    assert not silent.declaration.checkpoint
+    assert not _opted_in(ordinary(partitions=("v100",)), OPT_IN).managed
+    off = job(declaration=Declaration(off=True))
+    assert _opted_in(off, OPT_IN) is off
+    broken = ordinary(declaration_error="unknown key")
+    assert not _opted_in(broken, OPT_IN).managed
+    assert not _opted_in(replace(ordinary(), state=JobState.FINISHED), OPT_IN).managed
+
+
+def test_a_job_of_another_user_is_nobody_of_ours_in_per_user_mode():
+    left = _left_alone(job(), "another user's job")
+    assert not left.managed and left.declaration_error == "another user's job"
+
+
+def test_what_we_did_is_read_from_managed_jobs_only():
+    ours = merge("note", Steering({"k80": 1}, time=NOW))
+    jobs = {
+        "1": job("1", admin_comment=ours),
+        "2": ordinary("2", admin_comment=ours),
+        "3": job("3", admin_comment="note"),
+        "4": job("4", admin_comment="[hadarplan;on=k80:x]"),
+    }
+    assert list(remember(jobs)) == ["1"]
+
+
+# -- claims ------------------------------------------------------------------------------------
+
+
+def test_claims_are_taken_in_slurms_order():
+    jobs = [ordinary(str(n), priority=p) for n, p in enumerate((5, 9, 7))]
+    shown = seen(jobs)
+    assert [j.priority for j in outsiders(shown, [])] == [9, 7, 5]
+    assert [j.id for j in outsiders(shown, ["1"])] == ["2", "0"]
+    assert rank(jobs[0], shown) == (1, 5)
+
+
+def test_a_claim_takes_whole_nodes_of_a_gang_or_nothing():
+    found = [node("k1", gpus_used={"k80": 1}), node("k2")]
+    gang = ordinary(request=GpuRequest(per_node={UNTYPED: 2}), node_count=2)
+    free = free_now(seen([], found))
+    assert claim(gang, seen([], found), free) is None and free["k2"] == {"k80": 2}
+    one = replace(gang, node_count=1)
+    assert claim(one, seen([], found), free).gpus == {"k2": {"k80": 2}}
+    assert free == {"k1": {"k80": 1}, "k2": {"k80": 0}}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([UNTYPED, "v100", "k80"]), st.integers(1, 5), st.integers(1, 3)),
+        max_size=8,
+    )
+)
+def test_claims_never_take_more_than_is_free(wishes):
+    found = [node("v1", gpus=4), node("v2", gpus=3, gpus_used={"v100": 1}), node("k1", gpus=2)]
+    shown = seen([], found)
+    free, there = free_now(shown), free_now(shown)
+    taken = 0
+    for number, (kind, count, gang) in enumerate(wishes):
+        rival = ordinary(str(number), request=GpuRequest(per_node={kind: count}), node_count=gang)
+        got = claim(rival, shown, free)
+        if got is not None:
+            assert len(got.gpus) == gang
+            assert all(sum(row.values()) == count for row in got.gpus.values())
+            taken += gang * count
+    left = sum(sum(row.values()) for row in free.values())
+    assert taken + left == sum(sum(row.values()) for row in there.values())
+    assert all(n >= 0 for row in free.values() for n in row.values())

@@ -1,0 +1,160 @@
+"""The controller's own file."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar.controller.store import VERSION, Decision, Store, make_private
+from slurm_hadar.domain.errors import HadarError
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+PLAIN_MAP = st.dictionaries(st.text(), PLAIN, max_size=4)
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = Store.open(tmp_path / "state")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    opened = Store.open(tmp_path_factory.mktemp("shared") / "state")
+    yield opened
+    opened.close()
+
+
+@settings(max_examples=50, deadline=None)
+@given(details=PLAIN_MAP, job=st.text(min_size=1), outcome=st.text())
+def test_an_entry_comes_back_as_it_was_written(shared, details, job, outcome):
+    number = shared.begin(job, "move", "asked", 5.0, details)
+    (entry,) = [e for e in shared.open_entries() if e.id == number]
+    assert (entry.job, entry.kind, entry.phase, entry.details) == (job, "move", "asked", details)
+    shared.advance(number, "requeued", 6.0)
+    shared.end(number, outcome, 7.0)
+    newest = shared.history(job)[0]
+    assert (newest.phase, newest.outcome, newest.changed_s) == ("requeued", outcome, 7.0)
+    assert number not in [e.id for e in shared.open_entries()]
+
+
+@settings(max_examples=50, deadline=None)
+@given(state=PLAIN_MAP, name=st.text(min_size=1))
+def test_a_policys_memory_comes_back_as_it_was_kept(shared, state, name):
+    shared.keep_policy_state(name, state)
+    assert shared.policy_state(name) == state
+
+
+@settings(max_examples=50, deadline=None)
+@given(job=st.text(min_size=1), where=st.text(), reason=st.text(), text=st.text())
+def test_decisions_and_steering_come_back(shared, job, where, reason, text):
+    shared.decide([Decision(job, 1.0, "old", ""), Decision(job, 2.0, where, reason)])
+    shared.keep_steering(job, text)
+    assert shared.decisions()[job] == Decision(job, 2.0, where, reason)
+    assert shared.steerings()[job] == text
+
+
+def test_everything_survives_closing(tmp_path):
+    first = Store.open(tmp_path)
+    first.begin("1", "move", "asked", 1.0, {"save": "abc"})
+    first.close()
+    again = Store.open(tmp_path)
+    assert [entry.details for entry in again.open_entries()] == [{"save": "abc"}]
+    assert again.connection.execute("PRAGMA user_version").fetchone()[0] == VERSION
+    again.close()
+
+
+def test_gpu_seconds_are_counted_from_the_start_and_once(store):
+    assert store.serve({"1": (2, 100.0)}, 150.0) == {"1": 100.0}
+    assert store.serve({"1": (2, 100.0)}, 160.0) == {"1": 120.0}
+    # It was moved: nothing is counted for the time between.
+    assert store.serve({"1": (4, 200.0)}, 210.0) == {"1": 160.0}
+    assert store.serve({}, 300.0) == {"1": 160.0}
+
+
+def test_a_clock_that_goes_back_takes_nothing_away(store):
+    store.serve({"1": (1, 100.0)}, 200.0)
+    assert store.serve({"1": (1, 100.0)}, 150.0) == {"1": 100.0}
+    assert store.serve({"1": (1, 100.0)}, 200.0) == {"1": 100.0}
+
+
+def test_moves_are_counted_and_timed(store):
+    store.begin("1", "move", "asked", 10.0, {})
+    store.end(store.begin("1", "move", "asked", 20.0, {}), "moved", 25.0)
+    store.begin("2", "start", "sent", 20.0, {})
+    assert store.count_since("move", 15.0) == 1 and store.count_since("move", 0.0) == 2
+    assert store.last_times("move") == {"1": 25.0}
+    assert store.last_time("1", "move") == 25.0 and store.last_time("9", "move") == 0.0
+
+
+def test_what_is_closed_and_old_is_forgotten_and_what_is_open_is_not(store):
+    store.end(store.begin("1", "move", "asked", 1.0, {}), "moved", 2.0)
+    store.begin("2", "move", "asked", 1.0, {})
+    store.decide([Decision("1", 1.0, "", ""), Decision("3", 100.0, "", "")])
+    store.serve({"1": (1, 0.0)}, 1.0)
+    store.keep_steering("1", "gone")
+    store.keep_steering("3", "kept")
+    store.forget(50.0)
+    assert store.history("1") == [] and [e.job for e in store.open_entries()] == ["2"]
+    assert list(store.decisions()) == ["3"] and store.serve({}, 60.0) == {}
+    assert store.steerings() == {"3": "kept"}
+
+
+def test_all_or_nothing(store):
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.begin("1", "move", "asked", 1.0, {})
+        _ = 1 / 0
+    assert store.open_entries() == []
+
+
+@pytest.mark.parametrize("content", [b"garbage" * 1000, b"\0" * 5000])
+def test_a_damaged_file_is_said_so_with_the_cure(tmp_path, content):
+    make_private(tmp_path / "state")
+    (tmp_path / "state" / "hadar.sqlite").write_bytes(content)
+    with pytest.raises(HadarError, match="move it away"):
+        Store.open(tmp_path / "state")
+
+
+def test_a_file_of_a_newer_release_is_not_touched(tmp_path):
+    Store.open(tmp_path).close()
+    path = tmp_path / "hadar.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version={VERSION + 1}")
+    connection.close()
+    with pytest.raises(HadarError, match="newer"):
+        Store.open(tmp_path)
+
+
+def test_the_folder_must_be_ours_alone(tmp_path):
+    folder = tmp_path / "state"
+    Store.open(folder).close()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "hadar.sqlite").stat().st_mode & 0o777 == 0o600
+    folder.chmod(0o755)
+    with pytest.raises(HadarError, match="chmod 700"):
+        Store.open(folder)
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    with pytest.raises(HadarError, match="does not belong"):
+        make_private(link)
+    (tmp_path / "file").touch()
+    with pytest.raises(HadarError, match="cannot be made"):
+        make_private(tmp_path / "file" / "state")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
+def test_a_folder_of_somebody_else_is_refused(tmp_path):
+    folder = Path(tmp_path / "theirs")
+    folder.mkdir(0o700)
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(HadarError, match="does not belong"):
+        Store.open(folder)

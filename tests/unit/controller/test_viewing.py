@@ -1,0 +1,303 @@
+"""From what Slurm shows to what a policy sees."""
+
+import warnings
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from hand_made import (
+    CONFIG,
+    NOW,
+    RATES,
+    config,
+    job,
+    look,
+    node,
+    nodes,
+    ordinary,
+    partitions_of,
+    running,
+    seen,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar.controller.targets import Past, placed
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import UNTYPED, GpuRequest
+from slurm_hadar.domain.node import Reservation
+from slurm_hadar.domain.steering import Steering, merge
+from slurm_hadar.runtime.progress import Progress
+
+ANY = Declaration(types=("any",), lease=True, checkpoint=True)
+MODEL = Declaration(
+    types=("any",), model="resnet18", batch=(64, 64), samples=10_000_000, lease=True
+)
+
+
+def usable(shown, kind=None):
+    """GPUs that managed jobs may use, by node."""
+    view = shown.view
+    columns = [view.types.index(kind)] if kind else range(len(view.types))
+    return {
+        name: int(view.nodes.gpus[row, list(columns)].sum())
+        for row, name in enumerate(view.nodes.names)
+    }
+
+
+def open_nodes(shown, id_="1"):
+    """Nodes that are open to a job."""
+    view = shown.view
+    mask = view.jobs.groups[view.jobs.ids.index(id_)]
+    return {
+        name for name, group in zip(view.nodes.names, view.nodes.group, strict=True) if mask[group]
+    }
+
+
+def possible(shown, id_="1"):
+    """(type, count) that a job may run on."""
+    view = shown.view
+    rate = view.jobs.rate[view.jobs.ids.index(id_)]
+    return {(view.types[r], view.counts[c]) for r, c in zip(*rate.nonzero(), strict=True)}
+
+
+# -- capacity ----------------------------------------------------------------------------------
+
+
+def test_what_others_hold_is_not_there_and_what_we_hold_is():
+    found = nodes(v1=2, k1=1)
+    shown = look(seen([running("1", {"v1": {"v100": 1}})], found))
+    assert usable(shown) == {"v1": 1, "v2": 2, "p1": 2, "p2": 2, "k1": 1, "k2": 2}
+
+
+@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN", "MAINTENANCE", "RESERVED"])
+def test_a_node_that_is_closed_offers_nothing(state):
+    found = nodes()
+    found[0] = replace(found[0], state=state, usable=False)
+    assert usable(look(seen([job()], found)))["v1"] == 0
+
+
+def test_a_drained_node_still_has_what_our_job_holds_there():
+    found = nodes(v1=1)
+    found[0] = replace(found[0], state="MIXED+DRAIN", usable=False)
+    shown = look(seen([running("1", {"v1": {"v100": 1}})], found))
+    assert usable(shown)["v1"] == 1 and shown.view.jobs.held.tolist() != []
+
+
+def test_an_active_reservation_closes_its_nodes_and_a_past_one_does_not():
+    now = Reservation("now", ("v1",), NOW - 10, NOW + 3600)
+    past = Reservation("past", ("v2",), NOW - 3600, NOW - 10)
+    shown = look(seen([job()], reservations=(now, past)))
+    assert usable(shown)["v1"] == 0 and usable(shown)["v2"] == 2
+
+
+def test_a_coming_reservation_closes_its_nodes_to_jobs_that_would_run_into_it():
+    soon = Reservation("soon", ("v1",), NOW + 3600, NOW + 7200)
+    long, short, endless = (
+        job("1", time_limit_s=7200.0),
+        job("2", time_limit_s=1800.0),
+        job("3", time_limit_s=inf),
+    )
+    shown = look(seen([long, short, endless], reservations=(soon,)))
+    assert "v1" not in open_nodes(shown, "1") and "v2" in open_nodes(shown, "1")
+    assert "v1" in open_nodes(shown, "2")
+    assert "v1" not in open_nodes(shown, "3") and "v2" in open_nodes(shown, "3")
+
+
+def test_a_rival_above_all_of_ours_takes_its_gpus_first():
+    rival = ordinary(features="k80", request=GpuRequest(per_node={UNTYPED: 2}))
+    assert sum(usable(look(seen([rival, job()])), "k80").values()) == 2
+    lower = replace(rival, priority=1)
+    assert sum(usable(look(seen([lower, job()])), "k80").values()) == 4
+
+
+RIVAL = st.builds(
+    lambda prio, gpus, count, features, n: {
+        "priority": prio,
+        "request": GpuRequest(**{gpus: {UNTYPED: count}}),
+        "features": features,
+        "node_count": n,
+        "tasks": n,
+    },
+    prio=st.integers(1, 3000),
+    gpus=st.sampled_from(["per_node", "per_job", "per_task"]),
+    count=st.integers(1, 4),
+    features=st.sampled_from(["", "k80", "v100|p100", "[a|b]"]),
+    n=st.integers(1, 3),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(RIVAL, max_size=6),
+    st.fixed_dictionaries({n: st.integers(0, 4) for n in ("v1", "v2", "p1", "p2", "k1", "k2")}),
+    st.integers(0, 2),
+)
+def test_capacity_is_never_negative_nor_more_than_there_is(rivals, used, ours):
+    found = nodes(**used)
+    mine = [running(str(n), {"v1": {"v100": 1}}) for n in range(1, min(ours, used["v1"]) + 1)]
+    others = [ordinary(str(10 + n), **more) for n, more in enumerate(rivals)]
+    shown = look(seen([job("99"), *mine, *others], found))
+    view = shown.view
+    assert (view.nodes.gpus >= 0).all() and (view.nodes.cpus >= 0).all()
+    assert (view.nodes.mem_mb >= 0).all()
+    for name, there in usable(shown).items():
+        assert there <= sum(shown_gpus(found, name).values())
+
+
+def shown_gpus(found, name):
+    return next(n.gpus for n in found if n.name == name)
+
+
+# -- what a job may run on ---------------------------------------------------------------------
+
+
+def test_types_counts_and_memory_are_the_owners_word():
+    listed = job("1", declaration=replace(ANY, types=("v100", "k80"), gpus=(1, 2)))
+    large = job("2", declaration=replace(ANY, gpu_mem=14 * 1024))
+    typed = job("3", request=GpuRequest(per_node={"p100": 2}))
+    shown = look(seen([listed, large, typed]))
+    assert possible(shown, "1") == {("v100", 1), ("v100", 2), ("k80", 1), ("k80", 2)}
+    assert possible(shown, "2") == {("v100", 1), ("p100", 1)}
+    assert possible(shown, "3") == {("p100", 2)}
+
+
+def test_a_type_too_slow_for_the_time_limit_is_not_offered():
+    kinds = ("k80", "p100", "v100")
+    rate, _ = RATES.rates("resnet18", 64, kinds, (1,))
+    seconds = {kind: MODEL.samples / rate[r, 0] for r, kind in enumerate(kinds)}
+    limit = (seconds["v100"] + seconds["k80"]) / 2
+    expected = {(k, 1) for k in kinds if seconds[k] <= limit - 30}
+    assert ("v100", 1) in expected and ("k80", 1) not in expected
+    shown = look(seen([job(declaration=MODEL, time_limit_s=limit)]))
+    assert possible(shown) == expected
+    # Half of it is done: now the slow one would do as well.
+    half = progress("1", samples=int(MODEL.samples * 0.9))
+    assert ("k80", 1) in possible(
+        look(seen([job(declaration=MODEL, time_limit_s=limit)], progress={"1": half}))
+    )
+
+
+def progress(id_, **more):
+    usual = {
+        "job": id_,
+        "time": NOW,
+        "restarts": 0,
+        "host": "v1",
+        "pid": 1,
+        "in_step": False,
+        "started": NOW - 100,
+        "model": "resnet18",
+        "samples": 0,
+        "rate": 0.0,
+        "window_s": 0.0,
+        "batch": 64,
+        "gpus": 1,
+    }
+    return Progress(**{**usual, **more})
+
+
+def test_a_job_whose_work_fits_nowhere_is_left_to_slurm_with_the_reason():
+    shown = look(seen([job(declaration=MODEL, time_limit_s=60.0), job("2")]))
+    assert list(shown.targets) == ["2"] and "time limit" in shown.left_out["1"]
+
+
+def test_where_a_job_runs_is_possible_whatever_the_tables_say():
+    late = running("1", {"k1": {"k80": 1}}, declaration=MODEL, time_limit_s=60.0)
+    shown = look(seen([late]))
+    assert possible(shown) == {("k80", 1)} and not shown.left_out
+
+
+def test_no_time_limit_is_no_noise():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        listed = replace(MODEL, types=("v100", "k80"))
+        shown = look(seen([job(time_limit_s=inf), job("2", declaration=listed, time_limit_s=inf)]))
+    assert len(possible(shown, "2")) == 2
+    assert np.isfinite(shown.view.jobs.total).all()
+
+
+def test_nodes_that_the_owner_excludes_are_closed_to_him_alone():
+    shown = look(seen([job(excluded_nodes=("k1", "v2")), job("2")]))
+    assert open_nodes(shown, "1") == {"v1", "p1", "p2", "k2"}
+    assert open_nodes(shown, "2") == {"v1", "v2", "p1", "p2", "k1", "k2"}
+
+
+def test_the_owners_constraint_closes_nodes():
+    assert open_nodes(look(seen([job(features="k80|p100")]))) == {"p1", "p2", "k1", "k2"}
+
+
+def test_a_partition_that_the_owner_may_not_use_is_closed():
+    found = nodes()
+    parts = {p.name: p for p in partitions_of(found)}
+    parts["v100"] = replace(parts["v100"], allow_accounts=("chosen",))
+    parts["gpu"] = replace(parts["gpu"], up=False)
+    shown = look(seen([job(partitions=("k80",), account="ann")], found, list(parts.values())))
+    assert open_nodes(shown) == {"k1", "k2"}
+    chosen = look(seen([job(partitions=("k80",), account="chosen")], found, list(parts.values())))
+    assert open_nodes(chosen) == {"v1", "v2", "k1", "k2"}
+
+
+# -- odd clusters ------------------------------------------------------------------------------
+
+
+def test_a_cluster_without_gpus_leaves_everything_to_slurm():
+    bare = [replace(node("v1"), gpus={}, features=())]
+    shown = look(seen([job()], bare))
+    assert not shown.targets and shown.left_out
+
+
+def test_a_cluster_without_jobs_or_nodes():
+    assert look(seen([], [])).view.jobs.ids == ()
+    assert look(seen([job()], [])).targets == {}
+
+
+def test_gpus_without_a_type_are_named_by_the_sites_feature():
+    from slurm_hadar.controller.observed import typed
+
+    bare = replace(node("v1"), gpus={UNTYPED: 4}, gpus_used={UNTYPED: 1}, features=("volta",))
+    site = config('[gpu_types.a100]\nfeature = "volta"\n')
+    named = typed(bare, site)
+    assert named.gpus == {"a100": 4} and named.gpus_used == {"a100": 1}
+    assert typed(bare, CONFIG).gpus == {UNTYPED: 4}
+    held = running("1", {"v1": {UNTYPED: 2}})
+    assert placed(held, seen([held], [named])) == {"v1": {"a100": 2}}
+
+
+def test_gpus_of_a_type_that_nobody_knows_any_more_stop_nothing():
+    """gres.conf was changed under a running job."""
+    here = running("1", {"k1": {"titan": 1}})
+    shown = look(seen([here, job("2")]))
+    assert "2" in shown.targets
+
+
+def test_a_job_that_was_told_to_start_holds_its_place_for_a_while():
+    def told(at, **more):
+        comment = merge("", Steering({"k80": 2}, {"k1": {"k80": 2}}, at))
+        return job(admin_comment=comment, reason="None", eligible_s=at, start_s=0.0, **more)
+
+    fresh = look(seen([told(NOW - 5)]))
+    assert fresh.targets["1"].starting and fresh.targets["1"].held == {"k1": {"k80": 2}}
+    assert not look(seen([told(NOW - 500)])).targets["1"].held
+    # Somebody else was faster, and no other node has two of them.
+    gone = look(seen([told(NOW - 5)], nodes(k1=1, k2=1)))
+    assert gone.targets["1"].held == {"k1": {"k80": 1}, "k2": {"k80": 1}}
+    assert not look(seen([told(NOW - 5)], nodes(k1=2, k2=1))).targets["1"].held
+
+
+def test_a_job_in_the_middle_of_a_move_keeps_where_it_is_going():
+    past = Past(moving={"1": {"v1": {"v100": 1}}})
+    for state in (
+        running("1", {"k1": {"k80": 1}}),
+        job("1", restarts=1, reason="Cleaning"),
+        job("1", restarts=1, reason="ReqNodeNotAvail"),
+    ):
+        target = look(seen([state]), past=past).targets["1"]
+        assert target.starting and target.held == {"v1": {"v100": 1}}
+
+
+def test_a_partition_that_gives_whole_nodes_is_left_to_slurm():
+    parts = [replace(p, exclusive=p.name == "gpu") for p in partitions_of(nodes())]
+    shown = look(seen([job(), job("2", partitions=("k80",))], partitions=parts))
+    assert "whole nodes" in shown.left_out["1"] and "2" in shown.targets

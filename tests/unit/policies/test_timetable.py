@@ -1,0 +1,196 @@
+"""The timetable policy: its plans are valid and settle, its memory is plain, its numbers hold."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_views import applied, check, crowd, jobs_of, nodes_of, places, view_of, views
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.view import View
+from slurm_hadar.policies.timetable import decide
+from slurm_hadar.policies.timetable_plan import classes
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+_QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_OPTIONS: st.SearchStrategy[Mapping[str, object]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "min_stay_s": st.sampled_from([0.0, 600.0]),
+        "stretch": st.sampled_from([1.0, 1.05, 3.0]),
+        "duty": st.sampled_from([0.5, 0.9, 1.0]),
+        "critical": st.sampled_from([0.0, 0.9, 2.0]),
+        "buckets": st.sampled_from([2, 6, 18]),
+        "utility": st.just("makespan"),
+    },
+)
+
+
+@given(views(options=_OPTIONS))
+@_QUICK
+def test_plans_keep_to_what_there_is(view: View) -> None:
+    plan, state = decide(view, {})
+    check(view, plan)
+    assert state == json.loads(json.dumps(state))
+
+
+@given(views(options=_OPTIONS))
+@_QUICK
+def test_same_view_same_plan(view: View) -> None:
+    assert decide(view, {}) == decide(view, {})
+
+
+@given(views(degenerate=False))
+@_QUICK
+def test_second_round_changes_nothing(view: View) -> None:
+    first, state = decide(view, {})
+    after = applied(view, first, later_s=1.0)
+    second, _ = decide(after, json.loads(json.dumps(state)))
+    check(after, second)
+    assert places(after, second) == places(view, first)
+
+
+@given(views(degenerate=False), st.integers(0, 6))
+@_QUICK
+def test_memory_of_another_queue_does_no_harm(view: View, gone: int) -> None:
+    plan, state = decide(view, {})
+    after = applied(view, plan)
+    keep = np.arange(len(view.jobs.ids)) != gone
+    rows = np.flatnonzero(keep)
+    fewer = replace(
+        after.jobs,
+        ids=tuple(after.jobs.ids[row] for row in rows),
+        held=np.array(
+            [
+                (int(np.searchsorted(rows, job)), *rest)
+                for job, *rest in after.jobs.held.tolist()
+                if keep[job]
+            ],
+            dtype=np.int64,
+        ).reshape(-1, 4),
+        **{
+            name: getattr(after.jobs, name)[rows]
+            for name in after.jobs.__dataclass_fields__
+            if name not in ("ids", "held")
+        },
+    )
+    smaller = replace(after, jobs=fewer)
+    check(smaller, decide(smaller, state)[0])
+    check(after, decide(after, decide(smaller, {})[1])[0])
+
+
+@given(views(running=False, degenerate=False))
+@_QUICK
+def test_no_gpu_is_idle_that_a_waiting_job_could_use(view: View) -> None:
+    plan, _ = decide(view, {})
+    free = view.nodes.gpus.copy()
+    if view.jobs.cpus_per_gpu.any() or view.jobs.mem_per_gpu_mb.any():
+        return
+    for place in places(view, plan).values():
+        for (node, kind), count in place.items():
+            free[node, kind] -= count
+    for job, id_ in enumerate(view.jobs.ids):
+        if id_ in plan.placements:
+            continue
+        for kind in range(len(view.types)):
+            rates = view.jobs.rate[job, kind]
+            open_ = view.jobs.groups[job, view.nodes.group] & (free[:, kind] > 0)
+            for column in np.flatnonzero(rates > 0):
+                assert (free[open_, kind] < view.counts[column]).all()
+
+
+@pytest.mark.parametrize("limit", [600, 10])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crowd_is_served(seed: int, limit: int) -> None:
+    view = crowd(seed, {"classes": limit})
+    plan, state = decide(view, {})
+    check(view, plan)
+    after = applied(view, plan)
+    again, _ = decide(after, state)
+    check(after, again)
+    assert len(plan.placements) >= 12
+
+
+def test_each_gets_the_type_on_which_it_has_the_advantage() -> None:
+    jobs = jobs_of([[[4.0], [3.5]], [[4.0], [1.0]]])
+    plan, _ = decide(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})
+    assert dict(plan.placements["j0"].gpus) == {"middle": 1}
+    assert dict(plan.placements["j1"].gpus) == {"fast": 1}
+
+
+def test_the_short_one_first_unless_the_long_one_has_no_slack() -> None:
+    rate = [[[1.0]], [[1.0]], [[1.0]]]
+    one = nodes_of([[1]])
+    plan, _ = decide(view_of(one, jobs_of(rate, left=[9e4, 1e4, 5e4])), {})
+    assert set(plan.placements) == {"j1"}
+    assert "costs" in plan.waiting["j0"]
+    # Two GPUs, and a job that needs one of them all the time: the short ones share the other.
+    long = jobs_of([[[1.0]]] * 9, left=[8e4] + [1e4] * 8)
+    plan, _ = decide(view_of(nodes_of([[2]]), long, options={"stretch": 1.0, "keep": 1.0}), {})
+    assert "j0" in plan.placements
+    assert "run all the time" in plan.placements["j0"].reason
+
+
+def test_nobody_moves_for_less_than_the_restart_costs() -> None:
+    rate = [[[1.0], [1.1]]]
+    nodes = nodes_of([[1, 0], [0, 1]])
+    for restart, kind in ((1.0, "middle"), (1e5, "fast")):
+        jobs = jobs_of(rate, held=[(0, 0, 0, 1)], restart_s=restart)
+        plan, _ = decide(view_of(nodes, jobs), {})
+        assert dict(plan.placements["j0"].gpus) == {kind: 1}
+
+
+def test_elastic_jobs_take_what_is_idle_and_give_it_back() -> None:
+    rate = [[[1.0, 1.9, 3.5]]]
+    plan, _ = decide(view_of(nodes_of([[4]]), jobs_of(rate), counts=(1, 2, 4)), {})
+    assert dict(plan.placements["j0"].gpus) == {"fast": 4}
+    four = jobs_of(rate * 4)
+    plan, _ = decide(view_of(nodes_of([[4]]), four, counts=(1, 2, 4)), {})
+    assert [p.gpu_count for p in plan.placements.values()] == [1, 1, 1, 1]
+
+
+def test_who_did_more_than_declared_is_not_taken_for_nearly_done() -> None:
+    jobs = jobs_of([[[1.0]], [[1.0]]], left=[1.0, 2e3], total=[9e4, 2e3])
+    plan, _ = decide(view_of(nodes_of([[1]]), jobs), {})
+    assert set(plan.placements) == {"j1"}
+
+
+def test_like_jobs_share_a_class_and_the_longest_stand_alone() -> None:
+    seconds = np.repeat([[10.0, 20.0], [1000.0, np.inf], [50.0, 40.0]], 30, axis=0)
+    seconds[0] = 1e6
+    group = classes(seconds, 12)
+    assert len(set(group.tolist())) <= 12
+    assert (group == group[0]).sum() == 1
+    assert group[20] == group[21] != group[80]
+    assert classes(seconds, 100).tolist() == list(range(90))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"stretch": 0.5}, "policy option stretch: 0.5 is not between 1 and 10"),
+        ({"duty": "much"}, "policy option duty: 'much' is not a number"),
+        ({"buckets": True}, "policy option buckets: True is not a number"),
+    ],
+)
+def test_options_without_meaning(options: Mapping[str, object], words: str) -> None:
+    view = view_of(nodes_of([[1]]), jobs_of([[[1.0]]]), options=options)
+    with pytest.raises(UsageError, match=words):
+        decide(view, {})
+
+
+def test_nothing_to_do_and_nothing_to_do_it_with() -> None:
+    none = jobs_of(np.zeros((0, 2, 1)))
+    plan, _ = decide(view_of(nodes_of([[1, 1]]), none), {})
+    assert not plan.placements and not plan.waiting and plan.notes
+    plan, _ = decide(view_of(nodes_of([[0]]), jobs_of([[[1.0]]])), {})
+    assert set(plan.waiting) == {"j0"}
+    blank = jobs_of(np.zeros((1, 0, 0)))
+    nodes = replace(nodes_of([[1]]), gpus=np.zeros((1, 0), dtype=np.int64))
+    plan, _ = decide(view_of(nodes, blank, counts=()), {})
+    assert set(plan.waiting) == {"j0"}

@@ -1,0 +1,106 @@
+"""The launcher and the guard around each copy, without Slurm: exit codes and what they mean."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.runtime import copies_launch
+
+MODULE = [sys.executable, "-m", "slurm_hadar.runtime.copies_launch"]
+
+
+def guarded(rank: int, program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MODULE, "--guard", "--", sys.executable, "-c", program],
+        env={**os.environ, "SLURM_PROCID": str(rank)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rank", "program", "code"),
+    [
+        (0, "raise SystemExit(0)", 0),
+        (0, "raise SystemExit(3)", 3),
+        (0, "raise SystemExit(143)", 143),
+        (0, "import os; os.kill(os.getpid(), 9)", 137),
+        (0, "import os; open(os.environ['HADAR_COPIES_MARK'], 'w')", copies_launch.WITHOUT_SOME),
+        (1, "raise SystemExit(3)", 0),
+        (1, "import os; os.kill(os.getpid(), 9)", 0),
+        (1, f"raise SystemExit({copies_launch.TRACKER_LOST})", copies_launch.TRACKER_LOST),
+    ],
+)
+def test_what_slurm_sees_of_a_copy(rank, program, code):
+    done = guarded(rank, program)
+    assert done.returncode == code
+    assert ("the others go on without it" in done.stderr) == (rank == 1)
+
+
+def test_the_wish_to_save_does_not_end_a_copy_that_does_not_listen_yet():
+    done = guarded(0, "import os, signal; os.kill(os.getpid(), signal.SIGUSR2); print('alive')")
+    assert done.returncode == 0 and done.stdout == "alive\n"
+
+
+def fake_srun(folder, lines: str) -> dict[str, str]:
+    """A stand-in for Slurm's program, which is not what is tested here."""
+    program = folder / "srun"
+    program.write_text(f"#!/bin/bash\necho try >> {folder}/tries\n{lines}\n")
+    program.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_NUM_NODES": "3"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "tries"),
+    [
+        ("exit 0", 0, 1),
+        ("exit 76", 0, 1),
+        ("exit 2", 2, 1),
+        ("kill -9 $$", 137, 4),
+        ("[ $(wc -l < $(dirname $0)/tries) = 2 ] || exit 137", 0, 2),
+        ("[ $(wc -l < $(dirname $0)/tries) = 2 ] || exit 75", 0, 2),
+    ],
+)
+def test_a_step_that_broke_begins_again_but_not_for_ever(tmp_path, lines, code, tries):
+    done = subprocess.run(
+        [*MODULE, "--", "train"],
+        env=fake_srun(tmp_path, lines),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert len((tmp_path / "tries").read_text().splitlines()) == tries
+
+
+def test_term_reaches_the_step_and_nothing_begins_again(tmp_path):
+    lines = "trap 'exit 137' TERM\ntouch $(dirname $0)/up\nwhile :; do sleep 0.05; done"
+    process = subprocess.Popen([*MODULE, "--", "train"], env=fake_srun(tmp_path, lines))
+    until = time.monotonic() + 30
+    while not (tmp_path / "up").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=30) == copies_launch.LEFT_ON_TERM
+    assert len((tmp_path / "tries").read_text().splitlines()) == 1
+
+
+def test_the_step_takes_the_allocation_as_it_is_now():
+    environment = {"SLURM_JOB_NUM_NODES": "5", "SLURM_NTASKS": "2"}
+    argv = copies_launch.srun_argv(["python", "train.py", "--lr", "0.1"], environment)
+    assert argv[:2] == ["srun", "--mpi=pmi2"]
+    assert {"--kill-on-bad-exit=1", "--nodes=5", "--ntasks=5", "--ntasks-per-node=1"} <= {*argv}
+    assert argv[-4:] == ["python", "train.py", "--lr", "0.1"]
+    with pytest.raises(UsageError, match="inside a job"):
+        copies_launch.srun_argv(["x"], {})
+
+
+def test_nothing_to_start_is_said_in_one_sentence(capsys):
+    assert copies_launch.main(["--"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,169 @@
+"""Copies as real MPI processes on this machine: one lineage, one set of parameters, no hang."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.runtime import Copies, Training, check_lineage, checkpoint, lineage
+
+N = 60
+LAUNCHER = Path(sys.executable).with_name("mpiexec")
+
+PROGRAM = """
+import json, os, sys, time
+import torch
+from slurm_hadar.runtime import Copies
+
+path, samples, pause, options = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+torch.set_num_threads(1)
+rank = int(os.environ["PMI_RANK"])
+torch.manual_seed(rank)
+x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+y = x.sum(1, keepdim=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+run = Copies(model, optimizer, dataset_size=60, samples=samples, batch=4, path=path,
+             log=lambda line: print(line, flush=True), **json.loads(options))
+mine = []
+print("pid", rank, os.getpid(), flush=True)
+for batch in run:
+    mine += batch.indices.tolist()
+    run.backward(torch.nn.functional.mse_loss(model(x[batch.indices]), y[batch.indices]))
+    run.step()
+    time.sleep(pause * (1 + rank))
+print("result", json.dumps([rank, run.samples, mine, run.speeds.get(rank)]), flush=True)
+"""
+
+
+def start(folder: Path, ranks: int, samples: int, pause: float = 0.0, **options: object):
+    program = folder / "train.py"
+    program.write_text(PROGRAM)
+    dropped = ("SLURM", "HADAR", "PMI")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+    words = [str(folder / "c.pt"), str(samples), str(pause), json.dumps(options)]
+    return subprocess.Popen(
+        [LAUNCHER, "-n", str(ranks), sys.executable, program, *words],
+        env={**kept, "HYDRA_IFACE": "lo", "OMP_NUM_THREADS": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def finish(process, code: int = 0):
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == code, out
+    lines = [line.split(" ", 1)[1] for line in out.splitlines() if line.startswith("result")]
+    return out, {row[0]: row for row in map(json.loads, lines)}
+
+
+def test_three_then_two_then_one_copy_in_the_middle_of_an_epoch(tmp_path):
+    _, rows = finish(start(tmp_path, 3, 100))
+    assert rows[0][1] == 100 and sum(len(row[2]) for row in rows.values()) == 100
+    assert all(len(row[2]) for row in rows.values()), "a copy had nothing to do"
+    out, _ = finish(start(tmp_path, 2, 150, optimizer_state="reset"))
+    assert "resumed at 100 samples (attempt 2, 2 copies)" in out
+    finish(start(tmp_path, 1, 200))
+    segments = lineage(tmp_path / "c.pt")
+    assert check_lineage(segments, N, samples=200, seed=0) is None
+    assert {s.attempt for s in segments} == {1, 2, 3}
+
+
+def test_the_work_follows_the_measured_speeds(tmp_path):
+    _, rows = finish(start(tmp_path, 2, 1200, pause=0.01, round_epochs=1.0))
+    first, second = len(rows[0][2]), len(rows[1][2])
+    # The second copy is slowed down to half the speed of the first.
+    assert 1.4 < first / second < 2.6
+
+
+def test_the_shares_can_be_given(tmp_path):
+    _, rows = finish(start(tmp_path, 3, 600, shares=[4, 2, 1], round_epochs=1.0, overhead=1e9))
+    counts = [len(rows[rank][2]) for rank in range(3)]
+    assert [round(7 * count / 600) for count in counts] == [4, 2, 1]
+
+
+def test_the_parameters_of_all_are_in_the_average(tmp_path):
+    finish(start(tmp_path, 3, 6000, round_epochs=1.0))
+    content = checkpoint.load(tmp_path / "c.pt", print)
+    assert content is not None
+    assert torch.allclose(content["parts"]["model"]["weight"], torch.ones(1, 4), atol=0.05)
+
+
+def test_term_to_the_tracker_saves_all_that_was_done(tmp_path):
+    process = start(tmp_path, 2, 10**6, pause=0.02)
+    assert process.stdout is not None
+    pids = {}
+    for line in process.stdout:
+        if line.startswith("pid"):
+            _, rank, pid = line.split()
+            pids[int(rank)] = int(pid)
+        if len(pids) == 2:
+            break
+    time.sleep(2)
+    os.kill(pids[0], signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert "samples on TERM; leaving" in out
+    content = checkpoint.load(tmp_path / "c.pt", print)
+    assert content is not None
+    state = json.loads(content["state"])
+    assert state["samples"] > 0
+    assert check_lineage(lineage(tmp_path / "c.pt"), N, seed=0) is None
+
+
+def alone(path, samples, **options):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    quiet = {"dataset_size": N, "samples": samples, "batch": 4, "log": lambda line: None}
+    return model, optimizer, {**quiet, "path": path, **options}
+
+
+def loop(run, model):
+    for batch in run:
+        run.backward(model(torch.ones(len(batch.indices), 4)).square().mean())
+        run.step()
+
+
+def test_alone_it_is_an_ordinary_training(tmp_path):
+    torch.manual_seed(0)
+    model, optimizer, words = alone(tmp_path / "a.pt", 2 * N)
+    loop(Copies(model, optimizer, round_epochs=0.4, **words), model)
+    torch.manual_seed(0)
+    other, optimizer, words = alone(tmp_path / "b.pt", 2 * N)
+    loop(Training(other, optimizer, **words), other)
+    assert torch.allclose(model.weight, other.weight, atol=1e-6)
+    assert check_lineage(lineage(tmp_path / "a.pt"), N, samples=2 * N, seed=0) is None
+
+
+def test_a_training_does_not_take_up_a_checkpoint_with_gaps(tmp_path):
+    model, optimizer, words = alone(tmp_path / "a.pt", N)
+    run = Copies(model, optimizer, **words)
+    run._ledger.record([(8, 16, 1)], 1)
+    run._steering.save()
+    with pytest.raises(UsageError, match="go on with Copies"):
+        Training(model, optimizer, **words)
+    model, optimizer, words = alone(tmp_path / "a.pt", N)
+    assert Copies(model, optimizer, **words).samples == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer_state": "keep"}, "average, local or reset"),
+        ({"learning_rate": "linear"}, "auto, sqrt, none"),
+        ({"round_s": 0}, "must be above 0"),
+        ({"shares": (1, 2)}, "one per copy"),
+        ({"schedule": "round"}, "epoch or step"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_named(tmp_path, options, message):
+    model, optimizer, words = alone(tmp_path / "a.pt", N)
+    with pytest.raises(UsageError, match=message):
+        Copies(model, optimizer, **{**words, **options})

@@ -1,0 +1,123 @@
+"""``hadar simulate jobs`` as it is typed."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_SMALL = ("--cluster", "v100=8,p100=8,k80=8")
+
+
+def hadar(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "slurm_hadar.cli.main", "simulate", "jobs", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(cwd), "HADAR_CONFIG": str(cwd / "none.toml")},
+        check=False,
+    )
+
+
+def test_json_jct_and_report_of_two_policies(tmp_path: Path) -> None:
+    words = ("mixed_60", *_SMALL, "--policy", "srtf", "--policy", "gavel_las", "--json")
+    first = hadar(*words, "--jct-out", "jct.csv", "--report", "page.html", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    answer = json.loads(first.stdout)
+    assert (answer["version"], answer["command"]) == (1, "simulate jobs")
+    assert [row["policy"] for row in answer["result"]] == ["srtf", "gavel_las"]
+    wanted = {
+        "policy", "jobs", "finished", "avg_jct_h", "median_jct_h", "p99_jct_h", "makespan_h",
+        "utilization", "moves", "decide_s_mean", "decide_s_max", "wall_s",
+    }  # fmt: skip
+    for row in answer["result"]:
+        assert wanted <= row.keys()
+        assert row["jobs"] == row["finished"] == 60
+        with (tmp_path / f"jct.{row['policy']}.csv").open(newline="") as file:
+            lines = list(csv.DictReader(file))
+        assert list(lines[0]) == ["job_id", "arrival_s", "finish_s", "jct_s"]
+        mean = sum(float(line["jct_s"]) for line in lines) / len(lines)
+        assert mean / 3600 == pytest.approx(row["avg_jct_h"], rel=1e-5)
+        last = max(float(line["finish_s"]) for line in lines)
+        assert last / 3600 == pytest.approx(row["makespan_h"], rel=1e-5)
+    assert "gavel_las" in (tmp_path / "page.html").read_text()
+    again = json.loads(hadar(*words, cwd=tmp_path).stdout)
+    for one, other in zip(answer["result"], again["result"], strict=True):
+        steady = wanted - {"decide_s_mean", "decide_s_max", "wall_s"}
+        assert {key: one[key] for key in steady} == {key: other[key] for key in steady}
+
+
+def test_costs_estimates_and_counts_reach_the_simulation(tmp_path: Path) -> None:
+    def figures(*words: str) -> dict[str, object]:
+        done = hadar("mixed_60", *_SMALL, "--policy", "srtf", "--json", *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, object] = json.loads(done.stdout)["result"][0]
+        return found
+
+    plain = figures()
+    assert figures("--noise", "0.3", "--seed", "5")["avg_jct_h"] != plain["avg_jct_h"]
+    assert figures("--steps-error", "2")["avg_jct_h"] != plain["avg_jct_h"]
+    assert figures("--elastic")["avg_jct_h"] != plain["avg_jct_h"]
+    assert figures("--round", "0")["avg_jct_h"] != plain["avg_jct_h"]
+
+
+def test_the_table_and_what_was_not_simulated(tmp_path: Path) -> None:
+    (tmp_path / "past.txt").write_text(
+        "JobID|JobName|Account|Submit|Start|End|AllocTRES\n"
+        "1|a|x|2026-01-05T10:00:00|2026-01-05T10:00:00|2026-01-05T11:00:00|gres/gpu:v100=1\n"
+        "2|b|x|2026-01-05T10:00:00|Unknown|Unknown|\n"
+    )
+    (tmp_path / "site.toml").write_text('[simulation.job_names]\n"a*" = "resnet50"\n')
+    words = (
+        "past.txt",
+        "--from-sacct",
+        "-c",
+        "site.toml",
+        "--policy",
+        "fifo",
+        "--cluster",
+        "k80=4",
+    )
+    done = hadar(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1/1" in done.stdout
+    assert "1 rows of the trace are not simulated: line 3: job 2 never started" in done.stderr
+    # A V100's hour of ResNet-50 takes a K80 longer.
+    hours = float(done.stdout.splitlines()[1].split()[2])
+    assert hours > 2.0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere.csv"], "there is no trace nowhere.csv"),
+        (["bad.csv"], "bad.csv, line 3: arrival_s is -1; it must be 0 or more"),
+        (["mixed_60", "--policy", "nonsense"], "there is no policy 'nonsense'"),
+        (["mixed_60", "--cluster", "v100"], "--cluster 'v100'"),
+        (["mixed_60", "--cluster", "v100=4"], "fits nowhere on 4 v100"),
+        (["mixed_60", "--option", "patience"], "--option 'patience' is not KEY=VALUE"),
+        (["mixed_60", "--option", "patience=much"], "patience"),
+        (["mixed_60", "--restart-cost", "-1"], "restart_s"),
+        (["mixed_60", "--round", "-5"], "--round"),
+        (["mixed_60", "--noise", "2"], "--noise"),
+        (["mixed_60", "--report", "no/where.html"], "no/where.html cannot be written"),
+        (["mixed_60", "--policy", "gavel_las", "--option", "reset_s=-1"], "reset_s"),
+        (["mixed_60", "--policy", "tiresias", "--option", "queues=5,3"], "queues"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_and_exit_2(
+    tmp_path: Path, words: list[str], says: str
+) -> None:
+    (tmp_path / "bad.csv").write_text(
+        "job_id,arrival_s,gpus,samples,model\n1,0,1,9,resnet50\n2,-1,1,9,resnet50\n"
+    )
+    done = hadar(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.startswith("hadar: ")
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout

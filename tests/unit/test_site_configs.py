@@ -1,0 +1,74 @@
+"""The example configurations, as an admin would copy them."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import config as configuration
+from slurm_hadar import policies
+from slurm_hadar.config import Config
+from slurm_hadar.controller.wrapper_site import wrapper_site
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "site_configs").glob("*.toml"))
+
+
+def test_there_is_a_smallest_and_a_mixed_example():
+    assert [path.stem for path in EXAMPLES] == ["mixed", "smallest"]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_loads_and_is_safe(path):
+    site = configuration.load(path)
+    assert site.site.mode == "observe"
+    assert site.site.rights == "operator"
+    # Jobs would else believe plan files of whoever wrote the JSON for hbatch.
+    assert site.site.controller_user
+    assert site.gpu_types
+    assert site.lease.length_s >= 3 * site.controller.interval_s
+    policies.get(site.controller.policy)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_hbatch_can_be_told_of_an_example(path):
+    site = configuration.load(path)
+    here = site.model_copy(update={"site": site.site.model_copy(update={"controller_user": ""})})
+    told = wrapper_site(here, path)
+    assert told["mode"] == "observe"
+    assert told["types"].keys() == site.gpu_types.keys()
+    assert all(gpu["feature"] and gpu["memory_gb"] for gpu in told["types"].values())
+
+
+def test_the_smallest_example_relies_on_the_defaults():
+    site = configuration.load(next(path for path in EXAMPLES if path.stem == "smallest"))
+    default = Config()
+    assert site.model_copy(update={"site": default.site, "gpu_types": {}}) == default
+
+
+def test_the_mixed_example_shows_what_its_slurm_conf_needs():
+    path = next(path for path in EXAMPLES if path.stem == "mixed")
+    text, site = path.read_text(), configuration.load(path)
+    for name, gpu in site.gpu_types.items():
+        lines = [line for line in text.splitlines() if f"Gres=gpu:{name}:" in line]
+        assert len(lines) == 1 and f"Feature={gpu.feature}" in lines[0]
+    for partition in site.partitions.steer:
+        assert f"PartitionName={partition} " in text
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_commented_out_setting_is_one_that_there_is(path):
+    """A comment like ``# tflops = 8.1`` is meant to be uncommented as it stands."""
+    text = path.read_text()
+    lines = text.splitlines()
+    found = 0
+    for number, line in enumerate(lines):
+        bare = line.removeprefix("# ")
+        if bare == line or "=" not in bare or not bare.split("=")[0].strip().isidentifier():
+            continue
+        try:
+            tomllib.loads(bare)
+        except tomllib.TOMLDecodeError:
+            continue
+        found += 1
+        configuration.parse("\n".join([*lines[:number], bare, *lines[number + 1 :]]), path.name)
+    assert found == (1 if path.stem == "mixed" else 0)
