@@ -90,7 +90,7 @@ class PySlurmCluster:
             found = self._plain.read_jobs(wanted, tasks_per_array)
             self.notes = self._plain.notes
             return found
-        requests: dict[int, tuple[str, str]] = {}
+        requests: dict[int, tuple[str, str, str]] = {}
         if any(pyslurm_records.incomplete(job) for job, _ in shown):
             requests = self._requests()
         found = []
@@ -199,7 +199,7 @@ class PySlurmCluster:
         """Through the commands."""
         return self._plain.cancel(ids)
 
-    def _requests(self) -> dict[int, tuple[str, str]]:
+    def _requests(self) -> dict[int, tuple[str, str, str]]:
         self.queries["requests"] += 1
         text = self._plain.commands.read("squeue", pyslurm_records.REQUESTS)
         return pyslurm_records.requests(text)

@@ -89,6 +89,10 @@ def one(record: Record) -> Job:
     limit = _number(record, "time_limit")
     comment = _text(record, "comment")
     declared, wrong = declared_in(comment)
+    per_job = tres.parse_gpus(_text(record, "tres_per_job"))
+    count = max(1, _whole(record, "node_count"))
+    if per_job and state is JobState.PENDING:
+        count = least_nodes(_text(record, "tres_req_str"), count)
     return Job(
         id=f"{het}+{offset}" if het else job_id,
         raw_id=raw_id,
@@ -112,13 +116,13 @@ def one(record: Record) -> Job:
         gpus=_allocated(record, nodes, state),
         request=GpuRequest(
             per_node=tres.parse_gpus(_text(record, "tres_per_node")),
-            per_job=tres.parse_gpus(_text(record, "tres_per_job")),
+            per_job=per_job,
             per_task=tres.parse_gpus(_text(record, "tres_per_task")),
         ),
         features=_text(record, "features"),
         required_nodes=hosts.expand(_text(record, "required_nodes")),
         excluded_nodes=hosts.expand(_text(record, "excluded_nodes")),
-        node_count=max(1, _whole(record, "node_count")),
+        node_count=count,
         tasks=max(1, _whole(record, "tasks")),
         cpus=max(1, _whole(record, "cpus")),
         cpus_per_task=_cpus_per_task(record),
@@ -146,6 +150,16 @@ def declared_in(comment: str) -> tuple[Declaration | None, str]:
         return declaration.decode(comment), ""
     except UsageError as error:
         return None, str(error)
+
+
+def least_nodes(requested: str, shown: int) -> int:
+    """The nodes that a waiting job asks for, from its requested TRES such as ``cpu=1,node=2``.
+
+    What Slurm shows as the number of nodes of a job with ``--gpus`` is a guess of its own, and
+    changes with updates that have nothing to do with it.
+    """
+    match = re.search(r"(?:^|,)node=(\d{1,9})(?:,|$)", requested)
+    return max(1, int(match[1])) if match else shown
 
 
 def tasks(

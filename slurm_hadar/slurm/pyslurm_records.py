@@ -19,7 +19,7 @@ REQUESTS = (
     "--noheader",
     "--all",
     "--states=all",
-    "--Format=JobID:|,tres-per-job:|,tres-per-task:|",
+    "--Format=JobID:|,tres-per-job:|,tres-per-task:|,tres-alloc:|",
 )
 """squeue's arguments for the GPU requests that PySlurm does not show."""
 
@@ -96,20 +96,21 @@ def incomplete(one: Job) -> bool:
     return one.state is not JobState.FINISHED and not one.request.per_node
 
 
-def requests(text: str) -> dict[int, tuple[str, str]]:
-    """GPU requests per job and per task by Slurm's own number, from :data:`REQUESTS`."""
+def requests(text: str) -> dict[int, tuple[str, str, str]]:
+    """GPU requests per job and per task, and all requested TRES, by Slurm's own number, from
+    :data:`REQUESTS`."""
     found = {}
     for line in text.splitlines():
         fields = [field.strip() for field in line.split("|")]
-        if len(fields) < 3 or not fields[0].isdigit():
+        if len(fields) < 4 or not fields[0].isdigit():
             raise SlurmError(f"squeue answered with a line that is not understood: {line[:80]!r}")
-        found[int(fields[0])] = (fields[1], fields[2])
+        found[int(fields[0])] = (fields[1], fields[2], fields[3])
     return found
 
 
-def complete(one: Job, known: Mapping[int, tuple[str, str]]) -> Job:
+def complete(one: Job, known: Mapping[int, tuple[str, str, str]]) -> Job:
     """The job with its requests per job and per task filled in."""
-    per_job, per_task = known.get(one.raw_id, ("", ""))
+    per_job, per_task, requested = known.get(one.raw_id, ("", "", ""))
     if per_job in _NOTHING and per_task in _NOTHING:
         return one
     return replace(
@@ -118,6 +119,11 @@ def complete(one: Job, known: Mapping[int, tuple[str, str]]) -> Job:
             per_node=one.request.per_node,
             per_job=tres.parse_gpus(per_job),
             per_task=tres.parse_gpus(per_task),
+        ),
+        node_count=(
+            jobs.least_nodes(requested, one.node_count)
+            if per_job not in _NOTHING and one.state is JobState.PENDING
+            else one.node_count
         ),
     )
 

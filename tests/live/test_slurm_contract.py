@@ -296,6 +296,16 @@ def test_a_waiting_job_gets_another_number_of_gpus(
     assert sum(request.values()) == job.gpu_count
 
 
+def test_a_waiting_jobs_nodes_are_those_it_asks_for(site: Site) -> None:
+    held = ["--gpus=3", "-H"]
+    least = {site.submit(*held): 1, site.submit(*held, "-N2-4", "-n2"): 2}
+    least[site.submit("-H", "-N2", "--gres=gpu:1")] = 2
+    for job_id, nodes in least.items():
+        assert site.job(job_id).node_count == nodes
+        site.update(job_id, Features="v100")
+        assert site.job(job_id).node_count == nodes
+
+
 def test_types_mix_over_nodes(site: Site) -> None:
     job_id = site.cluster.submit(SLEEP, [*LEASED, "--gpus=3", "-N1-4", "-n2"])
     site.update(job_id, ReqNodeList="v1,k1", NumNodes="2-2", StartTime="now")
@@ -515,6 +525,7 @@ def test_both_back_ends_see_the_same(site: Site) -> None:
     ids = [
         site.running(site.submit("--gpus=3", "-w", "v1,k1", "-N2", "-n2")).id,
         site.submit("-H", "--gres=gpu:v100:2", f"--comment={HOSTILE}"),
+        site.submit("-H", "--gpus=3"),
         site.submit("-H", "--gpus-per-task=1", "-n2", "-c3", "-d", "afterany:1:2"),
         site.submit("-H", "--exclusive", "--mem=3G", "-p", "idle,gpu", "-x", "k1"),
         site.submit("-H", "--array=0"),
@@ -522,7 +533,7 @@ def test_both_back_ends_see_the_same(site: Site) -> None:
         site.submit("-H", "-C", "v100|k80", "-s", "--no-requeue", "--begin=now+900"),
         site.submit("-H", "--nodes=2-3", "--ntasks-per-node=2", "--mem-per-cpu=100"),
     ]
-    site.running(f"{ids[5]}_0")
+    site.running(f"{ids[6]}_0")
     ours = {job.id: job for job in site.cluster.read_jobs(ids)}
     theirs = {job.id: job for job in site.plain.read_jobs(ids)}
     assert set(ours) == set(theirs) and len(ours) >= len(ids) + 2
