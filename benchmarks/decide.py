@@ -200,13 +200,15 @@ def measure(
     scene.view = replace(scene.view, options=options)
     state: State = {}
     seconds: list[float] = []
+    cpu: list[float] = []
     placed: list[int] = []
     used: list[int] = []
     for _ in range(1 + rounds):
         gc.collect()
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         plan, state = decide(scene.view, state)
         seconds.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - busy)
         placed.append(len(plan.placements))
         used.append(sum(p.gpu_count for p in plan.placements.values()))
         scene.advance(plan)
@@ -220,6 +222,7 @@ def measure(
         "later_median_s": statistics.median(seconds[1:]) if rounds else None,
         "later_max_s": max(seconds[1:]) if rounds else None,
         "rounds_s": seconds,
+        "rounds_cpu_s": cpu,
         "placed_jobs": placed,
         "used_gpus": used,
     }

@@ -80,6 +80,7 @@ def replay(
         pretend,
         policies.get(policy),
         clock=Clock(360.0, whole_steps),
+        options={"as_gavel": True},
         policy=policy,
     )
     cpu_s = time.process_time() - began

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
+from slurm_hadar.cli import simulate_idle
 from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -37,6 +38,7 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Traces of jobs replayed under policies.", no_args_is_help=True)
     group.callback()(_group)
     group.command()(jobs)
+    simulate_idle.add_to(group)
     app.add_typer(group, name="simulate")
 
 

@@ -101,15 +101,16 @@ def _shrunk(view: IdleView) -> tuple[IdleView, IntArray, int]:
     """The view after the shrinks that pay, the nodes that each trainer may still take, and the
     nodes released. Only where nodes are short, or capped, can a shrink pay."""
     held = view.counts()
-    room = np.maximum(0, np.array([one.most for one in view.trainers]) - held)
-    idle_rate = any(
-        not one.rate[_type_of(view), count] and count
-        for one, count in zip(view.trainers, np.minimum(held, held.max()).tolist(), strict=True)
-        if count <= one.most
+    most = np.array([one.most for one in view.trainers], np.int64)
+    room = np.maximum(0, most - held)
+    row = _type_of(view)
+    # Nodes that do nothing: more than the trainer can use, or fewer than it needs.
+    wasted = (held > most).any() or any(
+        count and not one.rate[row, min(count, one.most)]
+        for one, count in zip(view.trainers, held.tolist(), strict=True)
     )
-    over = bool((held > np.array([one.most for one in view.trainers])).any())
-    short = int(room.sum()) > len(view.nodes) - int(held.sum()) or view.most_nodes is not None
-    if not (short or view.user_caps or idle_rate or over):
+    short = int(room.sum()) > view.budget() - int(held.sum())
+    if not (short or view.user_caps or wasted):
         return view, room, 0
     counts = _counts(view, [count_values(view, j) for j in range(len(view.trainers))])
     if view.user_caps:

@@ -13,7 +13,7 @@ def elders_first(view: IdleView) -> list[int]:
     sums = np.bincount(view.holder[used], weights=view.since_s[used], minlength=count)
     held = view.counts()
     mean = np.where(held > 0, sums / np.maximum(held, 1), np.inf)
-    return np.lexsort((np.arange(count), mean)).tolist()
+    return [int(j) for j in np.lexsort((np.arange(count), mean))]
 
 
 def without_youngest(view: IdleView, most: IntArray) -> IntArray:

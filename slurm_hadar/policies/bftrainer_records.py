@@ -38,7 +38,7 @@ class Trainer:
     @property
     def most(self) -> int:
         """Most nodes that it can use."""
-        return self.rate.shape[1] - 1
+        return int(self.rate.shape[1]) - 1
 
 
 @dataclass(frozen=True)

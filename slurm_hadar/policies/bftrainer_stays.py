@@ -66,7 +66,7 @@ class Stays:
             now = stored["now"]
             found = cls(
                 -np.inf if now is None else float(str(now)),
-                *(_array(stored[name], kind) for name, kind in _FIELDS.items()),  # type: ignore[arg-type]
+                *(_array(stored[name], kind) for name, kind in _FIELDS.items()),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"what was learned about idle nodes is damaged: {error}") from None
@@ -102,11 +102,11 @@ class Stays:
         keep = np.exp(-step / _MEMORY_S)
         cells = _SHAPE[0] * _SHAPE[1]
         size = np.searchsorted(_SIZES, self.batch, side="right") * _SHAPE[1]
-        middle = np.searchsorted(_AGES, self.now + step / 2 - self.since_s, side="right") - 1
-        waited = np.bincount(size + np.maximum(middle, 0), minlength=cells) * step
-        gone = ~stayed
-        age = np.searchsorted(_AGES, now - self.since_s[gone], side="right") - 1
-        left = np.bincount(size[gone] + np.maximum(age, 0), minlength=cells)
+        # Nobody knows when between two views a node left: the middle, for leaves and for waiting.
+        age = np.searchsorted(_AGES, self.now + step / 2 - self.since_s, side="right") - 1
+        cell = size + np.maximum(age, 0)
+        waited = np.bincount(cell, minlength=cells) * step
+        left = np.bincount(cell[~stayed], minlength=cells)
         return self.left * keep + left.reshape(_SHAPE), self.waited_s * keep + waited.reshape(
             _SHAPE
         )
@@ -139,7 +139,7 @@ _FIELDS: dict[str, type] = {
 def _array(value: object, kind: type) -> np.ndarray:
     if not isinstance(value, Sequence):
         raise TypeError("a list is missing")
-    array = np.array(value, dtype=kind)
+    array: np.ndarray = np.array(value, dtype=kind)
     if not np.isfinite(array).all():
         raise ValueError("a number is not finite")
     return array

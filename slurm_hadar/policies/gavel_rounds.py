@@ -11,7 +11,11 @@ OSDI 2020; verified in its code (simulation, no packing of two jobs on a GPU):
   those without a share last; one type a job a round. Jobs may be moved in every round.
 
 Ours: jobs that may not be moved keep what they hold; a finished job's last seconds are what its
-rate said; a job with several counts runs on the least one.
+rate said; a job with several counts runs on the least one. Gavel's code sets GPUs aside for jobs
+that came after the last computation of shares but does not start these before the next one; here
+they start on what is left, unless the option ``as_gavel`` is true.
+
+Options: ``reset_s``, least seconds between two computations of shares; ``as_gavel``.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +25,7 @@ import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.view import FloatArray, IntArray, State, View
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
 from slurm_hadar.policies.gavel_seats import seat
 
 RESET_S = 1920.0
@@ -64,11 +68,13 @@ class _Ledger:
     """(R,) seconds given to all jobs on the type."""
     reset_s: float
     stale: bool
+    new: BoolArray
+    """(J,) came after the last computation of shares."""
 
 
 def decide_by(view: View, state: State, allocate: Allocate) -> tuple[Plan, State]:
     """One round with the shares that ``allocate`` computes. Raises UsageError for an option."""
-    reset_s = _option(view.options)
+    reset_s, as_gavel = _options(view.options)
     problem = _problem(view)
     ledger = _recall(view, problem, state)
     memory = {key: list(value) for key, value in _dict(state.get("memory")).items()}
@@ -79,8 +85,11 @@ def decide_by(view: View, state: State, allocate: Allocate) -> tuple[Plan, State
         ledger.time[:] = credit
         ledger.given = ledger.time.sum(axis=0)
         ledger.reset_s, ledger.stale = view.now, False
+        ledger.new[:] = False
         ledger.share, memory = allocate(problem, memory)
     chosen, priority = _choose(view, problem, ledger)
+    if as_gavel:
+        chosen = {job: kind for job, kind in chosen.items() if not ledger.new[job]}
     parts, unseated = seat(view, chosen, problem.gpus)
     plan = _plan(view, problem, ledger, chosen, parts, unseated, priority)
     running = {job: kind for job, kind in chosen.items() if job not in unseated}
@@ -113,14 +122,14 @@ def _recall(view: View, problem: Problem, state: State) -> _Ledger:
     credit = view.round_s / 2
     ledger = _Ledger(
         np.zeros((jobs, kinds)), np.full((jobs, kinds), credit), np.zeros((jobs, kinds)),
-        np.zeros(kinds), 0.0, True,
+        np.zeros(kinds), 0.0, True, np.ones(jobs, dtype=bool),
     )  # fmt: skip
     ids = _list(state.get("ids"))
     if state.get("types") != list(view.types) or not ids:
         return ledger
     ledger.given = np.array(state["given"], dtype=np.float64)
     ledger.reset_s = float(state["reset_s"])  # type: ignore[arg-type]
-    numbers = np.array(state["jobs"], dtype=np.float64).reshape(len(ids), 3 * kinds + 1)
+    numbers = np.array(state["jobs"], dtype=np.float64).reshape(len(ids), 3 * kinds + 2)
     same = ids == list(view.jobs.ids)
     capacity = problem.capacity.tolist()
     ledger.stale = bool(state["stale"]) or not same or state["capacity"] != capacity
@@ -135,6 +144,7 @@ def _recall(view: View, problem: Problem, state: State) -> _Ledger:
     ledger.share[here] = past[:, :kinds]
     ledger.time[here] = past[:, kinds : 2 * kinds]
     ledger.deficit[here] = past[:, 2 * kinds : 3 * kinds]
+    ledger.new[here] = past[:, -2] > 0
     attained = np.zeros(jobs)
     attained[here] = past[:, -1]
     _book(view, ledger, attained, state)
@@ -240,7 +250,14 @@ def _remember(
         "stale": ledger.stale,
         "given": ledger.given.tolist(),
         "jobs": np.concatenate(
-            [ledger.share, ledger.time, ledger.deficit, view.jobs.attained[:, None]], axis=1
+            [
+                ledger.share,
+                ledger.time,
+                ledger.deficit,
+                ledger.new[:, None],
+                view.jobs.attained[:, None],
+            ],
+            axis=1,
         )
         .ravel()
         .tolist(),
@@ -252,11 +269,13 @@ def _remember(
     }
 
 
-def _option(options: Mapping[str, object]) -> float:
-    value = options.get("reset_s", RESET_S)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        raise UsageError(f"policy option reset_s: {value!r} is not a number of seconds")
-    return float(value)
+def _options(options: Mapping[str, object]) -> tuple[float, bool]:
+    seconds, as_gavel = options.get("reset_s", RESET_S), options.get("as_gavel", False)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
+        raise UsageError(f"policy option reset_s: {seconds!r} is not a number of seconds")
+    if not isinstance(as_gavel, bool):
+        raise UsageError(f"policy option as_gavel: {as_gavel!r} is neither true nor false")
+    return float(seconds), as_gavel
 
 
 def _list(value: object) -> list[object]:

@@ -6,7 +6,8 @@ utilities, price function and bounds, the programme, FIND_ALLOC. Ours, measured 
 - the queue is in the order of payoff per price, the price being each type's scarcity over the
   whole horizon (the dual of the shortest makespan), so a job asks first for the type on which it
   has an advantage over the others, not simply for the fastest;
-- jobs that the horizon leaves no slack go first;
+- jobs that the horizon leaves no slack go first, and so do gangs of a size that are without
+  slack together, since not every GPU is of use to a large gang;
 - an idle GPU costs nothing: what the priced passes leave is handed out without a price, so no GPU
   is idle that somebody waiting could use;
 - a running job keeps its place unless leaving pays for its restart several times over.

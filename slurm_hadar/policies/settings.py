@@ -35,7 +35,8 @@ class Settings:
     patience: float = 0.5
     """While prices hold, a job takes no place worth less than this part of its best one."""
     critical: float = 0.8
-    """Jobs that need this part of the horizon even on their best GPUs go first."""
+    """Jobs that need this part of the horizon even on their best GPUs go first, and so do gangs of
+    a size that need it together."""
 
     @classmethod
     def read(cls, options: Mapping[str, object]) -> "Settings":

@@ -45,9 +45,9 @@ def choose(
     """The largest sum of values among all assignments that fit.
 
     A job's value on an option is what the timetable says its whole work is still worth, per second
-    of run time there. Where the timetable has X Jobs that cannot be ready by the deadline unless they
-    run all the time go before all others, where the timetable has them. ``kept``: it stays as it
-    is, and only the numbers behind it are wanted.
+    of run time there: more where the timetable has it, less where it would have to restart. Jobs
+    that cannot be ready by the deadline unless they run all the time go before all others, where
+    the timetable has them. ``kept``: it stays as it is, and only the numbers behind it are wanted.
     """
     elapsed = now - table.start_s
     worth, tight, share, price = _now(table, options, ids, weight, elapsed)

@@ -42,7 +42,7 @@ class Timetable:
 def solve(options: Options, weight: FloatArray, ids: tuple[str, ...], now: float,
           deadline: float, settings: Settings) -> Timetable:  # fmt: skip
     """A new timetable. The deadline stays where it is while it can be kept."""
-    group = classes(options.seconds, settings.classes)
+    group = classes(options.seconds, _most_classes(options, settings))
     work = _work(options, weight, group)
     least, _ = shortest(work)
     least = max(least, 1.0)
@@ -122,20 +122,27 @@ def classes(seconds: FloatArray, limit: int) -> IntArray:
     rest = np.flatnonzero(~alone)
     logs = np.where(np.isfinite(seconds[rest]), np.log(np.maximum(seconds[rest], 1e-9)), -99.0)
     width = 0.1
-    group: IntArray
-    for _ in range(30):
-        group = np.unique(np.round(logs / width), axis=0, return_inverse=True)[1].reshape(-1)
+    mix = np.random.default_rng(0).integers(1, 2**40, logs.shape[1])
+    for _ in range(40):
+        # One number per row of whole numbers: rows that are equal get equal ones.
+        key = np.round(logs / width).astype(np.int64) @ mix
+        group = np.unique(key, return_inverse=True)[1].reshape(-1)
         if group.max(initial=0) < limit - limit // 3:
             break
-        width *= 1.4
-    else:
-        ladder = np.argsort(np.argsort(finite[rest], kind="stable"), kind="stable")
-        group = ladder * (limit - limit // 3) // max(1, len(rest))
+        width *= 1.3
     result: IntArray = np.empty(jobs, dtype=np.int64)
     result[rest] = group.reshape(-1)
     first = int(group.max(initial=-1)) + 1
     result[alone] = first + np.arange(int(alone.sum()))
     return result
+
+
+def _most_classes(options: Options, settings: Settings) -> int:
+    triples = int(np.isfinite(options.seconds).sum()) * settings.buckets
+    jobs = len(options.seconds)
+    if triples <= settings.exact:
+        return jobs
+    return max(3, int(jobs * settings.coarse / triples))
 
 
 def _work(options: Options, weight: FloatArray, group: IntArray) -> Work:

@@ -25,11 +25,14 @@ class Settings:
     """A new timetable after this part of the horizon, and when jobs arrive."""
     choose_every: float = 1 / 256
     """Places are chosen anew after this part of the horizon, and when jobs come or go."""
-    buckets: int = 18
-    ratio: float = 1.5
+    buckets: int = 12
+    ratio: float = 1.8
     """Buckets of time, each this many times as long as the one before."""
-    classes: int = 600
-    """Above so many jobs, like ones are put into one class for the timetable."""
+    exact: int = 30_000
+    """Up to so many (job, option, bucket) triples each job stands alone in the programme; above,
+    like jobs are put into one class."""
+    coarse: int = 8_000
+    """About so many triples with classes."""
     newcomers: float = 0.01
     """A new timetable when this part of the jobs is new; the others are fitted into the old one."""
     gain_over_cost: float = 2.0
@@ -63,6 +66,7 @@ _RANGES = {
     "critical": (0.0, 2.0),
     "buckets": (2, 60),
     "ratio": (1.01, 10.0),
-    "classes": (10, 5000),
+    "exact": (0, 1e7),
+    "coarse": (500, 1e7),
     "newcomers": (0.0, 1.0),
 }

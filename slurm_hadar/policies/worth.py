@@ -29,7 +29,7 @@ class Worth:
     best_s: FloatArray
     """(J,) run time at its best."""
     critical: BoolArray
-    """(J,) whether the horizon leaves the job no slack."""
+    """(J,) whether the horizon leaves no slack to the job, or to all gangs of its size."""
     scarcity: Scarcity
     horizon_s: float
     """Time by which all the present work can be done at the earliest, as far as we can bound it."""
@@ -67,7 +67,10 @@ def worth(view: View, floor: Floor, settings: Settings) -> Worth:
     found = scarcity(frugal, capacity)
     best_s = seconds.min(axis=(1, 2), initial=_INF)
     possible = np.isfinite(best_s)
-    horizon = max(found.horizon_s, float(best_s[possible].max(initial=0.0)))
+    late = _gang_horizons(view, frugal, np.where(np.isfinite(seconds), counts, _MANY))
+    horizon = max(
+        found.horizon_s, float(best_s[possible].max(initial=0.0)), *(h for _, h in late), 0.0
+    )
     price = np.maximum(found.price, 1e-12 / max(1.0, float(capacity.sum())))
     priced = np.where(np.isfinite(gpu_seconds), gpu_seconds * price[None, :, None], _INF)
     cheapest = priced.min(axis=(1, 2), initial=_INF)
@@ -75,16 +78,52 @@ def worth(view: View, floor: Floor, settings: Settings) -> Worth:
     with np.errstate(invalid="ignore", divide="ignore"):
         fit = np.where(np.isfinite(priced), cheapest[:, None, None] / priced, 0.0)
         rank = np.where(np.isfinite(priced), utility * fit / priced, 0.0)
-    critical = possible & (jobs.weight > 0.0) & (best_s >= settings.critical * horizon)
+    least = settings.critical * horizon
+    gangs = [
+        rows & (jobs.weight > 0.0)
+        for rows, together_s in late
+        if together_s >= least and not rows[possible].all()
+    ]
+    critical = possible & (jobs.weight > 0.0) & (best_s >= least)
+    for rows in gangs:
+        _lift(rank, rows)
     if critical.any():
         top = float(rank.max(initial=0.0)) or 1.0
         urgent, there = best_s[critical, None, None], np.isfinite(seconds[critical])
         pace = np.where(there, urgent / seconds[critical], 0.0)
-        first = top * (1.0 + urgent / max(horizon, 1e-9)) * pace
-        cost = np.where(there, priced[critical], 0.0)
-        rank[critical] = first
-        utility[critical] = np.maximum(utility[critical], first * cost)
+        rank[critical] = top * (1.0 + urgent / max(horizon, 1e-9)) * pace
+    for rows in gangs:
+        critical |= rows
+    cost = np.where(np.isfinite(priced), priced, 0.0)[critical]
+    utility[critical] = np.maximum(utility[critical], rank[critical] * cost)
     return Worth(seconds, utility, rank, best_s, critical, found, horizon)
+
+
+def _gang_horizons(
+    view: View, frugal: FloatArray, sizes: FloatArray
+) -> list[tuple[BoolArray, float]]:
+    """For each size of gang above 1, the jobs that need so many GPUs or more, and a bound of the
+    time that they need together: 20 GPUs are only 16 for gangs of 8."""
+    least = sizes.min(axis=(1, 2), initial=_MANY)
+    gpus = view.nodes.gpus
+    found = []
+    for size in sorted({int(n) for n in np.unique(least) if 1 < n < _MANY}):
+        rows = least >= size
+        rows &= least < _MANY
+        spread = bool((view.jobs.max_nodes[rows] > 1).any())
+        seats = (gpus.sum(axis=0) // size if spread else (gpus // size).sum(axis=0)) * size
+        found.append((rows, scarcity(frugal[rows], seats).horizon_s))
+    return found
+
+
+def _lift(rank: FloatArray, rows: BoolArray) -> None:
+    """Raise these jobs above all others; their own order stays."""
+    best = rank.max(axis=(1, 2), initial=0.0)
+    able = rows & (best > 0.0)
+    if able.any():
+        top = float(best[~rows].max(initial=0.0))
+        lifted = top * (1.0 + best[able] / best[able].max())
+        rank[able] *= np.maximum(1.0, lifted / best[able])[:, None, None]
 
 
 def _open(view: View, floor: Floor) -> tuple[BoolArray, IntArray]:

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from slurm_hadar.domain.errors import UsageError
+
 
 class Flat:
     """The floating-point tensors of a model and its optimizer, laid out once, the same everywhere.
@@ -64,6 +66,7 @@ def make_state(optimizer: Any) -> None:
     """Let the optimizer make the state that it would make at its first step, as it begins.
 
     A step with gradients of zero makes it; what was there before and the parameters are put back.
+    Raises UsageError for an optimizer that cannot step without a closure.
     """
     held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     if all(p in optimizer.state and optimizer.state[p] for p in held):
@@ -81,7 +84,13 @@ def make_state(optimizer: Any) -> None:
         }
         for p in held:
             p.grad = torch.zeros_like(p)
-    optimizer.step()
+    try:
+        optimizer.step()
+    except TypeError:
+        raise UsageError(
+            f"{type(optimizer).__name__} cannot be averaged; take one whose step needs no closure, "
+            "or optimizer_state='local'"
+        ) from None
     with torch.no_grad():
         for p, value, grad in zip(held, values, grads, strict=True):
             p.copy_(value)

@@ -29,6 +29,12 @@ _TRIES = 3
 _SHORT_S = 60.0
 """A step that lasted longer made progress: the tries are counted anew."""
 _KILL_S = 10.0
+_MPI_FAILED = 15
+"""Exit code of MPICH when it could not begin."""
+_MPI = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
+"""Environment of the step, where the user set no other. MPICH 5.0's other way through the network,
+ucx, hands Slurm an address with whatever lies behind it in memory; where that makes a line of more
+than 1,024 bytes, Slurm cuts it and the start fails or hangs (seen with Slurm 22.05.8)."""
 _MODULE = "slurm_hadar.runtime.copies_launch"
 
 
@@ -58,7 +64,8 @@ def supervise(command: Sequence[str]) -> int:
     argv = srun_argv(command, os.environ)
     # What the submission said of tasks holds for its own size only.
     stale = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-    environment = {key: value for key, value in os.environ.items() if key not in stale}
+    kept = {key: value for key, value in os.environ.items() if key not in stale}
+    environment = {**_MPI, **kept}
     asked = _Asked()
     failures = 0
     while True:
@@ -68,7 +75,7 @@ def supervise(command: Sequence[str]) -> int:
             return LEFT_ON_TERM
         if code in (0, WITHOUT_SOME):
             return 0
-        if 0 < code < 128 and code != TRACKER_LOST:
+        if 0 < code < 128 and code not in (TRACKER_LOST, _MPI_FAILED):
             # The program's own error: to try again would fail again.
             return code
         failures = 1 if time.monotonic() - began > _SHORT_S else failures + 1
@@ -90,7 +97,7 @@ def guard(command: Sequence[str]) -> int:
         signal.signal(number, _ignore)
     with tempfile.TemporaryDirectory(prefix="hadar-copies-") as folder:
         mark = Path(folder) / "mark"
-        environment = {**os.environ, MARK: str(mark)}
+        environment = {**_network(os.environ), **os.environ, MARK: str(mark)}
         # The launcher of MPI talks to the copy through an open file that this process inherited.
         child = subprocess.Popen(command, env=environment, close_fds=False, preexec_fn=_deaf)
         code = child.wait()
@@ -100,6 +107,13 @@ def guard(command: Sequence[str]) -> int:
     if code and code != LEFT_ON_TERM:
         _say(f"copy {rank} ended with exit code {code}; the others go on without it")
     return code if code == TRACKER_LOST else 0
+
+
+def _network(environment: Mapping[str, str]) -> dict[str, str]:
+    """Where MPI listens: on loopback alone when all of Slurm is there, as in a sandbox."""
+    if not environment.get("SLURM_LAUNCH_NODE_IPADDR", "").startswith("127."):
+        return {}
+    return {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
 
 
 class _Asked:

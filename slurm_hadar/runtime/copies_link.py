@@ -4,10 +4,13 @@ A star of non-blocking messages on contiguous buffers: every wait has an end. Th
 launched so that MPI and Slurm leave the others alive, see :mod:`.copies_launch`.
 """
 
+import contextlib
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,8 @@ TRACKER_LOST = 75
 MARK = "HADAR_COPIES_MARK"
 """Environment variable: a file that is made when the work ended without some of the copies."""
 _ORDER, _PARAMETERS, _REPORT, _RESULT, _HURRY = range(1, 6)
+_BEGIN_S = 120
+"""How long MPI may take to begin: it waits for all processes."""
 _SEND_S, _SEND_BYTES_S = 2.0, 10e6
 """How long sending may take: a dead copy takes nothing."""
 _NAPS_S = (0.0002, 0.005)
@@ -57,8 +62,8 @@ class Link:
                 raise HadarError("copies on several nodes need mpi4py and mpich") from None
             # Finalize waits for the dead; the end of the process is enough.
             mpi4py.rc.finalize = False
-            from mpi4py import MPI
-
+            with _alarm(_BEGIN_S):
+                from mpi4py import MPI
             self._comm = MPI.COMM_WORLD
             # A dead peer is an exception here, not the end of this process.
             self._comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -69,6 +74,21 @@ class Link:
     def first(self) -> bool:
         """Whether this is the tracker."""
         return self.rank == 0
+
+
+@contextlib.contextmanager
+def _alarm(seconds: int) -> Iterator[None]:
+    """End this process, whatever it waits for, unless the block ends before: then begin again."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class TrackerLink:

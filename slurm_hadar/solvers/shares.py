@@ -53,7 +53,9 @@ def largest_least(
         least = asked(found.value)
         middle = centre(rows[:, :-1], rows[:, -1], copies, capacity.astype(np.float64), least)
         # The corner that HiGHS found is as good, where the method does not settle.
-        found = found if middle is None else Shares(middle, found.value, True)
+        if middle is not None:
+            # Digits beyond these are the machine's, and would decide between jobs alike.
+            found = Shares(np.round(middle, 7), found.value, True)
     share = np.zeros_like(gain)
     share[able] = found.share[back]
     return Shares(share, found.value, found.optimal)
@@ -124,6 +126,8 @@ def _solve(
     solver.setOptionValue("threads", 1)
     solver.setOptionValue("random_seed", 0)
     solver.setOptionValue("time_limit", _SAFETY_NET_S)
+    # Nothing to find there; without it a fifth to a quarter faster.
+    solver.setOptionValue("presolve", "off")
     solver.passModel(lp)
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:

@@ -13,7 +13,7 @@ SINGLE = {"job_name": "a", "gres": "gpu:1", "command": ["true"]}
 
 
 def test_the_shipped_templates_are_shell_that_parses():
-    assert names() == ["plain", "pytorch_ddp", "pytorch_single"]
+    assert names() == ["forked_copies", "plain", "pytorch_ddp", "pytorch_single"]
     more = {"gres": "gpu:2", "nodes": 1, "gpus_per_node": 2, "setup": "/a b/c", "time": "1:00:00"}
     for name in names():
         text = render(name, {**SINGLE, **more, "hadar": ["model=x", "types=any"]})
@@ -64,7 +64,7 @@ def test_bad_values_are_refused(values, message):
 def test_what_is_missing_is_named():
     with pytest.raises(UsageError, match="'gres' is undefined"):
         render("pytorch_single", {"job_name": "a", "command": ["x"]})
-    with pytest.raises(UsageError, match="no template foo; there are plain"):
+    with pytest.raises(UsageError, match="no template foo; there are forked_copies, plain"):
         render("foo", {})
     with pytest.raises(UsageError, match="no name of a template"):
         render("../plain", {})

@@ -154,6 +154,18 @@ def test_shares_are_computed_anew_after_an_arrival_and_not_before_their_time() -
     assert decide(quick, state)[1]["reset_s"] == view.now + 60.0
 
 
+def test_as_gavel_newcomers_wait_for_the_next_computation_of_shares() -> None:
+    view = view_of(nodes_of([[4]]), jobs_of([[[1.0]]], max_nodes=9))
+    decide = policies.get("gavel_las")
+    _, state = decide(view, {})
+    more = replace(view, now=view.now + 360.0, jobs=jobs_of([[[1.0]], [[1.0]]], max_nodes=9))
+    assert set(decide(more, state)[0].placements) == {"j0", "j1"}
+    plan, state = decide(replace(more, options={"as_gavel": True}), state)
+    assert set(plan.placements) == {"j0"}
+    due = replace(more, now=view.now + 1920.0, options={"as_gavel": True})
+    assert set(decide(due, state)[0].placements) == {"j0", "j1"}
+
+
 def test_a_job_that_may_not_be_moved_keeps_what_it_holds() -> None:
     jobs = jobs_of([[[1.0]], [[9.0]]], held=[(0, 0, 0, 1)], movable=[False, True], max_nodes=9)
     view = view_of(nodes_of([[1]]), jobs)

@@ -57,6 +57,28 @@ def test_a_job_that_decides_when_all_ends_goes_first() -> None:
     assert set(_run(one, jobs).placements) == {"j1"}
 
 
+@pytest.mark.parametrize(("critical", "first"), [(0.8, "gangs"), (1e6, "singles")])
+def test_gangs_that_leave_each_other_no_slack_go_first(critical: float, first: str) -> None:
+    # Four gangs of 8 need 10 h each: 20 h on the 16 of 20 GPUs that gangs of 8 can use, while
+    # all the work by GPU-hours is 18 h. None of them is critical by itself.
+    rates = [[[0.0, 1.0]]] * 4 + [[[1.0, 0.0]]] * 40
+    jobs = jobs_of(rates, left=[36_000.0] * 4 + [3_600.0] * 40, max_nodes=[2] * 4 + [1] * 40)
+    plan = _run(nodes_of([[4]] * 5), jobs, (1, 8), critical=critical)
+    sizes = sorted(placement.gpu_count for placement in plan.placements.values())
+    assert sizes == ([1, 1, 1, 1, 8, 8] if first == "gangs" else [1] * 20)
+    ahead = "ahead because it decides when all the work ends"
+    assert (ahead in plan.placements.get("j0", next(iter(plan.placements.values()))).reason) is (
+        first == "gangs"
+    )
+
+
+def test_where_all_are_gangs_they_keep_their_order() -> None:
+    jobs = jobs_of([[[1.0]]] * 3, left=[36_000.0, 3_600.0, 30_000.0], max_nodes=2)
+    plan = _run(nodes_of([[4], [4]]), jobs, (8,), critical=0.8)
+    assert set(plan.placements) == {"j1"}
+    assert "ahead" not in plan.placements["j1"].reason
+
+
 def test_one_node_is_preferred_to_two() -> None:
     jobs = jobs_of([[[1.0]]], max_nodes=2)
     assert set(_run(nodes_of([[1], [2], [1]]), jobs, (2,)).placements["j0"].nodes) == {"n1"}
@@ -154,6 +176,26 @@ def test_a_running_job_is_stopped_only_where_that_is_switched_on(preempt: bool) 
     assert set(plan.placements) == ({"j1"} if preempt else {"j0"})
     if preempt:
         assert "stopped for jobs that gain more" in plan.waiting["j0"]
+
+
+def test_nobody_is_stopped_on_a_node_that_has_less_than_is_held() -> None:
+    # What a stopped job would leave there is partly gone already.
+    jobs = jobs_of([[[0.0, 1e-3]], [[9.0, 0.0]]], held=[(0, 0, 0, 4)])
+    assert set(_run(nodes_of([[2]]), jobs, (2, 4), preempt=True).placements) == {"j0"}
+    assert set(_run(nodes_of([[4]]), jobs, (2, 4), preempt=True).placements) == {"j1"}
+
+
+@pytest.mark.parametrize(("patience", "on_slow"), [(0.5, "j2"), (0.0, "j1")])
+def test_patience_leaves_a_place_to_whom_it_suits(patience: float, on_slow: str) -> None:
+    # j0 and j1 come first and are ten times slower on the second type; j2 can use only that.
+    jobs = jobs_of(
+        [[[10.0], [1.0]], [[10.0], [1.0]], [[0.0], [1.0]]], left=[3_600.0, 3_700.0, 80_000.0]
+    )
+    plan = _run(nodes_of([[1, 0], [0, 1]]), jobs, patience=patience)
+    assert plan.placements["j0"].gpus == {"fast": 1}
+    assert plan.placements[on_slow].gpus == {"middle": 1}
+    # The effective throughput there, in units of the job's best.
+    assert f"= utility {1 if on_slow == 'j2' else 0.1} -" in plan.placements[on_slow].reason
 
 
 def test_a_place_freed_by_a_move_is_used_in_the_same_round() -> None:

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime.copies_flat import Flat, weighted
 
 OPTIMIZERS = {
@@ -62,6 +63,12 @@ def test_a_vector_brings_another_copy_to_the_same_place(kind):
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(a, b)
     assert torch.equal(one[1].running_mean, two[1].running_mean)
+
+
+def test_an_optimizer_with_a_closure_is_refused():
+    model = torch.nn.Linear(2, 1)
+    with pytest.raises(UsageError, match="LBFGS cannot be averaged"):
+        Flat(model, torch.optim.LBFGS(model.parameters()), with_state=True)
 
 
 def test_the_average_is_weighted():

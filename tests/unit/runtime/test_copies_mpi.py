@@ -13,6 +13,7 @@ import torch
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import Copies, Training, check_lineage, checkpoint, lineage
+from slurm_hadar.runtime.plan_file import write_plan
 
 N = 60
 LAUNCHER = Path(sys.executable).with_name("mpiexec")
@@ -129,6 +130,17 @@ def loop(run, model):
     for batch in run:
         run.backward(model(torch.ones(len(batch.indices), 4)).square().mean())
         run.step()
+
+
+def test_the_plan_may_say_the_shares_before_speeds_are_known(tmp_path, monkeypatch):
+    monkeypatch.setenv("HADAR_EXCHANGE", str(tmp_path))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    write_plan(tmp_path, "7", gpus={"v100": 1, "k80": 2}, copies=3, shares=(0.5, 0.3, 0.2))
+    model, optimizer, words = alone(tmp_path / "a.pt", N)
+    run = Copies(model, optimizer, **words)
+    assert run._steering.planned_shares(3) == (0.5, 0.3, 0.2)
+    assert run._steering.planned_shares(2) == ()
+    run._signals.restore()
 
 
 def test_alone_it_is_an_ordinary_training(tmp_path):

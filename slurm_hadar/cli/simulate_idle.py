@@ -1,0 +1,128 @@
+"""``hadar simulate idle`` and ``idle-trace``: trainers on recorded or generated idle nodes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from slurm_hadar.cli.common import JsonOption, print_json
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.reports import formats
+from slurm_hadar.reports.idle import page
+from slurm_hadar.reports.text import console
+from slurm_hadar.simulator.idle import IdleOutcome, policy_of, replay
+from slurm_hadar.simulator.idle_charges import charges
+from slurm_hadar.simulator.idle_fragments import read_fragments, write_fragments
+from slurm_hadar.simulator.idle_generate import generate, statistics
+from slurm_hadar.simulator.idle_trainers import read_trainers
+
+
+def add_to(group: typer.Typer) -> None:
+    """Register the commands beside ``simulate jobs``."""
+    group.command("idle")(idle)
+    group.command("idle-trace")(idle_trace)
+
+
+def idle(
+    fragments: Annotated[
+        Path, typer.Argument(help="CSV[.gz]: node, idle_start_s, idle_end_s, censored.")
+    ],
+    trainers: Annotated[Path, typer.Option(help="JSON: who trains on idle nodes.")],
+    tfwd: Annotated[
+        float, typer.Option(min=1.0, max=1e6, help="Seconds a decision looks ahead.")
+    ] = 120.0,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="bftrainer, bftrainer_plain, equal_share; several times."),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Only the first so many nodes by name.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Only this one of the file's trainers.")] = "",
+    copies: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="So many of each trainer.")
+    ] = None,
+    at_once: Annotated[
+        int | None, typer.Option(min=1, help="Most trainers with nodes at a time.")
+    ] = None,
+    charge: Annotated[
+        str, typer.Option(help="What a growth costs: paper (rate before it), strict (after it).")
+    ] = "paper",
+    cap: Annotated[
+        int | None, typer.Option(min=1, help="Most nodes of all trainers together.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="One HTML page.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay idle nodes: how much of what they could train is trained."""
+    names = tuple(dict.fromkeys(policy or ["bftrainer"]))
+    for name in names:
+        policy_of(name)
+    charges(charge)
+    if report and (report.is_dir() or not report.parent.is_dir()):
+        raise UsageError(f"{report} cannot be written; is its folder there?")
+    work = read_trainers(trainers, model, copies, at_once)
+    seen = read_fragments(fragments)
+    if nodes is not None:
+        if nodes > len(seen.names):
+            raise UsageError(f"{fragments.name} has {len(seen.names)} nodes, not {nodes}")
+        seen = seen.first(nodes)
+    done = [replay(seen, work, name, tfwd, charge, cap) for name in names]
+    title = (
+        f"{len(work.work):,} trainers, {work.at_once} at once, on the idle time of "
+        f"{len(seen.names):,} nodes ({charge} charge)"
+    )
+    if report:
+        try:
+            report.write_text(page(done, title))
+        except OSError as error:
+            raise UsageError(f"{report} cannot be written: {error}") from None
+    if as_json:
+        print_json("simulate idle", [one.summary() | {"charge": charge} for one in done])
+    else:
+        console().print(_table(done))
+
+
+def idle_trace(
+    out: Annotated[Path, typer.Argument(help="CSV to write; gzipped if it ends in .gz.")],
+    nodes: Annotated[int, typer.Option(min=1, max=100_000)] = 4651,
+    days: Annotated[float, typer.Option(min=0.01, max=366.0)] = 7.0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write generated idle fragments with the statistics of a large machine; print these."""
+    made = generate(nodes, days, seed)
+    write_fragments(made, out)
+    figures = statistics(made)
+    if as_json:
+        print_json("simulate idle-trace", figures)
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in figures.items():
+        table.add_row(name, f"{value:,.1f}")
+    console().print(table)
+
+
+def _table(done: list[IdleOutcome]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    heads = ("POLICY", "EFFICIENCY", "RESCALES", "PREEMPTIONS", "LOST", "RESCALING", "UNUSED",
+             "FINISHED", "DECIDE ms", "MAX ms")  # fmt: skip
+    for head in heads:
+        table.add_column(head, justify="left" if head == "POLICY" else "right", no_wrap=True)
+    for one in done:
+        figures = one.summary()
+        table.add_row(
+            one.policy,
+            f"{one.efficiency:.3f}",
+            formats.number(one.rescales),
+            formats.number(one.preemptions),
+            *(
+                f"{figures[key]:.1%}"
+                for key in ("lost_work_share", "rescale_share", "unused_share")
+            ),
+            f"{one.finished}/{one.trainers}",
+            f"{figures['decide_ms_mean']:.2f}",
+            f"{figures['decide_ms_max']:.1f}",
+        )
+    return table
