@@ -84,7 +84,8 @@ tests() {
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .
   "$venv/bin/mypy"
-  exec "$venv/bin/python" -m pytest "$@"
+  # The live tests mostly wait for Slurm, so two at a time take half as long.
+  exec "$venv/bin/python" -m pytest -n 2 --dist loadfile "$@"
 }
 
 site() {

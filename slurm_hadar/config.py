@@ -84,6 +84,9 @@ class Guards(_Section):
     max_moves_per_tick: int = Field(default=20, ge=0)
     max_moves_per_hour: int = Field(default=200, ge=0)
     max_moves_per_job: int = Field(default=50, ge=0)
+    preempt: bool = False
+    """Whether a running job may be checkpointed and sent back to the queue for one that gains
+    more."""
     gain_over_cost: float = Field(default=2.0, ge=1)
     """A move must save at least this many times the seconds that it costs."""
     max_jobs_per_array: int = Field(default=100, ge=1)

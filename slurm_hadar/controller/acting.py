@@ -81,7 +81,7 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[
 
 
 def ask_to_save(hands: Hands, action: Action, in_step: bool | None, now: float) -> list[str]:
-    """Begin a move: ask the job to save. ``in_step``: see Progress; None where it is unknown.
+    """Begin a move or a stop: ask the job to save. ``in_step``: see Progress; None where it is unknown.
 
     A job whose training is not a step polls the plan file; a signal would only hit its shell.
     Returns complaints for the operator.
@@ -110,6 +110,7 @@ def _details(action: Action) -> dict[str, object]:
         "gpus": dict(ours.gpus),
         "nodes": {node: dict(gpus) for node, gpus in ours.nodes.items()},
         "moves": ours.moves,
+        "leased": ours.leased,
         "was": dict(ours.was),
         "from": {node: dict(gpus) for node, gpus in action.job.gpus.items()},
         "reason": action.reason,
@@ -122,6 +123,7 @@ def steering_of(details: object, now: float) -> Steering:
     return Steering(
         gpus=found.get("gpus", {}),
         nodes=found.get("nodes", {}),
+        leased=bool(found.get("leased", False)),
         time=now,
         moves=int(found.get("moves", 0)),
         was=found.get("was", {}),

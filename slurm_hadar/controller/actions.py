@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import Enum
 
 from slurm_hadar.config import Config
@@ -13,6 +12,7 @@ from slurm_hadar.controller.viewing import Picture
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.times import begin_time
 
 
 class Kind(Enum):
@@ -22,6 +22,7 @@ class Kind(Enum):
     WAIT = "wait"
     LET_GO = "let go"
     MOVE = "move"
+    STOP = "stop"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,12 @@ def intent(picture: Picture, plan: Plan, seen: Observed, config: Config, moves_l
         if target.starting:
             continue
         if target.job.state is JobState.RUNNING:
-            action = _move(target, placement, seen, config)
+            why = plan.waiting.get(id_, "no placement in this round")
+            action = (
+                _move(target, placement, seen, config)
+                if placement
+                else _stop(target, why, seen, config)
+            )
             if action is not None and not movable[id_]:
                 deferred[id_] = "it may not be moved now"
             elif action is not None and moves_left <= 0:
@@ -117,12 +123,7 @@ def _wait(target: Target, why: str, seen: Observed, config: Config) -> Action | 
         return None
     back = laying.back(job, steered)
     steering = Steering(time=seen.now, leased=True, moves=steered.moves, was=steered.was)
-    return Action(Kind.WAIT, job, {**back, "StartTime": _clock(seen.now + length)}, steering, why)
-
-
-def _clock(epoch_s: float) -> str:
-    """A time as Slurm reads it: ISO, local."""
-    return datetime.fromtimestamp(epoch_s).strftime("%Y-%m-%dT%H:%M:%S")
+    return Action(Kind.WAIT, job, {**back, "StartTime": begin_time(seen.now + length)}, steering, why)
 
 
 def _let_go(job: Job, why: str, seen: Observed, config: Config, may_end: bool) -> Action | None:
@@ -155,11 +156,16 @@ def _let_go(job: Job, why: str, seen: Observed, config: Config, may_end: bool) -
     return Action(Kind.LET_GO, job, fields, steering, f"left to Slurm: {why}")
 
 
-def _move(
-    target: Target, placement: Placement | None, seen: Observed, config: Config
-) -> Action | None:
-    if placement is None:
+def _stop(target: Target, why: str, seen: Observed, config: Config) -> Action | None:
+    """Make way for jobs that gain more: save, and wait under a lease like any other."""
+    if not config.guards.preempt:
         return None
+    job, steered = target.job, seen.steered(target.job.id)
+    steering = Steering(time=seen.now, leased=True, moves=steered.moves + 1, was=steered.was)
+    return Action(Kind.STOP, job, laying.back(job, steered), steering, why)
+
+
+def _move(target: Target, placement: Placement, seen: Observed, config: Config) -> Action | None:
     held: dict[str, int] = {}
     for gpus in target.held.values():
         for kind, count in gpus.items():

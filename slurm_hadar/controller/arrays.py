@@ -203,6 +203,7 @@ def job_arrays(
         ),
         groups=mask,
         max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
+        copies=np.array([(job.declaration or Declaration()).fork[1] for job in jobs], np.int64),
     )
 
 

@@ -13,6 +13,7 @@ from slurm_hadar.controller.store import Entry
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.progress import Progress, read_all_progress
+from slurm_hadar.slurm.times import begin_time
 
 _LOST_SIGHT_S = 3600.0
 _POLL_S = 0.5
@@ -173,11 +174,15 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
         fields = entry.details.get("fields")
         complaint = hands.write_plan(job, ours.gpus, str(entry.details.get("reason", "")))
         said += [complaint] if complaint else []
-        updates.append(hands.update(job, dict(fields) if isinstance(fields, dict) else {}, ours))
+        changes = dict(fields) if isinstance(fields, dict) else {}
+        if ours.leased:
+            changes["StartTime"] = begin_time(now + hands.config.lease.length_s)
+        updates.append(hands.update(job, changes, ours))
     for (entry, job), error in zip(waiting, hands.cluster.apply(updates), strict=True):
         if error is None:
-            hands.store.end(entry.id, "moved", now)
-            said.append(f"job {job.id}: moved, {_where(steering_of(entry.details, now))}")
+            outcome, where = _done(steering_of(entry.details, now))
+            hands.store.end(entry.id, outcome, now)
+            said.append(f"job {job.id}: {outcome}, {where}")
         elif not error.retry:
             outcome = f"the placement was refused, Slurm starts it as it was: {error}"
             hands.store.end(entry.id, outcome, now)
@@ -191,5 +196,8 @@ def _started(entry: Entry, job: Job) -> str:
     return "moved" if kinds == set(meant) else "it started by itself before it was placed"
 
 
-def _where(ours: Steering) -> str:
-    return "to " + " + ".join(f"{count} x {kind}" for kind, count in sorted(ours.gpus.items()))
+def _done(ours: Steering) -> tuple[str, str]:
+    if not ours.gpus:
+        return "stopped", "waits for its turn"
+    where = " + ".join(f"{count} x {kind}" for kind, count in sorted(ours.gpus.items()))
+    return "moved", f"to {where}"

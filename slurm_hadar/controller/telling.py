@@ -121,6 +121,8 @@ def _line(action: Action) -> str:
             return f"start job {action.job.id} on {where}"
         case Kind.MOVE:
             return f"move job {action.job.id} to {where}"
+        case Kind.STOP:
+            return f"stop job {action.job.id} for jobs that gain more"
         case Kind.LET_GO:
             return f"leave job {action.job.id} to Slurm"
         case Kind.WAIT:

@@ -227,7 +227,7 @@ class Controller:
 
     def _act(self, hands: acting.Hands, means: Intent, seen: Observed) -> list[str]:
         words = acting.change_waiting(hands, means.of(Kind.START, Kind.WAIT, Kind.LET_GO), seen.now)
-        for action in means.of(Kind.MOVE):
+        for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None

@@ -67,6 +67,7 @@ def _picture(
         options={
             "gain_over_cost": config.guards.gain_over_cost,
             "min_stay_s": config.guards.min_between_moves_s,
+            "preempt": config.guards.preempt,
             **config.controller.options,
         },
     )

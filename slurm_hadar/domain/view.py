@@ -82,6 +82,14 @@ class JobArrays:
     """(J, G) access groups of nodes that the job's owner may use."""
     max_nodes: IntArray
     """(J,) most nodes that the job may spread over; 1 for an ordinary script."""
+    copies: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(J,) most copies that the job may be forked into, each on a node of its own; 1 for an
+    ordinary script, and for all jobs where nothing is given."""
+
+    def __post_init__(self) -> None:
+        """Fill in ``copies`` where it was left out."""
+        if not len(self.copies):
+            object.__setattr__(self, "copies", np.ones(len(self.ids), dtype=np.int64))
 
 
 @dataclass(frozen=True)

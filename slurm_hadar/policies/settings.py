@@ -22,7 +22,7 @@ class Settings:
     nothing."""
     min_stay_s: float = 600.0
     """No move of a job that came to its place less than this ago."""
-    preempt: bool = False
+    preempt: bool = True
     """Whether a running job may be stopped for one that gains more, without a place of its own."""
     communication: float = 0.05
     """Part by which a job is slower when its GPUs are on several nodes."""

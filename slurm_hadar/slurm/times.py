@@ -48,6 +48,11 @@ def parse_date(text: str) -> float:
         raise SlurmError(f"Slurm shows a time as {text[:80]!r}, which is not understood") from None
 
 
+def begin_time(epoch_s: float) -> str:
+    """A time as ``StartTime`` takes it: ISO, local."""
+    return datetime.fromtimestamp(epoch_s).strftime("%Y-%m-%dT%H:%M:%S")
+
+
 def format_minutes(seconds: float) -> str:
     """A time limit as scontrol takes it: whole minutes, rounded up; ``UNLIMITED`` for inf."""
     return "UNLIMITED" if seconds == inf else str(max(1, -int(-seconds // 60)))

@@ -211,6 +211,27 @@ def test_a_running_job_moves_and_every_sample_goes_in_exactly_once(site):
     assert story.moves[-1].outcome == "moved"
 
 
+def test_a_running_job_makes_way_and_goes_on_later(make_sandbox, tmp_path):
+    guards = {"min_between_moves_s": 0.0, "preempt": True}
+    site = Site(make_sandbox(mode="act", settings={"guards": guards}), tmp_path)
+    id_ = site.hbatch(training(site.folder))
+    site.want = {id_: {"k80": 1}}
+    site.controller.tick()
+    site.until(lambda: _samples(site, id_) > 0, 40)
+    site.want = {}
+    site.until(lambda: site.controller.tick() and not site.store.open_entries(), 40)
+    job = site.job(id_)
+    assert job.state is JobState.PENDING and job.reason == "BeginTime" and not job.held
+    assert site.store.history(id_)[0].outcome == "stopped"
+    assert site.controller.tick().updates == 0
+    site.want = {id_: {"v100": 1}}
+    site.controller.tick()
+    site.until(lambda: site.job(id_).state is JobState.FINISHED, 60)
+    assert site.job(id_).slurm_state.startswith("COMPLETED"), site.log(id_)
+    assert _fault(json.loads((site.folder / "a.json").read_text())) is None
+    site.store.close()
+
+
 def test_a_sabotaged_resume_does_not_pass_for_exact(site):
     tamper = site.folder / "tamper.py"
     tamper.write_text(TAMPER.format(path=site.folder / "a.pt"))

@@ -60,7 +60,7 @@ def test_same_view_same_plan(view: View) -> None:
     assert first == second
 
 
-@given(views(degenerate=False))
+@given(views(options=st.just({"preempt": False}), degenerate=False))
 @_QUICK
 def test_second_round_changes_nothing(view: View) -> None:
     decide = policies.get("hadar")
@@ -70,7 +70,7 @@ def test_second_round_changes_nothing(view: View) -> None:
     assert places(after, second) == places(view, first)
 
 
-@given(views(options=st.just({"min_stay_s": 0.0}), degenerate=False))
+@given(views(options=st.just({"min_stay_s": 0.0, "preempt": False}), degenerate=False))
 @_QUICK
 def test_second_round_changes_nothing_even_if_moves_are_allowed_at_once(view: View) -> None:
     decide = policies.get("hadar")
@@ -83,7 +83,7 @@ def test_second_round_changes_nothing_even_if_moves_are_allowed_at_once(view: Vi
 @pytest.mark.parametrize("seed", range(12))
 def test_a_crowd_settles_at_once_and_after_some_have_ended(seed: int) -> None:
     decide = policies.get("hadar")
-    view = crowd(seed, {"min_stay_s": 0.0})
+    view = crowd(seed, {"min_stay_s": 0.0, "preempt": False})
     for _ in range(3):
         plan, _ = decide(view, {})
         check(view, plan)
