@@ -94,6 +94,12 @@ def jobs(
     elastic: Annotated[
         bool, typer.Option("--elastic", help="1, 2, 4, 8 GPUs, at most 4 times the request.")
     ] = False,
+    copies: Annotated[
+        int, typer.Option(min=1, help="Every job may be forked into so many copies (hadare).")
+    ] = 1,
+    copies_loss: Annotated[
+        float, typer.Option(help="Part of the speed that copies lose to averaging, 0-1.")
+    ] = 0.0,
     from_sacct: Annotated[
         bool, typer.Option("--from-sacct", help="TRACE is sacct's output (-P, with header).")
     ] = False,
@@ -122,8 +128,16 @@ def jobs(
         elastic=elastic,
         from_sacct=from_sacct,
         models=ModelNames(site.simulation.job_names, site.simulation.accounts),
+    ).forked(copies)
+    costs = Costs(
+        restart_cost,
+        checkpoint_cost,
+        node_loss,
+        rack_loss,
+        cpu_exponent,
+        mem_exponent,
+        copies_loss,
     )
-    costs = Costs(restart_cost, checkpoint_cost, node_loss, rack_loss, cpu_exponent, mem_exponent)
     seen = estimate(work, noise, steps_error, seed)
     for file in (jct_out, report):
         _writable(file)

@@ -16,6 +16,7 @@ _MODULES = {
     "gavel_makespan": "slurm_hadar.policies.gavel_makespan",
     "gavel_throughput": "slurm_hadar.policies.gavel_throughput",
     "hadar": "slurm_hadar.policies.hadar",
+    "hadare": "slurm_hadar.policies.hadare",
     "srtf": "slurm_hadar.policies.srtf",
     "timetable": "slurm_hadar.policies.timetable",
     "tiresias": "slurm_hadar.policies.tiresias",

@@ -39,6 +39,7 @@ def decide(view: IdleView, stays: Stays) -> tuple[IdleMap, Stays]:
         return IdleMap(view.holder), stays
     if _several_types(view):
         return decide_types(view), stays
+    view = replace(view, forward_s=view.ahead_s())
     view, room, released = _shrunk(view)
     free = np.flatnonzero(view.holder == NOBODY)
     take = min(len(free), view.budget() - int((view.holder >= 0).sum()))

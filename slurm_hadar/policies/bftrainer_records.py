@@ -72,6 +72,11 @@ class IdleView:
         used = self.holder[self.holder >= 0]
         return np.bincount(used, minlength=len(self.trainers)).astype(np.int64)
 
+    def ahead_s(self) -> float:
+        """``forward_s``, but at least twice the slowest restart: a shorter look ahead sees only
+        the cost of a start and would start nobody."""
+        return max([self.forward_s, *(2.0 * one.grow_s for one in self.trainers)])
+
     def budget(self) -> int:
         """Nodes that trainers may hold together; what is held already is not taken away by it."""
         idle = len(self.nodes)

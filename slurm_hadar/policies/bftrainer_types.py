@@ -27,7 +27,7 @@ def decide_types(view: IdleView) -> IdleMap:
         for one, row in zip(view.trainers, held, strict=True)
     ]
     solved = typed_counts(
-        demands, nodes, view.forward_s, view.budget(), view.user_caps, view.time_limit_s
+        demands, nodes, view.ahead_s(), view.budget(), view.user_caps, view.time_limit_s
     )
     notes = () if solved.proven else ("the programme over GPU types hit its limit",)
     return IdleMap(_laid(view, solved.counts), notes)

@@ -43,7 +43,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     # Weight 0 means after all others, not never.
     weight = np.maximum(jobs.weight, _LEAST_WEIGHT)
     names = memory.pool_names(view, floor)
-    past = memory.recall(state, names, len(options.gpus))
+    past = memory.recall(state, names)
     if past is None or memory.outdated(past, view, settings):
         deadline = past.table.deadline_s if past else 0.0
         table = solve(options, weight, jobs.ids, view.now, deadline, settings)

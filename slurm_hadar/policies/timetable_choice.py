@@ -13,7 +13,6 @@ from slurm_hadar.solvers.gang_assignment import assign
 
 _LEAST = 0.02
 """Part of a job's worth that it never falls below while it waits beyond its planned end."""
-_PLANNED = 0.05
 _MOST_BONUS = 1.0
 
 
@@ -50,18 +49,21 @@ def choose(
     the timetable has them. ``kept``: it stays as it is, and only the numbers behind it are wanted.
     """
     elapsed = now - table.start_s
-    worth, tight, share, price = _now(table, options, ids, weight, elapsed)
+    worth, tight, mix, share, price = _now(table, options, ids, weight, elapsed)
     left = np.maximum(worth - weight * elapsed, _LEAST * worth)
     possible = np.isfinite(options.seconds)
     gain = np.where(possible, left[:, None] / np.where(possible, options.seconds, 1.0), 0.0)
     gain = np.where(possible & (weight > 0)[:, None], np.maximum(gain, 1e-12), 0.0)
     value = gain * (1.0 + settings.follow * share)
-    critical = (tight >= settings.critical) & (share.max(axis=1, initial=0.0) > _PLANNED)
-    if critical.any():
+    urgency = np.clip((tight - settings.duty) / max(settings.critical - settings.duty, 1e-6), 0.0, 1.0)
+    urgency = np.where(tight >= settings.critical, tight / settings.critical, urgency * settings.graded)
+    critical = tight >= settings.critical
+    if urgency.any():
         top = float((value / options.gpus).max())
-        first = critical[:, None] & possible & (share > _PLANNED)
-        ahead = top * settings.follow * share * tight[:, None] * options.gpus
-        value = np.where(first, np.maximum(ahead, value), value)
+        planned = np.where(possible, settings.mixed * mix + share, 0.0)
+        planned /= np.maximum(planned.max(axis=1, initial=0.0), 1e-9)[:, None]
+        ahead = settings.ahead * top * urgency[:, None] * planned * options.gpus
+        value += np.where(possible & (gain > 0), ahead, 0.0)
     there = np.flatnonzero(options.now >= 0)
     horizon = table.deadline_s - table.start_s
     cost = settings.gain_over_cost * restart_s[there]
@@ -79,8 +81,8 @@ def _now(
     ids: tuple[str, ...],
     weight: FloatArray,
     elapsed: float,
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Worth, tightness, present share and prices; newcomers answer the prices."""
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Worth, tightness, mix of options, present share and prices; newcomers answer the prices."""
     jobs = len(ids)
     row: Mapping[str, int] = {id_: at for at, id_ in enumerate(table.ids)}
     rows = np.array([row.get(id_, -1) for id_ in ids], dtype=np.int64)
@@ -94,7 +96,8 @@ def _now(
     rest = np.minimum(best / np.maximum(table.best_s[rows[known]], 1.0), 1.0)
     time_left = max(float(table.edges[-1]) - elapsed, 1.0)
     tight[known] = table.run_s[rows[known]] * rest / time_left
-    share = np.zeros((jobs, len(options.gpus)))
+    mix, share = np.zeros((2, jobs, len(options.gpus)))
+    mix[known] = table.mix[rows[known]]
     if table.share.size:
         at = min(bucket, table.share.shape[2] - 1)
         share[known] = table.share[rows[known], :, at]
@@ -106,7 +109,7 @@ def _now(
         )  # fmt: skip
         answer = respond(part, weight[new], table.price, table.edges, np.ones(len(new)))
         worth[new] = answer.worth + weight[new] * elapsed
-    return worth, tight, share, table.price[:, bucket]
+    return worth, tight, mix, share, table.price[:, bucket]
 
 
 def _assigned(options: Options, value: FloatArray) -> IntArray:

@@ -6,13 +6,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from slurm_hadar.domain.view import State, View
+from slurm_hadar.domain.view import FloatArray, State, View
 from slurm_hadar.policies.allocation import Floor
 from slurm_hadar.policies.timetable_plan import Timetable
 from slurm_hadar.policies.timetable_settings import Settings
 from slurm_hadar.policies.timetable_work import Options
 
 _VERSION = 1
+_NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,8 @@ def pool_names(view: View, floor: Floor) -> list[str]:
 
 
 def keep(past: Past, names: Sequence[str]) -> State:
-    """The memory as JSON. Shares are kept sparse: (job, option, bucket, part)."""
+    """The memory as JSON. """
     table = past.table
-    where = np.argwhere(table.share > 1e-6)
-    part = table.share[tuple(where.T)]
     return {
         "version": _VERSION,
         "names": list(names),
@@ -50,23 +49,20 @@ def keep(past: Past, names: Sequence[str]) -> State:
         "worth": table.worth.tolist(),
         "run_s": table.run_s.tolist(),
         "best_s": table.best_s.tolist(),
-        "share": [where.ravel().tolist(), part.tolist(), table.share.shape[2]],
+        "mix": _sparse(table.mix),
+        "share": _sparse(table.share),
         "laid": dict(past.laid),
         "present": list(past.present),
         "chosen_s": past.chosen_s,
     }
 
 
-def recall(state: State, names: Sequence[str], options: int) -> Past | None:
+def recall(state: State, names: Sequence[str]) -> Past | None:
     """The memory, or None where there is none or the cluster has changed since."""
     if state.get("version") != _VERSION or state.get("names") != list(names):
         return None
     kept = cast(dict[str, Any], state)
     ids = tuple(kept["ids"])
-    where, part, buckets = kept["share"]
-    share = np.zeros((len(ids), options, buckets))
-    at = np.asarray(where, dtype=np.int64).reshape(-1, 3)
-    share[tuple(at.T)] = part
     table = Timetable(
         ids=ids,
         start_s=float(kept["start_s"]),
@@ -77,7 +73,8 @@ def recall(state: State, names: Sequence[str], options: int) -> Past | None:
         worth=np.asarray(kept["worth"], dtype=np.float64),
         run_s=np.asarray(kept["run_s"], dtype=np.float64),
         best_s=np.asarray(kept["best_s"], dtype=np.float64),
-        share=share,
+        mix=_dense(kept["mix"]),
+        share=_dense(kept["share"]),
     )
     return Past(table, kept["laid"], tuple(kept["present"]), float(kept["chosen_s"]))
 
@@ -99,3 +96,15 @@ def unchanged(past: Past, view: View, options: Options, settings: Settings) -> b
         return False
     laid = np.array([past.laid.get(id_, -1) for id_ in view.jobs.ids], dtype=np.int64)
     return bool(np.array_equal(laid, options.now))
+
+
+def _sparse(array: FloatArray) -> dict[str, object]:
+    where = np.flatnonzero(array > _NOTHING)
+    values = np.round(array.reshape(-1)[where], 6)
+    return {"shape": list(array.shape), "where": where.tolist(), "values": values.tolist()}
+
+
+def _dense(kept: Mapping[str, Any]) -> FloatArray:
+    array = np.zeros(int(np.prod(kept["shape"])))
+    array[np.asarray(kept["where"], dtype=np.int64)] = kept["values"]
+    return array.reshape(kept["shape"])

@@ -35,6 +35,8 @@ class Timetable:
     """(J,) time that the job is planned to run until it ends."""
     best_s: FloatArray
     """(J,) the same at its fastest."""
+    mix: FloatArray
+    """(J, O) part of that time on each option."""
     share: FloatArray
     """(J, O, W) part of the bucket that the job is planned to run so; W buckets are kept."""
 
@@ -58,6 +60,7 @@ def solve(options: Options, weight: FloatArray, ids: tuple[str, ...], now: float
         fluid = respond(options, weight, fluid.price, edges, duty)
     seconds = np.where(np.isfinite(options.seconds), options.seconds, 0.0)
     busy = fluid.share * seconds[:, :, None]
+    run_s = busy.sum(axis=(1, 2))
     window = int(np.searchsorted(edges, _WINDOW * settings.solve_every * horizon)) + 1
     window = min(window, len(edges) - 1)
     return Timetable(
@@ -68,7 +71,8 @@ def solve(options: Options, weight: FloatArray, ids: tuple[str, ...], now: float
         edges=edges,
         price=fluid.price,
         worth=fluid.worth,
-        run_s=busy.sum(axis=(1, 2)),
+        run_s=run_s,
+        mix=busy.sum(axis=2) / np.maximum(run_s, 1e-9)[:, None],
         best_s=np.where(np.isfinite(options.best_s), options.best_s, 0.0),
         share=busy[:, :, :window] / np.diff(edges)[:window],
     )

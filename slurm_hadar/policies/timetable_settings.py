@@ -21,6 +21,9 @@ class Settings:
     """Jobs planned to run this part of all the time until the horizon go first."""
     follow: float = 3.0
     """How much more a place is worth when the timetable has it than when it has not."""
+    ahead: float = 3.0
+    graded: float = 0.0
+    mixed: float = 0.5
     solve_every: float = 1 / 64
     """A new timetable after this part of the horizon, and when jobs arrive."""
     choose_every: float = 1 / 256

@@ -6,8 +6,6 @@
     for batch in run:
         run.backward(loss_of(model(x[batch.indices]), y[batch.indices]))
         run.step()
-    if run.first:
-        ...
 
 One process per node, launched with :mod:`slurm_hadar.runtime.copies_launch`; alone it is an
 ordinary training. HadarE: arXiv 2503.10918, the tracker as recalled.
@@ -107,6 +105,8 @@ class Copies:
             learning_rate=learning_rate,
             schedule=schedule,
         )
+        self.copies = self._link.size
+        """Processes that were started, this one included."""
         self.first = self._link.first
         """Whether this process keeps the checkpoint and should print the results."""
         say = log if self.first else (lambda line: None)
@@ -162,37 +162,32 @@ class Copies:
 
     @property
     def samples(self) -> int:
-        """Samples in the lineage of the parameters; known to the first process only."""
+        """Samples in the lineage; this and what follows is known to the first process only."""
         return self._ledger.done
 
     @property
     def segments(self) -> list[Segment]:
-        """What went into the parameters so far; known to the first process only."""
+        """What went into the parameters so far."""
         return list(self._state.segments)
 
     @property
     def attempt(self) -> int:
-        """1 for a fresh start, one more with each resume; known to the first process only."""
+        """1 for a fresh start, one more with each resume."""
         return self._state.attempt
 
     @property
     def lost(self) -> int:
-        """Samples that kills undid, as far as is known; known to the first process only."""
+        """Samples that kills undid, as far as is known."""
         return self._state.lost
 
     @property
-    def copies(self) -> int:
-        """Processes that were started, this one included."""
-        return self._link.size
-
-    @property
     def speeds(self) -> dict[int, float]:
-        """Measured samples/s by rank; known to the first process only."""
+        """Measured samples/s by rank."""
         return self._tracker.speeds if self._tracker else {}
 
     @property
     def rounds(self) -> int:
-        """Rounds of this attempt; known to the first process only."""
+        """Rounds of this attempt."""
         return self._tracker.rounds if self._tracker else 0
 
     def __iter__(self) -> Iterator[Batch]:

@@ -46,6 +46,8 @@ def srun_argv(command: Sequence[str], environment: Mapping[str, str]) -> list[st
     nodes = environment.get("SLURM_JOB_NUM_NODES", "")
     if not nodes.isdecimal():
         raise UsageError("copies are launched inside a job's batch script; submit it with hbatch")
+    # srun does not take this over from sbatch by itself since Slurm 22.05.
+    cpus = environment.get("SLURM_CPUS_PER_TASK", "")
     # The allocation may have another number of tasks after a requeue: all is said anew.
     return [
         "srun",
@@ -54,6 +56,7 @@ def srun_argv(command: Sequence[str], environment: Mapping[str, str]) -> list[st
         f"--nodes={nodes}",
         f"--ntasks={nodes}",
         "--ntasks-per-node=1",
+        *([f"--cpus-per-task={cpus}"] if cpus.isdecimal() else []),
         *(sys.executable, "-m", _MODULE, "--guard", "--"),
         *command,
     ]

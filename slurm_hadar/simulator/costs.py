@@ -22,6 +22,8 @@ class Costs:
     """Rate goes with (CPUs per GPU given / asked for) to this power."""
     mem_exponent: float = 0.0
     """Rate goes with (memory per GPU given / asked for) to this power."""
+    copies_loss: float = 0.0
+    """Part of the rate that the copies of a forked job lose to averaging, 0-1."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -103,7 +103,7 @@ def replay(
     workload: Workload,
     policy: str,
     forward_s: float = 120.0,
-    charge: str = "strict",
+    charge: str = "paper",
     most_nodes: int | None = None,
     user_caps: Mapping[str, int] | None = None,
 ) -> IdleOutcome:
@@ -213,17 +213,24 @@ class _World:
 
     def _advance(self, stop: float, rates: list[float]) -> None:
         span = stop - self.now
-        slot = int(self.now // _SLICE_S)
-        best = self._optimum() * span
+        best = self._optimum()
         total = 0.0
         for one, rate in zip(self.active, rates, strict=True):
             one.done += rate * span
             total += rate * span
         self.out.work += total
-        self.out.optimum += best
-        self.out.best_by_slice[slot] = self.out.best_by_slice.get(slot, 0.0) + best
-        self.out.done_by_slice[slot] = self.out.done_by_slice.get(slot, 0.0) + total
+        self.out.optimum += best * span
+        self._note(self.out.best_by_slice, stop, best)
+        self._note(self.out.done_by_slice, stop, sum(rates))
         self.now = stop
+
+    def _note(self, by_slice: dict[int, float], stop: float, rate: float) -> None:
+        at = self.now
+        while at < stop:
+            slot = int(at // _SLICE_S)
+            end = min(stop, (slot + 1) * _SLICE_S)
+            by_slice[slot] = by_slice.get(slot, 0.0) + rate * (end - at)
+            at = end
 
     def _optimum(self) -> float:
         key = tuple(sorted(id(one.work.trainer) for one in self.active))

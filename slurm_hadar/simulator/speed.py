@@ -14,14 +14,14 @@ class Speeds:
     On several types a gang runs at (its GPUs) x (the slowest type's rate per GPU), so at the least
     of the types' rates for its count. Copies (HadarE) train by themselves, one a node; they wait
     for each other at the end of each round: with parts s_i and rates r_i the job's rate is
-    min_i r_i / s_i, or the sum of r_i where no parts are given.
+    min_i r_i / s_i, or the sum of r_i where no parts are given, less what averaging costs.
     """
 
     def __init__(self, workload: Workload, cluster: Cluster, costs: Costs) -> None:
         self._rate, self._ids = workload.rate, workload.ids
         self._at = {count: at for at, count in enumerate(workload.counts)}
         self._types = workload.types
-        self._most_nodes = workload.max_nodes
+        self._most_nodes, self._most_copies = workload.max_nodes, workload.copies
         self._cpus, self._mem = workload.cpus_per_gpu, workload.mem_per_gpu_mb
         self._rack = cluster.rack.tolist()
         self._costs = costs
@@ -58,15 +58,31 @@ class Speeds:
         return rate
 
     def _copies(self, job: int, placement: Placement, seats: tuple[Seat, ...]) -> float:
+        nodes = {node for node, _, _ in seats}
+        if placement.copies > self._most_copies[job]:
+            raise HadarError(
+                f"the plan forks job {self._ids[job]} into {placement.copies} copies, "
+                f"it may have {int(self._most_copies[job])}"
+            )
+        if not placement.copies == len(nodes) == len(seats):
+            raise HadarError(
+                f"the plan gives {placement.copies} copies of job {self._ids[job]} "
+                f"{len(nodes)} nodes; each copy takes GPUs of one type on a node of its own"
+            )
         rates = [self._one(job, kind, count) for _, kind, count in seats]
-        shares = placement.shares
+        shares, kept = placement.shares, 1.0 - self._costs.copies_loss
         if not shares:
-            return sum(rates)
+            return kept * sum(rates)
         if len(shares) != len(rates):
             raise HadarError(
                 f"the plan gives job {self._ids[job]} {len(shares)} shares for {len(rates)} nodes"
             )
-        return min(rate / share for rate, share in zip(rates, shares, strict=True) if share > 0)
+        if min(shares) < 0.0 or abs(sum(shares) - 1.0) > 1e-6:
+            raise HadarError(
+                f"the shares of the copies of job {self._ids[job]} do not sum to 1: {shares}"
+            )
+        slowest = min(rate / part for rate, part in zip(rates, shares, strict=True) if part > 0)
+        return kept * slowest
 
     def _beside(self, job: int, placement: Placement) -> float:
         factor = 1.0

@@ -99,4 +99,5 @@ class Views:
             "mem_per_gpu_mb": self._mem[active],
             "groups": self._groups[active],
             "max_nodes": work.max_nodes[active],
+            "copies": work.copies[active],
         }

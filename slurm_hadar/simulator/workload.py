@@ -1,7 +1,7 @@
 """The jobs of a simulation, as arrays."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -42,6 +42,17 @@ class Workload:
     """(J,) line of each job in its file, for error messages."""
     left_out: tuple[str, ...] = ()
     """Rows of the file that are no jobs to simulate, each with the reason."""
+    copies: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(J,) most copies that each job may be forked into; 1 for all where nothing is given."""
+
+    def __post_init__(self) -> None:
+        """Fill in ``copies`` where it was left out."""
+        if not len(self.copies):
+            object.__setattr__(self, "copies", np.ones(len(self.ids), dtype=np.int64))
+
+    def forked(self, copies: int) -> "Workload":
+        """The same jobs, each of which may be forked into so many copies."""
+        return replace(self, copies=np.full(len(self.ids), copies, dtype=np.int64))
 
     def take(self, rows: Sequence[int] | IntArray, ids: Sequence[str] | None = None) -> "Workload":
         """The jobs of these rows, in this order; ``ids`` renames them."""
@@ -59,6 +70,7 @@ class Workload:
             cpus_per_gpu=self.cpus_per_gpu[at],
             mem_per_gpu_mb=self.mem_per_gpu_mb[at],
             lines=tuple(self.lines[i] for i in at) if self.lines else (),
+            copies=self.copies[at],
         )
 
 

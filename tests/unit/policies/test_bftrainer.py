@@ -97,6 +97,14 @@ def test_a_large_trainer_is_not_stopped_for_one_node() -> None:
     assert (plan.holder == 0).all()
 
 
+@pytest.mark.parametrize("types", [1, 2])
+def test_looking_less_far_than_a_restart_still_starts(types: int) -> None:
+    one = replace(trainer(), rate=np.repeat(trainer().rate, types, axis=0))
+    seen = replace(view(4, [one]), forward_s=5.0, gpu_type=np.arange(4) % types)
+    plan, _ = bftrainer.decide(seen, Stays.unknown())
+    assert (plan.holder == 0).all()
+
+
 def test_old_nodes_go_to_the_trainer_on_old_nodes() -> None:
     since = [0.0] * 4 + [990.0] * 4 + [0.0] * 4 + [990.0] * 4
     holder = np.array([1] * 4 + [0] * 4 + [NOBODY] * 8)

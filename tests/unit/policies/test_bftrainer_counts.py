@@ -1,6 +1,6 @@
 """The programmes over counts against all assignments."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -92,7 +92,7 @@ def test_chunks_are_the_best_of_all_that_keep_the_order(seed: int) -> None:
                         yield [(a, b), *rest]
 
     found = best_chunks(takers, group)
-    assert all(b <= c for (_, b), (c, _) in zip(found, found[1:], strict=False))
+    assert all(b <= c for (_, b), (c, _) in pairwise(found))
     assert worth(found) == pytest.approx(max(worth(chunks) for chunks in every(0, len(takers))))
 
 

@@ -97,6 +97,9 @@ def test_the_step_takes_the_allocation_as_it_is_now():
     assert argv[:2] == ["srun", "--mpi=pmi2"]
     assert {"--kill-on-bad-exit=1", "--nodes=5", "--ntasks=5", "--ntasks-per-node=1"} <= {*argv}
     assert argv[-4:] == ["python", "train.py", "--lr", "0.1"]
+    assert not any("cpus" in word for word in argv)
+    more = copies_launch.srun_argv(["x"], {**environment, "SLURM_CPUS_PER_TASK": "4"})
+    assert "--cpus-per-task=4" in more
     with pytest.raises(UsageError, match="inside a job"):
         copies_launch.srun_argv(["x"], {})
 

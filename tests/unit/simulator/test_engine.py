@@ -149,7 +149,7 @@ def test_copies_add_up_and_wait_for_each_other() -> None:
         ((0.9, 0.1), 20 / 9),
     ):
         copies = Placement(gpus=gpus, nodes=nodes, copies=2, shares=shares)
-        out = simulate(work(ONE), machines(), scripted({0.0: {"j0": copies}}))
+        out = simulate(work(ONE).forked(2), machines(), scripted({0.0: {"j0": copies}}))
         assert out.finish_s[0] == pytest.approx(1000.0 / speed)
 
 
