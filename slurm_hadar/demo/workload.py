@@ -33,7 +33,7 @@ _ROWS = (
     ("faces", "resnet50", 16, 30, 0, "v100"),
     ("essays", "transformer", 16, 28, 0, "v100"),
     ("dogs", "resnet18", 64, 24, 0, "p100"),
-    ("films", "recommendation", 2048, 28, 5, "v100"),
+    ("films", "recommendation", 2048, 28, 5, "p100"),
     ("news", "lm", 20, 20, 5, "p100"),
     ("cells", "resnet50", 16, 14, 10, "p100"),
     ("poems", "transformer", 16, 28, 10, "p100"),

@@ -1,0 +1,99 @@
+"""Runs the benchmarks and writes what they print into docs/results.md.
+
+``python -m benchmarks.results [NAME ...]``: all sections, or those named. A section that is not run
+keeps what it had. Each stands beside the command that shows it again.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_PAGE = Path(__file__).resolve().parents[1] / "docs" / "results.md"
+_SITE = "--cluster v100=20,p100=20,k80=20 --gpus-per-node 4 --round 360 --restart-cost 10"
+_HEAD = """# Results
+
+Written by `python -m benchmarks.results`. Each table is what the command above it printed, on a
+machine of 2 cores; seconds depend on it, the rest does not.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, what to know before reading, and the command."""
+
+    name: str
+    title: str
+    words: str
+    command: str
+
+
+SECTIONS = (
+    Section(
+        "replay",
+        "Gavel replayed",
+        "Our figures beside those of Gavel's own simulator, without restart costs.",
+        "python -m benchmarks.replay",
+    ),
+    Section(
+        "hadar",
+        "Hadar against Gavel",
+        "trace_480, the same costs for all. Aim: a makespan at least 1.20 times shorter than "
+        "gavel_las's, a mean job time of at most 60.8 h.",
+        f"hadar simulate jobs trace_480 {_SITE} --policy hadar --policy gavel_las "
+        "--policy gavel_makespan --policy tiresias --policy srtf",
+    ),
+)
+
+
+def _run(section: Section) -> str:
+    words = section.command.split()
+    program = Path(sys.executable).parent / words[0]
+    done = subprocess.run(
+        [str(program), *words[1:]],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=_PAGE.parents[1],
+    )
+    if not done.stdout.strip():
+        raise SystemExit(f"{section.command} printed nothing:\n{done.stderr[-2000:]}")
+    table = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    return (
+        f"## {section.title}\n<!-- {section.name} -->\n{section.words}\n\n"
+        f"`{section.command}`\n\n```text\n{table}\n```\n"
+    )
+
+
+def _present() -> dict[str, str]:
+    """Section -> its text in the page as it is."""
+    if not _PAGE.exists():
+        return {}
+    parts = re.split(r"(?m)^(?=## )", _PAGE.read_text())[1:]
+    found = {}
+    for part in parts:
+        name = re.search(r"<!-- (\w+) -->", part)
+        if name:
+            found[name[1]] = part.rstrip() + "\n"
+    return found
+
+
+def main() -> None:
+    """Write the page anew."""
+    names = [section.name for section in SECTIONS]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="NAME", help=", ".join(names))
+    wanted = parser.parse_args().sections or names
+    if unknown := set(wanted) - set(names):
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    for section in SECTIONS:
+        if section.name in wanted:
+            print(f"{section.title}: {section.command}", file=sys.stderr, flush=True)
+            page = _present() | {section.name: _run(section)}
+            _PAGE.write_text("\n".join([_HEAD, *(page[n] for n in names if n in page)]))
+
+
+if __name__ == "__main__":
+    main()
