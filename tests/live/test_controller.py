@@ -38,7 +38,7 @@ class Site:
         write_wrapper_site(self.config, box.config_path)
         self.cluster = open_cluster(self.config.slurm)
         self.store = Store.open(self.config.site.state_dir)
-        self.want = {}
+        self.want, self.nodes = {}, {}
         self.controller = self.another(self._dictated)
         self.env = {**os.environ, **box.env}
 
@@ -48,7 +48,9 @@ class Site:
 
     def _dictated(self, view, state):
         placements = {
-            id_: Placement(self.want[id_], reason="dictated by the test")
+            id_: Placement(
+                self.want[id_], nodes=self.nodes.get(id_, {}), reason="dictated by the test"
+            )
             for id_ in view.jobs.ids
             if id_ in self.want
         }
@@ -409,6 +411,42 @@ def test_optout_gives_the_job_back_as_it_was(site):
     assert job.features == "v100|p100|k80" and dict(job.request.per_node) == {"": 1}
     site.want = {id_: {"k80": 1}}
     assert not site.controller.tick().updates
+
+
+def test_types_mix_in_one_job_and_a_second_tick_sends_nothing(site):
+    script = "#!/bin/bash\n#HADAR types=any nodes=1-2\nsleep 30\n"
+    id_ = site.hbatch(script, "--gpus=3", "-n2")
+    site.want = {id_: {"v100": 1, "k80": 2}}
+    site.nodes = {id_: {"v1": {"v100": 1}, "k1": {"k80": 2}}}
+    site.controller.tick()
+    assert site.controller.tick().updates == 0
+    site.until(site.running(id_, "v100", "k80"))
+    assert set(site.job(id_).gpus) == {"v1", "k1"} and site.job(id_).gpu_count == 3
+    assert site.controller.tick().updates == 0
+
+
+def test_a_mixed_placement_is_taken_back_whole(site):
+    fill = [site.cluster.submit("#!/bin/bash\nsleep 60\n", ["--gres=gpu:2"]) for _ in range(6)]
+    site.until(lambda: all(site.job(i).state is JobState.RUNNING for i in fill))
+    script = "#!/bin/bash\n#HADAR types=any nodes=1-2\nsleep 30\n"
+    id_ = site.hbatch(script, "--gpus=3", "-n2")
+    before = site.job(id_)
+    site.want = {id_: {"v100": 1, "k80": 2}}
+    site.nodes = {id_: {"v1": {"v100": 1}, "k1": {"k80": 2}}}
+    site.controller.tick()
+    assert set(site.job(id_).required_nodes) == {"v1", "k1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "slurm_hadar.cli.main", "optout", id_],
+        env=site.env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    after = site.job(id_)
+    for name in ("required_nodes", "features", "partitions", "request", "node_count", "tasks"):
+        assert getattr(after, name) == getattr(before, name), name
 
 
 def test_pin_and_set_change_the_declaration(site):
