@@ -116,6 +116,24 @@ class Controller(_Section):
     """The policy's own settings."""
 
 
+class Backfill(_Section):
+    """Trainings on idle nodes, which give way to everybody. Caps of 0: none."""
+
+    enabled: bool = False
+    """Off: jobs that wait in these partitions are left to Slurm."""
+    partitions: tuple[str, ...] = ()
+    """Partitions for idle nodes: of a lower PriorityTier, with PreemptMode=REQUEUE."""
+    tfwd_s: float = Field(default=120.0, gt=0)
+    """Time looked ahead: a rescale must pay for itself within it."""
+    margin_s: float = Field(default=60.0, ge=0)
+    """Nodes that Slurm expects to give to a pending job within this time are left to it."""
+    at_once: int = Field(default=10, ge=1)
+    """Trainings that have nodes at a time."""
+    max_nodes: int = Field(default=0, ge=0)
+    max_nodes_per_user: int = Field(default=0, ge=0)
+    max_nodes_per_job: int = Field(default=0, ge=0)
+
+
 class Profiles(_Section):
     """Throughput tables beside the shipped one."""
 
@@ -150,6 +168,7 @@ class Config(_Section):
     guards: Guards = Guards()
     moving: Moving = Moving()
     controller: Controller = Controller()
+    backfill: Backfill = Backfill()
     profiles: Profiles = Profiles()
     wrapper: Wrapper = Wrapper()
     simulation: Simulation = Simulation()

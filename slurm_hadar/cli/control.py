@@ -1,4 +1,4 @@
-"""The operator's commands: tick, run, plan, status, explain."""
+"""The operator's commands: tick, run, plan, backfill, status, explain."""
 
 import signal
 import threading
@@ -27,7 +27,7 @@ _LOCK_WAIT_S = 30.0
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (tick, run, plan, status, explain):
+    for command in (tick, run, plan, backfill, status, explain):
         app.command()(command)
 
 
@@ -74,6 +74,17 @@ def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         print_json("plan", telling.summary(report))
         return
     for line in telling.plan_lines(report):
+        typer.echo(line)
+
+
+def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """What a tick would do with idle nodes, and why. Changes nothing."""
+    with reader_of(load(config)) as controller:
+        report = controller.plan()
+    if as_json:
+        print_json("backfill", telling.backfill_summary(report))
+        return
+    for line in telling.backfill_lines(report):
         typer.echo(line)
 
 

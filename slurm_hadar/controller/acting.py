@@ -32,7 +32,13 @@ class Hands:
         return Update(job.id, {**fields, "AdminComment": comment})
 
     def write_plan(
-        self, job: Job, gpus: Mapping[str, int], reason: str, save: str = ""
+        self,
+        job: Job,
+        gpus: Mapping[str, int],
+        reason: str,
+        save: str = "",
+        copies: int = 1,
+        shares: tuple[float, ...] = (),
     ) -> str | None:
         """Tell the job what it will run with; ``save`` asks it to checkpoint now.
 
@@ -44,6 +50,8 @@ class Hands:
                 self.config.site.exchange_dir,
                 job.id,
                 gpus=gpus,
+                copies=copies,
+                shares=shares,
                 save=save,
                 restarts=job.restarts,
                 reason=reason,
@@ -67,7 +75,10 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[
     complaints = []
     for action in actions:
         if action.placement is not None:
-            complaint = hands.write_plan(action.job, action.steering.gpus, action.reason)
+            copies, shares = action.placement.copies, action.placement.shares
+            complaint = hands.write_plan(
+                action.job, action.steering.gpus, action.reason, copies=copies, shares=shares
+            )
             complaints += [complaint] if complaint else []
     errors = hands.cluster.apply(updates)
     with hands.store.transaction():
@@ -81,7 +92,7 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[
 
 
 def ask_to_save(hands: Hands, action: Action, in_step: bool | None, now: float) -> list[str]:
-    """Begin a move or a stop: ask the job to save. ``in_step``: see Progress; None where it is unknown.
+    """Begin a move or a stop: ask the job to save. ``in_step``: see Progress; None where unknown.
 
     A job whose training is not a step polls the plan file; a signal would only hit its shell.
     Returns complaints for the operator.
@@ -89,6 +100,7 @@ def ask_to_save(hands: Hands, action: Action, in_step: bool | None, now: float) 
     nonce = secrets.token_hex(8)
     details = {**_details(action), "save": nonce, "restarts": action.job.restarts}
     entry = hands.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
+    # Copies and shares are said when it has been requeued: now they would be of no use to it.
     complaint = hands.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)
     if complaint:
         hands.store.end(entry, complaint, now)
@@ -114,6 +126,8 @@ def _details(action: Action) -> dict[str, object]:
         "was": dict(ours.was),
         "from": {node: dict(gpus) for node, gpus in action.job.gpus.items()},
         "reason": action.reason,
+        "copies": action.placement.copies if action.placement else 1,
+        "shares": list(action.placement.shares) if action.placement else [],
     }
 
 
@@ -128,3 +142,11 @@ def steering_of(details: object, now: float) -> Steering:
         moves=int(found.get("moves", 0)),
         was=found.get("was", {}),
     )
+
+
+def copies_of(details: Mapping[str, object]) -> tuple[int, tuple[float, ...]]:
+    """Copies and their shares that a journal entry meant."""
+    copies, shares = details.get("copies", 1), details.get("shares", [])
+    if not isinstance(copies, int) or not isinstance(shares, list):
+        return 1, ()
+    return copies, tuple(float(share) for share in shares)

@@ -63,9 +63,9 @@ def intent(picture: Picture, plan: Plan, seen: Observed, config: Config, moves_l
         if target.job.state is JobState.RUNNING:
             why = plan.waiting.get(id_, "no placement in this round")
             action = (
-                _move(target, placement, seen, config)
+                move(target, placement, seen, config)
                 if placement
-                else _stop(target, why, seen, config)
+                else stop(target, why, seen, config)
             )
             if action is not None and not movable[id_]:
                 deferred[id_] = "it may not be moved now"
@@ -78,25 +78,35 @@ def intent(picture: Picture, plan: Plan, seen: Observed, config: Config, moves_l
             if id_ in held_back:
                 deferred[id_] = held_back[id_]
                 placement = None
-            waiting = _start(target, placement, seen, config) if placement else None
+            waiting = start(target, placement, seen, config) if placement else None
             if placement is None:
                 why = held_back.get(id_) or plan.waiting.get(id_, "no placement in this round")
-                waiting = _wait(target, why, seen, config)
+                waiting = wait(target, why, seen, config)
             if waiting is not None:
                 actions.append(waiting)
+    actions += let_go(picture.left_out, seen, config)
+    return Intent(tuple(actions), deferred)
+
+
+def let_go(left_out: Mapping[str, str], seen: Observed, config: Config) -> list[Action]:
+    """What is sent to jobs that are left to Slurm, with the reason by job."""
     limited = claims.at_limit(seen)
-    for id_, why in picture.left_out.items():
+    actions = []
+    for id_, why in left_out.items():
         job = seen.jobs[id_]
         may_end = claims.in_turn(job) and claims.payer(job) not in limited
         action = _let_go(job, why, seen, config, may_end)
         if action is not None:
             actions.append(action)
-    return Intent(tuple(actions), deferred)
+    return actions
 
 
-def _start(target: Target, placement: Placement, seen: Observed, config: Config) -> Action | None:
+def start(
+    target: Target, placement: Placement, seen: Observed, config: Config, pin: bool = False
+) -> Action | None:
+    """Tell a waiting job to start; ``pin``: on these very nodes. None where it is told already."""
     job, steered = target.job, seen.steered(target.job.id)
-    fields = laying.fields(job, target.wanted, placement, seen, config)
+    fields = laying.fields(job, target.wanted, placement, seen, config, pin)
     eligible = job.eligible_s <= seen.now + 1 and not steered.leased
     if not fields and eligible and dict(steered.gpus) == dict(placement.gpus):
         return None
@@ -112,7 +122,7 @@ def _start(target: Target, placement: Placement, seen: Observed, config: Config)
     )
 
 
-def _wait(target: Target, why: str, seen: Observed, config: Config) -> Action | None:
+def wait(target: Target, why: str, seen: Observed, config: Config) -> Action | None:
     """Renew a lease when less than half is left; take an unused start back."""
     job, steered = target.job, seen.steered(target.job.id)
     by_hbatch = bool(job.declaration and job.declaration.lease)
@@ -123,7 +133,9 @@ def _wait(target: Target, why: str, seen: Observed, config: Config) -> Action | 
         return None
     back = laying.back(job, steered)
     steering = Steering(time=seen.now, leased=True, moves=steered.moves, was=steered.was)
-    return Action(Kind.WAIT, job, {**back, "StartTime": begin_time(seen.now + length)}, steering, why)
+    return Action(
+        Kind.WAIT, job, {**back, "StartTime": begin_time(seen.now + length)}, steering, why
+    )
 
 
 def _let_go(job: Job, why: str, seen: Observed, config: Config, may_end: bool) -> Action | None:
@@ -156,7 +168,7 @@ def _let_go(job: Job, why: str, seen: Observed, config: Config, may_end: bool) -
     return Action(Kind.LET_GO, job, fields, steering, f"left to Slurm: {why}")
 
 
-def _stop(target: Target, why: str, seen: Observed, config: Config) -> Action | None:
+def stop(target: Target, why: str, seen: Observed, config: Config) -> Action | None:
     """Make way for jobs that gain more: save, and wait under a lease like any other."""
     if not config.guards.preempt:
         return None
@@ -165,15 +177,19 @@ def _stop(target: Target, why: str, seen: Observed, config: Config) -> Action | 
     return Action(Kind.STOP, job, laying.back(job, steered), steering, why)
 
 
-def _move(target: Target, placement: Placement, seen: Observed, config: Config) -> Action | None:
+def move(
+    target: Target, placement: Placement, seen: Observed, config: Config, pin: bool = False
+) -> Action | None:
+    """Move a running job; ``pin``: to these very nodes. None where it is there already."""
     held: dict[str, int] = {}
     for gpus in target.held.values():
         for kind, count in gpus.items():
             held[kind] = held.get(kind, 0) + count
     steered = seen.steered(target.job.id)
-    if held == dict(placement.gpus):
+    named = pin or placement.copies > 1
+    if held == dict(placement.gpus) and not (named and set(target.held) != set(placement.nodes)):
         return None
-    fields = laying.fields(target.job, target.wanted, placement, seen, config)
+    fields = laying.fields(target.job, target.wanted, placement, seen, config, pin)
     steering = Steering(
         gpus=placement.gpus,
         nodes=placement.nodes,
@@ -215,15 +231,5 @@ def _held_back(picture: Picture, plan: Plan, seen: Observed) -> dict[str, str]:
             if room < count and kind in claimed_kinds and not target.held:
                 back[job.id] = f"pending job {last} has a higher priority and gets these GPUs first"
         if job.id not in back:
-            _set_aside(placement, names, free)
+            claims.set_aside(placement.gpus, names, free)
     return back
-
-
-def _set_aside(placement: Placement, names: list[str], free: claims.Free) -> None:
-    for kind, count in placement.gpus.items():
-        left = count
-        for name in names:
-            part = min(left, free.get(name, {}).get(kind, 0))
-            if part > 0:
-                free[name][kind] -= part
-                left -= part

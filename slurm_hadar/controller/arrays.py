@@ -10,6 +10,7 @@ from slurm_hadar.controller import claims
 from slurm_hadar.controller.access import allowed_partitions
 from slurm_hadar.controller.constraints import met
 from slurm_hadar.controller.observed import Observed
+from slurm_hadar.controller.request import cpus_per_copy
 from slurm_hadar.controller.targets import Past, Target, batch_of, placed, profile_key
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
@@ -145,8 +146,9 @@ def job_arrays(
     counts: tuple[int, ...],
     nodes: NodeArrays,
     groups: Groups,
+    in_limit: bool = True,
 ) -> JobArrays:
-    """One row per target, in order."""
+    """One row per target, in order. ``in_limit`` False: rates too slow for the time limit stay."""
     count = len(targets)
     jobs = [target.job for target in targets]
     rate, known = rates.rates_for(
@@ -162,7 +164,8 @@ def job_arrays(
     left = np.maximum(total - done, 1.0)
     restart = np.array([_restart_s(job, seen) for job in jobs], float)
     in_time = left[:, None, None] <= rate * np.clip(limits - restart, 0.0, 1e12)[:, None, None]
-    rate = np.where(in_time | (declared == 0)[:, None, None], rate, 0.0)
+    if in_limit:
+        rate = np.where(in_time | (declared == 0)[:, None, None], rate, 0.0)
     _keep_possible(rate, targets, kinds, counts)
     at = {name: i for i, name in enumerate(nodes.names)}
     held = [
@@ -197,14 +200,25 @@ def job_arrays(
         since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
         restart_s=restart,
         attained=np.array([past.attained.get(job.id, 0.0) for job in jobs], float),
-        cpus_per_gpu=np.array([t.job.cpus / max(1, t.wanted.count) for t in targets], float),
-        mem_per_gpu_mb=np.array(
-            [claims.memory_mb(t.job) / max(1, t.wanted.count) for t in targets], float
-        ),
+        cpus_per_gpu=np.array([_cpus(t) / max(1, t.wanted.count) for t in targets], float),
+        mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.wanted.count) for t in targets], float),
         groups=mask,
         max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
-        copies=np.array([(job.declaration or Declaration()).fork[1] for job in jobs], np.int64),
+        copies=np.array([target.wanted.copies[1] for target in targets], np.int64),
     )
+
+
+def _cpus(target: Target) -> int:
+    """CPUs of the job, of one copy where it may have several."""
+    return target.job.cpus if target.wanted.copies[1] == 1 else cpus_per_copy(target.job)
+
+
+def _mem_mb(target: Target) -> int:
+    """Memory of the job in MB, of one copy where it may have several."""
+    job = target.job
+    if target.wanted.copies[1] == 1:
+        return claims.memory_mb(job)
+    return job.mem_per_node_mb or job.mem_per_cpu_mb * cpus_per_copy(job)
 
 
 def _offered(
@@ -226,8 +240,9 @@ def _keep_possible(
 ) -> None:
     """What a job runs on already is possible, whatever the tables say: no rate 0 there."""
     for row, target in enumerate(targets):
-        number = sum(sum(gpus.values()) for gpus in target.held.values())
+        whole = sum(sum(gpus.values()) for gpus in target.held.values())
         for gpus in target.held.values():
+            number = whole if target.wanted.copies[1] == 1 else sum(gpus.values())
             for kind in gpus:
                 if kind in kinds and number in counts:
                     cell = (row, kinds.index(kind), counts.index(number))

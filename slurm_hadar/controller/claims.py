@@ -111,8 +111,10 @@ def outsiders(seen: Observed, ours: Iterable[str]) -> list[Job]:
     return sorted(waiting, key=lambda job: rank(job, seen), reverse=True)
 
 
-def claim(job: Job, seen: Observed, free: Free) -> Claim | None:
+def claim(job: Job, seen: Observed, free: Free, partly: bool = False) -> Claim | None:
     """Set a pending job's GPUs aside in ``free``; None when it would not fit now.
+
+    ``partly``: what is free of them is set aside although it does not fit.
 
     A job that does not fit is left to Slurm: its backfill keeps what that job needs from jobs that
     would delay it, and we never raise a priority.
@@ -133,12 +135,24 @@ def claim(job: Job, seen: Observed, free: Free) -> Claim | None:
         taken[name] = got
         if len(taken) >= max(1, job.node_count):
             break
-    if len(taken) < max(1, job.node_count):
+    if len(taken) < max(1, job.node_count) and not (partly and taken):
         return None
     for name, got in taken.items():
         for kind, count in got.items():
             free[name][kind] -= count
     return Claim(job.id, job.priority, taken)
+
+
+def set_aside(gpus: Mapping[str, int], names: Iterable[str], free: Free) -> None:
+    """Take GPUs (type -> count) out of ``free`` on these nodes, as far as they are there."""
+    names = list(names)
+    for kind, count in gpus.items():
+        left = count
+        for name in names:
+            part = min(left, free.get(name, {}).get(kind, 0))
+            if part > 0:
+                free[name][kind] -= part
+                left -= part
 
 
 def memory_mb(job: Job) -> int:

@@ -10,7 +10,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.access import allowed_partitions
 from slurm_hadar.controller.constraints import with_feature
 from slurm_hadar.controller.observed import Observed
-from slurm_hadar.controller.request import Wanted
+from slurm_hadar.controller.request import Wanted, cpus_per_copy
 from slurm_hadar.domain.job import UNTYPED, Job
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering
@@ -20,11 +20,27 @@ Fields = dict[str, str]
 """Slurm's field names -> values, as ``scontrol update`` takes them."""
 
 
-def fields(job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config) -> Fields:
-    """What must be changed in a pending job so that Slurm runs it as placed; empty: nothing."""
+def fields(
+    job: Job,
+    want: Wanted,
+    placement: Placement,
+    seen: Observed,
+    config: Config,
+    pin: bool = False,
+) -> Fields:
+    """What must be changed in a pending job so that Slurm runs it as placed; empty: nothing.
+
+    ``pin``: on these very nodes, and not on others of their types. Copies always are.
+    """
+    was = seen.steered(job.id).was
     # What an earlier placement changed and this one does not speak of goes back.
-    wish = dict(seen.steered(job.id).was) | _wish(job, want, placement, seen, config)
-    return {key: value for key, value in wish.items() if value != current(job, key)}
+    wish = dict(was) | _wish(job, want, placement, seen, config)
+    new = set()
+    if want.copies[1] > 1 or pin:
+        wish |= _copies(job, want, placement, pin)
+        # Of a range such as 1-3 Slurm shows one end only, so it is said once in any case.
+        new = {"NumNodes"} - set(was)
+    return {key: value for key, value in wish.items() if key in new or value != current(job, key)}
 
 
 def back(job: Job, steered: Steering) -> Fields:
@@ -72,7 +88,7 @@ def _wish(job: Job, want: Wanted, placement: Placement, seen: Observed, config: 
     partition = _partition(job, want, placement, seen, config)
     if partition:
         wish["Partition"] = partition
-    number = placement.gpu_count
+    number = placement.gpu_count // placement.copies
     if want.form == "node" and want.nodes == 1 and not typed:
         wish["TresPerNode"] = f"gpu:{number}"
     if want.form == "job" and not typed:
@@ -91,6 +107,23 @@ def _spread(job: Job, placement: Placement) -> Fields:
         "NumTasks": str(max(nodes, job.tasks)),
         "NumCPUs": f"{max(nodes, job.cpus)}-{max(nodes, job.cpus)}",
         "ReqNodeList": fold(tuple(placement.nodes)) if mixed else "",
+    }
+
+
+def _copies(job: Job, want: Wanted, placement: Placement, pin: bool) -> Fields:
+    """One task with its GPUs on each of these nodes; TresPerNode stays as it is."""
+    if placement.copies == 1 and not pin:
+        where = {"ReqNodeList": ""}
+    else:
+        where = {"ReqNodeList": fold(tuple(placement.nodes)), "Features": want.constraint}
+    if want.copies[1] == 1:
+        return where
+    number, cpus = placement.copies, placement.copies * cpus_per_copy(job)
+    return {
+        "NumNodes": f"{number}-{number}",
+        "NumTasks": str(number),
+        "NumCPUs": f"{cpus}-{cpus}",
+        **where,
     }
 
 

@@ -8,7 +8,8 @@ it when its begin time has passed.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_hadar.controller.acting import Hands, steering_of
+from slurm_hadar.controller.acting import Hands, copies_of, steering_of
+from slurm_hadar.controller.request import may_have_copies
 from slurm_hadar.controller.store import Entry
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -139,7 +140,7 @@ def _unask(hands: Hands, job: Job) -> None:
     for gpus in job.gpus.values():
         for kind, count in gpus.items():
             held[kind] = held.get(kind, 0) + count
-    hands.write_plan(job, held, "stays")
+    hands.write_plan(job, held, "stays", copies=len(job.gpus) if may_have_copies(job) else 1)
 
 
 def _requeue(hands: Hands, entries: Sequence[Entry], now: float) -> list[str]:
@@ -172,7 +173,8 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
     for entry, job in waiting:
         ours = steering_of(entry.details, now)
         fields = entry.details.get("fields")
-        complaint = hands.write_plan(job, ours.gpus, str(entry.details.get("reason", "")))
+        reason, (copies, shares) = str(entry.details.get("reason", "")), copies_of(entry.details)
+        complaint = hands.write_plan(job, ours.gpus, reason, copies=copies, shares=shares)
         said += [complaint] if complaint else []
         changes = dict(fields) if isinstance(fields, dict) else {}
         if ours.leased:
@@ -193,7 +195,8 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
 def _started(entry: Entry, job: Job) -> str:
     kinds = {kind for gpus in job.gpus.values() for kind in gpus}
     meant = steering_of(entry.details, 0.0).gpus
-    return "moved" if kinds == set(meant) else "it started by itself before it was placed"
+    there = kinds == set(meant) and job.gpu_count == sum(meant.values())
+    return "moved" if there else "it started by itself before it was placed"
 
 
 def _done(ours: Steering) -> tuple[str, str]:

@@ -31,6 +31,9 @@ class Wanted:
     most_nodes: int
     constraint: str
     partitions: tuple[str, ...]
+    copies: tuple[int, int] = (1, 1)
+    """Least and most nodes on which it may run as copies, with ``count`` GPUs on each; (1, 1) for
+    a script that cannot."""
 
     @property
     def mixable(self) -> bool:
@@ -59,6 +62,10 @@ def wanted(job: Job, steered: Steering) -> Wanted | str:
     if not readable(_constraint(job, steered)):
         return "only Slurm can read its constraint"
     nodes = int(steered.was.get("NumNodes", str(job.node_count)).partition("-")[0])
+    copies = _copies(declaration) if form == "node" else (1, 1)
+    if copies[1] > 1:
+        # Its script runs on any number of nodes: what it was submitted with says nothing.
+        nodes = 1
     if form == "node":
         times = nodes
     count = sum(gpus.values()) * times
@@ -67,6 +74,7 @@ def wanted(job: Job, steered: Steering) -> Wanted | str:
         return "it names several GPU types itself"
     kinds = named or tuple(kind for kind in declaration.types if kind != ANY)
     elastic = declaration.gpus is not None and not named and form != "task" and nodes == 1
+    elastic = elastic and copies[1] == 1
     counts = _counts(declaration.gpus) if elastic and declaration.gpus else (count,)
     spread = declaration.nodes[1] if declaration.nodes and form == "job" else nodes
     partitions = steered.was.get("Partition", "")
@@ -79,7 +87,25 @@ def wanted(job: Job, steered: Steering) -> Wanted | str:
         most_nodes=max(spread, nodes),
         constraint=_constraint(job, steered),
         partitions=tuple(partitions.split(",")) if partitions else job.partitions,
+        copies=copies,
     )
+
+
+def cpus_per_copy(job: Job) -> int:
+    """CPUs of each task; copies have one task each."""
+    return max(1, -(-job.cpus // job.tasks))
+
+
+def may_have_copies(job: Job) -> bool:
+    """Whether its owner says that it may run as copies."""
+    return job.declaration is not None and _copies(job.declaration)[1] > 1
+
+
+def _copies(declaration: Declaration) -> tuple[int, int]:
+    """``fork``; where idle nodes are meant ``nodes`` says the same."""
+    if declaration.fork[1] == 1 and declaration.backfill and declaration.nodes:
+        return declaration.nodes
+    return declaration.fork
 
 
 def _constraint(job: Job, steered: Steering) -> str:

@@ -9,6 +9,7 @@ from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.request import Wanted, wanted
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
+from slurm_hadar.domain.steering import Steering
 
 _LEASE_SLACK_S = 60.0
 """Clocks differ; a begin time further ahead than a lease and this is not ours."""
@@ -150,6 +151,8 @@ def _told_to_start(job: Job, seen: Observed, config: Config) -> bool:
 def _expected(seen: Observed, job: str, free: claims.Free) -> dict[str, dict[str, int]]:
     """Where a job that was told to start will land: the planned nodes, else any with room."""
     steered = seen.steered(job)
+    if "ReqNodeList" in steered.was and seen.jobs[job].required_nodes:
+        return _required(seen.jobs[job], steered, free)
     names = [*(n for n in steered.nodes if n in free), *(n for n in free if n not in steered.nodes)]
     place: dict[str, dict[str, int]] = {}
     for kind, count in steered.gpus.items():
@@ -160,6 +163,23 @@ def _expected(seen: Observed, job: str, free: claims.Free) -> dict[str, dict[str
                 place.setdefault(name, {})[kind] = part
                 left -= part
         if left:
+            return {}
+    for name, gpus in place.items():
+        for kind, count in gpus.items():
+            free[name][kind] -= count
+    return place
+
+
+def _required(job: Job, steered: Steering, free: claims.Free) -> dict[str, dict[str, int]]:
+    """The nodes that we named to Slurm, when all of them have room; else nowhere."""
+    names = job.required_nodes
+    place = {name: dict(steered.nodes[name]) for name in names if name in steered.nodes}
+    if len(place) < len(names):
+        # A long list of nodes is not kept: copies have the same number everywhere.
+        each = sum(steered.gpus.values()) // len(names)
+        place = {name: dict.fromkeys(list(free.get(name, {}))[:1], each) for name in names}
+    for name, gpus in place.items():
+        if not gpus or any(free.get(name, {}).get(kind, 0) < n for kind, n in gpus.items()):
             return {}
     for name, gpus in place.items():
         for kind, count in gpus.items():

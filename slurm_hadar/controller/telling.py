@@ -1,6 +1,6 @@
 """What a tick, a queue or one job comes to, in words and plain data."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from slurm_hadar.controller import laying
@@ -24,11 +24,15 @@ def tick_lines(report: Report) -> list[str]:
         lines += [_line(action) for action in report.intent.actions if action.kind is not Kind.WAIT]
         waits = len(report.intent.of(Kind.WAIT))
         lines += [f"{waits} waiting jobs: lease renewed"] if waits else []
+    idle = report.backfill
+    if idle.targets or idle.idle:
+        lines.append(_on_idle_nodes(report))
+    left = len(report.picture.left_out) + len(idle.left_out)
     targets = report.picture.targets.values()
     running = sum(target.job.state is JobState.RUNNING for target in targets)
     lines.append(
         f"tick: {running} running, {len(targets) - running} waiting, "
-        f"{len(report.picture.left_out)} left to Slurm; {report.updates} changes sent; "
+        f"{left} left to Slurm; {report.updates} changes sent; "
         f"read {report.read_s:.2f} s, decide {report.decide_s:.2f} s, act {report.act_s:.2f} s"
     )
     return lines
@@ -36,36 +40,103 @@ def tick_lines(report: Report) -> list[str]:
 
 def plan_lines(report: Report) -> list[str]:
     """What a tick would do, and why, job by job."""
-    lines = [f"would {_line(action)}: {action.reason}" for action in report.intent.actions]
+    idle = set(report.backfill.targets) | set(report.backfill.left_out)
+    ours = [action for action in report.intent.actions if action.job.id not in idle]
+    lines = [f"would {_line(action)}: {action.reason}" for action in ours]
     done = {action.job.id for action in report.intent.actions}
     for job, placement in report.plan.placements.items():
         if job not in done and job not in report.intent.deferred:
             where = laying.words(placement.gpus, list(placement.nodes))
             lines.append(f"job {job} stays as it is ({where}): {placement.reason}")
-    lines += [f"job {job} not now: {why}" for job, why in report.intent.deferred.items()]
+    deferred = report.intent.deferred.items()
+    lines += [f"job {job} not now: {why}" for job, why in deferred if job not in idle]
     lines += [
         f"job {job} waits: {why}" for job, why in report.plan.waiting.items() if job not in done
     ]
     lines += [f"job {job} is left to Slurm: {why}" for job, why in report.picture.left_out.items()]
-    return [*lines, *report.plan.notes] or ["No managed job: nothing to do."]
+    lines += report.plan.notes
+    lines += backfill_lines(report) if idle or report.backfill.idle else []
+    return lines or ["No managed job: nothing to do."]
+
+
+def backfill_lines(report: Report) -> list[str]:
+    """What a tick would do with idle nodes, and why, training by training."""
+    idle = report.backfill
+    sent = {action.job.id: action for action in idle.actions}
+    lines = [_on_idle_nodes(report)]
+    for job in [*idle.targets, *idle.left_out]:
+        placement, action = idle.placements.get(job), sent.get(job)
+        why = idle.waiting.get(job, idle.left_out.get(job, ""))
+        if action is not None:
+            lines.append(f"would {_line(action)}: {action.reason}")
+        elif job in idle.deferred:
+            lines.append(f"job {job} not now: {idle.deferred[job]}")
+        elif placement is not None:
+            where = laying.words(placement.gpus, list(placement.nodes))
+            lines.append(f"job {job} stays as it is ({where}): {placement.reason}")
+        elif job in idle.left_out:
+            lines.append(f"job {job} is left to Slurm: {why}")
+        else:
+            lines.append(f"job {job} waits: {why}")
+    lines += [f"{node} is idle, but {why}" for node, why in idle.taken.items()]
+    return [*lines, *idle.notes]
+
+
+def backfill_summary(report: Report) -> dict[str, object]:
+    """The same as plain data. ``nodes`` by job: where it is or goes."""
+    idle = report.backfill
+    return {
+        "acted": report.acted,
+        "idle_nodes": list(idle.idle),
+        "left_to_others": dict(idle.taken),
+        "trainings": [
+            {
+                "job": job,
+                "held_nodes": list(target.held),
+                "nodes": list(idle.placements[job].nodes) if job in idle.placements else [],
+                "reason": idle.placements[job].reason
+                if job in idle.placements
+                else idle.waiting.get(job, ""),
+                "deferred": idle.deferred.get(job, ""),
+            }
+            for job, target in idle.targets.items()
+        ],
+        "left_to_slurm": dict(idle.left_out),
+        "actions": _plain_actions(idle.actions),
+        "notes": list(idle.notes),
+    }
+
+
+def _on_idle_nodes(report: Report) -> str:
+    idle = report.backfill
+    held = {node for target in idle.targets.values() for node in target.held}
+    holders = sum(bool(target.held) for target in idle.targets.values())
+    return (
+        f"idle nodes: {holders} trainings on {len(held)}, {len(idle.targets) - holders} wait, "
+        f"{len(idle.idle)} nodes free, {len(idle.taken)} left to others"
+    )
+
+
+def _plain_actions(actions: Iterable[Action]) -> list[dict[str, object]]:
+    return [
+        {
+            "job": action.job.id,
+            "kind": action.kind.value,
+            "fields": dict(action.fields),
+            "reason": action.reason,
+        }
+        for action in actions
+    ]
 
 
 def summary(report: Report) -> dict[str, object]:
     """A tick as plain data."""
     return {
         "acted": report.acted,
-        "actions": [
-            {
-                "job": action.job.id,
-                "kind": action.kind.value,
-                "fields": dict(action.fields),
-                "reason": action.reason,
-            }
-            for action in report.intent.actions
-        ],
+        "actions": _plain_actions(report.intent.actions),
         "deferred": dict(report.intent.deferred),
         "waiting": dict(report.plan.waiting),
-        "left_to_slurm": dict(report.picture.left_out),
+        "left_to_slurm": {**report.picture.left_out, **report.backfill.left_out},
         "said": list(report.said),
         "changes_sent": report.updates,
         "queries": dict(report.queries),

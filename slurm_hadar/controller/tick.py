@@ -8,23 +8,36 @@ from types import MappingProxyType
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller import acting, laying, moves, observed, repair
+from slurm_hadar.controller import (
+    acting,
+    backfill,
+    forks,
+    idle_nodes,
+    laying,
+    moves,
+    observed,
+    repair,
+)
 from slurm_hadar.controller.actions import Intent, Kind, intent
+from slurm_hadar.controller.backfill import Backfill
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.observed import Observed
+from slurm_hadar.controller.request import may_have_copies
 from slurm_hadar.controller.store import Decision, Store
 from slurm_hadar.controller.targets import Past, Place, batch_of, placed, profile_key
 from slurm_hadar.controller.viewing import Picture, picture
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.domain.job import JobState
-from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.runtime.progress import read_all_progress
 from slurm_hadar.slurm.cluster import Cluster
 
+_BACKFILL = "backfill"
+"""Under this name the store keeps what backfill remembers."""
 _KEEP_S = 30 * 86400.0
 """How long closed entries of the journal are kept."""
 
@@ -38,6 +51,7 @@ class Report:
     plan: Plan
     intent: Intent
     acted: bool
+    backfill: Backfill = field(default_factory=Backfill)
     said: tuple[str, ...] = ()
     queries: Mapping[str, int] = field(default_factory=dict)
     """Requests to Slurm by kind, over the whole tick."""
@@ -120,17 +134,24 @@ class Controller:
         if keep:
             self._measure(seen)
             attained = self._serve(seen)
-        shown = self.picture(seen, sent, attained)
+        trainers = idle_nodes.on_idle_nodes(seen, self.config)
+        # They give way to all others, so the policy does not see them.
+        others = idle_nodes.without(seen, trainers)
+        past = self._past(sent, attained)
+        shown = picture(others, self.config, self.rates, past)
         read_s, at = time.perf_counter() - at, time.perf_counter()
         name = self.config.controller.policy
         plan, state = self._decide(shown.view, self.store.policy_state(name))
+        plan = forks.carried_out(plan, shown.view)
         decide_s, at = time.perf_counter() - at, time.perf_counter()
         left = self.config.guards.max_moves_per_hour - self.store.count_since(
             Kind.MOVE.value, seen.now - 3600
         )
-        means = intent(shown, plan, seen, self.config, left)
+        means = intent(shown, plan, others, self.config, left)
+        idle = self._backfill(seen, trainers, past, shown, means, left)
+        means = Intent(means.actions + idle.actions, {**means.deferred, **idle.deferred})
         if keep:
-            self._keep(name, state, seen, shown, plan, means)
+            self._keep(name, state, seen, shown, plan, means, idle)
         if may_act:
             words += self._act(hands, means, seen)
         after = Counter(self.cluster.queries)
@@ -141,6 +162,7 @@ class Controller:
             plan=plan,
             intent=means,
             acted=may_act,
+            backfill=idle,
             said=tuple(words),
             queries={kind: number for kind, number in after.items() if number},
             updates=len(means.actions) if may_act else 0,
@@ -176,9 +198,40 @@ class Controller:
         attained: Mapping[str, float] = MappingProxyType({}),
     ) -> Picture:
         """What the policy sees. ``sent``: jobs just sent on their way -> where they go."""
+        others = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
+        return picture(others, self.config, self.rates, self._past(sent, attained))
+
+    def _past(self, sent: Mapping[str, Place], attained: Mapping[str, float]) -> Past:
         going = {**moves.destinations(self.store.open_entries()), **sent}
-        last = self.store.last_times(Kind.MOVE.value)
-        return picture(seen, self.config, self.rates, Past(attained, going, last))
+        return Past(attained, going, self.store.last_times(Kind.MOVE.value))
+
+    def _backfill(
+        self,
+        seen: Observed,
+        trainers: list[Job],
+        past: Past,
+        shown: Picture,
+        means: Intent,
+        hour_left: int,
+    ) -> Backfill:
+        going = [a.placement for a in means.of(Kind.START, Kind.MOVE) if a.placement is not None]
+        going += [
+            Placement({kind: n for gpus in t.held.values() for kind, n in gpus.items()}, t.held)
+            for t in shown.targets.values()
+            if t.starting
+        ]
+        left = min(hour_left, self.config.guards.max_moves_per_tick)
+        return backfill.decide(
+            seen,
+            trainers,
+            self.config,
+            self.rates,
+            past,
+            going,
+            list(shown.targets),
+            self.store.policy_state(_BACKFILL),
+            left - len(means.of(Kind.MOVE, Kind.STOP)),
+        )
 
     def _serve(self, seen: Observed) -> dict[str, float]:
         running = {
@@ -195,6 +248,8 @@ class Controller:
             kinds = {kind for gpus in placed(job, seen).values() for kind in gpus}
             new = progress.time - self._measured.get(id_, 0.0)
             current = job.state is JobState.RUNNING and progress.restarts == job.restarts
+            # What copies make together is no speed of that many GPUs side by side.
+            current = current and not (len(job.gpus) > 1 and may_have_copies(job))
             if current and len(kinds) == 1 and progress.rate > 0 and new > 0:
                 self._measured[id_] = progress.time
                 self.rates.record(
@@ -209,18 +264,29 @@ class Controller:
                 )
 
     def _keep(
-        self, name: str, state: State, seen: Observed, shown: Picture, plan: Plan, means: Intent
+        self,
+        name: str,
+        state: State,
+        seen: Observed,
+        shown: Picture,
+        plan: Plan,
+        means: Intent,
+        idle: Backfill,
     ) -> None:
         self.store.keep_policy_state(name, state)
+        if idle.state:
+            self.store.keep_policy_state(_BACKFILL, idle.state)
         decisions = []
-        for id_ in shown.targets:
-            placement = plan.placements.get(id_)
+        placements = {**plan.placements, **idle.placements}
+        waiting = {**plan.waiting, **idle.waiting}
+        for id_ in [*shown.targets, *idle.targets]:
+            placement = placements.get(id_)
             where = laying.words(placement.gpus, list(placement.nodes)) if placement else "waits"
-            reason = placement.reason if placement else plan.waiting.get(id_, "")
+            reason = placement.reason if placement else waiting.get(id_, "")
             if id_ in means.deferred:
                 reason = f"{means.deferred[id_]}. The policy said: {reason}"
             decisions.append(Decision(id_, seen.now, where, reason))
-        for id_, why in shown.left_out.items():
+        for id_, why in {**shown.left_out, **idle.left_out}.items():
             decisions.append(Decision(id_, seen.now, "left to Slurm", why))
         self.store.decide(decisions)
         self.store.forget(seen.now - _KEEP_S)

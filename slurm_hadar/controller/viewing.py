@@ -31,7 +31,7 @@ class Picture:
 def picture(seen: Observed, config: Config, rates: Rates, past: Past) -> Picture:
     """Build the view of this round."""
     targets, left_out = targets_of(seen, config, past.moving)
-    shown = _picture(seen, config, rates, past, targets, left_out)
+    shown = picture_of(seen, config, rates, past, targets, left_out)
     possible = shown.view.jobs.rate.any(axis=(1, 2))
     hopeless = [shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)]
     if not hopeless:
@@ -39,23 +39,25 @@ def picture(seen: Observed, config: Config, rates: Rates, past: Past) -> Picture
     # Waiting for us would be in vain: Slurm shall have them as they are.
     left_out |= dict.fromkeys(hopeless, _HOPELESS)
     targets = {id_: target for id_, target in targets.items() if id_ not in left_out}
-    return _picture(seen, config, rates, past, targets, left_out)
+    return picture_of(seen, config, rates, past, targets, left_out)
 
 
-def _picture(
+def picture_of(
     seen: Observed,
     config: Config,
     rates: Rates,
     past: Past,
     targets: Mapping[str, Target],
     left_out: Mapping[str, str],
+    in_limit: bool = True,
 ) -> Picture:
+    """The view of these targets. ``in_limit`` False: also what is too slow for the time limit."""
     jobs = list(targets.values())
     kinds = tuple(sorted({k for n in seen.nodes.values() for k in n.gpus if k != UNTYPED}))
     groups = Groups(seen, [target.job for target in jobs])
     nodes = node_arrays(seen, jobs, kinds, groups)
     counts = tuple(sorted({c for t in jobs for c in t.wanted.counts} | {1}))
-    arrays = job_arrays(seen, config, rates, past, jobs, kinds, counts, nodes, groups)
+    arrays = job_arrays(seen, config, rates, past, jobs, kinds, counts, nodes, groups, in_limit)
     view = View(
         now=seen.now,
         round_s=config.controller.round_s,

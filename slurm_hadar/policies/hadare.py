@@ -33,8 +33,9 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     spare = Spare(view)
     forks = Forks(view, settings, spare)
     given = _keep(view, now, plan, spare)
+    gangs = {id_ for id_, placement in plan.placements.items() if len(placement.nodes) > 1}
     for job, seats in given.items():
-        if len(seats) > 1 and job not in now.mains:
+        if view.jobs.ids[job] in gangs:
             continue
         # Who starts or moves anyway takes further nodes at no cost.
         unchanged = set(seats) == set(_had(now, job))
@@ -45,8 +46,8 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     placements = dict(plan.placements)
     copies: dict[str, int] = {}
     for job, seats in given.items():
-        if len(seats) > 1 and (job in forks.seats or job in now.mains):
-            id_ = view.jobs.ids[job]
+        id_ = view.jobs.ids[job]
+        if len(seats) > 1 and id_ not in gangs:
             placements[id_] = _placement(view, forks, job, seats, set(seats) == set(_had(now, job)))
             copies[id_] = len(seats)
     shared = {job: seats for job, seats in given.items() if view.jobs.ids[job] in copies}

@@ -22,6 +22,7 @@ _ENDLESS = 1e15
 """Samples taken for work without an end."""
 _NOISE = 1e-9
 _SLACK = 1e-6
+_STRIDE = 7919
 _MOST_STEPS = 20
 """Most times that a node changes hands on average; a net, it takes one or two."""
 
@@ -32,6 +33,7 @@ class Spare:
     def __init__(self, view: View) -> None:
         self._view = view
         self.gpus = view.nodes.gpus.copy()
+        self._some: BoolArray = self.gpus.max(axis=1, initial=0) > 0
         self.cpus: FloatArray = view.nodes.cpus.astype(np.float64)
         self.mem: FloatArray = view.nodes.mem_mb.astype(np.float64)
 
@@ -40,6 +42,7 @@ class Spare:
         node, kind, count = seat
         jobs = self._view.jobs
         self.gpus[node, kind] -= times * count
+        self._some[node] = bool((self.gpus[node] > 0).any())
         self.cpus[node] -= times * count * jobs.cpus_per_gpu[job]
         self.mem[node] -= times * count * jobs.mem_per_gpu_mb[job]
 
@@ -55,12 +58,12 @@ class Spare:
 
     def seats(self, job: int, nodes: Sequence[int], most: int) -> list[tuple[float, Seat]]:
         """The fastest seats for copies of the job, at most one a node, with their rates; ``nodes``
-        are out of question. Of nodes alike the fullest comes first."""
+        are out of question. Of nodes alike the fullest comes first, then another for each job, so
+        that not all ask for the same."""
         jobs, counts = self._view.jobs, self._view.counts
-        some = np.flatnonzero(self.gpus.any(axis=1))
-        open_: BoolArray = jobs.groups[job, self._view.nodes.group[some]].copy()
-        open_ &= ~np.isin(some, nodes)
-        some = some[open_]
+        there = self._some & jobs.groups[job, self._view.nodes.group]
+        there[list(nodes)] = False
+        some = np.flatnonzero(there)
         gpus, cpus, mem = self.gpus[some], self.cpus[some] + _SLACK, self.mem[some] + _SLACK
         best: FloatArray = np.zeros(len(some))
         kinds, sizes = np.zeros((2, len(some)), dtype=np.int64)
@@ -70,7 +73,8 @@ class Spare:
             fits &= cpus >= count * jobs.cpus_per_gpu[job]
             fits &= mem >= count * jobs.mem_per_gpu_mb[job]
             best[fits], kinds[fits], sizes[fits] = rate, kind, count
-        order = np.lexsort((some, gpus.sum(axis=1), -best))[: max(most, 0)]
+        turn = (some - job * _STRIDE) % len(self.gpus)
+        order = np.lexsort((turn, gpus.sum(axis=1), -best))[: max(most, 0)]
         return [
             (float(best[at]), (int(some[at]), int(kinds[at]), int(sizes[at])))
             for at in order.tolist()
@@ -105,38 +109,37 @@ class Forks:
 
     def hand_out(self) -> None:
         """Fork until no spare node saves anybody time."""
-        queue: list[tuple[tuple[float, ...], int, _Step, int]] = []
-        version = 0
-        for job in self.seats:
-            self._push(queue, job, version)
+        queue: list[tuple[tuple[float, ...], int, _Step]] = []
+        given_up = True
         for _ in range(_MOST_STEPS * (len(self._spare.gpus) + len(self.seats))):
             if not queue:
-                return
-            _, job, step, seen = heapq.heappop(queue)
-            if seen != version:
-                self._push(queue, job, version)
+                if not given_up:
+                    return
+                # What was given up may be of use to somebody who saw nothing before.
+                given_up = False
+                for job in self.seats:
+                    self._push(queue, job)
                 continue
-            for seat in self.seats[job]:
+            _, job, step = heapq.heappop(queue)
+            own = self.seats[job]
+            if not all(self._spare.holds(job, seat) for seat in step.seats if seat not in own):
+                # Somebody else was faster. Where nobody was, nothing better can have come up.
+                self._push(queue, job)
+                continue
+            for seat in own:
                 self._spare.take(job, seat, -1)
             for seat in step.seats:
                 self._spare.take(job, seat)
-            version += 1
-            again = [job] if set(self.seats[job]) <= set(step.seats) else list(self.seats)
             self.seats[job], self._charge[job] = step.seats, 0.0
-            if len(again) > 1:
-                # What was given up may be of use to somebody who saw nothing before.
-                queue.clear()
-            for other in again:
-                self._push(queue, other, version)
+            given_up |= not set(own) <= set(step.seats)
+            self._push(queue, job)
 
-    def _push(
-        self, queue: list[tuple[tuple[float, ...], int, _Step, int]], job: int, version: int
-    ) -> None:
+    def _push(self, queue: list[tuple[tuple[float, ...], int, _Step]], job: int) -> None:
         step = self._best(job)
         if step is not None:
             jobs = self._view.jobs
             order = (-step.value, -float(jobs.priority[job]), float(jobs.arrival_s[job]))
-            heapq.heappush(queue, (order, job, step, version))
+            heapq.heappush(queue, (order, job, step))
 
     def _best(self, job: int) -> _Step | None:
         """The change that saves most per GPU taken: one node more, or as many as it takes to pay

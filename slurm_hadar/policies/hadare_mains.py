@@ -91,9 +91,10 @@ def seats_of(view: View, placement: Placement) -> Seats:
 
 
 def _unprotected(view: View) -> View:
-    """Hadar lets long jobs go first, as they decide when all work ends. Where every job may be
-    forked none of them does: the last ones get all nodes."""
-    if "critical" in view.options or not (view.jobs.copies > 1).all():
+    """Hadar lets long jobs and large gangs go first, as they decide when all work ends. Where every
+    job may be forked, with a copy on any GPU, none of them does: the last ones get all nodes."""
+    one_gpu = view.jobs.rate[:, :, :1].any(axis=(1, 2)) & (view.counts[:1] == (1,))
+    if "critical" in view.options or not ((view.jobs.copies > 1) & one_gpu).all():
         return view
     return replace(view, options={**view.options, "critical": _NEVER})
 

@@ -23,6 +23,7 @@ from slurm_hadar.policies.timetable_choice import choose
 from slurm_hadar.policies.timetable_places import place
 from slurm_hadar.policies.timetable_plan import solve
 from slurm_hadar.policies.timetable_settings import Settings
+from slurm_hadar.policies.timetable_speeds import learn, remember
 from slurm_hadar.policies.timetable_words import tell
 from slurm_hadar.policies.timetable_work import options_of
 
@@ -39,14 +40,15 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
         why = "no node has a GPU that managed jobs may use"
         return Plan(waiting=dict.fromkeys(jobs.ids, why), notes=(why,)), dict(state)
     floor = floor_of(view)
-    options = options_of(view, floor, jobs.rate, settings.min_stay_s)
+    seen = learn(view, state)
+    options = options_of(view, floor, seen.rate, settings.min_stay_s)
     # Weight 0 means after all others, not never.
     weight = np.maximum(jobs.weight, _LEAST_WEIGHT)
     names = memory.pool_names(view, floor)
     past = memory.recall(state, names)
     if past is None or memory.outdated(past, view, settings):
         deadline = past.table.deadline_s if past else 0.0
-        table = solve(options, weight, jobs.ids, view.now, deadline, settings)
+        table = solve(options, weight, seen.doubt, jobs.ids, view.now, deadline, settings)
         past = memory.Past(table)
     kept = memory.unchanged(past, view, options, settings)
     choice = choose(past.table, options, jobs.ids, weight, jobs.restart_s, view.now, settings, kept)
@@ -55,4 +57,4 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     if not kept:
         laid = {jobs.ids[job]: int(choice.option[job]) for job in places.parts}
         past = memory.Past(past.table, laid, jobs.ids, view.now)
-    return plan, memory.keep(past, names)
+    return plan, remember(memory.keep(past, names), seen)

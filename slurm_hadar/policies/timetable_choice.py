@@ -14,6 +14,10 @@ from slurm_hadar.solvers.gang_assignment import assign
 _LEAST = 0.02
 """Part of a job's worth that it never falls below while it waits beyond its planned end."""
 _MOST_BONUS = 1.0
+_AHEAD = 3.0
+"""Value per GPU of a job without slack, in those of the best other."""
+_MIX = 0.5
+"""Weight of the whole plan of a job without slack beside its plan for now."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +59,13 @@ def choose(
     gain = np.where(possible, left[:, None] / np.where(possible, options.seconds, 1.0), 0.0)
     gain = np.where(possible & (weight > 0)[:, None], np.maximum(gain, 1e-12), 0.0)
     value = gain * (1.0 + settings.follow * share)
-    urgency = np.clip((tight - settings.duty) / max(settings.critical - settings.duty, 1e-6), 0.0, 1.0)
-    urgency = np.where(tight >= settings.critical, tight / settings.critical, urgency * settings.graded)
-    critical = tight >= settings.critical
-    if urgency.any():
+    critical = tight >= 1.0
+    if critical.any():
         top = float((value / options.gpus).max())
-        planned = np.where(possible, settings.mixed * mix + share, 0.0)
+        planned = np.where(possible, _MIX * mix + share, 0.0)
         planned /= np.maximum(planned.max(axis=1, initial=0.0), 1e-9)[:, None]
-        ahead = settings.ahead * top * urgency[:, None] * planned * options.gpus
-        value += np.where(possible & (gain > 0), ahead, 0.0)
+        ahead = _AHEAD * top * tight[:, None] * planned * options.gpus
+        value += np.where(critical[:, None] & (gain > 0), ahead, 0.0)
     there = np.flatnonzero(options.now >= 0)
     horizon = table.deadline_s - table.start_s
     cost = settings.gain_over_cost * restart_s[there]
@@ -82,7 +84,7 @@ def _now(
     weight: FloatArray,
     elapsed: float,
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Worth, tightness, mix of options, present share and prices; newcomers answer the prices."""
+    """Worth, tightness (1: no slack), mix of options, present share and prices; newcomers answer the prices."""
     jobs = len(ids)
     row: Mapping[str, int] = {id_: at for at, id_ in enumerate(table.ids)}
     rows = np.array([row.get(id_, -1) for id_ in ids], dtype=np.int64)
@@ -95,7 +97,7 @@ def _now(
     best = np.where(np.isfinite(options.best_s), options.best_s, 0.0)[known]
     rest = np.minimum(best / np.maximum(table.best_s[rows[known]], 1.0), 1.0)
     time_left = max(float(table.edges[-1]) - elapsed, 1.0)
-    tight[known] = table.run_s[rows[known]] * rest / time_left
+    tight[known] = table.run_s[rows[known]] * rest / time_left / table.limit[rows[known]]
     mix, share = np.zeros((2, jobs, len(options.gpus)))
     mix[known] = table.mix[rows[known]]
     if table.share.size:

@@ -35,7 +35,7 @@ def pool_names(view: View, floor: Floor) -> list[str]:
 
 
 def keep(past: Past, names: Sequence[str]) -> State:
-    """The memory as JSON. """
+    """The memory as JSON."""
     table = past.table
     return {
         "version": _VERSION,
@@ -48,6 +48,7 @@ def keep(past: Past, names: Sequence[str]) -> State:
         "price": table.price.tolist(),
         "worth": table.worth.tolist(),
         "run_s": table.run_s.tolist(),
+        "limit": table.limit.tolist(),
         "best_s": table.best_s.tolist(),
         "mix": _sparse(table.mix),
         "share": _sparse(table.share),
@@ -72,6 +73,7 @@ def recall(state: State, names: Sequence[str]) -> Past | None:
         price=np.asarray(kept["price"], dtype=np.float64),
         worth=np.asarray(kept["worth"], dtype=np.float64),
         run_s=np.asarray(kept["run_s"], dtype=np.float64),
+        limit=np.asarray(kept["limit"], dtype=np.float64),
         best_s=np.asarray(kept["best_s"], dtype=np.float64),
         mix=_dense(kept["mix"]),
         share=_dense(kept["share"]),

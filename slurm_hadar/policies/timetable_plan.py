@@ -4,7 +4,7 @@ It is solved for all jobs when they are few, else for classes of like jobs; then
 own best time and place at the prices.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,8 @@ class Timetable:
     """(J,) weighted s: the price of the whole job, what it costs to wait included."""
     run_s: FloatArray
     """(J,) time that the job is planned to run until it ends."""
+    limit: FloatArray
+    """(J,) tightness from which a job goes before others."""
     best_s: FloatArray
     """(J,) the same at its fastest."""
     mix: FloatArray
@@ -41,9 +43,20 @@ class Timetable:
     """(J, O, W) part of the bucket that the job is planned to run so; W buckets are kept."""
 
 
-def solve(options: Options, weight: FloatArray, ids: tuple[str, ...], now: float,
-          deadline: float, settings: Settings) -> Timetable:  # fmt: skip
-    """A new timetable. The deadline stays where it is while it can be kept."""
+def solve(
+    options: Options,
+    weight: FloatArray,
+    doubt: FloatArray,
+    ids: tuple[str, ...],
+    now: float,
+    deadline: float,
+    settings: Settings,
+) -> Timetable:
+    """A new timetable. The deadline stays where it is while it can be kept.
+
+    ``doubt`` (J,): 0 to 1; the less is known of a job, the more time it gets in hand.
+    """
+    options = replace(options, seconds=efficient(options))
     group = classes(options.seconds, _most_classes(options, settings))
     work = _work(options, weight, group)
     least, _ = shortest(work)
@@ -53,10 +66,14 @@ def solve(options: Options, weight: FloatArray, ids: tuple[str, ...], now: float
     horizon = deadline - now
     edges = _edges(horizon, settings)
     best = work.seconds.min(axis=1)
-    duty = np.clip(np.where(np.isfinite(best), best, 0.0) / horizon * 1.0001, settings.duty, 1.0)
+    own = settings.duty * (1.0 - settings.caution * doubt)
+    least_own = np.ones(len(work.number))
+    np.minimum.at(least_own, group, own)
+    needed = np.where(np.isfinite(best), best, 0.0) / horizon * 1.0001
+    duty = np.clip(needed, least_own, 1.0)
     fluid = timetable(work, edges, duty)
     if len(work.number) < len(ids):
-        duty = np.clip(options.best_s / horizon, settings.duty, 1.0)
+        duty = np.clip(options.best_s / horizon, own, 1.0)
         fluid = respond(options, weight, fluid.price, edges, duty)
     seconds = np.where(np.isfinite(options.seconds), options.seconds, 0.0)
     busy = fluid.share * seconds[:, :, None]
@@ -72,6 +89,7 @@ def solve(options: Options, weight: FloatArray, ids: tuple[str, ...], now: float
         price=fluid.price,
         worth=fluid.worth,
         run_s=run_s,
+        limit=1.0 - (1.0 - settings.critical) * (1.0 - own) / max(1.0 - settings.duty, 1e-6),
         mix=busy.sum(axis=2) / np.maximum(run_s, 1e-9)[:, None],
         best_s=np.where(np.isfinite(options.best_s), options.best_s, 0.0),
         share=busy[:, :, :window] / np.diff(edges)[:window],
@@ -111,6 +129,26 @@ def respond(
     chosen = np.take_along_axis(option, order, axis=1)
     share[every[:, None], chosen, order] = part
     return Fluid(share, np.where(able, worth, 0.0), price)
+
+
+def efficient(options: Options) -> FloatArray:
+    """(J, O) run times, inf for a count that another one of the same pool beats or equals in run
+    time and in GPU-seconds: no plan needs it."""
+    seconds = options.seconds.copy()
+    spent = options.seconds * options.gpus
+    for pool in np.unique(options.pool):
+        here = np.flatnonzero(options.pool == pool)
+        for one in here:
+            for other in here:
+                if one == other:
+                    continue
+                beaten = (options.seconds[:, other] <= options.seconds[:, one]) & (
+                    spent[:, other] <= spent[:, one]
+                )
+                equal = beaten & (spent[:, other] == spent[:, one])
+                beaten &= ~equal | (options.gpus[other] < options.gpus[one])
+                seconds[beaten, one] = np.inf
+    return seconds
 
 
 def classes(seconds: FloatArray, limit: int) -> IntArray:

@@ -17,13 +17,14 @@ class Settings:
     """The horizon stands until it is closer than this many times that least time."""
     duty: float = 0.9
     """Most part of any time that a job is planned to run, unless it needs more to be ready."""
+    caution: float = 0.4
+    """How much less than that, when nothing of what is told of a job can be relied on."""
     critical: float = 0.97
     """Jobs planned to run this part of all the time until the horizon go first."""
-    follow: float = 3.0
-    """How much more a place is worth when the timetable has it than when it has not."""
-    ahead: float = 3.0
-    graded: float = 0.0
-    mixed: float = 0.5
+    follow: float = 0.15
+    """How much more a place is worth when the timetable has it all the time than when it has it
+    not. The prices alone leave ties; much more than that, and gangs that the fluid plan splits
+    over the hours of a bucket keep others from finishing."""
     solve_every: float = 1 / 64
     """A new timetable after this part of the horizon, and when jobs arrive."""
     choose_every: float = 1 / 256
@@ -66,6 +67,7 @@ _RANGES = {
     "stretch": (1.0, 10.0),
     "keep": (1.0, 10.0),
     "duty": (0.1, 1.0),
+    "caution": (0.0, 0.95),
     "critical": (0.0, 2.0),
     "buckets": (2, 60),
     "ratio": (1.01, 10.0),

@@ -8,7 +8,7 @@ import numpy as np
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
 from slurm_hadar.policies.allocation import Floor, Need, Parts
 
-_OVERDUE = 0.25
+_OVERDUE = 0.5
 _UNKNOWN_S = 86_400.0
 """Run time of a job whose work is not known, at its fastest."""
 _MOST_S = 1e9

@@ -20,14 +20,8 @@ def resume(
 
     Raises HadarError for a checkpoint that cannot be read, UsageError for one of another training.
     """
-    state, before = ledger.state, exchange.before if exchange else None
-    random = store.load(state)
-    if before is not None:
-        undone = max(0, before.samples - state.samples)
-        state.lost = max(state.lost, before.lost) + undone
-        if undone:
-            # It went on after that save: the time since is not what the move cost.
-            store.left = None
+    state = ledger.state
+    random = store.load_after(state, exchange.before if exchange else None)
     if random is not None:
         say(f"resumed at {ledger.done} samples (attempt {state.attempt}, {copies} copies)")
     return random

@@ -11,7 +11,7 @@ from typing import Any
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import checkpoint, samples
 from slurm_hadar.runtime.exchange import restarts
-from slurm_hadar.runtime.progress import Saved
+from slurm_hadar.runtime.progress import Progress, Saved
 from slurm_hadar.runtime.samples import Segment
 
 Say = Callable[[str], None]
@@ -111,6 +111,20 @@ class Store:
         # A new job that goes on from an old one's checkpoint was not moved.
         self.left = kept["time"] if kept["moving"] and restarts(os.environ) else None
         return dict(content["random"])
+
+    def load_after(self, state: State, before: Progress | None) -> dict[str, Any] | None:
+        """Like :meth:`load`; what the last attempt had trained beyond the checkpoint is lost.
+
+        ``before``: what that attempt told last.
+        """
+        random = self.load(state)
+        if before is not None:
+            undone = max(0, before.samples - state.samples)
+            state.lost = max(state.lost, before.lost) + undone
+            if undone:
+                # It went on after that save: the time since is not what the move cost.
+                self.left = None
+        return random
 
     def save(self, state: State, *, moving: bool = False) -> bool:
         """Write ``state`` and the parts; False, and one line, when the disk does not take them."""

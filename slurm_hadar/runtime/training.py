@@ -318,18 +318,11 @@ class Training:
         self, store: Store, exchange: Exchange | None, say: Callable[[str], None]
     ) -> dict[str, Any] | None:
         state = self._state
-        random_state = store.load(state)
+        random_state = store.load_after(state, exchange.before if exchange else None)
         if state.ahead:
             raise UsageError(
                 f"checkpoint {store.path} holds copies' work with gaps in it; go on with Copies"
             )
-        before = exchange.before if exchange else None
-        if before is not None:
-            undone = max(0, before.samples - state.samples)
-            state.lost = max(state.lost, before.lost) + undone
-            if undone:
-                # It went on after that save: the time since is not what the move cost.
-                store.left = None
         if random_state is not None:
             say(f"resumed at {state.samples} samples (attempt {state.attempt}, {self.gpus} GPUs)")
         return random_state

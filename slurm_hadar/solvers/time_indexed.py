@@ -80,11 +80,14 @@ def shortest(work: Work) -> tuple[float, FloatArray]:
     return float(solved[0][-1]) * unit, np.maximum(-solved[1][2 * jobs :], 0.0) / filled
 
 
-def timetable(work: Work, edges: FloatArray, duty: FloatArray) -> Fluid:
+def timetable(
+    work: Work, edges: FloatArray, duty: FloatArray, there: FloatArray | None = None
+) -> Fluid:
     """The least weighted mean busy time with all work done by the last edge.
 
     ``edges`` (B + 1,), s from now, rising from 0. ``duty`` (J,): most part of any bucket that a
-    job may be planned to run; below 1 leaves room for what a fluid plan does not see. Work that
+    job may be planned to run; below 1 leaves room for what a fluid plan does not see. ``there``
+    (J, B): part of each bucket in which the job has arrived; all of it by default. Work that
     does not fit is done in an extra bucket behind the horizon, at a high cost; the result does not
     show it.
     """
@@ -93,6 +96,8 @@ def timetable(work: Work, edges: FloatArray, duty: FloatArray) -> Fluid:
     length = np.append(np.diff(edges), horizon)
     middle = np.append((edges[1:] + edges[:-1]) / 2, _LATE * horizon)
     limit = np.repeat(duty[:, None], buckets, axis=1)
+    if there is not None:
+        limit[:, :-1] *= there
     limit[:, -1] = np.inf
     rows, cols = np.nonzero(np.isfinite(work.seconds))
     row, col = np.repeat(rows, buckets), np.repeat(cols, buckets)

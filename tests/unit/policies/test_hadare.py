@@ -238,6 +238,30 @@ def test_the_limit_of_copies_keeps_the_fastest_nodes() -> None:
     assert list(plan.placements["j0"].nodes) == ["n0", "n1"]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "need"),
+    [
+        ({"cpus": [8, 8, 3]}, {"cpus_per_gpu": 4.0}),
+        ({"mem_mb": [8, 8, 3]}, {"mem_per_gpu_mb": 4.0}),
+    ],
+)
+def test_a_copy_needs_its_cpus_and_memory(
+    nodes: dict[str, list[int]], need: dict[str, float]
+) -> None:
+    view = replace(_five(1, 8, **need), nodes=nodes_of([[1, 0, 0], [0, 1, 0], [0, 0, 1]], **nodes))
+    plan, _ = decide(view, {})
+    assert list(plan.placements["j0"].nodes) == ["n0", "n1"]
+
+
+def test_copies_on_one_node_share_its_cpus() -> None:
+    """Two jobs on a node of two GPUs with CPUs for one copy beside the mains."""
+    rate = np.full((2, 1, 1), 1.0)
+    jobs = replace(jobs_of(rate, cpus_per_gpu=4.0), copies=np.array([2, 2]))
+    nodes = nodes_of([[1], [1], [2]], cpus=[4, 4, 4])
+    plan, _ = decide(view_of(nodes, jobs), {})
+    assert sorted(p.copies for p in plan.placements.values()) == [1, 2]
+
+
 def test_copies_make_room_for_a_job_that_would_wait_and_stay_for_one_that_may_not_move() -> None:
     held = [(0, 0, 0, 1), (0, 1, 1, 1), (0, 2, 2, 1)]
     state: State = {"forked": {"j0": 3}}
@@ -256,6 +280,21 @@ def test_a_running_job_is_forked_only_where_that_pays_for_its_restart() -> None:
         view = _five(2, 3, [left, 8.0 * 60.0], held=held, since_s=NOW - 3600.0)
         plan, _ = decide(view, {})
         assert plan.placements["j0"].copies == copies
+
+
+def test_a_forked_job_may_become_a_gang() -> None:
+    """Two copies of two slow GPUs each; two fast GPUs come free, on two nodes."""
+    rate = [[[100.0], [1.0], [0.0]]]
+    held = [(0, 2, 1, 2), (0, 3, 1, 2)]
+    jobs = jobs_of(rate, held=held, max_nodes=2, mixable=True, since_s=NOW - 9e4)
+    jobs = replace(jobs, copies=np.array([2]))
+    nodes = nodes_of([[1, 0, 0], [1, 0, 0], [0, 2, 0], [0, 2, 0]])
+    plan, state = decide(view_of(nodes, jobs, (2,)), {"forked": {"j0": 2}})
+    placement = plan.placements["j0"]
+    assert placement.gpus == {"fast": 2}
+    assert placement.copies == 1
+    assert placement.shares == ()
+    assert state["forked"] == {}
 
 
 def test_averaging_that_eats_the_gain_forks_nobody() -> None:

@@ -1,0 +1,50 @@
+"""Plans that fork jobs into copies, cut to what may be carried out."""
+
+from dataclasses import replace
+
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import View
+
+
+def carried_out(plan: Plan, view: View) -> Plan:
+    """The plan without more copies than a job's declaration allows (``fork``).
+
+    A job that is forked beyond that is left as it is: waiting, or running where it runs.
+    """
+    if all(placement.copies <= 1 for placement in plan.placements.values()):
+        return plan
+    allowed = dict(zip(view.jobs.ids, view.jobs.copies.tolist(), strict=True))
+    held = _held(view)
+    placements: dict[str, Placement] = {}
+    waiting = dict(plan.waiting)
+    for id_, placement in plan.placements.items():
+        most = allowed.get(id_, 1)
+        named = len(placement.shares) == len(placement.nodes) == placement.copies
+        if placement.copies <= 1 or (placement.copies <= most and named):
+            placements[id_] = placement
+        else:
+            why = f"the plan forks it into {placement.copies} copies, it may have {most}"
+            if placement.copies <= most:
+                why = "the plan does not say where its copies are"
+            if id_ in held:
+                # Without a placement it would be stopped.
+                placements[id_] = replace(held[id_], reason=f"stays: {why}")
+            else:
+                waiting[id_] = why
+    return replace(plan, placements=placements, waiting=waiting)
+
+
+def _held(view: View) -> dict[str, Placement]:
+    """What running jobs hold, by job."""
+    nodes: dict[str, dict[str, dict[str, int]]] = {}
+    for job, node, kind, count in view.jobs.held.tolist():
+        row = nodes.setdefault(view.jobs.ids[job], {}).setdefault(view.nodes.names[node], {})
+        row[view.types[kind]] = row.get(view.types[kind], 0) + count
+    found: dict[str, Placement] = {}
+    for id_, place in nodes.items():
+        gpus: dict[str, int] = {}
+        for row in place.values():
+            for name, count in row.items():
+                gpus[name] = gpus.get(name, 0) + count
+        found[id_] = Placement(gpus=gpus, nodes=place)
+    return found

@@ -1,0 +1,152 @@
+"""What jobs were seen to do: their own measured speeds in place of estimates that were wrong."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from slurm_hadar.domain.view import FloatArray, IntArray, State, View
+
+_EXACT = 0.02
+"""An estimate that is off by less is left alone."""
+_PLAUSIBLE = 8.0
+_KEY = "speeds"
+_FEW = 10.0
+_FADES = 0.98
+"""What ended long ago counts less, by this factor per job that ended since."""
+_OFF = 0.1
+"""Part of the declared work by which a job may miss it."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """``rate`` (J, R, C): samples/s, measured where the job ran for a while and the view's figure
+    was off. ``doubt`` (J,): from 0, all is known of the job, to 1: its speeds are estimates, and
+    declared work turned out to be wrong for all jobs that ended. ``memory``: for the next round,
+    plain JSON."""
+
+    rate: FloatArray
+    doubt: FloatArray
+    memory: dict[str, object]
+
+
+def learn(view: View, state: State) -> Seen:
+    """Compare the work left with that of the last round, for jobs that ran all the time between.
+
+    A speed counts for its own type and count only: errors of other pairs are not known to be alike.
+    """
+    jobs = view.jobs
+    past = cast(Mapping[str, Any], state.get(_KEY, {}))
+    measured: dict[str, dict[str, float]] = {}
+    rate = jobs.rate
+    place = _places(view)
+    ended, wrong = 0.0, 0.0
+    if past:
+        ended, wrong = _ended(view, past)
+        old = cast(Mapping[str, dict[str, float]], past["measured"])
+        before = cast(Mapping[str, list[float]], past["jobs"])
+        then = float(past["now"])
+        measured = {id_: old[id_] for id_ in jobs.ids if id_ in old} if old else {}
+        steady = np.flatnonzero((place >= 0) & (jobs.since_s + jobs.restart_s <= then))
+        for job in steady.tolist():
+            id_ = jobs.ids[job]
+            left, where, _, _ = before.get(id_, (0.0, -1.0, 0.0, 0.0))
+            if where != place[job] or view.now <= then:
+                continue
+            told = float(jobs.rate[job].flat[place[job]])
+            speed = (left - float(jobs.left[job])) / (view.now - then)
+            near_end = jobs.left[job] <= max(1.0, 1e-3 * float(jobs.total[job]))
+            if near_end or not told / _PLAUSIBLE < speed < told * _PLAUSIBLE:
+                continue
+            if abs(speed / told - 1.0) > _EXACT:
+                measured[id_] = measured.get(id_, {}) | {_name(view, int(place[job])): speed}
+            elif id_ in measured:
+                measured[id_] = {
+                    name: value
+                    for name, value in measured[id_].items()
+                    if name != _name(view, int(place[job]))
+                }
+        rate = _corrected(view, measured)
+    running = np.flatnonzero(place >= 0).tolist()
+    flat = rate.reshape(len(jobs.ids), -1)
+    kept = {
+        jobs.ids[job]: [
+            float(jobs.left[job]), float(place[job]), float(jobs.total[job]),
+            float(flat[job, place[job]]),
+        ]
+        for job in running
+    }  # fmt: skip
+    doubt = 0.5 * _guessed(view) + 0.5 * min(1.0, wrong / max(ended, _FEW))
+    memory = {
+        "now": view.now, "jobs": kept, "measured": measured, "ended": ended, "wrong": wrong
+    }  # fmt: skip
+    return Seen(rate, doubt, memory)
+
+
+def remember(state: State, seen: Seen) -> State:
+    """The policy's memory with what was learned."""
+    return {**state, _KEY: seen.memory}
+
+
+def _ended(view: View, past: Mapping[str, Any]) -> tuple[float, float]:
+    """How many jobs ended, and for how many of them the declared work was wrong; fading.
+
+    A job that is gone with much left had declared too much, or was cancelled; one that went on
+    after all was done had declared too little.
+    """
+    ended, wrong = float(past["ended"]), float(past["wrong"])
+    here = set(view.jobs.ids)
+    passed = max(view.now - float(past["now"]), 0.0)
+    for id_, (left, _, total, speed) in past["jobs"].items():
+        if id_ in here or not 0.0 < total < np.inf:
+            continue
+        much = left - speed * passed > _OFF * total
+        overdue = left <= min(1.0, 1e-3 * total)
+        ended, wrong = ended * _FADES + 1.0, wrong * _FADES + float(much or overdue)
+    return ended, wrong
+
+
+def _guessed(view: View) -> FloatArray:
+    """(J,) 1 where a speed of the job is an estimate that nobody measured, else 0."""
+    jobs = view.jobs
+    guessed = np.asarray(((jobs.rate > 0) & ~jobs.known).any(axis=(1, 2)))
+    return guessed.astype(np.float64)
+
+
+def _places(view: View) -> IntArray:
+    """(J,) type and count that the job runs on, as one number; -1: none, several, or no option."""
+    jobs, counts = view.jobs, np.asarray(view.counts, dtype=np.int64)
+    number = len(jobs.ids)
+    place: IntArray = np.full(number, -1, dtype=np.int64)
+    held = jobs.held
+    if not len(held) or not len(counts):
+        return place
+    gpus = np.bincount(held[:, 0], weights=held[:, 3], minlength=number).astype(np.int64)
+    kind = np.full(number, -1, dtype=np.int64)
+    kind[held[:, 0]] = held[:, 2]
+    mixed = np.zeros(number, dtype=bool)
+    mixed[held[kind[held[:, 0]] != held[:, 2], 0]] = True
+    column = np.minimum(np.searchsorted(counts, gpus), len(counts) - 1)
+    fits = (kind >= 0) & ~mixed & (counts[column] == gpus)
+    place[fits] = kind[fits] * len(counts) + column[fits]
+    place[fits] = np.where(jobs.rate[fits, kind[fits], column[fits]] > 0, place[fits], -1)
+    return place
+
+
+def _name(view: View, place: int) -> str:
+    kind, column = divmod(place, len(view.counts))
+    return f"{view.counts[column]} {view.types[kind]}"
+
+
+def _corrected(view: View, measured: Mapping[str, Mapping[str, float]]) -> FloatArray:
+    if not measured:
+        return view.jobs.rate
+    rate = view.jobs.rate.copy()
+    row = {id_: at for at, id_ in enumerate(view.jobs.ids)}
+    where = {_name(view, p): p for p in range(len(view.types) * len(view.counts))}
+    for id_, speeds in measured.items():
+        for name, speed in speeds.items():
+            if name in where and rate[row[id_]].flat[where[name]] > 0:
+                rate[row[id_]].flat[where[name]] = speed
+    return rate
