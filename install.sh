@@ -16,6 +16,15 @@ usage() {
   exit 2
 }
 
+# What Slurm, munge and Python bring along, wherever they come from.
+there() {
+  local name
+  for name in slurmctld slurmd sbatch munged; do
+    PATH=$PATH:/usr/sbin:/sbin command -v "$name" >/dev/null || return 1
+  done
+  python >/dev/null 2>&1
+}
+
 # Debian packages that are missing, installed without starting any of their services.
 debian() {
   local missing=() name
@@ -23,6 +32,10 @@ debian() {
     [[ $(dpkg-query -W -f '${Status}' "$name" 2>/dev/null) == 'install ok installed' ]] || missing+=("$name")
   done
   ((${#missing[@]})) || return 0
+  if ! command -v apt-get >/dev/null || ((EUID != 0)); then
+    # Installed by hand or by another system's packages it is as good.
+    ! (there) || return 0
+  fi
   if ! command -v apt-get >/dev/null; then
     die "this is no Debian: install Slurm (slurmctld, slurmd, client commands), munge and Python 3.11 with venv by hand, then run this again; './install.sh site' needs none of Slurm's daemons"
   fi
@@ -62,6 +75,7 @@ environment() {
   local dir=$1 extra=$2 stamp
   stamp=$(sha256sum pyproject.toml | cut -c1-16)-$extra
   [[ -f $dir/.hadar-$stamp ]] && return
+  [[ -w $dir || (! -e $dir && -w ${dir%/*}) ]] || die "$dir cannot be written by $(id -un); clone the repository as that user, or use './install.sh site --prefix DIR', which writes to DIR only"
   [[ -x $dir/bin/python ]] || "$(python)" -m venv "$dir"
   say "installing Python packages ($extra) into $dir"
   "$dir/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extra]" 2> >(grep -v '^WARNING: Location' >&2)
@@ -161,5 +175,6 @@ case ${1:-} in
   demo) shift; demo "$@" ;;
   test) shift; tests "$@" ;;
   site) shift; site "$@" ;;
+  -h | --help) (usage) || exit 0 ;;
   *) usage ;;
 esac

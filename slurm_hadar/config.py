@@ -7,17 +7,37 @@ import os
 import pwd
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 from slurm_hadar import paths
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.paths import ENV
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+
+def _absolute(path: Path) -> Path:
+    # A timer, a shell and a job each stand in another folder.
+    if not path.is_absolute():
+        raise ValueError("a path from / on, so that it is the same wherever a command is typed")
+    return path
+
+
+_Place = Annotated[Path, AfterValidator(_absolute)]
+
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Site(_Section):
@@ -31,9 +51,9 @@ class Site(_Section):
     sandbox: a throw-away cluster whose SlurmUser we are."""
     controller_user: str = ""
     """User whose plan files jobs believe; empty: whoever runs the controller."""
-    state_dir: Path = Path("/var/lib/slurm-hadar")
+    state_dir: _Place = Path("/var/lib/slurm-hadar")
     """Folder of the controller's own file, mode 0700, on a local disk."""
-    exchange_dir: Path = Path("/var/spool/slurm-hadar")
+    exchange_dir: _Place = Path("/var/spool/slurm-hadar")
     """Folder that nodes and controller share, mode 1777 (per-user mode: in the home)."""
 
 
@@ -41,9 +61,9 @@ class Slurm(_Section):
     """How to reach Slurm."""
 
     backend: Literal["auto", "cli", "pyslurm"] = "auto"
-    bin_dir: Path | None = None
+    bin_dir: _Place | None = None
     """Folder of Slurm's commands; None: as PATH has them."""
-    conf: Path | None = None
+    conf: _Place | None = None
     """slurm.conf; None: as Slurm finds it."""
     timeout_s: float = Field(default=30.0, gt=0)
 
@@ -91,7 +111,7 @@ class Guards(_Section):
     """A move must save at least this many times the seconds that it costs."""
     max_jobs_per_array: int = Field(default=100, ge=1)
     """Waiting tasks of one array that are steered at a time."""
-    stop_file: Path = Path("/etc/slurm-hadar/stop")
+    stop_file: _Place = Path("/etc/slurm-hadar/stop")
     """While this file exists nothing is changed."""
 
 
@@ -137,7 +157,7 @@ class Backfill(_Section):
 class Profiles(_Section):
     """Throughput tables beside the shipped one."""
 
-    tables: tuple[Path, ...] = ()
+    tables: tuple[_Place, ...] = ()
 
 
 class Wrapper(_Section):
@@ -210,8 +230,10 @@ def load(path: Path) -> Config:
         raise UsageError(
             f"no configuration at {path}; copy one of the site examples there, or set {ENV}"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not TOML: byte {error.start} is not UTF-8") from None
     return parse(text, str(path))
 
 
@@ -224,7 +246,19 @@ def parse(text: str, name: str) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{name}: {key}: {first['msg']}") from None
+        raise UsageError(f"{name}: {key}: {_wrong(first)}") from None
+
+
+_IN_TOML = {
+    "extra_forbidden": "there is no such key; see the example of a site, or correct it",
+    "model_type": "this is a table, written in [brackets] with its keys below",
+    "path_type": "takes a path in quotes",
+}
+"""Pydantic's kinds of mistakes that it tells in Python's words."""
+
+
+def _wrong(mistake: "ErrorDetails") -> str:
+    return _IN_TOML.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
 
 
 def wrapper_path(config_path: Path) -> Path:

@@ -41,6 +41,7 @@ def cluster_of(config: Config) -> Cluster:
 @contextmanager
 def controller_of(config: Config, wait_s: float) -> Iterator[Controller]:
     """A controller that holds the lock. Raises HadarError when another one does."""
+    _writable(config.site.state_dir)
     with only_one(config.site.state_dir, wait_s), reader_of(config) as controller:
         yield controller
 
@@ -63,6 +64,15 @@ def reader_of(config: Config) -> Iterator[Controller]:
         )
     finally:
         store.close()
+
+
+def _writable(folder: Path) -> None:
+    try:
+        ours = folder.stat().st_uid == os.getuid()
+    except OSError:
+        return
+    if ours and not os.access(folder, os.W_OK | os.X_OK):
+        raise HadarError(f"state folder {folder} cannot be written; run: chmod 700 {folder}")
 
 
 def _own(config: Config) -> None:

@@ -19,10 +19,13 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.controller import telling
 from slurm_hadar.controller.tick import Controller, Report
-from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.reports import text
+from slurm_hadar.slurm.commands import checked_id
 
 _LOCK_WAIT_S = 30.0
+_SHORTEST_INTERVAL_S = 1.0
+_DAY_S = 86400.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,6 +42,7 @@ def tick(
     as_json: JsonOption = False,
 ) -> None:
     """One pass: observe, decide, act. For a timer."""
+    _in_range("--wait", wait, 0.0)
     with controller_of(load(config), wait) as controller:
         report = controller.tick()
     if as_json:
@@ -55,7 +59,8 @@ def run(
 ) -> None:
     """Tick for ever, until SIGTERM or Ctrl-C."""
     site = load(config)
-    pause = interval or site.controller.interval_s
+    pause = site.controller.interval_s if interval is None else interval
+    _in_range("--interval", pause, _SHORTEST_INTERVAL_S)
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
@@ -104,12 +109,19 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """All that is known and was decided about one job."""
+    checked_id(job)
     with reader_of(load(config)) as controller:
         story = telling.story(controller, job)
     if as_json:
         print_json("explain", telling.plain(story))
     else:
         text.console().print(text.explain(story))
+
+
+def _in_range(name: str, seconds: float, least: float) -> None:
+    # A comparison that holds for no NaN, which typer's own min and max let through.
+    if not least <= seconds <= _DAY_S:
+        raise UsageError(f"{name} takes seconds between {least:g} and {_DAY_S:g}")
 
 
 def _one(controller: Controller) -> None:

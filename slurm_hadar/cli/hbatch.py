@@ -155,6 +155,9 @@ def _run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         return _answer("help" in keys)
     if submit.line.refused:
         submit.hand_over()
+    if submit.line.ours:
+        # Before the script is read: a word without its value has taken the script's place.
+        _typed(submit)
     why = submit.read()
     if submit.header.refused:
         submit.hand_over()
@@ -204,9 +207,7 @@ def _declaration(submit: _Submit) -> Declaration | None:
         text = submit.body.decode(errors="replace")
         for word, where in script_words(text, submit.name):
             result = parse([word], where, result)
-    for key, value in submit.line.ours:
-        text = "yes" if key == "off" and value is None else value or ""
-        result = parse([f"{key}={text}"], f"--hadar-{key}", result)
+    result = _typed(submit, result)
     if not submit.declares and site:
         from slurm_hadar.cli.additions import gpu_request
 
@@ -215,6 +216,18 @@ def _declaration(submit: _Submit) -> Declaration | None:
             return None
         if site.default_types and not request.types:
             result = parse([f"types={site.default_types}"], "wrapper.default_types", result)
+    return result
+
+
+def _typed(submit: _Submit, base: Declaration | None = None) -> Declaration:
+    """The ``--hadar-*`` words over ``base``. Raises UsageError where they make no sense."""
+    _load_when_used("inspect")
+    from slurm_hadar.domain.declaration import Declaration, parse
+
+    result = base or Declaration()
+    for key, value in submit.line.ours:
+        text = "yes" if key == "off" and value is None else value or ""
+        result = parse([f"{key}={text}"], f"--hadar-{key}", result)
     return result
 
 

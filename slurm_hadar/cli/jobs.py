@@ -14,6 +14,9 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering, decode
 from slurm_hadar.slurm.cluster import Cluster, Update
 
+_MOST_TASKS = 10_000
+"""Tasks of one array that a command changes at most where they differ."""
+
 JobArgument = Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")]
 
 
@@ -34,17 +37,19 @@ def optout(job: JobArgument, config: ConfigOption = None) -> None:
     """Take a job out of our hands: from now on it is an ordinary job of Slurm's."""
     site = load(config)
     cluster = cluster_of(site)
-    found = _find(cluster, job)
-    declared = replace(found.declaration or Declaration(), off=True, lease=False)
-    fields = {"Comment": declaration.merge(found.comment, declared)}
-    if found.state is JobState.PENDING:
-        steered = _steering(found, site)
-        fields |= dict(steered.was) if steered else {}
-        if found.declaration is not None and (
-            found.declaration.lease or (steered and steered.leased)
-        ):
-            fields["StartTime"] = "now"
-    _send(cluster, job, fields)
+    changes = []
+    for found in _find(cluster, job):
+        declared = replace(found.declaration or Declaration(), off=True, lease=False)
+        fields = {"Comment": declaration.merge(found.comment, declared)}
+        if found.state is JobState.PENDING:
+            steered = _steering(found, site)
+            fields |= dict(steered.was) if steered else {}
+            if found.declaration is not None and (
+                found.declaration.lease or (steered and steered.leased)
+            ):
+                fields["StartTime"] = "now"
+        changes.append(Update(found.id, fields))
+    _send(cluster, changes)
     typer.echo(f"job {job} is an ordinary job now; undo with: hadar set {job} off=no")
 
 
@@ -60,12 +65,14 @@ def set_(
 
 def _change(job: str, config: ConfigOption, words: list[str]) -> None:
     cluster = cluster_of(load(config))
-    found = _find(cluster, job)
-    declared = declaration.parse(words, f"job {job}", found.declaration)
-    comment = declaration.merge(found.comment, declared)
-    if len(comment.encode()) > declaration.COMMENT_LIMIT:
-        raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
-    _send(cluster, job, {"Comment": comment})
+    changes = []
+    for found in _find(cluster, job):
+        declared = declaration.parse(words, f"job {job}", found.declaration)
+        comment = declaration.merge(found.comment, declared)
+        if len(comment.encode()) > declaration.COMMENT_LIMIT:
+            raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
+        changes.append(Update(found.id, {"Comment": comment}))
+    _send(cluster, changes)
 
 
 def _steering(job: Job, site: Config) -> Steering | None:
@@ -75,16 +82,26 @@ def _steering(job: Job, site: Config) -> Steering | None:
         return decode(controller.store.steerings().get(job.id, ""))
 
 
-def _find(cluster: Cluster, id_: str) -> Job:
-    jobs = [job for job in cluster.read_jobs([id_]) if job.state is not JobState.FINISHED]
+def _find(cluster: Cluster, id_: str) -> list[Job]:
+    """The job; of an array its tasks that have not ended, or one for all that Slurm keeps as one.
+
+    Tasks that Slurm keeps apart may differ in all that a command changes.
+    """
+    shown = cluster.read_jobs([id_], tasks_per_array=_MOST_TASKS)
+    jobs = [job for job in shown if job.state is not JobState.FINISHED]
     if not jobs:
         raise UsageError(f"Slurm shows no waiting or running job {id_}; see squeue")
-    if jobs[0].declaration_error:
-        raise HadarError(f"job {id_}: {jobs[0].declaration_error}")
-    return jobs[0]
+    if len(shown) > 1 and all(str(job.raw_id) == id_ for job in shown):
+        jobs = [replace(jobs[0], id=id_)]
+    elif cluster.notes:
+        raise HadarError(f"{cluster.notes[0]}; name its tasks one by one, such as {jobs[0].id}")
+    for job in jobs:
+        if job.declaration_error:
+            raise HadarError(f"job {job.id}: {job.declaration_error}")
+    return jobs
 
 
-def _send(cluster: Cluster, job: str, fields: dict[str, str]) -> None:
-    error = cluster.apply([Update(job, fields)])[0]
-    if error is not None:
-        raise error
+def _send(cluster: Cluster, changes: list[Update]) -> None:
+    for error in cluster.apply(changes):
+        if error is not None:
+            raise error

@@ -45,6 +45,10 @@ def main() -> None:
     except HadarError as error:
         print(f"hadar: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except PermissionError as error:
+        # A folder of the configuration below one that this user may not enter.
+        print(f"hadar: this user may not use {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -62,8 +62,10 @@ def up(
 ) -> None:
     """Start it, and say how to use it."""
     from slurm_hadar.sandbox.cluster import Sandbox
+    from slurm_hadar.sandbox.ending import cleaned_up_when_told_to_end
 
-    box = Sandbox.up(folder.resolve(), slurm_prefix=slurm, mode="act" if act else "observe")
+    with cleaned_up_when_told_to_end():
+        box = Sandbox.up(folder.resolve(), slurm_prefix=slurm, mode="act" if act else "observe")
     write_wrapper_site(configuration.load(box.config_path), box.config_path)
     typer.echo(f"The sandbox in {folder} is up. To use it in this shell:")
     for name in ("SLURM_CONF", "HADAR_CONFIG", "PATH"):
@@ -78,11 +80,15 @@ def down(folder: FolderArgument = _FOLDER) -> None:
     typer.echo(f"The sandbox in {folder} is down.")
 
 
-def status(folder: FolderArgument = _FOLDER) -> None:
+def status(folder: FolderArgument = _FOLDER, as_json: JsonOption = False) -> None:
     """Which of its parts run."""
     from slurm_hadar.sandbox.cluster import Sandbox
 
-    typer.echo(str(Sandbox.attach(folder.resolve()).status()))
+    found = Sandbox.attach(folder.resolve()).status()
+    if as_json:
+        print_json("sandbox status", found.plain())
+    else:
+        typer.echo(str(found))
 
 
 def demo(
@@ -94,7 +100,9 @@ def demo(
 ) -> None:
     """The same real trainings under plain Slurm and under slurm-hadar, side by side."""
     from slurm_hadar.demo.show import show
+    from slurm_hadar.sandbox.ending import cleaned_up_when_told_to_end
 
-    result = show(folder.resolve(), seed, quiet=as_json)
+    with cleaned_up_when_told_to_end():
+        result = show(folder.resolve(), seed, quiet=as_json)
     if as_json:
         print_json("demo", result)

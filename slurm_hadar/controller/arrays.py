@@ -163,7 +163,11 @@ def job_arrays(
     limits = np.array([job.time_limit_s for job in jobs], float)
     left = np.maximum(total - done, 1.0)
     restart = np.array([_restart_s(job, seen) for job in jobs], float)
-    in_time = left[:, None, None] <= rate * np.clip(limits - restart, 0.0, 1e12)[:, None, None]
+    copies = np.array([target.wanted.copies[1] for target in targets], np.int64)
+    # What is too slow on one node may be in time in several copies, where there can be any.
+    together = copies if config.controller.policy == "hadare" else np.ones_like(copies)
+    reach = np.clip(limits - restart, 0.0, 1e12) * together
+    in_time = left[:, None, None] <= rate * reach[:, None, None]
     if in_limit:
         rate = np.where(in_time | (declared == 0)[:, None, None], rate, 0.0)
     _keep_possible(rate, targets, kinds, counts)
@@ -204,7 +208,7 @@ def job_arrays(
         mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.wanted.count) for t in targets], float),
         groups=mask,
         max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
-        copies=np.array([target.wanted.copies[1] for target in targets], np.int64),
+        copies=copies,
     )
 
 
@@ -284,6 +288,11 @@ def _restart_s(job: Job, seen: Observed) -> float:
     progress = seen.progress.get(job.id)
     if progress is not None and progress.restart_s is not None:
         return progress.restart_s
+    return first_guess_s(job)
+
+
+def first_guess_s(job: Job) -> float:
+    """Seconds that a restart costs, before any was measured."""
     declared = job.declaration.restart_cost if job.declaration else 0.0
     return declared or _FIRST_GUESS_RESTART_S
 

@@ -12,7 +12,7 @@ from slurm_hadar.config import Config, wrapper_path
 from slurm_hadar.controller.wrapper_site import is_current
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import UNTYPED
-from slurm_hadar.domain.node import Node
+from slurm_hadar.domain.node import Node, Partition
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 _USUAL_CRED_EXPIRE_S = 120
@@ -39,6 +39,7 @@ def findings(config: Config) -> Iterator[Finding]:
         major, minor, patch = cluster.slurm_version
         settings = cluster.read_config()
         nodes = cluster.read_nodes()
+        partitions = cluster.read_partitions() if config.backfill.enabled else []
     except SlurmError as error:
         yield Finding(
             "problem", f"Slurm does not answer: {error}", "start slurmctld, or set [slurm]"
@@ -50,6 +51,8 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from _rights(config, cluster, settings)
     yield from _types(config, nodes)
     yield from _margin(settings)
+    if config.backfill.enabled:
+        yield from _backfill(config, partitions)
 
 
 def wrapper_finding(config: Config, config_path: Path) -> Finding:
@@ -180,6 +183,47 @@ def _types(config: Config, nodes: list[Node]) -> Iterator[Finding]:
                 f"[gpu_types.{kind}]: no such GPU in this Slurm",
                 "remove the section, or correct the name",
             )
+
+
+def _backfill(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
+    ours = config.backfill.partitions
+    if not ours:
+        yield Finding(
+            "warning",
+            "backfill is on, but no partition is named for it",
+            "set backfill.partitions",
+        )
+    there = {partition.name: partition for partition in partitions}
+    for name in ours:
+        if name not in there:
+            yield Finding(
+                "problem",
+                f"backfill.partitions: there is no partition {name}",
+                "correct the name, or add the partition in slurm.conf",
+            )
+            continue
+        partition, nodes = there[name], set(there[name].nodes)
+        beside = [
+            other.priority_tier
+            for other in partitions
+            if other.name not in ours and nodes & set(other.nodes)
+        ]
+        if partition.priority_tier >= min(beside, default=partition.priority_tier + 1):
+            yield Finding(
+                "problem",
+                f"partition {name} is not of a lower tier than all others on its nodes: trainings "
+                "there would stand in the way of ordinary jobs",
+                "give it a lower PriorityTier than theirs, with PreemptType=preempt/partition_prio",
+            )
+        elif "REQUEUE" not in partition.preempt_mode.upper():
+            yield Finding(
+                "problem",
+                f"partition {name} has PreemptMode={partition.preempt_mode or 'OFF'}: trainings "
+                "there would not be requeued",
+                f"set PreemptMode=REQUEUE for partition {name}",
+            )
+        else:
+            yield Finding("ok", f"idle nodes train in partition {name}")
 
 
 def _margin(settings: dict[str, str]) -> Iterator[Finding]:

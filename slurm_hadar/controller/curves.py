@@ -1,4 +1,4 @@
-"""How fast a training on idle nodes is by its number of copies: measured, until then assumed.
+"""What is known of trainings on idle nodes: speed by number of copies, and cost of a restart.
 
 A copy on a node is as fast as the job is there alone (the profiles know that), and copies add up.
 What they lose to averaging is kept as the ratio of the measured rate to that sum, by the number of
@@ -6,7 +6,7 @@ copies. The ratio also puts right what the profiles have wrong for all types ali
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,48 +17,66 @@ ASSUMED = 0.98
 averaging takes 2% at most."""
 _NEWEST = 0.3
 """Weight of the newest measurement."""
-_BOUNDS = (0.01, 100.0)
+_LEAST, _MOST = 0.01, 100.0
+"""Bounds of a ratio: one wrong report must not decide everything."""
+_MOST_RESTART_S = 3600.0
 _MOST_KEYS = 500
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Ratios by training (user and model) and number of copies."""
+    """``ratios``: training (user and model) -> number of copies -> ratio; ``restarts``: training ->
+    seconds that a restart costs."""
 
     ratios: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    restarts: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def read(cls, stored: object) -> "Curves":
         """What :meth:`plain` gave; nothing where it is damaged."""
-        if not isinstance(stored, dict):
-            return cls()
         try:
+            if not isinstance(stored, dict):
+                return cls()
             return cls(
                 {
-                    str(key): {
-                        int(copies): min(max(float(ratio), _BOUNDS[0]), _BOUNDS[1])
-                        for copies, ratio in row.items()
-                    }
-                    for key, row in stored.items()
-                }
+                    str(key): {int(copies): _ratio(float(ratio)) for copies, ratio in row.items()}
+                    for key, row in stored["ratios"].items()
+                },
+                {str(key): float(seconds) for key, seconds in stored["restarts"].items()},
             )
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             return cls()
 
     def plain(self) -> dict[str, object]:
         """For JSON; the newest trainings only, so that it stays bounded."""
-        kept = list(self.ratios.items())[-_MOST_KEYS:]
-        return {key: {str(copies): ratio for copies, ratio in row.items()} for key, row in kept}
+        return {
+            "ratios": {
+                key: {str(copies): ratio for copies, ratio in row.items()}
+                for key, row in list(self.ratios.items())[-_MOST_KEYS:]
+            },
+            "restarts": dict(list(self.restarts.items())[-_MOST_KEYS:]),
+        }
 
     def measured(self, key: str, copies: int, rate: float, expected: float) -> "Curves":
-        """With one measurement more, both in samples/s."""
+        """With one measurement more, both rates in samples/s."""
         if copies < 1 or rate <= 0 or expected <= 0:
             return self
-        ratio = min(max(rate / expected, _BOUNDS[0]), _BOUNDS[1])
+        ratio = _ratio(rate / expected)
         row = dict(self.ratios.get(key, {}))
         row[copies] = ratio if copies not in row else row[copies] + _NEWEST * (ratio - row[copies])
         rest = {other: found for other, found in self.ratios.items() if other != key}
-        return Curves({**rest, key: row})
+        return replace(self, ratios={**rest, key: row})
+
+    def restarted(self, key: str, seconds: float) -> "Curves":
+        """With one more restart measured."""
+        seconds = min(max(seconds, 0.0), _MOST_RESTART_S)
+        before = self.restarts.get(key, seconds)
+        rest = {other: found for other, found in self.restarts.items() if other != key}
+        return replace(self, restarts={**rest, key: before + _NEWEST * (seconds - before)})
+
+    def restart_s(self, key: str, guess: float) -> float:
+        """Seconds that a restart costs, or the guess before any was measured."""
+        return self.restarts.get(key, guess)
 
     def ratio(self, key: str, most: int) -> FloatArray:
         """(most + 1,) ratios for 0..most copies: measured ones, straight lines between them, the
@@ -71,9 +89,12 @@ class Curves:
         ratios: FloatArray = np.interp(counts, known, [row[copies] for copies in known])
         return ratios
 
-    def curve(self, key: str, node_rate: float, least: int, most: int) -> FloatArray:
-        """(most + 1,) samples/s on 0..most nodes of ``node_rate`` each; 0 below ``least``."""
-        counts = np.arange(most + 1)
-        rate: FloatArray = counts * node_rate * self.ratio(key, most)
+    def curve(self, key: str, speed: float, least: int, most: int) -> FloatArray:
+        """(most + 1,) samples/s on 0..most nodes of ``speed`` each; 0 below ``least``."""
+        rate: FloatArray = np.arange(most + 1) * speed * self.ratio(key, most)
         rate[: max(1, least)] = 0.0
         return rate
+
+
+def _ratio(value: float) -> float:
+    return min(max(value, _LEAST), _MOST)

@@ -93,23 +93,31 @@ def about_to_be_taken(
     ``placements``: what this tick gives to managed jobs (``managed``) on ordinary nodes.
     ``free_first``: nodes that Slurm can give without sending anybody away; it takes those first.
     """
-    free = claims.free_now(others)
-    free = {name: free[name] for name in sorted(free, key=lambda name: name not in free_first)}
-    before = {name: sum(gpus.values()) for name, gpus in free.items()}
+    now = claims.free_now(others)
+    order = sorted(now, key=lambda name: name not in free_first)
+    free = {name: now[name] for name in order if any(now[name].values())}
     taken: dict[str, str] = {}
 
-    def note(why: str) -> None:
-        for name, gpus in free.items():
-            if sum(gpus.values()) < before[name]:
-                taken.setdefault(name, why)
+    def note(names: Iterable[str], why: str) -> None:
+        for name in names:
+            taken.setdefault(name, why)
+            if not any(free[name].values()):
+                # Full nodes need not be looked at again: queues are long.
+                del free[name]
 
     for placement in placements:
+        before = {name: sum(gpus.values()) for name, gpus in free.items()}
         claims.set_aside(placement.gpus, list(placement.nodes) or list(free), free)
-        note("a managed job is placed there")
+        fewer = [name for name, count in before.items() if sum(free[name].values()) < count]
+        note(fewer, "a managed job is placed there")
     for job in _soon(others, config.backfill.margin_s, managed):
-        if claims.claim(job, others, free) is None and job.start_s > others.now:
-            claims.claim(job, others, free, partly=True)
-        note(f"pending job {job.id} is about to start there")
+        if not free:
+            break
+        claim = claims.claim(job, others, free)
+        if claim is None and job.start_s > others.now:
+            claim = claims.claim(job, others, free, partly=True)
+        if claim is not None:
+            note(claim.gpus, f"pending job {job.id} is about to start there")
     return MappingProxyType(taken)
 
 

@@ -48,7 +48,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     past = memory.recall(state, names)
     if past is None or memory.outdated(past, view, settings):
         deadline = past.table.deadline_s if past else 0.0
-        table = solve(options, weight, seen.doubt, jobs.ids, view.now, deadline, settings)
+        table = solve(options, weight, seen, jobs.ids, view.now, deadline, settings)
         past = memory.Past(table)
     kept = memory.unchanged(past, view, options, settings)
     choice = choose(past.table, options, jobs.ids, weight, jobs.restart_s, view.now, settings, kept)

@@ -16,6 +16,8 @@ _LEAST = 0.02
 _MOST_BONUS = 1.0
 _AHEAD = 3.0
 """Value per GPU of a job without slack, in those of the best other."""
+_ALONE = 0.98
+"""Part of the least time for all the work from which a job that needs it alone has no slack."""
 _MIX = 0.5
 """Weight of the whole plan of a job without slack beside its plan for now."""
 
@@ -84,7 +86,7 @@ def _now(
     weight: FloatArray,
     elapsed: float,
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Worth, tightness (1: no slack), mix of options, present share and prices; newcomers answer the prices."""
+    """Worth, tightness (1: no slack), mix of options, present share, prices of all jobs."""
     jobs = len(ids)
     row: Mapping[str, int] = {id_: at for at, id_ in enumerate(table.ids)}
     rows = np.array([row.get(id_, -1) for id_ in ids], dtype=np.int64)
@@ -97,7 +99,12 @@ def _now(
     best = np.where(np.isfinite(options.best_s), options.best_s, 0.0)[known]
     rest = np.minimum(best / np.maximum(table.best_s[rows[known]], 1.0), 1.0)
     time_left = max(float(table.edges[-1]) - elapsed, 1.0)
-    tight[known] = table.run_s[rows[known]] * rest / time_left / table.limit[rows[known]]
+    tight[known] = (
+        table.run_s[rows[known]] * rest / time_left / np.maximum(table.limit[rows[known]], 1e-6)
+    )
+    # Who alone takes as long as all the work together decides when it ends: no slack at all.
+    least = max(table.least_s - elapsed, 1.0)
+    tight[known] = np.maximum(tight[known], best / (_ALONE * least))
     mix, share = np.zeros((2, jobs, len(options.gpus)))
     mix[known] = table.mix[rows[known]]
     if table.share.size:

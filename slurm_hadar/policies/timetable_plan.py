@@ -10,9 +10,13 @@ import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.policies.timetable_settings import Settings
+from slurm_hadar.policies.timetable_speeds import Seen
 from slurm_hadar.policies.timetable_work import Options
 from slurm_hadar.solvers.time_indexed import Fluid, Work, shortest, timetable
 
+_FAR = 1.25
+"""A deadline this many times too far is given up for a nearer one."""
+_RARELY = 0.1
 _WINDOW = 1.25
 """Buckets are kept until this many times the interval between two timetables."""
 
@@ -46,7 +50,7 @@ class Timetable:
 def solve(
     options: Options,
     weight: FloatArray,
-    doubt: FloatArray,
+    seen: Seen,
     ids: tuple[str, ...],
     now: float,
     deadline: float,
@@ -54,19 +58,22 @@ def solve(
 ) -> Timetable:
     """A new timetable. The deadline stays where it is while it can be kept.
 
-    ``doubt`` (J,): 0 to 1; the less is known of a job, the more time it gets in hand.
+    A job whose speeds are guessed gets more time in hand. The less the declared work of the jobs
+    that ended could be relied on, the less a single long job decides how late the others may be.
     """
     options = replace(options, seconds=efficient(options))
     group = classes(options.seconds, _most_classes(options, settings))
     work = _work(options, weight, group)
-    least, _ = shortest(work)
+    least = shortest(work)[0]
+    if seen.wrong > _RARELY:
+        least = (1.0 - seen.wrong) * least + seen.wrong * shortest(work, alone=False)[0]
     least = max(least, 1.0)
-    if not now + settings.keep * least <= deadline <= now + 2.0 * settings.stretch * least:
+    if not now + settings.keep * least <= deadline <= now + _FAR * settings.stretch * least:
         deadline = now + settings.stretch * least
     horizon = deadline - now
     edges = _edges(horizon, settings)
     best = work.seconds.min(axis=1)
-    own = settings.duty * (1.0 - settings.caution * doubt)
+    own = settings.duty * (1.0 - settings.caution * seen.guessed)
     least_own = np.ones(len(work.number))
     np.minimum.at(least_own, group, own)
     needed = np.where(np.isfinite(best), best, 0.0) / horizon * 1.0001

@@ -17,8 +17,8 @@ class Settings:
     """The horizon stands until it is closer than this many times that least time."""
     duty: float = 0.9
     """Most part of any time that a job is planned to run, unless it needs more to be ready."""
-    caution: float = 0.4
-    """How much less than that, when nothing of what is told of a job can be relied on."""
+    caution: float = 0.1
+    """How much less than that, where a job's speeds are estimates."""
     critical: float = 0.97
     """Jobs planned to run this part of all the time until the horizon go first."""
     follow: float = 0.15

@@ -22,12 +22,13 @@ _OFF = 0.1
 @dataclass(frozen=True)
 class Seen:
     """``rate`` (J, R, C): samples/s, measured where the job ran for a while and the view's figure
-    was off. ``doubt`` (J,): from 0, all is known of the job, to 1: its speeds are estimates, and
-    declared work turned out to be wrong for all jobs that ended. ``memory``: for the next round,
-    plain JSON."""
+    was off. ``guessed`` (J,): 1 where a speed of the job is an estimate that nobody measured, else
+    0. ``wrong``: part of the jobs that ended, the last ones most, whose declared work was wrong.
+    ``memory``: for the next round, plain JSON."""
 
     rate: FloatArray
-    doubt: FloatArray
+    guessed: FloatArray
+    wrong: float
     memory: dict[str, object]
 
 
@@ -77,11 +78,10 @@ def learn(view: View, state: State) -> Seen:
         ]
         for job in running
     }  # fmt: skip
-    doubt = 0.5 * _guessed(view) + 0.5 * min(1.0, wrong / max(ended, _FEW))
     memory = {
         "now": view.now, "jobs": kept, "measured": measured, "ended": ended, "wrong": wrong
     }  # fmt: skip
-    return Seen(rate, doubt, memory)
+    return Seen(rate, _guessed(view), min(1.0, wrong / max(ended, _FEW)), memory)
 
 
 def remember(state: State, seen: Seen) -> State:
@@ -108,7 +108,6 @@ def _ended(view: View, past: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _guessed(view: View) -> FloatArray:
-    """(J,) 1 where a speed of the job is an estimate that nobody measured, else 0."""
     jobs = view.jobs
     guessed = np.asarray(((jobs.rate > 0) & ~jobs.known).any(axis=(1, 2)))
     return guessed.astype(np.float64)

@@ -23,6 +23,17 @@ class SandboxStatus:
         """Whether all parts run."""
         return bool(self.parts) and all(self.parts.values())
 
+    def plain(self) -> dict[str, object]:
+        """As plain data."""
+        return {
+            "folder": str(self.folder),
+            "slurm": self.version,
+            "running": self.is_running,
+            "parts": dict(self.parts),
+            "nodes": dict(self.nodes),
+            "jobs": dict(self.jobs),
+        }
+
     def __str__(self) -> str:
         """A few lines for a person."""
         if not any(self.parts.values()):

@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm_hadar.domain.errors import SlurmError, UsageError
 
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCONTROL_", "SALLOC_", "SRUN_", "LD_")
-_ID = re.compile(r"\d{1,10}(_\d{1,10}|\+\d{1,10})?", re.ASCII)
+_ID = re.compile(r"[1-9]\d{0,9}(_\d{1,10}|\+\d{1,10})?", re.ASCII)
 _SIGNAL = re.compile(r"[A-Z][A-Z0-9]{1,15}", re.ASCII)
 
 TASK_LIST_BYTES = "4096"

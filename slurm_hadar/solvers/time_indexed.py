@@ -48,10 +48,11 @@ class Fluid:
     price: FloatArray
 
 
-def shortest(work: Work) -> tuple[float, FloatArray]:
+def shortest(work: Work, alone: bool = True) -> tuple[float, FloatArray]:
     """Least time in which all the work can be done, s, and the price per pool, s per GPU-second.
 
     min T: every job's parts sum to 1, none runs longer than T, no pool is used above T x GPUs.
+    Without ``alone`` a job's own run time does not count, only the room that it takes.
     """
     jobs, pools = len(work.number), len(work.capacity)
     row, col = np.nonzero(np.isfinite(work.seconds))
@@ -67,6 +68,8 @@ def shortest(work: Work) -> tuple[float, FloatArray]:
     rest = np.arange(jobs, 2 * jobs + pools)
     low = np.full(2 * jobs + pools, -highspy.kHighsInf)
     high = np.zeros(2 * jobs + pools)
+    if not alone:
+        high[jobs : 2 * jobs] = highspy.kHighsInf
     possible = np.bincount(row, minlength=jobs) > 0
     low[:jobs] = high[:jobs] = np.where(possible, 1.0, 0.0)
     solved = _run(

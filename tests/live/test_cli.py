@@ -107,3 +107,54 @@ def test_optout_without_admin_comment_gives_the_request_back(make_sandbox, tmp_p
     assert "ordinary job" in shell("optout", job)
     (found,) = cluster.read_jobs([job])
     assert found.state is JobState.PENDING and found.features == ""
+
+
+def test_a_change_of_a_whole_array_leaves_each_task_what_is_its_own(shell):
+    array = shell.submit("--hold", "--array=1-3")
+    shell("set", array, "model=all")
+    shell("set", f"{array}_2", "model=own")
+    shell("set", array, "gpus=2")
+    cluster = open_cluster(configuration.load(Path(shell.env["HADAR_CONFIG"])).slurm)
+    declared = {job.id: job.declaration for job in cluster.read_jobs([array])}
+    assert {id_: one.model for id_, one in declared.items()} == {
+        f"{array}_1": "all",
+        f"{array}_2": "own",
+        f"{array}_3": "all",
+    }
+    assert {one.gpus for one in declared.values()} == {(2, 2)}
+
+
+def test_a_task_that_has_ended_is_no_failure_of_a_change_of_its_array(shell):
+    script = "#!/bin/sh\n#HADAR types=any gpus=1\n[ $SLURM_ARRAY_TASK_ID = 1 ] || sleep 60\n"
+    array = shell.submit("--begin=now", "--array=1-3%1", script=script)
+    cluster = open_cluster(configuration.load(Path(shell.env["HADAR_CONFIG"])).slurm)
+
+    def states():
+        return {job.id: job.state for job in cluster.read_jobs([array])}
+
+    shell.until(lambda: states().get(f"{array}_2") is JobState.RUNNING)
+    assert states()[f"{array}_1"] is JobState.FINISHED
+    shell("set", array, "model=later")
+    for job in cluster.read_jobs([array]):
+        ended = job.state is JobState.FINISHED
+        assert job.declaration.model == ("" if ended else "later"), job.id
+
+
+@pytest.mark.parametrize("words", [("explain", "12;id"), ("pin", "0"), ("set", "1_", "model=x")])
+def test_what_is_no_job_id_is_said_to_be_none(shell, words):
+    assert "is no job id" in shell(*words, code=2)
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "--interval", "0"), ("run", "--interval", "nan"), ("tick", "--wait", "-1")]
+)
+def test_seconds_that_make_no_sense_are_refused(shell, words):
+    assert "takes seconds between" in shell(*words, code=2)
+
+
+def test_a_sandbox_tells_machines_what_runs(shell):
+    folder = Path(shell.env["HADAR_CONFIG"]).parent
+    answer = json.loads(shell("sandbox", "status", str(folder), "--json"))
+    assert (answer["version"], answer["command"]) == (1, "sandbox status")
+    assert answer["result"]["running"] and set(answer["result"]["parts"].values()) == {True}
+    assert set(answer["result"]["nodes"].values()) == {"idle"} and answer["result"]["jobs"] == {}

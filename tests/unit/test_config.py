@@ -24,6 +24,14 @@ def test_a_type_is_selected_by_its_own_name_unless_said_otherwise():
         ("[lease]\nlength_s = 1", "lease.length_s"),
         ("[site", "is not TOML"),
         ("version = 2", "version"),
+        ("[site]\nstate_dir = 'here'", "site.state_dir: a path from / on"),
+        ("[site]\nstate_dir = ''", "site.state_dir: a path from / on"),
+        ("[site]\nstate_dir = 5", "site.state_dir: takes a path in quotes"),
+        ("[profiles]\ntables = ['a.json']", "profiles.tables.0: a path from / on"),
+        ("[controller]\ninterval_s = inf", "controller.interval_s"),
+        ("[moving]\nack_wait_s = nan", "moving.ack_wait_s"),
+        ("site = 1", "site: this is a table"),
+        ("[sight]\nmode = 'act'", "sight: there is no such key"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text, says):
@@ -31,6 +39,19 @@ def test_a_mistake_is_named_with_its_place(text, says):
         config.parse(text, "hadar.toml")
     assert "hadar.toml" in str(caught.value) and says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, b"\xff\xfe"])
+def test_what_is_no_text_file_is_refused_in_one_sentence(tmp_path, text):
+    path = tmp_path / "hadar.toml"
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_bytes(text)
+    with pytest.raises(UsageError) as caught:
+        config.load(path)
+    assert str(caught.value).startswith(str(path))
+    assert "Errno" not in str(caught.value) and "codec" not in str(caught.value)
 
 
 def test_a_missing_file_says_what_to_do(tmp_path):

@@ -1,10 +1,12 @@
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from slurm_hadar import config as configuration
-from slurm_hadar.cli.common import reader_of
+from slurm_hadar.cli import main
+from slurm_hadar.cli.common import controller_of, reader_of
 from slurm_hadar.domain.errors import HadarError
 
 
@@ -20,3 +22,25 @@ def test_whoever_is_not_the_controllers_user_is_told_whose_command_it_is(tmp_pat
     said = str(caught.value)
     assert str(folder) in said and f"sudo -u {folder.owner()}" in said and "\n" not in said
     assert "set site.state_dir" not in said
+
+
+def test_a_folder_that_may_not_be_entered_is_one_sentence(monkeypatch, capsys):
+    def refused():
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/closed/stop")
+
+    monkeypatch.setattr(main, "app", refused)
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 1
+    assert (
+        capsys.readouterr().err == "hadar: this user may not use /closed/stop: Permission denied\n"
+    )
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_state_folder_that_was_closed_is_told_with_its_cure(tmp_path):
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o000)
+    site = configuration.parse(f'[site]\nstate_dir = "{folder}"\n', "here")
+    with pytest.raises(HadarError, match="chmod 700"), controller_of(site, 0.0):
+        pass

@@ -9,6 +9,7 @@ from slurm_hadar.controller import check
 from slurm_hadar.controller.check import findings
 from slurm_hadar.controller.store import make_private
 from slurm_hadar.domain.job import UNTYPED
+from slurm_hadar.domain.node import Partition
 
 
 def site(tmp_path, more=""):
@@ -78,3 +79,27 @@ def test_types_and_features(found, level, says):
 )
 def test_a_short_time_after_a_requeue_is_warned_of(settings, warned):
     assert bool(list(check._margin(settings))) is warned
+
+
+def partitions(tier, mode="REQUEUE", name="idle"):
+    names = ("v1", "k1")
+    return [
+        Partition("gpu", names, priority_tier=10),
+        Partition(name, names, priority_tier=tier, preempt_mode=mode),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "says"),
+    [
+        (partitions(1), "ok", "idle nodes train in partition idle"),
+        (partitions(10), "problem", "not of a lower tier"),
+        (partitions(1, "OFF"), "problem", "would not be requeued"),
+        (partitions(1, name="other"), "problem", "there is no partition idle"),
+    ],
+)
+def test_the_partition_for_idle_nodes_must_give_way(found, level, says):
+    on = config('[backfill]\nenabled = true\npartitions = ["idle"]\n')
+    (finding,) = check._backfill(on, found)
+    assert finding.level == level and says in finding.what
+    assert bool(finding.cure) is (level != "ok")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import job, look, running, seen
+from hand_made import config, job, look, nodes, running, seen
 
 from slurm_hadar.controller.forks import carried_out
 from slurm_hadar.domain.declaration import Declaration
@@ -56,3 +56,22 @@ def test_copies_without_their_nodes_are_not_laid():
 def test_plans_without_copies_stay_as_they_are():
     plan = Plan({"1": Placement(gpus={"v100": 1})})
     assert carried_out(plan, view_with((1, 1))) is plan
+
+
+def test_work_that_only_several_copies_do_in_time_is_not_hopeless():
+    declared = Declaration(
+        model="resnet18", types=("any",), lease=True, checkpoint=True, fork=(1, 4), samples=10**8
+    )
+    for policy, there in (("hadare", True), ("hadar", False)):
+        site = config(f'[controller]\npolicy = "{policy}"\n')
+        shown = look(seen([job(declaration=declared, time_limit_s=18_000.0)]), site)
+        assert ("1" in shown.targets) is there
+
+
+def test_the_speed_and_size_of_a_copy_are_those_of_its_node():
+    declared = Declaration(types=("any",), lease=True, checkpoint=True, fork=(1, 4))
+    both = {"v1": {"v100": 1}, "k1": {"k80": 1}}
+    runs = running("1", both, declaration=declared, tasks=2, cpus=8, mem_per_cpu_mb=1000)
+    jobs = look(seen([runs], nodes(v1=1, k1=1))).view.jobs
+    assert jobs.cpus_per_gpu.tolist() == [4.0] and jobs.mem_per_gpu_mb.tolist() == [4000.0]
+    assert len(jobs.held) == 2 and (jobs.rate[0, :, 0] > 0).all()

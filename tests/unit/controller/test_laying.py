@@ -185,3 +185,64 @@ def test_a_placement_in_words():
     mixed = laying.words({"v100": 2, "k80": 1}, ["v1", "v2", "k1"])
     assert mixed == "1 x k80 + 2 x v100 on k1,v[1-2]"
     assert laying.words({"v100": 2}) == "2 x v100"
+
+
+FORKS = replace(ANY, fork=(1, 4))
+COPIES = Placement(
+    {"v100": 2, "k80": 1},
+    {"v1": {"v100": 1}, "v2": {"v100": 1}, "k1": {"k80": 1}},
+    copies=3,
+    shares=(0.4, 0.4, 0.2),
+)
+
+
+def test_copies_are_one_task_with_its_gpus_on_each_of_their_nodes():
+    forked = job(declaration=FORKS, cpus=4, cpus_per_task=4, features="ib")
+    fields, then = laid(forked, COPIES)
+    assert fields == {
+        "NumNodes": "3-3",
+        "NumTasks": "3",
+        "NumCPUs": "12-12",
+        "ReqNodeList": "k1,v[1-2]",
+    }
+    assert laid(then, COPIES)[0] == {}
+    fewer, after_that = laid(
+        then, replace(COPIES, nodes={"v1": {"v100": 1}, "k1": {"k80": 1}}, copies=2)
+    )
+    assert fewer == {"NumNodes": "2-2", "NumTasks": "2", "NumCPUs": "8-8", "ReqNodeList": "k1,v1"}
+    alone, last = laid(after_that, {"k80": 1})
+    assert alone == {
+        "NumNodes": "1-1",
+        "NumTasks": "1",
+        "NumCPUs": "4-4",
+        "ReqNodeList": "",
+        "Features": "ib&k80",
+    }
+    assert laying.back(last, decode(last.admin_comment)) == {"Features": "ib"}
+    assert wanted(then, decode(then.admin_comment)).count == 1
+
+
+def test_copies_are_taken_back_whole():
+    _, then = laid(job(declaration=FORKS, cpus=2), COPIES)
+    assert laying.back(then, decode(then.admin_comment)) == {
+        "NumNodes": "1-1",
+        "NumTasks": "1",
+        "NumCPUs": "2-2",
+        "ReqNodeList": "",
+    }
+
+
+def test_a_range_of_nodes_is_said_away_where_one_copy_is_meant():
+    """Of ``-N1-3`` Slurm shows 1 on one release and 3 on another, and takes 3 where it may."""
+    for shown in (1, 3):
+        fields, then = laid(job(declaration=FORKS, node_count=shown), {"k80": 1})
+        assert fields["NumNodes"] == "1-1"
+        assert wanted(then, decode(then.admin_comment)).nodes == 1
+
+
+def test_a_job_that_may_be_forked_keeps_the_gpus_of_a_copy():
+    both = replace(FORKS, gpus=(1, 4))
+    want = wanted(job(declaration=both, request=GpuRequest(per_node={UNTYPED: 2})), Steering())
+    assert want.counts == (2,) and want.copies == (1, 4)
+    per_job = job(declaration=both, request=GpuRequest(per_job={UNTYPED: 2}))
+    assert wanted(per_job, Steering()).copies == (1, 1)

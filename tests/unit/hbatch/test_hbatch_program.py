@@ -412,3 +412,17 @@ def test_imports_are_few(place, declared):
     assert "slurm_hadar.cli.hbatch" in loaded
     assert loaded & HEAVY == set()
     assert ("dataclasses" in loaded) is declared
+
+
+@pytest.mark.parametrize("words", [("--hadar-checkpoint", "job.sh"), ("--hadar-gpus", "--wrap=x")])
+def test_a_word_without_its_value_is_told_before_a_script_is_waited_for(place, words):
+    place.script()
+    reading, writing = os.pipe()
+    try:
+        done = place.run(*words, stdin=reading)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert done.returncode == 2 and done.seen is None
+    (line,) = lines(done)
+    assert words[0] in line and "is not understood" in line

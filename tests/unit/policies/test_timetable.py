@@ -14,6 +14,10 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.timetable import decide
 from slurm_hadar.policies.timetable_plan import classes
+from slurm_hadar.policies.timetable_speeds import learn
+from slurm_hadar.solvers.gang_assignment import assign
+from slurm_hadar.solvers.lower_bounds import bounds
+from slurm_hadar.solvers.time_indexed import Work
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -155,7 +159,8 @@ def test_elastic_jobs_take_what_is_idle_and_give_it_back() -> None:
 
 
 def test_who_did_more_than_declared_is_not_taken_for_nearly_done() -> None:
-    jobs = jobs_of([[[1.0]], [[1.0]]], left=[1.0, 2e3], total=[9e4, 2e3])
+    # The other four keep any of them from being most of the work.
+    jobs = jobs_of([[[1.0]]] * 6, left=[1.0, 2e3, *[2e4] * 4], total=[9e3, 2e3, *[2e4] * 4])
     plan, _ = decide(view_of(nodes_of([[1]]), jobs), {})
     assert set(plan.placements) == {"j1"}
 
@@ -194,3 +199,64 @@ def test_nothing_to_do_and_nothing_to_do_it_with() -> None:
     nodes = replace(nodes_of([[1]]), gpus=np.zeros((1, 0), dtype=np.int64))
     plan, _ = decide(view_of(nodes, blank, counts=()), {})
     assert set(plan.waiting) == {"j0"}
+
+
+def test_a_speed_that_was_told_wrong_is_measured() -> None:
+    jobs = jobs_of([[[2.0], [1.5]]], held=[(0, 0, 0, 1)], restart_s=10.0, left=4e5, total=9e5)
+    view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
+    first, state = decide(view, {})
+    assert dict(first.placements["j0"].gpus) == {"fast": 1}
+    # It did 1 sample/s in place of 2, so the other type is the better one.
+    done = replace(jobs, left=jobs.left - 360.0)
+    later = replace(view, now=view.now + 360.0, jobs=done)
+    seen = learn(later, state)
+    assert seen.rate.tolist() == [[[1.0], [1.5]]]
+    for _ in range(3):
+        second, state = decide(later, state)
+        later = replace(later, now=later.now + 3600.0, jobs=replace(done, left=done.left - 3600.0))
+        done = later.jobs
+    assert dict(second.placements["j0"].gpus) == {"middle": 1}
+
+
+def test_declarations_that_were_wrong_are_remembered() -> None:
+    jobs = jobs_of([[[1.0]]] * 2, held=[(0, 0, 0, 1), (1, 0, 0, 1)], left=3e4, total=6e4)
+    view = view_of(nodes_of([[2]]), jobs)
+    _, state = decide(view, {})
+    alone = jobs_of([[[1.0]]], held=[(0, 0, 0, 1)], left=3e4, total=6e4)
+    seen = learn(replace(view, now=view.now + 360.0, jobs=alone), state)
+    assert seen.wrong == pytest.approx(0.1)
+    assert seen.guessed.tolist() == [0.0]
+
+
+@given(views(degenerate=False))
+@_QUICK
+def test_bounds_hold_for_the_one_machine_of_the_views(view: View) -> None:
+    left = view.jobs.left[:, None]
+    if not len(left):
+        return
+    seconds = np.minimum(left, 4e5)
+    work = Work(
+        seconds, np.array([1]), np.array([0]), np.array([1]), np.ones(len(left)), np.ones(len(left))
+    )
+    found = bounds(work, np.zeros(len(left)))
+    ends = np.cumsum(np.sort(seconds[:, 0]))
+    assert found.makespan_s == pytest.approx(ends[-1], rel=1e-6)
+    assert seconds.mean() * (1 - 1e-6) <= found.jct_s <= ends.mean() * (1 + 1e-6)
+
+
+def test_the_bound_of_many_jobs_is_close() -> None:
+    seconds = np.random.default_rng(3).lognormal(8.0, 1.0, (60, 1))
+    one = np.ones(60)
+    work = Work(seconds, np.array([1]), np.array([0]), np.array([1]), one, one)
+    best = np.cumsum(np.sort(seconds[:, 0])).mean()
+    assert 0.97 * best <= bounds(work, np.zeros(60)).jct_s <= best
+
+
+def test_gangs_are_assigned_for_the_largest_sum() -> None:
+    value = np.array([[9.0, 0.0], [8.0, 7.0], [5.0, 4.9]])
+    found = assign(value, np.array([1, 1]), np.array([0, 1]), np.array([1, 1]))
+    assert found.tolist() == [0, 1, -1]
+    gangs = np.array([[5.0], [4.0], [4.0]])
+    two = np.array([[5.0, 0.0], [0.0, 3.0], [0.0, 3.0]])
+    assert assign(gangs, np.array([4]), np.array([0]), np.array([8])).tolist() == [0, 0, -1]
+    assert assign(two, np.array([4, 2]), np.array([0, 0]), np.array([4])).tolist() == [-1, 1, 1]

@@ -3,6 +3,7 @@ import shutil
 import socket
 import stat
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -215,16 +216,23 @@ def test_the_commands_are_chosen_by_name(silent_controller: Path) -> None:
 
 
 @needs_slurm
-def test_without_a_slurm_conf_pyslurm_is_never_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_slurm_conf_pyslurm_is_never_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_USUAL_CONFS", ())
     monkeypatch.delenv("SLURM_CONF", raising=False)
-    cluster = open_cluster(config.Slurm(conf=tmp_path / "missing.conf"))
+    cluster = open_cluster(config.Slurm())
     assert cluster.backend == "commands"
     assert "slurm.conf" in cluster.why or "not installed" in cluster.why
     with pytest.raises(HadarError, match=r"slurm\.backend = pyslurm"):
-        open_cluster(config.Slurm(backend="pyslurm", conf=tmp_path / "missing.conf"))
+        open_cluster(config.Slurm(backend="pyslurm"))
+
+
+@pytest.mark.parametrize("backend", ["auto", "cli", "pyslurm"])
+def test_a_named_slurm_conf_that_is_not_there_is_said_at_once(
+    tmp_path: Path, backend: Literal["auto", "cli", "pyslurm"]
+) -> None:
+    missing = tmp_path / "missing.conf"
+    with pytest.raises(SlurmError, match=f"slurm.conf = {missing} is no file"):
+        open_cluster(config.Slurm(backend=backend, conf=missing))
 
 
 def test_a_command_that_may_not_be_run(tmp_path: Path) -> None:

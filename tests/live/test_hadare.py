@@ -1,0 +1,61 @@
+"""HadarE live: copies on nodes of different types, and a change of their number."""
+
+import pytest
+from trainings import start_sandbox
+
+from slurm_hadar.domain import steering
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+
+
+def started(make_sandbox, tmp_path, policy="hadare", **options):
+    return start_sandbox(make_sandbox, tmp_path, {"controller": {"policy": policy}}, **options)
+
+
+def test_a_fork_job_starts_on_nodes_of_different_types_and_ends_exact(
+    make_sandbox, tmp_path, slurm_prefix
+):
+    site = started(make_sandbox, tmp_path, slurm_prefix=slurm_prefix)
+    id_ = site.train(1200, "fork=1-2")
+    first, second = site.tick(), site.tick()
+    assert first.updates == 1 and second.updates == 0
+    site.until(site.runs(id_, "v1", "p1"), ticks=False)
+    job = site.job(id_)
+    assert {kind for gpus in job.gpus.values() for kind in gpus} == {"v100", "p100"}
+    assert dict(job.request.per_node) == {"": 1} and job.tasks == 2
+    was = steering.decode(job.admin_comment).was
+    assert was["NumNodes"] == "1-1" and was["ReqNodeList"] == ""
+    plan = site.plan(id_)
+    assert plan.copies == 2 and plan.gpus == {"v100": 1, "p100": 1}
+    assert sorted(plan.shares) == pytest.approx([1 / 3, 2 / 3], abs=0.01)
+    segments = site.ends_exact(id_, 1200)
+    assert max(segment.gpus for segment in segments) == 2
+
+
+def test_the_number_of_copies_changes_by_an_ordinary_move(make_sandbox, tmp_path):
+    site = started(make_sandbox, tmp_path)
+    filler = site.ordinary("-wv1", "--gres=gpu:1")
+    site.until(site.runs(filler), ticks=False)
+    samples = 4000
+    id_ = site.train(samples, "fork=1-3 restart_cost=1")
+    site.until(site.runs(id_, "p1", "k1"))
+    site.until(site.trained(id_, 300))
+    site.cluster.cancel([filler])
+    site.until(site.runs(id_, "v1", "p1", "k1"))
+    assert site.job(id_).restarts == 1
+    assert site.store.history(id_)[0].outcome == "moved"
+    assert site.plan(id_).copies == 3 and len(site.plan(id_).shares) == 3
+    segments = site.ends_exact(id_, samples)
+    sizes = {(segment.attempt, segment.gpus) for segment in segments}
+    assert (1, 2) in sizes and (2, 3) in sizes
+
+
+def test_another_policy_gives_it_one_copy(make_sandbox, tmp_path):
+    site = started(make_sandbox, tmp_path, policy="fifo")
+    # Where Slurm may choose it would take all three nodes.
+    id_ = site.train(400, "fork=1-3", "-N1-3")
+    site.tick()
+    site.until(site.runs(id_), ticks=False)
+    assert len(site.job(id_).nodes) == 1
+    segments = site.ends_exact(id_, 400)
+    assert {segment.gpus for segment in segments} == {1}

@@ -1,0 +1,145 @@
+"""A sandbox with a controller, and short paced trainings that run as copies."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from slurm_hadar import config as configuration
+from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.tick import Controller
+from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.profiles.rates import open_rates
+from slurm_hadar.runtime import check_lineage
+from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.runtime.plan_file import read_plan
+from slurm_hadar.runtime.samples import from_plain
+from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.slurm.cluster import open_cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+HBATCH = str(Path(sys.executable).parent / "hbatch")
+MODEL = "paced"
+SPEEDS = {"v100": 160.0, "p100": 80.0, "k80": 40.0}
+"""Samples/s of the paced model on one GPU, but for the sandbox's own deviation of up to 25%."""
+THREE = Layout(
+    (NodeGroup("v", 1, "v100", 1), NodeGroup("p", 1, "p100", 1), NodeGroup("k", 1, "k80", 1))
+)
+"""Three nodes of one GPU each, of three types."""
+
+
+def start_sandbox(make_sandbox, folder, settings, layout=THREE, **options):
+    """A sandbox in which the model's speeds are known to the profiles, and a controller acts."""
+    table = folder / "speeds.json"
+    rows = [[MODEL, kind, 1, 8, speed, None] for kind, speed in SPEEDS.items()]
+    table.write_text(json.dumps({"version": 1, "source": "test", "rows": rows}))
+    common = {"guards": {"min_between_moves_s": 0.0}, "profiles": {"tables": (str(table),)}}
+    box = make_sandbox(
+        mode="act",
+        layout=layout,
+        settings={**common, **settings},
+        base_rates={MODEL: {kind: {1: speed} for kind, speed in SPEEDS.items()}},
+        **options,
+    )
+    return Trainings(box, folder)
+
+
+class Trainings:
+    """What a test does with the sandbox."""
+
+    def __init__(self, box, folder):
+        self.box, self.folder = box, folder
+        self.config = configuration.load(box.config_path)
+        write_wrapper_site(self.config, box.config_path)
+        self.cluster = open_cluster(self.config.slurm)
+        self.store = Store.open(self.config.site.state_dir)
+        rates = open_rates(self.config, self.store.connection)
+        self.controller = Controller(self.config, self.cluster, self.store, rates, os.getuid())
+        self.env = {**os.environ, **box.env, "HADAR_PROGRESS_S": "0.2", "OMP_NUM_THREADS": "1"}
+
+    def hbatch(self, script, *words, alive=True):
+        if alive:
+            write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
+        path = self.folder / f"job{time.monotonic_ns()}.sh"
+        path.write_text(script)
+        done = subprocess.run(
+            [HBATCH, "--parsable", "-o", str(self.folder / "%j.out"), *words, str(path)],
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def train(self, samples, declared, *words, name="a"):
+        """Submit ``train_copies.py``; ``declared``: further keys of its declaration."""
+        command = (
+            f"{sys.executable} {ROOT}/examples/train_copies.py --model {MODEL} --batch 8 "
+            f"--samples {samples} --round 1 --lr 0.02 --checkpoint {self.folder}/{name}.pt "
+            f"--lineage {self.folder}/{name}.json --data {self.folder}/digits.npy"
+        )
+        script = (
+            "#!/bin/bash\n"
+            f"#HADAR model={MODEL} types=any batch=8 samples={samples} checkpoint=yes {declared}\n"
+            "#SBATCH --ntasks-per-node=1 --gres=gpu:1\n"
+            "trap '' USR2\n"
+            f"exec {sys.executable} -m slurm_hadar.runtime.copies_launch -- {command}\n"
+        )
+        return self.hbatch(script, *words)
+
+    def ordinary(self, *words, seconds=600):
+        """A job that declares nothing, on GPUs."""
+        return self.cluster.submit(f"#!/bin/bash\nexec sleep {seconds}\n", words)
+
+    def job(self, id_):
+        return self.cluster.read_jobs([id_])[0]
+
+    def tick(self):
+        write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
+        return self.controller.tick()
+
+    def until(self, holds, seconds=60.0, ticks=True):
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, "it did not come about in time"
+            if ticks:
+                self.tick()
+            time.sleep(0.3)
+
+    def runs(self, id_, *nodes):
+        def holds():
+            job = self.job(id_)
+            return job.state is JobState.RUNNING and (not nodes or set(job.nodes) == set(nodes))
+
+        return holds
+
+    def progress(self, id_):
+        return self.controller.observe().progress.get(id_)
+
+    def trained(self, id_, samples=1, restarts=0):
+        def holds():
+            found = self.progress(id_)
+            return found is not None and found.restarts >= restarts and found.samples >= samples
+
+        return holds
+
+    def plan(self, id_):
+        return read_plan(self.config.site.exchange_dir, id_, {os.getuid()})
+
+    def log(self, id_):
+        path = self.folder / f"{id_}.out"
+        return path.read_text() if path.exists() else ""
+
+    def ends_exact(self, id_, samples, name="a", seconds=90.0, ticks=True):
+        """The lineage of the finished training; each sample went in exactly once."""
+        self.until(lambda: self.job(id_).state is JobState.FINISHED, seconds, ticks)
+        assert self.job(id_).slurm_state.startswith("COMPLETED"), self.log(id_)
+        lineage = json.loads((self.folder / f"{name}.json").read_text())
+        segments = from_plain(lineage["segments"])
+        assert check_lineage(segments, lineage["dataset_size"], samples=samples, seed=0) is None
+        return segments
