@@ -151,10 +151,10 @@ def job_arrays(
     """One row per target, in order. ``in_limit`` False: rates too slow for the time limit stay."""
     count = len(targets)
     jobs = [target.job for target in targets]
-    rate, known = rates.rates_for(
+    table, known = rates.rates_for(
         [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
     )
-    rate = np.where(_offered(config, targets, kinds, counts), rate, 0.0)
+    rate = np.where(_offered(config, targets, kinds, counts), table, 0.0)
     done = np.array(
         [seen.progress[j.id].samples if j.id in seen.progress else 0 for j in jobs], float
     )
@@ -170,7 +170,7 @@ def job_arrays(
     in_time = left[:, None, None] <= rate * reach[:, None, None]
     if in_limit:
         rate = np.where(in_time | (declared == 0)[:, None, None], rate, 0.0)
-    _keep_possible(rate, targets, kinds, counts)
+    _keep_possible(rate, table, targets, kinds, counts)
     at = {name: i for i, name in enumerate(nodes.names)}
     held = [
         (row, at[name], kinds.index(kind), number)
@@ -240,9 +240,13 @@ def _offered(
 
 
 def _keep_possible(
-    rate: FloatArray, targets: Sequence[Target], kinds: tuple[str, ...], counts: tuple[int, ...]
+    rate: FloatArray,
+    table: FloatArray,
+    targets: Sequence[Target],
+    kinds: tuple[str, ...],
+    counts: tuple[int, ...],
 ) -> None:
-    """What a job runs on already is possible, whatever the tables say: no rate 0 there."""
+    """What a job runs on already is possible, whatever its limits say: no rate 0 there."""
     for row, target in enumerate(targets):
         whole = sum(sum(gpus.values()) for gpus in target.held.values())
         for gpus in target.held.values():
@@ -250,7 +254,7 @@ def _keep_possible(
             for kind in gpus:
                 if kind in kinds and number in counts:
                     cell = (row, kinds.index(kind), counts.index(number))
-                    rate[cell] = max(rate[cell], _SLOWEST)
+                    rate[cell] = max(rate[cell], table[cell], _SLOWEST)
 
 
 def _memory_gb(kind: str, config: Config) -> float:

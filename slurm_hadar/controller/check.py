@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from slurm_hadar import policies
 from slurm_hadar.config import Config, wrapper_path
 from slurm_hadar.controller.wrapper_site import is_current
+from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Node, Partition
@@ -39,7 +41,7 @@ def findings(config: Config) -> Iterator[Finding]:
         major, minor, patch = cluster.slurm_version
         settings = cluster.read_config()
         nodes = cluster.read_nodes()
-        partitions = cluster.read_partitions() if config.backfill.enabled else []
+        partitions = cluster.read_partitions()
     except SlurmError as error:
         yield Finding(
             "problem", f"Slurm does not answer: {error}", "start slurmctld, or set [slurm]"
@@ -50,6 +52,7 @@ def findings(config: Config) -> Iterator[Finding]:
     )
     yield from _rights(config, cluster, settings)
     yield from _types(config, nodes)
+    yield from _names(config, partitions)
     yield from _margin(settings)
     if config.backfill.enabled:
         yield from _backfill(config, partitions)
@@ -224,6 +227,46 @@ def _backfill(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
             )
         else:
             yield Finding("ok", f"idle nodes train in partition {name}")
+
+
+def _names(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
+    """Names in the configuration that nothing answers to."""
+    if config.controller.policy not in policies.names():
+        yield Finding(
+            "problem",
+            f"controller.policy: there is no policy {config.controller.policy!r}",
+            f"choose one of {', '.join(policies.names())}",
+        )
+    there = {partition.name for partition in partitions}
+    for key, names in (("steer", config.partitions.steer), ("opt_in", config.partitions.opt_in)):
+        for name in names:
+            if name not in there:
+                yield Finding(
+                    "problem",
+                    f"partitions.{key}: this Slurm has no partition {name}",
+                    f"choose among {', '.join(sorted(there))}",
+                )
+    for table in config.profiles.tables:
+        if not os.access(table, os.R_OK):
+            yield Finding(
+                "problem",
+                f"profiles.tables: {table} cannot be read",
+                "correct the path, or let the controller's user read it",
+            )
+    kinds = config.wrapper.default_types.split(",") if config.wrapper.default_types else []
+    for kind in kinds:
+        if kind not in (ANY, *config.gpu_types):
+            yield Finding(
+                "problem",
+                f"wrapper.default_types: no type {kind!r} in [gpu_types]",
+                f"write any, or a list of {', '.join(config.gpu_types)}",
+            )
+    if config.site.rights == "operator" and not config.site.controller_user:
+        yield Finding(
+            "warning",
+            "site.controller_user is not set: jobs believe whoever writes hbatch's file last",
+            "name the user that the controller runs as",
+        )
 
 
 def _margin(settings: dict[str, str]) -> Iterator[Finding]:

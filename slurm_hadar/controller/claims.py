@@ -124,7 +124,7 @@ def claim(job: Job, seen: Observed, free: Free, partly: bool = False) -> Claim |
         kind: -(-count // max(1, job.node_count))
         for kind, count in (request.per_job or request.per_task).items()
     }
-    if not per_node:
+    if not per_node and not job.exclusive:
         return None
     taken: dict[str, dict[str, int]] = {}
     for name, gpus in free.items():
@@ -132,6 +132,10 @@ def claim(job: Job, seen: Observed, free: Free, partly: bool = False) -> Claim |
         got = _take(per_node, gpus)
         if got is None or not _open(job, seen.nodes[name]):
             continue
+        if job.exclusive:
+            if seen.nodes[name].cpus_used:
+                continue
+            got = dict(gpus)
         taken[name] = got
         if len(taken) >= max(1, job.node_count):
             break

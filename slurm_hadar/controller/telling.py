@@ -14,6 +14,8 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
 
+_SAME = 1 - 1e-6
+
 _HANDLED = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
 
 
@@ -112,8 +114,8 @@ def _on_idle_nodes(report: Report) -> str:
     held = {node for target in idle.targets.values() for node in target.held}
     holders = sum(bool(target.held) for target in idle.targets.values())
     return (
-        f"idle nodes: {holders} trainings on {len(held)}, {len(idle.targets) - holders} wait, "
-        f"{len(idle.idle)} nodes free, {len(idle.taken)} left to others"
+        f"idle nodes: {len(held)} train, {len(idle.idle)} free, {len(idle.taken)} left to others; "
+        f"trainings: {holders} running, {len(idle.targets) - holders} waiting"
     )
 
 
@@ -163,6 +165,9 @@ def story(controller: Controller, id_: str) -> Explanation:
     job = seen.jobs.get(id_)
     history = controller.store.history(id_)
     if job is None:
+        tasks = [other.id for other in seen.jobs.values() if str(other.array_job_id) == id_]
+        if tasks:
+            raise UsageError(f"job {id_} is an array; ask for one of its tasks, such as {tasks[0]}")
         raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
     if job.declaration is None:
         why = job.declaration_error or "it declared nothing, so it is never touched"
@@ -239,18 +244,21 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
         return []
     row = view.jobs.ids.index(job.id)
     here = _by_type(shown.targets[job.id].held)
-    return [
-        RateRow(
-            gpu_type=kind,
-            gpus=count,
-            samples_per_s=float(view.jobs.rate[row, r, c]),
-            source=controller.rates.source(profile_key(job), kind, count, batch_of(job), job.uid),
-            here=here == {kind: count},
-        )
-        for r, kind in enumerate(view.types)
-        for c, count in enumerate(view.counts)
-        if count in shown.targets[job.id].wanted.counts
-    ]
+    speeds, _ = controller.rates.rates_for(
+        [(job.uid, profile_key(job), batch_of(job))], view.types, view.counts
+    )
+    possible = view.jobs.rate[row] >= speeds[0] * _SAME
+    found = []
+    for r, kind in enumerate(view.types):
+        for c, count in enumerate(view.counts):
+            if count not in shown.targets[job.id].wanted.counts:
+                continue
+            source = controller.rates.source(profile_key(job), kind, count, batch_of(job), job.uid)
+            if not possible[r, c]:
+                source += "; not used: its owner excludes it, or its time limit would not do"
+            speed = float(speeds[0, r, c])
+            found.append(RateRow(kind, count, speed, source, here == {kind: count}))
+    return found
 
 
 def _move(entry: Entry) -> MoveRow:

@@ -112,9 +112,14 @@ class Controller:
     def _may_act(self) -> tuple[bool, str]:
         if self.config.site.mode != "act":
             return False, "observe mode: nothing is changed (site.mode)"
-        if self.config.guards.stop_file.exists():
-            return False, f"{self.config.guards.stop_file} exists: nothing is changed"
-        return True, ""
+        stop = self.config.guards.stop_file
+        try:
+            stop.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True, ""
+        except OSError as error:
+            return False, f"{stop} cannot be looked for ({error.strerror}): nothing is changed"
+        return False, f"{stop} exists: nothing is changed"
 
     def _pass(self, may_act: bool, said: tuple[str, ...], keep: bool = True) -> Report:
         before = Counter(self.cluster.queries)

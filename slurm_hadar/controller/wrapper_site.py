@@ -65,9 +65,15 @@ def write_wrapper_site(config: Config, config_path: Path) -> Path:
 
 
 def is_current(config: Config, config_path: Path) -> bool:
-    """Whether the JSON beside the TOML says what the TOML says now."""
+    """Whether the JSON beside the TOML says what the TOML says now.
+
+    Without ``site.controller_user`` the UID in it is that of whoever wrote it, and stands.
+    """
     try:
         written = json.loads(wrapper_path(config_path).read_bytes())
     except (OSError, ValueError):
         return False
-    return bool(written == wrapper_site(config, config_path))
+    now = wrapper_site(config, config_path)
+    if not config.site.controller_user and isinstance(written, dict):
+        now["controller_uid"] = written.get("controller_uid")
+    return bool(written == now)

@@ -73,6 +73,10 @@ class Site:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    def plain(self, script, options):
+        """An ordinary job of somebody else's."""
+        return self.cluster.submit(script, ["-o", "/dev/null", *options])
+
     def job(self, id_):
         return self.cluster.read_jobs([id_])[0]
 
@@ -355,7 +359,7 @@ def test_a_job_that_does_not_answer_stays_where_it_is(make_sandbox, tmp_path):
 
 
 def test_jobs_that_did_not_opt_in_are_never_touched(site):
-    plain = site.cluster.submit("#!/bin/bash\nsleep 20\n", ["--gres=gpu:1", "--begin=now+40"])
+    plain = site.plain("#!/bin/bash\nsleep 20\n", ["--gres=gpu:1", "--begin=now+40"])
     off = site.hbatch(SLEEP.format(20), "--hadar-off")
     before = {id_: site.job(id_) for id_ in (plain, off)}
     site.want = {plain: {"k80": 1}, off: {"k80": 1}}
@@ -367,9 +371,9 @@ def test_jobs_that_did_not_opt_in_are_never_touched(site):
 def test_pending_jobs_of_others_with_a_higher_priority_go_first(site):
     """The managed job waits under its lease while an ordinary one, submitted before, is about to
     take the last GPUs of the type."""
-    filler = site.cluster.submit("#!/bin/bash\nsleep 60\n", ["--gres=gpu:2", "-N2", "-Cv100"])
+    filler = site.plain("#!/bin/bash\nsleep 60\n", ["--gres=gpu:2", "-N2", "-Cv100"])
     site.until(site.running(filler))
-    ordinary = site.cluster.submit(
+    ordinary = site.plain(
         "#!/bin/bash\nsleep 60\n", ["--gres=gpu:2", "-N2", "-Cp100", "--begin=now+5"]
     )
     managed = site.hbatch(SLEEP.format(10))
@@ -394,7 +398,7 @@ def test_a_typed_request_stays_what_it_says(site):
 def test_optout_gives_the_job_back_as_it_was(site):
     id_ = site.hbatch(SLEEP.format(20), "-Cv100|p100|k80")
     site.want = {id_: {"v100": 2}}
-    fill = [site.cluster.submit("#!/bin/bash\nsleep 60\n", ["--gres=gpu:2"]) for _ in range(6)]
+    fill = [site.plain("#!/bin/bash\nsleep 60\n", ["--gres=gpu:2"]) for _ in range(6)]
     site.until(lambda: all(site.job(i).state is JobState.RUNNING for i in fill))
     site.controller.tick()
     assert "v100" in site.job(id_).features and "&" in site.job(id_).features
@@ -426,7 +430,7 @@ def test_types_mix_in_one_job_and_a_second_tick_sends_nothing(site):
 
 
 def test_a_mixed_placement_is_taken_back_whole(site):
-    fill = [site.cluster.submit("#!/bin/bash\nsleep 60\n", ["--gres=gpu:2"]) for _ in range(6)]
+    fill = [site.plain("#!/bin/bash\nsleep 60\n", ["--gres=gpu:2"]) for _ in range(6)]
     site.until(lambda: all(site.job(i).state is JobState.RUNNING for i in fill))
     script = "#!/bin/bash\n#HADAR types=any nodes=1-2\nsleep 30\n"
     id_ = site.hbatch(script, "--gpus=3", "-n2")

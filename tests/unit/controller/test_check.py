@@ -103,3 +103,25 @@ def test_the_partition_for_idle_nodes_must_give_way(found, level, says):
     (finding,) = check._backfill(on, found)
     assert finding.level == level and says in finding.what
     assert bool(finding.cure) is (level != "ok")
+
+
+_THERE = [
+    Partition(name, nodes=())
+    for name in ("gpu", *CONFIG.partitions.steer, *CONFIG.partitions.opt_in)
+]
+
+
+def test_names_that_nothing_answers_to_are_problems(tmp_path):
+    wrong = CONFIG.model_copy(
+        update={
+            "controller": CONFIG.controller.model_copy(update={"policy": "hadr"}),
+            "partitions": CONFIG.partitions.model_copy(update={"steer": ("gpu", "gone")}),
+            "profiles": CONFIG.profiles.model_copy(update={"tables": (tmp_path / "none.json",)}),
+            "wrapper": CONFIG.wrapper.model_copy(update={"default_types": "v100,h900"}),
+        }
+    )
+    found = list(check._names(wrong, _THERE))
+    problems = [finding for finding in found if finding.level == "problem"]
+    for finding, word in zip(problems, ("hadr", "gone", "none.json", "h900"), strict=True):
+        assert word in finding.what and finding.cure
+    assert not [f for f in check._names(CONFIG, _THERE) if f.level == "problem"]

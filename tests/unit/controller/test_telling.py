@@ -3,10 +3,17 @@
 import json
 from dataclasses import replace
 
+import test_backfill as idle
 from hand_made import CONFIG, dictate, job, look, ordinary, running, seen
 
-from slurm_hadar.controller.actions import intent
-from slurm_hadar.controller.telling import plan_lines, summary, tick_lines
+from slurm_hadar.controller.actions import Intent, intent
+from slurm_hadar.controller.telling import (
+    backfill_lines,
+    backfill_summary,
+    plan_lines,
+    summary,
+    tick_lines,
+)
 from slurm_hadar.controller.tick import Report
 from slurm_hadar.domain.declaration import Declaration
 
@@ -74,3 +81,35 @@ def test_a_hostile_name_stays_data():
     hostile = replace(job("1"), name=name, comment=name)
     lines = plan_lines(report([hostile], {"1": {"k80": 1}}))
     assert lines[0] == "would start job 1 on 1 x k80: dictated"
+
+
+def on_idle_nodes():
+    """A training that starts, one that stays, one that waits, one left to Slurm, a job to come."""
+    jobs = [
+        idle.trainer("1"),
+        idle.on("2", "v1", declaration=replace(idle.TRAINS, nodes=(1, 1))),
+        idle.trainer("3", declaration=replace(idle.TRAINS, types=("v100",), gpu_mem=64_000)),
+        idle.trainer("4", declaration=replace(idle.TRAINS, checkpoint=False)),
+        ordinary("9", partitions=("gpu",), features="k80"),
+    ]
+    found = idle.look(jobs, idle.nodes(**idle.used("v1")))
+    result = idle.decide(found)
+    empty = report([], {})
+    means = Intent(result.actions, result.deferred)
+    return replace(empty, seen=found, intent=means, backfill=result)
+
+
+def test_of_idle_nodes_it_is_said_who_gets_them_and_why():
+    lines = backfill_lines(on_idle_nodes())
+    first = "idle nodes: 1 train, 2 free, 1 left to others; trainings: 1 running, 2 waiting"
+    assert lines[0] == first
+    assert any(line.startswith("would start job 1 on ") for line in lines)
+    assert any(line.startswith("job 2 stays as it is (1 x v100 on v1)") for line in lines)
+    assert any(line.startswith("job 3 waits: ") for line in lines)
+    assert any("job 4" in line and "checkpoint=yes" in line for line in lines)
+    assert "k1 is idle, but pending job 9 is about to start there" in lines
+    whole = plan_lines(on_idle_nodes())
+    assert sum("job 1 " in line for line in whole) == 1 and lines[0] in whole
+    plain = json.loads(json.dumps(backfill_summary(on_idle_nodes())))
+    assert {row["job"]: len(row["nodes"]) for row in plain["trainings"]} == {"1": 2, "2": 1, "3": 0}
+    assert plain["left_to_others"].keys() == {"k1"} and "4" in plain["left_to_slurm"]
