@@ -45,6 +45,43 @@ SECTIONS = (
         f"hadar simulate jobs trace_480 {_SITE} --policy hadar --policy gavel_las "
         "--policy gavel_makespan --policy tiresias --policy srtf",
     ),
+    Section(
+        "own",
+        "Our own policy, timetable",
+        "One setting for all traces. Aims on trace_480: a mean job time of at most 42 h and a "
+        "makespan of at most 275 h at once; trace_120: 19.5 h and 166 h. Bounds are of linear "
+        "programmes: no schedule is better.",
+        "python -m benchmarks.own_policy --parts given",
+    ),
+    Section(
+        "hadare",
+        "HadarE against Gavel",
+        "Five nodes of one GPU each. Aims: utilization at least 1.45 times gavel_las's, total time "
+        "at most half of it. Where the bound itself is above one half, no schedule of these jobs "
+        "can reach that.",
+        "python -m benchmarks.hadare",
+    ),
+    Section(
+        "decide",
+        "Seconds per decision",
+        "10,000 jobs on 10,000 GPUs of 4 types. Aim: 1 s or less.",
+        "python -m benchmarks.decide --jobs 10000 --gpus 10000 --types 4 --rounds 5 "
+        "--policy hadar --policy timetable --policy gavel_las",
+    ),
+    Section(
+        "hbatch",
+        "hbatch beside sbatch",
+        "The time that hbatch adds to a submit. Aim: 60 ms at the median, 100 ms at the 95th "
+        "percentile.",
+        "python -m benchmarks.hbatch",
+    ),
+    Section(
+        "tick",
+        "One tick on a large cluster",
+        "2,000 nodes are defined, 5,000 managed jobs wait. The first tick places or leases all of "
+        "them, the second finds nothing to do.",
+        "python -m benchmarks.tick --nodes 2000 --jobs 5000",
+    ),
 )
 
 

@@ -18,6 +18,8 @@ from slurm_hadar.domain.node import Node, Partition
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 _USUAL_CRED_EXPIRE_S = 120
+_STOP_NOBODY = ("hadar", "hadare", "fifo", "srtf")
+"""Policies that leave running jobs in place where preemption is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,13 @@ def _names(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
             "problem",
             f"controller.policy: there is no policy {config.controller.policy!r}",
             f"choose one of {', '.join(policies.names())}",
+        )
+    elif config.controller.policy not in _STOP_NOBODY and not config.guards.preempt:
+        yield Finding(
+            "warning",
+            f"policy {config.controller.policy} plans to stop running jobs, and guards.preempt is "
+            "off: it counts on GPUs that do not become free",
+            "set guards.preempt = true, or choose hadar",
         )
     there = {partition.name for partition in partitions}
     for key, names in (("steer", config.partitions.steer), ("opt_in", config.partitions.opt_in)):

@@ -105,6 +105,17 @@ def test_the_partition_for_idle_nodes_must_give_way(found, level, says):
     assert bool(finding.cure) is (level != "ok")
 
 
+def test_a_policy_that_stops_jobs_wants_preemption():
+    stopping = CONFIG.model_copy(
+        update={"controller": CONFIG.controller.model_copy(update={"policy": "timetable"})}
+    )
+    assert any("guards.preempt" in f.what for f in check._names(stopping, _THERE))
+    allowed = stopping.model_copy(
+        update={"guards": CONFIG.guards.model_copy(update={"preempt": True})}
+    )
+    assert not any("guards.preempt" in f.what for f in check._names(allowed, _THERE))
+
+
 _THERE = [
     Partition(name, nodes=())
     for name in ("gpu", *CONFIG.partitions.steer, *CONFIG.partitions.opt_in)
