@@ -227,7 +227,7 @@ def test_a_running_job_makes_way_and_goes_on_later(make_sandbox, tmp_path):
     site.want = {}
     site.until(lambda: site.controller.tick() and not site.store.open_entries(), 40)
     job = site.job(id_)
-    assert job.state is JobState.PENDING and job.reason == "BeginTime" and not job.held
+    assert job.state is JobState.PENDING and job.eligible_s > time.time() and not job.held
     assert site.store.history(id_)[0].outcome == "stopped"
     assert site.controller.tick().updates == 0
     site.want = {id_: {"v100": 1}}

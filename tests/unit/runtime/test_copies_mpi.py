@@ -43,6 +43,9 @@ for batch in run:
     time.sleep(pause * (1 + rank))
 with open(f"{path}.result{rank}", "w") as file:
     json.dump([rank, run.samples, mine, run.speeds.get(rank)], file)
+# mpiexec kills the others when one ends without this; under Slurm the launcher sees to it.
+from mpi4py import MPI
+MPI.Finalize()
 """
 
 
