@@ -67,9 +67,10 @@ def _submit(cluster: Cluster, jobs: int) -> float:
         model = _MODELS[number % len(_MODELS)]
         comment = (
             f"[hadar1 model={model} types=any gpus=1-{1 + number % 4} batch=64 "
-            f"samples={100_000 + 100 * number} checkpoint=yes lease=yes]"
+            f"samples={20_000 + 4 * number} checkpoint=yes lease=yes]"
         )
-        options = ["--gres=gpu:1", "--begin=now+3600", "-o", "/dev/null", "--comment", comment]
+        options = ["--gres=gpu:1", "--begin=now+3600", "-t", "1-0", "-o", "/dev/null"]
+        options += ["--comment", comment]
         return cluster.submit("#!/bin/bash\nsleep 600\n", options, environment)
 
     with ThreadPoolExecutor(4) as pool:
