@@ -79,7 +79,7 @@ SECTIONS = (
         "tick",
         "One tick on a large cluster",
         "2,000 nodes are defined, 5,000 managed jobs wait. The first tick places or leases all of "
-        "them, the second finds nothing to do.",
+        "them, the second what Slurm laid otherwise in the meantime.",
         "python -m benchmarks.tick --nodes 2000 --jobs 5000",
     ),
 )
