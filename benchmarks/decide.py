@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -126,10 +127,10 @@ class Scene:
 
 
 def _joined(before: JobArrays, keep: np.ndarray, fresh: JobArrays, held: np.ndarray) -> JobArrays:
-    joined = {
+    joined: dict[str, Any] = {
         name: np.concatenate([getattr(before, name)[keep], getattr(fresh, name)])
         for name in JobArrays.__dataclass_fields__
-        if name not in ("ids", "held")
+        if name not in ("ids", "held", "beside", "batches", "network")
     }
     ids = (*(before.ids[job] for job in keep.tolist()), *fresh.ids)
     return JobArrays(ids=ids, held=held, **joined)

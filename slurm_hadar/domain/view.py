@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_hadar.domain.traits import Batches, Beside, Network
+
 State = dict[str, object]
 """A policy's own memory between rounds: plain and serialisable as JSON. The caller keeps it."""
 
@@ -85,11 +87,21 @@ class JobArrays:
     copies: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(J,) most copies that the job may be forked into, each on a node of its own; 1 for an
     ordinary script, and for all jobs where nothing is given."""
+    tasks: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(J,) equal tasks that a round of the job consists of, which may run one after another on a
+    GPU (Hare); 1 for an ordinary script, and for all jobs where nothing is given."""
+    beside: Beside | None = None
+    """How the speed hangs on CPUs and memory; None: not known."""
+    batches: Batches | None = None
+    """The batches that the jobs may train with; None: theirs only."""
+    network: Network | None = None
+    """What the jobs lose when their GPUs are apart; None: not known."""
 
     def __post_init__(self) -> None:
-        """Fill in ``copies`` where it was left out."""
-        if not len(self.copies):
-            object.__setattr__(self, "copies", np.ones(len(self.ids), dtype=np.int64))
+        """Fill in ``copies`` and ``tasks`` where they were left out."""
+        for name in ("copies", "tasks"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.ones(len(self.ids), dtype=np.int64))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
 from slurm_hadar.simulator.cluster import Cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates, estimate
+from slurm_hadar.simulator.links import Links
 from slurm_hadar.simulator.outcome import Outcome, Timeline
 from slurm_hadar.simulator.seats import Seats
 from slurm_hadar.simulator.speed import Speeds
@@ -56,17 +57,27 @@ def simulate(
     seed: int = 0,
     options: Mapping[str, object] | None = None,
     seen: Estimates | None = None,
+    links: Links | None = None,
     policy: str = "",
 ) -> Outcome:
     """Run all jobs to their end.
 
-    ``seen``: what the policy is told, the truth by default. ``options``: the policy's. Raises
+    ``seen``: what the policy is told, the truth by default. ``options``: the policy's. ``links``:
+    what jobs lose to each other's traffic; None: nothing. Raises
     UsageError for a job that fits nowhere, HadarError for a plan that cannot be carried out.
     A policy that leaves jobs waiting for ever ends with those unfinished, not in an endless loop.
     """
     check(workload, cluster)
     run = _Run(
-        workload, cluster, decide, costs or Costs(), clock or Clock(), seed, options or {}, seen
+        workload,
+        cluster,
+        decide,
+        costs or Costs(),
+        clock or Clock(),
+        seed,
+        options or {},
+        seen,
+        links,
     )
     started = time.perf_counter()
     run.to_the_end()
@@ -84,10 +95,11 @@ class _Run:
         seed: int,
         options: Mapping[str, object],
         seen: Estimates | None,
+        links: Links | None,
     ) -> None:
         jobs = len(workload.ids)
         self.workload, self.cluster, self.decide = workload, cluster, decide
-        self.costs, self.clock = costs, clock
+        self.costs, self.clock, self.links = costs, clock, links
         self.views = Views(workload, cluster, seen or estimate(workload), costs, seed, options)
         self.seats, self.speeds = Seats(cluster), Speeds(workload, cluster, costs)
         self.index = {id_: at for at, id_ in enumerate(workload.ids)}
@@ -98,6 +110,10 @@ class _Run:
         self.since: FloatArray = np.zeros(jobs)
         self.ready: FloatArray = np.zeros(jobs)
         self.speed: FloatArray = np.zeros(jobs)
+        self.alone: FloatArray = np.zeros(jobs)
+        self.slowed: FloatArray = np.ones(jobs)
+        self.batch: IntArray = np.zeros(jobs, dtype=np.int64)
+        self.beside: dict[int, tuple[int, float | None, int | None]] = {}
         self.on: IntArray = np.zeros((jobs, len(cluster.types)), dtype=np.int64)
         self.started: BoolArray = np.zeros(jobs, dtype=bool)
         self.moves: IntArray = np.zeros(jobs, dtype=np.int64)
@@ -124,7 +140,7 @@ class _Run:
                 continue
             view = self.views.of(
                 now, clock.round_s or EVENT_ROUND_S, active,
-                self.done, self.since, self.attained, self.seats,
+                self.done, self.since, self.attained, self.seats, self.batch, self.slowed,
             )  # fmt: skip
             began = time.perf_counter()
             plan, state = self.decide(view, state)
@@ -158,16 +174,27 @@ class _Run:
         self.seats.take(new, {job: self.workload.ids[job] for job in new})
         for job, placement in new.items():
             self._start(job, placement, now, was.get(job, ()))
+        if self.links is not None and self.placed:
+            self._share_links(self.links)
+
+    def _share_links(self, links: Links) -> None:
+        jobs = np.fromiter(self.placed, dtype=np.int64, count=len(self.placed))
+        factors = links.factors(jobs, [self.seats.of[job] for job in jobs.tolist()])
+        self.speed[jobs] = self.alone[jobs] * factors
+        self.slowed[jobs] = factors * links.alone(jobs, [self.seats.of[j] for j in jobs.tolist()])
 
     def _start(
         self, job: int, placement: Placement, now: float, was: tuple[tuple[int, int, int], ...]
     ) -> None:
         seats = self.seats.of[job]
         self.placed[job] = placement
-        self.speed[job] = self.speeds.of(job, placement, seats)
+        self.speed[job] = self.alone[job] = self.speeds.of(job, placement, seats)
+        beside = (self._batch(job, placement), placement.cpus_per_gpu, placement.mem_per_gpu_mb)
+        as_before = beside == self.beside.get(job)
+        self.beside[job], self.batch[job] = beside, beside[0]
         for _, kind, count in seats:
             self.on[job, kind] += count
-        if was and sorted(was) == sorted(seats):
+        if was and sorted(was) == sorted(seats) and as_before:
             return
         self.since[job] = now
         self.ready[job] = now
@@ -175,6 +202,10 @@ class _Run:
             self.moves[job] += 1
             self.ready[job] = now + self.costs.pause_s
         self.started[job] = True
+
+    def _batch(self, job: int, placement: Placement) -> int:
+        trait = self.workload.batches
+        return placement.batch or (int(trait.base[job]) if trait is not None else 0)
 
     def _train(self, now: float, coming: float | None) -> tuple[float, IntArray]:
         """Run until the next decision: its time, and the jobs that ended before it."""
@@ -245,6 +276,7 @@ def _same(old: Placement | None, new: Placement) -> bool:
         and old.nodes == new.nodes
         and old.copies == new.copies
         and old.shares == new.shares
+        and old.batch == new.batch
         and old.cpus_per_gpu == new.cpus_per_gpu
         and old.mem_per_gpu_mb == new.mem_per_gpu_mb
     )

@@ -1,10 +1,11 @@
 """What a policy is told in place of the truth: estimated throughputs, steps declared wrongly."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.traits import Batches, Beside, Network
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.simulator.workload import Workload
 
@@ -19,6 +20,9 @@ class Estimates:
     """(J,)"""
     known: bool
     """Whether the rates are the true ones."""
+    beside: Beside | None = None
+    batches: Batches | None = None
+    network: Network | None = None
 
 
 def estimate(
@@ -34,13 +38,15 @@ def estimate(
         raise UsageError(f"--noise {noise:g}: it must be at least 0 and below 1")
     if not 1.0 <= steps_error <= 1e6:
         raise UsageError(f"--steps-error {steps_error:g}: it must be a factor of 1 or more")
-    rate, total = workload.rate, workload.total
+    rate, total, batches = workload.rate, workload.total, workload.batches
     if noise > 0.0:
         factors = np.random.default_rng([seed, 1]).uniform(1.0 - noise, 1.0 + noise, rate.shape)
         rate = rate * factors
+        if batches is not None:
+            batches = replace(batches, rate=batches.rate * factors[..., None])
     if steps_error > 1.0:
         rng, jobs = np.random.default_rng([seed, 2]), len(workload.ids)
         wrong = rng.permutation(jobs)[: jobs // 2]
         total = total.copy()
         total[wrong] *= np.where(rng.random(len(wrong)) < 0.5, steps_error, 1.0 / steps_error)
-    return Estimates(rate, total, noise == 0.0)
+    return Estimates(rate, total, noise == 0.0, workload.beside, batches, workload.network)

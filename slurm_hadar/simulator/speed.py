@@ -1,7 +1,10 @@
 """How fast a job trains on what it was given."""
 
+import numpy as np
+
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.traits import worth
 from slurm_hadar.simulator.cluster import Cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.seats import Seat
@@ -15,6 +18,9 @@ class Speeds:
     of the types' rates for its count. Copies (HadarE) train by themselves, one a node; they wait
     for each other at the end of each round: with parts s_i and rates r_i the job's rate is
     min_i r_i / s_i, or the sum of r_i where no parts are given, less what averaging costs.
+
+    Where a workload knows them, CPUs and memory, another batch (whose samples count for less or
+    more) and the distance of the GPUs take part; traffic of others does not, see ``links.py``.
     """
 
     def __init__(self, workload: Workload, cluster: Cluster, costs: Costs) -> None:
@@ -23,6 +29,11 @@ class Speeds:
         self._types = workload.types
         self._most_nodes, self._most_copies = workload.max_nodes, workload.copies
         self._cpus, self._mem = workload.cpus_per_gpu, workload.mem_per_gpu_mb
+        self._trait, self._batches, self._network = (
+            workload.beside,
+            workload.batches,
+            workload.network,
+        )
         self._rack = cluster.rack.tolist()
         self._costs = costs
 
@@ -30,7 +41,7 @@ class Speeds:
         """Rate in work/s. Raises HadarError for a placement on which the job cannot run."""
         if len(seats) == 1 and placement.copies == 1:
             _, kind, count = seats[0]
-            return self._one(job, kind, count) * self._beside(job, placement)
+            return self._one(job, kind, count, placement.batch) * self._beside(job, placement)
         nodes = {node for node, _, _ in seats}
         if placement.copies > 1:
             rate = self._copies(job, placement, seats)
@@ -41,14 +52,23 @@ class Speeds:
                     f"it may use {int(self._most_nodes[job])}"
                 )
             count = sum(n for _, _, n in seats)
-            rate = min(self._one(job, kind, count) for kind in {kind for _, kind, _ in seats})
-            if len(nodes) > 1:
-                rate *= 1.0 - self._costs.node_loss
-                if len({self._rack[node] for node in nodes}) > 1:
-                    rate *= 1.0 - self._costs.rack_loss
+            kinds = {kind for _, kind, _ in seats}
+            rate = min(self._one(job, kind, count, placement.batch) for kind in kinds)
+            rate *= self._apart(job, nodes)
         return rate * self._beside(job, placement)
 
-    def _one(self, job: int, kind: int, count: int) -> float:
+    def _apart(self, job: int, nodes: set[int]) -> float:
+        if len(nodes) == 1:
+            return 1.0
+        racks = len({self._rack[node] for node in nodes})
+        if self._network is not None:
+            return float(self._network.factor[job, 2 if racks > 1 else 1])
+        lost = 1.0 - self._costs.node_loss
+        return lost * (1.0 - self._costs.rack_loss) if racks > 1 else lost
+
+    def _one(self, job: int, kind: int, count: int, batch: int | None = None) -> float:
+        if batch is not None and self._batches is not None and batch != self._batches.base[job]:
+            return self._with(job, kind, count, batch)
         rate = float(self._rate[job, kind, self._at[count]]) if count in self._at else 0.0
         if rate <= 0.0:
             raise HadarError(
@@ -56,6 +76,21 @@ class Speeds:
                 "on which it cannot run"
             )
         return rate
+
+    def _with(self, job: int, kind: int, count: int, batch: int) -> float:
+        trait = self._batches
+        assert trait is not None
+        at = np.flatnonzero(trait.sizes[job] == batch)
+        rate = 0.0
+        if len(at) and batch > 0 and count in self._at:
+            rate = float(trait.rate[job, kind, self._at[count], at[0]])
+        if rate <= 0.0:
+            raise HadarError(
+                f"the plan gives job {self._ids[job]} batch {batch} on {count} "
+                f"{self._types[kind]}, with which it cannot run"
+            )
+        noise, base = trait.noise[job : job + 1], trait.base[job : job + 1]
+        return rate * float(worth(noise, base, np.array([float(batch)]))[0])
 
     def _copies(self, job: int, placement: Placement, seats: tuple[Seat, ...]) -> float:
         nodes = {node for node, _, _ in seats}
@@ -89,6 +124,13 @@ class Speeds:
         if placement.cpus_per_gpu is None and placement.mem_per_gpu_mb is None:
             return factor
         asked, given = float(self._cpus[job]), placement.cpus_per_gpu
+        if self._trait is not None:
+            memory = placement.mem_per_gpu_mb
+            return self._trait.at(
+                job,
+                asked if given is None else given,
+                float(self._mem[job]) if memory is None else memory,
+            )
         if self._costs.cpu_exponent and asked > 0 and given is not None:
             factor *= (given / asked) ** self._costs.cpu_exponent
         asked, memory = float(self._mem[job]), placement.mem_per_gpu_mb

@@ -1,6 +1,7 @@
 """The view that a policy gets in each round: built once, cut to the jobs that are there."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -50,8 +51,13 @@ class Views:
         since: FloatArray,
         attained: FloatArray,
         seats: Seats,
+        batch: IntArray,
+        slowed: FloatArray,
     ) -> View:
-        """The view at ``now`` of the jobs ``active`` (rising); other arrays are over all J jobs."""
+        """The view at ``now`` of the jobs ``active`` (rising); other arrays are over all J jobs.
+
+        ``batch``: present batches, 0 unknown; ``slowed``: as in ``domain.traits.Network``.
+        """
         if self._cut_to is None or not np.array_equal(self._cut_to, active):
             self._cut(active)
         holders = sorted(seats.of)
@@ -69,6 +75,10 @@ class Views:
             attained=attained[active],
             **self._fixed,  # type: ignore[arg-type]
         )
+        if jobs.batches is not None:
+            jobs = replace(jobs, batches=replace(jobs.batches, present=batch[active]))
+        if jobs.network is not None:
+            jobs = replace(jobs, network=replace(jobs.network, slowed=slowed[active]))
         return View(
             now=now,
             round_s=round_s,
@@ -81,7 +91,7 @@ class Views:
         )
 
     def _cut(self, active: IntArray) -> None:
-        work = self._workload
+        work, seen = self._workload, self._seen
         rate = self._rate[active]
         self._cut_to = active.copy()
         self._fixed = {
@@ -100,4 +110,8 @@ class Views:
             "groups": self._groups[active],
             "max_nodes": work.max_nodes[active],
             "copies": work.copies[active],
+            "tasks": work.tasks[active],
+            "beside": seen.beside.take(active) if seen.beside else None,
+            "batches": seen.batches.take(active) if seen.batches else None,
+            "network": seen.network.take(active) if seen.network else None,
         }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.traits import Batches, Beside, Network
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.simulator.cluster import Cluster
 
@@ -44,11 +45,20 @@ class Workload:
     """Rows of the file that are no jobs to simulate, each with the reason."""
     copies: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(J,) most copies that each job may be forked into; 1 for all where nothing is given."""
+    tasks: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(J,) tasks that a round of each job consists of; 1 for all where nothing is given."""
+    beside: Beside | None = None
+    """The true effect of CPUs and memory on each job; None: there is none."""
+    batches: Batches | None = None
+    """The true rates with other batches; None: every job keeps its own."""
+    network: Network | None = None
+    """The true loss when GPUs are apart, without others' traffic; None: that of the costs."""
 
     def __post_init__(self) -> None:
-        """Fill in ``copies`` where it was left out."""
-        if not len(self.copies):
-            object.__setattr__(self, "copies", np.ones(len(self.ids), dtype=np.int64))
+        """Fill in ``copies`` and ``tasks`` where they were left out."""
+        for name in ("copies", "tasks"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.ones(len(self.ids), dtype=np.int64))
 
     def forked(self, copies: int) -> "Workload":
         """The same jobs, each of which may be forked into so many copies."""
@@ -71,6 +81,10 @@ class Workload:
             mem_per_gpu_mb=self.mem_per_gpu_mb[at],
             lines=tuple(self.lines[i] for i in at) if self.lines else (),
             copies=self.copies[at],
+            tasks=self.tasks[at],
+            beside=self.beside.take(at) if self.beside else None,
+            batches=self.batches.take(at) if self.batches else None,
+            network=self.network.take(at) if self.network else None,
         )
 
 

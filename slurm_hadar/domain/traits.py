@@ -1,0 +1,109 @@
+"""What else a job's speed may hang on: CPUs and memory, its batch, the distance of its GPUs.
+
+Each is optional. A view without it has jobs whose speed hangs on type and count alone. Axes as in
+``domain/view.py``: J jobs, R GPU types, C counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+TIERS = ("machine", "rack", "network")
+"""How far apart a job's GPUs are: on one node, in one rack, anywhere."""
+
+
+@dataclass(frozen=True)
+class _PerJob:
+    """Arrays whose first axis is J, but for those that ``shared`` names."""
+
+    def take(self, rows: Sequence[int] | IntArray) -> Self:
+        """The same for these jobs, in this order."""
+        at = np.asarray(rows, dtype=np.intp)
+        shared = ("cpus", "mem_mb")
+        cut = {f.name: getattr(self, f.name)[at] for f in fields(self) if f.name not in shared}
+        return replace(self, **cut)
+
+
+@dataclass(frozen=True)
+class Beside(_PerJob):
+    """CPUs and memory beside each GPU (Synergy, arXiv 2110.06073)."""
+
+    cpus: FloatArray
+    """(P,) CPUs per GPU, rising."""
+    mem_mb: FloatArray
+    """(M,) memory per GPU in MB, rising."""
+    factor: FloatArray
+    """(J, P, M) rate with so much, over the rate with what the job asks for."""
+    least_cpus: FloatArray
+    """(J,) CPUs per GPU that the job needs at the least."""
+    most_cpus: FloatArray
+    """(J,) CPUs per GPU that it may get at the most."""
+    least_mem_mb: FloatArray
+    """(J,) memory per GPU that the job needs at the least, MB."""
+    most_mem_mb: FloatArray
+    """(J,) memory per GPU that it may get at the most, MB."""
+
+    def at(self, job: int, cpus: float, mem_mb: float) -> float:
+        """Factor of one job, bilinear between the points, the nearest one outside of them."""
+        x = np.interp(cpus, self.cpus, np.arange(len(self.cpus)))
+        y = np.interp(mem_mb, self.mem_mb, np.arange(len(self.mem_mb)))
+        i, j = int(x), int(y)
+        u, v = float(x) - i, float(y) - j
+        grid = self.factor[job]
+        k, m = min(i + 1, len(self.cpus) - 1), min(j + 1, len(self.mem_mb) - 1)
+        low = grid[i, j] * (1 - v) + grid[i, m] * v
+        high = grid[k, j] * (1 - v) + grid[k, m] * v
+        return float(low * (1 - u) + high * u)
+
+
+@dataclass(frozen=True)
+class Batches(_PerJob):
+    """Global batches that a job may train with (ONES, arXiv 2108.03645).
+
+    Work is counted in samples at the declared batch ``base``. With a batch b a sample counts for
+    :meth:`efficiency` of one: (noise + base) / (noise + b), the gradient noise scale's rule
+    (McCandlish et al., arXiv 1812.06162; as in Pollux, OSDI 2021; recalled).
+    """
+
+    sizes: IntArray
+    """(J, B) global batches in samples, rising; 0: no such choice."""
+    rate: FloatArray
+    """(J, R, C, B) samples/s of the whole job with that batch; 0: cannot."""
+    noise: FloatArray
+    """(J,) gradient noise scale in samples; inf: a larger batch costs nothing."""
+    base: FloatArray
+    """(J,) the declared batch in samples; 0: unknown, the batch stays as it is."""
+    present: IntArray
+    """(J,) the batch of a running job, 0: unknown or not running."""
+
+    def efficiency(self) -> FloatArray:
+        """(J, B) what a sample at that batch is worth, 1 at ``base``."""
+        return worth(self.noise[:, None], self.base[:, None], self.sizes.astype(np.float64))
+
+    def goodput(self) -> FloatArray:
+        """(J, R, C, B) samples at ``base`` that a second's training is worth."""
+        return self.rate * self.efficiency()[:, None, None, :]
+
+
+def worth(noise: FloatArray, base: FloatArray, batch: FloatArray) -> FloatArray:
+    """Value of a sample trained with ``batch``, in samples with ``base``; shapes broadcast."""
+    with np.errstate(invalid="ignore"):
+        found: FloatArray = np.where(np.isinf(noise), 1.0, (noise + base) / (noise + batch))
+    return found
+
+
+@dataclass(frozen=True)
+class Network(_PerJob):
+    """What a job loses when its GPUs are apart (network-sensitive scheduling, arXiv 2401.16492)."""
+
+    factor: FloatArray
+    """(J, 3) rate at each of :data:`TIERS` over the rate on one machine, links free of others."""
+    slowed: FloatArray
+    """(J,) the present rate of a running job over its rate on one machine, others' traffic
+    included; 1 where it does not run or is not known."""
