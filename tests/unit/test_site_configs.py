@@ -13,17 +13,23 @@ from slurm_hadar.controller.wrapper_site import wrapper_site
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "site_configs").glob("*.toml"))
 
 
-def test_there_is_a_smallest_and_a_mixed_example():
-    assert [path.stem for path in EXAMPLES] == ["mixed", "smallest"]
+OWN_JOBS_ONLY = "no_accounting"
+
+
+def test_the_examples_that_there_are():
+    assert [path.stem for path in EXAMPLES] == [
+        "condo", "hpc_idle", "mixed", "no_accounting", "one_partition", "smallest", "teaching",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_loads_and_is_safe(path):
     site = configuration.load(path)
     assert site.site.mode == "observe"
-    assert site.site.rights == "operator"
+    own = path.stem == OWN_JOBS_ONLY
+    assert site.site.rights == ("user" if own else "operator")
     # Jobs would else believe plan files of whoever wrote the JSON for hbatch.
-    assert site.site.controller_user
+    assert own or site.site.controller_user
     assert site.gpu_types
     assert site.lease.length_s >= 3 * site.controller.interval_s
     policies.get(site.controller.policy)
@@ -45,13 +51,15 @@ def test_the_smallest_example_relies_on_the_defaults():
     assert site.model_copy(update={"site": default.site, "gpu_types": {}}) == default
 
 
-def test_the_mixed_example_shows_what_its_slurm_conf_needs():
-    path = next(path for path in EXAMPLES if path.stem == "mixed")
+@pytest.mark.parametrize(
+    "path", [path for path in EXAMPLES if path.stem != "smallest"], ids=lambda path: path.stem
+)
+def test_an_example_shows_what_its_slurm_conf_needs(path):
     text, site = path.read_text(), configuration.load(path)
     for name, gpu in site.gpu_types.items():
         lines = [line for line in text.splitlines() if f"Gres=gpu:{name}:" in line]
-        assert len(lines) == 1 and f"Feature={gpu.feature}" in lines[0]
-    for partition in site.partitions.steer:
+        assert len(lines) == 1 and f"Feature={gpu.feature or name}" in lines[0]
+    for partition in (*site.partitions.steer, *site.partitions.opt_in, *site.backfill.partitions):
         assert f"PartitionName={partition} " in text
 
 

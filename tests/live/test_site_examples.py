@@ -1,0 +1,117 @@
+"""Each example of site_configs on a Slurm of the shape that it describes."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import config
+from slurm_hadar.controller import check
+from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
+from slurm_hadar.slurm.hosts import expand
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "site_configs").glob("*.toml"))
+SHAPED = [path for path in EXAMPLES if "NodeName=" in path.read_text()]
+OF_THE_SANDBOX = ("state_dir", "exchange_dir", "rights", "controller_user", "mode", "stop_file")
+"""Keys that name the example's own users and folders."""
+
+
+def test_all_but_the_smallest_say_what_their_slurm_conf_has():
+    assert [path.stem for path in EXAMPLES if path not in SHAPED] == ["smallest"]
+    assert len(SHAPED) >= 6
+
+
+def said(path):
+    """The lines of slurm.conf in an example's comments: keyword -> list of settings."""
+    found = {"NodeName": [], "PartitionName": []}
+    for line in path.read_text().splitlines():
+        words = dict(word.split("=", 1) for word in line.removeprefix("#").split() if "=" in word)
+        for keyword, lines in found.items():
+            if line.startswith(f"#   {keyword}="):
+                lines.append(words)
+    return found
+
+
+def layout_of(path):
+    """The same shape as a sandbox: groups of nodes and the partitions over them."""
+    lines, groups = said(path), []
+    for words in lines["NodeName"]:
+        names = expand(words["NodeName"])
+        kind, count = words.get("Gres", "gpu::0").split(":")[1:]
+        features = tuple(f for f in [words.get("Feature", "")] if f and f != kind)
+        cpus = {"cpus": int(words["CPUs"])} if "CPUs" in words else {}
+        prefix = re.sub(r"\d+$", "", names[0])
+        groups.append(NodeGroup(prefix, len(names), kind, int(count), features=features, **cpus))
+    partitions = []
+    for words in lines["PartitionName"]:
+        inside = expand(words["Nodes"])
+        partitions.append(
+            PartitionSpec(
+                words["PartitionName"],
+                tuple(group.prefix for group in groups if group.names[0] in inside),
+                default=words.get("Default") == "YES",
+                tier=int(words.get("PriorityTier", 1)),
+                preempted=words.get("PreemptMode") == "REQUEUE",
+            )
+        )
+    if not any(partition.default for partition in partitions):
+        partitions.append(PartitionSpec("any", default=True))
+    return Layout(tuple(groups), tuple(partitions))
+
+
+@pytest.mark.parametrize("path", SHAPED, ids=lambda path: path.stem)
+def test_an_example_works_on_its_own_site(path, make_sandbox, tmp_path):
+    tmp_path.chmod(0o755)
+    sections = tomllib.loads(path.read_text())
+    settings = {
+        name: {key: value for key, value in keys.items() if key not in OF_THE_SANDBOX}
+        for name, keys in sections.items()
+        if isinstance(keys, dict) and name != "gpu_types"
+    }
+    settings["gpu_types"] = sections["gpu_types"]
+    box = make_sandbox(layout=layout_of(path), mode="act", settings=settings)
+    site = config.load(box.config_path)
+    assert {k: v.model_dump() for k, v in site.gpu_types.items()} == {
+        k: v.model_dump() for k, v in config.load(path).gpu_types.items()
+    }
+
+    found = [f for f in check.findings(site) if f.level == "problem"]
+    assert not found
+
+    hadar(box, "main", "check", "--write")
+    # Without a controller that is alive nobody is asked to wait for it.
+    hadar(box, "main", "tick")
+    out = tmp_path / "out"
+    partition = next(
+        p.name for p in box.layout.all_partitions if not p.preempted and gpus_in(box, p)
+    )
+    job = hadar(
+        box, "hbatch", "--parsable", f"--partition={partition}", "--gres=gpu:1", f"--output={out}",
+        "--hadar-types=any", "--wrap", "echo $CUDA_VISIBLE_DEVICES",
+    )  # fmt: skip
+    hadar(box, "main", "tick")
+    shown = box.run("scontrol", "-o", "show", "job", job)
+    feature = re.search(r" Features=(\S+) ", shown)
+    known = {gpu.feature or name for name, gpu in site.gpu_types.items()}
+    assert feature and feature[1] in known, shown
+    assert box.wait_state(job) == "COMPLETED"
+    assert out.read_text().strip().isdigit()
+
+
+def hadar(box, command, *words):
+    """What a command of ours prints, run as people would."""
+    argv = [sys.executable, "-m", f"slurm_hadar.cli.{command}", *words]
+    done = subprocess.run(
+        argv, env=box.env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def gpus_in(box, partition):
+    return any(g.types for g in box.layout.groups if g.prefix in partition.groups)
