@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from slurm_hadar import __version__
-from slurm_hadar.cli import control, jobs, simulate, site
+from slurm_hadar.cli import control, jobs, retire, simulate, site
 from slurm_hadar.domain.errors import HadarError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ control.add_to(app)
 jobs.add_to(app)
 site.add_to(app)
 simulate.add_to(app)
+retire.add_to(app)
 
 
 def _version(wanted: bool) -> None:

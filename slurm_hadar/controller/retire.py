@@ -1,0 +1,76 @@
+"""Giving all jobs back to Slurm: what an uninstall, or an admin who has seen enough, asks for."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.lock import rival
+from slurm_hadar.controller.tick import Controller
+from slurm_hadar.domain import declaration
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.runtime.heartbeat import NAME
+from slurm_hadar.slurm.cluster import Update
+
+
+@dataclass(frozen=True)
+class Retired:
+    """Jobs that are Slurm's own now, and those that Slurm would not change, with its words."""
+
+    jobs: tuple[str, ...]
+    refused: dict[str, str]
+
+
+def ordinary(job: Job, steered: Steering) -> Update:
+    """What makes an ordinary job of a managed one: it is marked ``off``, and while it waits its
+    request is the owner's again and no begin time of ours is left."""
+    declared = replace(job.declaration or Declaration(), off=True, lease=False)
+    fields = {"Comment": declaration.merge(job.comment, declared)}
+    if job.state is JobState.PENDING:
+        fields |= dict(steered.was)
+        if steered.leased or (job.declaration is not None and job.declaration.lease):
+            fields["StartTime"] = "now"
+    return Update(job.id, fields)
+
+
+def retire(controller: Controller, now: float, *, only_show: bool = False) -> Retired:
+    """Make ordinary jobs of all that wait or run and are ours, and take the heartbeat away, so
+    that ``hbatch`` lets no new job wait for us.
+
+    ``only_show``: name them, change nothing. Raises HadarError where another controller acts.
+    """
+    other = rival(controller.config, now)
+    if other is not None and not only_show:
+        raise HadarError(
+            f"a controller on {other} is alive and would take them back; stop it first"
+        )
+    seen = controller.observe()
+    ours = [job for job in seen.jobs.values() if _is_ours(job)]
+    if only_show:
+        return Retired(tuple(job.id for job in ours), {})
+    _still(controller.config)
+    updates = [ordinary(job, seen.steered(job.id)) for job in ours]
+    return _told(ours, controller.cluster.apply(updates))
+
+
+def _is_ours(job: Job) -> bool:
+    # The comment, since a job of an opt-in partition may carry no declaration of its own.
+    return job.managed and job.state in (JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED)
+
+
+def _told(jobs: list[Job], errors: Iterable[Exception | None]) -> Retired:
+    answers = list(zip(jobs, errors, strict=True))
+    return Retired(
+        tuple(job.id for job, error in answers if error is None),
+        {job.id: str(error) for job, error in answers if error is not None},
+    )
+
+
+def _still(config: Config) -> None:
+    file = config.site.exchange_dir / NAME
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise HadarError(f"{file} cannot be removed ({error.strerror}); remove it first") from None
