@@ -3,6 +3,7 @@
 #   ./install.sh demo                 the demonstration: a real Slurm with pretend GPUs on this machine
 #   ./install.sh test                 everything the tests need, and the tests
 #   ./install.sh site --prefix DIR    hbatch and hadar for a real site
+#   ./install.sh uninstall [--prefix DIR]   takes it back; jobs become Slurm's own
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here"
@@ -12,7 +13,7 @@ say() { printf 'install: %s\n' "$*" >&2; }
 die() { printf 'install: %s\n' "$*" >&2; exit 1; }
 
 usage() {
-  sed -n '2,5s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
 
@@ -103,15 +104,18 @@ tests() {
 }
 
 site() {
-  local prefix=
+  local prefix= exchange=/shared/slurm-hadar
   while (($#)); do
     case $1 in
       --prefix) prefix=${2:-}; shift $(($# > 1 ? 2 : 1)) ;;
       --prefix=*) prefix=${1#*=}; shift ;;
+      --exchange) exchange=${2:-}; shift $(($# > 1 ? 2 : 1)) ;;
+      --exchange=*) exchange=${1#*=}; shift ;;
       *) usage ;;
     esac
   done
   [[ -n $prefix ]] || usage
+  [[ $prefix$exchange =~ ^[A-Za-z0-9_./+-]*$ ]] || die "the folders may have letters, digits and _./+- in their names, as they stand in systemd's files"
   mkdir -p "$prefix" 2>/dev/null || die "$prefix cannot be made; choose a folder that you may write to"
   prefix=$(cd "$prefix" && pwd)
   local dir=$prefix/venv wheel
@@ -129,11 +133,62 @@ site() {
     "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
   fi
   cp -r site_configs "$prefix/share/slurm-hadar/"
+  system_files "$prefix" "$exchange"
   ln -sf "$dir/bin/hbatch" "$dir/bin/hadar" "$prefix/bin/"
   pyslurm "$dir"
   say "hbatch and hadar are in $prefix/bin; put that on PATH"
   say "researchers whose training uses the runtime: pip install --no-deps $wheel"
+  say "services for systemd and cron, with their user and folders: $prefix/share/slurm-hadar/system"
   say "next: copy an example of $prefix/share/slurm-hadar/site_configs to /etc/slurm-hadar/hadar.toml (or ~/.config/slurm-hadar/hadar.toml), then: hadar check --write"
+}
+
+# Units, user, folders and cron line with this site's paths: system_files PREFIX EXCHANGE
+system_files() {
+  local file to=$1/share/slurm-hadar/system
+  mkdir -p "$to"
+  for file in packaging/*; do
+    sed -e "s|@PREFIX@|$1|g" -e "s|@EXCHANGE@|$2|g" "$file" >"$to/${file##*/}"
+  done
+}
+
+# Everything that this script put there, and nothing else. Jobs first: whoever waits for us must not.
+uninstall() {
+  local prefix= keep_jobs=
+  while (($#)); do
+    case $1 in
+      --prefix) prefix=${2:-}; shift $(($# > 1 ? 2 : 1)) ;;
+      --prefix=*) prefix=${1#*=}; shift ;;
+      --keep-jobs) keep_jobs=yes; shift ;;
+      *) usage ;;
+    esac
+  done
+  if [[ -z $prefix ]]; then
+    rm -rf -- "$venv"
+    say "$venv is gone; Debian's packages stay (apt-get remove slurmctld slurmd slurm-client munge)"
+    return
+  fi
+  [[ -x $prefix/venv/bin/hadar && -d $prefix/share/slurm-hadar ]] || die "$prefix holds no slurm-hadar that './install.sh site' made"
+  prefix=$(cd "$prefix" && pwd)
+  if [[ -z $keep_jobs ]] && configured; then
+    "$prefix/venv/bin/hadar" retire || die "the jobs were not given back, so nothing was removed; stop the controller and run this as its user, or add --keep-jobs (Slurm then starts each by itself when its begin time is over)"
+  fi
+  local name
+  for name in hbatch hadar; do
+    [[ $(readlink "$prefix/bin/$name") != "$prefix/venv/bin/$name" ]] || rm -f -- "$prefix/bin/$name"
+  done
+  rm -rf -- "$prefix/venv" "$prefix/share/slurm-hadar"
+  rmdir -- "$prefix/bin" "$prefix/share" "$prefix" 2>/dev/null || true
+  say "slurm-hadar is gone from $prefix"
+  local left=()
+  for name in /etc/slurm-hadar /etc/systemd/system/slurm-hadar* /etc/cron.d/slurm-hadar /etc/sysusers.d/slurm-hadar* /etc/tmpfiles.d/slurm-hadar* /var/lib/slurm-hadar; do
+    [[ ! -e $name ]] || left+=("$name")
+  done
+  ((${#left[@]} == 0)) || say "yours, and still there: ${left[*]}"
+}
+
+# Whether there is a configuration, so that there may be managed jobs.
+configured() {
+  [[ -e ${HADAR_CONFIG:-/etc/slurm-hadar/hadar.toml} || -e $HOME/.config/slurm-hadar/hadar.toml ]]
 }
 
 # PySlurm X.Y goes with Slurm X.Y only; without a match Slurm's own commands serve.
@@ -175,6 +230,7 @@ case ${1:-} in
   demo) shift; demo "$@" ;;
   test) shift; tests "$@" ;;
   site) shift; site "$@" ;;
+  uninstall) shift; uninstall "$@" ;;
   -h | --help) (usage) || exit 0 ;;
   *) usage ;;
 esac

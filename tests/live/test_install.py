@@ -1,0 +1,61 @@
+"""install.sh for a site and its uninstall, beside a Slurm with a waiting job."""
+
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(280)]
+
+ROOT = Path(__file__).parents[2]
+INSIDE = (
+    "_share/job_templates/pytorch_single.sh.j2",
+    "_share/site_configs/smallest.toml",
+    "_share/packaging/slurm-hadar.service",
+    "profiles/data/gavel.json",
+)
+
+
+def ran(argv, env=None, code=0):
+    done = subprocess.run(
+        [str(word) for word in argv],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout.strip(), done.stderr
+
+
+def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
+    prefix = tmp_path / "opt"
+    # Without a Slurm of its own to fit, no PySlurm is built.
+    bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SLURM_CONF": "/nowhere"}
+    _, said = ran(["./install.sh", "site", "--prefix", prefix, "--exchange", "/ex"], bare)
+    assert f"{prefix}/bin" in said
+    unit = (prefix / "share/slurm-hadar/system/slurm-hadar.service").read_text()
+    assert f"ExecStart={prefix}/bin/hadar run" in unit and "ReadWritePaths=/ex" in unit
+    wheel = next((prefix / "share/slurm-hadar").glob("*.whl"))
+    names = zipfile.ZipFile(wheel).namelist()
+    assert not [name for name in INSIDE if f"slurm_hadar/{name}" not in names]
+
+    box = make_sandbox(mode="act")
+    env = {**box.env, "PATH": f"{prefix}/bin:{box.env['PATH']}"}
+    ran(["hadar", "check", "--write"], env)
+    ran(["hadar", "tick"], env)
+    submit = ["hbatch", "--parsable", "--gres=gpu:1", "--hadar-types=any", "--wrap", "true"]
+    job, _ = ran(submit, env)
+    assert "BeginTime" in box.run("squeue", "-h", "-o", "%r", "-j", job)
+
+    ran(["./install.sh", "uninstall", "--prefix", prefix], env)
+    assert not prefix.exists()
+    assert box.wait_state(job) == "COMPLETED"
+    comment = re.search("Comment=(.*)", box.run("scontrol", "show", "job", job))
+    assert comment and "off=yes" in comment[1]
+    _, said = ran(["./install.sh", "uninstall", "--prefix", prefix], env, code=1)
+    assert "holds no slurm-hadar" in said

@@ -1,0 +1,70 @@
+"""The files for systemd and cron, as systemd's own tools see them."""
+
+import configparser
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FILES = sorted((Path(__file__).resolve().parents[2] / "packaging").iterdir())
+UNITS = [path for path in FILES if path.suffix in (".service", ".timer")]
+
+
+def filled(path, prefix):
+    return path.read_text().replace("@PREFIX@", str(prefix)).replace("@EXCHANGE@", "/tmp")
+
+
+def ran(*argv):
+    if shutil.which(argv[0]) is None:
+        pytest.skip(f"{argv[0]} is not installed here")
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_systemd_finds_no_fault_with_the_units(tmp_path):
+    program = tmp_path / "bin" / "hadar"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for path in UNITS:
+        (tmp_path / path.name).write_text(filled(path, tmp_path))
+    done = ran("systemd-analyze", "verify", *(str(tmp_path / path.name) for path in UNITS))
+    ours = [line for line in done.stderr.splitlines() if "slurm-hadar" in line]
+    assert not ours and done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in UNITS if path.suffix == ".service"], ids=lambda path: path.stem
+)
+def test_a_service_has_no_rights(path):
+    unit = configparser.ConfigParser(strict=False)
+    unit.optionxform = str
+    unit.read_string(path.read_text())
+    service = unit["Service"]
+    assert service["User"] == "hadar"
+    assert service["CapabilityBoundingSet"] == service["AmbientCapabilities"] == ""
+    assert service["NoNewPrivileges"] == service["PrivateTmp"] == "yes"
+    assert service["ProtectSystem"] == "strict" and "MemoryMax" in service
+    assert service["ExecStart"].startswith("@PREFIX@/bin/hadar ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes users below another root: needs root")
+def test_user_and_folders(tmp_path):
+    (tmp_path / "etc").mkdir()
+    for name in ("passwd", "group"):
+        shutil.copy(f"/etc/{name}", tmp_path / "etc")
+    for name in ("sysusers", "tmpfiles"):
+        path = next(path for path in FILES if path.suffix == f".{name}")
+        (tmp_path / f"{name}.conf").write_text(filled(path, tmp_path).replace("/tmp ", "/ex "))
+    made = ran("systemd-sysusers", f"--root={tmp_path}", str(tmp_path / "sysusers.conf"))
+    assert made.returncode == 0, made.stderr
+    line = next(x for x in (tmp_path / "etc/passwd").read_text().splitlines() if "hadar" in x)
+    uid = int(line.split(":")[2])
+    made = ran(
+        "systemd-tmpfiles", f"--root={tmp_path}", "--create", str(tmp_path / "tmpfiles.conf")
+    )
+    assert made.returncode == 0, made.stderr
+    state, exchange = (tmp_path / "var/lib/slurm-hadar").stat(), (tmp_path / "ex").stat()
+    assert (state.st_mode & 0o7777, state.st_uid) == (0o700, uid)
+    assert exchange.st_mode & 0o7777 == 0o1777
