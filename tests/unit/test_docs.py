@@ -134,7 +134,7 @@ def test_the_test_sees_commands_at_all():
     assert {words[1] for words in seen if words[0] == "hadar"} >= {
         *("tick", "run", "plan", "status", "explain", "pin", "optout", "set", "check", "sandbox")
     }
-    assert ["hadar", "tick", "--wait", "0"] in seen
+    assert ["hadar", "retire", "--dry-run"] in seen
     assert ["hbatch", "train.sh"] in seen
 
 
@@ -151,7 +151,7 @@ def test_every_option_in_code_marks_belongs_to_somebody(name):
     known = {*all_options(COMMANDS), *(f"--{option}" for option in LONG)}
     known |= {f"--hadar-{key.replace('_', '-')}" for key in KEYS}
     # Of pip and of install.sh.
-    known |= {"--no-deps", "--prefix"}
+    known |= {"--no-deps", "--prefix", "--exchange"}
     for span in _spans(name):
         if span.startswith("--"):
             for word in re.findall(r"--[a-z][a-z-]+[a-z]", span):
