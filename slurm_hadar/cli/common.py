@@ -42,7 +42,7 @@ def cluster_of(config: Config) -> Cluster:
 def controller_of(config: Config, wait_s: float) -> Iterator[Controller]:
     """A controller that holds the lock. Raises HadarError when another one does."""
     _writable(config.site.state_dir)
-    with only_one(config.site.state_dir, wait_s), reader_of(config) as controller:
+    with only_one(config.site.state_dir, wait_s), _opened(config, repair=True) as controller:
         yield controller
 
 
@@ -52,8 +52,14 @@ def reader_of(config: Config) -> Iterator[Controller]:
 
     Raises HadarError for a user who is not the controller's.
     """
+    with _opened(config, repair=False) as controller:
+        yield controller
+
+
+@contextmanager
+def _opened(config: Config, repair: bool) -> Iterator[Controller]:
     _own(config)
-    store = Store.open(config.site.state_dir)
+    store = Store.open(config.site.state_dir, repair)
     try:
         yield Controller(
             config,

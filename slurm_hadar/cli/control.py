@@ -18,6 +18,7 @@ from slurm_hadar.cli.common import (
     reader_of,
 )
 from slurm_hadar.controller import telling
+from slurm_hadar.controller.store import Damaged
 from slurm_hadar.controller.tick import Controller, Report
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.reports import text
@@ -64,11 +65,13 @@ def run(
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
-    with controller_of(site, 0.0) as controller:
-        while not stop.is_set():
-            began = time.monotonic()
-            _one(controller)
-            stop.wait(max(0.2, pause - (time.monotonic() - began)))
+    while not stop.is_set():
+        with controller_of(site, 0.0) as controller:
+            healthy = True
+            while healthy and not stop.is_set():
+                began = time.monotonic()
+                healthy = _one(controller)
+                stop.wait(max(0.2, pause - (time.monotonic() - began)))
 
 
 def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -124,16 +127,23 @@ def _in_range(name: str, seconds: float, least: float) -> None:
         raise UsageError(f"{name} takes seconds between {least:g} and {_DAY_S:g}")
 
 
-def _one(controller: Controller) -> None:
-    """A tick of the daemon: Slurm may be away for a while, the daemon stays."""
+def _one(controller: Controller) -> bool:
+    """A tick of the daemon: Slurm may be away for a while, the daemon stays.
+
+    False where the state file must be opened anew, which puts a damaged one aside.
+    """
     try:
         _say(controller.tick())
+    except Damaged as error:
+        typer.echo(f"{_clock()} nothing done: {error}", err=True)
+        return False
     except HadarError as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
     except Exception as error:
         # A fault of ours in one tick must not end the daemon: jobs wait for the next one.
         typer.echo(f"{_clock()} this tick failed by a fault of slurm-hadar: {error!r}", err=True)
         traceback.print_exc()
+    return True
 
 
 def _say(report: Report) -> None:

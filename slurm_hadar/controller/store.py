@@ -13,26 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_hadar.controller.store_file import VERSION, Damaged, open_file, put_aside, trouble
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.view import State
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS journal (
-    id INTEGER PRIMARY KEY, job TEXT NOT NULL, kind TEXT NOT NULL, phase TEXT NOT NULL,
-    opened_s REAL NOT NULL, changed_s REAL NOT NULL, details TEXT NOT NULL, outcome TEXT
-);
-CREATE INDEX IF NOT EXISTS journal_open ON journal (outcome) WHERE outcome IS NULL;
-CREATE INDEX IF NOT EXISTS journal_job ON journal (job, changed_s);
-CREATE TABLE IF NOT EXISTS decision (
-    job TEXT PRIMARY KEY, time_s REAL NOT NULL, placement TEXT NOT NULL, reason TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS attained (
-    job TEXT PRIMARY KEY, gpu_s REAL NOT NULL, seen_s REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS steering (job TEXT PRIMARY KEY, text TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS policy (name TEXT PRIMARY KEY, state TEXT NOT NULL);
-"""
-VERSION = 1
+__all__ = ["VERSION", "Damaged", "Decision", "Entry", "Store", "make_private"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,36 +47,39 @@ class Decision:
 class Store:
     """An open state file. One controller writes it; the folder's lock sees to that."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, notes: tuple[str, ...] = ()) -> None:
+        """``notes``: what the operator should know of how it was opened."""
         self.connection = connection
+        self.notes = notes
+
+    @contextmanager
+    def in_words(self) -> Iterator[None]:
+        """An error of SQLite's inside, such as a full disk, becomes a HadarError."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            where = self.connection.execute("PRAGMA database_list").fetchone()
+            raise trouble(error, Path(where[2] if where else "hadar.sqlite")) from None
 
     @classmethod
-    def open(cls, folder: Path) -> "Store":
+    def open(cls, folder: Path, repair: bool = False) -> "Store":
         """Open, or make, the file in the state folder.
 
+        ``repair``: put a damaged file aside and begin anew; for whoever holds the folder's lock.
         Raises HadarError when the folder is not ours alone, or the file is damaged or newer.
         """
         make_private(folder)
         path = folder / "hadar.sqlite"
         try:
-            connection = sqlite3.connect(path, isolation_level=None, timeout=10)
-            path.chmod(0o600)
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version > VERSION:
-                raise HadarError(
-                    f"{path} was written by a newer slurm-hadar (schema {version}); "
-                    "upgrade, or move the file away to begin anew"
-                )
-            connection.executescript(_SCHEMA)
-            connection.execute(f"PRAGMA user_version={VERSION}")
-        except sqlite3.DatabaseError as error:
-            raise HadarError(
-                f"{path} cannot be used ({error}); move it away: everything that matters is in "
-                "Slurm, only measured speeds and history begin anew"
-            ) from None
-        return cls(connection)
+            return cls(open_file(path))
+        except Damaged:
+            if not repair:
+                raise
+        aside = put_aside(path)
+        said = (
+            f"the state file was damaged and lies in {aside} now; what it knew is read from Slurm"
+        )
+        return cls(open_file(path), (said,))
 
     def close(self) -> None:
         """Close the file."""

@@ -86,6 +86,7 @@ class Controller:
         self._sleep = sleep
         self._decide = decide or policies.get(config.controller.policy)
         self._measured: dict[str, float] = {}
+        self._unsaid = store.notes
 
     def tick(self) -> Report:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
@@ -122,6 +123,12 @@ class Controller:
         return False, f"{stop} exists: nothing is changed"
 
     def _pass(self, may_act: bool, said: tuple[str, ...], keep: bool = True) -> Report:
+        with self.store.in_words():
+            report = self._whole_pass(may_act, (*self._unsaid, *said), keep)
+        self._unsaid = ()
+        return report
+
+    def _whole_pass(self, may_act: bool, said: tuple[str, ...], keep: bool) -> Report:
         before = Counter(self.cluster.queries)
         at = time.perf_counter()
         seen = self.observe()

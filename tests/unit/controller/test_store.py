@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.store import VERSION, Decision, Store, make_private
+from slurm_hadar.controller import store_file
+from slurm_hadar.controller.store import VERSION, Damaged, Decision, Store, make_private
 from slurm_hadar.domain.errors import HadarError
 
 PLAIN = st.recursive(
@@ -116,12 +117,82 @@ def test_all_or_nothing(store):
     assert store.open_entries() == []
 
 
-@pytest.mark.parametrize("content", [b"garbage" * 1000, b"\0" * 5000])
-def test_a_damaged_file_is_said_so_with_the_cure(tmp_path, content):
+def damaged_page(path):
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xa5" * (len(content) - 4096)
+    path.write_bytes(content)
+
+
+def no_table(path):
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE journal")
+    connection.close()
+
+
+def half_an_entry(path):
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE journal SET details='{\"gpus\": '")
+    connection.commit()
+    connection.close()
+
+
+DAMAGES = [
+    lambda path: path.write_bytes(b"garbage" * 1000),
+    lambda path: path.write_bytes(b"\0" * 5000),
+    damaged_page,
+    no_table,
+    half_an_entry,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_said_so_and_put_aside_by_who_may(tmp_path, damage):
+    folder = tmp_path / "state"
+    path = folder / "hadar.sqlite"
+    first = Store.open(folder)
+    first.begin("7", "move", "asked", 5.0, {"gpus": {"v100": 1}})
+    first.close()
+    damage(path)
+    as_it_was = path.read_bytes()
+    # Somebody who only looks must not take the file from under a controller.
+    with pytest.raises(HadarError, match="is damaged"):
+        Store.open(folder)
+    assert path.read_bytes() == as_it_was
+    again = Store.open(folder, repair=True)
+    assert again.open_entries() == []
+    (note,) = again.notes
+    (aside,) = folder.glob("*.damaged-*")
+    assert str(aside) in note and aside.read_bytes() == as_it_was
+    again.close()
+    healthy = Store.open(folder, repair=True)
+    assert healthy.notes == () and len(list(folder.glob("*.damaged-*"))) == 1
+    healthy.close()
+
+
+def test_a_file_of_the_first_release_is_brought_up_to_date(tmp_path):
     make_private(tmp_path / "state")
-    (tmp_path / "state" / "hadar.sqlite").write_bytes(content)
-    with pytest.raises(HadarError, match="move it away"):
-        Store.open(tmp_path / "state")
+    path = tmp_path / "state" / "hadar.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript(store_file._FIRST)
+    connection.execute("PRAGMA user_version=1")
+    connection.execute("INSERT INTO journal VALUES (1, '7', 'move', 'asked', 5, 5, '{}', NULL)")
+    connection.commit()
+    connection.close()
+    opened = Store.open(tmp_path / "state")
+    assert [entry.job for entry in opened.open_entries()] == ["7"]
+    assert opened.connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    indexes = {row[1] for row in opened.connection.execute("PRAGMA index_list(journal)")}
+    assert "journal_kind" in indexes
+    opened.close()
+
+
+def test_a_full_disk_is_one_clear_sentence(store):
+    pages = store.connection.execute("PRAGMA page_count").fetchone()[0]
+    store.connection.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(HadarError, match="is its disk full") as caught, store.in_words():
+        for _ in range(200):
+            store.begin("7", "move", "asked", 5.0, {"reason": "x" * 1000})
+    assert not isinstance(caught.value, Damaged)
 
 
 def test_a_file_of_a_newer_release_is_not_touched(tmp_path):

@@ -1,0 +1,116 @@
+"""The state file: opened, brought up to date, and put aside when it is damaged."""
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+
+from slurm_hadar.domain.errors import HadarError
+
+_FIRST = """
+CREATE TABLE IF NOT EXISTS journal (
+    id INTEGER PRIMARY KEY, job TEXT NOT NULL, kind TEXT NOT NULL, phase TEXT NOT NULL,
+    opened_s REAL NOT NULL, changed_s REAL NOT NULL, details TEXT NOT NULL, outcome TEXT
+);
+CREATE INDEX IF NOT EXISTS journal_open ON journal (outcome) WHERE outcome IS NULL;
+CREATE INDEX IF NOT EXISTS journal_job ON journal (job, changed_s);
+CREATE TABLE IF NOT EXISTS decision (
+    job TEXT PRIMARY KEY, time_s REAL NOT NULL, placement TEXT NOT NULL, reason TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS attained (
+    job TEXT PRIMARY KEY, gpu_s REAL NOT NULL, seen_s REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS steering (job TEXT PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS policy (name TEXT PRIMARY KEY, state TEXT NOT NULL);
+"""
+_CHANGES = (_FIRST, "CREATE INDEX journal_kind ON journal (kind, opened_s);")
+"""What makes each version of the schema of the one before it; never change one that is out."""
+VERSION = len(_CHANGES)
+
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class Damaged(HadarError):
+    """The file cannot be read. What matters is in Slurm, so it may be put aside."""
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    """An open connection with today's schema.
+
+    Raises Damaged, and HadarError for a file that is newer, locked or cannot be written.
+    """
+    connection = None
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, timeout=10)
+        path.chmod(0o600)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise Damaged(_damaged(path, "its pages do not fit together"))
+        _bring_up_to_date(connection, path)
+        _read_what_is_open(connection)
+    except sqlite3.Error as error:
+        _close(connection)
+        raise trouble(error, path) from None
+    except ValueError as error:
+        _close(connection)
+        raise Damaged(_damaged(path, str(error))) from None
+    except BaseException:
+        _close(connection)
+        raise
+    return connection
+
+
+def trouble(error: sqlite3.Error, path: Path) -> HadarError:
+    """What the operator is told of an error of SQLite's."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _DAMAGE or "no such" in str(error) or "no column" in str(error):
+        return Damaged(_damaged(path, str(error)))
+    return HadarError(
+        f"the state file {path} cannot be used now ({error}); is its disk full, or another "
+        "program at it? Nothing is done without it"
+    )
+
+
+def put_aside(path: Path) -> Path:
+    """Rename a damaged file and what SQLite keeps beside it; where it lies now."""
+    aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+    for end in ("", "-wal", "-shm"):
+        old = path.with_name(path.name + end)
+        if old.exists():
+            old.rename(aside.with_name(aside.name + end))
+    return aside
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > VERSION:
+        raise HadarError(
+            f"{path} was written by a newer slurm-hadar (schema {version}); "
+            "upgrade, or move the file away to begin anew"
+        )
+    for number in range(version, VERSION):
+        # All of a change or nothing, whenever the machine goes down.
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {_CHANGES[number]} PRAGMA user_version={number + 1}; COMMIT;"
+        )
+
+
+def _read_what_is_open(connection: sqlite3.Connection) -> None:
+    """A move is carried on from these lines, so they must be what was written."""
+    rows = connection.execute("SELECT details FROM journal WHERE outcome IS NULL").fetchall()
+    rows += connection.execute("SELECT state FROM policy").fetchall()
+    if not all(isinstance(json.loads(text), dict) for (text,) in rows):
+        raise ValueError("an open entry of the journal is no object")
+
+
+def _damaged(path: Path, why: str) -> str:
+    return (
+        f"the state file {path} is damaged ({why}); move it away, or let a tick put it aside: "
+        "everything that matters is in Slurm, only measured speeds and history begin anew"
+    )
+
+
+def _close(connection: sqlite3.Connection | None) -> None:
+    if connection is not None:
+        connection.close()
