@@ -90,7 +90,7 @@ demo() {
 }
 
 tests() {
-  debian slurmctld slurmd slurm-client munge python3 python3-venv
+  debian slurmctld slurmd slurm-client munge python3 python3-venv libslurm-dev gcc libc6-dev
   environment "$venv" test
   if [[ -n ${HADAR_TEST_SLURM_BUILD:-} ]]; then
     say "building a second Slurm with PySlurm in ${HADAR_TEST_SLURM:?needs a folder}"

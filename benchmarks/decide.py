@@ -4,6 +4,9 @@
 
 The first decision meets an empty cluster and a full queue. Before each later one the plan is
 applied, the jobs train for a round, and those that end (some of them by chance) are replaced.
+
+``--sizes 1000 3000 10000`` takes so many jobs on so many GPUs one after the other, and says how the
+processor's seconds of a later decision grow: with the size to the power that is printed.
 """
 
 import argparse
@@ -11,7 +14,7 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -224,9 +227,29 @@ def measure(
         "later_max_s": max(seconds[1:]) if rounds else None,
         "rounds_s": seconds,
         "rounds_cpu_s": cpu,
+        "later_median_cpu_s": statistics.median(cpu[1:]) if rounds else None,
         "placed_jobs": placed,
         "used_gpus": used,
     }
+
+
+def growth(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """The power of the size with which the seconds grow, by least squares of the logarithms; 1 is
+    linear. Wants at least two sizes."""
+    return float(np.polyfit(np.log(sizes), np.log(np.maximum(seconds, 1e-6)), 1)[0])
+
+
+def _growth(found: Sequence[Mapping[str, object]], names: Sequence[str]) -> list[str]:
+    lines = []
+    for name in names:
+        rows = [one for one in found if one["policy"] == name]
+        cpu = [float(str(one["later_median_cpu_s"])) for one in rows]
+        words = ", ".join(
+            f"{seconds:.3f} s at {one['jobs']}" for one, seconds in zip(rows, cpu, strict=True)
+        )
+        power = growth([float(str(one["jobs"])) for one in rows], cpu)
+        lines.append(f"{name}: processor {words}: grows with the size to the power {power:.2f}")
+    return lines
 
 
 def main() -> None:
@@ -234,6 +257,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--jobs", type=int, default=1000)
     words.add_argument("--gpus", type=int, default=1000)
+    words.add_argument("--sizes", type=int, nargs="+", help="in place of --jobs and --gpus")
     words.add_argument("--types", type=int, default=4)
     words.add_argument("--rounds", type=int, default=5, help="decisions after the first")
     words.add_argument("--seed", type=int, default=0)
@@ -241,9 +265,12 @@ def main() -> None:
     words.add_argument("--options", type=json.loads, default={}, help="the policy's, as JSON")
     words.add_argument("--json", action="store_true")
     args = words.parse_args()
+    names = list(dict.fromkeys(args.policy or ["hadar"]))
+    sizes = [(n, n) for n in args.sizes] if args.sizes else [(args.jobs, args.gpus)]
     found = [
-        measure(name, args.jobs, args.gpus, args.types, args.rounds, args.seed, args.options)
-        for name in args.policy or ["hadar"]
+        measure(name, jobs, gpus, args.types, args.rounds, args.seed, args.options)
+        for jobs, gpus in sizes
+        for name in names
     ]
     if args.json:
         print(json.dumps({"version": 1, "command": "benchmarks.decide", "result": found}))
@@ -254,6 +281,8 @@ def main() -> None:
             f"first {one['first_s']:.3f} s, later {one['later_median_s'] or 0.0:.3f} s (median of "
             f"{args.rounds}, most {one['later_max_s'] or 0.0:.3f} s), {one['placed_jobs']} placed"
         )
+    if len(sizes) > 1 and args.rounds:
+        print("\n".join(_growth(found, names)))
 
 
 if __name__ == "__main__":

@@ -158,6 +158,8 @@ class Profiles(_Section):
     """Throughput tables beside the shipped one."""
 
     tables: tuple[_Place, ...] = ()
+    cpu_tables: tuple[_Place, ...] = ()
+    """Tables of the rate by CPUs and memory, which ``hadar profile`` writes."""
 
 
 class Wrapper(_Section):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Settings = Mapping[str, str | None]
     """What the user set, by sbatch's long names."""
 
-_GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
+GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
 _KEEPS_FROM_STEERING = ("nodelist", "nodefile", "reservation", "exclusive")
 _UNTYPED = re.compile(r"((gres[:/])?gpu([:=]\d+)?(,|$))+")
 _HIS_OWN_START = ("begin", "hold", "deadline", "test-only")
@@ -45,11 +45,11 @@ def gpu_request(held: Settings) -> Request | None:
     """The user's own request for GPUs in any of Slurm's forms; None where there is none."""
     typed: list[str] = []
     shown = ""
-    for name in (*_GPU_OPTIONS, "gres", "tres-per-task"):
+    for name in (*GPU_OPTIONS, "gres", "tres-per-task"):
         text = held.get(name)
         if not text:
             continue
-        if name in _GPU_OPTIONS:
+        if name in GPU_OPTIONS:
             text = ",".join("gpu:" + part for part in text.split(","))
         elif not any(_is_gpu(part) for part in text.split(",")):
             continue

@@ -31,7 +31,9 @@ def read_script(path: str) -> bytes:
 
     Raises OSError, and :class:`NotOurs` where it could be read only once.
     """
-    if stat.S_ISREG(os.stat(path).st_mode):
+    mode = os.stat(path).st_mode
+    # A folder cannot be opened so, and sbatch refuses it.
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         with open(path, "rb") as stream:
             return stream.read(_LARGEST + 1)
     folder, _, number = path.rpartition("/")

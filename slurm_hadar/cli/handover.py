@@ -24,10 +24,10 @@ def become_sbatch(named: str, words: Sequence[str], environment: Mapping[str, st
     Raises :class:`HadarError` where there is none or it cannot be run.
     """
     program = find_sbatch(named, environment.get("PATH", os.defpath))
-    kept = dict(environment)
-    _undo_pythons_traces(kept)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     try:
-        os.execve(program, ["sbatch", *words], kept)
+        os.execve(program, ["sbatch", *words], without_pythons_traces(environment))
     except OSError as error:
         raise HadarError(f"{program} cannot be run: {error.strerror}") from None
 
@@ -62,11 +62,11 @@ def is_same(one: str, other: str) -> bool:
         return one == other
 
 
-def _undo_pythons_traces(environment: dict[str, str]) -> None:
-    """Neither sbatch nor the job may notice that a Python came first: signals, coerced locale."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    if environment.get("LC_CTYPE") in _COERCED:
+def without_pythons_traces(environment: Mapping[str, str]) -> dict[str, str]:
+    """Neither sbatch nor the job may notice that a Python came first and coerced the locale."""
+    kept = dict(environment)
+    if kept.get("LC_CTYPE") in _COERCED:
         with open("/proc/self/environ", "rb") as stream:
             if b"\0LC_CTYPE=" not in b"\0" + stream.read():
-                del environment["LC_CTYPE"]
+                del kept["LC_CTYPE"]
+    return kept

@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from slurm_hadar.cli.common import ConfigOption, cluster_of, load, reader_of
+from slurm_hadar.cli.common import (
+    ConfigOption,
+    JsonOption,
+    cluster_of,
+    load,
+    print_json,
+    reader_of,
+)
 from slurm_hadar.config import Config
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
@@ -27,19 +34,21 @@ def add_to(app: typer.Typer) -> None:
     app.command("set")(set_)
 
 
-def pin(job: JobArgument, config: ConfigOption = None) -> None:
+def pin(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Let a job stay where it is: it is not moved any more."""
-    _change(job, config, ["pin=yes"])
-    typer.echo(f"job {job} stays where it is once it runs; undo with: hadar set {job} pin=no")
+    declared = _change(job, config, ["pin=yes"])
+    words = f"job {job} stays where it is once it runs; undo with: hadar set {job} pin=no"
+    _tell("pin", job, declared, words, as_json)
 
 
-def optout(job: JobArgument, config: ConfigOption = None) -> None:
+def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Take a job out of our hands: from now on it is an ordinary job of Slurm's."""
     site = load(config)
     cluster = cluster_of(site)
-    changes = []
+    changes, told = [], {}
     for found in _find(cluster, job):
         declared = replace(found.declaration or Declaration(), off=True, lease=False)
+        told[found.id] = declared
         fields = {"Comment": declaration.merge(found.comment, declared)}
         if found.state is JobState.PENDING:
             steered = _steering(found, site)
@@ -50,29 +59,43 @@ def optout(job: JobArgument, config: ConfigOption = None) -> None:
                 fields["StartTime"] = "now"
         changes.append(Update(found.id, fields))
     _send(cluster, changes)
-    typer.echo(f"job {job} is an ordinary job now; undo with: hadar set {job} off=no")
+    words = f"job {job} is an ordinary job now; undo with: hadar set {job} off=no"
+    _tell("optout", job, told, words, as_json)
 
 
 def set_(
     job: JobArgument,
     words: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="As in #HADAR lines.")],
     config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Change what a job declared."""
-    _change(job, config, words)
-    typer.echo(f"job {job}: {' '.join(words)}")
+    _tell("set", job, _change(job, config, words), f"job {job}: {' '.join(words)}", as_json)
 
 
-def _change(job: str, config: ConfigOption, words: list[str]) -> None:
+def _tell(
+    command: str, job: str, declared: dict[str, Declaration], words: str, as_json: bool
+) -> None:
+    """``declared``: what each job that was changed declares now."""
+    if as_json:
+        shown = {id_: one.words() for id_, one in declared.items()}
+        print_json(command, {"job": job, "declared": shown})
+    else:
+        typer.echo(words)
+
+
+def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Declaration]:
     cluster = cluster_of(load(config))
-    changes = []
+    changes, told = [], {}
     for found in _find(cluster, job):
         declared = declaration.parse(words, f"job {job}", found.declaration)
         comment = declaration.merge(found.comment, declared)
         if len(comment.encode()) > declaration.COMMENT_LIMIT:
             raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
         changes.append(Update(found.id, {"Comment": comment}))
+        told[found.id] = declared
     _send(cluster, changes)
+    return told
 
 
 def _steering(job: Job, site: Config) -> Steering | None:

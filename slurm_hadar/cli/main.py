@@ -6,7 +6,17 @@ from typing import Annotated
 import typer
 
 from slurm_hadar import __version__
-from slurm_hadar.cli import control, jobs, retire, simulate, site
+from slurm_hadar.cli import (
+    completion,
+    control,
+    jobs,
+    manual,
+    plugins,
+    profile,
+    retire,
+    simulate,
+    site,
+)
 from slurm_hadar.domain.errors import HadarError
 
 app = typer.Typer(
@@ -21,7 +31,11 @@ control.add_to(app)
 jobs.add_to(app)
 site.add_to(app)
 simulate.add_to(app)
+profile.add_to(app)
 retire.add_to(app)
+plugins.add_to(app)
+completion.add_to(app)
+manual.add_to(app)
 
 
 def _version(wanted: bool) -> None:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 OURS = "--hadar-"
-OUR_FLAGS = frozenset({"off", "help", "version"})
-"""Words of ours that need no value."""
+OUR_QUESTIONS = frozenset({"help", "plan", "version"})
+"""Words of ours that ask something: nothing is submitted."""
+JSON = "--json"
+"""Behind ``--hadar-plan`` this is ours too; no sbatch knows it."""
 _SPACE = " \t\n\v\f\r"
 
 
@@ -30,17 +32,18 @@ class Line:
     """One line of words.
 
     ``options``: (long name, value) in order. ``ours``: (key, value or None) of the ``--hadar-*``
-    words. ``words``: all words but ours. ``end``: where the options end in ``words``; ``script``:
-    place of the script's path there, None where there is none. ``het``: a lone ``:`` was among
-    them. ``unclear``: why the line cannot be read with certainty, else empty. ``refused``: sbatch
-    will answer or refuse by itself.
+    words that declare; ``asked``: those that ask. ``words``: all words but ours. ``end``: where the
+    options end in ``words``; ``script``: place of the script's path there, None where there is
+    none. ``het``: a lone ``:`` was among them. ``unclear``: why the line cannot be read with
+    certainty, else empty. ``refused``: sbatch will answer or refuse by itself.
     """
 
-    __slots__ = ("end", "het", "options", "ours", "refused", "script", "unclear", "words")
+    __slots__ = ("asked", "end", "het", "options", "ours", "refused", "script", "unclear", "words")
 
     def __init__(self) -> None:
         self.options: list[tuple[str, str | None]] = []
         self.ours: list[tuple[str, str | None]] = []
+        self.asked: set[str] = set()
         self.words: list[str] = []
         self.script: int | None = None
         self.end = 0
@@ -71,6 +74,10 @@ def _read(argv: Sequence[str], in_script: bool) -> Line:
         elif word.startswith(OURS) and not in_script:
             at += _take_ours(line, argv, at)
             continue
+        elif word == JSON and "plan" in line.asked:
+            line.asked.add("json")
+            at += 1
+            continue
         elif word.startswith("--"):
             taken = _take_long(line, argv, at, in_script)
         else:
@@ -89,10 +96,13 @@ def _read(argv: Sequence[str], in_script: bool) -> Line:
 
 def _take_ours(line: Line, argv: Sequence[str], at: int) -> int:
     key, equals, value = argv[at][len(OURS) :].partition("=")
+    if key in OUR_QUESTIONS and not equals:
+        line.asked.add(key)
+        return 1
     if equals:
         line.ours.append((key, value))
         return 1
-    if key in OUR_FLAGS or at + 1 == len(argv):
+    if key == "off" or at + 1 == len(argv):
         line.ours.append((key, None))
         return 1
     line.ours.append((key, argv[at + 1]))

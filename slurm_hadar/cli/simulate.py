@@ -14,7 +14,7 @@ from rich.table import Table
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
-from slurm_hadar.cli import simulate_idle
+from slurm_hadar.cli import simulate_idle, simulate_tasks
 from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -23,6 +23,7 @@ from slurm_hadar.reports import formats
 from slurm_hadar.reports.simulation import Simulated, page
 from slurm_hadar.reports.text import console
 from slurm_hadar.simulator import cluster as clusters
+from slurm_hadar.simulator.contention import Contention, Fabric, networked
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, simulate
 from slurm_hadar.simulator.estimates import estimate
@@ -39,6 +40,7 @@ def add_to(app: typer.Typer) -> None:
     group.callback()(_group)
     group.command()(jobs)
     simulate_idle.add_to(group)
+    simulate_tasks.add_to(group)
     app.add_typer(group, name="simulate")
 
 
@@ -79,6 +81,15 @@ def jobs(
     rack_loss: Annotated[
         float, typer.Option(help="Part lost besides over several racks, 0-1.")
     ] = 0.0,
+    nic_gbps: Annotated[
+        float, typer.Option(min=0, help="A node's network card, Gbit/s; 0: no links.")
+    ] = 0.0,
+    oversubscription: Annotated[
+        float, typer.Option(help="The cards of a rack together, over its uplink.")
+    ] = 1.0,
+    overlap: Annotated[
+        float, typer.Option(help="Part of the compute time that hides communication, 0-1.")
+    ] = 0.5,
     cpu_exponent: Annotated[
         float, typer.Option(help="Speed goes with CPUs given / asked to this power.")
     ] = 0.0,
@@ -138,6 +149,11 @@ def jobs(
         mem_exponent,
         copies_loss,
     )
+    links = None
+    if nic_gbps:
+        fabric = Fabric(nic_gbps, oversubscription, overlap)
+        work = networked(work, pretend, fabric)
+        links = Contention(work, pretend, fabric)
     seen = estimate(work, noise, steps_error, seed)
     for file in (jct_out, report):
         _writable(file)
@@ -151,6 +167,7 @@ def jobs(
             seed=seed,
             options=settings,
             seen=seen,
+            links=links,
             policy=name,
         )
         for name in names
@@ -265,8 +282,10 @@ def _simulated(one: Outcome) -> Simulated:
 
 def _table(done: Sequence[Outcome]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    heads = ("POLICY", "FINISHED", "MEAN JCT h", "MEDIAN h", "P99 h", "MAKESPAN h", "USED", "MOVES",
+    heads: tuple[str, ...] = ("POLICY", "FINISHED", "MEAN JCT h", "MEDIAN h", "P99 h", "MAKESPAN h", "USED", "MOVES",
              "DECIDE s", "WALL s")  # fmt: skip
+    network = any(one.apart is not None for one in done)
+    heads += ("NETWORK",) if network else ()
     for head in heads:
         table.add_column(head, justify="left" if head == "POLICY" else "right", no_wrap=True)
     for one in done:
@@ -280,6 +299,7 @@ def _table(done: Sequence[Outcome]) -> Table:
             formats.number(int(one.moves.sum())),
             f"{one.decide_s.mean():.4f}",
             f"{one.wall_s:.1f}",
+            *([formats.percent(one.communication_share)] if network else []),
         )
     return table
 

@@ -59,6 +59,7 @@ def up(
     slurm: Annotated[
         Path | None, typer.Option(help="Prefix of another Slurm than the one on PATH.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Start it, and say how to use it."""
     from slurm_hadar.sandbox.cluster import Sandbox
@@ -67,17 +68,25 @@ def up(
     with cleaned_up_when_told_to_end():
         box = Sandbox.up(folder.resolve(), slurm_prefix=slurm, mode="act" if act else "observe")
     write_wrapper_site(configuration.load(box.config_path), box.config_path)
+    environment = {name: box.env[name] for name in ("SLURM_CONF", "HADAR_CONFIG", "PATH")}
+    if as_json:
+        print_json("sandbox up", {"folder": str(box.folder), "environment": environment})
+        return
     typer.echo(f"The sandbox in {folder} is up. To use it in this shell:")
-    for name in ("SLURM_CONF", "HADAR_CONFIG", "PATH"):
-        typer.echo(f'  export {name}="{box.env[name]}"')
+    for name, value in environment.items():
+        typer.echo(f'  export {name}="{value}"')
 
 
-def down(folder: FolderArgument = _FOLDER) -> None:
+def down(folder: FolderArgument = _FOLDER, as_json: JsonOption = False) -> None:
     """Cancel its jobs and stop it."""
     from slurm_hadar.sandbox.cluster import Sandbox
 
-    Sandbox.attach(folder.resolve()).down()
-    typer.echo(f"The sandbox in {folder} is down.")
+    box = Sandbox.attach(folder.resolve())
+    box.down()
+    if as_json:
+        print_json("sandbox down", {"folder": str(box.folder), "running": False})
+    else:
+        typer.echo(f"The sandbox in {folder} is down.")
 
 
 def status(folder: FolderArgument = _FOLDER, as_json: JsonOption = False) -> None:

@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller import claims
+from slurm_hadar.controller import claims, cpus, distance, racks
 from slurm_hadar.controller.access import allowed_partitions
 from slurm_hadar.controller.constraints import met
 from slurm_hadar.controller.observed import Observed
@@ -132,7 +132,7 @@ def node_arrays(
         cpus=cpus,
         mem_mb=mem,
         group=np.array([groups.of_node[node.name] for node in nodes], dtype=np.int64),
-        rack=np.zeros(len(nodes), dtype=np.int64),
+        rack=racks.numbers(seen.racks, [node.name for node in nodes]),
     )
 
 
@@ -209,6 +209,8 @@ def job_arrays(
         groups=mask,
         max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
         copies=copies,
+        beside=cpus.trait(targets, rates.cpus),
+        network=distance.trait(seen, rates, targets, kinds),
     )
 
 

@@ -4,12 +4,12 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config, wrapper_path
+from slurm_hadar.controller.check_options import option_findings
+from slurm_hadar.controller.finding import Finding
 from slurm_hadar.controller.wrapper_site import is_current
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.errors import HadarError, SlurmError
@@ -20,15 +20,6 @@ from slurm_hadar.slurm.cluster import Cluster, open_cluster
 _USUAL_CRED_EXPIRE_S = 120
 _STOP_NOBODY = ("hadar", "hadare", "fifo", "srtf")
 """Policies that leave running jobs in place where preemption is off."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the check. ``cure`` says what to do about a warning or a problem."""
-
-    level: Literal["ok", "warning", "problem"]
-    what: str
-    cure: str = ""
 
 
 def findings(config: Config) -> Iterator[Finding]:
@@ -105,6 +96,15 @@ def _exchange(config: Config, folder: Path) -> Finding:
             "problem",
             f"exchange folder {folder} has mode {mode:o}, jobs cannot answer",
             f"chmod 1777 {folder}",
+        )
+    ours = folder.stat().st_uid == os.getuid()
+    # The mode as well: access says nothing where root asks.
+    closed = ours and mode & 0o700 != 0o700
+    if closed or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return Finding(
+            "problem",
+            f"exchange folder {folder} has mode {mode:o}: {_me()} cannot use it",
+            f"chmod u+rwx {folder}" if ours else "set site.exchange_dir to a folder of your own",
         )
     return Finding("ok", f"exchange folder {folder}")
 
@@ -246,6 +246,7 @@ def _names(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
             "off: it counts on GPUs that do not become free",
             "set guards.preempt = true, or choose hadar",
         )
+    yield from option_findings(config)
     there = {partition.name for partition in partitions}
     for key, names in (("steer", config.partitions.steer), ("opt_in", config.partitions.opt_in)):
         for name in names:

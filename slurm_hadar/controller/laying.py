@@ -7,6 +7,7 @@ release; the type of a request itself cannot be changed on 22.05.
 from collections.abc import Mapping, Sequence
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller import cpus, racks
 from slurm_hadar.controller.access import allowed_partitions
 from slurm_hadar.controller.constraints import with_feature
 from slurm_hadar.controller.observed import Observed
@@ -65,6 +66,13 @@ def current(job: Job, key: str) -> str:
             return str(job.tasks)
         case "NumCPUs":
             return f"{job.cpus}-{job.cpus}"
+        case "CPUsPerTask" | "MinCPUsNode":
+            # Slurm makes the one of the other at submission; only one of them is shown everywhere.
+            return str(job.cpus_per_task)
+        case "MinMemoryNode":
+            return str(job.mem_per_node_mb)
+        case "MinMemoryCPU":
+            return str(job.mem_per_cpu_mb)
         case "ReqNodeList":
             return fold(job.required_nodes)
         case _:
@@ -95,7 +103,9 @@ def _wish(job: Job, want: Wanted, placement: Placement, seen: Observed, config: 
         wish["TresPerJob"] = f"gpu:{number}"
     if want.form == "job" and want.most_nodes > 1 and placement.nodes:
         wish |= _spread(job, placement)
-    return wish
+    if racks.pinned(placement, seen.racks):
+        wish["ReqNodeList"] = fold(tuple(placement.nodes))
+    return wish | cpus.wish(job, want, placement)
 
 
 def _spread(job: Job, placement: Placement) -> Fields:
@@ -118,11 +128,12 @@ def _copies(job: Job, want: Wanted, placement: Placement, pin: bool) -> Fields:
         where = {"ReqNodeList": fold(tuple(placement.nodes)), "Features": want.constraint}
     if want.copies[1] == 1:
         return where
-    number, cpus = placement.copies, placement.copies * cpus_per_copy(job)
+    number = placement.copies
+    all_cpus = number * cpus_per_copy(job)
     return {
         "NumNodes": f"{number}-{number}",
         "NumTasks": str(number),
-        "NumCPUs": f"{cpus}-{cpus}",
+        "NumCPUs": f"{all_cpus}-{all_cpus}",
         **where,
     }
 

@@ -24,6 +24,8 @@ class Observed:
     reservations: tuple[Reservation, ...] = ()
     progress: Mapping[str, Progress] = field(default_factory=dict)
     steering: Mapping[str, Steering] = field(default_factory=dict)
+    racks: Mapping[str, str] = field(default_factory=dict)
+    """Node -> its leaf switch; empty without a tree, or where the policy does not look at it."""
 
     def steered(self, job: str) -> Steering:
         """What we did to a job so far."""

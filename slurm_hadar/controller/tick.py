@@ -11,6 +11,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller import (
     acting,
     backfill,
+    distance,
     forks,
     idle_nodes,
     laying,
@@ -22,6 +23,7 @@ from slurm_hadar.controller.actions import Intent, Kind, intent
 from slurm_hadar.controller.backfill import Backfill
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.observed import Observed
+from slurm_hadar.controller.racks import Topology
 from slurm_hadar.controller.request import may_have_copies
 from slurm_hadar.controller.store import Decision, Store
 from slurm_hadar.controller.targets import Past, Place, batch_of, placed, profile_key
@@ -86,6 +88,7 @@ class Controller:
         self._sleep = sleep
         self._decide = decide or policies.get(config.controller.policy)
         self._measured: dict[str, float] = {}
+        self._topology = Topology(cluster, config.controller.policy)
         self._unsaid = store.notes
 
     def tick(self) -> Report:
@@ -201,6 +204,7 @@ class Controller:
             reservations=seen.reservations,
             progress=read_all_progress(self.config.site.exchange_dir, managed),
             steering=ours,
+            racks=self._topology.read(seen.now),
         )
 
     def picture(
@@ -264,9 +268,14 @@ class Controller:
             current = current and not (len(job.gpus) > 1 and may_have_copies(job))
             if current and len(kinds) == 1 and progress.rate > 0 and new > 0:
                 self._measured[id_] = progress.time
+                kind = kinds.pop()
+                if not distance.learn(
+                    seen, self.rates, job, kind, progress, min(progress.window_s, new)
+                ):
+                    continue
                 self.rates.record(
                     profile_key(job),
-                    kinds.pop(),
+                    kind,
                     job.gpu_count,
                     progress.batch or batch_of(job),
                     progress.rate,

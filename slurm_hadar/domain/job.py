@@ -78,6 +78,8 @@ class Job:
     cpus_per_task: int = 1
     mem_per_cpu_mb: int = 0
     mem_per_node_mb: int = 0
+    per_gpu: bool = False
+    """CPUs or memory are asked for per GPU (``--cpus-per-gpu``, ``--mem-per-gpu``)."""
     batch: bool = True
     requeue: bool = True
     exclusive: bool = False

@@ -5,7 +5,7 @@ Each is optional. A view without it has jobs whose speed hangs on type and count
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Self
 
 import numpy as np
@@ -48,6 +48,16 @@ class Beside(_PerJob):
     """(J,) memory per GPU that the job needs at the least, MB."""
     most_mem_mb: FloatArray
     """(J,) memory per GPU that it may get at the most, MB."""
+    present_cpus: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """(J,) CPUs per GPU that a running job has now; 0: unknown or not running."""
+    present_mem_mb: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """(J,) memory per GPU that a running job has now, MB; 0: unknown or not running."""
+
+    def __post_init__(self) -> None:
+        """Fill in what the jobs have now where it was left out."""
+        for name in ("present_cpus", "present_mem_mb"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.zeros(len(self.least_cpus)))
 
     def at(self, job: int, cpus: float, mem_mb: float) -> float:
         """Factor of one job, bilinear between the points, the nearest one outside of them."""
@@ -107,3 +117,10 @@ class Network(_PerJob):
     slowed: FloatArray
     """(J,) the present rate of a running job over its rate on one machine, others' traffic
     included; 1 where it does not run or is not known."""
+    per_node: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(J,) GPUs that the job wants on each of its nodes; 0: split as it comes."""
+
+    def __post_init__(self) -> None:
+        """Fill in ``per_node`` where it was left out."""
+        if not len(self.per_node):
+            object.__setattr__(self, "per_node", np.zeros(len(self.slowed), dtype=np.int64))

@@ -199,6 +199,10 @@ class Room:
             for slot, count in per_node.items()
         )
 
+    def beside(self, slot: int) -> tuple[float, float]:
+        """CPUs and memory in MB that are free on the slot's node."""
+        return int(self._cpus[slot]) / _FINE, int(self._mem[slot]) / _FINE
+
     def overfull(self, parts: Parts) -> bool:
         """Whether more is held on one of these nodes than the view offers."""
         return any(
@@ -254,6 +258,16 @@ class Room:
         if parts is None:
             self.hopeless.add(what)
         return parts
+
+    def fitting(self, pools: tuple[int, ...], gpus: int, need: Need) -> tuple[int, ...]:
+        """Slots of these pools, each on a node of its own, that take so many GPUs: the fullest
+        first."""
+        if not pools:
+            return ()
+        slots = np.concatenate([np.arange(*self.floor.spans[p]) for p in pools])
+        slots = slots[self._usable(slots, need) >= gpus]
+        order = slots[np.lexsort((slots, self.free[slots]))].tolist()
+        return tuple({self.floor.node_of[slot]: slot for slot in reversed(order)}.values())[::-1]
 
     def _gather(
         self, slots: IntArray, usable: IntArray, order: IntArray, gpus: int, most_nodes: int

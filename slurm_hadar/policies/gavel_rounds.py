@@ -102,7 +102,10 @@ def _problem(view: View) -> Problem:
         gpus = np.full(len(jobs.ids), view.counts[0], dtype=np.int64)
         rate = jobs.rate[:, :, 0]
     else:
-        column = (jobs.rate > 0).any(axis=1).argmax(axis=1)
+        able = np.zeros((len(jobs.ids), len(view.counts)), dtype=bool)
+        for kind in range(len(view.types)):
+            able |= jobs.rate[:, kind] > 0
+        column = able.argmax(axis=1)
         rate = jobs.rate[np.arange(len(column)), :, column]
         gpus = np.asarray(view.counts, dtype=np.int64)[column]
     return Problem(
@@ -129,30 +132,31 @@ def _recall(view: View, problem: Problem, state: State) -> _Ledger:
         return ledger
     ledger.given = np.array(state["given"], dtype=np.float64)
     ledger.reset_s = float(state["reset_s"])  # type: ignore[arg-type]
-    numbers = np.array(state["jobs"], dtype=np.float64).reshape(len(ids), 3 * kinds + 2)
+    numbers = np.fromiter(_list(state["jobs"]), np.float64).reshape(len(ids), 3 * kinds + 2)
     same = ids == list(view.jobs.ids)
     capacity = problem.capacity.tolist()
     ledger.stale = bool(state["stale"]) or not same or state["capacity"] != capacity
-    if same:
-        here, before = np.arange(jobs), np.arange(jobs)
-    else:
+    here: IntArray | slice = slice(None)
+    past = numbers
+    if not same:
         row_of = {id_: row for row, id_ in enumerate(ids)}
         found = [row_of.get(id_, -1) for id_ in view.jobs.ids]
-        before = np.array([row for row in found if row >= 0], dtype=np.int64)
+        past = numbers[[row for row in found if row >= 0]]
         here = np.array([row for row, old in enumerate(found) if old >= 0], dtype=np.int64)
-    past = numbers[before]
     ledger.share[here] = past[:, :kinds]
     ledger.time[here] = past[:, kinds : 2 * kinds]
     ledger.deficit[here] = past[:, 2 * kinds : 3 * kinds]
     ledger.new[here] = past[:, -2] > 0
     attained = np.zeros(jobs)
     attained[here] = past[:, -1]
-    _book(view, ledger, attained, state)
+    _book(view, ledger, attained)
+    if not same:
+        _book_the_gone(view, ledger, state)
     return ledger
 
 
-def _book(view: View, ledger: _Ledger, attained: FloatArray, state: State) -> None:
-    """Time received: of those still here as it was measured, of those gone as it was foreseen."""
+def _book(view: View, ledger: _Ledger, attained: FloatArray) -> None:
+    """Time received by those still here, as it was measured."""
     held = view.jobs.held
     if len(held):
         gpus = np.bincount(held[:, 0], weights=held[:, 3], minlength=len(attained))
@@ -163,6 +167,10 @@ def _book(view: View, ledger: _Ledger, attained: FloatArray, state: State) -> No
         seconds = np.round(seconds, 6)
         ledger.time[rows, kind] += seconds
         np.add.at(ledger.given, kind, seconds)
+
+
+def _book_the_gone(view: View, ledger: _Ledger, state: State) -> None:
+    """Time received by those gone, as it was foreseen."""
     present = set(view.jobs.ids)
     elapsed = view.now - float(state["now"])  # type: ignore[arg-type]
     for id_, (kind_, expected) in _dict(state.get("running")).items():
@@ -210,15 +218,15 @@ def _plan(
     priority: FloatArray,
 ) -> Plan:
     ids, types, gpus = view.jobs.ids, view.types, problem.gpus.tolist()
-    held = {job: count for job, _, _, count in view.jobs.held.tolist()}
     running = [job for job in chosen if job not in unseated]
     kinds = [chosen[job] for job in running]
     shares = ledger.share[running, kinds].tolist() if running else []
     ranks = priority[running, kinds].tolist() if running else []
     stuck = view.jobs.running & ~view.jobs.movable
+    held = {job: n for job, _, _, n in view.jobs.held[stuck[view.jobs.held[:, 0]]].tolist()}
     placements: dict[str, Placement] = {}
     for job, kind, share, rank in zip(running, kinds, shares, ranks, strict=True):
-        count = held[job] if stuck[job] and job not in parts else gpus[job]
+        count = held.get(job, gpus[job])
         if job in parts:
             count = sum(n for on in parts[job].values() for n in on.values())
         if share > 0:
@@ -229,7 +237,9 @@ def _plan(
             gpus={types[kind]: count}, nodes=parts.get(job, {}), reason=why
         )
     words = "others are further behind their share in this round"
-    waiting = {id_: words for id_ in ids if id_ not in placements}
+    waiting = dict.fromkeys(ids, words)
+    for id_ in placements:
+        del waiting[id_]
     for job, why in unseated.items():
         waiting[ids[job]] = why
     return Plan(placements, waiting)
@@ -241,6 +251,7 @@ def _remember(
     jobs, kinds = list(running), list(running.values())
     seconds = problem.left[jobs] / np.maximum(problem.rate[jobs, kinds], 1e-12)
     ids = view.jobs.ids
+    kept = (ledger.share, ledger.time, ledger.deficit, ledger.new, view.jobs.attained)
     return {
         "ids": list(ids),
         "types": list(view.types),
@@ -249,18 +260,7 @@ def _remember(
         "reset_s": ledger.reset_s,
         "stale": ledger.stale,
         "given": ledger.given.tolist(),
-        "jobs": np.concatenate(
-            [
-                ledger.share,
-                ledger.time,
-                ledger.deficit,
-                ledger.new[:, None],
-                view.jobs.attained[:, None],
-            ],
-            axis=1,
-        )
-        .ravel()
-        .tolist(),
+        "jobs": np.column_stack(kept).ravel().tolist(),
         "running": {
             ids[job]: [kind, left]
             for job, kind, left in zip(jobs, kinds, seconds.tolist(), strict=True)

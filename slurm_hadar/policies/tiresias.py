@@ -24,7 +24,7 @@ QUEUES = (3250.0, 7200.0, 18000.0)
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for limits that cannot be understood."""
-    limits = _limits(view.options)
+    limits = limits_of(view.options)
     jobs = view.jobs
     if not jobs.ids:
         return serve(view, (), strict=False), dict(state)
@@ -71,7 +71,8 @@ def _first(view: View, order: IntArray) -> BoolArray:
     return chosen
 
 
-def _limits(options: Mapping[str, object]) -> tuple[float, ...]:
+def limits_of(options: Mapping[str, object]) -> tuple[float, ...]:
+    """The option ``queues``. Raises :class:`UsageError` where it cannot be understood."""
     text = options.get("queues")
     if text is None:
         return QUEUES

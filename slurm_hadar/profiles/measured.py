@@ -14,7 +14,7 @@ MOST_ROWS_PER_USER = 2000
 """Model names are the users' own words: one user's rows may not fill the file."""
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS throughput (
+CREATE TABLE IF NOT EXISTS {table} (
     uid INTEGER NOT NULL, model TEXT NOT NULL, gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL,
     batch INTEGER NOT NULL, samples_per_s REAL NOT NULL, weight_s REAL NOT NULL,
     seconds REAL NOT NULL, runs INTEGER NOT NULL, last_run TEXT NOT NULL, changed_s REAL NOT NULL,
@@ -51,13 +51,16 @@ class Measurement:
 class MeasuredStore:
     """Measurements in memory and, where a connection was handed in, in its file too."""
 
-    def __init__(self, connection: sqlite3.Connection | None = None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection | None = None, table: str = "throughput"
+    ) -> None:
         """Make the table if it is missing. Without a connection nothing outlives the process."""
+        self._table = table
         self._connection = connection or sqlite3.connect(":memory:", isolation_level=None)
-        self._write(_SCHEMA)
+        self._write(_SCHEMA.format(table=table))
         self._found: dict[str, dict[tuple[int, str, str, int, int], Measurement]] = {}
         self._rows: dict[int, int] = {}
-        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM throughput"):
+        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM {table}"):
             self._keep(Measurement(*row))
 
     def of(self, model: str) -> Iterator[Measurement]:
@@ -105,7 +108,7 @@ class MeasuredStore:
         )
         self._keep(new)
         self._write(
-            f"INSERT OR REPLACE INTO throughput ({_COLUMNS}, changed_s)"
+            f"INSERT OR REPLACE INTO {self._table} ({_COLUMNS}, changed_s)"
             " VALUES (?,?,?,?,?,?,?,?,?,?,?)",
             (
                 *key,
@@ -121,10 +124,10 @@ class MeasuredStore:
 
     def forget(self, before_s: float) -> None:
         """Drop what was last measured before a time (s since the epoch)."""
-        self._write("DELETE FROM throughput WHERE changed_s<?", (before_s,))
+        self._write(f"DELETE FROM {self._table} WHERE changed_s<?", (before_s,))
         self._found.clear()
         self._rows.clear()
-        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM throughput"):
+        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM {self._table}"):
             self._keep(Measurement(*row))
 
     def _keep(self, measurement: Measurement) -> None:

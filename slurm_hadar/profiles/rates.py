@@ -9,9 +9,12 @@ import numpy as np
 from slurm_hadar.config import Config
 from slurm_hadar.domain.view import BoolArray, FloatArray
 from slurm_hadar.profiles.correction import Correction, Expected
+from slurm_hadar.profiles.cpu_table import CpuTable
+from slurm_hadar.profiles.cpu_table import load as load_cpus
 from slurm_hadar.profiles.estimate import Cell, Estimator
 from slurm_hadar.profiles.measured import MeasuredStore
 from slurm_hadar.profiles.table import Table, load, model_key, shipped
+from slurm_hadar.profiles.tiers import TierRates
 
 OTHERS_MOST = 5.0
 """What other users measured moves a model of the table by this factor at most: one user who gives
@@ -35,8 +38,14 @@ class Rates:
         table: Table | None = None,
         estimator: Estimator | None = None,
         store: MeasuredStore | None = None,
+        cpus: CpuTable | None = None,
+        tiers: TierRates | None = None,
     ) -> None:
-        """``table``: the shipped one by default. ``estimator``: with a site's own types."""
+        """``table``: the shipped one by default. ``estimator``: with a site's own types. ``cpus``:
+        what the site measured by CPUs and memory."""
+        self.cpus = cpus or CpuTable((), "")
+        self.tiers = tiers or TierRates()
+        """What models lose when their GPUs are apart."""
         self._estimator = estimator or Estimator(table or shipped())
         self.store = store or MeasuredStore()
         self._blocks: dict[tuple[object, ...], tuple[FloatArray, BoolArray]] = {}
@@ -235,4 +244,12 @@ def open_rates(config: Config, connection: sqlite3.Connection | None = None) -> 
         tflops={name: gpu.tflops for name, gpu in config.gpu_types.items()},
         profile={name: gpu.profile for name, gpu in config.gpu_types.items()},
     )
-    return Rates(estimator=estimator, store=MeasuredStore(connection))
+    cpus = CpuTable((), "")
+    for path in config.profiles.cpu_tables:
+        cpus = load_cpus(path).over(cpus)
+    return Rates(
+        estimator=estimator,
+        store=MeasuredStore(connection),
+        cpus=cpus,
+        tiers=TierRates(connection),
+    )

@@ -30,6 +30,7 @@ from slurm_hadar.runtime.copies_settings import Rule, Settings
 from slurm_hadar.runtime.copies_steering import CopiesSteering, resume
 from slurm_hadar.runtime.copies_tracker import Tracker
 from slurm_hadar.runtime.exchange import Exchange
+from slurm_hadar.runtime.leaving import LeftOnTerm
 from slurm_hadar.runtime.pace import Pace, node_gpus
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.signals import Signals
@@ -46,10 +47,10 @@ class Copies:
     ``overhead`` of the time, at most ``round_s`` seconds. ``shares``: fixed shares of the copies in
     the order of ranks; else speeds are measured, and the plan's shares are the first guess.
 
-    ``learning_rate``: ``auto`` multiplies it by 1 / sum of the squared shares (see
-    :func:`.copies_ledger.rate_factor`), ``sqrt`` by the root of that, ``none`` leaves it, or a
-    function of that factor. ``optimizer_state``: ``average`` (the checkpoint then fits any number
-    of copies), ``local`` or ``reset``.
+    ``learning_rate``: ``auto`` multiplies it by 1 / sum of the squared shares, and by more while
+    momentum comes up (see :class:`.copies_rates.Rates`), ``sqrt`` by the root of that, ``none``
+    leaves it, or a function of that factor. ``optimizer_state``: ``average`` (the checkpoint then
+    fits any number of copies), ``local`` or ``reset``.
 
     ``every_s``: least seconds between two checkpoints, which are written at the end of a round and
     take 5% of the time at most. The scheduler is stepped between rounds. Rank 0 alone reads and
@@ -58,6 +59,8 @@ class Copies:
     Raises UsageError for arguments that make no sense or do not fit the checkpoint, HadarError for
     a checkpoint that cannot be read.
     """
+
+    _tracks: Callable[..., Tracker] = Tracker
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class Copies:
         )
         # Laid out only now: the checkpoint brought the optimizer's state.
         self._flat = self._make_flat()
-        self._tracker = Tracker(
+        self._tracker = self._tracks(
             self._link,
             self._flat,
             self._ledger,
@@ -230,6 +233,8 @@ class Copies:
             report = yield from self._train(order, stop)
             link.report(report.pieces, report.seconds, self._flat.pack())
         link.end()
+        if self._signals.leave:
+            raise LeftOnTerm
 
     def _train(self, order: Order, stop: Callable[[], bool]) -> Generator[Batch, None, Report]:
         """Train the ranges of ``order``, or as much as there is time for; returns the Report."""

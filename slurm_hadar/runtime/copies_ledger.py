@@ -117,20 +117,6 @@ def length(ranges: Sequence[Range]) -> int:
     return sum(stop - start for start, stop in ranges)
 
 
-def rate_factor(counts: Sequence[int]) -> float:
-    """By what the learning rate of copies exceeds that of one run: 1 / sum w_i^2, w = shares.
-
-    To first order a copy with ``n_i`` samples moves the parameters by (rate) x (n_i), and the
-    average weighted by w_i = n_i / n by (rate) x n x sum w_i^2, where one run moves them by
-    (rate) x n. With the factor the way per sample is the same; the variance that sampling adds
-    becomes (sum w_i^3) / (sum w_i^2)^2 times that of one run: 1 for equal copies, 1.16 for speeds
-    4:2:1. Own derivation; for equal copies it is the linear rule of Goyal et al. 2017, section 2.1
-    (recalled).
-    """
-    number = sum(counts)
-    return number**2 / sum(count**2 for count in counts) if number else 1.0
-
-
 def round_samples(
     speed: float, left: int, *, least: int, longest_s: float, cost_s: float, overhead: float
 ) -> int:

@@ -40,6 +40,8 @@ _BEGIN_S = 120
 _SEND_S, _SEND_BYTES_S = 2.0, 10e6
 """How long sending may take: a dead copy takes nothing."""
 _NAPS_S = (0.0002, 0.005)
+_FAULTS = 20
+"""Errors of one request in a row after which its peer counts as dead."""
 
 Vector = NDArray[Any]
 
@@ -65,8 +67,10 @@ class Link:
             with _alarm(_BEGIN_S):
                 from mpi4py import MPI
             self._comm = MPI.COMM_WORLD
-            # A dead peer is an exception here, not the end of this process.
-            self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+            # A dead peer is an exception here, not the end of this process. What MPI cannot lay to
+            # one request counts as COMM_SELF's.
+            for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
+                comm.Set_errhandler(MPI.ERRORS_RETURN)
             self._failure: type[Exception] = MPI.Exception
             self.rank, self.size = self._comm.rank, self._comm.size
 
@@ -189,12 +193,17 @@ class TrackerLink:
             Path(path).write_text("some copies did not come to the end\n")
 
     def _over(self, request: Any, rank: int | None = None) -> bool:
-        try:
-            return bool(request.Test())
-        except self._failure:
-            if rank is not None:
-                self.lost.add(rank)
-            return True
+        for _ in range(_FAULTS):
+            try:
+                return bool(request.Test())
+            except self._failure:
+                # Whoever asks first is told of a broken connection, be it another's. A request
+                # that failed itself is gone.
+                if not request:
+                    break
+        if rank is not None:
+            self.lost.add(rank)
+        return True
 
 
 class CopyLink:

@@ -10,6 +10,7 @@ from slurm_hadar.runtime.copies_flat import Flat, reset_state, weighted
 from slurm_hadar.runtime.copies_ledger import Ledger
 from slurm_hadar.runtime.copies_link import Link, TrackerLink
 from slurm_hadar.runtime.copies_messages import Order, Report
+from slurm_hadar.runtime.copies_rates import Rates
 from slurm_hadar.runtime.copies_settings import Settings
 from slurm_hadar.runtime.copies_steering import CopiesSteering
 from slurm_hadar.runtime.exchange import seconds
@@ -52,6 +53,7 @@ class Tracker:
         self._size = link.size
         self._speeds: dict[int, float] = {}
         self._gpus = {0: gpus}
+        self._rates = Rates(optimizer.param_groups, steering.batch, ledger.done)
         self.rounds, self._cost_s, self._stepped = 0, 0.0, self._due_steps()
         self._counts: dict[int, int] = {}
         self._began, self._deadline = 0.0, 0.0
@@ -89,8 +91,10 @@ class Tracker:
         step_s = 0.0 if probe else max(self._steering.batch / speed for speed in speeds)
         slack = _NEWCOMER_S if probe else 1.0 + 3 * step_s + 10 * self._cost_s
         self._base = [float(group["lr"]) for group in self._optimizer.param_groups]
-        factor = self._settings.factor(copies_ledger.rate_factor(counts))
-        rates = [rate * factor for rate in self._base]
+        rates = [
+            rate * self._settings.factor(factor)
+            for rate, factor in zip(self._base, self._rates.factors(counts), strict=True)
+        ]
         pause = seconds(os.environ, "HADAR_PAUSE_S", 10.0)
         patience = max(120.0, pause + 4 * (soft + slack + self._settings.round_s))
         orders = [Order(self.rounds, part, rates, soft, patience) for part in parts]
@@ -127,6 +131,7 @@ class Tracker:
         pieces = [piece for report in reports.values() for piece in report.pieces]
         gpus = sum(self._gpus[rank] for rank in reports)
         self._ledger.record(pieces, gpus)
+        self._rates.trained([report.samples for report in reports.values()])
         self._step_scheduler()
         size = sum(report.samples for report in reports.values())
         self._steering.round_over(size, gpus, self._settings.every_s)

@@ -7,7 +7,9 @@ from typing import Any
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import batches, samples
 from slurm_hadar.runtime.exchange import Exchange, host, in_step, seconds
+from slurm_hadar.runtime.leaving import LeftOnTerm
 from slurm_hadar.runtime.meter import Meter
+from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.pace import Pace
 from slurm_hadar.runtime.plan_file import JobPlan
 from slurm_hadar.runtime.progress import Ack, Progress
@@ -18,8 +20,8 @@ from slurm_hadar.runtime.store import Say, State, Store
 
 _PAUSE_S = 10.0
 _LOOK_S = 0.05
-LEFT_ON_TERM = 128 + 15
-"""Exit code after TERM: a job that has work left must not look completed."""
+SUPERSEDED = 77
+"""Exit code of an attempt that Slurm gave up, and whose node was only out of sight."""
 
 
 class Steering:
@@ -42,6 +44,7 @@ class Steering:
         scheduler: Any,
         rule: batches.LearningRateRule,
         say: Say,
+        noise: NoiseScale | None = None,
     ) -> None:
         self._state, self._store, self._ranks = state, store, ranks
         self._signals, self._exchange, self._pace = signals, exchange, pace
@@ -52,6 +55,7 @@ class Steering:
             scheduler,
             rule,
         )
+        self._noise = noise
         self._started = time.time()
         self._saved_at = time.monotonic()
         self._saved_samples = store.saved.samples if store.saved else -1
@@ -143,7 +147,7 @@ class Steering:
             self._say(f"saved at {self._state.samples} samples on TERM; leaving")
         self._tell()
         self._ranks.wait()
-        raise SystemExit(LEFT_ON_TERM)
+        raise LeftOnTerm
 
     def _answer(self) -> None:
         """Save because we were asked, say so, and wait for the move rather than train in vain."""
@@ -226,6 +230,10 @@ class Steering:
             )
         if self._saved_samples == self._state.samples:
             return True
+        if self._exchange is not None and self._exchange.superseded():
+            # A later attempt may have saved more already.
+            self._say("the job was started again elsewhere; leaving the checkpoint to it")
+            raise SystemExit(SUPERSEDED)
         begin, done = time.monotonic(), True
         self._state.owed = self._pace.owed if self._pace is not None else 0.0
         if self._ranks.first:
@@ -256,6 +264,7 @@ class Steering:
                 window_s=window,
                 batch=self._state.batch,
                 gpus=self._gpus,
+                noise_scale=self._noise.scale() if self._noise else None,
                 checkpoint=self._store.saved,
                 ack=self._acked,
                 restart_s=self._restart_s,

@@ -21,6 +21,7 @@ import torch
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import batches, checkpoint, samples
 from slurm_hadar.runtime.exchange import Exchange
+from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.pace import Pace, node_gpus
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.samples import Segment
@@ -123,6 +124,14 @@ class Training:
         store = Store(None if path is None else Path(path).absolute(), parts, say, trusted=trusted)
         self._random = self._resume(store, exchange, say)
         self._state.per_gpu = per_gpu or self._state.per_gpu
+        before = exchange.before if exchange else None
+        self._noise = NoiseScale(
+            optimizer,
+            self._ranks.size,
+            first=self._ranks.first,
+            active=low < high,
+            before=before.noise_scale if before else None,
+        )
         self._steering = Steering(
             self._state,
             store,
@@ -137,6 +146,7 @@ class Training:
             optimizer=optimizer,
             scheduler=scheduler,
             rule=learning_rate,
+            noise=self._noise,
             say=say,
         )
         self._current: Batch | None = None
@@ -156,6 +166,11 @@ class Training:
     def batch(self) -> int:
         """The global batch, samples."""
         return self._state.batch
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The gradient noise scale, samples; None while unknown, and where ``batch`` is fixed."""
+        return self._noise.scale()
 
     @property
     def attempt(self) -> int:
@@ -241,6 +256,8 @@ class Training:
         if self._scaler is not None:
             loss = self._scaler.scale(loss)
         loss.backward()
+        part, done = self._current, self.samples
+        self._noise.after(done, self._size(done), part.weight, part.last, self._scaler)
         self._had_backward = True
 
     def step(self) -> None:
@@ -284,7 +301,9 @@ class Training:
         epoch, position = divmod(done, self._state.dataset_size)
         order = self._order(epoch)
         limit = max(1, self._state.per_gpu * max(1, self.gpus) // self._ranks.size)
-        for part in batches.split(self._size(done), self._ranks.rank, self._ranks.size, limit):
+        size = self._size(done)
+        limit = self._noise.limit(done, size, limit)
+        for part in batches.split(size, self._ranks.rank, self._ranks.size, limit):
             yield order[position + part.start : position + part.stop], part
 
     def _ahead(self, first: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -133,6 +133,8 @@ class Sandbox:
         if self.layout.gpu_types:
             gres = conf.gres_conf(self.layout, where.devices, values.release)
             (etc / "gres.conf").write_text(gres)
+        if self.layout.racks:
+            (etc / "topology.conf").write_text(conf.topology_conf(self.layout))
         (etc / "cgroup.conf").write_text(conf.cgroup_conf(values.release))
         where.task_prolog.write_text(conf.task_prolog(where.pace))
         where.task_prolog.chmod(0o755)

@@ -76,6 +76,8 @@ def slurm_conf(layout: Layout, places: Places, values: Values) -> str:
     ]
     if layout.gpu_types:
         lines.append("GresTypes=gpu")
+    if layout.racks:
+        lines.append("TopologyPlugin=topology/tree")
     if not all(group.started for group in layout.groups):
         lines += _sleeping(values.release)
     for group in layout.groups:
@@ -137,6 +139,15 @@ def gres_conf(layout: Layout, devices: Path, release: tuple[int, int]) -> str:
             )
             first += count
     return "\n".join(lines) + "\n"
+
+
+def topology_conf(layout: Layout) -> str:
+    """topology.conf: a leaf switch per rack, and one above them."""
+    lines = [
+        f"SwitchName={rack} Nodes={','.join(group.expression for group in groups)}"
+        for rack, groups in layout.racks.items()
+    ]
+    return "\n".join([*lines, f"SwitchName=core Switches={','.join(layout.racks)}"]) + "\n"
 
 
 def cgroup_conf(release: tuple[int, int]) -> str:

@@ -18,7 +18,8 @@ class NodeGroup:
     ``gpus`` GPUs of ``gpu_type`` each, after them those of ``more`` (type -> number). The types
     and ``features`` become node features. ``started=False``: without a slurmd, known to
     slurmctld as idle cloud nodes that are powered down; thousands of them cost next to nothing, and
-    a job that is placed there waits in CONFIGURING.
+    a job that is placed there waits in CONFIGURING. ``rack``: the switch that they hang on; groups
+    may share one, and where one group has one all must.
     """
 
     prefix: str
@@ -30,6 +31,7 @@ class NodeGroup:
     more: Mapping[str, int] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     started: bool = True
+    rack: str = ""
 
     def __post_init__(self) -> None:
         """Raise UsageError for a group that Slurm could not take."""
@@ -42,10 +44,10 @@ class NodeGroup:
             raise UsageError(f"node group {self.prefix}: count, cpus and memory_mb must be above 0")
         if bool(self.gpu_type) != bool(self.gpus) or (self.more and not self.gpus):
             raise UsageError(f"node group {self.prefix}: gpu_type and gpus go together")
-        for name in (*self.types, *self.features):
+        for name in (*self.types, *self.features, *([self.rack] if self.rack else [])):
             if not _NAME.fullmatch(name):
                 raise UsageError(
-                    f"node group {self.prefix}: {name!r} is no name of a GPU type or feature; "
+                    f"node group {self.prefix}: {name!r} is no name of a GPU type, feature or rack; "
                     "take small letters, digits and _"
                 )
         if self.gpu_type in self.more or any(number < 1 for number in self.more.values()):
@@ -107,6 +109,8 @@ class Layout:
         for partition in self.partitions:
             if unknown := set(partition.groups) - set(prefixes):
                 raise UsageError(f"partition {partition.name}: no node group {min(unknown)!r}")
+        if any(group.rack for group in self.groups) and not all(g.rack for g in self.groups):
+            raise UsageError("a layout with racks needs one for each node group")
         if not any(group.started for group in self.groups):
             raise UsageError("a layout needs at least one node group that is started")
 
@@ -114,6 +118,12 @@ class Layout:
     def gpu_types(self) -> list[str]:
         """All GPU types, in order of appearance."""
         return list(dict.fromkeys(kind for group in self.groups for kind in group.types))
+
+    @property
+    def racks(self) -> dict[str, list[NodeGroup]]:
+        """Rack -> its groups; empty where the layout has none."""
+        names = dict.fromkeys(group.rack for group in self.groups if group.rack)
+        return {name: [g for g in self.groups if g.rack == name] for name in names}
 
     @property
     def started(self) -> list[str]:

@@ -13,8 +13,9 @@ from slurm_hadar.simulator.cluster import Cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates, estimate
 from slurm_hadar.simulator.links import Links
+from slurm_hadar.simulator.node_limits import limits_of
 from slurm_hadar.simulator.outcome import Outcome, Timeline
-from slurm_hadar.simulator.seats import Seats
+from slurm_hadar.simulator.seats import Seat, Seats
 from slurm_hadar.simulator.speed import Speeds
 from slurm_hadar.simulator.views import Views
 from slurm_hadar.simulator.workload import Workload, check
@@ -101,7 +102,8 @@ class _Run:
         self.workload, self.cluster, self.decide = workload, cluster, decide
         self.costs, self.clock, self.links = costs, clock, links
         self.views = Views(workload, cluster, seen or estimate(workload), costs, seed, options)
-        self.seats, self.speeds = Seats(cluster), Speeds(workload, cluster, costs)
+        limits = limits_of(cluster, workload)
+        self.seats, self.speeds = Seats(cluster, limits), Speeds(workload, cluster, costs)
         self.index = {id_: at for at, id_ in enumerate(workload.ids)}
         self.placed: dict[int, Placement] = {}
         self.done: FloatArray = np.zeros(jobs)
@@ -112,8 +114,10 @@ class _Run:
         self.speed: FloatArray = np.zeros(jobs)
         self.alone: FloatArray = np.zeros(jobs)
         self.slowed: FloatArray = np.ones(jobs)
+        self.apart: FloatArray = np.zeros(jobs)
         self.batch: IntArray = np.zeros(jobs, dtype=np.int64)
         self.beside: dict[int, tuple[int, float | None, int | None]] = {}
+        self.given: FloatArray = np.zeros((jobs, 2))
         self.on: IntArray = np.zeros((jobs, len(cluster.types)), dtype=np.int64)
         self.started: BoolArray = np.zeros(jobs, dtype=bool)
         self.moves: IntArray = np.zeros(jobs, dtype=np.int64)
@@ -141,6 +145,7 @@ class _Run:
             view = self.views.of(
                 now, clock.round_s or EVENT_ROUND_S, active,
                 self.done, self.since, self.attained, self.seats, self.batch, self.slowed,
+                self.given,
             )  # fmt: skip
             began = time.perf_counter()
             plan, state = self.decide(view, state)
@@ -165,15 +170,10 @@ class _Run:
                 wanted[job] = placement
         gone = [job for job in self.placed if job not in wanted]
         new = {job: p for job, p in wanted.items() if not _same(self.placed.get(job), p)}
-        was: dict[int, tuple[tuple[int, int, int], ...]] = {}
-        for job in (*gone, *(job for job in new if job in self.placed)):
-            was[job] = self.seats.release(job)
-            self.speed[job] = 0.0
-            self.on[job] = 0
-            del self.placed[job]
-        self.seats.take(new, {job: self.workload.ids[job] for job in new})
-        for job, placement in new.items():
-            self._start(job, placement, now, was.get(job, ()))
+        was = self._stop([*gone, *(job for job in new if job in self.placed)])
+        self.seats.take(new, self.workload.ids)
+        if new:
+            self._start(new, was, now)
         if self.links is not None and self.placed:
             self._share_links(self.links)
 
@@ -183,25 +183,44 @@ class _Run:
         self.speed[jobs] = self.alone[jobs] * factors
         self.slowed[jobs] = factors * links.alone(jobs, [self.seats.of[j] for j in jobs.tolist()])
 
+    def _stop(self, jobs: list[int]) -> dict[int, tuple[Seat, ...]]:
+        """Free what these jobs hold, and say what it was."""
+        was = {job: self.seats.release(job) for job in jobs}
+        for job in jobs:
+            del self.placed[job]
+        self.speed[jobs] = 0.0
+        self.slowed[jobs] = 1.0
+        self.on[jobs] = 0
+        return was
+
     def _start(
-        self, job: int, placement: Placement, now: float, was: tuple[tuple[int, int, int], ...]
+        self, new: Mapping[int, Placement], was: Mapping[int, tuple[Seat, ...]], now: float
     ) -> None:
-        seats = self.seats.of[job]
-        self.placed[job] = placement
-        self.speed[job] = self.alone[job] = self.speeds.of(job, placement, seats)
-        beside = (self._batch(job, placement), placement.cpus_per_gpu, placement.mem_per_gpu_mb)
-        as_before = beside == self.beside.get(job)
-        self.beside[job], self.batch[job] = beside, beside[0]
-        for _, kind, count in seats:
-            self.on[job, kind] += count
-        if was and sorted(was) == sorted(seats) and as_before:
-            return
-        self.since[job] = now
-        self.ready[job] = now
-        if self.started[job]:
-            self.moves[job] += 1
-            self.ready[job] = now + self.costs.pause_s
-        self.started[job] = True
+        """Set these jobs, which are seated, going; ``was``: what they held until now."""
+        jobs = list(new)
+        elsewhere: list[int] = []
+        speed: list[float] = []
+        on: list[tuple[int, int, int]] = []
+        for job, placement in new.items():
+            seats = self.seats.of[job]
+            speed.append(self.speeds.of(job, placement, seats))
+            beside = (self._batch(job, placement), placement.cpus_per_gpu, placement.mem_per_gpu_mb)
+            before = was.get(job, ())
+            if not before or beside != self.beside.get(job) or sorted(before) != sorted(seats):
+                elsewhere.append(job)
+            self.beside[job] = beside
+            self.given[job] = self.speeds.beside(job, placement)
+            on += [(job, kind, count) for _, kind, count in seats]
+        self.placed.update(new)
+        self.speed[jobs] = self.alone[jobs] = speed
+        self.batch[jobs] = [self.beside[job][0] for job in jobs]
+        rows, kinds, counts = np.array(on, dtype=np.int64).reshape(-1, 3).T
+        np.add.at(self.on, (rows, kinds), counts)
+        again = self.started[elsewhere]
+        self.moves[elsewhere] += again
+        self.since[elsewhere] = now
+        self.ready[elsewhere] = np.where(again, now + self.costs.pause_s, now)
+        self.started[elsewhere] = True
 
     def _batch(self, job: int, placement: Placement) -> int:
         trait = self.workload.batches
@@ -228,16 +247,15 @@ class _Run:
             steps = np.where(over, left, speed * np.maximum(until - ready, 0.0))
             stop = np.where(over, ends, until)
         self.done[jobs] = np.where(over, self.workload.total[jobs], self.done[jobs] + steps)
+        if self.links is not None:
+            gpus = self.on[jobs].sum(axis=1)
+            self.apart[jobs] += gpus * (1.0 - self.slowed[jobs]) * np.maximum(stop - ready, 0.0)
         gpu_s = self.on[jobs] * (stop - now)[:, None]
         self.attained[jobs] += gpu_s.sum(axis=1)
         self.timeline.add(now, until, gpu_s.sum(axis=0), self._waiting(jobs, now))
         ended = jobs[over]
         self.finish[ended] = stop[over]
-        for job in ended.tolist():
-            self.seats.release(job)
-            self.speed[job] = 0.0
-            self.on[job] = 0
-            del self.placed[job]
+        self._stop(ended.tolist())
         return until, ended
 
     def _waiting(self, running: IntArray, now: float) -> int:
@@ -263,6 +281,7 @@ class _Run:
             decide_s=np.array(self.decide_s),
             wall_s=wall_s,
             timeline=self.timeline,
+            apart=self.apart if self.links is not None else None,
         )
 
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from slurm_hadar.profiles.sizes import gradient_bytes
 from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator.counts import Elastic, columns, spread_over
-from slurm_hadar.simulator.csv_rows import Row, rows
+from slurm_hadar.simulator.csv_rows import LATEST_S, Row, rows
 from slurm_hadar.simulator.workload import Workload
 
 NEEDED = ("job_id", "arrival_s", "scale_factor", "total_steps")
@@ -36,7 +37,7 @@ def read(text: str, name: str, types: Sequence[str], elastic: bool = False) -> W
         types=tuple(types),
         counts=counts,
         ids=unique_ids(found),
-        arrival_s=np.array([row.number("arrival_s") for row in found]),
+        arrival_s=np.array([row.number("arrival_s", most=LATEST_S) for row in found]),
         request=requests,
         total=np.array([row.number("total_steps", above=True) for row in found]),
         rate=spread_over(
@@ -47,6 +48,7 @@ def read(text: str, name: str, types: Sequence[str], elastic: bool = False) -> W
         max_nodes=np.full(len(found), 1_000_000, dtype=np.int64),
         cpus_per_gpu=np.zeros(len(found)),
         mem_per_gpu_mb=np.zeros(len(found)),
+        gradients=np.array([gradient_bytes(row.text("model")) for row in found]),
         lines=tuple(row.line for row in found),
     )
 
@@ -55,9 +57,7 @@ def unique_ids(found: Sequence[Row]) -> tuple[str, ...]:
     """The column job_id. Raises UsageError for an empty or repeated one."""
     seen: dict[str, int] = {}
     for row in found:
-        id_ = row.text("job_id")
-        if not id_:
-            raise row.error("job_id is empty")
+        id_ = row.name("job_id")
         if id_ in seen:
             raise row.error(f"job_id {id_} stands on line {seen[id_]} already")
         seen[id_] = row.line

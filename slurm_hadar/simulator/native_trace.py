@@ -3,7 +3,7 @@
 Columns: job_id, arrival_s, gpus, samples, and for the speed either model (with batch, the global
 one, if wanted) or rate_TYPE for each GPU type (samples/s of the whole job on its GPUs; 0: cannot).
 Optional: counts (``1-4`` or ``1 2 4``, for a model), weight, max_nodes, cpus_per_gpu,
-mem_per_gpu_gb.
+mem_per_gpu_gb, gradient_mb.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,10 @@ import numpy as np
 
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.profiles.sizes import gradient_bytes
 from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator.counts import Elastic, columns, spread_over
-from slurm_hadar.simulator.csv_rows import Row, rows
+from slurm_hadar.simulator.csv_rows import LATEST_S, Row, rows
 from slurm_hadar.simulator.gavel_trace import unique_ids
 from slurm_hadar.simulator.workload import Workload
 
@@ -54,7 +55,7 @@ def read(
         types=tuple(types),
         counts=counts,
         ids=unique_ids(found),
-        arrival_s=np.array([row.number("arrival_s") for row in found]),
+        arrival_s=np.array([row.number("arrival_s", most=LATEST_S) for row in found]),
         request=requests,
         total=np.array([row.number("samples", above=True) for row in found]),
         rate=rate,
@@ -66,12 +67,19 @@ def read(
         ),
         cpus_per_gpu=np.array([_optional(row, "cpus_per_gpu", 0.0) for row in found]),
         mem_per_gpu_mb=np.array([_optional(row, "mem_per_gpu_gb", 0.0) * 1024 for row in found]),
+        gradients=np.array([_gradients(row) for row in found]),
         lines=tuple(row.line for row in found),
     )
 
 
 def _optional(row: Row, column: str, default: float, above: bool = False) -> float:
     return row.number(column, above=above) if row.text(column) else default
+
+
+def _gradients(row: Row) -> float:
+    """Bytes per sample: the GPUs exchange a step's gradients, whatever its batch."""
+    each = gradient_bytes(row.text("model"))
+    return _optional(row, "gradient_mb", each / 1e6) * 1e6 / (_batch(row) or np.inf)
 
 
 def _batch(row: Row) -> int | None:

@@ -43,6 +43,8 @@ class Outcome:
     """Seconds that each decision took."""
     wall_s: float
     timeline: Timeline
+    apart: FloatArray | None = None
+    """(J,) GPU-seconds spent waiting for the network; None where no links were simulated."""
 
     @property
     def jct_s(self) -> FloatArray:
@@ -78,6 +80,12 @@ class Outcome:
         span = self.makespan_s * float(self.capacity.sum())
         return float(self.attained.sum()) / span if span > 0 else float("nan")
 
+    @property
+    def communication_share(self) -> float:
+        """GPU-time spent waiting for the network over the GPU-time held; nan where unknown."""
+        held = float(self.attained.sum())
+        return float("nan") if self.apart is None or not held else float(self.apart.sum()) / held
+
     def summary(self) -> dict[str, object]:
         """The figures by name, as the command prints them. None where nothing finished."""
         done = self.jct_s[~np.isnan(self.jct_s)] / 3600.0
@@ -86,6 +94,7 @@ class Outcome:
             if len(done)
             else (None, None)
         )
+        network = {} if self.apart is None else {"communication_share": self.communication_share}
         return {
             "policy": self.policy,
             "jobs": len(self.finish_s),
@@ -97,6 +106,7 @@ class Outcome:
             "makespan_h": self.makespan_s / 3600.0 if len(done) else None,
             "utilization": self.utilization if len(done) else None,
             "moves": int(self.moves.sum()),
+            **network,
             "decide_s_mean": float(self.decide_s.mean()) if len(self.decide_s) else None,
             "decide_s_max": float(self.decide_s.max()) if len(self.decide_s) else None,
             "wall_s": self.wall_s,

@@ -67,9 +67,10 @@ def read(
     for row in rows(text, name, NEEDED, delimiter="|"):
         if "." in row.text("JobID"):
             continue
+        id_ = row.name("JobID")
         past = _past(row, known)
         if isinstance(past, str):
-            left_out.append(f"line {row.line}: job {row.text('JobID')} {past}")
+            left_out.append(f"line {row.line}: job {id_} {past}")
             continue
         if past.id in seen:
             raise row.error(
@@ -77,6 +78,9 @@ def read(
             )
         seen[past.id] = row.line
         found.append(past)
+    if left_out and not found:
+        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        raise UsageError(f"{name} has no job to simulate; {left_out[0]}{more}")
     requests = np.array([past.gpus for past in found], dtype=np.int64)
     counts = tuple(sorted(set(requests.tolist()))) or (1,)
     rate = np.zeros((len(found), len(types), len(counts)))

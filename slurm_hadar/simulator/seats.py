@@ -1,14 +1,16 @@
 """Which GPUs of the pretend cluster each job holds; a plan that cannot be is refused."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.view import IntArray
 from slurm_hadar.simulator.cluster import Cluster
-
-_FAR = np.iinfo(np.int64).max
+from slurm_hadar.simulator.node_limits import NodeLimits
 
 Seat = tuple[int, int, int]
 """(node, type, count)"""
@@ -18,13 +20,22 @@ class Seats:
     """GPUs held and free. A placement without nodes is laid where there is room: on one node if it
     fits (the fullest that does), else on the emptiest ones."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._by_type = [np.flatnonzero(cluster.gpus[:, r]) for r in range(len(cluster.types))]
-        self._free = [cluster.gpus[nodes, r].copy() for r, nodes in enumerate(self._by_type)]
+    def __init__(self, cluster: Cluster, limits: NodeLimits | None = None) -> None:
+        """``limits``: CPUs and memory of the nodes, None where they are not counted."""
+        self._limits = limits
+        # Lists, not arrays: each job looks at few numbers, and finds them faster so.
+        self._by_type: list[list[int]] = [
+            np.flatnonzero(cluster.gpus[:, kind]).tolist() for kind in range(len(cluster.types))
+        ]
+        self._free: list[list[int]] = [
+            cluster.gpus[nodes, kind].tolist() for kind, nodes in enumerate(self._by_type)
+        ]
+        # How many nodes of the type have so many GPUs free.
+        self._with = [Counter(free) for free in self._free]
         self._at = {
             (node, kind): at
             for kind, nodes in enumerate(self._by_type)
-            for at, node in enumerate(nodes.tolist())
+            for at, node in enumerate(nodes)
         }
         self.of: dict[int, tuple[Seat, ...]] = {}
         self._cluster = cluster
@@ -34,36 +45,49 @@ class Seats:
     def release(self, job: int) -> tuple[Seat, ...]:
         """Give back what a job holds."""
         held = self.of.pop(job, ())
+        if self._limits is not None:
+            self._limits.give(job)
         for node, kind, count in held:
-            self._free[kind][self._at[node, kind]] += count
+            self._change(kind, self._at[node, kind], count)
         return held
 
-    def take(self, placements: Mapping[int, Placement], names: Mapping[int, str]) -> None:
+    def take(self, placements: Mapping[int, Placement], names: Sequence[str]) -> None:
         """Seat these jobs, which hold nothing. Raises HadarError where a plan asks for what there
-        is not; ``names`` says who is who."""
+        is not; ``names`` (J,) says who is who."""
         for job, placement in placements.items():
             if placement.nodes:
-                self._hold(job, self._named(placement, names[job]), names[job])
+                self._hold(job, placement, self._named(placement, names[job]), names[job])
         loose = [job for job, placement in placements.items() if not placement.nodes]
         loose.sort(key=lambda job: -placements[job].gpu_count)
         for job in loose:
-            self._hold(job, self._laid(placements[job], names[job]), names[job])
+            seats = self._laid(job, placements[job], names[job])
+            self._hold(job, placements[job], seats, names[job])
 
-    def rows(self, order: Iterable[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
-        """Rows (row, node, type, count) of a view for pairs (row in the view, job)."""
-        return [(row, *seat) for row, job in order for seat in self.of[job]]
+    def rows(self, order: Iterable[tuple[int, int]]) -> IntArray:
+        """(K, 4) rows (row, node, type, count) of a view for pairs (row in the view, job)."""
+        found = [(row, *seat) for row, job in order for seat in self.of[job]]
+        return np.fromiter(chain.from_iterable(found), np.int64, 4 * len(found)).reshape(-1, 4)
 
-    def _hold(self, job: int, seats: tuple[Seat, ...], name: str) -> None:
+    def _hold(
+        self, job: int, placement: Placement, seats: tuple[Seat, ...], name: str
+    ) -> None:
         for node, kind, count in seats:
             at = self._at.get((node, kind), -1)
-            free = self._free[kind]
-            if at < 0 or free[at] < count:
+            if at < 0 or self._free[kind][at] < count:
                 raise HadarError(
                     f"the plan gives job {name} {count} {self._cluster.types[kind]} on "
                     f"{self._cluster.names[node]}, more than are free there"
                 )
-            free[at] -= count
+            self._change(kind, at, -count)
+        if self._limits is not None:
+            self._limits.take(job, placement, seats, name)
         self.of[job] = seats
+
+    def _change(self, kind: int, at: int, by: int) -> None:
+        free, nodes = self._free[kind], self._with[kind]
+        nodes[free[at]] -= 1
+        free[at] += by
+        nodes[free[at]] += 1
 
     def _named(self, placement: Placement, name: str) -> tuple[Seat, ...]:
         seats: list[Seat] = []
@@ -78,23 +102,27 @@ class Seats:
             raise HadarError(f"the plan's nodes and types for job {name} do not agree")
         return tuple(seats)
 
-    def _laid(self, placement: Placement, name: str) -> tuple[Seat, ...]:
+    def _laid(self, job: int, placement: Placement, name: str) -> tuple[Seat, ...]:
         seats: list[Seat] = []
         for kind_name, count in placement.gpus.items():
             kind = self._type.get(kind_name, -1)
             if kind < 0 or count < 1:
                 raise HadarError(f"the plan gives job {name} {count} {kind_name}")
             nodes, free = self._by_type[kind], self._free[kind]
-            best = int(np.where(free >= count, free, _FAR).argmin()) if len(free) else -1
-            if best >= 0 and free[best] >= count:
-                seats.append((int(nodes[best]), kind, count))
+            if self._limits is None:
+                fits = [n for n, often in self._with[kind].items() if often and n >= count]
+            else:
+                free = self._limits.cut(job, placement, nodes, free)
+                fits = [n for n in free if n >= count]
+            if fits:
+                seats.append((nodes[free.index(min(fits))], kind, count))
                 continue
             missing = count
-            for at in np.argsort(-free, kind="stable").tolist():
-                part = min(missing, int(free[at]))
+            for at in sorted(range(len(free)), key=free.__getitem__, reverse=True):
+                part = min(missing, free[at])
                 if part <= 0:
                     break
-                seats.append((int(nodes[at]), kind, part))
+                seats.append((nodes[at], kind, part))
                 missing -= part
             if missing:
                 raise HadarError(

@@ -119,18 +119,21 @@ class Speeds:
         slowest = min(rate / part for rate, part in zip(rates, shares, strict=True) if part > 0)
         return kept * slowest
 
+    def beside(self, job: int, placement: Placement) -> tuple[float, float]:
+        """CPUs and memory in MB per GPU that a job has: as placed, else what it asked for."""
+        cpus, memory = placement.cpus_per_gpu, placement.mem_per_gpu_mb
+        return (
+            float(self._cpus[job]) if cpus is None else cpus,
+            float(self._mem[job]) if memory is None else float(memory),
+        )
+
     def _beside(self, job: int, placement: Placement) -> float:
         factor = 1.0
         if placement.cpus_per_gpu is None and placement.mem_per_gpu_mb is None:
             return factor
-        asked, given = float(self._cpus[job]), placement.cpus_per_gpu
         if self._trait is not None:
-            memory = placement.mem_per_gpu_mb
-            return self._trait.at(
-                job,
-                asked if given is None else given,
-                float(self._mem[job]) if memory is None else memory,
-            )
+            return self._trait.at(job, *self.beside(job, placement))
+        asked, given = float(self._cpus[job]), placement.cpus_per_gpu
         if self._costs.cpu_exponent and asked > 0 and given is not None:
             factor *= (given / asked) ** self._costs.cpu_exponent
         asked, memory = float(self._mem[job]), placement.mem_per_gpu_mb

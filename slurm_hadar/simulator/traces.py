@@ -4,12 +4,17 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
+
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.simulator import gavel_trace, native_trace, sacct_trace
-from slurm_hadar.simulator.csv_rows import text_of
+from slurm_hadar.simulator.csv_rows import lines_of, text_of
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.simulator.workload import Workload
+
+_YEAR_S = 365.25 * 86_400.0
+_MOST_YEARS = 100.0
 
 _FOLDER = resources.files("slurm_hadar.simulator") / "data"
 
@@ -47,8 +52,24 @@ def open_trace(
     if from_sacct:
         if elastic:
             raise UsageError("--elastic needs a trace with models; sacct's output names none")
-        return sacct_trace.read(text, name, types, rates or Rates(), models)
-    header = next((line for line in text.splitlines() if line.strip()[:1] not in ("", "#")), "")
+        return _ends(sacct_trace.read(text, name, types, rates or Rates(), models))
+    header = next((line for line in lines_of(text) if line.strip()[:1] not in ("", "#")), "")
     if "scale_factor" in header or "total_steps" in header:
-        return gavel_trace.read(text, name, types, elastic)
-    return native_trace.read(text, name, types, rates or Rates(), elastic)
+        return _ends(gavel_trace.read(text, name, types, elastic))
+    return _ends(native_trace.read(text, name, types, rates or Rates(), elastic))
+
+
+def _ends(work: Workload) -> Workload:
+    """The same, if all jobs could end. Raises UsageError: a slip of some digits would otherwise
+    keep a simulation busy for ever."""
+    if not work.ids:
+        return work
+    best = work.rate.max(axis=(1, 2), initial=0.0)
+    years = np.where(best > 0, work.total / np.where(best > 0, best, 1.0), 0.0) / _YEAR_S
+    row = int(years.argmax())
+    if years[row] > _MOST_YEARS:
+        raise UsageError(
+            f"{work.name}, line {work.lines[row]}: job {work.ids[row]} would train for "
+            f"{years[row]:.3g} years at its best rate; correct its work or its rates"
+        )
+    return work

@@ -53,10 +53,12 @@ class Views:
         seats: Seats,
         batch: IntArray,
         slowed: FloatArray,
+        given: FloatArray,
     ) -> View:
         """The view at ``now`` of the jobs ``active`` (rising); other arrays are over all J jobs.
 
-        ``batch``: present batches, 0 unknown; ``slowed``: as in ``domain.traits.Network``.
+        ``batch``: present batches, 0 unknown; ``slowed``: as in ``domain.traits.Network``;
+        ``given`` (J, 2): CPUs and MB per GPU that each job had last.
         """
         if self._cut_to is None or not np.array_equal(self._cut_to, active):
             self._cut(active)
@@ -70,11 +72,16 @@ class Views:
         jobs = JobArrays(
             left=left,
             running=running,
-            held=np.array(held, dtype=np.int64).reshape(-1, 4),
+            held=held,
             since_s=np.where(running, since[active], 0.0),
             attained=attained[active],
             **self._fixed,  # type: ignore[arg-type]
         )
+        if jobs.beside is not None:
+            now_given = np.where(running[:, None], given[active], 0.0)
+            cpus, mem = now_given.T
+            beside = replace(jobs.beside, present_cpus=cpus, present_mem_mb=mem)
+            jobs = replace(jobs, beside=beside)
         if jobs.batches is not None:
             jobs = replace(jobs, batches=replace(jobs.batches, present=batch[active]))
         if jobs.network is not None:

@@ -53,12 +53,16 @@ class Workload:
     """The true rates with other batches; None: every job keeps its own."""
     network: Network | None = None
     """The true loss when GPUs are apart, without others' traffic; None: that of the costs."""
+    gradients: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """(J,) bytes of gradients that the GPUs of a job exchange per unit of work; 0: none."""
 
     def __post_init__(self) -> None:
-        """Fill in ``copies`` and ``tasks`` where they were left out."""
+        """Fill in ``copies``, ``tasks`` and ``gradients`` where they were left out."""
         for name in ("copies", "tasks"):
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, np.ones(len(self.ids), dtype=np.int64))
+        if not len(self.gradients):
+            object.__setattr__(self, "gradients", np.zeros(len(self.ids)))
 
     def forked(self, copies: int) -> "Workload":
         """The same jobs, each of which may be forked into so many copies."""
@@ -85,6 +89,7 @@ class Workload:
             beside=self.beside.take(at) if self.beside else None,
             batches=self.batches.take(at) if self.batches else None,
             network=self.network.take(at) if self.network else None,
+            gradients=self.gradients[at],
         )
 
 

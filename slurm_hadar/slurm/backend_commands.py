@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node, Partition, Reservation
-from slurm_hadar.slurm import jobs, records, updates
+from slurm_hadar.slurm import jobs, records, topology, updates
 from slurm_hadar.slurm.cluster import TASKS_PER_ARRAY, Target, Update
 from slurm_hadar.slurm.commands import (
     Commands,
@@ -101,6 +101,10 @@ class CommandsCluster:
     def read_reservations(self) -> list[Reservation]:
         """One ``scontrol show reservation``."""
         return records.reservations(self._show("reservations", "show", "reservation"))
+
+    def read_topology(self) -> dict[str, str]:
+        """One ``scontrol show topology``."""
+        return topology.racks(self._show("topology", "show", "topology"))
 
     def read_config(self) -> dict[str, str]:
         """One ``scontrol show config``."""

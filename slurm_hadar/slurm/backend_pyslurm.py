@@ -14,7 +14,8 @@ Through the commands, because PySlurm (seen with 25.11.2 adapted to Slurm 24.11.
 - judges signals by an errno that need not be this call's: ``signal``, ``cancel``;
 - takes no sbatch options and reads none from a script in sbatch's way: ``submit``;
 - crashes the process on ``hold(mode=...)``: ``hold``;
-- and for what is rare: ``read_reservations``, ``read_config``, ``ping``.
+- and for what is rare: ``read_reservations``, ``read_topology``,
+  ``read_config``, ``ping``.
 
 PySlurm's calls end by Slurm's own MessageTimeout rather than by ``slurm.timeout_s``. One process
 can talk to one slurm.conf only.
@@ -117,6 +118,10 @@ class PySlurmCluster:
     def read_reservations(self) -> list[Reservation]:
         """Through the commands."""
         return self._plain.read_reservations()
+
+    def read_topology(self) -> dict[str, str]:
+        """Through the commands."""
+        return self._plain.read_topology()
 
     def read_config(self) -> dict[str, str]:
         """Through the commands."""

@@ -90,6 +90,10 @@ class Cluster(Protocol):
         """Reservations, active and coming."""
         ...
 
+    def read_topology(self) -> dict[str, str]:
+        """Node -> its leaf switch; empty where the site has no tree of switches."""
+        ...
+
     def read_config(self) -> dict[str, str]:
         """``scontrol show config`` as key -> value."""
         ...

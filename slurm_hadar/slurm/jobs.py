@@ -128,6 +128,7 @@ def one(record: Record) -> Job:
         cpus_per_task=_cpus_per_task(record),
         mem_per_cpu_mb=_whole(record, "memory_per_cpu"),
         mem_per_node_mb=_whole(record, "memory_per_node"),
+        per_gpu=bool(_text(record, "cpus_per_tres") or _text(record, "memory_per_tres")),
         batch=bool(record.get("batch_flag")),
         requeue=bool(record.get("requeue")),
         exclusive=bool(_UNSHARED & set(_names(record.get("shared")))),

@@ -75,6 +75,7 @@ def job(entry: Any) -> tuple[Job, str]:
         cpus_per_task=max(1, int(entry.cpus_per_task or 1)),
         mem_per_cpu_mb=int(entry.memory_per_cpu or 0),
         mem_per_node_mb=int(entry.memory_per_node or 0),
+        per_gpu=bool(entry.cpus_per_gpu or entry.memory_per_gpu),
         batch=bool(entry.is_batch_job),
         requeue=bool(entry.is_requeueable),
         exclusive=(entry.resource_sharing or "OK") not in ("OK", "YES"),

@@ -1,5 +1,6 @@
 """Copies over MPI in a real Slurm: killed at the worst moments, moved, resized, proven."""
 
+import itertools
 import json
 import os
 import signal
@@ -9,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import step_processes
+from trainings import consolidated, until_it_saves
 
-from slurm_hadar.runtime import check_lineage, checkpoint
+from slurm_hadar.runtime import check_lineage
 from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.runtime.progress import Progress, read_progress
 from slurm_hadar.runtime.samples import Segment, from_plain
@@ -29,24 +32,25 @@ OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 @pytest.fixture(scope="module")
 def box(slurm_prefix, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Eight nodes of one GPU each; the model ``slow`` makes 10 samples/s on the slowest."""
+    """Eight nodes of one GPU each."""
     layout = Layout(
         (NodeGroup("v", 3, "v100", 1), NodeGroup("p", 3, "p100", 1), NodeGroup("k", 2, "k80", 1))
     )
-    rates = {
-        model: {kind: {1: slowest * speed} for kind, speed in SPEEDS.items()}
-        for model, slowest in (("slow", 10.0), ("fast", 60.0))
-    }
     folder = tmp_path_factory.mktemp("sandbox") / "box"
-    options = {"cred_expire_s": 5, "slurmd_timeout_s": 10, "slurm_prefix": slurm_prefix}
-    box = Sandbox.up(folder, layout, base_rates=rates, **options)
+    times = {"cred_expire_s": 5, "slurmd_timeout_s": 6, "kill_wait_s": 3}
+    box = Sandbox.up(folder, layout, base_rates={}, slurm_prefix=slurm_prefix, **times)
     yield box
     box.down()
     assert not processes.ours(box.places)
 
 
 class Job:
-    """``train_copies.py`` from the template, one copy per node."""
+    """``train_copies.py`` from the template, one copy per node.
+
+    ``slowest``: samples/s of the slowest GPU.
+    """
+
+    _numbers = itertools.count()
 
     def __init__(
         self,
@@ -56,10 +60,11 @@ class Job:
         *,
         nodes: str = "3",
         where: str = "v1,p1,k1",
-        model: str = "fast",
-        longest_round: float = 1.5,
+        slowest: float = 60.0,
     ) -> None:
         self.box, self.folder, self.samples = box, folder, samples
+        self.model = f"model{next(self._numbers)}"
+        self.pace(slowest)
         script = render(
             "forked_copies",
             {
@@ -72,9 +77,10 @@ class Job:
                 "command": [
                     sys.executable,
                     str(ROOT / "examples" / "train_copies.py"),
-                    *("--model", model, "--samples", str(samples), "--batch", "8"),
-                    *("--round", str(longest_round), "--lr", "0.02"),
+                    *("--model", self.model, "--samples", str(samples), "--batch", "8"),
+                    *("--round", "1", "--lr", "0.02"),
                     *("--checkpoint", str(folder / "c.pt")),
+                    *("--data", str(folder.parent / "digits.npy")),
                     *("--lineage", str(folder / "lineage.json")),
                 ],
             },
@@ -87,6 +93,14 @@ class Job:
         }
         words = ",".join(["ALL", *(f"{key}={value}" for key, value in export.items())])
         self.id = box.run("sbatch", "--parsable", f"--export={words}", text=script).strip()
+
+    def pace(self, slowest: float) -> None:
+        """Set the speeds; a job that runs learns of them when it is started again."""
+        content = json.loads(self.box.true_rates.read_text())
+        content["rates"][self.model] = {
+            kind: {"1": slowest * speed} for kind, speed in SPEEDS.items()
+        }
+        self.box.true_rates.write_text(json.dumps(content))
 
     @property
     def out(self) -> str:
@@ -104,52 +118,6 @@ class Job:
             time.sleep(0.05)
         raise AssertionError(f"no such progress in {seconds} s: {found}; output:\n{self.out}")
 
-    def pids(self, rank: int) -> list[int]:
-        """The processes of one task: its guard first, then the copy."""
-        wanted = {
-            os.fsencode(f"SLURM_CONF={self.box.conf}"),
-            f"SLURM_JOB_ID={self.id}".encode(),
-            f"SLURM_PROCID={rank}".encode(),
-        }
-        found = []
-        for path in Path("/proc").iterdir():
-            try:
-                environ = set((path / "environ").read_bytes().split(b"\0"))
-                words = (path / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if (
-                wanted <= environ
-                and b"train_copies" in words
-                and b"python" in words.split(b"\0")[0]
-            ):
-                guard = b"--guard" in words
-                # The launcher in the batch script is rank 0 of its own step.
-                if guard or b"copies_launch" not in words:
-                    found.append((not guard, int(path.name)))
-        return [pid for _, pid in sorted(found)]
-
-    def copy(self, rank: int) -> int:
-        pids = self.pids(rank)
-        assert len(pids) == 2, (pids, self.out)
-        return pids[1]
-
-    def srun(self) -> int:
-        """The main process of the srun that the launcher started."""
-        for path in Path("/proc").iterdir():
-            try:
-                words = (path / "cmdline").read_bytes().split(b"\0")
-                environ = (path / "environ").read_bytes().split(b"\0")
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError, IndexError):
-                continue
-            mine = os.fsencode(f"SLURM_CONF={self.box.conf}") in environ
-            if words[0] == b"srun" and mine and f"SLURM_JOB_ID={self.id}".encode() in environ:
-                above = Path(f"/proc/{parent}/cmdline").read_bytes()
-                if b"copies_launch" in above:
-                    return int(path.name)
-        raise AssertionError("no srun of this job")
-
     def resize(self, nodes: int, where: str) -> None:
         self.box.run("scontrol", "requeue", self.id)
         self.box.wait_state(self.id, ("PENDING",), 30)
@@ -164,16 +132,21 @@ class Job:
         content = json.loads((self.folder / "lineage.json").read_text())
         segments = from_plain(content["segments"])
         assert check_lineage(segments, N, samples=self.samples, seed=0) is None
-        assert not self.pids(0)
+        assert not self.task(0)
         assert f"{self.samples} samples, test accuracy" in self.out
         return segments
 
+    def copy(self, rank: int) -> int:
+        return step_processes.copy(self.box, self.id, rank)
+
+    def task(self, rank: int) -> list[int]:
+        return step_processes.task(self.box, self.id, rank)
+
     def saved(self) -> int:
-        """Samples in the newest checkpoint, those behind gaps included."""
-        content = checkpoint.load(self.folder / "c.pt", print)
-        assert content is not None
-        state = json.loads(content["state"])
-        return state["samples"] + sum(stop - start for start, stop, _ in state["ahead"])
+        return consolidated(self.folder / "c.pt")
+
+    def resumed(self) -> list[int]:
+        return [int(part.split()[0]) for part in self.out.split("resumed at ")[1:]]
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -185,7 +158,7 @@ def trained(p: Progress) -> bool:
 
 
 def test_a_killed_copy_is_left_out_and_the_others_train_its_samples(box, tmp_path):
-    job = Job(box, tmp_path, 8000)
+    job = Job(box, tmp_path, 3000)
     before = job.wait_for(trained)
     assert before.gpus == 3 and before.in_step
     kill(job.copy(2))
@@ -199,7 +172,7 @@ def test_a_killed_copy_is_left_out_and_the_others_train_its_samples(box, tmp_pat
 
 
 def test_a_copy_that_stands_still_is_waited_for_no_longer_than_a_bound(box, tmp_path):
-    job = Job(box, tmp_path, 8000)
+    job = Job(box, tmp_path, 4000)
     job.wait_for(trained)
     late = job.copy(1)
     kill(late, signal.SIGSTOP)
@@ -210,64 +183,47 @@ def test_a_copy_that_stands_still_is_waited_for_no_longer_than_a_bound(box, tmp_
     # It never comes back, and still the allocation does not wait for it.
     segments = job.segments()
     assert {s.attempt for s in segments} == {1}
-    processes.wait_until(lambda: not job.pids(1), 20)
-    assert not job.pids(1)
+    assert processes.wait_until(lambda: not job.task(1), 20)
 
 
-@pytest.mark.parametrize("victim", ["tracker", "step"])
-def test_the_step_begins_again_from_what_was_consolidated(box, tmp_path, victim):
-    job = Job(box, tmp_path, 8000)
+def test_the_step_begins_again_from_what_was_consolidated(box, tmp_path):
+    job = Job(box, tmp_path, 4000)
+    saved = []
+
+    def strike(pid: int) -> None:
+        kill(pid)
+        saved.append(job.saved())
+        processes.wait_until(lambda: len(job.resumed()) == len(saved), 60)
+        assert job.resumed()[-1] >= saved[-1]
+        job.wait_for(lambda p: p.samples > saved[-1])
+
     job.wait_for(trained)
-    saved = job.saved()
-    kill(job.copy(0) if victim == "tracker" else job.srun())
-    job.wait_for(lambda p: p.restart_s is None and p.samples >= saved and "resumed at" in job.out)
-    resumed = int(job.out.split("resumed at ")[1].split()[0])
-    assert resumed >= saved
-    segments = job.segments()
-    assert [s.attempt for s in segments] == sorted(s.attempt for s in segments)
-    assert {s.attempt for s in segments} == {1, 2}
-    assert "the step broke" in job.out
-
-
-def test_kills_in_the_middle_of_a_save_and_of_an_average(box, tmp_path):
-    job = Job(box, tmp_path, 12000)
-    job.wait_for(trained)
-    # A checkpoint is being written.
-    aside = tmp_path / f".c.pt.{job.copy(0)}"
-    until = time.monotonic() + 20
-    while not aside.exists() and time.monotonic() < until:
-        time.sleep(0.0005)
-    kill(job.copy(0))
-    saved = job.saved()
-    job.wait_for(lambda p: p.samples > saved)
+    tracker = job.copy(0)
+    until_it_saves(tmp_path / "c.pt", tracker)
+    strike(tracker)
     # The copies wait in their exchange while the tracker stands still, and then it is dead.
     tracker = job.copy(0)
     kill(tracker, signal.SIGSTOP)
-    time.sleep(2)
-    kill(tracker)
-    job.segments()
-    assert job.out.count("the step broke") == 2
+    time.sleep(1.5)
+    strike(tracker)
+    strike(step_processes.srun(box, job.id))
+    segments = job.segments()
+    assert [s.attempt for s in segments] == sorted(s.attempt for s in segments)
+    assert {s.attempt for s in segments} == {1, 2, 3, 4}
+    assert job.out.count("the step broke") == 3
 
 
 def test_a_node_dies_and_the_job_goes_on_elsewhere(box, tmp_path):
-    job = Job(box, tmp_path, 3000, nodes="3-3", where="", model="slow")
+    job = Job(box, tmp_path, 1500, nodes="3-3", where="", slowest=10.0)
     job.wait_for(trained)
     hosts = box.run("squeue", "-h", "-o", "%N", "-j", job.id).strip()
-    names = box.run("scontrol", "show", "hostnames", hosts).split()
     # The batch script runs on the first node; the last one dies.
-    rank = len(names) - 1
-    dead = names[rank]
-    pids = job.pids(rank)
-    assert len(pids) == 2
-    stepd = next(
-        pid for pid in processes.steps(box.places) if set(pids) <= set(processes.descendants([pid]))
-    )
-    box.kill_slurmd(dead)
-    for pid in (stepd, *pids):
-        kill(pid)
+    *_, dead = box.run("scontrol", "show", "hostnames", hosts).split()
+    step_processes.dies_with_its_node(box, job.id, dead)
     saved = job.saved()
+    job.pace(100.0)
     try:
-        again = job.wait_for(trained, restarts=1, seconds=120)
+        again = job.wait_for(trained, restarts=1)
         assert again.samples >= saved
         segments = job.segments()
         assert {s.attempt for s in segments} == {1, 2}
@@ -278,11 +234,12 @@ def test_a_node_dies_and_the_job_goes_on_elsewhere(box, tmp_path):
 
 
 def test_2_then_8_then_3_copies_in_the_middle_of_an_epoch(box, tmp_path):
-    job = Job(box, tmp_path, 2 * N, nodes="2", where="v1,p1", model="slow")
+    job = Job(box, tmp_path, 2 * N, nodes="2", where="v1,p1", slowest=20.0)
     job.wait_for(lambda p: p.samples >= 200)
     job.resize(8, "v[1-3],p[1-3],k[1-2]")
     eight = job.wait_for(lambda p: p.gpus == 8 and p.samples > 300, restarts=1)
     assert eight.samples % N
+    job.pace(60.0)
     job.resize(3, "v1,p1,k1")
     job.wait_for(lambda p: p.gpus == 3 and p.rate > 0, restarts=2)
     segments = job.segments()
@@ -294,7 +251,7 @@ def test_2_then_8_then_3_copies_in_the_middle_of_an_epoch(box, tmp_path):
 
 
 def test_asked_by_the_plan_the_copies_save_answer_and_wait(box, tmp_path):
-    job = Job(box, tmp_path, 6000)
+    job = Job(box, tmp_path, 2000)
     job.wait_for(trained)
     write_plan(box.exchange, job.id, gpus={}, copies=3, save="n1", restarts=0)
     acked = job.wait_for(lambda p: p.ack is not None)

@@ -1,5 +1,6 @@
 """hbatch in front of the real sbatch, on a real cluster."""
 
+import json
 import os
 import re
 import subprocess
@@ -291,3 +292,47 @@ def test_the_scripts_lines_are_read_as_sbatch_reads_them(shell):
         job_id = shell.submit("-H", program="sbatch", input=script)
         ours = dict(read_directives(read_header(script.encode()).words).options)
         assert ours["comment"] == shell.job(job_id)["Comment"], line
+
+
+WORK = "#HADAR model=resnet18 types=any gpus=1-2 batch=64 samples=5e6 checkpoint=yes"
+
+
+def everything(folder):
+    """Every file below a folder, with its bytes; logs and what slurmctld keeps aside."""
+    kept = [path for path in folder.rglob("*") if path.is_file()]
+    left_out = ("log", "spool", "state", "run", "munge")
+    return {p: p.read_bytes() for p in kept if not set(left_out) & set(p.relative_to(folder).parts)}
+
+
+def test_a_plan_says_where_the_job_would_go_and_submits_nothing(shell):
+    write_heartbeat(shell.box.exchange, "act", 5.0)
+    script = f"#!/bin/sh\n#SBATCH -t 60\n{WORK}\ntrue\n"
+    (shell.folder / "work.sh").write_text(script)
+    blocker = shell.submit(
+        "-t30", "-wv1,v2", "-N2", "--gres=gpu:2", "-o/dev/null", "--wrap=sleep 60", program="sbatch"
+    )
+    shell.box.wait_state(blocker, "RUNNING")
+    before = everything(shell.box.folder)
+    done = shell.run("hbatch", "--hadar-plan", "--json", "work.sh")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    told = json.loads(done.stdout)
+    assert (told["version"], told["command"]) == (1, "hbatch --hadar-plan")
+    plan = told["result"]
+    assert plan["argv"][0] == "sbatch" and f"--begin=now+{LEASE_S}" in plan["argv"]
+    assert plan["managed"] and plan["controller_acts"] and plan["submitted"] is False
+    # The V100s are taken for half an hour, and two P100s do it in time.
+    assert plan["policy"]["gpus"] == {"p100": 2}
+    rows = {(row["gpu_type"], row["gpus"]): row for row in plan["types"]}
+    assert rows.keys() == {(kind, n) for kind in ("v100", "p100", "k80") for n in (1, 2)}
+    for row in rows.values():
+        assert row["takes_s"] == pytest.approx(5e6 / row["samples_per_s"])
+        ends = row["start_s"] + min(row["takes_s"], plan["time_limit_s"])
+        assert row["finish_s"] == pytest.approx(ends)
+        assert row["in_limit"] is (row["takes_s"] <= 3600)
+    assert rows["v100", 2]["start_s"] == pytest.approx(plan["now_s"] + 1800, abs=120)
+    assert rows["p100", 2]["start_s"] == pytest.approx(plan["now_s"], abs=60)
+    assert rows["p100", 2]["policy"] and not rows["v100", 2]["policy"]
+    text = shell.run("hbatch", "--hadar-plan", input=script)
+    assert "Nothing is submitted." in text.stdout and "2 x p100 (policy)" in text.stdout
+    assert shell.box.run("squeue", "-h", "-o", "%A").split() == [blocker]
+    assert everything(shell.box.folder) == before

@@ -1,12 +1,16 @@
 """Backfill live: idle nodes train, give way to everybody in a moment, and are taken up again."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
-from trainings import start_sandbox
+import step_processes
+from trainings import consolidated, start_sandbox, until_it_saves
 
 from slurm_hadar.domain.job import JobState
 
@@ -105,3 +109,88 @@ def test_an_ordinary_managed_job_takes_the_nodes_of_a_trainer(make_sandbox, tmp_
     site.until(site.runs(managed), 10, ticks=False)
     site.until(lambda: site.job(id_).state is JobState.RUNNING and site.job(id_).restarts == 1)
     assert len(site.job(id_).nodes) == 2
+
+
+def test_killed_in_a_save_in_an_average_or_one_copy_it_loses_nothing(make_sandbox, tmp_path):
+    site = started(make_sandbox, tmp_path)
+    samples, path = 3500, tmp_path / "a.pt"
+    id_ = site.train(samples, TRAINER, "-p", "idle")
+    site.tick()
+    site.until(site.trained(id_))
+
+    tracker = step_processes.copy(site.box, id_, 0)
+    until_it_saves(path, tracker)
+    os.kill(tracker, signal.SIGKILL)
+    saved = [consolidated(path)]
+    site.until(lambda: len(site.resumed(id_)) == 1)
+
+    # The copies wait in their exchange while the tracker stands still; then the MPI job is gone.
+    site.until(site.trained(id_, saved[0] + 1))
+    os.kill(step_processes.copy(site.box, id_, 0), signal.SIGSTOP)
+    time.sleep(1.5)
+    saved.append(consolidated(path))
+    os.kill(step_processes.srun(site.box, id_), signal.SIGKILL)
+    site.until(lambda: len(site.resumed(id_)) == 2)
+    assert all(at >= was for at, was in zip(site.resumed(id_), saved, strict=True))
+
+    site.until(site.trained(id_, saved[1] + 1))
+    os.kill(step_processes.copy(site.box, id_, 2), signal.SIGKILL)
+    site.until(lambda: site.progress(id_).gpus == 2)
+    # Nothing of that keeps it from giving way.
+    high = site.ordinary("-N1", "--gres=gpu:1", seconds=1)
+    site.until(site.runs(high), 15)
+    site.until(lambda: site.job(id_).restarts == 1 and site.job(id_).state is JobState.RUNNING)
+    site.ends_exact(id_, samples)
+    site.strands_nothing()
+
+
+def test_killed_in_the_middle_of_a_rescale_it_goes_on(make_sandbox, tmp_path):
+    site = started(make_sandbox, tmp_path, slurmd_timeout_s=6)
+    samples, path = 3500, tmp_path / "a.pt"
+    other = site.ordinary("-wk1", "--gres=gpu:1")
+    site.until(site.runs(other), ticks=False)
+    id_ = site.train(samples, TRAINER, "-p", "idle")
+    site.until(site.runs(id_, "v1", "p1"))
+    site.until(site.trained(id_, 100))
+
+    # It has saved and is requeued to get the third node when the first one dies, with the tracker.
+    strike = Strike(
+        lambda: site.plan(id_).save and site.told(id_).ack is not None,
+        lambda: step_processes.dies_with_its_node(site.box, id_, "p1"),
+    )
+    site.cluster.cancel([other])
+    site.until(lambda: strike.done)
+    saved = consolidated(path)
+    site.until(site.runs(id_, "v1", "k1"))
+    site.until(site.trained(id_, saved + 1, restarts=1))
+    assert site.resumed(id_)[0] >= saved
+
+    # Now the whole MPI job dies when it is asked to save.
+    strike = Strike(
+        lambda: site.plan(id_).save,
+        lambda: os.kill(step_processes.srun(site.box, id_), signal.SIGKILL),
+    )
+    site.box.start_slurmd("p1")
+    site.until(lambda: strike.done)
+    saved = consolidated(path)
+    site.until(site.runs(id_, "v1", "p1", "k1"))
+    site.until(lambda: len(site.resumed(id_)) >= 2)
+    assert site.resumed(id_)[-1] >= saved
+    site.ends_exact(id_, samples)
+    site.strands_nothing()
+
+
+class Strike:
+    """A thread that waits for a moment within a tick and then kills."""
+
+    def __init__(self, moment, kill):
+        self.done = False
+        self._moment, self._kill = moment, kill
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        end = time.monotonic() + 60
+        while time.monotonic() < end and not self._moment():
+            time.sleep(0.01)
+        self._kill()
+        self.done = True

@@ -13,9 +13,10 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.profiles.rates import open_rates
-from slurm_hadar.runtime import check_lineage
+from slurm_hadar.runtime import check_lineage, checkpoint
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.runtime.plan_file import read_plan
+from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import open_cluster
@@ -45,6 +46,23 @@ def start_sandbox(make_sandbox, folder, settings, layout=THREE, **options):
         **options,
     )
     return Trainings(box, folder)
+
+
+def consolidated(path):
+    """Samples in the newest checkpoint, those behind gaps included."""
+    content = checkpoint.load(path, print)
+    assert content is not None
+    state = json.loads(content["state"])
+    return state["samples"] + sum(stop - start for start, stop, _ in state["ahead"])
+
+
+def until_it_saves(path, pid, seconds=20.0):
+    """Wait for the moment in which a process writes the checkpoint ``path`` aside."""
+    aside = path.with_name(f".{path.name}.{pid}")
+    end = time.monotonic() + seconds
+    while not aside.exists():
+        assert time.monotonic() < end, "it did not save in time"
+        time.sleep(0.0005)
 
 
 class Trainings:
@@ -81,7 +99,7 @@ class Trainings:
         command = (
             f"{sys.executable} {ROOT}/examples/train_copies.py --model {MODEL} --batch 8 "
             f"--samples {samples} --round 1 --lr 0.02 --checkpoint {self.folder}/{name}.pt "
-            f"--lineage {self.folder}/{name}.json --data {self.folder}/digits.npy"
+            f"--lineage {self.folder}/{name}.json --data {self.folder.parent}/digits.npy"
         )
         script = (
             "#!/bin/bash\n"
@@ -121,6 +139,10 @@ class Trainings:
     def progress(self, id_):
         return self.controller.observe().progress.get(id_)
 
+    def told(self, id_):
+        """The progress file as it is, for another thread than the controller's."""
+        return read_progress(self.config.site.exchange_dir, id_, os.getuid())
+
     def trained(self, id_, samples=1, restarts=0):
         def holds():
             found = self.progress(id_)
@@ -130,6 +152,21 @@ class Trainings:
 
     def plan(self, id_):
         return read_plan(self.config.site.exchange_dir, id_, {os.getuid()})
+
+    def resumed(self, id_):
+        """Where each attempt but the first took up the training, samples."""
+        return [int(part.split()[0]) for part in self.log(id_).split("resumed at ")[1:]]
+
+    def strands_nothing(self):
+        """No job is left held or half gone, and Slurm has all nodes back."""
+
+        def holds():
+            states = self.box.run("squeue", "-h", "-t", "all", "-o", "%T %r").splitlines()
+            nodes = self.box.run("sinfo", "-h", "-N", "-o", "%T").split()
+            bad = [line for line in states if "COMPLETING" in line or "eld" in line]
+            return not bad and set(nodes) == {"idle"}
+
+        self.until(holds, 20, ticks=False)
 
     def log(self, id_):
         path = self.folder / f"{id_}.out"

@@ -106,6 +106,7 @@ def lines(done):
         ["--parsable", "--", "job.sh"],
         ["--no-such-option=1", "job.sh"],
         ["gone.sh"],
+        ["/"],
         ["--help"],
         ["-V"],
         ["--hol", "job.sh"],

@@ -95,6 +95,29 @@ def test_our_words_are_taken_out_wherever_options_may_stand():
     assert line.end == 2
 
 
+def test_questions_are_apart_from_what_is_declared():
+    line = read_argv(["--hadar-plan", "--hadar-gpus=2", "--json", "-N1", "job.sh", "--json"])
+    assert line.asked == {"plan", "json"} and line.ours == [("gpus", "2")]
+    assert line.words == ["-N1", "job.sh", "--json"] and line.script == 1
+    assert read_argv(["--hadar-help", "--hadar-version"]).asked == {"help", "version"}
+    assert read_argv(["--hadar-plan=yes"]).ours == [("plan", "yes")]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--json", "--hadar-plan", "job.sh"],
+        ["--json", "job.sh"],
+        ["-J", "--json", "--hadar-plan", "job.sh"],
+        ["job.sh", "--hadar-plan", "--json"],
+        ["--", "--hadar-plan", "--json"],
+    ],
+)
+def test_json_is_ours_only_behind_the_plan(argv):
+    assert "--json" in read_argv(argv).words
+    assert "json" not in read_argv(argv).asked
+
+
 def test_a_word_of_ours_that_is_an_options_value_stays():
     line = read_argv(["--comment", "--hadar-off", "job.sh"])
     assert line.ours == []

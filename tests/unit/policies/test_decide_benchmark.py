@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from random_views import check, held_by
 
-from benchmarks.decide import Scene, measure
+from benchmarks.decide import Scene, growth, measure
 from slurm_hadar import policies
 
 
@@ -42,3 +42,8 @@ def test_figures(name: str) -> None:
     assert isinstance(used, list)
     assert len(seconds) == 3
     assert 0 < max(used) <= 8
+
+
+def test_growth_is_the_power_of_the_size() -> None:
+    assert growth([10.0, 100.0, 1000.0], [0.02, 0.2, 2.0]) == pytest.approx(1.0)
+    assert growth([10.0, 100.0], [0.01, 1.0]) == pytest.approx(2.0)

@@ -16,7 +16,6 @@ from slurm_hadar.runtime.copies_ledger import (
     deal,
     divide,
     length,
-    rate_factor,
     round_samples,
 )
 from slurm_hadar.runtime.store import State
@@ -111,13 +110,6 @@ def test_parts_do_not_grow_beyond_a_message():
     ranges = [(3 * i, 3 * i + 1) for i in range(2 * MOST_RANGES)]
     (part,) = deal(ranges, [length(ranges)])
     assert part == ranges[:MOST_RANGES]
-
-
-def test_the_factor_of_the_learning_rate():
-    assert rate_factor([10]) == rate_factor([]) == 1
-    assert rate_factor([5, 5, 5]) == pytest.approx(3)
-    assert rate_factor([4, 2, 1]) == pytest.approx(49 / 21)
-    assert rate_factor([4, 2, 0]) == pytest.approx(36 / 20)
 
 
 def test_a_round_is_short_unless_averaging_is_dear():

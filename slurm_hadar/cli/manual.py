@@ -1,0 +1,169 @@
+"""``hadar manual DIR``: the man pages, from the same words as ``--help``."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slurm_hadar import __version__, paths
+from slurm_hadar.cli import manual_hbatch as hbatch
+from slurm_hadar.cli import manual_keys, manual_roff
+from slurm_hadar.cli.manual_roff import example, heading, page, paragraphs, subheading, term, title
+from slurm_hadar.cli.sbatch_options import LONG
+from slurm_hadar.domain.errors import HadarError
+
+_ENVIRONMENT = {
+    paths.ENV: "the configuration, instead of the usual places",
+    "SLURM_CONF": "the cluster's slurm.conf, as for all of Slurm's commands",
+}
+_SAME_KIND = {"STR": "TEXT", "INT": "INTEGER"}
+_CODES = {"0": "done", "1": "it failed; one sentence on stderr says why", "2": "wrong usage"}
+_FILES = {
+    "/etc/slurm-hadar/hadar.toml": "the site's configuration; see hadar.toml(5)",
+    "~/.config/slurm-hadar/hadar.toml": "one user's own",
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(manual)
+
+
+def manual(
+    folder: Annotated[
+        Path, typer.Argument(help="Gets the folders man1 and man5, as MANPATH wants them.")
+    ],
+) -> None:
+    """Write the man pages hbatch(1), hadar(1) and hadar.toml(5) into a folder."""
+    try:
+        for name, text in pages().items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            typer.echo(path)
+    except OSError as error:
+        raise HadarError(f"{error.filename} cannot be written: {error.strerror}") from None
+
+
+def pages() -> dict[str, str]:
+    """File -> man page."""
+    return {
+        "man1/hbatch.1": _hbatch(),
+        "man1/hadar.1": _hadar(),
+        "man5/hadar.toml.5": _configuration(),
+    }
+
+
+def _hbatch() -> str:
+    keys = [term(f"{key}={takes}", text) for key, (takes, text) in hbatch.MEANING.items()]
+    asking = [term(option, text) for option, text in hbatch.QUESTIONS.items()]
+    return page(
+        [
+            title("hbatch", 1, __version__),
+            heading("NAME"),
+            f"hbatch \\- {manual_roff.text(hbatch.PURPOSE)}",
+            heading("SYNOPSIS"),
+            manual_roff.text(hbatch.USAGE),
+            heading("DESCRIPTION"),
+            paragraphs(hbatch.DESCRIPTION),
+            example(hbatch.EXAMPLES),
+            heading("KEYS"),
+            paragraphs("In #HADAR lines, or as --hadar-KEY VALUE or --hadar-KEY=VALUE."),
+            *keys,
+            heading("OPTIONS"),
+            *asking,
+            paragraphs("And all options of sbatch: " + ", ".join(f"--{n}" for n in LONG) + "."),
+            heading("EXIT STATUS"),
+            paragraphs(
+                "That of sbatch. Before sbatch is reached: 1 where there is none, 2 where a "
+                "declaration makes no sense; then nothing was submitted."
+            ),
+            *_closing("sbatch(1), hadar(1), hadar.toml(5)"),
+        ]
+    )
+
+
+def _hadar() -> str:
+    from slurm_hadar.cli.main import app
+
+    command: Any = typer.main.get_command(app)
+    parts = [
+        title("hadar", 1, __version__),
+        heading("NAME"),
+        "hadar \\- run, watch and explain slurm\\-hadar",
+        heading("SYNOPSIS"),
+        "hadar COMMAND [OPTIONS] [ARGUMENTS]",
+        heading("DESCRIPTION"),
+        paragraphs(command.help),
+        heading("COMMANDS"),
+    ]
+    for name, one in sorted(command.commands.items()):
+        parts += _command(name, one)
+    codes = [term(code, meaning) for code, meaning in _CODES.items()]
+    return page(
+        [*parts, heading("EXIT STATUS"), *codes, *_closing("hbatch(1), hadar.toml(5), sbatch(1)")]
+    )
+
+
+def _command(name: str, command: Any) -> list[str]:
+    if hasattr(command, "commands"):
+        return [
+            part
+            for below, one in sorted(command.commands.items())
+            for part in _command(f"{name} {below}", one)
+        ]
+    context = typer.Context(command, info_name=name)
+    given = [p for p in command.params if p.param_type_name == "argument"]
+    named = {p.name: p.metavar or str(p.name).upper() for p in given}
+    usage = [named[p.name] if p.required else f"[{named[p.name]}]" for p in given]
+    parts = [subheading(" ".join(["hadar", name, *usage])), paragraphs(command.help or "")]
+    for one in command.params:
+        words, said = one.get_help_record(context)
+        what = named[one.name] if one in given else _option(one, words)
+        parts.append(term(what, said.replace("  [required]", "")))
+    return parts
+
+
+def _option(option: Any, shown: str) -> str:
+    """The option's names and what it takes. Releases of typer write the latter in many ways."""
+    names = sorted([*option.opts, *option.secondary_opts], key=lambda name: name.startswith("--"))
+    takes = shown.rpartition(" ")[2].strip("<>[]")
+    if takes.startswith("-"):
+        return ", ".join(names)
+    takes = re.sub(r".*list\[", "", takes).upper()
+    return f"{', '.join(names)} {_SAME_KIND.get(takes, takes)}"
+
+
+def _configuration() -> str:
+    about = manual_keys.sections()
+    parts = [
+        title("hadar.toml", 5, __version__),
+        heading("NAME"),
+        "hadar.toml \\- the configuration of slurm\\-hadar",
+        heading("DESCRIPTION"),
+        paragraphs(
+            "TOML. Every key may be left out. Units stand in the names: _s seconds, _gb GB, "
+            "_mb MB. After a change: hadar check --write, so that hbatch sees it."
+        ),
+        heading("KEYS"),
+    ]
+    section = ""
+    for key in manual_keys.all_keys():
+        if key.section != section:
+            section = key.section
+            parts += [subheading(f"[{section}]"), paragraphs(about[section])]
+        words = f"{key.name} = {key.default}" if key.default != "none" else key.name
+        parts.append(term(words, f"{key.meaning} Takes: {key.takes}."))
+    return page([*parts, *_closing("hadar(1), hbatch(1)")])
+
+
+def _closing(see: str) -> list[str]:
+    return [
+        heading("ENVIRONMENT"),
+        *(term(name, meaning) for name, meaning in _ENVIRONMENT.items()),
+        heading("FILES"),
+        *(term(name, meaning) for name, meaning in _FILES.items()),
+        heading("SEE ALSO"),
+        manual_roff.text(see),
+    ]

@@ -1,0 +1,68 @@
+"""What hbatch has to say about itself: for ``--hadar-help`` and for its man page.
+
+Read only where it is asked for, never by a submit.
+"""
+
+from __future__ import annotations
+
+from slurm_hadar.domain.declaration import KEYS
+
+PURPOSE = "submit a batch job to Slurm with a declaration of what it can live with"
+USAGE = "hbatch [--hadar-KEY VALUE ...] [options of sbatch] script [arguments]"
+
+DESCRIPTION = """\
+Everything that sbatch takes goes to sbatch (see sbatch --help); stdout and exit code are its own.
+
+A job is managed by slurm-hadar when its script has #HADAR lines, or when the same is given as
+options. Options beat lines:"""
+
+EXAMPLES = (
+    "#HADAR model=resnet18 types=any gpus=1-4 batch=64:512 samples=5e6 checkpoint=yes",
+    "hbatch --hadar-model resnet18 --hadar-gpus=1-4 train.sh",
+)
+
+QUESTIONS = {
+    "--hadar-plan [--json]": "show what would be asked, where the job would go now, and start and "
+    "finish on each GPU type; submit nothing",
+    "--hadar-off": "leave this job alone",
+    "--hadar-help": "show this text",
+    "--hadar-version": "show the version",
+}
+
+MEANING = {
+    "model": ("NAME", "name in the throughput tables, such as resnet18; default: the job's name"),
+    "types": ("any|TYPE,...", "GPU types that will do; default: what the request says"),
+    "gpus": ("N|N-M", "counts that the script can really run with; default: the request's"),
+    "gpu_mem": ("SIZE", "least memory of a GPU, such as 24G"),
+    "batch": ("N|N:M", "global batch in samples, fixed or a range"),
+    "samples": ("N", "all the work in samples, such as 5e6"),
+    "epochs": ("N", "all the work in epochs; needs dataset_size"),
+    "dataset_size": ("N", "samples of an epoch"),
+    "checkpoint": ("yes|no", "the training saves when asked to; only such a job is moved"),
+    "signal": ("NAME", "signal to save on; default: USR2"),
+    "restart_cost": ("SECONDS", "what a move costs, a first guess until it is measured"),
+    "fork": ("1-N", "may run as copies on up to N nodes of any types"),
+    "backfill": ("yes|no", "may train on idle nodes; needs checkpoint=yes"),
+    "nodes": ("1-N", "on how many nodes it may be spread, or train while they are idle"),
+    "cpus": ("N|N-M", "CPUs per GPU"),
+    "mem": ("SIZE|SIZE-SIZE", "memory per GPU"),
+    "off": ("yes|no", "leave this job alone"),
+    "pin": ("yes|no", "place it, and do not move it once it runs"),
+}
+"""Key -> what it takes, and what it means. A test holds it to :data:`KEYS`."""
+
+CHOICES = {"checkpoint", "backfill", "off", "pin"}
+"""Keys that take yes or no."""
+
+
+def help_text() -> str:
+    """The text of ``--hadar-help``."""
+    left = max(len(f"{key}={takes}") for key, (takes, _) in MEANING.items())
+    lines = [f"usage: {USAGE}", "", DESCRIPTION, *(f"    {line}" for line in EXAMPLES), ""]
+    lines.append("keys, in #HADAR lines or as --hadar-KEY VALUE:")
+    for key in KEYS:
+        takes, meaning = MEANING[key]
+        lines.append(f"  {f'{key}={takes}':{left}}  {meaning}")
+    lines += ["", "options that ask, and submit nothing, or opt out:"]
+    lines += [f"  {option:{left}}  {meaning}" for option, meaning in QUESTIONS.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,137 @@
+"""Every key of the configuration, from ``config.py``: what it takes, its default, its meaning."""
+
+import ast
+import inspect
+import json
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from slurm_hadar import config as configuration
+from slurm_hadar.config import Config, GpuType
+
+_SAID_HERE = {
+    "version": "Of this file's form.",
+    "site.name": "Shown by hadar check.",
+    "slurm.backend": "auto: PySlurm where it fits the site's Slurm, Slurm's commands otherwise.",
+    "slurm.timeout_s": "Longest wait for one answer of Slurm.",
+    "lease.length_s": "How long a waiting managed job waits for the controller.",
+    "guards.max_moves_per_tick": "Most moves that one tick begins.",
+    "guards.max_moves_per_hour": "Most moves begun in an hour.",
+    "guards.max_moves_per_job": "Most moves of one job.",
+    "controller.interval_s": "Seconds between two ticks of hadar run.",
+    "controller.round_s": "Length of a policy's round.",
+    "controller.policy": "The policy's name.",
+    "backfill.max_nodes": "Most nodes of all trainings on idle nodes together; 0: no limit.",
+    "backfill.max_nodes_per_user": "The same for the trainings of one user.",
+    "backfill.max_nodes_per_job": "The same for one training.",
+    "profiles.tables": "Throughput tables beside the shipped one.",
+    "wrapper.quiet": "hbatch says nothing about what it did.",
+    "simulation.job_names": "Patterns of job names, each with a model.",
+    "simulation.accounts": "Patterns of accounts, each with a model.",
+}
+"""Meanings of keys that ``config.py`` says nothing about; a docstring there goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key. ``section``: the table that it stands in, ``""`` for the top of the file."""
+
+    section: str
+    name: str
+    takes: str
+    default: str
+    meaning: str
+
+
+def all_keys() -> list[Key]:
+    """All keys, in the order of ``config.py``. Raises LookupError for one without a meaning."""
+    return list(_keys(Config, "", _docstrings()))
+
+
+def sections() -> dict[str, str]:
+    """What each table is about."""
+    about = {"gpu_types.NAME": _flat(GpuType.__doc__)}
+    for name, field in Config.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            about[name] = _flat(kind.__doc__)
+    return about
+
+
+def _keys(model: type[BaseModel], section: str, said: dict[tuple[str, str], str]) -> Iterator[Key]:
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _keys(kind, name, said)
+        elif name == "gpu_types":
+            yield from _keys(GpuType, "gpu_types.NAME", said)
+        else:
+            full = f"{section}.{name}" if section else name
+            meaning = said.get((model.__name__, name)) or _SAID_HERE.get(full)
+            if not meaning:
+                raise LookupError(f"{full}: write a string below it in config.py that says what")
+            yield Key(section, name, _takes(field), _default(field), meaning)
+
+
+def _docstrings() -> dict[tuple[str, str], str]:
+    """(class, field) -> the string below the field."""
+    found = {}
+    for kind in ast.parse(inspect.getsource(configuration)).body:
+        if isinstance(kind, ast.ClassDef):
+            for field, below in zip(kind.body, kind.body[1:], strict=False):
+                if (
+                    isinstance(field, ast.AnnAssign)
+                    and isinstance(field.target, ast.Name)
+                    and isinstance(below, ast.Expr)
+                    and isinstance(below.value, ast.Constant)
+                ):
+                    found[kind.name, field.target.id] = _flat(str(below.value.value))
+    return found
+
+
+def _takes(field: FieldInfo) -> str:
+    bounds = [
+        f"{word} {bound:g}"
+        for one in field.metadata
+        for word, bound in (
+            ("at least", getattr(one, "ge", None)),
+            ("above", getattr(one, "gt", None)),
+            ("at most", getattr(one, "le", None)),
+            ("below", getattr(one, "lt", None)),
+        )
+        if bound is not None
+    ]
+    return ", ".join([_type(field.annotation), *bounds])
+
+
+def _type(kind: object) -> str:
+    origin = get_origin(kind)
+    if origin is Literal:
+        return " or ".join(json.dumps(value) for value in get_args(kind))
+    if origin is Annotated:
+        return _type(get_args(kind)[0])
+    if origin is tuple:
+        return f"list of {_type(get_args(kind)[0])}s"
+    if origin is dict:
+        return "table"
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type(one) for one in get_args(kind) if one is not type(None))
+    names = {bool: "true or false", int: "whole number", float: "number", Path: "path"}
+    return next((word for one, word in names.items() if kind is one), "text")
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is None or value == {}:
+        return "none"
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
+def _flat(text: str | None) -> str:
+    return " ".join((text or "").replace("``", "").split())

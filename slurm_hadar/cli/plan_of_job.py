@@ -1,0 +1,248 @@
+"""``hbatch --hadar-plan``: what would be asked, where the job would go, start and finish per GPU
+type. Nothing is submitted. It may be slower than a submit, and import more."""
+
+import math
+import os
+import pwd
+import sys
+from collections.abc import Mapping, Sequence
+
+from slurm_hadar import config as configuration
+from slurm_hadar.cli.batch_script import read_handle
+from slurm_hadar.cli.handover import find_sbatch, is_same, without_pythons_traces
+from slurm_hadar.cli.plan_of_job_ask import Asking, Start, copy_of_store, place_in, start_of
+from slurm_hadar.cli.plan_of_job_request import ID, Asked, count_option, job_of
+from slurm_hadar.cli.plan_of_job_text import JobPlan, Row, print_json, print_text
+from slurm_hadar.cli.sbatch_words import read_argv
+from slurm_hadar.cli.submit import Outcome, Submit
+from slurm_hadar.cli.wrapper_site import controller_acts
+from slurm_hadar.config import Config
+from slurm_hadar.controller.access import allowed_partitions
+from slurm_hadar.controller.constraints import readable, with_feature
+from slurm_hadar.controller.observed import Observed
+from slurm_hadar.controller.request import Wanted, wanted
+from slurm_hadar.controller.targets import Past, Target, batch_of, profile_key
+from slurm_hadar.controller.tick import Controller, Report
+from slurm_hadar.controller.viewing import picture_of
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.cluster import open_cluster
+
+_MOST_ROWS = 24
+"""Each costs one question to Slurm."""
+
+
+def show(submit: Submit, outcome: Outcome) -> int:
+    """Print the plan; returns what ``sbatch --test-only`` returns for the same submit.
+
+    Raises HadarError where Slurm does not answer, UsageError for a wrong configuration.
+    """
+    if submit.line.unclear:
+        print(f"hbatch: there is no plan: {submit.line.unclear}", file=sys.stderr, flush=True)
+    if submit.line.unclear or submit.line.refused or submit.header.refused:
+        # sbatch answers or refuses this by itself; --test-only, should we be wrong about that.
+        submit.line.words.insert(0, "--test-only")
+        submit.hand_over()
+    if submit.once:
+        raise UsageError(f"{outcome.why}; a plan asks Slurm several times: give it a file")
+    found = _plan(submit, outcome)
+    if "json" in submit.line.asked:
+        print_json(found)
+    else:
+        print_text(found)
+    if found.alone.refused:
+        sys.stderr.write(found.alone.said)
+    return found.alone.code
+
+
+def _plan(submit: Submit, outcome: Outcome) -> JobPlan:
+    ask = _Questions(submit, outcome)
+    alone = ask.start(())
+    notes = list(outcome.added.notes) if outcome.added else []
+    if submit.site_trouble:
+        notes.append(submit.site_trouble)
+    config = _config(submit, notes)
+    managed = outcome.declaration is not None and not outcome.declaration.off
+    why = outcome.why
+    if not managed and not why:
+        why = "off=yes is declared" if outcome.declaration else "it declares nothing"
+    with copy_of_store(config) as (store, told):
+        controller = Asking(
+            config,
+            open_cluster(config.slurm),
+            store,
+            lambda seen, priority: job_of(ask.asked, seen.partitions, seen.now, priority),
+        )
+        report = controller.plan()
+        seen = report.seen
+        job = seen.jobs[ID]
+        would_be = managed and not alone.refused
+        gpus, nodes, reason = place_in(report, ID) if would_be else ({}, (), "")
+        rows = [] if alone.refused else _rows(ask, controller, report, job, config, gpus)
+        if rows and not told:
+            notes.append("what jobs measured is the controller's own: speeds are of the tables")
+        if "array" in ask.asked.held:
+            notes.append("this is of one task of the array")
+        return JobPlan(
+            words=["sbatch", *submit.words_with(outcome.added)],
+            managed=managed,
+            why=why,
+            acts=managed and submit.site is not None and controller_acts(submit.site, seen.now),
+            alone=alone,
+            now_s=seen.now,
+            interval_s=config.controller.interval_s,
+            gpus=gpus,
+            nodes=nodes,
+            reason=reason,
+            rows=rows,
+            time_limit_s=job.time_limit_s if job.time_limit_s < math.inf else None,
+            notes=notes,
+        )
+
+
+class _Questions:
+    """The submit as Slurm is asked about it."""
+
+    def __init__(self, submit: Submit, outcome: Outcome) -> None:
+        self._added = outcome.added
+        options = list(outcome.added.options) if outcome.added else []
+        # Our lease would only say when it ends.
+        lease = [word for word in options if word.startswith("--begin=now+")]
+        self._options = [word for word in options if word not in lease]
+        self._submit = submit
+        self._program = find_sbatch(submit.find_slurm(), submit.environment.get("PATH", os.defpath))
+        self._environment = without_pythons_traces(submit.environment)
+        self._body = _typed_script(submit)
+        uid = os.getuid()
+        try:
+            user = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            user = str(uid)
+        self.asked = Asked(
+            held={**dict(read_argv(self._options).options), **submit.held},
+            declaration=outcome.declaration,
+            script=submit.name,
+            uid=uid,
+            user=user,
+            leased=bool(lease),
+        )
+
+    def start(self, more: Sequence[str]) -> Start:
+        """When Slurm alone would start it with ``more`` options behind the user's."""
+        line = self._submit.line
+        # A quiet sbatch would not say what it is asked.
+        typed = [w for w in line.words[: line.end] if w not in ("-Q", "--quiet")]
+        words = [*self._options, *typed, *more, *line.words[line.end :]]
+        return start_of(self._program, words, self._environment, self._body)
+
+
+def _typed_script(submit: Submit) -> bytes | None:
+    """The script where it comes on standard input; each question needs it anew."""
+    if submit.line.script is not None or "wrap" in dict(submit.line.options):
+        return None
+    return submit.body if submit.name == "stdin" else read_handle(0)
+
+
+def _config(submit: Submit, notes: list[str]) -> Config:
+    """The site's TOML; where there is none that we may read, Slurm as it is on PATH."""
+    path = configuration.find()
+    try:
+        config = configuration.load(path)
+    except UsageError as error:
+        if os.access(path, os.R_OK):
+            raise
+        notes.append(f"{error}. Its policy and GPU types are not known here")
+        return Config()
+    named = submit.environment.get("SLURM_CONF")
+    if named and config.slurm.conf and not is_same(named, str(config.slurm.conf)):
+        notes.append(f"{path} is left aside: SLURM_CONF names another cluster")
+        return Config()
+    return config
+
+
+def _rows(
+    ask: _Questions,
+    controller: Controller,
+    report: Report,
+    job: Job,
+    config: Config,
+    chosen: Mapping[str, int],
+) -> list[Row]:
+    seen, want = report.seen, wanted(job, Steering())
+    if isinstance(want, str):
+        return []
+    shown = picture_of(
+        seen, config, controller.rates, Past(), {ID: Target(job, want)}, {}, in_limit=False
+    )
+    possible = shown.view.jobs.rate[0] > 0
+    cells = [
+        (kind, count)
+        for r, kind in enumerate(shown.view.types)
+        for count in _least_and_most(want, possible[r], shown.view.counts)
+    ]
+    found = []
+    for kind, count in cells[:_MOST_ROWS]:
+        more = _asked_for(kind, count, ask, seen, config, job, want)
+        if more is not None:
+            here = chosen == {kind: count}
+            found.append(_row(kind, count, ask.start(more), controller, job, here))
+    return sorted(found, key=lambda row: row.finish_s or math.inf)
+
+
+def _least_and_most(want: Wanted, possible: Sequence[bool], counts: Sequence[int]) -> list[int]:
+    open_ = [n for n, may in zip(counts, possible, strict=True) if may and n in want.counts]
+    return sorted({open_[0], open_[-1]}) if open_ else []
+
+
+def _asked_for(
+    kind: str,
+    count: int,
+    ask: _Questions,
+    seen: Observed,
+    config: Config,
+    job: Job,
+    want: Wanted,
+) -> list[str] | None:
+    """Options that pin the job to a type and a number of GPUs; None where it may not go there."""
+    steer = config.partitions.steer if job.managed else ()
+    names = [
+        partition.name
+        for partition in allowed_partitions(job, want.partitions, seen.partitions, steer)
+        if any(kind in seen.nodes[n].gpus for n in partition.nodes if n in seen.nodes)
+    ]
+    if not names:
+        return None
+    more = []
+    if set(names) != set(job.partitions):
+        more.append("--partition=" + ",".join(names))
+    if not job.request.typed and readable(want.constraint):
+        feature = config.gpu_types[kind].feature if kind in config.gpu_types else kind
+        more.append(f"--constraint={with_feature(want.constraint, feature)}")
+    if count != want.count:
+        option = count_option(ask.asked.held, count)
+        more += [option] if option else []
+    return more
+
+
+def _row(
+    kind: str, count: int, start: Start, controller: Controller, job: Job, chosen: bool
+) -> Row:
+    model, batch, rates = profile_key(job), batch_of(job), controller.rates
+    rate = None
+    if rates.anchored(model):
+        rate = float(rates.rates(model, batch, (kind,), (count,), job.uid)[0][0, 0]) or None
+    total = job.declaration.total_samples if job.declaration else 0
+    takes = total / rate if rate and total else None
+    longest = min(takes, job.time_limit_s) if takes is not None else job.time_limit_s
+    return Row(
+        gpu_type=kind,
+        gpus=count,
+        start=start,
+        samples_per_s=rate,
+        known_from=rates.source(model, kind, count, batch, job.uid),
+        takes_s=takes,
+        finish_s=None if start.refused or longest == math.inf else start.start_s + longest,
+        in_limit=takes is None or takes <= job.time_limit_s,
+        chosen=chosen,
+    )

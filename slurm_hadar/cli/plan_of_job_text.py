@@ -1,0 +1,185 @@
+"""The words of ``hbatch --hadar-plan``."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from rich.table import Table
+from rich.text import Text
+
+from slurm_hadar.cli.plan_of_job_ask import Start
+from slurm_hadar.controller import laying
+from slurm_hadar.reports import formats, text
+
+_NOW_S = 5.0
+"""A start within this time is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A GPU type and a number of them. Times in s since the epoch, ``takes_s`` in s.
+
+    ``samples_per_s`` and ``takes_s`` are None where nobody knows the model's speed, or how much
+    there is to do; ``finish_s`` is then the latest that the time limit allows, if it has one.
+    """
+
+    gpu_type: str
+    gpus: int
+    start: Start
+    samples_per_s: float | None
+    known_from: str
+    takes_s: float | None
+    finish_s: float | None
+    in_limit: bool
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """All that is told. ``gpus``, ``nodes``, ``reason``: where the policy would put it now."""
+
+    words: Sequence[str]
+    managed: bool
+    why: str
+    acts: bool
+    alone: Start
+    now_s: float
+    interval_s: float = 0.0
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    nodes: Sequence[str] = ()
+    reason: str = ""
+    rows: Sequence[Row] = ()
+    time_limit_s: float | None = None
+    notes: Sequence[str] = ()
+
+
+def print_text(plan: JobPlan) -> None:
+    """For a person, on stdout."""
+    out = text.console()
+    for line in lines(plan):
+        out.print(Text(formats.plain(line)), soft_wrap=True)
+    if plan.rows:
+        out.print()
+        out.print(_table(plan))
+
+
+def lines(plan: JobPlan) -> list[str]:
+    """What stands above the table."""
+    said = ["Nothing is submitted.", "asks     " + shlex.join(plan.words)]
+    if not plan.managed:
+        said.append(f"managed  no: {plan.why}")
+    elif plan.acts:
+        said.append(
+            f"managed  yes: placed by a tick, one every {formats.duration(plan.interval_s)}"
+        )
+    else:
+        said.append("managed  yes, but no controller is acting now: Slurm starts it by itself")
+    if plan.reason:
+        where = laying.words(plan.gpus, plan.nodes) if plan.gpus else ""
+        told = plan.reason.startswith(where)
+        said.append("policy   " + (plan.reason if told else f"{where}: {plan.reason}"))
+    said.append("Slurm    " + _alone(plan.alone, plan.now_s))
+    return said + [f"note     {note}" for note in plan.notes]
+
+
+def _alone(start: Start, now_s: float) -> str:
+    if start.refused:
+        return f"would refuse it: {start.refused}"
+    when = _when(start.start_s, now_s)
+    where = f" in partition {start.partition}" if start.partition else ""
+    return f"by itself would start it {when} on {start.nodes}{where}"
+
+
+def _table(plan: JobPlan) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("GPUS", "START", "ON", "FINISH", "TAKES", "SAMPLES/S"):
+        right = head in ("TAKES", "SAMPLES/S")
+        table.add_column(head, justify="right" if right else "left", no_wrap=True)
+    table.add_column("KNOWN FROM", ratio=1, overflow="fold")
+    for row in plan.rows:
+        table.add_row(*_cells(row, plan.now_s))
+    return table
+
+
+def _cells(row: Row, now_s: float) -> list[Text]:
+    if row.start.refused:
+        when, where = "never", row.start.refused
+    else:
+        when, where = _when(row.start.start_s, now_s), row.start.nodes
+    finish = formats.ABSENT
+    if row.finish_s is not None:
+        finish = _when(row.finish_s, now_s)
+        if row.takes_s is None:
+            finish = f"{finish} at the latest"
+        elif not row.in_limit:
+            finish = f"{finish}, cut by its time limit"
+    cells = (
+        f"{row.gpus} x {row.gpu_type}" + (" (policy)" if row.chosen else ""),
+        when,
+        where,
+        finish,
+        formats.duration(row.takes_s),
+        formats.rate(row.samples_per_s),
+        row.known_from if row.samples_per_s else "nobody knows this model's speed yet",
+    )
+    return [Text(formats.plain(cell)) for cell in cells]
+
+
+def _when(time_s: float, now_s: float) -> str:
+    if time_s <= now_s + _NOW_S:
+        return "now"
+    moment = datetime.fromtimestamp(time_s).astimezone()
+    return moment.isoformat(sep=" ", timespec="minutes")[:16]
+
+
+def print_json(plan: JobPlan) -> None:
+    """The envelope of all commands, on stdout. Times in s since the epoch."""
+    from slurm_hadar.cli.common import print_json as print_result
+
+    print_result("hbatch --hadar-plan", plain(plan))
+
+
+def plain(plan: JobPlan) -> dict[str, object]:
+    """The plan as data: null where something is not known."""
+    return {
+        "submitted": False,
+        "argv": list(plan.words),
+        "managed": plan.managed,
+        "why_not": plan.why,
+        "controller_acts": plan.acts,
+        "now_s": plan.now_s,
+        "interval_s": plan.interval_s,
+        "time_limit_s": plan.time_limit_s,
+        "policy": {"gpus": dict(plan.gpus), "nodes": list(plan.nodes), "reason": plan.reason}
+        if plan.reason
+        else None,
+        "slurm": _start(plan.alone),
+        "types": [_row(row) for row in plan.rows],
+        "notes": list(plan.notes),
+    }
+
+
+def _start(start: Start) -> Mapping[str, object]:
+    if start.refused:
+        return {"start_s": None, "nodes": "", "partition": "", "refused": start.refused}
+    return {
+        "start_s": start.start_s,
+        "nodes": start.nodes,
+        "partition": start.partition,
+        "refused": "",
+    }
+
+
+def _row(row: Row) -> dict[str, object]:
+    return {
+        "gpu_type": row.gpu_type,
+        "gpus": row.gpus,
+        **_start(row.start),
+        "finish_s": row.finish_s,
+        "takes_s": row.takes_s,
+        "in_limit": row.in_limit,
+        "samples_per_s": row.samples_per_s,
+        "known_from": row.known_from,
+        "policy": row.chosen,
+    }

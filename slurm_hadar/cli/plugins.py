@@ -1,0 +1,99 @@
+"""The admin's commands for what Slurm itself loads."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
+from slurm_hadar.domain.errors import UsageError
+
+if TYPE_CHECKING:
+    from slurm_hadar.plugins.site_files import Plan
+
+ConfFile = Annotated[Path, typer.Option("--slurm-conf", help="The site's slurm.conf.")]
+Apply = Annotated[
+    bool, typer.Option("--apply/--dry-run", help="Do it, or only show it; the latter by default.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    plugins = typer.Typer(
+        help="job_submit, cli_filter, SPANK options, GPU sampling, task prolog.",
+        no_args_is_help=True,
+    )
+    plugins.command()(install)
+    plugins.command()(remove)
+    app.add_typer(plugins, name="plugins")
+
+
+def install(
+    slurm_conf: ConfFile,
+    apply: Apply = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="One of job-submit, cli-filter, spank, gpu-sampling, task-prolog; may be "
+            "given again. All by default."
+        ),
+    ] = None,
+    untype: Annotated[
+        bool,
+        typer.Option(
+            "--untype", help="Ask for a GPU type by its feature, so that it can be steered."
+        ),
+    ] = False,
+    lease: Annotated[
+        bool,
+        typer.Option(
+            "--lease",
+            help="job_submit sets the lease too, without a look at the controller's heartbeat.",
+        ),
+    ] = False,
+    include: Annotated[Path | None, typer.Option(help="Folder that holds slurm/spank.h.")] = None,
+    plugin_dir: Annotated[Path | None, typer.Option(help="Folder of Slurm's own plugins.")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the exact lines to add to Slurm's files, or add them. A copy of each file is kept."""
+    from slurm_hadar.plugins.install import PLUGINS, Wish, planned
+
+    wanted = tuple(plugin or PLUGINS)
+    if unknown := set(wanted) - set(PLUGINS):
+        raise UsageError(f"there is no plugin {min(unknown)!r}; there are {', '.join(PLUGINS)}")
+    wish = Wish(wanted, untype, lease, include, plugin_dir)
+    plan = planned(slurm_conf, load(config), wish)
+    _carry_out("plugins install", plan, apply, as_json)
+
+
+def remove(slurm_conf: ConfFile, apply: Apply = False, as_json: JsonOption = False) -> None:
+    """Take back what install added, line by line; whatever others changed since then stays."""
+    from slurm_hadar.plugins.install import removal
+
+    _carry_out("plugins remove", removal(slurm_conf), apply, as_json)
+
+
+def _carry_out(command: str, plan: "Plan", apply: bool, as_json: bool) -> None:
+    from slurm_hadar.plugins import changes
+
+    needed = [change for change in plan.changes if change.needed]
+    kept = changes.apply(plan.changes) if apply else []
+    if as_json:
+        shown = [{"file": str(one.path), "change": one.shown()} for one in needed]
+        copies = [str(path) for path in kept]
+        result = {"applied": apply, "changes": shown, "by_hand": plan.by_hand, "copies": copies}
+        print_json(command, result)
+        return
+    for change in needed:
+        typer.echo(change.shown())
+    for path in kept:
+        typer.echo(f"kept   {path}")
+    for line in plan.by_hand:
+        typer.echo(f"by hand: {line}")
+    if not needed:
+        typer.echo("Nothing to change.")
+    elif apply:
+        typer.echo("Done. Copy the folder to all nodes and login nodes, then: scontrol reconfigure")
+    else:
+        typer.echo("Nothing was written; --apply does it.")

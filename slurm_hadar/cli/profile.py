@@ -1,0 +1,133 @@
+"""``hadar profile``: how a training's speed hangs on CPUs and memory."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slurm_hadar.cli.common import JsonOption, print_json
+from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.profiles import cpu_table, optimistic
+from slurm_hadar.profiles.optimistic import DataSet, Point
+from slurm_hadar.profiles.optimistic_bandwidth import disk_bandwidth, memory_bandwidth, size_of
+from slurm_hadar.profiles.optimistic_run import PATTERN, Trial, allowed_cpus, measure
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(profile)
+
+
+def profile(
+    command: Annotated[
+        list[str],
+        typer.Argument(help="-- and the training's command; {cpus} in it: the CPUs of the run."),
+    ],
+    model: Annotated[str, typer.Option(help="Its name in the table and in #HADAR model=.")],
+    out: Annotated[Path | None, typer.Option(help="The table to write.")] = None,
+    gpus: Annotated[int, typer.Option(min=0, help="0: as the allocation has them, else 1.")] = 0,
+    cpus: Annotated[int, typer.Option(min=0, help="Most CPUs per GPU; 0: all there are.")] = 0,
+    seconds: Annotated[float, typer.Option(help="Measured at each point.")] = 60.0,
+    warmup: Annotated[float, typer.Option(help="Before that, from the first rate on.")] = 20.0,
+    start: Annotated[float, typer.Option(help="Longest wait for the first rate.")] = 300.0,
+    pattern: Annotated[
+        str, typer.Option(help="Finds the rate in a line that the training prints.")
+    ] = PATTERN,
+    mem_gb: Annotated[
+        float, typer.Option(help="Full memory per GPU; 0: as the allocation has it.")
+    ] = 0.0,
+    dataset: Annotated[
+        Path | None, typer.Option(help="The data set; without it memory is not looked at.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=0, help="Samples in the data set.")] = 0,
+    disk_mb_per_s: Annotated[float, typer.Option(help="0: measured.")] = 0.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a training's speed at few numbers of CPUs. Run it inside an allocation, with all the
+    CPUs and the memory that the job may ever get."""
+    for name, value in (("--seconds", seconds), ("--start", start)):
+        if not 0.0 < value <= 1e5:
+            raise UsageError(f"{name} {value:g}: it must be above 0 and at most 100000")
+    for name, value in (
+        ("--warmup", warmup),
+        ("--mem-gb", mem_gb),
+        ("--disk-mb-per-s", disk_mb_per_s),
+    ):
+        if not 0.0 <= value <= 1e7:
+            raise UsageError(f"{name} {value:g}: it must be 0 or more")
+    number = (
+        gpus or len([g for g in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if g]) or 1
+    )
+    there = len(allowed_cpus()) // number
+    if there < 1 or cpus > there:
+        raise UsageError(
+            f"{len(allowed_cpus())} CPUs are here for {number} GPUs; ask Slurm for more "
+            "(--cpus-per-task), or give fewer with --cpus or --gpus"
+        )
+    trial = Trial(tuple(command), number, warmup, seconds, start, pattern)
+    data = _data(dataset, samples, disk_mb_per_s)
+
+    def one(count: int) -> Point:
+        point = measure(trial, count)
+        if not as_json:
+            typer.echo(f"{count} CPUs per GPU: {point.rate:.5g} samples/s ({point.seconds:.0f} s)")
+        return point
+
+    points = optimistic.profile(cpus or there, one)
+    memory = mem_gb or _memory_gb() / number
+    rows = optimistic.rows(model, number, points, memory, data)
+    spent, saved = optimistic.saved_min(points, len(optimistic.MEMORY_PARTS) if data else 1)
+    if out is not None:
+        _write(out, cpu_table.text(rows, {"source": f"hadar profile of {model}"}))
+    if as_json:
+        print_json(
+            "profile",
+            {
+                "model": model,
+                "gpus": number,
+                "points": [
+                    {"cpus_per_gpu": p.cpus, "samples_per_s": p.rate, "seconds_s": p.seconds}
+                    for p in points
+                ],
+                "columns": cpu_table.COLUMNS,
+                "rows": rows,
+                "spent_min": spent,
+                "saved_min": saved,
+            },
+        )
+        return
+    typer.echo(
+        f"{len(points)} points in {spent:.1f} min; every number of CPUs"
+        f"{' and amount of memory' if data else ''} would have taken {saved:.1f} min more"
+    )
+    if out is not None:
+        typer.echo(f"{out} can be named under [profiles] cpu_tables")
+
+
+def _data(path: Path | None, samples: int, disk_mb_per_s: float) -> DataSet | None:
+    if path is None:
+        return None
+    if not samples:
+        raise UsageError("--dataset also needs --samples, the number of samples in it")
+    size = size_of(path)
+    disk = disk_mb_per_s * 1e6 or disk_bandwidth(path)
+    return DataSet(samples, size, disk, memory_bandwidth)
+
+
+def _memory_gb() -> float:
+    """Memory of the allocation, else of the machine."""
+    megabytes = os.environ.get("SLURM_MEM_PER_NODE", "")
+    if megabytes.isdecimal() and int(megabytes):
+        return int(megabytes) / 1024.0
+    each, cpus = os.environ.get("SLURM_MEM_PER_CPU", ""), os.environ.get("SLURM_CPUS_ON_NODE", "")
+    if each.isdecimal() and cpus.isdecimal() and int(each) and int(cpus):
+        return int(each) * int(cpus) / 1024.0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise HadarError(f"{path} cannot be written: {error.strerror}") from None

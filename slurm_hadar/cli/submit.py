@@ -1,0 +1,151 @@
+"""One submit: its words, its script, what the user set, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+
+from slurm_hadar import paths
+from slurm_hadar.cli.sbatch_words import (
+    Header,
+    Line,
+    read_argv,
+    read_directives,
+    read_header,
+    settle,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+    from slurm_hadar.cli.additions import Additions
+    from slurm_hadar.cli.wrapper_site import WrapperSite
+    from slurm_hadar.domain.declaration import Declaration
+
+
+class Outcome:
+    """What becomes of a submit.
+
+    ``why``: it goes unmanaged for this reason; ``added``: it is managed, with these additions.
+    Neither: it is not ours, or sbatch refuses it by itself.
+    """
+
+    __slots__ = ("added", "declaration", "why")
+
+    def __init__(
+        self,
+        why: str = "",
+        added: Additions | None = None,
+        declaration: Declaration | None = None,
+    ) -> None:
+        self.why = why
+        self.added = added
+        self.declaration = declaration
+
+
+class Submit:
+    """One submit: its words, its script, what the user set, and the site."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.line = read_argv(argv)
+        self.environment = dict(environment)
+        self.body = b""
+        self.name = "the script"
+        self.header = Header()
+        self.held: dict[str, str | None] = {}
+        self.site: WrapperSite | None = None
+        self.site_trouble = ""
+        self.once = False
+        """Whether the script can be read one time only."""
+        self._find_site()
+
+    @property
+    def declares(self) -> bool:
+        """Whether the owner himself declared anything."""
+        return self.header.declares or bool(self.line.ours)
+
+    def _find_site(self) -> None:
+        config = paths.config_file(self.environment)
+        path = paths.wrapper_file(config)
+        if not os.access(path, os.F_OK):
+            return
+        from slurm_hadar.cli.handover import is_same
+        from slurm_hadar.cli.wrapper_site import SiteError, read_site
+
+        try:
+            site = read_site(path, config)
+        except SiteError as error:
+            self.site_trouble = f"{path} is left aside: {error}; hadar check --write renews it"
+            return
+        conf = self.environment.get("SLURM_CONF")
+        if site and conf and site.slurm_conf and not is_same(conf, site.slurm_conf):
+            self.site_trouble = f"{path} is left aside: SLURM_CONF names another cluster"
+            return
+        self.site = site
+        if site and site.stale:
+            self.site_trouble = f"{path} is older than {config}; hadar check --write renews it"
+
+    def read(self) -> str:
+        """Read the script and settle what holds. Returns why that is not possible, or ''."""
+        from slurm_hadar.cli.batch_script import NotOurs
+
+        if self.line.het:
+            return "heterogeneous jobs are not managed"
+        if self.line.unclear:
+            return self.line.unclear
+        directives = Line()
+        if not any(name == "wrap" for name, _ in self.line.options):
+            try:
+                self._read_script()
+            except NotOurs as error:
+                self.once = True
+                return str(error)
+            except OSError:
+                self.header.refused = True
+                return ""
+            directives = read_directives(self.header.words)
+            if self.header.het:
+                return "heterogeneous jobs are not managed"
+            if directives.unclear:
+                return f"{self.name}: {directives.unclear}"
+            if directives.script is not None or directives.refused:
+                self.header.refused = True
+        self.held = settle(directives, self.environment, self.line)
+        return ""
+
+    def _read_script(self) -> None:
+        from slurm_hadar.cli.batch_script import find_script, read_handle, read_script
+
+        if "external" in dict(self.line.options):
+            self.header.refused = True
+            return
+        if self.line.script is None:
+            self.name = "stdin"
+            self.body = read_handle(0)
+        else:
+            typed = self.line.words[self.line.script]
+            self.name = find_script(typed, self.environment.get("PATH", ""))
+            self.body = read_script(self.name)
+        self.header = read_header(self.body)
+
+    def words_with(self, added: Additions | None) -> list[str]:
+        """sbatch's words: our options before the user's, the Comment behind them."""
+        words = list(self.line.words)
+        if added:
+            words.insert(self.line.end, added.comment)
+            words[:0] = added.options
+        return words
+
+    def find_slurm(self) -> str:
+        """The sbatch to become; its cluster's slurm.conf goes into the environment."""
+        site = self.site
+        if site and site.slurm_conf:
+            self.environment.setdefault("SLURM_CONF", site.slurm_conf)
+        return site.sbatch if site else "sbatch"
+
+    def hand_over(self, added: Additions | None = None) -> NoReturn:
+        """Become sbatch."""
+        from slurm_hadar.cli.handover import become_sbatch
+
+        become_sbatch(self.find_slurm(), self.words_with(added), self.environment)

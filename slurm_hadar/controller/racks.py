@@ -1,0 +1,60 @@
+"""The site's racks, and how far apart a job's GPUs are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.traits import TIERS
+from slurm_hadar.domain.view import IntArray
+from slurm_hadar.slurm.cluster import Cluster
+
+POLICIES = frozenset({"network", "network_consolidate", "network_never_wait"})
+"""Policies that look at racks; the others are spared the query."""
+_ASK_AGAIN_S = 3600.0
+"""A site without a tree of switches is asked again after this time."""
+
+
+class Topology:
+    """Reads the racks once a tick, where the policy looks at them and the site has a tree."""
+
+    def __init__(self, cluster: Cluster, policy: str) -> None:
+        self._cluster, self._wanted = cluster, policy in POLICIES
+        self._flat_until = 0.0
+
+    def read(self, now: float) -> Mapping[str, str]:
+        """Node -> leaf switch; empty where there is none. Raises SlurmError."""
+        if not self._wanted or now < self._flat_until:
+            return {}
+        found = self._cluster.read_topology()
+        if not found:
+            self._flat_until = now + _ASK_AGAIN_S
+        return found
+
+
+def numbers(racks: Mapping[str, str], nodes: Sequence[str]) -> IntArray:
+    """(N,) rack of each node; all 0 without racks. A node on no switch is a rack of its own."""
+    if not racks:
+        return np.zeros(len(nodes), dtype=np.int64)
+    at: dict[tuple[str, str], int] = {}
+    keys = [(racks.get(node, ""), "" if node in racks else node) for node in nodes]
+    return np.array([at.setdefault(key, len(at)) for key in keys], dtype=np.int64)
+
+
+def tier_of(nodes: Iterable[str], racks: Mapping[str, str]) -> int:
+    """Index in ``TIERS`` of a place on these nodes."""
+    names = set(nodes)
+    if len(names) < 2:
+        return 0
+    switches = {racks.get(name) for name in names}
+    return 1 if len(switches) == 1 and None not in switches else 2
+
+
+def pinned(placement: Placement, racks: Mapping[str, str]) -> bool:
+    """Whether Slurm must be given this placement's nodes by name for its tier to come about.
+
+    ``--switches=1@time`` will not do: Slurm cuts that time to 5 minutes by default
+    (max_switch_wait), and 22.05 does not show it in ``squeue --json``, so it could not be undone.
+    """
+    near = placement.tier in TIERS[:2] and len(placement.nodes) > 1
+    return near and bool(racks)

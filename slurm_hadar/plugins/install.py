@@ -1,0 +1,147 @@
+"""Adding the plugins to a site's Slurm and taking them back: what would change, as data."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.config import Config
+from slurm_hadar.plugins import install_lua, programs, slurm_conf, spank
+from slurm_hadar.plugins.changes import Change, read
+from slurm_hadar.plugins.site_files import Files, Plan, SiteFiles, bytes_of, text_of
+
+PLUGINS = ("job-submit", "cli-filter", "spank", "gpu-sampling", "task-prolog")
+_LUA = PLUGINS[:2]
+_PROGRAMS = {
+    "gpu-sampling": (("prolog", "Prolog"), ("epilog", "Epilog")),
+    "task-prolog": (("task_prolog", "TaskProlog"),),
+}
+_SPANK_MARK = "# slurm-hadar"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a site wants. ``untype``, ``lease``: see :mod:`.site_lua`. ``include``: folder of
+    ``slurm/spank.h``; ``plugin_dir``: folder of Slurm's own plugins; None: found."""
+
+    plugins: Sequence[str] = PLUGINS
+    untype: bool = False
+    lease: bool = False
+    include: Path | None = None
+    plugin_dir: Path | None = None
+
+
+def planned(path: Path, config: Config, wish: Wish) -> Plan:
+    """What adding the wished plugins changes; plugins that are not wished are taken out.
+
+    Raises :class:`UsageError` for a slurm.conf or paths that cannot be used.
+    """
+    site, plan = SiteFiles(path), Plan()
+    files: Files = {}
+    for name in _LUA:
+        if name in wish.plugins:
+            install_lua.add(site, name, wish.plugin_dir, plan, files)
+        else:
+            install_lua.take_out(site, name, plan)
+    if files:
+        install_lua.settings(site, config, wish.untype, wish.lease, plan, files)
+    _programs(site, config, wish, plan, files)
+    _spank(site, wish, plan, files)
+    ours = _ours(site, files, plan)
+    text = slurm_conf.with_settings(site.text, plan.added, plan.replaced)
+    conf = Change(site.path, site.data, bytes_of(text))
+    # What a file names is there before it, and goes after it.
+    coming = [change for change in [*ours, *plan.changes] if change.after is not None]
+    going = [change for change in [*plan.changes, *ours] if change.after is None]
+    plan.changes = [*coming, conf, *going]
+    return plan
+
+
+def removal(path: Path) -> Plan:
+    """What taking everything of ours out changes. Raises :class:`UsageError`."""
+    site, plan = SiteFiles(path), Plan()
+    plan.changes.append(Change(site.path, site.data, bytes_of(site.text)))
+    for name in _LUA:
+        install_lua.take_out(site, name, plan)
+    _stack(site, None, plan)
+    plan.changes += _ours(site, {}, plan)
+    return plan
+
+
+def _programs(
+    site: SiteFiles,
+    config: Config,
+    wish: Wish,
+    plan: Plan,
+    files: Files,
+) -> None:
+    for name, pairs in _PROGRAMS.items():
+        if name not in wish.plugins:
+            continue
+        for program, setting in pairs:
+            text = programs.program(
+                program, Path(sys.executable), config.site.exchange_dir, config.controller_uid
+            )
+            files[program] = (bytes_of(text), 0o755)
+            path = site.ours / program
+            if other := site.value(setting):
+                plan.by_hand.append(
+                    f"{setting} is {other} already: call ours from there with the line {path}"
+                )
+            else:
+                plan.added[setting] = str(path)
+
+
+def _spank(site: SiteFiles, wish: Wish, plan: Plan, files: Files) -> None:
+    library = None
+    if "spank" in wish.plugins:
+        try:
+            files["hadar_spank.so"] = (spank.build(wish.include), 0o755)
+            library = site.ours / "hadar_spank.so"
+        except spank.NotBuilt as error:
+            plan.by_hand.append(f"spank: {error}; left out, all else works without")
+    _stack(site, library, plan)
+
+
+def _stack(site: SiteFiles, library: Path | None, plan: Plan) -> None:
+    path = site.plugstack
+    before = read(path)
+    lines = [one for one in text_of(before or b"").split("\n") if not one.endswith(_SPANK_MARK)]
+    text = "\n".join(lines)
+    if library is not None:
+        break_before = "" if not text or text.endswith("\n") else "\n"
+        text += f"{break_before}optional {library} {_SPANK_MARK}\n"
+    # A file that was ours alone goes away with its line.
+    gone = not text and (before is None or _SPANK_MARK in text_of(before))
+    plan.changes.append(Change(path, before, None if gone else bytes_of(text), ours=gone))
+
+
+def _ours(site: SiteFiles, files: Files, plan: Plan) -> list[Change]:
+    """The files of our folder: those wanted, and those that are there and no longer wanted.
+
+    A program that slurm.conf still names stays for now: until Slurm has read the new slurm.conf it
+    would drain every node on which it does not find its prolog.
+    """
+    changes, stay = [], []
+    library = "hadar_spank.so"
+    for name in (
+        *install_lua.SHARED,
+        "site.lua",
+        "job_submit.lua",
+        "cli_filter.lua",
+        library,
+        *programs.NAMES,
+    ):
+        path = site.ours / name
+        before = read(path)
+        data, mode = files.get(name, (None, 0o644))
+        if data is None and name in programs.NAMES and str(path) in text_of(site.data):
+            stay += [name] if before is not None else []
+            continue
+        changes.append(Change(path, before, data, mode, ours=True))
+    if stay:
+        plan.by_hand.append(
+            f"{', '.join(stay)} in {site.ours} stay until Slurm has read its new slurm.conf: "
+            "scontrol reconfigure, then type this once more"
+        )
+    return changes

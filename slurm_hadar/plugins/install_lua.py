@@ -1,0 +1,123 @@
+"""job_submit and cli_filter: our line in the site's scripts, and the scripts in slurm.conf."""
+
+from pathlib import Path
+
+from slurm_hadar.config import Config
+from slurm_hadar.plugins import lua_files, slurm_conf
+from slurm_hadar.plugins.changes import Change, read
+from slurm_hadar.plugins.site_files import Files, Plan, SiteFiles, bytes_of, resource, text_of
+from slurm_hadar.plugins.site_lua import site_lua
+
+SHARED = ("declaration.lua", "help.lua")
+_KINDS = {
+    "job-submit": ("job_submit", "JobSubmitPlugins"),
+    "cli-filter": ("cli_filter", "CliFilterPlugins"),
+}
+_PLUGIN_FOLDERS = (
+    "/usr/lib/*/slurm-wlm",
+    "/usr/lib64/slurm",
+    "/usr/lib/slurm",
+    "/usr/lib/*/slurm",
+)
+
+
+def add(site: SiteFiles, name: str, folder: Path | None, plan: Plan, files: Files) -> None:
+    """Add one of the two. ``folder``: of Slurm's own plugins; None: found."""
+    kind, setting = _KINDS[name]
+    if missing := _lacks(site, f"{kind}_lua.so", folder):
+        plan.by_hand.append(
+            f"{name}: {missing} has no {kind}_lua.so, and Slurm would not start with it named "
+            "(Debian: apt-get install slurm-wlm-basic-plugins); left out"
+        )
+        take_out(site, name, plan)
+        return
+    files[f"{kind}.lua"] = (resource(f"lua/{kind}.lua"), 0o644)
+    names = [one for one in site.value(setting).split(",") if one]
+    loaded = "lua" in names or f"{kind}/lua" in names
+    wanted = f"{setting}={','.join([*names, 'lua'])}"
+    if _write_line(site, kind, loaded, wanted, plan) and not loaded:
+        _name_in(site, setting, wanted, plan)
+
+
+def take_out(site: SiteFiles, name: str, plan: Plan) -> None:
+    """Take our line out of the site's script; a script that is ours alone goes."""
+    kind, _ = _KINDS[name]
+    path = site.folder / f"{kind}.lua"
+    before = read(path)
+    if before is not None and lua_files.MARK in text_of(before):
+        text = text_of(before)
+        gone = lua_files.is_ours(text, kind)
+        after = None if gone else bytes_of(lua_files.without_line(text))
+        plan.changes.append(Change(path, before, after, ours=gone))
+
+
+def settings(
+    site: SiteFiles, config: Config, untype: bool, lease: bool, plan: Plan, files: Files
+) -> None:
+    """What both of them load."""
+    for name in SHARED:
+        files[name] = (resource(f"lua/{name}"), 0o644)
+    features = slurm_conf.node_features(site.text, site.path)
+    plan.by_hand += [
+        f"{name}: no node of {site.path} has the feature {gpu.feature}, so no job is sent to it"
+        for name, gpu in config.gpu_types.items()
+        if gpu.feature not in features
+    ]
+    files["site.lua"] = (
+        bytes_of(site_lua(config, features, untype=untype, lease=lease)),
+        0o644,
+    )
+
+
+def _write_line(site: SiteFiles, kind: str, loaded: bool, wanted: str, plan: Plan) -> bool:
+    """Our line in the site's script. False where only a person should do that."""
+    path = site.folder / f"{kind}.lua"
+    before = read(path)
+    fragment = site.ours / f"{kind}.lua"
+    if before is None:
+        text = lua_files.with_line(lua_files.empty(kind), fragment)
+        plan.changes.append(Change(path, None, bytes_of(text)))
+        return True
+    line, own = lua_files.line(fragment), text_of(before)
+    if lua_files.is_ours(own, kind):
+        plan.changes.append(Change(path, before, bytes_of(lua_files.with_line(own, fragment))))
+        return True
+    if not loaded and lua_files.MARK not in own:
+        # Nobody knows why it lies there: its rules must not come into force by our doing.
+        plan.by_hand.append(
+            f"{path} is there and Slurm does not load it. Move it away and type this again; or, if "
+            f"its rules are to hold, set {wanted} and add this line behind its functions: {line}"
+        )
+        return False
+    text = lua_files.with_line(own, fragment)
+    if (wrong := lua_files.mistake(text)) != "":
+        why = "no Lua was found to try it with" if wrong is None else f"Lua says: {wrong}"
+        plan.by_hand.append(
+            f"{path} is left as it is ({why}). Add this line behind its functions: {line}"
+        )
+        return lua_files.MARK in own
+    plan.changes.append(Change(path, before, bytes_of(text)))
+    return True
+
+
+def _name_in(site: SiteFiles, setting: str, wanted: str, plan: Plan) -> None:
+    """A list of plugins of slurm.conf with lua in it."""
+    found = site.settings.get(setting.lower())
+    if found is None:
+        plan.added[setting] = wanted.partition("=")[2]
+    elif found.path == site.path and slurm_conf.can_be_replaced(site.text, found.line):
+        plan.replaced[found.line] = wanted
+    else:
+        plan.by_hand.append(f"in {found.path}, line {found.line + 1}: {wanted}")
+
+
+def _lacks(site: SiteFiles, library: str, folder: Path | None) -> str:
+    """The folder of Slurm's plugins where it lacks one; empty where it is there or unknown."""
+    named = str(folder) if folder else site.value("PluginDir")
+    folders = [Path(one) for one in named.split(":") if one]
+    if not folders:
+        folders = [found for one in _PLUGIN_FOLDERS for found in Path("/").glob(one[1:])]
+    there = [one for one in folders if any(one.glob("select_*.so"))]
+    if not there or any((one / library).exists() for one in there):
+        return ""
+    return str(there[0])

@@ -1,0 +1,40 @@
+"""The shell programs that slurmd runs, with the site's paths in them."""
+
+import re
+import shlex
+from importlib import resources
+from pathlib import Path
+
+from slurm_hadar.domain.errors import UsageError
+
+NAMES = ("prolog", "epilog", "task_prolog")
+SECONDS = 3
+"""Longest time that any of them takes; the task prolog stands before each task."""
+_SAFE = re.compile(r"/[A-Za-z0-9_./:+@-]*")
+
+
+def program(name: str, python: Path, exchange: Path, uid: int) -> str:
+    """The text of one program. ``python`` has slurm-hadar and is at this path on all nodes.
+
+    Raises :class:`UsageError` for a path that does not fit into a shell program.
+    """
+    for what, path in (("Python", python), ("site.exchange_dir", exchange)):
+        if not _SAFE.fullmatch(str(path)):
+            raise UsageError(
+                f"{what} is at {str(path)!r}; the programs of a node need an absolute path of "
+                "letters, digits and . _ : + @ -"
+            )
+    source = "task_prolog.sh" if name == "task_prolog" else "prolog.sh"
+    text = resources.files(__package__).joinpath(f"shell/{source}").read_text()
+    values = {
+        "PYTHON": shlex.quote(str(python)),
+        "EXCHANGE": shlex.quote(str(exchange)),
+        "UID": str(uid),
+        "SECONDS": str(SECONDS),
+        "STEP": name,
+    }
+    text = re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], text)
+    if name == "epilog":
+        text = text.replace("begins to sample the GPUs", "ends the sampling of the GPUs")
+        text = text.replace("a Prolog that fails", "an Epilog that fails")
+    return text

@@ -1,0 +1,65 @@
+"""The site's settings as the Lua table that job_submit and cli_filter load once."""
+
+import re
+from collections.abc import Collection
+
+from slurm_hadar.config import Config
+
+_PLAIN = re.compile(r"[A-Za-z0-9 _.,:/@+*|&()!-]")
+
+
+def site_lua(config: Config, features: Collection[str], *, untype: bool, lease: bool) -> str:
+    """Text of ``site.lua``.
+
+    ``features`` of the site's nodes: a type whose feature none has is left out, since Slurm rejects
+    a job that asks for it.
+    ``untype``: a request for one GPU type becomes an untyped one with that type's feature.
+    ``lease``: job_submit may set the lease too. It reads no file, so it cannot see whether a
+    controller lives, and a job waits ``lease.length_s`` where none does; cli_filter and hbatch look
+    at the heartbeat first. In observe mode there is no lease anywhere. Raises
+    :class:`UsageError` where ``site.controller_user`` does not exist.
+    """
+    known = {name: gpu for name, gpu in config.gpu_types.items() if gpu.feature in features}
+    types = [
+        f"    [{quoted(name)}] = {{feature = {quoted(gpu.feature)}, "
+        f"memory_mb = {int(gpu.memory_gb * 1024)}}},"
+        for name, gpu in known.items()
+    ]
+    opt_in = "".join(f"[{quoted(name)}] = true, " for name in config.partitions.opt_in)
+    order = ", ".join(map(quoted, known))
+    acts = config.site.mode == "act"
+    return "\n".join(
+        [
+            "-- Written by 'hadar plugins install' from the site's configuration.",
+            "return {",
+            f"  untype = {_flag(untype)},",
+            f"  lease_s = {config.lease.length_s if acts else 0},",
+            f"  lease_in_slurmctld = {_flag(lease and acts)},",
+            f"  quiet = {_flag(config.wrapper.quiet)},",
+            f"  default_types = {quoted(config.wrapper.default_types)},",
+            f"  exchange_dir = {quoted(str(config.site.exchange_dir))},",
+            f"  controller_uid = {config.controller_uid},",
+            f"  opt_in = {{{opt_in.rstrip(', ')}}},",
+            f"  order = {{{order}}},",
+            "  types = {",
+            *types,
+            "  },",
+            "}",
+            "",
+        ]
+    )
+
+
+def quoted(text: str) -> str:
+    """A Lua string of any text: whatever is not plain is written as its bytes."""
+    return (
+        '"'
+        + "".join(
+            c if _PLAIN.match(c) else "".join(f"\\{byte:03d}" for byte in c.encode()) for c in text
+        )
+        + '"'
+    )
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

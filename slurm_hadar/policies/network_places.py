@@ -1,0 +1,168 @@
+"""Free places by tier: on one machine, in one rack, anywhere."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_hadar.domain.view import View
+from slurm_hadar.policies.allocation import Floor, Need, Parts, Room, floor_of
+
+MACHINE, RACK, ANYWHERE = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A gang to be placed. ``groups``: which set of access groups its owner may use."""
+
+    kind: int
+    count: int
+    need: Need
+    groups: int
+    most_nodes: int
+    each: int = 0
+    """GPUs on each of its nodes; 0: split as it comes."""
+
+
+class Ground:
+    """The nodes of a view with what is free on them; each rack's part of a pool is a pool."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        nodes = view.nodes
+        pairs, group = np.unique(
+            np.stack([nodes.group, nodes.rack], axis=1), axis=0, return_inverse=True
+        )
+        split = replace(view, nodes=replace(nodes, group=group.reshape(-1).astype(np.int64)))
+        self.floor: Floor = floor_of(split)
+        self.room = Room(split, self.floor)
+        self._group = [int(pairs[at, 0]) for at in self.floor.pool_group]
+        self._rack = [int(pairs[at, 1]) for at in self.floor.pool_group]
+        masks, set_of = np.unique(view.jobs.groups, axis=0, return_inverse=True)
+        self._masks, self._set_of = masks, set_of.reshape(-1).tolist()
+        cpus, mem = view.jobs.cpus_per_gpu.tolist(), view.jobs.mem_per_gpu_mb.tolist()
+        self.needs = [Need(c, m) for c, m in zip(cpus, mem, strict=True)]
+        network = view.jobs.network
+        self._each = network.per_node.tolist() if network else [0] * len(view.jobs.ids)
+        self._most = view.jobs.max_nodes.tolist()
+        self._pools: dict[tuple[int, int], dict[int, tuple[int, ...]]] = {}
+        self._empty = self.room.copy()
+        self._best: dict[Ask, int] = {}
+        self.rack_of: list[int] = nodes.rack.tolist()
+
+    def ask(self, job: int, kind: int, count: int) -> Ask:
+        """What a job asks for on a type."""
+        most = min(self._most[job], len(self.view.nodes.names))
+        each = self._each[job] if count > self._each[job] else 0
+        return Ask(kind, count, self.needs[job], self._set_of[job], most, each)
+
+    def pools(self, ask: Ask) -> dict[int, tuple[int, ...]]:
+        """Rack -> its pools that are open to the asker."""
+        key = (ask.kind, ask.groups)
+        if key not in self._pools:
+            found: dict[int, list[int]] = {}
+            for pool in self.floor.of_type[ask.kind]:
+                if self._masks[ask.groups, self._group[pool]]:
+                    found.setdefault(self._rack[pool], []).append(pool)
+            self._pools[key] = {rack: tuple(pools) for rack, pools in found.items()}
+        return self._pools[key]
+
+    def best_tier(self, ask: Ask) -> int:
+        """The nearest tier that could hold the gang if nobody else were there; 3: none."""
+        if ask not in self._best:
+            tiers = (MACHINE, RACK, ANYWHERE)
+            fits = (tier for tier in tiers if self._find(self._empty, ask, tier) is not None)
+            self._best[ask] = next(fits, len(tiers))
+        return self._best[ask]
+
+    def find(self, ask: Ask, tier: int) -> Parts | None:
+        """A free place of that tier or a nearer one."""
+        what: Hashable = (ask, tier)
+        if what in self.room.hopeless:
+            return None
+        parts = self._find(self.room, ask, tier)
+        if parts is None:
+            self.room.hopeless.add(what)
+        return parts
+
+    def find_in(self, room: Room, ask: Ask, tier: int) -> Parts | None:
+        """The same in another room of this floor."""
+        return self._find(room, ask, tier)
+
+    def tier_of(self, parts: Parts) -> int:
+        """How far apart a place is."""
+        nodes = {self.floor.node_of[slot] for slot, _ in parts}
+        if len(nodes) == 1:
+            return MACHINE
+        return RACK if len({self.rack_of[node] for node in nodes}) == 1 else ANYWHERE
+
+    def _find(self, room: Room, ask: Ask, tier: int) -> Parts | None:
+        racks = self.pools(ask)
+        if ask.each:
+            return self._evenly(room, ask, racks, tier)
+        if tier == MACHINE:
+            return self._machine(room, ask, racks)
+        if ask.most_nodes < 2:
+            return None
+        if tier == RACK:
+            return self._in_rack(room, ask, racks)
+        return self._anywhere(room, ask, racks)
+
+    def _machine(self, room: Room, ask: Ask, racks: dict[int, tuple[int, ...]]) -> Parts | None:
+        """The fullest node that takes it, in the fullest rack: whole nodes and racks stay so."""
+        best: tuple[int, int, Parts] | None = None
+        for pools in racks.values():
+            left = sum(room.left[pool] for pool in pools)
+            for pool in pools:
+                parts = room.one_node(pool, ask.count, ask.need)
+                if parts is not None:
+                    found = (int(room.free[parts[0][0]]), left, parts)
+                    best = found if best is None else min(best, found)
+        return best[2] if best else None
+
+    def _in_rack(self, room: Room, ask: Ask, racks: dict[int, tuple[int, ...]]) -> Parts | None:
+        best: tuple[int, int, Parts] | None = None
+        for pools in racks.values():
+            left = sum(room.left[pool] for pool in pools)
+            if left < ask.count:
+                continue
+            parts = room.several_nodes(pools, ask.count, ask.need, ask.most_nodes)
+            if parts is not None:
+                found = (len(parts), left, parts)
+                best = found if best is None else min(best, found)
+        return best[2] if best else None
+
+    def _anywhere(self, room: Room, ask: Ask, racks: dict[int, tuple[int, ...]]) -> Parts | None:
+        """In few racks: each of them has one uplink to lose."""
+        order = sorted(racks.values(), key=lambda pools: -sum(room.left[p] for p in pools))
+        few: list[int] = []
+        left = 0
+        for pools in order:
+            few += pools
+            left += sum(room.left[pool] for pool in pools)
+            if left >= ask.count:
+                break
+        if left < ask.count:
+            return None
+        every = tuple(pool for pools in order for pool in pools)
+        for some in dict.fromkeys((tuple(few), every)):
+            parts = room.several_nodes(some, ask.count, ask.need, ask.most_nodes)
+            if parts is not None:
+                return parts
+        return None
+
+    def _evenly(
+        self, room: Room, ask: Ask, racks: dict[int, tuple[int, ...]], tier: int
+    ) -> Parts | None:
+        """The fullest nodes that take ``each``, in the rack that has the fewest of them."""
+        nodes = ask.count // ask.each
+        if tier == MACHINE or nodes > ask.most_nodes or nodes * ask.each != ask.count:
+            return None
+        fits = [room.fitting(pools, ask.each, ask.need) for pools in racks.values()]
+        if tier == RACK:
+            enough = [slots for slots in fits if len(slots) >= nodes]
+            some = min(enough, key=len)[:nodes] if enough else ()
+        else:
+            fits.sort(key=len, reverse=True)
+            some = tuple(slot for slots in fits for slot in slots)[:nodes]
+        return tuple((slot, ask.each) for slot in some) if len(some) == nodes else None

@@ -1,0 +1,52 @@
+"""How large a batch may grow, by ONES's own rules (arXiv 2108.03645, recalled).
+
+A job starts with its declared batch; the limit doubles with each epoch that it has trained (a tenth
+of its work stands in for one), is cut where the job has run long, and a job that was stopped comes
+back with a lower one. They know nothing of the noise scale; where that is known they only delay.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.view import IntArray, View
+from slurm_hadar.policies.ones.progress import EPOCHS
+
+_LONG_S = 4 * 3600.0
+"""A job that has run longer than this gives room to others (sigma)."""
+_SHRINK = 1.0 / (4 * 3600.0)
+"""lambda, per s."""
+_MOST = 1e15
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``most`` (J,): samples; ``kept``: job -> [epochs seen, lowerings, whether it ran]."""
+
+    most: IntArray
+    kept: Mapping[str, list[int]]
+
+
+def limits_of(view: View, before: Mapping[str, list[int]]) -> Limits:
+    """The limits of this round from what was kept of the one before."""
+    jobs = view.jobs
+    base = jobs.batches.base if jobs.batches is not None else np.zeros(len(jobs.ids))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        part = np.nan_to_num((jobs.total - jobs.left) / jobs.total)
+    epochs = np.floor(np.clip(part, 0.0, 1.0) * EPOCHS).astype(np.int64)
+    gpus = np.zeros(len(jobs.ids))
+    if len(jobs.held):
+        np.add.at(gpus, jobs.held[:, 0], jobs.held[:, 3])
+    most = np.zeros(len(jobs.ids))
+    kept: dict[str, list[int]] = {}
+    for row, id_ in enumerate(jobs.ids):
+        _, lowered, ran = before.get(id_, [0, 0, 0])
+        if ran and not jobs.running[row]:
+            lowered += 1
+        doubled = float(np.clip(epochs[row] - lowered, 0, 40))
+        ran_s = float(jobs.attained[row]) / max(1.0, gpus[row])
+        cut = 1.0 + np.ceil(max(0.0, _SHRINK * (ran_s - _LONG_S)))
+        most[row] = max(base[row], min(base[row] * 2.0**doubled / cut, _MOST))
+        kept[id_] = [int(epochs[row]), int(lowered), int(jobs.running[row])]
+    return Limits(most.astype(np.int64), kept)

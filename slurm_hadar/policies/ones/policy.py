@@ -1,0 +1,143 @@
+"""ONES: an evolutionary search for who trains where, on how many GPUs and with which batch.
+
+Online Evolutionary Scheduling (arXiv 2108.03645; abstract verified, the rest recalled). A candidate
+says per GPU which job it serves and with how many samples; the population is evolved at every
+decision by the four operators (``solvers/evolution.py``). The price of a larger batch is the
+gradient noise scale: a candidate is scored by goodput, so a larger batch or more GPUs are taken
+only where the samples that they add are worth more than those that they waste.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import FloatArray, IntArray, State, View
+from slurm_hadar.policies.allocation import Floor, floor_of
+from slurm_hadar.policies.ones import memory
+from slurm_hadar.policies.ones.limits import limits_of
+from slurm_hadar.policies.ones.problem import Problem, greedy, present, problem_of
+from slurm_hadar.policies.ones.progress import factors
+from slurm_hadar.policies.ones.score import Score
+from slurm_hadar.policies.ones.settings import Settings
+from slurm_hadar.policies.ones.words import tell
+from slurm_hadar.policies.timetable_choice import Choice
+from slurm_hadar.policies.timetable_places import Places, place
+from slurm_hadar.solvers.evolution import Best, Effort, evolve
+from slurm_hadar.solvers.evolution_space import Keys
+
+_LEAST, _MOST = 16, 64
+"""Bounds of a population that is as large as the cluster."""
+_FEW = 8
+"""Candidates on a cluster so large that no more are affordable."""
+_SPREAD = 0.5
+"""Standard deviation, on logarithms, of who comes first among jobs of like work."""
+
+
+def decide(view: View, state: State) -> tuple[Plan, State]:
+    """One round. Raises :class:`UsageError` for an option that cannot be understood."""
+    settings = Settings.read(view.options)
+    jobs = view.jobs
+    if not jobs.ids:
+        return Plan(notes=("no managed job waits or runs",)), {}
+    if not view.nodes.gpus.any() and not len(jobs.held):
+        why = "no node has a GPU that managed jobs may use"
+        return Plan(waiting=dict.fromkeys(jobs.ids, why), notes=(why,)), dict(state)
+    floor = floor_of(view)
+    past = memory.recall(state, view, floor)
+    limits = limits_of(view, past.limits) if settings.limits == "paper" else None
+    price = past.price(view, settings.price)
+    problem = problem_of(view, floor, settings, limits.most if limits else None, price)
+    best, searched = _search(view, problem, settings, past)
+    option = np.where(problem.options.bound, problem.options.now, best.option)
+    batch = np.where(problem.options.bound, problem.now_batch, best.batch)
+    places = place(view, floor, problem.options, _choice(problem, option))
+    if not settings.preempt and any(job not in places.parts for job in problem.options.held):
+        # Nodes could not be found for all as the search, which only counts GPUs, would have it.
+        option, batch = problem.options.now, problem.now_batch
+        places = place(view, floor, problem.options, _choice(problem, option))
+    option, batch = _as_laid(view, floor, problem, option, batch, places)
+    plan = tell(view, floor, problem, option, batch, places, best, searched)
+    found = best if searched else None
+    return plan, past.after(view, floor, problem, option, batch, places, limits, found)
+
+
+def _as_laid(
+    view: View,
+    floor: Floor,
+    problem: Problem,
+    option: IntArray,
+    batch: IntArray,
+    places: Places,
+) -> tuple[IntArray, IntArray]:
+    """What came of the choice when nodes were looked for."""
+    column = {count: at for at, count in enumerate(view.counts)}
+    laid, size = np.full_like(option, -1), batch.copy()
+    for job, parts in places.parts.items():
+        gpus, pool = sum(count for _, count in parts), floor.pool_of[parts[0][0]]
+        wanted = int(option[job])
+        same = wanted >= 0 and problem.options.gpus[wanted] == gpus
+        if wanted == -2 or (same and problem.options.pool[wanted] == pool):
+            laid[job] = wanted
+        elif gpus in column:
+            laid[job] = pool * len(view.counts) + column[gpus]
+            size[job] = problem.space.best[job, laid[job]]
+    return laid, size
+
+
+def _search(
+    view: View, problem: Problem, settings: Settings, past: memory.Past
+) -> tuple[Best, bool]:
+    """The best candidate, and whether it was searched for: else all stays as it is."""
+    if past.stands(view, problem, settings.every_s):
+        here = present(problem)
+        score = Score(problem.space, problem.stakes)(here[0][None], here[1][None])
+        return Best(*here, float(score[0]), 0), False
+    steps = search(view, problem, settings, past)
+    best = next(steps)
+    while best.generation < settings.generations:
+        best = next(steps)
+    return best, True
+
+
+def search(view: View, problem: Problem, settings: Settings, past: memory.Past) -> Iterator[Best]:
+    """Generation by generation the best candidate so far, without end."""
+    here = present(problem)
+    nobody = np.full_like(here[0], -1), np.zeros_like(here[1])
+    seeds = [here, greedy(problem, here), greedy(problem, nobody), *past.elites(view, problem)]
+    rng = np.random.default_rng([view.seed, past.decisions])
+    score = Score(problem.space, problem.stakes)
+    keys, effort = _keys(view, problem), Effort(population(problem, settings), settings.theta)
+    return evolve(problem.space, score, keys, seeds, effort, rng)
+
+
+def population(problem: Problem, settings: Settings) -> int:
+    """Candidates of a search: about as many as GPUs, fewer where that would take long."""
+    gpus, jobs = int(problem.space.capacity.sum()), len(problem.sizes)
+    number = settings.population or max(_LEAST, min(gpus, _MOST))
+    return max(_FEW, min(number, settings.cells // max(gpus, jobs, 1)))
+
+
+def _keys(view: View, problem: Problem) -> Keys:
+    stakes, jobs = problem.stakes, view.jobs
+    able = np.isfinite(stakes.work)
+    urge = np.full(len(able), -np.inf)
+    urge[able] = -np.log(stakes.work[able] / stakes.weight[able])
+    done = np.where(np.isfinite(jobs.total), np.maximum(jobs.total - jobs.left, 0.0), 0.0)
+    left = np.where(np.isfinite(problem.options.left), problem.options.left, 1.0)
+
+    def draw(rng: np.random.Generator, number: int) -> FloatArray:
+        work = np.log(factors(done, left, rng, number))
+        return urge[None, :] - work + _SPREAD * rng.standard_normal(work.shape)
+
+    return draw
+
+
+def _choice(problem: Problem, option: IntArray) -> Choice:
+    """For the shared laying out: the plan, and what a second on each option is worth where a gang
+    finds no nodes."""
+    value = problem.stakes.weight[:, None] / problem.space.quickest
+    jobs, options = value.shape
+    none = np.zeros((jobs, options))
+    price = np.zeros(len(problem.space.capacity))
+    return Choice(option, value, value, none, np.zeros(jobs, dtype=bool), price)

@@ -1,0 +1,136 @@
+"""A view as a search: what may be chosen, what stands fixed, where everybody is now."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
+from slurm_hadar.policies.allocation import Floor
+from slurm_hadar.policies.ones.batches import goodput_of, present_index, sizes_of
+from slurm_hadar.policies.ones.score import Stakes, work_of
+from slurm_hadar.policies.ones.settings import Settings
+from slurm_hadar.policies.timetable_work import Options, options_of
+from slurm_hadar.solvers.evolution_space import Space
+
+_MOST_S = 1e9
+_LEAST_WEIGHT = 1e-3
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``seconds`` (J, O, B): also of jobs that are bound, which ``space`` does not offer."""
+
+    space: Space
+    stakes: Stakes
+    options: Options
+    seconds: FloatArray
+    sizes: IntArray
+    now_option: IntArray
+    """(J,) -1: waits, or holds GPUs that are no option."""
+    now_batch: IntArray
+    own_batch: IntArray
+    """(J,) column of the declared batch."""
+
+
+def problem_of(
+    view: View, floor: Floor, settings: Settings, limit: IntArray | None, price: float
+) -> Problem:
+    """Lay it out. ``limit`` (J,): most samples of a batch; ``price``: see :class:`Stakes`."""
+    jobs = view.jobs
+    options = options_of(view, floor, jobs.rate, settings.min_stay_s)
+    sizes, now_batch = sizes_of(jobs), present_index(jobs)
+    seconds = _seconds(view, floor, options, goodput_of(jobs, limit))
+    now_option: IntArray = np.where(options.now >= 0, options.now, -1)
+    free = np.where(options.bound[:, None, None], np.inf, seconds)
+    running = now_option >= 0
+    keep = running & ~options.bound if not settings.preempt else np.zeros(len(running), bool)
+    space = Space(
+        capacity=_capacity(options),
+        counts=np.asarray(view.counts, dtype=np.int64),
+        seconds=free,
+        sizes=sizes,
+        keep=keep,
+    )
+    work, alone, value = work_of(space)
+    weight = np.maximum(jobs.weight, _LEAST_WEIGHT)
+    bound = np.flatnonzero(options.bound & running)
+    ends = seconds[bound, now_option[bound], now_batch[bound]]
+    known = np.isfinite(ends)
+    gpus = options.gpus[now_option[bound]] * value[options.pool[now_option[bound]]]
+    stakes = Stakes(
+        weight=weight,
+        now_option=now_option,
+        now_batch=now_batch,
+        restart_s=jobs.restart_s * max(1.0, settings.gain_over_cost),
+        fresh=((jobs.attained > 0) | jobs.running).astype(np.float64),
+        work=work,
+        alone_s=alone,
+        value=value,
+        bound_s=ends[known],
+        bound_gpus=gpus[known],
+        round_s=view.round_s,
+        price=price,
+    )
+    base = jobs.batches.base if jobs.batches is not None else np.zeros(len(weight))
+    own: IntArray = np.abs(sizes - base[:, None]).argmin(axis=1)
+    return Problem(space, stakes, options, seconds, sizes, now_option, now_batch, own)
+
+
+def _seconds(view: View, floor: Floor, options: Options, good: FloatArray) -> FloatArray:
+    kinds = np.asarray(floor.pool_type, dtype=np.int64)
+    laid = good[:, kinds].reshape(len(good), -1, good.shape[3])
+    able = np.isfinite(options.seconds)[:, :, None] & (laid > 0)
+    left = options.left[:, None, None]
+    found = np.clip(left / np.where(able, laid, 1.0), 1.0, _MOST_S)
+    return np.where(able, found, np.inf)
+
+
+def _capacity(options: Options) -> IntArray:
+    """(K,) GPUs that are not held by somebody who may not leave."""
+    free = options.capacity.copy()
+    for job in np.flatnonzero(options.bound).tolist():
+        option = int(options.now[job])
+        if option >= 0:
+            free[options.pool[option]] -= options.gpus[option]
+        else:
+            free -= options.apart[job]
+    return np.maximum(free, 0)
+
+
+def present(problem: Problem) -> tuple[IntArray, IntArray]:
+    """Candidate: everybody where he is; the longest give way where nodes shrank."""
+    space = problem.space
+    jobs = np.arange(len(problem.now_option))
+    option, batch = problem.now_option.copy(), problem.now_batch.copy()
+    held = np.maximum(option, 0)
+    if space.seconds.size:
+        option[~np.isfinite(space.seconds[jobs, held, batch])] = -1
+    for pool, capacity in enumerate(space.capacity.tolist()):
+        here = np.flatnonzero((option >= 0) & (space.pool[held] == pool))
+        order = here[np.argsort(space.seconds[here, held[here], batch[here]], kind="stable")]
+        over = np.cumsum(space.gpus[held[order]]) > capacity
+        option[order[over]] = -1
+    return option, np.where(option >= 0, batch, 0)
+
+
+def greedy(problem: Problem, start: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
+    """Candidate: beginning with ``start``, waiting jobs in the order of their work, each on the
+    option that needs fewest GPU-seconds of those that fit; at its best batch."""
+    space, stakes = problem.space, problem.stakes
+    option, batch = start[0].copy(), start[1].copy()
+    free = space.capacity.copy()
+    held = np.flatnonzero(option >= 0)
+    np.subtract.at(free, space.pool[option[held]], space.gpus[option[held]])
+    cost = space.quickest * (space.gpus * stakes.value[space.pool])[None, :]
+    waits: BoolArray = (option < 0) & np.isfinite(stakes.work)
+    least = int(space.gpus.min(initial=1))
+    rows = np.flatnonzero(waits)
+    for job in rows[np.argsort(stakes.work[rows] / stakes.weight[rows], kind="stable")].tolist():
+        if free.max(initial=0) < least:
+            break
+        fits = np.where(space.gpus <= free[space.pool], cost[job], np.inf)
+        at = int(fits.argmin())
+        if np.isfinite(fits[at]):
+            option[job], batch[job] = at, space.best[job, at]
+            free[space.pool[at]] -= space.gpus[at]
+    return option, batch

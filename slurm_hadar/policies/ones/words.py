@@ -1,0 +1,110 @@
+"""Plans of the ones policy in plain words."""
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import IntArray, View
+from slurm_hadar.policies.allocation import Floor, Parts
+from slurm_hadar.policies.ones.batches import told
+from slurm_hadar.policies.ones.problem import Problem
+from slurm_hadar.policies.timetable_places import Places
+from slurm_hadar.solvers.evolution import Best
+
+
+def tell(
+    view: View,
+    floor: Floor,
+    problem: Problem,
+    option: IntArray,
+    batch: IntArray,
+    places: Places,
+    best: Best,
+    searched: bool,
+) -> Plan:
+    """The plan, each placement and each wait with its reason."""
+    ids = view.jobs.ids
+    words = _Words(view, floor, problem, option, batch)
+    placements = {ids[job]: words.placement(job, parts) for job, parts in places.parts.items()}
+    waiting = {
+        id_: words.waits(job, places.short.get(job, ""))
+        for job, id_ in enumerate(ids)
+        if id_ not in placements
+    }
+    return Plan(placements, waiting, words.notes(places, best, searched))
+
+
+class _Words:
+    def __init__(
+        self, view: View, floor: Floor, problem: Problem, option: IntArray, batch: IntArray
+    ) -> None:
+        self.view, self.floor, self.problem = view, floor, problem
+        self.option, self.batch = option, batch
+
+    def placement(self, job: int, parts: Parts) -> Placement:
+        view, floor, problem = self.view, self.floor, self.problem
+        gpus: dict[str, int] = {}
+        nodes: dict[str, dict[str, int]] = {}
+        for slot, count in parts:
+            kind = view.types[int(floor.gpu_type[slot])]
+            on_node = nodes.setdefault(view.nodes.names[int(floor.node[slot])], {})
+            gpus[kind] = gpus.get(kind, 0) + count
+            on_node[kind] = on_node.get(kind, 0) + count
+        where = next(iter(nodes)) if len(nodes) == 1 else f"{len(nodes)} nodes"
+        what = " + ".join(f"{n} x {name}" for name, n in gpus.items())
+        option, size = int(self.option[job]), int(self.batch[job])
+        stays = problem.options.held.get(job) == parts
+        words = f"{'stays on ' if stays else ''}{what} ({where})"
+        if problem.options.bound[job] and stays:
+            words += "; it may not be moved now"
+        seconds = problem.seconds[job, option] if option >= 0 else np.array([np.inf])
+        if option >= 0 and np.isfinite(seconds[size]):
+            words += f", ends in {_time(float(seconds[size]))}"
+        was = int(problem.now_option[job])
+        if not stays and was >= 0:
+            there = float(problem.seconds[job, was, problem.now_batch[job]])
+            words += f"; it moves, as where it is it ends in {_time(there)}"
+        tier = "node" if len(nodes) == 1 else "network"
+        placement = Placement(gpus=gpus, nodes=nodes, tier=tier, reason=words)
+        sizes = problem.sizes[job]
+        if not sizes.any():
+            return placement
+        with np.errstate(divide="ignore"):
+            good = 1.0 / np.broadcast_to(seconds, sizes.shape)
+        return told(placement, sizes, good, size, int(problem.own_batch[job]))
+
+    def waits(self, job: int, short: str) -> str:
+        quickest = self.problem.seconds[job].min(axis=1, initial=np.inf)
+        if not np.isfinite(quickest).any():
+            return "no GPU type and count that it can run with is open to it here"
+        if short:
+            return f"chosen, but short of {short}"
+        stakes, options = self.problem.stakes, self.problem.options
+        best = int(quickest.argmin())
+        kind = self.view.types[self.floor.pool_type[int(options.pool[best])]]
+        ahead = int((stakes.work / stakes.weight < stakes.work[job] / stakes.weight[job]).sum())
+        stopped = "stopped for others; " if job in options.held else ""
+        return (
+            f"{stopped}no schedule was found in which it had GPUs and all jobs together ended "
+            f"sooner; {ahead} of {len(stakes.work)} jobs have less left to do; "
+            f"on {int(options.gpus[best])} x {kind} it would end in {_time(float(quickest[best]))}"
+        )
+
+    def notes(self, places: Places, best: Best, searched: bool) -> tuple[str, ...]:
+        how = (
+            f"{best.generation} generations"
+            if searched
+            else "the last search still stands, nothing has changed since"
+        )
+        notes = [f"all present jobs together are still here for {best.score / 3600:.3g} h; {how}"]
+        for pool, kind in enumerate(self.floor.pool_type):
+            notes.append(
+                f"{self.view.types[kind]}: {max(0, places.room.left[pool])} of "
+                f"{int(self.problem.options.capacity[pool])} GPUs stay free"
+            )
+        return tuple(notes)
+
+
+def _time(seconds: float) -> str:
+    if not np.isfinite(seconds):
+        return "unknown time"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

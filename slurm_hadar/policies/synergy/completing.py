@@ -1,0 +1,135 @@
+"""Synergy for other policies: a view that tells the best speeds, a plan with CPUs and memory.
+
+Pure functions. ``rate`` means: with what the job asks for; so a policy that knows nothing of CPUs
+sees through :func:`at_best` what each job could reach, or through :func:`eased` what it has for
+sure, and needs no more for it than its fair share.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import FloatArray, IntArray, View
+from slurm_hadar.policies.allocation import Floor, Parts, floor_of
+from slurm_hadar.policies.synergy.demands import Demands, counted, demands, shares
+from slurm_hadar.policies.synergy.leftovers import hand_out
+from slurm_hadar.policies.synergy.order import Pick
+from slurm_hadar.policies.synergy.placing import Given, Placing
+from slurm_hadar.policies.synergy.rounds import keep_pinned, needed
+from slurm_hadar.policies.synergy.settings import Settings
+from slurm_hadar.policies.synergy.wishes import held_parts, options_of, wishes_of
+from slurm_hadar.policies.synergy.words import reason
+
+
+def at_best(view: View) -> View:
+    """The same with every rate as high as the job's CPUs and memory may make it."""
+    if not counted(view):
+        return view
+    return _with_factor(view, _of_all(view).best_factor)
+
+
+def eased(view: View) -> View:
+    """The same with the rates of the fair shares; jobs need what these take at the least.
+
+    A place of a view like this always has room for what the job needs for its floor.
+    """
+    if not counted(view):
+        return view
+    asks = _of_all(view)
+    rated = _with_factor(view, asks.floor)
+    fixed = view.jobs.running & ~view.jobs.movable & (asks.present[:, 0] > 0)
+    cpus, mem = np.where(fixed[:, None], asks.present, asks.fair).T
+    return replace(rated, jobs=replace(rated.jobs, cpus_per_gpu=cpus, mem_per_gpu_mb=mem))
+
+
+def completed(
+    view: View, plan: Plan, settings: Settings | None = None, proportional: bool = False
+) -> Plan:
+    """The plan with CPUs and memory of each placement; GPUs and nodes stand.
+
+    Jobs in the order of the plan's placements: best case where the node has it, else the fair
+    share, for which others there go back to theirs; what is left goes to those who gain most. A job
+    in whose place not even its fair share is free waits. A placement that names no nodes stays as
+    it is. Jobs that may not be moved keep what they have.
+    """
+    settings = settings or Settings()
+    if not counted(view) or not plan.placements:
+        return plan
+    floor, row = floor_of(view), {id_: at for at, id_ in enumerate(view.jobs.ids)}
+    placing = Placing(view, floor, needed(view, True))
+    held = held_parts(view, floor)
+    places: dict[int, Parts] = {}
+    for id_, placement in plan.placements.items():
+        parts = _parts(view, floor.slot_of, placement)
+        if parts:
+            places[row[id_]] = parts
+    still = [j for j in places if j in held and not view.jobs.movable[j]]
+    keep_pinned(view, placing, still, held)
+    picks = [_pick(view, floor, job, parts) for job, parts in places.items() if job not in still]
+    wishes, asks = wishes_of(view, floor, picks, held, settings, proportional)
+    for wish in wishes:
+        stays = set(wish.own) == set(places[wish.job])
+        wish.own, wish.only_own = places[wish.job], True
+        if not stays:
+            wish.restart_s, wish.present_factor = 0.0, 0.0
+        placing.reserve(wish)
+    for wish in wishes:
+        placing.place(wish)
+    if settings.leftover and not proportional:
+        options = dict(zip((wish.job for wish in wishes), options_of(asks), strict=True))
+        hand_out(placing, options, shares(view).max(axis=0, initial=1.0))
+    placements: dict[str, Placement] = {}
+    waiting = dict(plan.waiting)
+    for id_, placement in plan.placements.items():
+        if row[id_] in places and row[id_] not in placing.given:
+            waiting[id_] = "the CPUs or memory of its fair share are not free beside its GPUs"
+        else:
+            placements[id_] = _filled(placement, placing.given.get(row[id_]))
+    return replace(plan, placements=placements, waiting=waiting)
+
+
+def _of_all(view: View) -> Demands:
+    """Every job on the type where it is fastest, at its least count."""
+    jobs = view.jobs
+    column = (jobs.rate > 0).any(axis=1).argmax(axis=1)
+    rows = np.arange(len(jobs.ids))
+    kind = jobs.rate[rows, :, column].argmax(axis=1)
+    gpus: IntArray = np.asarray(view.counts, dtype=np.int64)[column]
+    return demands(view, rows, kind, gpus)
+
+
+def _with_factor(view: View, factor: FloatArray) -> View:
+    rate = view.jobs.rate * factor[:, None, None]
+    return replace(view, jobs=replace(view.jobs, rate=rate))
+
+
+def _parts(view: View, slot_of: Mapping[tuple[int, int], int], placement: Placement) -> Parts:
+    node_at = {name: at for at, name in enumerate(view.nodes.names)}
+    kind_at = {name: at for at, name in enumerate(view.types)}
+    return tuple(
+        (slot_of[node_at[node], kind_at[kind]], count)
+        for node, gpus in placement.nodes.items()
+        for kind, count in gpus.items()
+    )
+
+
+def _pick(view: View, floor: Floor, job: int, parts: Parts) -> Pick:
+    gpus = sum(count for _, count in parts)
+    kind = int(floor.gpu_type[parts[0][0]])
+    rates = view.jobs.rate[job, kind]
+    known = [rates[at] for at, count in enumerate(view.counts) if count <= gpus and rates[at] > 0]
+    seconds = float(view.jobs.left[job]) / float(known[-1]) if known else 0.0
+    return Pick(job, kind, gpus, seconds)
+
+
+def _filled(placement: Placement, given: Given | None) -> Placement:
+    if given is None or given.fixed:
+        return placement
+    return replace(
+        placement,
+        cpus_per_gpu=given.need.cpus,
+        mem_per_gpu_mb=round(given.need.mem_mb),
+        reason=f"{placement.reason}; {reason(given, True)}",
+    )

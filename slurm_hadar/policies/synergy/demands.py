@@ -1,0 +1,174 @@
+"""What each job would have of CPUs and memory: at best, and as its fair share.
+
+The fair share of a GPU is its part of the CPUs and the memory of the nodes of its type, but no more
+than the job asks for, and within what the job allows. The floor of a job is its rate with that.
+Everything is per GPU; CPUs are whole per job, memory in whole MB.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.traits import Beside
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
+
+SAME = 1e-9
+"""Rates that differ by less are the same."""
+
+
+@dataclass(frozen=True)
+class Demands:
+    """K jobs, each on GPUs of one type; P and M candidates of CPUs and memory each."""
+
+    cpus: FloatArray
+    """(K, P) CPUs per GPU that the job could have, rising."""
+    mem: FloatArray
+    """(K, M) memory per GPU, MB, rising."""
+    factor: FloatArray
+    """(K, P, M) rate with these, over that with what the job asks for."""
+    allowed: BoolArray
+    """(K, P, M) no slower than the floor."""
+    best: FloatArray
+    """(K, 2) least CPUs and memory with which it is as fast as it can be."""
+    best_factor: FloatArray
+    fair: FloatArray
+    """(K, 2) least CPUs and memory, up to the fair share, that keep the floor."""
+    floor: FloatArray
+    """(K,) factor with the fair share."""
+    share: FloatArray
+    """(K, 2) part of the node in proportion to GPUs, within what the job allows."""
+    share_factor: FloatArray
+    present: FloatArray
+    """(K, 2) of a running job now; 0: not running, or not known."""
+    present_factor: FloatArray
+    """(K,) 0 where not running; -1: not known."""
+
+
+def counted(view: View) -> bool:
+    """Whether the view tells how speed hangs on CPUs and memory, and what nodes have of them."""
+    has = view.jobs.beside is not None and len(view.jobs.ids) > 0
+    return has and bool(view.nodes.cpus.any() and view.nodes.mem_mb.any())
+
+
+def shares(view: View) -> FloatArray:
+    """(R, 2) CPUs and MB for each GPU of a type, over all nodes that have such GPUs."""
+    gpus = view.nodes.gpus
+    total = gpus.sum(axis=1)
+    part = gpus / np.maximum(total, 1)[:, None]
+    have = np.stack([view.nodes.cpus, view.nodes.mem_mb]).astype(np.float64)
+    number = np.maximum(gpus.sum(axis=0), 1)
+    return np.asarray((have @ part / number).T)
+
+
+def demands(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) -> Demands:
+    """Of the jobs in rows ``jobs`` (K,) on ``gpus`` (K,) GPUs of the types ``kind`` (K,)."""
+    trait = view.jobs.beside
+    asked = np.stack([view.jobs.cpus_per_gpu[jobs], view.jobs.mem_per_gpu_mb[jobs]], axis=1)
+    if trait is None or not counted(view):
+        return _fixed(asked)
+    part = trait.take(jobs)
+    number = np.maximum(gpus, 1).astype(np.float64)[:, None]
+    least = np.stack([part.least_cpus, part.least_mem_mb], axis=1)
+    most = np.maximum(np.stack([part.most_cpus, part.most_mem_mb], axis=1), least)
+    share = np.clip(_whole(shares(view)[kind], number), least, most)
+    fair = np.where(asked > 0, np.minimum(share, np.maximum(asked, least)), share)
+    cpus = _steps(part.cpus, least[:, :1], most[:, :1], number)
+    mem = np.ceil(np.clip(part.mem_mb[None, :], least[:, 1:], most[:, 1:]) - SAME)
+    # The two shares themselves are among the candidates, whatever points were measured.
+    cpus = np.sort(np.concatenate([cpus, fair[:, :1], share[:, :1]], axis=1), axis=1)
+    mem = np.sort(np.concatenate([mem, fair[:, 1:], share[:, 1:]], axis=1), axis=1)
+    factor = _factors(part, cpus, mem)
+    floor = _at(factor, cpus, mem, fair)
+    peak = factor.max(axis=(1, 2))
+    present = np.stack([part.present_cpus, part.present_mem_mb], axis=1)
+    running = view.jobs.running[jobs]
+    now = _factors(part, present[:, :1], present[:, 1:])[:, 0, 0]
+    return Demands(
+        cpus=cpus,
+        mem=mem,
+        factor=factor,
+        allowed=factor >= floor[:, None, None] - SAME,
+        best=_cheapest(cpus, mem, factor >= peak[:, None, None] - SAME),
+        best_factor=peak,
+        fair=_cheapest(
+            cpus,
+            mem,
+            (factor >= floor[:, None, None] - SAME)
+            & (cpus[:, :, None] <= fair[:, :1, None] + SAME)
+            & (mem[:, None, :] <= fair[:, 1:, None] + SAME),
+        ),
+        floor=floor,
+        share=share,
+        share_factor=_at(factor, cpus, mem, share),
+        present=present,
+        present_factor=np.where(running, np.where(present[:, 0] > 0, now, -1.0), 0.0),
+    )
+
+
+def _fixed(asked: FloatArray) -> Demands:
+    """Nothing is known: everybody has what he asks for."""
+    one = np.ones(len(asked))
+    cells = np.ones((len(asked), 1, 1))
+    return Demands(
+        cpus=asked[:, :1],
+        mem=asked[:, 1:],
+        factor=cells,
+        allowed=cells > 0,
+        best=asked,
+        best_factor=one,
+        fair=asked,
+        floor=one,
+        share=asked,
+        share_factor=one,
+        present=asked,
+        present_factor=one,
+    )
+
+
+def _whole(share: FloatArray, gpus: FloatArray) -> FloatArray:
+    """(K, 2) shares cut to whole CPUs of the job and whole MB."""
+    cpus = np.floor(share[:, :1] * gpus + SAME) / gpus
+    return np.concatenate([cpus, np.floor(share[:, 1:] + SAME)], axis=1)
+
+
+def _steps(axis: FloatArray, least: FloatArray, most: FloatArray, gpus: FloatArray) -> FloatArray:
+    """(K, P) the axis within the limits, in whole CPUs of the job."""
+    wanted = np.clip(axis[None, :], least, most)
+    up = np.ceil(wanted * gpus - SAME) / gpus
+    down = np.floor(most * gpus + SAME) / gpus
+    return np.where(up <= most + SAME, up, np.maximum(down, least))
+
+
+def _factors(trait: Beside, cpus: FloatArray, mem: FloatArray) -> FloatArray:
+    """(K, P, M) bilinear; the nearest point outside of the axes."""
+    rows = np.arange(len(cpus))[:, None]
+    i, u = _place(trait.cpus, cpus)
+    j, v = _place(trait.mem_mb, mem)
+    k = np.minimum(i + 1, len(trait.cpus) - 1)
+    m = np.minimum(j + 1, len(trait.mem_mb) - 1)
+    grid = trait.factor
+    along = grid[rows, i] * (1 - u)[:, :, None] + grid[rows, k] * u[:, :, None]
+    every = rows[:, :, None], np.arange(cpus.shape[1])[None, :, None]
+    low, high = along[(*every, j[:, None, :])], along[(*every, m[:, None, :])]
+    return np.asarray(low * (1 - v)[:, None, :] + high * v[:, None, :])
+
+
+def _place(axis: FloatArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
+    at = np.interp(values, axis, np.arange(len(axis), dtype=np.float64))
+    whole = at.astype(np.int64)
+    return whole, at - whole
+
+
+def _at(factor: FloatArray, cpus: FloatArray, mem: FloatArray, point: FloatArray) -> FloatArray:
+    """(K,) factor at a point that is among the candidates."""
+    i = (np.abs(cpus - point[:, :1])).argmin(axis=1)
+    j = (np.abs(mem - point[:, 1:])).argmin(axis=1)
+    return np.asarray(factor[np.arange(len(factor)), i, j])
+
+
+def _cheapest(cpus: FloatArray, mem: FloatArray, good: BoolArray) -> FloatArray:
+    """(K, 2) the good point with the fewest CPUs, of those the one with the least memory."""
+    i = good.any(axis=2).argmax(axis=1)
+    rows = np.arange(len(good))
+    j = good[rows, i].argmax(axis=1)
+    return np.stack([cpus[rows, i], mem[rows, j]], axis=1)

@@ -1,0 +1,103 @@
+"""Who has GPUs in this round, and of which type: the queue in the order that is asked for."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.view import IntArray, View
+from slurm_hadar.policies.in_turn import seconds_left
+from slurm_hadar.policies.synergy.settings import Settings
+from slurm_hadar.policies.tiresias import QUEUES
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A job with its GPUs: one type, and how many."""
+
+    job: int
+    kind: int
+    gpus: int
+    seconds: float
+    """Time left on these GPUs at the speed that it asks for, s."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """``order`` (J,) all jobs, the first to go first. ``pinned``: jobs that keep what they hold.
+    ``picks``: whom the GPUs suffice for, in order, nodes not looked at. ``others``: the rest of
+    those that could run at all, in order."""
+
+    order: IntArray
+    pinned: tuple[int, ...]
+    picks: tuple[Pick, ...]
+    others: tuple[int, ...]
+
+
+def queue_of(view: View, settings: Settings) -> Queue:
+    """The queue of a round."""
+    jobs = view.jobs
+    seconds = seconds_left(view)
+    order = _order(view, settings, seconds.min(axis=(1, 2), initial=np.inf))
+    held: dict[int, list[tuple[int, int]]] = {}
+    for job, _, kind, count in jobs.held.tolist():
+        if count > 0:
+            held.setdefault(job, []).append((kind, count))
+    left = view.nodes.gpus.sum(axis=0).tolist()
+    pinned = [
+        job
+        for job, parts in held.items()
+        # Copies and mixed types are for others to move.
+        if not jobs.movable[job]
+        or len({kind for kind, _ in parts}) > 1
+        or sum(count for _, count in parts) not in view.counts
+    ]
+    for job in pinned:
+        for kind, count in held[job]:
+            left[kind] -= count
+    picks: list[Pick] = []
+    others: list[int] = []
+    fixed = set(pinned)
+    column = np.isfinite(seconds).any(axis=1).argmax(axis=1)
+    at_column = seconds[np.arange(len(column)), :, column]
+    faster = np.argsort(at_column, axis=1, kind="stable").tolist()
+    times, columns = at_column.tolist(), column.tolist()
+    for job in order.tolist():
+        if job in fixed:
+            continue
+        if not any(n > 0 for n in left):
+            others.append(job)
+            continue
+        found = None
+        if job in held:
+            kind, gpus = held[job][0][0], sum(count for _, count in held[job])
+            time = float(seconds[job, kind, view.counts.index(gpus)])
+            if left[kind] >= gpus and np.isfinite(time):
+                found = Pick(job, kind, gpus, time)
+        gpus = view.counts[columns[job]]
+        for kind in () if found else faster[job]:
+            if left[kind] >= gpus and times[job][kind] < np.inf:
+                found = Pick(job, kind, gpus, times[job][kind])
+                break
+        if found is None:
+            others.append(job)
+            continue
+        left[found.kind] -= found.gpus
+        picks.append(found)
+    return Queue(order, tuple(pinned), tuple(picks), tuple(others))
+
+
+def _order(view: View, settings: Settings, shortest: np.ndarray) -> IntArray:
+    jobs = view.jobs
+    keys: list[np.ndarray] = [np.arange(len(jobs.ids)), jobs.arrival_s]
+    match settings.order:
+        case "srtf":
+            keys += [shortest]
+        case "las":
+            keys += [jobs.attained]
+        case "tiresias":
+            keys += [np.searchsorted(np.asarray(QUEUES), jobs.attained, side="right")]
+        case _:
+            keys += [-jobs.priority]
+    if not settings.preempt:
+        keys += [~jobs.running]
+    return np.asarray(np.lexsort(keys), dtype=np.int64)

@@ -1,0 +1,18 @@
+"""GPU-proportional: every job has its GPUs' part of the node's CPUs and memory, the baseline.
+
+Otherwise as Synergy's TUNE, with the same options.
+"""
+
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.synergy.rounds import decide_round
+from slurm_hadar.policies.synergy.settings import Settings
+from slurm_hadar.policies.synergy.wrapping import wrapped
+
+
+def decide(view: View, state: State) -> tuple[Plan, State]:
+    """One round. Raises :class:`UsageError` for an option that cannot be understood."""
+    settings = Settings.read(view.options)
+    if settings.wrap:
+        return wrapped(view, state, settings, proportional=True)
+    return decide_round(view, settings, proportional=True), dict(state)

@@ -1,0 +1,141 @@
+"""One round of Synergy: the queue, what each would have, the places, and what is left over."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import FloatArray, View
+from slurm_hadar.policies.allocation import Floor, Need, Parts, floor_of
+from slurm_hadar.policies.synergy.demands import Demands, counted, shares
+from slurm_hadar.policies.synergy.leftovers import hand_out
+from slurm_hadar.policies.synergy.order import Pick, Queue, queue_of
+from slurm_hadar.policies.synergy.placing import Placing, Wish
+from slurm_hadar.policies.synergy.settings import Settings
+from slurm_hadar.policies.synergy.wishes import held_parts, options_of, wishes_of
+from slurm_hadar.policies.synergy.words import plan
+
+_UNKNOWN = "how speed hangs on CPUs and memory is not known: everybody has what he asks for"
+
+Prepare = Callable[[View, Floor, list[Wish], Demands], tuple[str, ...]]
+"""Changes the best cases before anybody is placed; returns notes."""
+
+
+def decide_round(
+    view: View,
+    settings: Settings,
+    prepare: Prepare | None = None,
+    proportional: bool = False,
+) -> Plan:
+    """The plan of a round. ``proportional``: everybody has his share of the node, no more."""
+    if not view.jobs.ids:
+        return Plan(notes=("no managed job waits or runs",))
+    floor, known = floor_of(view), counted(view)
+    queue = queue_of(view, settings)
+    held = held_parts(view, floor)
+    wishes, asks = wishes_of(view, floor, queue.picks, held, settings, proportional)
+    notes: tuple[str, ...] = () if known else (_UNKNOWN,)
+    if prepare is not None and known and wishes:
+        notes = prepare(view, floor, wishes, asks)
+    placing = Placing(view, floor, needed(view, known))
+    keep_pinned(view, placing, queue.pinned, held)
+    failed = [wish.job for wish in placing.place_all(wishes)]
+    options = dict(zip((w.job for w in wishes), options_of(asks), strict=True))
+    rest = _in_order(queue, [*queue.others, *failed])
+    options |= _fill(view, placing, rest, held, settings, proportional)
+    if known and settings.leftover and not proportional:
+        hand_out(placing, options, shares(view).max(axis=0, initial=1.0))
+    waiting = _waiting(view, placing, queue, held)
+    return plan(view, placing, queue.order.tolist(), known, waiting, notes, settings.order)
+
+
+def needed(view: View, known: bool) -> FloatArray:
+    """(J, 2) what makes a room count CPUs and memory, or not."""
+    if known:
+        return np.ones((len(view.jobs.ids), 2))
+    return np.stack([view.jobs.cpus_per_gpu, view.jobs.mem_per_gpu_mb], axis=1)
+
+
+def keep_pinned(
+    view: View, placing: Placing, jobs: Sequence[int], held: Mapping[int, Parts]
+) -> None:
+    """Set aside what the jobs hold that keep it: what they have now, else what they ask for."""
+    trait = view.jobs.beside
+    for job in jobs:
+        cpus, mem = float(view.jobs.cpus_per_gpu[job]), float(view.jobs.mem_per_gpu_mb[job])
+        if trait is not None and trait.present_cpus[job] > 0:
+            cpus, mem = float(trait.present_cpus[job]), float(trait.present_mem_mb[job])
+        need = Need(cpus, mem)
+        wish = Wish(job, 0, (), 1, need, 1.0, need, 1.0, need, 1.0)
+        placing.keep(wish, held[job], need, 1.0)
+
+
+def _in_order(queue: Queue, jobs: Sequence[int]) -> list[int]:
+    wanted = set(jobs)
+    return [job for job in queue.order.tolist() if job in wanted]
+
+
+def _fill(
+    view: View,
+    placing: Placing,
+    jobs: Sequence[int],
+    held: Mapping[int, Parts],
+    settings: Settings,
+    proportional: bool,
+) -> dict[int, FloatArray]:
+    """GPUs that are still free, on any type, to the others in turn."""
+    options: dict[int, FloatArray] = {}
+    rate = view.jobs.rate
+    for kind in np.argsort(-rate.max(axis=(0, 2), initial=0.0), kind="stable").tolist():
+        left = sum(placing.room.left[p] for p in placing.floor.of_type[kind])
+        if left <= 0:
+            continue
+        picks = []
+        for job in jobs:
+            columns = np.flatnonzero(rate[job, kind] > 0)
+            if job in placing.given or not len(columns) or view.counts[columns[0]] > left:
+                continue
+            gpus = view.counts[columns[0]]
+            seconds = float(view.jobs.left[job] / rate[job, kind, columns[0]])
+            picks.append(Pick(job, kind, gpus, seconds))
+        if not picks:
+            continue
+        wishes, asks = wishes_of(view, placing.floor, picks, {}, settings, proportional)
+        found = options_of(asks)
+        for wish, points in zip(wishes, found, strict=True):
+            if left <= 0:
+                break
+            if wish.gpus <= left and placing.place(wish):
+                options[wish.job] = points
+                left -= wish.gpus
+    return options
+
+
+def _waiting(
+    view: View, placing: Placing, queue: Queue, held: Mapping[int, Parts]
+) -> dict[int, str]:
+    """Why each job without a place waits; alike ones share their sentence."""
+    jobs, room = view.jobs, placing.room
+    found: dict[int, str] = {}
+    words: dict[tuple[object, ...], str] = {}
+    for job in queue.order.tolist():
+        if job in placing.given:
+            continue
+        able = jobs.rate[job] > 0
+        if not able.any():
+            found[job] = "no GPU type and count that it can run with"
+            continue
+        key = (able.tobytes(), jobs.groups[job].tobytes(), int(jobs.max_nodes[job]))
+        if key not in words:
+            column = int(able.any(axis=0).argmax())
+            pools = [
+                p
+                for kind in np.flatnonzero(able[:, column]).tolist()
+                for p in placing.floor.of_type[kind]
+                if jobs.groups[job, placing.floor.pool_group[p]]
+            ]
+            short = room.shortage(pools, view.counts[column], Need(), int(jobs.max_nodes[job]))
+            words[key] = f"short of {short}"
+        stopped = "stopped for jobs that come first; " if job in held else ""
+        found[job] = stopped + words[key]
+    return found

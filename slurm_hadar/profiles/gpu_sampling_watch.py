@@ -1,0 +1,70 @@
+"""Looking at GPUs again and again beside something else, such as a training in the same process."""
+
+import threading
+from collections.abc import Iterable
+from types import TracebackType
+
+from slurm_hadar.profiles.gpu_sampling import Gpu, GpuReader, GpuUse, Window
+
+INTERVAL_S = 10.0
+WINDOW_S = 600.0
+_GAPS = 5
+
+
+class Watch:
+    """Windows over some GPUs that a thread fills every ``interval_s`` seconds.
+
+    Nothing here can stop what it stands beside: when a GPU cannot be read any more the thread ends,
+    and ``trouble`` says why.
+    """
+
+    def __init__(
+        self,
+        reader: GpuReader,
+        gpus: Iterable[Gpu],
+        interval_s: float = INTERVAL_S,
+        window_s: float = WINDOW_S,
+    ) -> None:
+        self.trouble = ""
+        self._reader, self._interval_s = reader, interval_s
+        self._windows = {gpu.uuid: Window(gpu, window_s, _GAPS * interval_s) for gpu in gpus}
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="hadar-gpus", daemon=True)
+
+    def __enter__(self) -> "Watch":
+        """Begin."""
+        self.look()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Look once more and end."""
+        self._stop.set()
+        self._thread.join(timeout=10)
+        self.look()
+
+    def look(self) -> None:
+        """Read each GPU once, now."""
+        try:
+            with self._lock:
+                for uuid, window in self._windows.items():
+                    window.add(self._reader.read(uuid))
+        except Exception as error:  # a driver that goes away must not end a training
+            self.trouble = f"{type(error).__name__}: {error}"
+            self._stop.set()
+
+    def uses(self) -> list[GpuUse]:
+        """The windows as they stand, without GPUs that were not seen twice."""
+        with self._lock:
+            found = [window.use() for window in self._windows.values()]
+        return [use for use in found if use is not None]
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            self.look()

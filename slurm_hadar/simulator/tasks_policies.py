@@ -1,0 +1,43 @@
+"""The policies of the simulation at the level of tasks, by name."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.view import IntArray
+from slurm_hadar.simulator import tasks_gang, tasks_orders, tasks_relaxed
+from slurm_hadar.simulator.tasks import TaskCosts, TaskJobs, TaskOutcome, check
+from slurm_hadar.simulator.tasks_gang import GangRule
+
+_RELAXED: Mapping[str, Callable[[TaskJobs, IntArray], tasks_orders.Order]] = {
+    "hare": tasks_orders.hlas,
+    "hare_plain": tasks_orders.hlas,
+    "hare_weighted": partial(tasks_orders.hlas, weighted=True),
+    "hare_offline": tasks_orders.offline,
+    "hare_wsrtf": tasks_orders.shortest,
+}
+_GANGS: Mapping[str, GangRule] = {
+    "gang_fifo": GangRule("fifo"),
+    "gang_las": GangRule("las"),
+    "gang_srtf": GangRule("srtf"),
+    "gang_wsrtf": GangRule("wsrtf"),
+    "gang_wsrtf_wait": GangRule("wsrtf", wait=True),
+}
+NAMES = (*_RELAXED, *_GANGS)
+
+
+def simulate_tasks(
+    jobs: TaskJobs, gpus: IntArray, policy: str, costs: TaskCosts | None = None
+) -> TaskOutcome:
+    """Run all jobs on ``gpus`` (R,) GPUs per type under the policy of that name.
+
+    Raises UsageError for an unknown policy and for a job that can run nowhere.
+    """
+    costs = costs or TaskCosts()
+    if policy in _RELAXED:
+        check(jobs, gpus, gangs=False)
+        order = _RELAXED[policy](jobs, gpus)
+        return tasks_relaxed.run(jobs, gpus, order, costs, policy, spare=policy != "hare_plain")
+    if policy in _GANGS:
+        return tasks_gang.run(jobs, gpus, _GANGS[policy], costs, policy)
+    raise UsageError(f"there is no policy {policy!r} for tasks; known: {', '.join(NAMES)}")

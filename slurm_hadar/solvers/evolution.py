@@ -1,0 +1,96 @@
+"""Evolutionary search over which job each GPU serves, and with how many samples a step.
+
+The representation and the four operators of ONES (arXiv 2108.03645, recalled): a candidate says per
+GPU (job, local batch); fill, uniform crossover, uniform mutation, reorder. Selection is by rank,
+and the best stays. Nothing here looks at the clock.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.solvers.evolution_fill import fill
+from slurm_hadar.solvers.evolution_operators import crossover, mutate
+from slurm_hadar.solvers.evolution_space import Candidates, Keys, Score, Space
+
+_KEPT = 4
+"""Candidates that are shown after each generation."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best candidate so far: (J,) option or -1, (J,) index of the batch."""
+
+    option: IntArray
+    batch: IntArray
+    score: float
+    generation: int
+    others: tuple[tuple[IntArray, IntArray], ...] = ()
+    """The next best, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How hard to search."""
+
+    population: int = 48
+    theta: float = 0.15
+    """Chance of each job to be preempted in a mutation."""
+
+
+def evolve(
+    space: Space,
+    score: Score,
+    keys: Keys,
+    seeds: Sequence[tuple[IntArray, IntArray]],
+    effort: Effort,
+    rng: np.random.Generator,
+) -> Iterator[Best]:
+    """Generations without end, each with the best candidate so far: stop whenever you like.
+
+    ``seeds``: candidates (options, batches) to begin with, all valid; the first counts where
+    nothing is better. Every candidate that is yielded is valid: no pool over its capacity, whole
+    gangs, allowed options.
+    """
+    number = max(effort.population, _KEPT)
+    first = Candidates(np.stack([s[0] for s in seeds]), np.stack([s[1] for s in seeds]))
+    rows = np.arange(max(number, len(seeds))) % len(seeds)
+    crowd = first.take(rows)
+    fresh = np.arange(len(rows)) >= len(seeds)
+    if fresh.any():
+        more = fill(space, crowd.take(np.flatnonzero(fresh)), keys, rng)
+        crowd = first.join(more)
+    points = score(crowd.option, crowd.batch)
+    generation = 0
+    while True:
+        order = _fittest(points, number)
+        crowd, points = crowd.take(order), points[order]
+        pairs = [(crowd.option[at].copy(), crowd.batch[at].copy()) for at in range(_KEPT)]
+        yield Best(*pairs[0], float(points[0]), generation, tuple(pairs[1:]))
+        generation += 1
+        children = _offspring(space, crowd, effort, keys, rng)
+        crowd = crowd.join(children)
+        points = np.concatenate([points, score(children.option, children.batch)])
+
+
+def _fittest(points: FloatArray, number: int) -> IntArray:
+    """The best rows, twins only where there are too few others; the first of equals."""
+    order = np.argsort(points, kind="stable")
+    twin = np.zeros(len(order), dtype=bool)
+    twin[1:] = points[order][1:] == points[order][:-1]
+    kept: IntArray = np.concatenate([order[~twin], order[twin]])[:number]
+    return kept[np.argsort(points[kept], kind="stable")]
+
+
+def _offspring(
+    space: Space, parents: Candidates, effort: Effort, keys: Keys, rng: np.random.Generator
+) -> Candidates:
+    number = len(parents.option)
+    mothers, fathers = rng.permutation(number), rng.permutation(number)
+    crossed = crossover(space, parents.take(mothers), parents.take(fathers), rng)
+    # The better half mutates twice as often: by rank, as selection is by rank alone.
+    chosen = np.sort(rng.integers(0, number, (2, number)).min(axis=0))
+    mutants = mutate(space, parents.take(chosen), effort.theta, rng)
+    return fill(space, crossed.join(mutants), keys, rng)

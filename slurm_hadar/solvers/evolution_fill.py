@@ -1,0 +1,122 @@
+"""ONES's fill: idle GPUs go to waiting jobs and to running ones; all candidates at once."""
+
+import numpy as np
+
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
+from slurm_hadar.solvers.evolution_space import Candidates, Keys, Space, used
+
+_SHORT_LIST = 64
+"""Waiting jobs that a candidate looks at in one pass."""
+_PASSES = 3
+_WILLING = 0.7
+"""Part of the candidates in which running jobs grow into what is idle."""
+_WAIT = -1
+
+
+def fill(space: Space, crowd: Candidates, keys: Keys, rng: np.random.Generator) -> Candidates:
+    """Give idle GPUs to waiting jobs, those with the highest drawn keys first, and what is left to
+    the running ones, if the candidate's luck will have it so."""
+    option, batch = crowd.option.copy(), crowd.batch.copy()
+    free = space.capacity[None, :] - used(space, option)
+    key = keys(rng, len(option))
+    for _ in range(_PASSES):
+        if not _admit(space, option, batch, free, key, rng):
+            break
+    willing = np.less(rng.random(len(option)), _WILLING)
+    for _ in range(_PASSES):
+        if not _grow(space, option, batch, free, willing, rng):
+            break
+    return Candidates(option, batch)
+
+
+def _admit(
+    space: Space,
+    option: IntArray,
+    batch: IntArray,
+    free: IntArray,
+    key: FloatArray,
+    rng: np.random.Generator,
+) -> bool:
+    able = np.isfinite(space.quickest).any(axis=1)
+    wish = np.where((option < 0) & able[None, :], key, -np.inf)
+    row, job = _highest(wish, min(_SHORT_LIST, wish.shape[1]))
+    if not len(row):
+        return False
+    seconds = space.quickest[job]
+    fits = np.isfinite(seconds) & (space.gpus[None, :] <= free[row][:, space.pool])
+    with np.errstate(divide="ignore"):
+        cost = np.log(np.where(fits, seconds * np.sqrt(space.gpus), np.inf))
+    chance = -2.0 * cost + rng.gumbel(size=cost.shape)
+    chosen = chance.argmax(axis=1)
+    there = fits[np.arange(len(row)), chosen]
+    return _accept(space, option, batch, free, row[there], job[there], chosen[there])
+
+
+def _grow(
+    space: Space,
+    option: IntArray,
+    batch: IntArray,
+    free: IntArray,
+    willing: BoolArray,
+    rng: np.random.Generator,
+) -> bool:
+    held = np.maximum(option, 0)
+    jobs = np.arange(option.shape[1])[None, :]
+    larger = np.where(option >= 0, space.above[jobs, held], _WAIT)
+    more = np.maximum(larger, 0)
+    extra = space.gpus[more] - space.gpus[held]
+    pool = space.pool[held]
+    open_ = (larger >= 0) & willing[:, None]
+    open_ &= extra <= np.take_along_axis(free, pool, 1)
+    now = np.where(open_, space.quickest[jobs, held], 0.0)
+    gain = now - np.where(open_, space.quickest[jobs, more], 0.0)
+    open_ &= gain > 0
+    wish = np.where(open_, np.log(np.maximum(gain, 1e-9) / np.maximum(extra, 1)), -np.inf)
+    wish += np.where(open_, rng.gumbel(size=wish.shape), 0.0)
+    row, job = _highest(wish, min(_SHORT_LIST, wish.shape[1]))
+    if not len(row):
+        return False
+    return _accept(space, option, batch, free, row, job, larger[row, job])
+
+
+def _highest(wish: FloatArray, most: int) -> tuple[IntArray, IntArray]:
+    """(row, column) of the highest of each row, row by row, highest first; -inf never."""
+    if most < wish.shape[1]:
+        columns = np.argpartition(-wish, most - 1, axis=1)[:, :most]
+    else:
+        columns = np.broadcast_to(np.arange(wish.shape[1]), wish.shape)
+    value = np.take_along_axis(wish, columns, 1)
+    order = np.argsort(-value, axis=1, kind="stable")
+    columns = np.take_along_axis(columns, order, 1)
+    row, at = np.nonzero(np.isfinite(np.take_along_axis(value, order, 1)))
+    return row, columns[row, at]
+
+
+def _accept(
+    space: Space,
+    option: IntArray,
+    batch: IntArray,
+    free: IntArray,
+    row: IntArray,
+    job: IntArray,
+    chosen: IntArray,
+) -> bool:
+    """Take what fits, in this order."""
+    if not len(row):
+        return False
+    had = np.where(option[row, job] >= 0, space.gpus[np.maximum(option[row, job], 0)], 0)
+    extra = space.gpus[chosen] - had
+    taken = np.zeros(len(row), dtype=bool)
+    new = np.ones(len(row), dtype=bool)
+    new[1:] = row[1:] != row[:-1]
+    part = np.cumsum(new) - 1
+    for kind in range(len(space.capacity)):
+        here = np.where(space.pool[chosen] == kind, extra, 0)
+        total = np.cumsum(here)
+        total -= (total - here)[new][part]
+        taken |= (here > 0) & (total <= free[row, kind])
+    row, job, chosen, extra = row[taken], job[taken], chosen[taken], extra[taken]
+    option[row, job] = chosen
+    batch[row, job] = space.best[job, chosen]
+    np.subtract.at(free, (row, space.pool[chosen]), extra)
+    return len(row) > 0

@@ -1,0 +1,97 @@
+"""What an evolutionary search may choose from, and candidates by job.
+
+Axes: P candidates, G GPUs (those of a pool stand together), J jobs, K pools, O options (pool-major:
+pool x count), B batches.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
+
+Score = Callable[[IntArray, IntArray], FloatArray]
+"""(P, J) options and (P, J) batches -> (P,), less is better."""
+Keys = Callable[[np.random.Generator, int], FloatArray]
+"""A draw of (P, J) keys for P candidates: who is served first, higher first."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be chosen. ``seconds`` inf: not allowed."""
+
+    capacity: IntArray
+    """(K,) GPUs."""
+    counts: IntArray
+    """(C,) GPU counts, rising."""
+    seconds: FloatArray
+    """(J, O, B) what is left of the job, s; O = K x C."""
+    sizes: IntArray
+    """(J, B) global batches in samples, rising; 0: none to choose."""
+    keep: BoolArray
+    """(J,) must have GPUs in every candidate that is worth anything: is never preempted."""
+
+    pool: IntArray = field(init=False)
+    gpus: IntArray = field(init=False)
+    best: IntArray = field(init=False)
+    """(J, O) index of the batch with which the job ends first there."""
+    quickest: FloatArray = field(init=False)
+    """(J, O) s with that batch."""
+    below: IntArray = field(init=False)
+    """(J, O) the largest option of the pool with at most that many GPUs; -1: none."""
+    above: IntArray = field(init=False)
+    """(J, O) the next larger option of the pool; -1: none."""
+
+    def __post_init__(self) -> None:
+        pools, columns = len(self.capacity), len(self.counts)
+        jobs = len(self.seconds)
+        put = object.__setattr__
+        put(self, "pool", np.repeat(np.arange(pools), columns))
+        put(self, "gpus", np.tile(self.counts, pools))
+        best = self.seconds.argmin(axis=2) if self.seconds.size else np.zeros((jobs, 0), np.int64)
+        put(self, "best", best)
+        put(self, "quickest", np.take_along_axis(self.seconds, best[:, :, None], 2)[:, :, 0]
+            if self.seconds.size else np.zeros((jobs, 0)))  # fmt: skip
+        able = np.isfinite(self.quickest).reshape(jobs, pools, columns)
+        number = np.arange(pools * columns).reshape(pools, columns)
+        down = np.maximum.accumulate(np.where(able, number, -1), axis=2)
+        put(self, "below", down.reshape(jobs, -1))
+        far = pools * columns
+        up = np.where(able, number, far)
+        up = np.minimum.accumulate(up[:, :, ::-1], axis=2)[:, :, ::-1]
+        up = np.concatenate([up[:, :, 1:], np.full((jobs, pools, 1), far)], axis=2)
+        put(self, "above", np.where(up < far, up, -1).reshape(jobs, -1))
+
+    @property
+    def starts(self) -> IntArray:
+        """(K + 1,) first GPU of each pool."""
+        return np.concatenate([[0], np.cumsum(self.capacity)]).astype(np.int64)
+
+
+@dataclass
+class Candidates:
+    """P candidates by job: option (P, J), -1 waits, and batch (P, J)."""
+
+    option: IntArray
+    batch: IntArray
+
+    def take(self, rows: IntArray) -> "Candidates":
+        """Some of them."""
+        return Candidates(self.option[rows], self.batch[rows])
+
+    def join(self, other: "Candidates") -> "Candidates":
+        """Both."""
+        return Candidates(
+            np.concatenate([self.option, other.option]), np.concatenate([self.batch, other.batch])
+        )
+
+
+def used(space: Space, option: IntArray) -> IntArray:
+    """(P, K) GPUs that the candidates use in each pool."""
+    held = np.where(option >= 0, option, 0)
+    gpus = np.where(option >= 0, space.gpus[held], 0)
+    at = np.arange(len(option))[:, None] * len(space.capacity) + space.pool[held]
+    size = len(option) * len(space.capacity)
+    total = np.bincount(at.ravel(), weights=gpus.ravel(), minlength=size)
+    return total.astype(np.int64).reshape(len(option), len(space.capacity))

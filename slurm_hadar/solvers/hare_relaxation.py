@@ -1,0 +1,229 @@
+"""Hare's relaxation: when would each round of each job be done, if GPUs were one fluid whole?
+
+Chen et al., HPDC 2022 and IEEE TCC 12(4) 2024: minimise sum w_j C_j over jobs whose rounds follow
+each other, each of K equal tasks; Queyranne's load inequalities in place of the GPUs; tasks in the
+order of their midpoints (recalled). For tasks of unlike lengths on unlike GPUs (ours): give each
+GPU m any price s_m >= 0 and each task i the size q_i = min_m s_m p_im. No task takes less than
+q_i / s_m on GPU m, so Queyranne's inequality for the tasks of that GPU, summed over GPUs
+(Cauchy-Schwarz), gives for every set S of tasks
+
+    sum_S q_i C_i >= (sum_S q_i)^2 / (2 sum_m s_m) + sum_S q_i^2 / (2 max_m s_m)
+
+and the same counted from any time r for tasks of jobs that arrive at r or later. With s_m = 1 it is
+the one for M alike machines (Hall, Schulz, Shmoys and Wein 1997, recalled) and q_i the task's
+shortest length. Prices that say how scarce a type is for these jobs make it much tighter: without
+them slow GPUs that are good for some job count in full for all. There are exponentially many sets;
+those that are violated most are prefixes in the order of midpoints, so they are found by sorting
+and added until none is left.
+"""
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.solvers.prices import scarcity
+
+_MOST_GROUPS = 800
+"""Rounds are put together into so many groups, or the programme would grow without limit."""
+_MOST_PASSES = 60
+_CUTS_PER_PASS = 12
+_STARTS = 12
+_TOLERANCE = 1e-4
+_EARLY = 0.01
+"""Where the objective leaves open when a job's earlier rounds are done, they are early (ours):
+rounds that are all planned just in time make a poor order."""
+
+
+@dataclass(frozen=True)
+class RoundJobs:
+    """J jobs. ``arrival_s``, ``weight`` (J,); ``rounds`` (J,) left; ``tasks`` (J,) of a round;
+    ``task_s`` (J, R) length of a task, inf where it cannot run; ``sync_s`` (J,) between two
+    rounds."""
+
+    arrival_s: FloatArray
+    weight: FloatArray
+    rounds: IntArray
+    tasks: IntArray
+    task_s: FloatArray
+    sync_s: FloatArray
+
+    @property
+    def shortest_s(self) -> FloatArray:
+        """(J,) a task on its fastest type."""
+        found: FloatArray = self.task_s.min(axis=1)
+        return found
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """``midpoint``: per job (its rounds,) when the middle of each round's tasks would be, s.
+    ``bound``: no schedule has a smaller sum of w_j C_j. ``cuts``: inequalities that it took."""
+
+    midpoint: tuple[FloatArray, ...]
+    bound: float
+    cuts: int
+
+
+@dataclass(frozen=True)
+class _Load:
+    """One choice of prices. ``size`` (J,) q of a job's tasks; ``all`` and ``top``: the sum and the
+    largest of the GPUs' prices."""
+
+    size: FloatArray
+    all: float
+    top: float
+
+
+def relax(jobs: RoundJobs, gpus: IntArray) -> Relaxed:
+    """Solve the relaxation; every job must be able to run on one of the ``gpus`` (R,)."""
+    groups = _Groups(jobs)
+    loads = _loads(jobs, gpus)
+    starts = np.unique(np.quantile(jobs.arrival_s, np.linspace(0, 1, _STARTS), method="lower"))
+    programme = _Programme(jobs, groups)
+    cuts = 0
+    for _ in range(_MOST_PASSES):
+        done = programme.solve()
+        found = [
+            cut for load in loads for since in starts for cut in groups.violated(done, load, since)
+        ]
+        if not found:
+            break
+        cuts += len(found)
+        programme.add(found)
+    else:
+        done = programme.solve()
+    programme.weigh(0.0)
+    # The groups end with their last task; the job with the exchange behind it.
+    bound = float(jobs.weight @ (programme.solve()[groups.last] + jobs.sync_s))
+    return Relaxed(groups.midpoints(done), bound, cuts)
+
+
+def _loads(jobs: RoundJobs, gpus: IntArray) -> list[_Load]:
+    length = np.where(gpus > 0, jobs.task_s, np.inf)
+    scarce = scarcity(length * (jobs.rounds * jobs.tasks)[:, None], gpus).price
+    found = []
+    for price in (np.ones(len(gpus)), scarce):
+        with np.errstate(invalid="ignore"):
+            size = np.nan_to_num(price * length, nan=np.inf).min(axis=1)
+        top = float(price[gpus > 0].max())
+        found.append(_Load(size / top, float((price * gpus).sum()) / top, 1.0))
+    return found
+
+
+class _Groups:
+    """Neighbouring rounds of a job as one variable: when the last of them is done."""
+
+    def __init__(self, jobs: RoundJobs) -> None:
+        size = np.maximum(jobs.rounds, 1)
+        per_job = np.maximum(1, np.minimum(size, _share(size)))
+        self.first = np.concatenate([[0], np.cumsum(per_job)[:-1]]).astype(np.int64)
+        self.last = self.first + per_job - 1
+        self.job = np.repeat(np.arange(len(size)), per_job)
+        at = np.arange(len(self.job)) - self.first[self.job]
+        edges = [(at + step) * size[self.job] // per_job[self.job] for step in (0, 1)]
+        self.rounds = (edges[1] - edges[0]).astype(np.float64)
+        self.task_s = jobs.shortest_s[self.job]
+        self.step_s = (jobs.shortest_s + jobs.sync_s)[self.job]
+        # A round i of L is done (L - 1 - i) steps before the group at the latest.
+        self._mean_back = self.step_s * (self.rounds - 1.0) / 2.0
+        self._arrival = jobs.arrival_s[self.job]
+        self._tasks = self.rounds * jobs.tasks[self.job]
+
+    def violated(
+        self, done: FloatArray, load: _Load, since: float
+    ) -> list[tuple[IntArray, FloatArray, float]]:
+        """Load inequalities that ``done`` breaks, of the jobs that arrive at ``since`` or later:
+        groups, their coefficients, right side."""
+        size = load.size[self.job]
+        middle = done - self._mean_back - size / (2.0 * load.top)
+        order = np.argsort(middle, kind="stable")
+        order = order[self._arrival[order] >= since]
+        work = (self._tasks * size)[order]
+        # In terms of the groups' ends; the way back to the rounds' means goes to the right side.
+        right = (
+            np.cumsum(work) ** 2 / (2.0 * load.all)
+            + np.cumsum(work * size[order]) / (2.0 * load.top)
+            + np.cumsum(work * (self._mean_back[order] + since))
+        )
+        left = np.cumsum(work * done[order])
+        short = (right - left) / np.maximum(right, 1e-12)
+        wrong = np.flatnonzero(short > _TOLERANCE)
+        if len(wrong) > _CUTS_PER_PASS:
+            spread = np.linspace(0, len(wrong) - 1, _CUTS_PER_PASS // 2).astype(np.int64)
+            most = np.argsort(-short[wrong], kind="stable")[: _CUTS_PER_PASS // 2]
+            wrong = wrong[np.unique(np.concatenate([spread, most]))]
+        return [(order[: at + 1], work[: at + 1], float(right[at])) for at in wrong.tolist()]
+
+    def midpoints(self, done: FloatArray) -> tuple[FloatArray, ...]:
+        """Rounds of a group spread evenly up to its end."""
+        found = []
+        for first, last in zip(self.first.tolist(), self.last.tolist(), strict=True):
+            ends: list[FloatArray] = []
+            for group in range(first, last + 1):
+                number, step = int(self.rounds[group]), float(self.step_s[group])
+                if group > first:
+                    step = max(step, (done[group] - done[group - 1]) / number)
+                ends.append(done[group] - step * np.arange(number - 1, -1, -1.0))
+            found.append(np.concatenate(ends) - self.task_s[first] / 2.0)
+        return tuple(found)
+
+
+def _share(rounds: IntArray) -> IntArray:
+    """Groups per job, so that there are about :data:`_MOST_GROUPS`."""
+    if rounds.sum() <= _MOST_GROUPS:
+        return rounds
+    return np.full(len(rounds), max(1, _MOST_GROUPS // len(rounds)), dtype=np.int64)
+
+
+class _Programme:
+    """min sum w_j C_j over the groups' ends, in units of their typical size."""
+
+    def __init__(self, jobs: RoundJobs, groups: _Groups) -> None:
+        number = len(groups.job)
+        least = groups.rounds * groups.step_s
+        start = np.zeros(number)
+        start[groups.first] = jobs.arrival_s - jobs.sync_s
+        low = start.copy()
+        low[groups.first] += least[groups.first]
+        self._unit = float(np.maximum(least.sum() / len(jobs.rounds), 1e-9))
+        self._solver = highspy.Highs()  # type: ignore[no-untyped-call]
+        for name, setting in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
+            self._solver.setOptionValue(name, setting)
+        infinity = highspy.kHighsInf
+        self._jobs, self._groups = jobs, groups
+        lower = np.where(np.isin(np.arange(number), groups.first), low / self._unit, -infinity)
+        for at in range(number):
+            self._solver.addVar(float(lower[at]), infinity)
+        for at in range(1, number):
+            if groups.job[at] == groups.job[at - 1]:
+                index, value = np.array([at, at - 1], np.int32), np.array([1.0, -1.0])
+                self._solver.addRow(float(least[at] / self._unit), infinity, 2, index, value)
+        self.weigh(_EARLY)
+
+    def weigh(self, early: float) -> None:
+        """Let earlier rounds count for this part of a job's weight, all together."""
+        jobs, groups = self._jobs, self._groups
+        per_job = (groups.last - groups.first + 1).astype(np.float64)
+        cost = early * (jobs.weight / per_job)[groups.job]
+        cost[groups.last] += jobs.weight
+        for at, value in enumerate(cost.tolist()):
+            self._solver.changeColCost(at, value)
+
+    def add(self, cuts: list[tuple[IntArray, FloatArray, float]]) -> None:
+        for members, work, right in cuts:
+            scale = float(work.sum())
+            self._solver.addRow(
+                right / scale / self._unit,
+                highspy.kHighsInf,
+                len(members),
+                members.astype(np.int32),
+                work / scale,
+            )
+
+    def solve(self) -> FloatArray:
+        """(G,) ends of the groups, s."""
+        self._solver.run()
+        found: FloatArray = np.array(self._solver.getSolution().col_value) * self._unit
+        return found

@@ -1,0 +1,67 @@
+"""The processes of a job's copies on this machine, for tests that kill them."""
+
+import os
+import signal
+from pathlib import Path
+
+from slurm_hadar.sandbox import processes
+
+
+def _read(path):
+    """Words and environment of a process; nothing when it is gone."""
+    try:
+        words = (path / "cmdline").read_bytes().split(b"\0")
+        return words, set((path / "environ").read_bytes().split(b"\0"))
+    except OSError:
+        return [b""], set()
+
+
+def _of_job(box, id_):
+    wanted = {os.fsencode(f"SLURM_CONF={box.conf}"), f"SLURM_JOB_ID={id_}".encode()}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            words, environ = _read(path)
+            if wanted <= environ:
+                yield int(path.name), words, environ
+
+
+def task(box, id_, rank):
+    """The processes of one task: its guard first, then the copy."""
+    found = []
+    for pid, words, environ in _of_job(box, id_):
+        ours = any(b"train_copies" in word for word in words) and b"python" in words[0]
+        guard = b"--guard" in words
+        # The launcher in the batch script is rank 0 of its own step.
+        launcher = not guard and any(b"copies_launch" in word for word in words)
+        if ours and f"SLURM_PROCID={rank}".encode() in environ and not launcher:
+            found.append((not guard, pid))
+    return [pid for _, pid in sorted(found)]
+
+
+def copy(box, id_, rank):
+    """The process that trains, once its guard has started it."""
+    processes.wait_until(lambda: len(task(box, id_, rank)) == 2, 20, 0.1)
+    guard, found = task(box, id_, rank)
+    assert guard != found
+    return found
+
+
+def srun(box, id_):
+    """The main process of the srun that the launcher started."""
+    for pid, words, _ in _of_job(box, id_):
+        if words[0] == b"srun":
+            status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            above, _ = _read(Path(f"/proc/{status[1]}"))
+            if any(b"copies_launch" in word for word in above):
+                return pid
+    raise AssertionError("no srun of this job")
+
+
+def dies_with_its_node(box, id_, node):
+    """KILL all that runs of a job on a node, its slurmd first, as when the node loses power."""
+    here = f"SLURMD_NODENAME={node}".encode()
+    pids = {pid for pid, _, environ in _of_job(box, id_) if here in environ}
+    above = [pid for pid in processes.steps(box.places) if pids & set(processes.descendants([pid]))]
+    assert pids and above
+    box.kill_slurmd(node)
+    processes.send([*above, *pids], signal.SIGKILL)

@@ -1,0 +1,408 @@
+"""The plugins as Slurm itself loads them: each alone, all together, broken, and taken back."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import config as configuration
+from slurm_hadar.domain.declaration import KEYS, Declaration, decode
+from slurm_hadar.plugins import changes, spank
+from slurm_hadar.plugins.install import PLUGINS, Wish, planned, removal
+from slurm_hadar.profiles.gpu_sampling_files import read_all_uses
+from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.sandbox.processes import is_alive, wait_until
+from slurm_hadar.slurm.records import settings
+
+pytestmark = pytest.mark.live
+
+BIN = Path(sys.prefix) / "bin"
+FIELDS = ("Features", "TresPerNode", "TresPerJob", "Comment", "Requeue", "Partition")
+SCRIPT = "#!/bin/sh\n#HADAR model=resnet18 types=any\n#SBATCH {option}\nenv | grep ^HADAR_\n"
+
+
+class Site:
+    """A site's admin and a user at one sandbox."""
+
+    def __init__(self, box, folder):
+        self.box, self.folder = box, folder
+        self.etc = box.conf.parent
+        kept = ("HOME", "USER", "LANG", "TMPDIR")
+        self.env = {name: os.environ[name] for name in kept if name in os.environ} | box.env
+        toml = box.config_path.read_text().replace('mode = "observe"', 'mode = "act"')
+        box.config_path.write_text(toml)
+        self.config = configuration.load(box.config_path)
+        self.before = self.files()
+
+    def files(self):
+        found = {p: p.read_bytes() for p in self.etc.rglob("*") if p.is_file()}
+        return {p: data for p, data in found.items() if ".before-hadar-" not in p.name}
+
+    def use(self, *plugins, **wish):
+        """Have these plugins and no others, and Slurm know it."""
+        plan = planned(self.box.conf, self.config, Wish(plugins, **wish))
+        changes.apply(plan.changes)
+        self.reconfigure()
+        return plan.by_hand
+
+    def remove(self):
+        # Once more for the programs that Slurm ran until it had read its file again.
+        for _ in range(2):
+            changes.apply(removal(self.box.conf).changes)
+            self.reconfigure()
+
+    def reconfigure(self):
+        self.box.run("scontrol", "reconfigure")
+
+    def touch(self):
+        """Slurm loads a script again when its time has changed."""
+        path = self.etc / "job_submit.lua"
+        os.utime(path, (time.time(), path.stat().st_mtime + 2))
+
+    def run(self, *argv):
+        return subprocess.run(
+            argv,
+            env=self.env,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def submit(self, *words, program="sbatch"):
+        """The job's fields as Slurm has them, and what stderr said. It waits for ever."""
+        argv = (program, "--parsable", "-o", "/dev/null", "--hold", *words)
+        done = self.run(*argv)
+        assert done.returncode == 0, done.stderr
+        found = self.show(done.stdout.strip())
+        self.box.run("scancel", found["JobId"])
+        return found, done.stderr
+
+    def show(self, job):
+        lines = self.box.run("scontrol", "show", "job", job).splitlines()
+        found = {}
+        for line in lines:
+            for word in [line.strip()] if "Comment=" in line else line.split():
+                key, _, value = word.partition("=")
+                found[key] = "" if value == "(null)" else value
+        return found
+
+
+@pytest.fixture(scope="module")
+def site(sandbox, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("user")
+    folder.chmod(0o755)
+    here = Site(sandbox, folder)
+    if any("lua.so" in line for line in here.use("job-submit", "cli-filter")):
+        reason = "this Slurm has no Lua plugins (Debian: slurm-wlm-basic-plugins)"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    here.remove()
+    yield here
+    here.remove()
+
+
+@pytest.fixture
+def with_spank():
+    try:
+        spank.build()
+    except spank.NotBuilt as error:
+        pytest.skip(f"SPANK: {error}")
+
+
+def script(site, option="-t 5"):
+    path = site.folder / "train.sh"
+    path.write_text(SCRIPT.format(option=option))
+    return str(path)
+
+
+def test_spank_alone_makes_the_options_known_and_changes_no_job(site, with_spank):
+    site.use("spank")
+    for program in ("sbatch", "srun", "salloc"):
+        text = site.run(program, "--help").stdout
+        assert all(f"--hadar-{key.replace('_', '-')}" in text for key in KEYS), program
+    job, said = site.submit("--hadar-model=m", "--gres=gpu:v100:1", "--wrap", "true")
+    assert job.get("Comment", "") == "" and job["TresPerNode"] == "gres:gpu:v100:1"
+    assert said == ""
+    site.remove()
+    done = site.run("sbatch", "--hadar-model=m", "--wrap", "true")
+    assert done.returncode != 0 and "hadar-model" in done.stderr
+
+
+def test_job_submit_alone_reads_the_script_and_explains(site):
+    site.use("job-submit", untype=True)
+    job, said = site.submit("--gres=gpu:v100:2", "--comment=mine", script(site))
+    assert job["TresPerNode"] == "gres:gpu:2"
+    assert job["Comment"].startswith("mine [hadar1 ")
+    assert decode(job["Comment"]) == Declaration(model="resnet18", types=("any",))
+    assert "sbatch: slurm-hadar: the job is managed" in said
+    # A job that nobody declared is as its owner wrote it.
+    plain = ("--gres=gpu:v100:2", "-C", "v100", "--wrap", "true")
+    job, said = site.submit(*plain)
+    assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:v100:2", "v100")
+    assert job.get("Comment", "") == "" and said == ""
+
+
+def test_job_submit_with_spank(site, with_spank):
+    site.use("job-submit", "spank", untype=True)
+    words = ("--hadar-checkpoint=yes", "--hadar-gpu-mem=10G", "--gpus=p100:1")
+    job, _ = site.submit(*words, script(site, "--hadar-batch=64:128"))
+    assert job["TresPerJob"] == "gres:gpu:1"
+    found = decode(job["Comment"])
+    assert found.model == "resnet18" and found.checkpoint
+    assert found.batch == (64, 128) and found.gpu_mem == 10 * 1024
+    job, said = site.submit("--hadar-gpus=many", "--gres=gpu:1", script(site))
+    assert job.get("Comment", "") == "" and "--hadar-gpus: gpus=many is not understood" in said
+    job, _ = site.submit("--hadar-off", "--gres=gpu:v100:1", script(site))
+    assert decode(job["Comment"]).off and job["TresPerNode"] == "gres:gpu:v100:1"
+
+
+def test_cli_filter_with_spank_for_sbatch_srun_and_salloc(site, with_spank):
+    site.use("cli-filter", "spank", untype=True)
+    words = ("--hadar-model=m", "--hadar-checkpoint=yes", "--gpus-per-node=v100:1")
+    job, said = site.submit(*words, "-C", "v100", "--wrap", "true")
+    assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "v100&v100")
+    found = decode(job["Comment"])
+    assert found == Declaration(model="m", types=("v100",), checkpoint=True, constraint="v100")
+    assert "slurm-hadar: the job is managed" in said
+    for program in ("srun", "salloc"):
+        words = ("--hadar-types=k80", "--gres=gpu:1", "scontrol", "show", "job", "-o")
+        text = site.run(program, *words).stdout
+        line = next(one for one in text.splitlines() if "[hadar1 types=k80]" in one)
+        assert "Features=k80" in line, program
+
+
+def test_an_opt_in_partition_needs_no_declaration(site):
+    partitions = site.config.partitions.model_copy(update={"opt_in": ("gpu",)})
+    mine, site.config = site.config, site.config.model_copy(update={"partitions": partitions})
+    try:
+        for plugin in ("job-submit", "cli-filter"):
+            site.use(plugin, untype=True)
+            job, _ = site.submit("-p", "gpu", "--gres=gpu:v100:1", "--wrap", "true")
+            found = decode(job["Comment"])
+            assert found == Declaration(types=("v100",), partitions=("gpu",))
+            assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "v100")
+            job, _ = site.submit("-p", "gpu", "--wrap", "true")
+            assert job.get("Comment", "") == ""
+        # The default partition counts where Slurm knows it, at slurmctld.
+        site.use("job-submit")
+        job, _ = site.submit("--gres=gpu:v100:1", "--wrap", "true")
+        assert decode(job["Comment"]) == Declaration(types=("v100",))
+    finally:
+        site.config = mine
+
+
+def test_hbatch_in_front_of_both_declares_once(site):
+    site.use("job-submit", "cli-filter", untype=True)
+    words = ("--gres=gpu:v100:1", "--comment=mine", script(site))
+    job, _ = site.submit(*words, program=str(BIN / "hbatch"))
+    assert job["Comment"].count("[hadar1") == 1
+    assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "v100")
+
+
+def test_all_together_from_the_submit_to_the_tasks(site, with_spank):
+    """The lease, the controller's placement, the plan in the task's environment, on real nodes."""
+    by_hand = site.use(*PLUGINS, untype=True)
+    # The sandbox has a task prolog of its own, so the line to add to it is told.
+    (line,) = [one for one in by_hand if "TaskProlog" in one]
+    own = site.etc / "task_prolog.sh"
+    kept = own.read_text()
+    own.write_text(kept + line.rpartition(" ")[2] + "\n")
+    write_heartbeat(site.box.exchange, "act", 5.0)
+    out = site.folder / "out"
+    done = site.run("sbatch", "--parsable", "-o", str(out), "--gres=gpu:v100:1", script(site))
+    job = done.stdout.strip()
+    found = site.show(job)
+    try:
+        assert found["Reason"] == "BeginTime" or "BeginTime" in found["JobState"], found
+        assert decode(found["Comment"]).lease and found["TresPerNode"] == "gres:gpu:1"
+        tick = site.run(str(BIN / "hadar"), "tick")
+        assert tick.returncode == 0, tick.stderr
+        site.box.wait_state(job)
+    finally:
+        own.write_text(kept)
+    lines = out.read_text().splitlines()
+    assert "HADAR_PLAN_GPUS=1" in lines and "HADAR_PLAN_COPIES=1" in lines
+    assert f"HADAR_EXCHANGE={site.box.exchange}" in lines
+    assert f"HADAR_CONTROLLER_UID={os.getuid()}" in lines and "HADAR_SIGNAL=USR2" in lines
+    # The prolog and the epilog ran, said nothing on nodes without a GPU, and drained none.
+    shown = settings(site.box.run("scontrol", "show", "config"))
+    assert shown["Prolog"] == str(site.etc / "hadar" / "prolog")
+    states = site.box.run("sinfo", "-h", "-o", "%T").split()
+    assert not any(state.startswith(("drain", "down")) for state in states)
+    assert not list(site.box.exchange.glob("gpu.*"))
+
+
+PYNVML = """
+import types
+class NVMLError(Exception): pass
+NVML_GPU_UTILIZATION_SAMPLES = 1
+def no(*_): raise NVMLError
+nvmlInit = nvmlShutdown = lambda: None
+nvmlDeviceGetCount = lambda: 4
+nvmlDeviceGetHandleByIndex = nvmlDeviceGetMinorNumber = lambda i: i
+nvmlDeviceGetUUID = lambda i: f'GPU-{i}'
+nvmlDeviceGetName = lambda i: 'Pretend'
+nvmlDeviceGetComputeRunningProcesses = lambda i: [types.SimpleNamespace(usedGpuMemory=1 << 20)]
+nvmlDeviceGetSamples = nvmlDeviceGetTotalEnergyConsumption = nvmlDeviceGetMemoryInfo = no
+nvmlDeviceGetPowerUsage = lambda i: 50000
+nvmlDeviceGetUtilizationRates = lambda i: types.SimpleNamespace(gpu=0)
+"""
+
+
+def test_the_sampler_lives_as_long_as_its_job(site, tmp_path):
+    """slurmd's own prolog and epilog; only NVIDIA's library is a stand-in on this machine."""
+    site.use("job-submit", "gpu-sampling")
+    (tmp_path / "pynvml.py").write_text(PYNVML)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    for name in ("prolog", "epilog"):
+        path = site.etc / "hadar" / name
+        text = path.read_text().replace("/dev/nvidiactl", "/dev/null")
+        path.write_text(text.replace(sys.executable, str(python)))
+    declared = site.folder / "sleeps.sh"
+    declared.write_text("#!/bin/sh\n#HADAR model=m\nsleep ${1:-0}\n")
+    uid, box = os.getuid(), site.box
+    words = ("sbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:v100:2")
+    job = site.run(*words, str(declared), "3").stdout.strip()
+    box.wait_state(job, ("RUNNING",))
+    assert wait_until(lambda: read_all_uses(box.exchange, {job: uid}), 10, 0.05)
+    ((first,),) = read_all_uses(box.exchange, {job: uid}).values()
+    assert first.host.startswith("v") and not first.finished
+    # It is in no process group that slurmd ends with its prolog.
+    assert is_alive(first.pid)
+    box.wait_state(job)
+    assert wait_until(lambda: not is_alive(first.pid), 10, 0.05)
+    ((last,),) = read_all_uses(box.exchange, {job: uid}).values()
+    assert last.finished and [use.uuid for use in last.gpus] == ["GPU-0", "GPU-1"]
+    # Both GPUs were held and computed nothing.
+    assert all(use.held_idle_s > 0.5 and use.busy_s == 0 for use in last.gpus)
+    # A job that nobody declared is not looked at.
+    job = site.run(*words, "--wrap", "true").stdout.strip()
+    box.wait_state(job)
+    assert not read_all_uses(box.exchange, {job: uid})
+
+
+def test_without_a_living_controller_only_slurmctlds_own_lease_waits(site):
+    (site.box.exchange / "heartbeat.json").unlink(missing_ok=True)
+    for plugin, wish, leased in (
+        ("cli-filter", {}, False),
+        ("job-submit", {}, False),
+        ("job-submit", {"lease": True}, True),
+    ):
+        site.use(plugin, **wish)
+        done = site.run("sbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:1", script(site))
+        found = site.show(done.stdout.strip())
+        site.box.run("scancel", found["JobId"])
+        assert decode(found["Comment"]).lease is leased, (plugin, wish)
+
+
+BROKEN = {
+    "syntax error at load": ("help.lua", "function ("),
+    "runtime error at load": ("declaration.lua", "error('broken')"),
+    "nothing in it": ("help.lua", ""),
+    "runtime error at a submit": ("help.lua", "{whole}\nhelp.changes = nil\nreturn help"),
+    "an endless loop": ("help.lua", "{whole}\nfunction help.changes() while true do end end "
+                        "return help"),
+    "wrong types": ("site.lua", "return {types = 3, order = {}, opt_in = 7, untype = 'x'}"),
+    "wrong types of answers": ("help.lua", "{whole}\nfunction help.changes() return "
+                               "{gpus = {{'comment', {}}}, notes = 3} end return help"),
+    "the fragment itself": ("job_submit.lua", "local x = "),
+    "not there": ("job_submit.lua", None),
+}  # fmt: skip
+
+
+def test_a_broken_fragment_rejects_no_job_and_slurmctld_starts_with_it(site):
+    site.use("job-submit", untype=True)
+    folder = site.etc / "hadar"
+    words = ("--gres=gpu:v100:1", "--comment=mine", script(site))
+    job, _ = site.submit(*words)
+    assert "hadar1" in job["Comment"]
+    for way, (name, text) in BROKEN.items():
+        good = (folder / name).read_text()
+        if text is None:
+            (folder / name).unlink()
+        else:
+            whole = good.rsplit("return help", 1)[0]
+            (folder / name).write_text(text.replace("{whole}", whole))
+        site.touch()
+        job, _ = site.submit(*words)
+        assert job["Comment"].strip() == "mine", way
+        assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:v100:1", ""), way
+        (folder / name).write_text(good)
+    log = (site.box.places.log / "slurmctld.log").read_text()
+    assert log.count("slurm-hadar: ") >= len(BROKEN)
+    (folder / "help.lua").write_text("function (")
+    site.box.stop_slurmctld()
+    site.box.start_slurmctld()
+    job, _ = site.submit(*words)
+    assert job["Comment"].strip() == "mine"
+
+
+def test_a_broken_filter_stops_no_submit(site):
+    site.use("cli-filter", untype=True)
+    words = ("--gres=gpu:v100:1", script(site))
+    job, _ = site.submit(*words)
+    assert "hadar1" in job["Comment"]
+    for name, text in (("help.lua", "function ("), ("site.lua", "return 5"), ("help.lua", "")):
+        good = (site.etc / "hadar" / name).read_text()
+        (site.etc / "hadar" / name).write_text(text)
+        job, _ = site.submit(*words)
+        assert job.get("Comment", "") == "" and job["TresPerNode"] == "gres:gpu:v100:1"
+        (site.etc / "hadar" / name).write_text(good)
+
+
+def test_the_sites_own_rules_come_first(site):
+    own = site.etc / "job_submit.lua"
+    site.remove()
+    own.write_text(
+        "function slurm_job_submit(job, parts, uid)\n"
+        "  if job.name == 'no' then slurm.log_user('not here') return slurm.ERROR end\n"
+        "  job.comment = 'the site was here'\n  return slurm.SUCCESS\nend\n"
+        "function slurm_job_modify(job, rec, parts, uid) return slurm.SUCCESS end\n"
+        "return slurm.SUCCESS\n"
+    )
+    text, conf = own.read_text(), site.box.conf.read_text()
+    try:
+        # A script that Slurm does not load is not brought into force by us.
+        assert any("does not load it" in line for line in site.use("job-submit"))
+        site.remove()
+        site.box.conf.write_text(conf + "JobSubmitPlugins=lua\n")
+        assert not site.use("job-submit")
+        job, _ = site.submit("--gres=gpu:1", script(site))
+        assert job["Comment"].startswith("the site was here [hadar1 ")
+        done = site.run("sbatch", "-J", "no", script(site))
+        assert done.returncode != 0 and "not here" in done.stderr
+        site.remove()
+        assert own.read_text() == text
+    finally:
+        site.remove()
+        own.unlink()
+        site.box.conf.write_text(conf)
+        site.reconfigure()
+
+
+def test_the_command_shows_does_and_takes_back(site):
+    words = ("--slurm-conf", str(site.box.conf))
+    hadar = str(BIN / "hadar")
+    site.remove()
+    assert site.files() == site.before
+    shown = site.run(hadar, "plugins", "install", *words)
+    assert shown.returncode == 0, shown.stderr
+    assert "+JobSubmitPlugins=lua" in shown.stdout and site.files() == site.before
+    done = site.run(hadar, "plugins", "install", *words, "--apply", "--plugin", "job-submit")
+    assert "kept " in done.stdout and done.returncode == 0
+    site.reconfigure()
+    job, _ = site.submit("--gres=gpu:1", script(site))
+    assert "hadar1" in job["Comment"]
+    done = site.run(hadar, "plugins", "remove", *words, "--apply")
+    assert done.returncode == 0 and site.files() == site.before
+    site.reconfigure()
+    job, _ = site.submit("--gres=gpu:1", script(site))
+    assert job.get("Comment", "") == ""
+    done = site.run(hadar, "plugins", "install", *words, "--plugin", "nothing")
+    assert done.returncode == 2 and "there is no plugin 'nothing'" in done.stderr

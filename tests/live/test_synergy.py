@@ -1,0 +1,129 @@
+"""Synergy live: CPUs and memory of waiting jobs within what they allow, and undone again."""
+
+import subprocess
+import sys
+
+import pytest
+from trainings import MODEL, ROOT, start_sandbox
+
+from slurm_hadar.domain import steering
+from slurm_hadar.profiles import cpu_table
+from slurm_hadar.sandbox.layout import Layout, NodeGroup
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+
+SERVER = Layout((NodeGroup("s", 1, "v100", 8, cpus=24, memory_mb=48_000),))
+GB = 1024
+CURVES = {
+    "hungry": {3: 1.0, 6: 1.9, 12: 3.0},
+    MODEL: {3: 1.0, 6: 1.9, 12: 3.0},
+    "light": {1: 1.0, 3: 1.0, 6: 1.0, 12: 1.0},
+}
+
+
+def started(make_sandbox, tmp_path, **options):
+    """A server of 8 GPUs, 24 CPUs and 48 GB; what two models need is measured."""
+    rows = [
+        (model, 1, cpus, gb, rate)
+        for model, curve in CURVES.items()
+        for cpus, rate in curve.items()
+        for gb in (1, 4)
+    ]
+    table = tmp_path / "cpus.json"
+    table.write_text(cpu_table.text(rows, {"source": "test"}))
+    settings = {
+        "controller": {"policy": "synergy_tune"},
+        "profiles": {"cpu_tables": (str(table),)},
+    }
+    return start_sandbox(make_sandbox, tmp_path, settings, layout=SERVER, **options)
+
+
+def submit(site, model, cpus="1-12", request="-c3 --mem=4G", seconds=30, more=""):
+    script = (
+        f"#!/bin/bash\n#HADAR model={model} types=any cpus={cpus} mem=1G-4G {more}\n"
+        f"#SBATCH {request} --gres=gpu:1\n"
+        "echo $SLURM_CPUS_ON_NODE $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE\n"
+        f"exec sleep {seconds}\n"
+    )
+    return site.hbatch(script)
+
+
+def said(site, id_):
+    path = site.folder / f"{id_}.out"
+    return path.read_text().split() if path.exists() else []
+
+
+def test_cpus_and_memory_go_to_those_who_need_them(make_sandbox, tmp_path, slurm_prefix):
+    site = started(make_sandbox, tmp_path, slurm_prefix=slurm_prefix)
+    hungry = submit(site, "hungry")
+    light = submit(site, "light")
+    per_cpu = submit(site, "light", request="-c3 --mem-per-cpu=1G")
+    fixed = submit(site, "hungry", cpus="3")
+    tasks = submit(site, "hungry", cpus="1-4", request="-n2 --mem=4G")
+    unknown = submit(site, "another")
+    first, second = site.tick(), site.tick()
+    assert first.updates == 6 and second.updates == 0
+    jobs = (hungry, light, per_cpu, fixed, tasks, unknown)
+    site.until(lambda: all(site.runs(id_)() for id_ in jobs), ticks=False)
+    site.until(lambda: all(said(site, id_) for id_ in jobs), ticks=False)
+    assert said(site, hungry) == ["12", "12", str(GB)]
+    assert said(site, light) == ["1", "1", str(GB)]
+    assert said(site, per_cpu)[:2] == ["1", "1"]
+    assert site.job(per_cpu).mem_per_cpu_mb == GB
+    assert said(site, fixed) == ["3", "3", str(GB)]
+    assert said(site, tasks)[0] == "4"
+    assert said(site, unknown) == ["3", "3", str(4 * GB)]
+    was = steering.decode(site.job(hungry).admin_comment).was
+    assert was["NumCPUs"] == "3-3" and was["MinMemoryNode"] == str(4 * GB)
+    assert site.tick().updates == 0
+
+
+def test_what_was_changed_is_undone(make_sandbox, tmp_path):
+    site = started(make_sandbox, tmp_path)
+    node = submit(site, "hungry")
+    cpu = submit(site, "hungry", request="-c3 --mem-per-cpu=1G")
+    per_gpu = submit(site, "hungry", request="--cpus-per-gpu=3 --mem-per-gpu=4G")
+    site.tick()
+    site.until(lambda: all(site.runs(id_)() for id_ in (node, cpu, per_gpu)), ticks=False)
+    changed = [site.job(id_).cpus for id_ in (node, cpu, per_gpu)]
+    assert sorted(changed[:2]) == [6, 12] and changed[2] == 3
+    for id_ in (node, cpu):
+        site.box.run("scontrol", "requeue", id_)
+        site.until(lambda id_=id_: site.job(id_).slurm_state == "PENDING", ticks=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "slurm_hadar.cli.main", "optout", id_],
+            env=site.env,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == 0, done.stderr
+    for id_, per_node, per_cpu in ((node, 4 * GB, 0), (cpu, 0, GB)):
+        job = site.job(id_)
+        assert (job.cpus, job.cpus_per_task) == (3, 3)
+        assert (job.mem_per_node_mb, job.mem_per_cpu_mb) == (per_node, per_cpu)
+        site.until(site.runs(id_), ticks=False)
+
+
+def test_a_running_job_moves_for_more_cpus(make_sandbox, tmp_path):
+    site = started(make_sandbox, tmp_path)
+    filler = site.ordinary("-c18", "--mem=1G", "--gres=gpu:1")
+    site.until(site.runs(filler), ticks=False)
+    samples = 4000
+    script = (
+        f"#!/bin/bash\n#HADAR model={MODEL} types=any cpus=1-12 mem=1G-4G batch=8 checkpoint=yes "
+        f"samples={samples} restart_cost=1\n#SBATCH -c3 --mem=4G --gres=gpu:1\n"
+        f"exec {sys.executable} {ROOT}/examples/train_digits.py --model {MODEL} --batch 8 "
+        f"--samples {samples} --checkpoint {tmp_path}/a.pt --data {tmp_path}/digits.npy "
+        f"--lineage {tmp_path}/a.json --every 600\n"
+    )
+    id_ = site.hbatch(script)
+    site.until(site.runs(id_))
+    assert site.job(id_).cpus == 6
+    site.until(site.trained(id_, 100))
+    site.cluster.cancel([filler])
+    site.until(lambda: site.runs(id_)() and site.job(id_).cpus == 12)
+    assert site.job(id_).restarts == 1
+    assert site.store.history(id_)[0].outcome == "moved"
+    site.until(site.trained(id_, 200, restarts=1), ticks=False)
+    assert site.tick().updates == 0

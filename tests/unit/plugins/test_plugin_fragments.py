@@ -1,0 +1,246 @@
+"""The fragments around a site's own functions, with a stand-in for what Slurm hands over; the live
+tests do the same with slurmctld and sbatch."""
+
+import shutil
+
+import pytest
+from lua_room import FOLDER, literal, run
+from test_plugin_help import SITE
+
+ROOM = """
+local said, set = {}, {}
+local function note(form, ...) said[#said + 1] = form:format(...) end
+slurm = {SUCCESS = 0, NO_VAL = 4294967294, NO_VAL16 = 65534,
+  log_user = note, log_error = note, log_info = note, log_verbose = note}
+local function proxy(fields, refused)
+  return setmetatable({}, {
+    __index = fields,
+    __newindex = function(_, key, value)
+      if key == refused then error("Slurm refuses " .. key) end
+      set[#set + 1] = key
+      fields[key] = value
+    end})
+end
+"""
+JOB = {
+    "comment": "mine",
+    "tres_per_node": "gres:gpu:v100:2",
+    "script": "#!/bin/sh\n#HADAR model=m checkpoint=yes\ntrue\n",
+    "begin_time": 0,
+    "requeue": 65534,
+    "environment": {},
+}
+
+
+def installed(tmp_path, site=None, **broken):
+    folder = tmp_path / "hadar"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(FOLDER, folder)
+    text = site if isinstance(site, str) else "return " + literal(SITE | (site or {}))
+    (folder / "site.lua").write_text(text)
+    for name, content in broken.items():
+        (folder / f"{name}.lua").write_text(content)
+    return folder
+
+
+def submit(tmp_path, folder, job=None, refused="", theirs="return slurm.SUCCESS"):
+    text = (
+        f"{ROOM}\nfunction slurm_job_submit(job, parts, uid) {theirs} end\n"
+        f"local ok, why = pcall(dofile, {literal(str(folder / 'job_submit.lua'))})\n"
+        f"local fields = {literal(JOB | (job or {}))}\n"
+        "local code = slurm_job_submit(proxy(fields, " + literal(refused) + "), {}, 7)\n"
+        'answer({code = code or "nothing", said = said, set = set, fields = fields, loaded = ok, '
+        "why = tostring(why)})"
+    )
+    return run(text, tmp_path)
+
+
+def test_a_job_gets_all_of_the_help(tmp_path):
+    found = submit(tmp_path, installed(tmp_path))
+    fields = found["fields"]
+    assert found["code"] == 0 and found["loaded"]
+    assert fields["tres_per_node"] == "gres:gpu:2" and fields["features"] == "v100"
+    assert fields["comment"] == "mine [hadar1 model=m types=v100 checkpoint=yes lease=yes]"
+    assert fields["begin_time"] > 1.7e9 and fields["requeue"] == 1
+    assert fields["environment"]["HADAR_EXCHANGE"] == "/x"
+    assert found["said"][0].startswith("slurm-hadar: the job is managed")
+
+
+def test_a_users_own_words_stand(tmp_path):
+    found = submit(tmp_path, installed(tmp_path), {"requeue": 0, "begin_time": 5})
+    assert found["fields"]["requeue"] == 0 and found["fields"]["begin_time"] == 5
+    assert "lease" not in found["fields"]["comment"]
+
+
+@pytest.mark.parametrize("own", ["return 2050", "return 2050, 'more'"])
+def test_what_the_site_rejects_stays_rejected_and_untouched(tmp_path, own):
+    found = submit(tmp_path, installed(tmp_path), theirs=own)
+    assert found["code"] == 2050 and not found["set"]
+
+
+def test_components_of_a_heterogeneous_job_are_left_alone(tmp_path):
+    folder = installed(tmp_path)
+    assert not submit(tmp_path, folder, {"het_job_offset": 0})["set"]
+    script = "#!/bin/sh\n#HADAR model=m\n#SBATCH hetjob\n"
+    assert not submit(tmp_path, folder, {"script": script})["set"]
+
+
+@pytest.mark.parametrize("refused", ["tres_per_node", "features", "begin_time", "comment"])
+def test_when_slurm_refuses_one_change_all_are_taken_back(tmp_path, refused):
+    found = submit(tmp_path, installed(tmp_path), refused=refused)
+    assert found["code"] == 0
+    for key in ("tres_per_node", "comment", "begin_time", "requeue"):
+        assert found["fields"][key] == JOB[key]
+    assert not found["fields"].get("features")
+    assert "left as it was submitted" in found["said"][0]
+
+
+BROKEN = {
+    "syntax": {"help": "function ("},
+    "gone": {"declaration": "error('no')"},
+    "nothing": {"help": ""},
+    "number": {"site": "return 5"},
+    "empty": {"site": "return {}"},
+    "wrong types": {
+        "site": "return {types = 3, order = 'x', opt_in = 1, lease_s = {}, untype = true}"
+    },
+    "types of text": {"site": "return " + literal(SITE | {"types": {"v100": "v100"}})},
+    "loop": {"help": "local h = {} function h.changes() while true do end end "
+             "function h.script_words() return {}, false end return h"},
+    "raises a table": {"help": "local h = {} function h.guarded(f, ...) return pcall(f, ...) end "
+                       "function h.script_words() error({}) end return h"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", BROKEN)
+def test_a_broken_fragment_never_rejects_or_changes_a_job(tmp_path, way):
+    parts = dict(BROKEN[way])
+    site = parts.pop("site", None)
+    if way == "loop":
+        real = (FOLDER / "help.lua").read_text()
+        spin = "function help.changes() while true do end end\nreturn help"
+        parts["help"] = real.rsplit("return help", 1)[0] + spin
+    found = submit(tmp_path, installed(tmp_path, site, **parts))
+    assert found["code"] == 0
+    assert not found["set"] and found["fields"]["comment"] == "mine"
+    # Whatever it is, it is said: at load or at the submit.
+    assert not found["loaded"] or any("slurm-hadar" in line for line in found["said"])
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"comment": 5},
+        {"script": 5},
+        {"tres_per_node": {}},
+        {"spank_job_env": {0: 7, 1: {}}},
+        {"partition": True},
+        {"features": {}},
+        {"begin_time": "x"},
+    ],
+)
+def test_odd_types_from_slurm_reject_nothing(tmp_path, job):
+    assert submit(tmp_path, installed(tmp_path), job)["code"] == 0
+
+
+def test_a_script_full_of_declarations_costs_little_and_is_not_managed(tmp_path):
+    script = "#!/bin/sh\n" + "#HADAR model=m model=n\n" * 5000
+    found = submit(tmp_path, installed(tmp_path), {"script": script})
+    assert not found["set"] and "more than 200 words" in found["said"][0]
+
+
+def test_the_default_partition_may_opt_in(tmp_path):
+    folder = installed(tmp_path)
+    text = (
+        f"{ROOM}\nfunction slurm_job_submit() return 0 end\n"
+        f"dofile({literal(str(folder / 'job_submit.lua'))})\n"
+        f"local fields = {literal(JOB | {'script': '#!/bin/sh'})}\n"
+        "slurm_job_submit(proxy(fields), {opted = {flag_default = 1}, x = {}}, 7)\n"
+        "answer(fields)"
+    )
+    assert run(text, tmp_path)["comment"].startswith("mine [hadar1 types=v100")
+
+
+OPTIONS = {
+    "type": "sbatch",
+    "gres": "gres:gpu:v100:2",
+    "begin": "Unknown",
+    "hold": "unset",
+    "requeue": "unset",
+    "exclusive": "unset",
+    "argv": [],
+    "spank": {"hadar": {"hadar-model": "m", "hadar-checkpoint": "yes", "hadar-off": "unset"}},
+}
+
+
+def filtered(tmp_path, folder, options=None, refused="", offset=0):
+    text = (
+        f"{ROOM}\nfunction slurm_cli_pre_submit(options, offset) return slurm.SUCCESS end\n"
+        f"pcall(dofile, {literal(str(folder / 'cli_filter.lua'))})\n"
+        f"local fields = {literal(OPTIONS | (options or {}))}\n"
+        f"local code = slurm_cli_pre_submit(proxy(fields, {literal(refused)}), {offset})\n"
+        "answer({code = code, said = said, set = set, fields = fields})"
+    )
+    return run(text, tmp_path)
+
+
+def test_the_same_help_on_the_clients_side(tmp_path):
+    found = filtered(tmp_path, installed(tmp_path, {"exchange_dir": str(tmp_path)}))
+    fields = found["fields"]
+    assert fields["gres"] == "gres:gpu:2" and fields["constraint"] == "v100"
+    assert fields["comment"] == "[hadar1 model=m types=v100 checkpoint=yes]"
+    assert fields["requeue"] == "yes" and fields["open-mode"] == "append"
+    # Without a controller's heartbeat there is no lease.
+    assert fields["begin"] == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("mode", "age", "leased"), [("act", 5, True), ("observe", 5, False), ("act", 500, False)]
+)
+def test_the_lease_follows_the_heartbeat(tmp_path, mode, age, leased):
+    import json
+    import time
+
+    beat = {"version": 1, "mode": mode, "time": time.time() - age, "interval_s": 10.0}
+    (tmp_path / "heartbeat.json").write_text(json.dumps(beat))
+    found = filtered(tmp_path, installed(tmp_path, {"exchange_dir": str(tmp_path)}))
+    assert (found["fields"]["begin"] == "now+60") is leased
+    assert ("lease=yes" in found["fields"]["comment"]) is leased
+
+
+@pytest.mark.parametrize(
+    ("option", "typed", "untyped"),
+    [("gpus", "v100:2", "2"), ("gpus-per-node", "v100", "1"), ("gpus-per-task", "v100:1", "1")],
+)
+def test_every_option_for_gpus_is_untyped_in_its_own_words(tmp_path, option, typed, untyped):
+    found = filtered(tmp_path, installed(tmp_path), {"gres": None, option: typed})
+    assert found["fields"][option] == untyped
+
+
+@pytest.mark.parametrize("way", [*BROKEN, "refused"])
+def test_a_broken_filter_changes_no_option(tmp_path, way):
+    parts = dict(BROKEN.get(way, {}))
+    site = parts.pop("site", None)
+    refused = "comment" if way == "refused" else ""
+    found = filtered(tmp_path, installed(tmp_path, site, **parts), refused=refused)
+    assert found["code"] == 0
+    assert found["fields"]["gres"] == "gres:gpu:v100:2" and not found["fields"].get("comment")
+
+
+def test_a_step_inside_of_a_job_is_left_alone(tmp_path, monkeypatch):
+    folder = installed(tmp_path)
+    assert filtered(tmp_path, folder, {"type": "srun"})["set"]
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert not filtered(tmp_path, folder, {"type": "srun"})["set"]
+    assert filtered(tmp_path, folder)["set"]
+
+
+def test_a_script_is_looked_into_by_the_filter_too(tmp_path):
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#HADAR model=other gpus=1-2\ntrue\n")
+    found = filtered(tmp_path, installed(tmp_path), {"argv": [str(script)]})
+    # As with hbatch options beat lines.
+    assert "model=m" in found["fields"]["comment"] and "gpus=1-2" in found["fields"]["comment"]
+    script.write_text("#!/bin/sh\n#HADAR model=other\n#SBATCH hetjob\n")
+    assert not filtered(tmp_path, installed(tmp_path), {"argv": [str(script)]})["set"]
+    assert not filtered(tmp_path, installed(tmp_path), offset=1)["set"]

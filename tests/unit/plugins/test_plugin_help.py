@@ -1,0 +1,307 @@
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lua_room import literal, run
+
+from slurm_hadar.cli.additions import add
+from slurm_hadar.cli.wrapper_site import WrapperSite
+from slurm_hadar.domain.declaration import KEYS, Declaration, decode, parse, script_words
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.slurm.tres import parse_gpus
+
+SITE = {
+    "untype": True,
+    "lease_s": 60,
+    "lease_in_slurmctld": True,
+    "quiet": False,
+    "default_types": "",
+    "exchange_dir": "/x",
+    "controller_uid": 7,
+    "opt_in": {"opted": True},
+    "order": ["v100", "p100", "a100"],
+    "types": {
+        "v100": {"feature": "v100", "memory_mb": 16384},
+        "p100": {"feature": "pascal", "memory_mb": 16384},
+        "a100": {"feature": "a100", "memory_mb": 40960},
+    },
+}
+MODEL = [["model", "m", "here"]]
+IN_ROOM = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def changes(tmp_path, site=None, **ask):
+    ask = {"comment": "", "constraint": "", "partitions": [], "gpus": [], "declared": []} | ask
+    text = (
+        f'local help = dofile(FOLDER .. "/help.lua")\n'
+        f"local result, why = help.changes({literal(SITE | (site or {}))}, {literal(ask)})\n"
+        'answer({result = result or "none", why = why or "none"})'
+    )
+    found = run(text, tmp_path)
+    return (None if found["result"] == "none" else found["result"]), found["why"]
+
+
+def declared(result):
+    return decode(result["comment"])
+
+
+def test_the_keys_are_those_of_the_declaration(tmp_path):
+    text = 'answer(dofile(FOLDER .. "/declaration.lua").keys)'
+    assert run(text, tmp_path) == list(KEYS)
+
+
+VALID = """
+model=resnet18 types=any gpus=1-4 batch=64:512 samples=5e6 checkpoint=yes
+types=v100,p100 gpu_mem=24G epochs=3 dataset_size=50000 signal=SIGUSR1
+restart_cost=30 restart_cost=0.5 fork=1-8 backfill=yes nodes=2 cpus=1-8 mem=8G-32G
+off=yes pin=no checkpoint=OFF gpu_mem=500mb signal=usr2 gpus=2:4 samples=1.5e3
+"""
+
+
+@pytest.mark.parametrize("word", VALID.split())
+def test_what_a_person_would_write_means_the_same_in_lua(tmp_path, word):
+    key, _, value = word.partition("=")
+    result, why = changes(tmp_path, declared=[[key, value, "here"]])
+    assert result, why
+    assert declared(result) == parse([word], "here")
+
+
+PIECES = st.lists(
+    st.sampled_from([*"0123456789", "-", ":", ".", "e", "G", "m", ",", "any", "v100", "yes", "NO",
+                     "USR1", "/", "%", "]", " ", "é", "+", "T", "B"]),
+    min_size=1, max_size=6,
+).map("".join)  # fmt: skip
+
+
+@IN_ROOM
+@given(st.lists(st.tuples(st.sampled_from([*KEYS, "no_key"]), PIECES), min_size=1, max_size=3))
+def test_whatever_lua_takes_the_controller_reads_as_hbatch_would(tmp_path, words):
+    result, why = changes(tmp_path, declared=[[key, value, "here"] for key, value in words])
+    try:
+        wanted = parse([f"{key}={value}" for key, value in words], "here")
+    except UsageError:
+        wanted = None
+    if result:
+        assert wanted is not None
+        assert declared(result) == (wanted if not wanted.off else declared(result))
+        assert declared(result).off == wanted.off
+    else:
+        assert why.startswith("here: ") or "not both" in why
+
+
+LINES = st.lists(
+    st.sampled_from(["#!/bin/sh", "#HADAR model=a types=any", "#HADARx=1", "#HADAR\tgpus=1  # b=2",
+                     "", "# note", "true", " #HADAR pin=yes", "#HADAR off", "#HADAR a=b=c"]),
+    max_size=6,
+).map("\n".join)  # fmt: skip
+
+
+@IN_ROOM
+@given(LINES)
+def test_the_lines_of_a_script_are_read_as_hbatch_reads_them(tmp_path, script):
+    text = (
+        'local d = dofile(FOLDER .. "/declaration.lua")\n'
+        f"answer((d.script_words({literal(script)})))"
+    )
+    found = [(key + "=" + value).rstrip("=") for key, value, _ in run(text, tmp_path)]
+    assert found == [word.rstrip("=") for word, _ in script_words(script, "x")]
+
+
+def test_a_job_that_nobody_declared_is_none_of_ours(tmp_path):
+    assert changes(tmp_path, gpus=[["tres_per_node", "gres:gpu:v100:2"]]) == (None, "")
+    # An opt-in partition manages jobs that ask for GPUs, and no others.
+    assert changes(tmp_path, partitions=["opted"]) == (None, "")
+
+
+def test_an_opt_in_partition_manages_a_job_without_a_declaration(tmp_path):
+    gpus = [["tres_per_node", "gres:gpu:1"]]
+    site = {"default_types": "v100,p100"}
+    result, _ = changes(tmp_path, site, partitions=["opted"], gpus=gpus)
+    assert declared(result) == Declaration(types=("v100", "p100"), partitions=("opted",))
+    assert result["constraint"] == "v100|pascal"
+
+
+UNTYPED = {
+    "gres:gpu:v100:2": ("gres:gpu:2", ["v100"]),
+    "gres/gpu:v100:2": ("gres/gpu:2", ["v100"]),
+    "gres/gpu:v100=2": ("gres/gpu=2", ["v100"]),
+    "gpu:v100": ("gpu", ["v100"]),
+    "gpu:2": ("gpu:2", []),
+    "gpu": ("gpu", []),
+    "gpu:1g.5gb:3": ("gpu:3", ["1g.5gb"]),
+    "gpu:v100:1,shard:4,gpu:p100:2": ("gpu:1,shard:4,gpu:2", ["v100", "p100"]),
+    "gpux:v100:2": ("gpux:v100:2", []),
+    "license:3": ("license:3", []),
+}
+
+
+@pytest.mark.parametrize("text", UNTYPED)
+def test_a_request_without_its_type(tmp_path, text):
+    chunk = (
+        'local help = dofile(FOLDER .. "/help.lua")\n'
+        f"local plain, types = help.untyped({literal(text)}) answer({{plain, types}})"
+    )
+    plain, types = run(chunk, tmp_path)
+    assert (plain, types) == UNTYPED[text]
+    if "gpu:" in text and "shard" not in text and "gpux" not in text:
+        assert sum(parse_gpus(plain).values()) == sum(parse_gpus(text).values())
+
+
+def test_what_only_slurm_should_interpret_stays(tmp_path):
+    for odd in ("gpu:v100:2(S:0-1)", "gpu:v100:2K", "gpu::2", "gpu:v100:2:3"):
+        result, _ = changes(tmp_path, declared=MODEL, gpus=[["tres_per_node", odd]])
+        assert not result.get("gpus")
+
+
+@pytest.mark.parametrize(
+    ("own", "untype", "types", "gpus", "constraint"),
+    [
+        ("", True, "", "gres:gpu:2", "v100"),
+        ("", True, "any", "gres:gpu:2", None),
+        ("", True, "v100,p100", "gres:gpu:2", "v100|pascal"),
+        ("ib", True, "", "gres:gpu:2", "v100&ib"),
+        ("ib", True, "v100,p100", "gres:gpu:2", "(v100|pascal)&ib"),
+        ("a|b", True, "", None, None),
+        ("", False, "any", None, None),
+        # What he declared does not have the type that he asked for: the request stands.
+        ("", True, "p100", "gres:gpu:2", "v100"),
+    ],
+)
+def test_the_type_goes_out_of_a_request_only_where_the_site_says_so(
+    tmp_path, own, untype, types, gpus, constraint
+):
+    words = [["types", types, "here"]] if types else MODEL
+    result, _ = changes(
+        tmp_path,
+        {"untype": untype},
+        constraint=own,
+        declared=words,
+        gpus=[["tres_per_node", "gres:gpu:v100:2"]],
+    )
+    assert result.get("gpus") == ([["tres_per_node", gpus]] if gpus else None)
+    assert result.get("constraint") == constraint
+    found = declared(result)
+    assert found.constraint == own
+    assert ",".join(found.types) == (types if gpus and types and types != "p100" else "v100")
+
+
+def test_two_types_in_one_request_stay_typed(tmp_path):
+    gpus = [["tres_per_job", "gres:gpu:v100:1,gres:gpu:p100:1"]]
+    result, _ = changes(tmp_path, declared=MODEL, gpus=gpus)
+    assert not result.get("gpus")
+    assert declared(result).types == ("v100", "p100")
+
+
+def test_what_hbatch_declared_is_kept_and_only_the_type_goes(tmp_path):
+    comment = "mine [hadar1 model=m types=v100 lease=yes]"
+    gpus = [["tres_per_node", "gres:gpu:v100:2"]]
+    result, _ = changes(tmp_path, comment=comment, gpus=gpus, constraint="", declared=MODEL)
+    assert "comment" not in result and not result.get("lease")
+    assert result["gpus"] == [["tres_per_node", "gres:gpu:2"]]
+    assert result["constraint"] == "v100"
+    result, _ = changes(tmp_path, {"untype": False}, comment=comment, gpus=gpus)
+    assert result == {"signal": "USR2", "notes": []}
+    off = "[hadar1 off=yes]"
+    assert changes(tmp_path, comment=off, gpus=gpus, declared=MODEL) == (None, "")
+
+
+def test_a_job_that_is_left_alone_gets_its_comment_and_nothing_else(tmp_path):
+    result, _ = changes(
+        tmp_path,
+        declared=[*MODEL, ["off", "", "here"]],
+        gpus=[["tres_per_node", "gres:gpu:v100:2"]],
+        batch=True,
+        acts=True,
+    )
+    assert result.keys() == {"comment", "notes"}
+    assert declared(result).off
+
+
+@pytest.mark.parametrize("without", ["batch", "acts", "gpus", "waits", "placed", "lease_s"])
+def test_a_lease_needs_a_reason(tmp_path, without):
+    gpus = [["tres_per_node", "gres:gpu:1"]]
+    ask = {"declared": MODEL, "gpus": gpus, "batch": True, "acts": True}
+    result, _ = changes(tmp_path, **ask)
+    assert result["lease"] is True and declared(result).lease
+    if without == "lease_s":
+        result, _ = changes(tmp_path, {"lease_s": 0}, **ask)
+    elif without in ("waits", "placed"):
+        result, _ = changes(tmp_path, **ask, **{without: True})
+    else:
+        result, _ = changes(tmp_path, **{k: v for k, v in ask.items() if k != without})
+    assert not result.get("lease") and not declared(result).lease
+
+
+def test_memory_chooses_among_the_types(tmp_path):
+    gpus = [["tres_per_node", "gres:gpu:1"]]
+    result, _ = changes(tmp_path, declared=[["gpu_mem", "24G", "here"]], gpus=gpus)
+    assert result["constraint"] == "a100"
+    result, _ = changes(tmp_path, declared=[["gpu_mem", "10G", "here"]], gpus=gpus)
+    assert "constraint" not in result
+    result, _ = changes(tmp_path, declared=[["gpu_mem", "80G", "here"]], gpus=gpus)
+    assert "constraint" not in result and "not enforced" in " ".join(result["notes"])
+
+
+def test_a_comment_that_slurm_would_not_take_leaves_the_job_unmanaged(tmp_path):
+    result, why = changes(tmp_path, comment="x" * 1010, declared=MODEL)
+    assert result is None and "Slurm takes 1024" in why
+
+
+WIRED = WrapperSite(
+    {
+        "version": 1,
+        "mode": "act",
+        "exchange_dir": "/x",
+        "controller_uid": 7,
+        "lease_s": 60,
+        "opt_in": [],
+        "default_types": "",
+        "sbatch": "sbatch",
+        "types": {
+            name: {"feature": SITE["types"][name]["feature"], "memory_gb": gigabytes}
+            for name, gigabytes in (("v100", 16), ("p100", 0), ("a100", 40))
+        },
+    }
+)
+OF_HBATCH = SITE | {"untype": False, "types": SITE["types"] | {"p100": {"feature": "pascal",
+                    "memory_mb": 0}}}  # fmt: skip
+
+
+@IN_ROOM
+@given(
+    st.lists(
+        st.sampled_from(["model=m", "types=any", "types=v100", "types=p100,a100", "types=k80,v100",
+                         "gpu_mem=10G", "gpu_mem=24G", "gpu_mem=80G", "checkpoint=yes", "off=yes",
+                         "batch=64:128"]), min_size=1, max_size=3),
+    st.sampled_from(["gpu:1", "gpu:v100:2", "gpu:v100:1,gpu:p100:1"]),
+    st.sampled_from(["", "ib", "a|b"]),
+    st.sampled_from(["", "gpu,cpu"]),
+    st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_the_help_is_that_of_hbatch(tmp_path, words, gres, own, partitions, acts, begin):
+    held = {"gres": gres}
+    held |= {"constraint": own} if own else {}
+    held |= {"partition": partitions} if partitions else {}
+    held |= {"begin": "now+9"} if begin else {}
+    try:
+        wanted = add(parse(words, "here"), held, WIRED, lambda: acts)
+    except UsageError:
+        # hbatch tells its user before anything is submitted; at a submit nothing is rejected.
+        return
+    result, _ = changes(
+        tmp_path,
+        OF_HBATCH,
+        declared=[[*word.split("="), "here"] for word in words],
+        gpus=[["tres_per_node", gres]],
+        constraint=own,
+        partitions=partitions.split(",") if partitions else [],
+        batch=True,
+        acts=acts,
+        waits=begin,
+    )
+    options = dict(option.partition("=")[::2] for option in wanted.options)
+    assert declared(result) == decode(wanted.comment)
+    assert result.get("constraint") == options.get("--constraint")
+    assert bool(result.get("lease")) == wanted.leased
+    assert bool(result.get("movable")) == ("--requeue" in options)

@@ -1,0 +1,183 @@
+"""What runs on compute nodes: the plan as environment, and sampling with a stand-in for GPUs."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar.plugins import on_node, programs
+from slurm_hadar.profiles.gpu_sampling import Gpu, Reading
+from slurm_hadar.profiles.gpu_sampling_files import own_uses, read_all_uses
+from slurm_hadar.runtime import files
+from slurm_hadar.runtime.plan_file import write_plan
+from slurm_hadar.sandbox.processes import is_alive
+
+UID = os.getuid()
+
+
+def test_the_plan_becomes_fixed_names_and_plain_values(tmp_path):
+    write_plan(tmp_path, "7", gpus={"v100": 2}, batch=256, copies=2, shares=(0.25, 0.75))
+    assert on_node.task_lines(tmp_path, UID, {"SLURM_JOB_ID": "7"}).splitlines() == [
+        "export HADAR_PLAN_GPUS=2",
+        "export HADAR_PLAN_TYPE=v100",
+        "export HADAR_PLAN_BATCH=256",
+        "export HADAR_PLAN_COPIES=2",
+        "export HADAR_PLAN_SHARES=0.25:0.75",
+        f"export HADAR_EXCHANGE={tmp_path}",
+        f"export HADAR_CONTROLLER_UID={UID}",
+    ]
+
+
+def test_an_array_task_has_a_plan_of_its_own(tmp_path):
+    write_plan(tmp_path, "7_3", gpus={"v100": 1, "p100": 2})
+    of_task = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
+    lines = on_node.task_lines(tmp_path, UID, {**of_task, "HADAR_EXCHANGE": "/other"})
+    assert "export HADAR_PLAN_TYPE=mixed\n" in lines and "HADAR_EXCHANGE" not in lines
+
+
+def test_a_plan_of_somebody_else_is_not_believed(tmp_path, monkeypatch):
+    write_plan(tmp_path, "7", gpus={"v100": 2})
+    monkeypatch.setattr(os, "getuid", lambda: UID + 1)
+    assert on_node.task_lines(tmp_path, UID + 1, {"SLURM_JOB_ID": "7"}) == ""
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.text(max_size=30), st.integers(0, 10**6))
+def test_no_value_can_become_a_command_of_slurm(tmp_path, kind, count):
+    plan = {"job": "7", "time": 1.0, "gpus": {kind: count}, "batch": None, "copies": 1}
+    plan |= {"shares": [], "cpus_per_gpu": 1.5, "save": "", "restarts": 0, "reason": kind}
+    files.write_json(tmp_path / "plan.7.json", plan)
+    for line in on_node.task_lines(tmp_path, UID, {"SLURM_JOB_ID": "7"}).splitlines():
+        name, _, value = line.removeprefix("export ").partition("=")
+        assert line.startswith("export HADAR_")
+        allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-"
+        assert set(value) <= set(allowed + ("/" if name == "HADAR_EXCHANGE" else ""))
+
+
+def test_the_task_prolog_as_slurm_runs_it(tmp_path):
+    write_plan(tmp_path, "7", gpus={"v100": 2}, batch=64)
+    path = tmp_path / "task_prolog"
+    path.write_text(programs.program("task_prolog", programs.Path(sys.executable), tmp_path, UID))
+    done = subprocess.run(["sh", path], env={"SLURM_JOB_ID": "7"}, capture_output=True, text=True)
+    assert "export HADAR_PLAN_BATCH=64\n" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_prolog_that_hangs_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "SECONDS", 1)
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nsleep 30\n")
+    slow.chmod(0o755)
+    (tmp_path / "plan.7.json").touch()
+    path = tmp_path / "task_prolog"
+    path.write_text(programs.program("task_prolog", slow, tmp_path, UID))
+    begin = time.monotonic()
+    done = subprocess.run(["sh", path], env={"SLURM_JOB_ID": "7"}, capture_output=True, timeout=20)
+    assert (done.returncode, done.stdout) == (0, b"") and time.monotonic() - begin < 10
+
+
+def test_the_entry_point_ends_with_0_for_any_words(capfd):
+    for words in ([], ["nonsense"], ["prolog"], ["epilog", "--exchange", "/nowhere"]):
+        assert on_node.main(words) == 0
+
+
+class Pretend:
+    """GPUs whose clock goes a second further at each look."""
+
+    def __init__(self, utilization=1.0):
+        self.time, self.utilization, self.closed = 0.0, utilization, False
+
+    def gpus(self):
+        return [Gpu("GPU-a", "Pretend", 0), Gpu("GPU-b", "Pretend", 1)]
+
+    def read(self, uuid):
+        self.time += 0.001
+        return Reading(self.time, self.utilization, 100.0, 50.0, 1)
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_sampler_writes_ends_with_its_file_and_says_when_it_is_done(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    reader = Pretend()
+
+    def take_away():
+        while not (found := own_uses(tmp_path, "7", "n1", UID)) or not found[0][1].gpus:
+            time.sleep(0.01)
+        found[0][0].unlink()
+
+    thread = threading.Thread(target=take_away)
+    thread.start()
+    on_node.sample(tmp_path, "7", reader, reader.gpus()[:1], interval_s=0.01, write_s=0.05)
+    thread.join()
+    assert reader.closed and not own_uses(tmp_path, "7", "n1", UID)
+
+
+PYNVML = """
+import types
+class NVMLError(Exception): pass
+NVML_GPU_UTILIZATION_SAMPLES = 1
+def no(*_): raise NVMLError
+nvmlInit = nvmlShutdown = lambda: None
+nvmlDeviceGetCount = lambda: 1
+nvmlDeviceGetHandleByIndex = lambda i: 'h'
+nvmlDeviceGetMinorNumber = lambda h: 2
+nvmlDeviceGetUUID = lambda h: 'GPU-x'
+nvmlDeviceGetName = lambda h: b'Pretend'
+nvmlDeviceGetComputeRunningProcesses = lambda h: []
+nvmlDeviceGetSamples = nvmlDeviceGetTotalEnergyConsumption = no
+nvmlDeviceGetMemoryInfo = nvmlDeviceGetPowerUsage = no
+nvmlDeviceGetUtilizationRates = lambda h: types.SimpleNamespace(gpu=0)
+"""
+
+
+def test_the_epilog_ends_the_sampler_that_the_prolog_left(tmp_path):
+    """The real processes, with a module in the place of pynvml."""
+    fake = tmp_path / "site"
+    fake.mkdir()
+    (fake / "pynvml.py").write_text(PYNVML)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(fake),
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_GPUS": "2",
+        "SLURMD_NODENAME": "n1",
+    }
+    argv = [sys.executable, "-m", "slurm_hadar.plugins.on_node"]
+    argv += ["prolog", "--exchange", str(tmp_path)]
+    subprocess.run(argv, env=environment, check=True, timeout=30)
+    until = time.monotonic() + 20
+    while not (found := own_uses(tmp_path, "7", "n1", UID)) and time.monotonic() < until:
+        time.sleep(0.05)
+    ((_, first),) = found
+    assert not first.finished and first.pid > 1
+    argv[3] = "epilog"
+    subprocess.run(argv, env=environment, check=True, timeout=30)
+    (last,) = read_all_uses(tmp_path, {"7": UID})["7"]
+    assert last.finished and last.host == "n1"
+    # Nobody computed on it, and nobody was there.
+    assert last.gpus[0].uuid == "GPU-x" and last.gpus[0].unused_s > 0
+    assert not is_alive(first.pid)
+
+
+def test_on_a_node_without_a_gpu_nothing_stays(tmp_path):
+    environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
+    fake = tmp_path / "site"
+    fake.mkdir()
+    (fake / "pynvml.py").write_text(
+        "class NVMLError(Exception): pass\ndef nvmlInit(): raise NVMLError('no driver')\n"
+    )
+    argv = [sys.executable, "-m", "slurm_hadar.plugins.on_node"]
+    argv += ["prolog", "--exchange", str(tmp_path)]
+    done = subprocess.run(
+        argv, env={**environment, "PYTHONPATH": str(fake)}, capture_output=True, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("gpu.")]
