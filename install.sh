@@ -90,7 +90,7 @@ demo() {
 }
 
 tests() {
-  debian slurmctld slurmd slurm-client munge python3 python3-venv libslurm-dev gcc libc6-dev
+  debian slurmctld slurmd slurm-client munge python3 python3-venv libslurm-dev gcc libc6-dev zsh fish
   environment "$venv" test
   if [[ -n ${HADAR_TEST_SLURM_BUILD:-} ]]; then
     say "building a second Slurm with PySlurm in ${HADAR_TEST_SLURM:?needs a folder}"
@@ -134,6 +134,12 @@ site() {
   fi
   cp -r site_configs "$prefix/share/slurm-hadar/"
   system_files "$prefix" "$exchange"
+  "$dir/bin/hadar" manual "$prefix/share/man" >/dev/null
+  mkdir -p "$prefix/share/bash-completion/completions"
+  local name
+  for name in hbatch hadar; do
+    "$dir/bin/hadar" completion bash "$name" >"$prefix/share/bash-completion/completions/$name"
+  done
   ln -sf "$dir/bin/hbatch" "$dir/bin/hadar" "$prefix/bin/"
   pyslurm "$dir"
   say "hbatch and hadar are in $prefix/bin; put that on PATH"
@@ -173,11 +179,15 @@ uninstall() {
     "$prefix/venv/bin/hadar" retire || die "the jobs were not given back, so nothing was removed; stop the controller and run this as its user, or add --keep-jobs (Slurm then starts each by itself when its begin time is over)"
   fi
   local name
+  rm -f -- "$prefix"/share/man/man1/{hbatch,hadar}.1 "$prefix"/share/man/man5/hadar.toml.5 "$prefix"/share/bash-completion/completions/{hbatch,hadar}
   for name in hbatch hadar; do
     [[ $(readlink "$prefix/bin/$name") != "$prefix/venv/bin/$name" ]] || rm -f -- "$prefix/bin/$name"
   done
   rm -rf -- "$prefix/venv" "$prefix/share/slurm-hadar"
-  rmdir -- "$prefix/bin" "$prefix/share" "$prefix" 2>/dev/null || true
+  # Only what is empty goes; the deepest first.
+  for name in share/man/man1 share/man/man5 share/man share/bash-completion/completions share/bash-completion bin share .; do
+    rmdir -- "$(realpath -m "$prefix/$name")" 2>/dev/null || true
+  done
   say "slurm-hadar is gone from $prefix"
   local left=()
   for name in /etc/slurm-hadar /etc/systemd/system/slurm-hadar* /etc/cron.d/slurm-hadar /etc/sysusers.d/slurm-hadar* /etc/tmpfiles.d/slurm-hadar* /var/lib/slurm-hadar; do

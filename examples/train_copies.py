@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from train_digits import digits, without_compiler
 
-from slurm_hadar.runtime import Copies
+from slurm_hadar.runtime import Copies, FixedScale
 from slurm_hadar.runtime.samples import to_plain
 
 
@@ -21,6 +21,7 @@ def main() -> None:
     work.add_argument("--epochs", type=int)
     work.add_argument("--samples", type=lambda text: int(float(text)))
     words.add_argument("--batch", type=int, default=64, help="samples of one step of one copy")
+    words.add_argument("--tasks", type=int, help="a global batch in so many tasks (FixedScale)")
     words.add_argument("--hidden", type=int, default=32, help="width; 1000 is a million parameters")
     words.add_argument("--lr", type=float, default=0.05)
     words.add_argument("--seed", type=int, default=0)
@@ -43,16 +44,17 @@ def main() -> None:
         *(torch.nn.Linear(args.hidden, args.hidden), torch.nn.ReLU()),
         torch.nn.Linear(args.hidden, 10),
     ).to(device)
-    run = Copies(
+    how = {"tasks": args.tasks} if args.tasks else {"round_s": args.round}
+    run = (FixedScale if args.tasks else Copies)(
         model,
         torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9),
         dataset_size=len(x),
         samples=args.samples or (args.epochs or 3) * len(x),
         batch=args.batch,
         seed=args.seed,
-        round_s=args.round,
         path=args.checkpoint,
         name=args.model,
+        **how,
     )
     for batch in run:
         loss = torch.nn.functional.cross_entropy(model(x[batch.indices]), y[batch.indices])

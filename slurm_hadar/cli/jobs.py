@@ -14,6 +14,7 @@ from slurm_hadar.cli.common import (
     reader_of,
 )
 from slurm_hadar.config import Config
+from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -47,17 +48,9 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     cluster = cluster_of(site)
     changes, told = [], {}
     for found in _find(cluster, job):
-        declared = replace(found.declaration or Declaration(), off=True, lease=False)
-        told[found.id] = declared
-        fields = {"Comment": declaration.merge(found.comment, declared)}
-        if found.state is JobState.PENDING:
-            steered = _steering(found, site)
-            fields |= dict(steered.was) if steered else {}
-            if found.declaration is not None and (
-                found.declaration.lease or (steered and steered.leased)
-            ):
-                fields["StartTime"] = "now"
-        changes.append(Update(found.id, fields))
+        update = ordinary(found, _steering(found, site) or Steering())
+        told[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
+        changes.append(update)
     _send(cluster, changes)
     words = f"job {job} is an ordinary job now; undo with: hadar set {job} off=no"
     _tell("optout", job, told, words, as_json)

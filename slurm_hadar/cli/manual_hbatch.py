@@ -42,6 +42,7 @@ MEANING = {
     "signal": ("NAME", "signal to save on; default: USR2"),
     "restart_cost": ("SECONDS", "what a move costs, a first guess until it is measured"),
     "fork": ("1-N", "may run as copies on up to N nodes of any types"),
+    "tasks": ("N", "equal parts of a global batch, dealt over the copies by their speed"),
     "backfill": ("yes|no", "may train on idle nodes; needs checkpoint=yes"),
     "nodes": ("1-N", "on how many nodes it may be spread, or train while they are idle"),
     "cpus": ("N|N-M", "CPUs per GPU"),

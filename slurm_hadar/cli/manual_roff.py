@@ -7,14 +7,15 @@ from collections.abc import Iterable
 def text(plain: str) -> str:
     """Text that means itself: no request at a line's start, hyphens that can be copied."""
     safe = plain.replace("\\", "\\e").replace("-", "\\-")
+    # A word as long as a line needs places where it may be broken.
+    safe = re.sub(r"\S{50,}", lambda word: re.sub(r"([|)/,])", r"\1\\:", word[0]), safe)
     return re.sub(r"^(?=[.'])", r"\\&", safe, flags=re.M)
 
 
 def title(name: str, section: int, version: str) -> str:
     """The head of a page. Words are not hyphenated, so that they can be searched for."""
-    return (
-        f'.TH {text(name.upper())} {section} "" "slurm\\-hadar {text(version)}" slurm\\-hadar\n.nh'
-    )
+    head = f'.TH {text(name.upper())} {section} "" "slurm\\-hadar {text(version)}" slurm\\-hadar'
+    return f"{head}\n.nh\n.ad l"
 
 
 def heading(words: str) -> str:

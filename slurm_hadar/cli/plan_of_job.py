@@ -6,6 +6,7 @@ import os
 import pwd
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from slurm_hadar import config as configuration
 from slurm_hadar.cli.batch_script import read_handle
@@ -18,12 +19,13 @@ from slurm_hadar.cli.submit import Outcome, Submit
 from slurm_hadar.cli.wrapper_site import controller_acts
 from slurm_hadar.config import Config
 from slurm_hadar.controller.access import allowed_partitions
-from slurm_hadar.controller.constraints import readable, with_feature
+from slurm_hadar.controller.constraints import met, readable, with_feature
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.request import Wanted, wanted
 from slurm_hadar.controller.targets import Past, Target, batch_of, profile_key
 from slurm_hadar.controller.tick import Controller, Report
 from slurm_hadar.controller.viewing import picture_of
+from slurm_hadar.domain.declaration import decode
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering
@@ -67,12 +69,14 @@ def _plan(submit: Submit, outcome: Outcome) -> JobPlan:
     why = outcome.why
     if not managed and not why:
         why = "off=yes is declared" if outcome.declaration else "it declares nothing"
+    cluster = open_cluster(config.slurm)
+    asked = replace(ask.asked, settings=cluster.read_config())
     with copy_of_store(config) as (store, told):
         controller = Asking(
             config,
-            open_cluster(config.slurm),
+            cluster,
             store,
-            lambda seen, priority: job_of(ask.asked, seen.partitions, seen.now, priority),
+            lambda seen, priority: job_of(asked, seen.partitions, seen.now, priority),
         )
         report = controller.plan()
         seen = report.seen
@@ -105,7 +109,6 @@ class _Questions:
     """The submit as Slurm is asked about it."""
 
     def __init__(self, submit: Submit, outcome: Outcome) -> None:
-        self._added = outcome.added
         options = list(outcome.added.options) if outcome.added else []
         # Our lease would only say when it ends.
         lease = [word for word in options if word.startswith("--begin=now+")]
@@ -121,7 +124,8 @@ class _Questions:
             user = str(uid)
         self.asked = Asked(
             held={**dict(read_argv(self._options).options), **submit.held},
-            declaration=outcome.declaration,
+            # As the job would carry it: the user's own -C and -p stand there too.
+            declaration=decode(outcome.added.comment) if outcome.added else None,
             script=submit.name,
             uid=uid,
             user=user,
@@ -206,17 +210,25 @@ def _asked_for(
 ) -> list[str] | None:
     """Options that pin the job to a type and a number of GPUs; None where it may not go there."""
     steer = config.partitions.steer if job.managed else ()
+    plain = readable(want.constraint)
+    may = {
+        node.name
+        for node in seen.nodes.values()
+        if kind in node.gpus
+        and node.name not in job.excluded_nodes
+        and (not plain or met(want.constraint, frozenset(node.features)))
+    }
     names = [
         partition.name
         for partition in allowed_partitions(job, want.partitions, seen.partitions, steer)
-        if any(kind in seen.nodes[n].gpus for n in partition.nodes if n in seen.nodes)
+        if may.intersection(partition.nodes)
     ]
     if not names:
         return None
     more = []
     if set(names) != set(job.partitions):
         more.append("--partition=" + ",".join(names))
-    if not job.request.typed and readable(want.constraint):
+    if not job.request.typed and plain:
         feature = config.gpu_types[kind].feature if kind in config.gpu_types else kind
         more.append(f"--constraint={with_feature(want.constraint, feature)}")
     if count != want.count:

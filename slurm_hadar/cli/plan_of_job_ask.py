@@ -68,7 +68,11 @@ def start_of(
     match = _SAYS_START.search(said)
     if done.returncode == 0 and match:
         return Start(parse_date(match[1]), match[2], match[3] or "", said=said)
-    lines = [clean_line(line) for line in said.splitlines() if line.strip()]
+    lines = [
+        clean_line(line).removeprefix("allocation failure: ")
+        for line in said.splitlines()
+        if line.strip()
+    ]
     lines = [line for line in lines if not line.startswith("Try ")]
     return Start(refused=lines[-1] if lines else "no word why", code=done.returncode, said=said)
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_hadar.cli.additions import GPU_OPTIONS
@@ -31,13 +31,15 @@ class Asked:
     uid: int
     user: str
     leased: bool
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of ``scontrol show config``: what memory a job gets that asks for none."""
 
 
 def job_of(asked: Asked, partitions: Mapping[str, Partition], now: float, priority: int) -> Job:
     """The waiting job, one task of it where it is an array. ``now`` in s since the epoch.
 
-    What sbatch leaves to slurmctld is filled in as slurmctld does; memory that a site's defaults
-    would add is not.
+    What sbatch leaves to slurmctld is filled in as slurmctld does, but for a partition's own
+    default of memory.
     """
     held = asked.held
     names = tuple(name for name in (held.get("partition") or "").split(",") if name)
@@ -54,6 +56,10 @@ def job_of(asked: Asked, partitions: Mapping[str, Partition], now: float, priori
     per_node_mb = _megabytes(held.get("mem")) or _megabytes(held.get("mem-per-gpu")) * -(
         -total // nodes
     )
+    per_cpu_mb = _megabytes(held.get("mem-per-cpu"))
+    if not (per_node_mb or per_cpu_mb or held.get("mem")):
+        per_cpu_mb = _megabytes(asked.settings.get("DefMemPerCPU"))
+        per_node_mb = 0 if per_cpu_mb else _megabytes(asked.settings.get("DefMemPerNode"))
     return Job(
         id=ID,
         raw_id=int(ID),
@@ -78,7 +84,7 @@ def job_of(asked: Asked, partitions: Mapping[str, Partition], now: float, priori
         tasks=tasks,
         cpus=cpus,
         cpus_per_task=per_task,
-        mem_per_cpu_mb=_megabytes(held.get("mem-per-cpu")),
+        mem_per_cpu_mb=per_cpu_mb,
         mem_per_node_mb=per_node_mb,
         requeue="no-requeue" not in held,
         exclusive="exclusive" in held,
@@ -124,7 +130,8 @@ def _nodes(held: Mapping[str, str | None]) -> int:
     if match:
         return max(1, int(match[0]))
     tasks, each = _whole(held.get("ntasks")), _whole(held.get("ntasks-per-node"))
-    return max(1, -(-tasks // each)) if tasks and each else 1
+    by_tasks = -(-tasks // each) if tasks and each else 1
+    return max(1, by_tasks, len(_hosts(held.get("nodelist"))))
 
 
 def _tasks(held: Mapping[str, str | None], nodes: int) -> int:

@@ -32,8 +32,11 @@ def profile(
     warmup: Annotated[float, typer.Option(help="Before that, from the first rate on.")] = 20.0,
     start: Annotated[float, typer.Option(help="Longest wait for the first rate.")] = 300.0,
     pattern: Annotated[
-        str, typer.Option(help="Finds the rate in a line that the training prints.")
-    ] = PATTERN,
+        str,
+        typer.Option(
+            help="Finds the rate in a line that it prints; default: such as 812 images/s."
+        ),
+    ] = "",
     mem_gb: Annotated[
         float, typer.Option(help="Full memory per GPU; 0: as the allocation has it.")
     ] = 0.0,
@@ -65,7 +68,7 @@ def profile(
             f"{len(allowed_cpus())} CPUs are here for {number} GPUs; ask Slurm for more "
             "(--cpus-per-task), or give fewer with --cpus or --gpus"
         )
-    trial = Trial(tuple(command), number, warmup, seconds, start, pattern)
+    trial = Trial(tuple(command), number, warmup, seconds, start, pattern or PATTERN)
     data = _data(dataset, samples, disk_mb_per_s)
 
     def one(count: int) -> Point:

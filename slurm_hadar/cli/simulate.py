@@ -18,6 +18,7 @@ from slurm_hadar.cli import simulate_idle, simulate_tasks
 from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.profiles import cpu_table
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.simulation import Simulated, page
@@ -25,6 +26,7 @@ from slurm_hadar.reports.text import console
 from slurm_hadar.simulator import cluster as clusters
 from slurm_hadar.simulator.contention import Contention, Fabric, networked
 from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.simulator.cpu_profiles import with_cpu_profiles
 from slurm_hadar.simulator.engine import Clock, simulate
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.outcome import Outcome
@@ -61,6 +63,12 @@ def jobs(
     mem_per_gpu: Annotated[
         int, typer.Option(min=0, help="GB beside each GPU; 0: not looked at.")
     ] = 0,
+    cpu_profiles: Annotated[
+        bool,
+        typer.Option(
+            "--cpu-profiles", help="Models of the CPU tables are as fast as their CPUs make them."
+        ),
+    ] = False,
     policy: Annotated[
         list[str] | None, typer.Option(help="May be given several times; default: hadar.")
     ] = None,
@@ -132,14 +140,17 @@ def jobs(
         cpus_per_gpu=cpus_per_gpu,
         mem_per_gpu_mb=1024 * mem_per_gpu,
     )
+    rates = open_rates(site)
     work = open_trace(
         trace,
         pretend.types,
-        open_rates(site),
+        rates,
         elastic=elastic,
         from_sacct=from_sacct,
         models=ModelNames(site.simulation.job_names, site.simulation.accounts),
     ).forked(copies)
+    if cpu_profiles:
+        work = with_cpu_profiles(work, pretend, rates.cpus.over(cpu_table.shipped()))
     costs = Costs(
         restart_cost,
         checkpoint_cost,

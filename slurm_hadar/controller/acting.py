@@ -39,6 +39,7 @@ class Hands:
         save: str = "",
         copies: int = 1,
         shares: tuple[float, ...] = (),
+        batch: int | None = None,
     ) -> str | None:
         """Tell the job what it will run with; ``save`` asks it to checkpoint now.
 
@@ -50,6 +51,7 @@ class Hands:
                 self.config.site.exchange_dir,
                 job.id,
                 gpus=gpus,
+                batch=batch,
                 copies=copies,
                 shares=shares,
                 save=save,
@@ -77,7 +79,12 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[
         if action.placement is not None:
             copies, shares = action.placement.copies, action.placement.shares
             complaint = hands.write_plan(
-                action.job, action.steering.gpus, action.reason, copies=copies, shares=shares
+                action.job,
+                action.steering.gpus,
+                action.reason,
+                copies=copies,
+                shares=shares,
+                batch=action.placement.batch,
             )
             complaints += [complaint] if complaint else []
     errors = hands.cluster.apply(updates)
@@ -128,6 +135,7 @@ def _details(action: Action) -> dict[str, object]:
         "reason": action.reason,
         "copies": action.placement.copies if action.placement else 1,
         "shares": list(action.placement.shares) if action.placement else [],
+        "batch": action.placement.batch if action.placement else None,
     }
 
 
@@ -150,3 +158,9 @@ def copies_of(details: Mapping[str, object]) -> tuple[int, tuple[float, ...]]:
     if not isinstance(copies, int) or not isinstance(shares, list):
         return 1, ()
     return copies, tuple(float(share) for share in shares)
+
+
+def batch_of_entry(details: Mapping[str, object]) -> int | None:
+    """The global batch that a journal entry meant, None: as the job has it."""
+    batch = details.get("batch")
+    return batch if isinstance(batch, int) else None

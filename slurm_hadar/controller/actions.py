@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller import claims, cpus, laying, racks
+from slurm_hadar.controller import batch_choice, claims, cpus, laying, racks
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.targets import Target, begin_is_ours
 from slurm_hadar.controller.viewing import Picture
@@ -189,6 +189,7 @@ def move(
     named = pin or placement.copies > 1 or racks.pinned(placement, seen.racks)
     elsewhere = named and set(target.held) != set(placement.nodes)
     other = elsewhere or cpus.differs(target.job, target.wanted, placement)
+    other |= batch_choice.differs(target.job, placement, seen.progress.get(target.job.id))
     if held == dict(placement.gpus) and not other:
         return None
     fields = laying.fields(target.job, target.wanted, placement, seen, config, pin)

@@ -6,12 +6,12 @@ from math import inf
 import numpy as np
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller import claims, cpus, distance, racks
+from slurm_hadar.controller import batch_choice, claims, cpus, distance, racks
 from slurm_hadar.controller.access import allowed_partitions
 from slurm_hadar.controller.constraints import met
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.request import cpus_per_copy
-from slurm_hadar.controller.targets import Past, Target, batch_of, placed, profile_key
+from slurm_hadar.controller.targets import Past, Target, batch_of, placed, profile_key, tasks_of
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.view import BoolArray, FloatArray, JobArrays, NodeArrays
@@ -126,7 +126,7 @@ def node_arrays(
                     gpus[i, kinds.index(kind)] += count
             cpus[i] += -(-target.job.cpus // len(held))
             mem[i] += claims.memory_mb(target.job) // len(held)
-    return NodeArrays(
+    found = NodeArrays(
         names=tuple(node.name for node in nodes),
         gpus=gpus,
         cpus=cpus,
@@ -134,6 +134,7 @@ def node_arrays(
         group=np.array([groups.of_node[node.name] for node in nodes], dtype=np.int64),
         rack=racks.numbers(seen.racks, [node.name for node in nodes]),
     )
+    return racks.with_whole(found, nodes, kinds) if seen.racks else found
 
 
 def job_arrays(
@@ -165,7 +166,8 @@ def job_arrays(
     restart = np.array([_restart_s(job, seen) for job in jobs], float)
     copies = np.array([target.wanted.copies[1] for target in targets], np.int64)
     # What is too slow on one node may be in time in several copies, where there can be any.
-    together = copies if config.controller.policy == "hadare" else np.ones_like(copies)
+    forks = config.controller.policy in ("hadare", "hare")
+    together = copies if forks else np.ones_like(copies)
     reach = np.clip(limits - restart, 0.0, 1e12) * together
     in_time = left[:, None, None] <= rate * reach[:, None, None]
     if in_limit:
@@ -209,7 +211,9 @@ def job_arrays(
         groups=mask,
         max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
         copies=copies,
+        tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
         beside=cpus.trait(targets, rates.cpus),
+        batches=batch_choice.trait(targets, seen, rates, kinds, counts, rate),
         network=distance.trait(seen, rates, targets, kinds),
     )
 

@@ -140,10 +140,10 @@ def _at_once(targets: Mapping[str, Target], config: Config) -> list[Target]:
 def _in_full(action: Action, placement: Placement) -> Action:
     """What Slurm is told again although it seems to know it.
 
-    It shows a waiting job's number of nodes as it was when its scheduler last looked at the job: one
-    that was sent to three nodes a moment ago would wait for a third, pinned to two. And when the
-    first node of a job goes down while the job is being requeued, 22.05 loses count of its GPUs
-    until they are said anew: its steps are refused, and then it never starts again.
+    It shows a waiting job's number of nodes as it was when its scheduler last looked at the job:
+    one that was sent to three nodes a moment ago would wait for a third, pinned to two. And when a
+    node goes down while one of its jobs is being requeued, 22.05 loses that job's count of GPUs:
+    where it is not said anew the next attempt's steps are refused.
     """
     job, fields = action.job, dict(action.fields)
     if "ReqNodeList" in fields and "NumNodes" in action.steering.was:

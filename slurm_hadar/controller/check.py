@@ -18,7 +18,15 @@ from slurm_hadar.domain.node import Node, Partition
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 _USUAL_CRED_EXPIRE_S = 120
-_STOP_NOBODY = ("hadar", "hadare", "fifo", "srtf")
+_STOP_NOBODY = (
+    "hadar",
+    "hadare",
+    "fifo",
+    "srtf",
+    "network",
+    "network_consolidate",
+    "network_never_wait",
+)
 """Policies that leave running jobs in place where preemption is off."""
 
 

@@ -8,7 +8,7 @@ it when its begin time has passed.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_hadar.controller.acting import Hands, copies_of, steering_of
+from slurm_hadar.controller.acting import Hands, batch_of_entry, copies_of, steering_of
 from slurm_hadar.controller.request import may_have_copies
 from slurm_hadar.controller.store import Entry
 from slurm_hadar.domain.job import Job, JobState
@@ -174,7 +174,8 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
         ours = steering_of(entry.details, now)
         fields = entry.details.get("fields")
         reason, (copies, shares) = str(entry.details.get("reason", "")), copies_of(entry.details)
-        complaint = hands.write_plan(job, ours.gpus, reason, copies=copies, shares=shares)
+        batch = batch_of_entry(entry.details)
+        complaint = hands.write_plan(job, ours.gpus, reason, "", copies, shares, batch)
         said += [complaint] if complaint else []
         changes = dict(fields) if isinstance(fields, dict) else {}
         if ours.leased:

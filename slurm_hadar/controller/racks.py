@@ -1,12 +1,14 @@
 """The site's racks, and how far apart a job's GPUs are."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.traits import TIERS
-from slurm_hadar.domain.view import IntArray
+from slurm_hadar.domain.view import IntArray, NodeArrays
 from slurm_hadar.slurm.cluster import Cluster
 
 POLICIES = frozenset({"network", "network_consolidate", "network_never_wait"})
@@ -39,6 +41,20 @@ def numbers(racks: Mapping[str, str], nodes: Sequence[str]) -> IntArray:
     at: dict[tuple[str, str], int] = {}
     keys = [(racks.get(node, ""), "" if node in racks else node) for node in nodes]
     return np.array([at.setdefault(key, len(at)) for key in keys], dtype=np.int64)
+
+
+def with_whole(found: NodeArrays, nodes: Sequence[Node], kinds: Sequence[str]) -> NodeArrays:
+    """The nodes with what they have when nobody holds anything: how near a job could ever be."""
+    there = [node if node.usable else Node(node.name, cpus=0) for node in nodes]
+    whole = replace(
+        found,
+        gpus=np.array(
+            [[node.gpus.get(kind, 0) for kind in kinds] for node in there], dtype=np.int64
+        ).reshape(len(there), len(kinds)),
+        cpus=np.array([node.cpus for node in there], dtype=np.int64),
+        mem_mb=np.array([node.memory_mb for node in there], dtype=np.int64),
+    )
+    return replace(found, whole=whole)
 
 
 def tier_of(nodes: Iterable[str], racks: Mapping[str, str]) -> int:

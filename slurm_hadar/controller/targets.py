@@ -51,6 +51,11 @@ def batch_of(job: Job) -> int | None:
     return job.declaration.batch[0] if job.declaration and job.declaration.batch else None
 
 
+def tasks_of(job: Job) -> int:
+    """Equal parts of a global batch that may run one after another, 1 where none are declared."""
+    return job.declaration.tasks if job.declaration else 1
+
+
 def placed(job: Job, seen: Observed) -> dict[str, dict[str, int]]:
     """GPUs that a running job holds, with untyped ones named by their node's type."""
     held: dict[str, dict[str, int]] = {}

@@ -40,6 +40,7 @@ class Declaration:
     signal: str = "USR2"
     restart_cost: float = 0.0
     fork: tuple[int, int] = (1, 1)
+    tasks: int = 1
     backfill: bool = False
     nodes: tuple[int, int] | None = None
     cpus: tuple[int, int] | None = None
@@ -148,6 +149,7 @@ _READ: dict[str, Callable[[str], object]] = {
     "signal": _signal,
     "restart_cost": _seconds,
     "fork": _span(_whole, "1-8"),
+    "tasks": _whole,
     "backfill": _yes,
     "nodes": _span(_whole, "1-8"),
     "cpus": _span(_whole, "1-8"),

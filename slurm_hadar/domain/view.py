@@ -41,6 +41,8 @@ class NodeArrays:
     """(N,) index of the node's access group: nodes of one group are open to the same jobs."""
     rack: IntArray
     """(N,) index of the node's rack; all 0 where the topology is unknown."""
+    whole: "NodeArrays | None" = None
+    """The same nodes with all that they have, whoever holds it; None: as here."""
 
 
 @dataclass(frozen=True)

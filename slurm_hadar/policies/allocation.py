@@ -260,14 +260,13 @@ class Room:
         return parts
 
     def fitting(self, pools: tuple[int, ...], gpus: int, need: Need) -> tuple[int, ...]:
-        """Slots of these pools, each on a node of its own, that take so many GPUs: the fullest
-        first."""
+        """Slots of these pools that take so many GPUs, the fullest first. Pools of one type: each
+        slot is on a node of its own."""
         if not pools:
             return ()
         slots = np.concatenate([np.arange(*self.floor.spans[p]) for p in pools])
         slots = slots[self._usable(slots, need) >= gpus]
-        order = slots[np.lexsort((slots, self.free[slots]))].tolist()
-        return tuple({self.floor.node_of[slot]: slot for slot in reversed(order)}.values())[::-1]
+        return tuple(slots[np.lexsort((slots, self.free[slots]))].tolist())
 
     def _gather(
         self, slots: IntArray, usable: IntArray, order: IntArray, gpus: int, most_nodes: int

@@ -23,14 +23,11 @@ import numpy as np
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
-from slurm_hadar.policies.hadare_forks import Spare, gpus_of
+from slurm_hadar.policies.hadare_forks import Spare
 from slurm_hadar.policies.hadare_mains import Seats, rate_of, running
-from slurm_hadar.policies.hare_deal import Dealt, best, over
+from slurm_hadar.policies.hare_deal import Dealt, best, over, pays, placement
 from slurm_hadar.policies.settings import Settings
 from slurm_hadar.policies.tiresias import limits_of
-
-_NO_SHARES: tuple[float, ...] = ()
-_MOST_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,25 +170,13 @@ def _place(
     settings = rules.settings
     choice = best(view, spare, job, rules.exchange, settings.communication)
     if present is not None and not (
-        choice is not None and _pays(view, job, present, choice, settings)
+        choice is not None and pays(view, job, present, choice, settings)
     ):
         choice = present
     if choice is not None:
         given[job] = choice
         for seat in choice.seats:
             spare.take(job, seat)
-
-
-def _pays(view: View, job: int, present: Dealt, choice: Dealt, settings: Settings) -> bool:
-    if set(choice.seats) == set(present.seats) or choice.rate <= present.rate * (1 + 1e-9):
-        return False
-    if present.rate <= 0.0:
-        return True
-    left, cost = float(view.jobs.left[job]), max(0.0, float(view.jobs.restart_s[job]))
-    if not np.isfinite(left):
-        return True
-    saved = left / present.rate - left / choice.rate
-    return saved >= max(settings.gain_over_cost * cost, settings.least_gain * left / present.rate)
 
 
 def _plan(
@@ -208,7 +193,8 @@ def _plan(
         one = given.get(job)
         if one is not None:
             stays = set(one.seats) == set(held.get(job, ()))
-            placements[id_] = _placement(view, job, one, stays, int(queue[job]))
+            why = f"queue {int(queue[job]) + 1} by attained service"
+            placements[id_] = placement(view, job, one, stays, why)
         elif not view.jobs.rate[job].any():
             waiting[id_] = "no GPU type and count that it can run with"
         else:
@@ -219,38 +205,3 @@ def _plan(
     dealt = [len(one.seats) for one in given.values() if len(one.seats) > 1 and not one.gang]
     note = f"{len(dealt)} jobs have their rounds' tasks dealt over {sum(dealt)} nodes"
     return Plan(placements, waiting, (note,))
-
-
-def _placement(view: View, job: int, one: Dealt, stays: bool, queue: int) -> Placement:
-    if one.gang or len(one.seats) == 1:
-        gpus: dict[str, int] = {}
-        nodes: dict[str, dict[str, int]] = {}
-        for node, kind, count in one.seats:
-            name, on = view.types[kind], nodes.setdefault(view.nodes.names[node], {})
-            gpus[name] = gpus.get(name, 0) + count
-            on[name] = on.get(name, 0) + count
-        names = " + ".join(f"{n} x {name}" for name, n in gpus.items())
-        how = f"{names} on {next(iter(nodes)) if len(nodes) == 1 else f'{len(nodes)} nodes'}"
-        copies, shares = 1, _NO_SHARES
-    else:
-        gpus, nodes = gpus_of(view, one.seats)
-        what = [str(n) for n in one.tasks] or [f"{100 * part:.0f}%" for part in one.shares]
-        parts = [
-            f"{some} on {count} x {view.types[kind]} of {view.nodes.names[node]}"
-            for some, (node, kind, count) in zip(what, one.seats, strict=True)
-        ]
-        how = f"tasks of a round dealt {', '.join(parts[:_MOST_NAMED])}"
-        how += f" and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
-        copies, shares = len(one.seats), one.shares
-    reason = f"{'stays: ' if stays else ''}{how}; queue {queue + 1} by attained service"
-    left = float(view.jobs.left[job])
-    if one.rate > 0 and np.isfinite(left):
-        reason += f", ends in {left / one.rate / 3600:.1f} h"
-    return Placement(
-        gpus=gpus,
-        nodes=nodes,
-        copies=copies,
-        shares=shares,
-        tier="network" if len(nodes) > 1 else "",
-        reason=reason,
-    )

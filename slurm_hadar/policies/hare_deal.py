@@ -11,12 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.dealing import deal
+from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import IntArray, View
-from slurm_hadar.policies.hadare_forks import Spare, shares_of
+from slurm_hadar.policies.hadare_forks import Spare, gpus_of, shares_of
 from slurm_hadar.policies.hadare_mains import Seat, Seats, rate_of
+from slurm_hadar.policies.settings import Settings
 
 _TIE = 1e-9
 _SLACK = 1e-6
+_MOST_NAMED = 6
+_NO_SHARES: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +118,52 @@ def _room(view: View, spare: Spare, job: int, kind: int) -> IntArray:
             room = np.minimum(room, np.maximum((free + _SLACK) // each, 0).astype(np.int64))
     found: IntArray = np.where(jobs.groups[job, view.nodes.group], room, 0)
     return found
+
+
+def pays(view: View, job: int, present: Dealt, choice: Dealt, settings: Settings) -> bool:
+    """Whether a running job should leave what it has for this."""
+    if set(choice.seats) == set(present.seats) or choice.rate <= present.rate * (1 + 1e-9):
+        return False
+    if present.rate <= 0.0:
+        return True
+    left, cost = float(view.jobs.left[job]), max(0.0, float(view.jobs.restart_s[job]))
+    if not np.isfinite(left):
+        return True
+    saved = left / present.rate - left / choice.rate
+    return saved >= max(settings.gain_over_cost * cost, settings.least_gain * left / present.rate)
+
+
+def placement(view: View, job: int, one: Dealt, stays: bool, why: str) -> Placement:
+    """What the plan says of it; ``why`` the job comes now."""
+    if one.gang or len(one.seats) == 1:
+        gpus: dict[str, int] = {}
+        nodes: dict[str, dict[str, int]] = {}
+        for node, kind, count in one.seats:
+            name, on = view.types[kind], nodes.setdefault(view.nodes.names[node], {})
+            gpus[name] = gpus.get(name, 0) + count
+            on[name] = on.get(name, 0) + count
+        names = " + ".join(f"{n} x {name}" for name, n in gpus.items())
+        how = f"{names} on {next(iter(nodes)) if len(nodes) == 1 else f'{len(nodes)} nodes'}"
+        copies, shares = 1, _NO_SHARES
+    else:
+        gpus, nodes = gpus_of(view, one.seats)
+        what = [str(n) for n in one.tasks] or [f"{100 * part:.0f}%" for part in one.shares]
+        parts = [
+            f"{some} on {count} x {view.types[kind]} of {view.nodes.names[node]}"
+            for some, (node, kind, count) in zip(what, one.seats, strict=True)
+        ]
+        how = f"tasks of a round dealt {', '.join(parts[:_MOST_NAMED])}"
+        how += f" and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
+        copies, shares = len(one.seats), one.shares
+    reason = f"{'stays: ' if stays else ''}{how}; {why}"
+    left = float(view.jobs.left[job])
+    if one.rate > 0 and np.isfinite(left):
+        reason += f", ends in {left / one.rate / 3600:.1f} h"
+    return Placement(
+        gpus=gpus,
+        nodes=nodes,
+        copies=copies,
+        shares=shares,
+        tier="network" if len(nodes) > 1 else "",
+        reason=reason,
+    )

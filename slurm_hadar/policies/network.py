@@ -20,6 +20,9 @@ from slurm_hadar.policies.network_settings import Settings
 from slurm_hadar.policies.network_timers import Timers
 from slurm_hadar.policies.network_turns import WHERE, Offer, Turns
 
+_BUSY = 0.1
+"""Part by which a training may be longer at its nearest tier, for its place to count as near."""
+
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for an option that cannot be understood."""
@@ -49,14 +52,16 @@ class _Patience:
     def near(self, job: int, offer: Offer) -> tuple[bool, str]:
         """Everybody is offered the nearest places first: nobody lies there in two racks with GPUs
         on which somebody else would be near."""
-        if offer.tier > offer.best:
+        if offer.tier > offer.best or offer.lost > _BUSY:
             return False, ""
         self._timers.accepted(offer.tier, offer.count, self._waited_s(job))
         return True, f"{WHERE[offer.tier]}, the nearest that could hold it; {_ends(offer.seconds)}"
 
     def far(self, job: int, offer: Offer) -> tuple[bool, str]:
         """What is left then goes to those who have waited long enough, or lose little."""
-        waited, tiers = self._waited_s(job), range(offer.best, offer.tier)
+        # A near place on cards that others keep busy is as good as one that is farther.
+        farther = offer.best + 1 if offer.lost > _BUSY else offer.best
+        waited, tiers = self._waited_s(job), range(offer.best, max(offer.tier, farther))
         # A training that gets several times as long has reason to wait longer than the others.
         timer = max((self._timers.wait_s(tier, offer.count) for tier in tiers), default=0.0)
         timer *= max(1.0, offer.lost)
@@ -101,7 +106,7 @@ def _improve(turns: Turns, settings: Settings) -> None:
         offer = None
         if settled[job] and turns.tier_now[job] > MACHINE and now_s < np.inf:
             turns.release(job)
-            better = turns.offers(job, turns.tier_now[job] - 1)
+            better = turns.offers(job, turns.tier_now[job])
             offer = next((o for o in better if now_s - o.seconds > least), None)
             if offer is None:
                 turns.back(job)

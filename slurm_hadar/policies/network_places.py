@@ -47,6 +47,10 @@ class Ground:
         self._most = view.jobs.max_nodes.tolist()
         self._pools: dict[tuple[int, int], dict[int, tuple[int, ...]]] = {}
         self._empty = self.room.copy()
+        self._ever = self
+        if nodes.whole is not None:
+            jobs = replace(view.jobs, held=view.jobs.held[:0])
+            self._ever = Ground(replace(view, nodes=nodes.whole, jobs=jobs))
         self._best: dict[Ask, int] = {}
         self.rack_of: list[int] = nodes.rack.tolist()
 
@@ -70,8 +74,8 @@ class Ground:
     def best_tier(self, ask: Ask) -> int:
         """The nearest tier that could hold the gang if nobody else were there; 3: none."""
         if ask not in self._best:
-            tiers = (MACHINE, RACK, ANYWHERE)
-            fits = (tier for tier in tiers if self._find(self._empty, ask, tier) is not None)
+            tiers, ever = (MACHINE, RACK, ANYWHERE), self._ever
+            fits = (tier for tier in tiers if ever._find(ever._empty, ask, tier) is not None)
             self._best[ask] = next(fits, len(tiers))
         return self._best[ask]
 

@@ -51,6 +51,13 @@ class Turns:
             self.ground.room.take(parts, self.ground.needs[job])
         self.tier_now = {job: self.ground.tier_of(parts) for job, parts in self.held.items()}
         self.outlook = Outlook(view, settings, self.tier_now, carries)
+        self._cards = [0.0] * len(view.nodes.names)
+        for job, parts in self.held.items():
+            self._traffic(job, parts, 1.0)
+        possible = view.jobs.rate > 0
+        self._column: list[int] = (
+            possible.any(axis=1).argmax(axis=1).tolist() if possible.size else []
+        )
         self.placements: dict[str, Placement] = {}
         self.critical = self._critical(settings.critical)
         """(J,) who goes first and gives way to nobody."""
@@ -58,10 +65,6 @@ class Turns:
         """Running jobs that were given another place."""
         self._declined: dict[int, str] = {}
         self._why: dict[tuple[Ask, ...], str] = {}
-        possible = view.jobs.rate > 0
-        self._column: list[int] = (
-            possible.any(axis=1).argmax(axis=1).tolist() if possible.size else []
-        )
 
     def order(self) -> list[int]:
         """The waiting jobs: priority, then who decides when all the work ends, then least attained
@@ -113,7 +116,7 @@ class Turns:
                 parts = self.ground.find(ask, tier)
                 if parts is not None:
                     tier = max(best, self.ground.tier_of(parts))
-                    factor = self.outlook.factor(job, kind, column, tier)
+                    factor = self.outlook.factor(job, kind, column, tier, self._card(job, parts))
                     lost = self.outlook.factor(job, kind, column, best) / factor - 1.0
                     seconds = left / (float(jobs.rate[job, kind, column]) * factor)
                     found.append(Offer(parts, kind, count, tier, best, seconds, max(0.0, lost)))
@@ -155,6 +158,7 @@ class Turns:
     def take(self, job: int, offer: Offer, why: str) -> None:
         """Place a job."""
         self.ground.room.take(offer.parts, self.ground.needs[job])
+        self._traffic(job, offer.parts, 1.0)
         if job in self.held:
             self.moved.add(job)
             if self.tier_now[job] == ANYWHERE:
@@ -167,11 +171,13 @@ class Turns:
         """Give back what a running job holds, for now."""
         parts = self.held[job]
         self.ground.room.give(parts, self.ground.needs[job])
+        self._traffic(job, parts, -1.0)
         return parts
 
     def back(self, job: int) -> None:
         """Take it again."""
         self.ground.room.take(self.held[job], self.ground.needs[job])
+        self._traffic(job, self.held[job], 1.0)
 
     def stop(self, job: int) -> None:
         """Send a running job back to the queue."""
@@ -217,6 +223,20 @@ class Turns:
             short = self.ground.room.shortage(pools, ask.count, ask.need, ask.most_nodes)
             self._why[asks] = f"short of {short}"
         return self._why[asks]
+
+    def _traffic(self, job: int, parts: Parts, sign: float) -> None:
+        """A job on several nodes keeps their network cards busy, or no longer does."""
+        nodes = {self.ground.floor.node_of[slot] for slot, _ in parts}
+        if len(nodes) > 1:
+            for node in nodes:
+                self._cards[node] += sign * self.outlook.card(job)
+
+    def _card(self, job: int, parts: Parts) -> float:
+        """How busy the busiest of these nodes' cards would be."""
+        nodes = {self.ground.floor.node_of[slot] for slot, _ in parts}
+        if len(nodes) == 1:
+            return 0.0
+        return max(self._cards[node] for node in nodes) + self.outlook.card(job)
 
     def _place(self, job: int, parts: Parts, why: str) -> None:
         floor, view = self.ground.floor, self.view

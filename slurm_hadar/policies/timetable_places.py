@@ -37,6 +37,7 @@ def place(view: View, floor: Floor, options: Options, choice: Choice) -> Places:
             found.parts[job] = parts
             found.room.take(parts, need)
     new = [job for job in chosen if job not in found.parts]
+    tried = set(new)
     failed = _lay(view, options, choice, found, new)
     if failed:
         crowded = {int(options.pool[choice.option[job]]) for job in failed}
@@ -44,6 +45,7 @@ def place(view: View, floor: Floor, options: Options, choice: Choice) -> Places:
             job
             for job in stay
             if job in found.parts
+            and job not in tried
             and not options.bound[job]
             and int(options.pool[choice.option[job]]) in crowded
         ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slurm_hadar.runtime.copies import Copies
+    from slurm_hadar.runtime.fixed_scale import FixedScale
     from slurm_hadar.runtime.ranks import join
     from slurm_hadar.runtime.samples import Segment, check_lineage
     from slurm_hadar.runtime.store import lineage
@@ -17,13 +18,23 @@ if TYPE_CHECKING:
 _HOME = {
     "Batch": "training",
     "Copies": "copies",
+    "FixedScale": "fixed_scale",
     "Segment": "samples",
     "Training": "training",
     "check_lineage": "samples",
     "join": "ranks",
     "lineage": "store",
 }
-__all__ = ["Batch", "Copies", "Segment", "Training", "check_lineage", "join", "lineage"]
+__all__ = [
+    "Batch",
+    "Copies",
+    "FixedScale",
+    "Segment",
+    "Training",
+    "check_lineage",
+    "join",
+    "lineage",
+]
 
 
 def __getattr__(name: str) -> object:

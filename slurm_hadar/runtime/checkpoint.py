@@ -36,18 +36,22 @@ def save(path: Path, content: Content) -> None:
     try:
         with aside.open("wb") as stream:
             torch.save({"hadar": FORMAT, **content}, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if path.exists():
-            _keep(path)
-        aside.replace(path)
-        _sync_folder(path.parent)
+        publish(aside, path)
     except RuntimeError as error:
         # torch reports a failing write as RuntimeError.
         raise OSError(str(error).splitlines()[0]) from None
     finally:
         with contextlib.suppress(OSError):
             aside.unlink()
+
+
+def publish(aside: Path, path: Path) -> None:
+    """Make the whole file ``aside`` the newest checkpoint, on the disk too. Raises OSError."""
+    sync(aside)
+    if path.exists():
+        _keep(path)
+    aside.replace(path)
+    sync(path.parent)
 
 
 def _keep(path: Path) -> None:
@@ -63,11 +67,15 @@ def _keep(path: Path) -> None:
         path.replace(previous(path))
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Have the disk take a file, or the names in a folder. Raises OSError for a file."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):
-            os.fsync(handle)
+        os.fsync(handle)
+    except OSError:
+        # Some file systems cannot synchronise a folder.
+        if not path.is_dir():
+            raise
     finally:
         os.close(handle)
 

@@ -20,7 +20,7 @@ import torch
 
 EVERY = 8
 """A step of so many is measured: its norms make the CPU wait for the GPU."""
-_KEEP = 0.97
+_KEEP = 0.99
 """Weight of what was measured before, at each measurement."""
 _ENOUGH = 20
 """Measurements before anything is said: the ratio of two short means says little."""

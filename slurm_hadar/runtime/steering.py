@@ -220,14 +220,18 @@ class Steering:
         state.batch = batch
         self._meter.restart()
 
-    def save(self, *, moving: bool = False) -> bool:
-        """Save unless this position is saved already; whether it is saved now."""
-        if self._store.path is None:
-            return False
+    def settle(self) -> None:
+        """Note what was trained since the processes agreed last; in every process alike."""
         if self._state.samples > self._agreed:
             self._note_samples(
                 self._ranks.agree(asked=False, leave=False, digest=self._digest).digest
             )
+
+    def save(self, *, moving: bool = False) -> bool:
+        """Save unless this position is saved already; whether it is saved now."""
+        if self._store.path is None:
+            return False
+        self.settle()
         if self._saved_samples == self._state.samples:
             return True
         if self._exchange is not None and self._exchange.superseded():
@@ -236,7 +240,7 @@ class Steering:
             raise SystemExit(SUPERSEDED)
         begin, done = time.monotonic(), True
         self._state.owed = self._pace.owed if self._pace is not None else 0.0
-        if self._ranks.first:
+        if self._ranks.first or self._store.collective:
             done = self._store.save(self._state, moving=moving)
         self._saved_at = time.monotonic()
         self._skip(self._saved_at - begin)

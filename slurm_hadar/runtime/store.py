@@ -72,6 +72,8 @@ class Store:
             except OSError as error:
                 raise UsageError(f"folder {path.parent} cannot be made: {error}") from None
         self._parts, self._say, self._trusted = parts, say, trusted
+        self.collective = False
+        """Whether all processes take part in a save; else the first one writes alone."""
         self.saved: Saved | None = None
         self.left: float | None = None
         """When an earlier attempt saved because it was to be moved, s since the epoch."""
@@ -88,12 +90,7 @@ class Store:
         if content is None:
             return None
         kept = json.loads(content["state"])
-        for key, mine in (("dataset_size", state.dataset_size), ("seed", state.seed)):
-            if kept[key] != mine:
-                raise UsageError(
-                    f"checkpoint {self.path} was made with {key}={kept[key]}, not {mine}; "
-                    "positions in it would mean other samples"
-                )
+        self.check(state, kept)
         try:
             for key, part in self._parts.items():
                 part.load_state_dict(content["parts"][key])
@@ -102,6 +99,20 @@ class Store:
             raise UsageError(
                 f"checkpoint {self.path} does not fit this training: {first}"
             ) from None
+        self.restore(state, kept)
+        return dict(content["random"])
+
+    def check(self, state: State, kept: Mapping[str, Any]) -> None:
+        """Raises UsageError when ``kept`` is of another training than ``state``."""
+        for key, mine in (("dataset_size", state.dataset_size), ("seed", state.seed)):
+            if kept[key] != mine:
+                raise UsageError(
+                    f"checkpoint {self.path} was made with {key}={kept[key]}, not {mine}; "
+                    "positions in it would mean other samples"
+                )
+
+    def restore(self, state: State, kept: Mapping[str, Any]) -> None:
+        """Put ``state`` where :meth:`describe` was."""
         for key in ("batch", "per_gpu", "samples", "stopped", "lost", "owed"):
             setattr(state, key, kept[key])
         state.ahead = [(int(row[0]), int(row[1]), int(row[2])) for row in kept.get("ahead", [])]
@@ -110,7 +121,16 @@ class Store:
         self.saved = Saved(state.samples, kept["time"], kept["seconds"])
         # A new job that goes on from an old one's checkpoint was not moved.
         self.left = kept["time"] if kept["moving"] and restarts(os.environ) else None
-        return dict(content["random"])
+
+    def describe(self, state: State, *, moving: bool) -> dict[str, Any]:
+        """``state`` as plain values for a checkpoint that is written now."""
+        return {
+            **{name: getattr(state, name) for name in State.__slots__},
+            "segments": samples.to_plain(state.segments),
+            "moving": moving,
+            "time": time.time(),
+            "seconds": self.saved.seconds if self.saved else 0.0,
+        }
 
     def load_after(self, state: State, before: Progress | None) -> dict[str, Any] | None:
         """Like :meth:`load`; what the last attempt had trained beyond the checkpoint is lost.
@@ -118,26 +138,23 @@ class Store:
         ``before``: what that attempt told last.
         """
         random = self.load(state)
+        self.note_lost(state, before)
+        return random
+
+    def note_lost(self, state: State, before: Progress | None) -> None:
+        """Count what the last attempt had trained beyond the checkpoint; see :meth:`load_after`."""
         if before is not None:
             undone = max(0, before.samples - state.samples)
             state.lost = max(state.lost, before.lost) + undone
             if undone:
                 # It went on after that save: the time since is not what the move cost.
                 self.left = None
-        return random
 
     def save(self, state: State, *, moving: bool = False) -> bool:
         """Write ``state`` and the parts; False, and one line, when the disk does not take them."""
         if self.path is None:
             return False
-        begin, now = time.monotonic(), time.time()
-        kept = {
-            **{name: getattr(state, name) for name in State.__slots__},
-            "segments": samples.to_plain(state.segments),
-            "moving": moving,
-            "time": now,
-            "seconds": self.saved.seconds if self.saved else 0.0,
-        }
+        begin, kept = time.monotonic(), self.describe(state, moving=moving)
         try:
             checkpoint.save(
                 self.path,
@@ -150,7 +167,7 @@ class Store:
         except OSError as error:
             self._say(f"checkpoint {self.path} cannot be written ({error}); training goes on")
             return False
-        self.saved = Saved(state.samples, now, time.monotonic() - begin)
+        self.saved = Saved(state.samples, kept["time"], time.monotonic() - begin)
         return True
 
 

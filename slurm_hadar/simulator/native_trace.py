@@ -3,7 +3,7 @@
 Columns: job_id, arrival_s, gpus, samples, and for the speed either model (with batch, the global
 one, if wanted) or rate_TYPE for each GPU type (samples/s of the whole job on its GPUs; 0: cannot).
 Optional: counts (``1-4`` or ``1 2 4``, for a model), weight, max_nodes, cpus_per_gpu,
-mem_per_gpu_gb, gradient_mb.
+mem_per_gpu_gb, gradient_mb, tasks.
 """
 
 from collections.abc import Sequence
@@ -61,6 +61,9 @@ def read(
         rate=rate,
         weight=np.array([_optional(row, "weight", 1.0, above=True) for row in found]),
         models=tuple(row.text("model") for row in found),
+        tasks=np.array(
+            [row.whole("tasks") if row.text("tasks") else 1 for row in found], dtype=np.int64
+        ),
         max_nodes=np.array(
             [row.whole("max_nodes") if row.text("max_nodes") else _ANY_NODES for row in found],
             dtype=np.int64,

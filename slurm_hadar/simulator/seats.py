@@ -125,7 +125,9 @@ class Seats:
                 seats.append((nodes[at], kind, part))
                 missing -= part
             if missing:
+                beside = " with its CPUs and memory" if self._limits is not None else ""
                 raise HadarError(
                     f"the plan gives job {name} {count} {kind_name}, {missing} more than are free"
+                    + beside
                 )
         return tuple(sorted(seats))

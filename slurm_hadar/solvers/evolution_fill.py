@@ -22,7 +22,7 @@ def fill(space: Space, crowd: Candidates, keys: Keys, rng: np.random.Generator) 
     for _ in range(_PASSES):
         if not _admit(space, option, batch, free, key, rng):
             break
-    willing = np.less(rng.random(len(option)), _WILLING)
+    willing: BoolArray = np.array(rng.random(len(option)) < _WILLING, dtype=np.bool_)
     for _ in range(_PASSES):
         if not _grow(space, option, batch, free, willing, rng):
             break
@@ -37,8 +37,8 @@ def _admit(
     key: FloatArray,
     rng: np.random.Generator,
 ) -> bool:
-    able = np.isfinite(space.quickest).any(axis=1)
-    wish = np.where((option < 0) & able[None, :], key, -np.inf)
+    able = np.isfinite(space.quickest).any(axis=1, keepdims=True)
+    wish = np.where((option < 0) & able.T, key, -np.inf)
     row, job = _highest(wish, min(_SHORT_LIST, wish.shape[1]))
     if not len(row):
         return False

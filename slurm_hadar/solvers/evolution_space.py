@@ -49,19 +49,22 @@ class Space:
         put = object.__setattr__
         put(self, "pool", np.repeat(np.arange(pools), columns))
         put(self, "gpus", np.tile(self.counts, pools))
-        best = self.seconds.argmin(axis=2) if self.seconds.size else np.zeros((jobs, 0), np.int64)
+        if self.seconds.size:
+            best = self.seconds.argmin(axis=2)
+            quickest = np.take_along_axis(self.seconds, best[:, :, None], 2)[:, :, 0]
+        else:
+            best, quickest = np.zeros((jobs, 0), np.int64), np.zeros((jobs, 0))
         put(self, "best", best)
-        put(self, "quickest", np.take_along_axis(self.seconds, best[:, :, None], 2)[:, :, 0]
-            if self.seconds.size else np.zeros((jobs, 0)))  # fmt: skip
+        put(self, "quickest", quickest)
         able = np.isfinite(self.quickest).reshape(jobs, pools, columns)
         number = np.arange(pools * columns).reshape(pools, columns)
         down = np.maximum.accumulate(np.where(able, number, -1), axis=2)
-        put(self, "below", down.reshape(jobs, -1))
+        put(self, "below", down.reshape(jobs, pools * columns))
         far = pools * columns
         up = np.where(able, number, far)
         up = np.minimum.accumulate(up[:, :, ::-1], axis=2)[:, :, ::-1]
-        up = np.concatenate([up[:, :, 1:], np.full((jobs, pools, 1), far)], axis=2)
-        put(self, "above", np.where(up < far, up, -1).reshape(jobs, -1))
+        up = np.concatenate([up[:, :, 1:], np.full((jobs, pools, 1), far)], axis=2)[:, :, :columns]
+        put(self, "above", np.where(up < far, up, -1).reshape(jobs, pools * columns))
 
     @property
     def starts(self) -> IntArray:

@@ -17,10 +17,6 @@ from slurm_hadar.domain.view import FloatArray, IntArray
 _SAFETY_NET_S = 30.0
 """Never met so far: the effort is bounded by the programme's size."""
 _SLACK = 1e-6
-_EXACT = 3000
-"""Most options that are handed to HiGHS as an integer programme."""
-_NODES = 100
-_GAP = 2e-3
 
 
 @dataclass(frozen=True)
@@ -49,26 +45,11 @@ def choose(value: Sequence[FloatArray], use: Sequence[FloatArray], capacity: Flo
         return Choice(safe, 0.0, False)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     best = float(part @ worth)
-    found = _rounded(value, use, part, starts, capacity)
-    if len(worth) <= _EXACT and best > _sum(value, found) * (1.0 + _GAP):
-        whole = _solve(worth, needs, row, len(value), capacity, integer=True)
-        if whole is not None:
-            better = _rounded(value, use, whole, starts, capacity)
-            found = better if _sum(value, better) > _sum(value, found) else found
-    return Choice(found, best, True)
-
-
-def _sum(value: Sequence[FloatArray], option: IntArray) -> float:
-    return float(sum(one[at] for one, at in zip(value, option.tolist(), strict=True)))
+    return Choice(_rounded(value, use, part, starts, capacity), best, True)
 
 
 def _solve(
-    value: FloatArray,
-    use: FloatArray,
-    row: IntArray,
-    jobs: int,
-    capacity: FloatArray,
-    integer: bool = False,
+    value: FloatArray, use: FloatArray, row: IntArray, jobs: int, capacity: FloatArray
 ) -> FloatArray | None:
     size, kinds = len(value), len(capacity)
     lp = highspy.HighsLp()
@@ -92,15 +73,9 @@ def _solve(
     solver.setOptionValue("threads", 1)
     solver.setOptionValue("random_seed", 0)
     solver.setOptionValue("time_limit", _SAFETY_NET_S)
-    if integer:
-        lp.integrality_ = [highspy.HighsVarType.kInteger] * size
-        solver.setOptionValue("mip_rel_gap", _GAP)
-        solver.setOptionValue("mip_max_nodes", _NODES)
     solver.passModel(lp)
     solver.run()
-    if not integer and solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        return None
-    if len(solver.getSolution().col_value) != size:
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     part: FloatArray = np.clip(np.array(solver.getSolution().col_value), 0.0, 1.0)
     return part

@@ -16,7 +16,7 @@ def test_a_fork_job_starts_on_nodes_of_different_types_and_ends_exact(
     make_sandbox, tmp_path, slurm_prefix
 ):
     site = started(make_sandbox, tmp_path, slurm_prefix=slurm_prefix)
-    id_ = site.train(1200, "fork=1-2")
+    id_ = site.train(800, "fork=1-2")
     first, second = site.tick(), site.tick()
     assert first.updates == 1 and second.updates == 0
     site.until(site.runs(id_, "v1", "p1"), ticks=False)
@@ -28,7 +28,7 @@ def test_a_fork_job_starts_on_nodes_of_different_types_and_ends_exact(
     plan = site.plan(id_)
     assert plan.copies == 2 and plan.gpus == {"v100": 1, "p100": 1}
     assert sorted(plan.shares) == pytest.approx([1 / 3, 2 / 3], abs=0.01)
-    segments = site.ends_exact(id_, 1200)
+    segments = site.ends_exact(id_, 800)
     assert max(segment.gpus for segment in segments) == 2
 
 
@@ -36,10 +36,10 @@ def test_the_number_of_copies_changes_by_an_ordinary_move(make_sandbox, tmp_path
     site = started(make_sandbox, tmp_path)
     filler = site.ordinary("-wv1", "--gres=gpu:1")
     site.until(site.runs(filler), ticks=False)
-    samples = 4000
+    samples = 2000
     id_ = site.train(samples, "fork=1-3 restart_cost=1")
     site.until(site.runs(id_, "p1", "k1"))
-    site.until(site.trained(id_, 300))
+    site.until(site.trained(id_, 200))
     site.cluster.cancel([filler])
     site.until(site.runs(id_, "v1", "p1", "k1"))
     assert site.job(id_).restarts == 1
@@ -53,9 +53,9 @@ def test_the_number_of_copies_changes_by_an_ordinary_move(make_sandbox, tmp_path
 def test_another_policy_gives_it_one_copy(make_sandbox, tmp_path):
     site = started(make_sandbox, tmp_path, policy="fifo")
     # Where Slurm may choose it would take all three nodes.
-    id_ = site.train(400, "fork=1-3", "-N1-3")
+    id_ = site.train(200, "fork=1-3", "-N1-3")
     site.tick()
     site.until(site.runs(id_), ticks=False)
     assert len(site.job(id_).nodes) == 1
-    segments = site.ends_exact(id_, 400)
+    segments = site.ends_exact(id_, 200)
     assert {segment.gpus for segment in segments} == {1}

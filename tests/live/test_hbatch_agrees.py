@@ -13,10 +13,13 @@ import pytest
 from submit_lines import Submit, submits
 
 from slurm_hadar import config
+from slurm_hadar.cli.plan_of_job_request import Asked, job_of
+from slurm_hadar.cli.sbatch_words import read_argv
 from slurm_hadar.controller.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.declaration import decode
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.slurm.cluster import open_cluster
 
 pytestmark = pytest.mark.live
 
@@ -148,6 +151,7 @@ SPECIAL = {
     ("-wv1", "--gres=gpu:1", "job.sh"): "it names its nodes itself",
     ("-N1", ":", "-N1", "job.sh"): "heterogeneous",
     ("--gpus=v100:1", "job.sh"): "1 x v100 on v",
+    ("-Ck80", "-G1", "-t600", "--hadar-types=v100,k80", "job.sh"): "policy   1 x k80 on k",
     ("--hadar-off", "job.sh"): "off=yes is declared",
 }
 DECLARED = b"#!/bin/sh\n#HADAR model=resnet18 types=any samples=5e6 checkpoint=yes\ntrue\n"
@@ -172,9 +176,48 @@ def test_a_plan_returns_what_sbatch_would_and_submits_nothing(shell):
         code, out, err = shell.ask("hbatch", Submit(list(argv), script=DECLARED), "--hadar-plan")
         assert says in out and "Traceback" not in err, (argv, out, err)
         assert (code != 0) is ("refuse" in says)
+        assert "never" not in out, (argv, out)
     unclear = shell.ask("hbatch", Submit(["--spank", "x", "job.sh"]), "--hadar-plan")
     assert unclear[2].startswith("hbatch: there is no plan: --spank is unknown")
     assert shell.box.run("squeue", "-h") == ""
+
+
+SHOWN = [
+    "name", "partitions", "time_limit_s", "request", "node_count", "tasks", "cpus",
+    "cpus_per_task", "mem_per_cpu_mb", "mem_per_node_mb", "features", "required_nodes",
+    "excluded_nodes", "requeue", "exclusive", "held", "reservation", "dependency", "account", "qos",
+]  # fmt: skip
+LIKE_SLURM = [
+    ["-t10"], ["-N2", "--gres=gpu:1"], ["-c2"], ["-G4"], ["--mem=4G", "-c3"],
+    ["--mem-per-cpu=500"], ["-wv[1-2]"], ["-xk1", "--no-requeue"], ["--exclusive"],
+    ["-pv100,k80", "-Jx"], ["-n8", "--ntasks-per-node=4"], ["--gpus-per-node=k80:1", "-N2"],
+    ["--gpus-per-task=1", "-n2"], ["-Cv100|k80", "-c4"], ["-N2", "-n4", "--gpus=v100:2"],
+    ["-N2", "--ntasks-per-node=2", "-c3"], ["--mem=0"], ["-A", "science"],
+]  # fmt: skip
+
+
+def test_a_plans_job_is_the_one_that_slurm_would_show(shell):
+    cluster = open_cluster(config.load(shell.box.config_path).slurm)
+    partitions = {partition.name: partition for partition in cluster.read_partitions()}
+    submitted = {}
+    for argv in LIKE_SLURM:
+        submit = Submit(["-H", *argv, "job.sh"], script=b"#!/bin/sh\ntrue\n")
+        code, out, err = shell.ask("sbatch", submit, "--parsable")
+        assert code == 0, err
+        submitted[out.strip()] = argv
+    shown = {job.id: job for job in cluster.read_jobs(list(submitted))}
+    shell.box.run("scancel", *submitted)
+    settings = cluster.read_config()
+    for number, argv in submitted.items():
+        held = dict(read_argv(["-H", *argv]).options)
+        asked = Asked(held, None, "job.sh", os.getuid(), "", leased=False, settings=settings)
+        planned = job_of(asked, partitions, time.time(), 1)
+        wrong = {
+            name: (getattr(planned, name), getattr(shown[number], name))
+            for name in SHOWN
+            if getattr(planned, name) != getattr(shown[number], name)
+        }
+        assert wrong == {}, argv
 
 
 SUBMITTED = 25

@@ -21,12 +21,13 @@ TRAINER = "backfill=yes nodes=1-3 restart_cost=2"
 
 
 def started(make_sandbox, tmp_path, backfill=ON, **options):
-    return start_sandbox(make_sandbox, tmp_path, {"backfill": backfill}, **options)
+    settings = {"backfill": backfill, "moving": {"ack_wait_s": 5.0}}
+    return start_sandbox(make_sandbox, tmp_path, settings, **options)
 
 
 def test_a_trainer_fills_idle_nodes_gives_way_and_comes_back(make_sandbox, tmp_path, slurm_prefix):
     site = started(make_sandbox, tmp_path, slurm_prefix=slurm_prefix)
-    samples = 3000
+    samples = 2000
     id_ = site.train(samples, TRAINER, "-p", "idle")
     first, second = site.tick(), site.tick()
     assert first.updates == 1 and second.updates == 0
@@ -113,7 +114,7 @@ def test_an_ordinary_managed_job_takes_the_nodes_of_a_trainer(make_sandbox, tmp_
 
 def test_killed_in_a_save_in_an_average_or_one_copy_it_loses_nothing(make_sandbox, tmp_path):
     site = started(make_sandbox, tmp_path)
-    samples, path = 3500, tmp_path / "a.pt"
+    samples, path = 2500, tmp_path / "a.pt"
     id_ = site.train(samples, TRAINER, "-p", "idle")
     site.tick()
     site.until(site.trained(id_))
@@ -145,22 +146,25 @@ def test_killed_in_a_save_in_an_average_or_one_copy_it_loses_nothing(make_sandbo
 
 
 def test_killed_in_the_middle_of_a_rescale_it_goes_on(make_sandbox, tmp_path):
-    site = started(make_sandbox, tmp_path, slurmd_timeout_s=6)
-    samples, path = 3500, tmp_path / "a.pt"
+    site = started(make_sandbox, tmp_path, kill_wait_s=3)
+    samples, path = 2500, tmp_path / "a.pt"
     other = site.ordinary("-wk1", "--gres=gpu:1")
     site.until(site.runs(other), ticks=False)
     id_ = site.train(samples, TRAINER, "-p", "idle")
     site.until(site.runs(id_, "v1", "p1"))
     site.until(site.trained(id_, 100))
 
-    # It has saved and is requeued to get the third node when the first one dies, with the tracker.
+    # It is asked to save, cannot answer, and then its first node dies, with the tracker.
+    os.kill(step_processes.copy(site.box, id_, 0), signal.SIGSTOP)
     strike = Strike(
-        lambda: site.plan(id_).save and site.told(id_).ack is not None,
+        lambda: site.plan(id_).save,
         lambda: step_processes.dies_with_its_node(site.box, id_, "p1"),
     )
     site.cluster.cancel([other])
     site.until(lambda: strike.done)
     saved = consolidated(path)
+    # Slurm would take half a minute to find out.
+    site.box.run("scontrol", "update", "NodeName=p1", "State=DOWN", "Reason=dead")
     site.until(site.runs(id_, "v1", "k1"))
     site.until(site.trained(id_, saved + 1, restarts=1))
     assert site.resumed(id_)[0] >= saved

@@ -122,7 +122,9 @@ def _known_to_hbatch(words: list[str]) -> None:
         name = word.partition("=")[0]
         if name.startswith("--hadar-"):
             key = name.removeprefix("--hadar-").replace("-", "_")
-            assert key in (*KEYS, "help", "version"), " ".join(words)
+            assert key in (*KEYS, "help", "version", "plan"), " ".join(words)
+        elif name == "--json":
+            assert "--hadar-plan" in words
         elif name.startswith("--"):
             assert name[2:] in LONG, " ".join(words)
         elif name.startswith("-"):

@@ -62,7 +62,7 @@ local KEYS = {
   {"model", declaration.word}, {"types", words}, {"gpus", span(whole)}, {"gpu_mem", declaration.megabytes},
   {"batch", span(whole)}, {"samples", whole}, {"epochs", whole}, {"dataset_size", whole},
   {"checkpoint", yes}, {"signal", signal}, {"restart_cost", seconds}, {"fork", span(whole)},
-  {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
+  {"tasks", whole}, {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
   {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil}, {"lease", nil},
 }
 local READ = {}

@@ -112,7 +112,7 @@ def with_batches(view: View, plan: Plan) -> Plan:
 def _pays(jobs: JobArrays, job: int, good: FloatArray, best: int, mine: int) -> bool:
     if good[mine] <= 0 or good[best] < good[mine] * (1.0 + _LEAST_GAIN):
         return bool(good[mine] <= 0)
-    saved = jobs.left[job] / good[mine] - jobs.left[job] / good[best]
+    saved = jobs.left[job] * (1.0 / good[mine] - 1.0 / good[best])
     return bool(saved > 2.0 * jobs.restart_s[job])
 
 

@@ -8,12 +8,16 @@ import numpy as np
 
 from slurm_hadar.domain.view import IntArray, State, View
 from slurm_hadar.policies.allocation import Floor
+from slurm_hadar.policies.ones.batches import chooses
 from slurm_hadar.policies.ones.limits import Limits
 from slurm_hadar.policies.ones.problem import Problem
 from slurm_hadar.policies.timetable_places import Places
 from slurm_hadar.solvers.evolution import Best
 
 _VERSION = 1
+_LARGE = 1e15
+_FAR = 2.0
+"""A noise scale that is so many times another one is worth a new search."""
 _CROWD_S = 4 * 3600.0
 """Time over which the number of jobs is averaged."""
 
@@ -35,6 +39,8 @@ class Past:
     limits: Mapping[str, list[int]] = field(default_factory=dict)
     crowd: float = -1.0
     now: float = 0.0
+    noise: Mapping[str, float] = field(default_factory=dict)
+    """Noise scales that the last search went by."""
 
     def mean_crowd(self, view: View) -> float:
         """Jobs present, averaged over the last hours."""
@@ -53,6 +59,8 @@ class Past:
     def stands(self, view: View, problem: Problem, every_s: float) -> bool:
         """Whether the last choice still holds: same jobs, all where they were put, not long ago."""
         if view.now - self.chosen_s >= every_s or self.present != view.jobs.ids:
+            return False
+        if _changed(self.noise, _noise_of(view)):
             return False
         here = {
             id_: [int(option), int(size)]
@@ -114,6 +122,7 @@ class Past:
                 decisions=self.decisions + 1,
                 chosen_s=view.now,
                 present=ids,
+                noise=_noise_of(view),
                 laid=_plain(ids, problem, option, batch, sorted(places.parts)),
                 best=[_plain(ids, problem, *p, np.flatnonzero(p[0] >= 0).tolist()) for p in pairs],
             )
@@ -128,6 +137,7 @@ class Past:
             "limits": dict(kept.limits),
             "crowd": kept.crowd,
             "now": kept.now,
+            "noise": dict(kept.noise),
         }
 
 
@@ -146,6 +156,7 @@ def recall(state: State, view: View, floor: Floor) -> Past:
         limits=kept["limits"],
         crowd=float(kept["crowd"]),
         now=float(kept["now"]),
+        noise=kept["noise"],
     )
     if past.names != tuple(_names(view, floor)):
         return replace(past, laid={}, best=(), present=(), chosen_s=-np.inf)
@@ -156,6 +167,23 @@ def _plain(
     ids: Sequence[str], problem: Problem, option: IntArray, batch: IntArray, jobs: Sequence[int]
 ) -> dict[str, list[int]]:
     return {ids[job]: [int(option[job]), int(problem.sizes[job, batch[job]])] for job in jobs}
+
+
+def _noise_of(view: View) -> dict[str, float]:
+    """job -> its noise scale; no entry where it has no choice, a large number for infinity."""
+    batches = view.jobs.batches
+    if batches is None:
+        return {}
+    rows = np.flatnonzero(chooses(batches)).tolist()
+    noise = np.minimum(batches.noise, _LARGE).tolist()
+    return {view.jobs.ids[row]: noise[row] for row in rows}
+
+
+def _changed(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+    """Whether a noise scale was measured anew, or is far from what it was."""
+    old = [before.get(id_, 0.0) for id_ in now]
+    pairs = zip(old, now.values(), strict=True)
+    return any(max(a, b) > _FAR * min(a, b) for a, b in pairs if a != b)
 
 
 def _names(view: View, floor: Floor) -> list[str]:

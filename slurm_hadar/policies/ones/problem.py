@@ -102,9 +102,10 @@ def present(problem: Problem) -> tuple[IntArray, IntArray]:
     space = problem.space
     jobs = np.arange(len(problem.now_option))
     option, batch = problem.now_option.copy(), problem.now_batch.copy()
+    if not space.seconds.size:
+        return np.full_like(option, -1), np.zeros_like(batch)
     held = np.maximum(option, 0)
-    if space.seconds.size:
-        option[~np.isfinite(space.seconds[jobs, held, batch])] = -1
+    option[~np.isfinite(space.seconds[jobs, held, batch])] = -1
     for pool, capacity in enumerate(space.capacity.tolist()):
         here = np.flatnonzero((option >= 0) & (space.pool[held] == pool))
         order = here[np.argsort(space.seconds[here, held[here], batch[here]], kind="stable")]

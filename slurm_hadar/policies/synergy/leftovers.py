@@ -52,7 +52,7 @@ def _step(
     fits &= gain > 1e-6
     if not fits.any():
         return None
-    cost = np.maximum(more / unit, 0.0).sum(axis=1) + SAME
+    cost = count * np.maximum(more / unit, 0.0).sum(axis=1) + SAME
     ratio = np.where(fits, gain / cost, -1.0)
     at = int(ratio.argmax())
     if given.wish.own and given.need == given.wish.present:

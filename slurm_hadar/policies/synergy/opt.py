@@ -40,13 +40,13 @@ def prepare(view: View, floor: Floor, wishes: list[Wish], asks: Demands) -> tupl
     points = _options(wishes, options_of(asks))
     gpus = np.array([wish.gpus for wish in wishes], dtype=np.float64)
     use = [one[:, :2] * count for one, count in zip(points, gpus, strict=True)]
-    # Work done per second: a rate per GPU counts for each of the GPUs.
-    value = [one[:, 2] * count for one, count in zip(points, gpus, strict=True)]
-    chosen = choose(value, use, _left(view))
+    chosen = choose([one[:, 2] for one in points], use, _left(view))
     for wish, one, at in zip(wishes, points, chosen.option.tolist(), strict=True):
         cpus, mem, factor = one[at].tolist()
         wish.best, wish.best_factor = Need(round(cpus, 6), round(mem, 3)), factor
-    notes: tuple[str, ...] = () if chosen.optimal else ("the programme of CPUs and memory was not solved",)
+    notes: tuple[str, ...] = (
+        () if chosen.optimal else ("the programme of CPUs and memory was not solved",)
+    )
     if len(wishes) * len(view.nodes.names) <= _MOST_CELLS:
         _place(view, floor, wishes)
     else:
@@ -97,6 +97,5 @@ def _place(view: View, floor: Floor, wishes: Sequence[Wish]) -> None:
     # it says is tried, not trusted.
     now = np.array([floor.node_of[w.own[0][0]] if len(w.own) == 1 else -1 for w in wishes])
     for row, node in enumerate(places(use, capacity, open_, now).tolist()):
-        wish = wishes[row]
-        if node >= 0 and (node == now[row] or not wish.own or wish.can_afford()):
-            wish.hint = ((slot[row][node], wish.gpus),)
+        if node >= 0:
+            wishes[row].hint = ((slot[row][node], wishes[row].gpus),)

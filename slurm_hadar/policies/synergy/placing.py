@@ -19,9 +19,6 @@ from slurm_hadar.policies.synergy.demands import SAME
 
 _NOTHING = Need()
 _NODES_TRIED = 16
-_LITTLE = 0.02
-"""A running job goes elsewhere for the good of others where its restart, with the margin that is
-asked for, takes no more than this part of its time left."""
 
 
 @dataclass(slots=True)
@@ -48,10 +45,6 @@ class Wish:
     """Least time that a change of a running job must save, s; 0: not running."""
     hint: Parts = ()
     """Where to try the best case first."""
-
-    def can_afford(self) -> bool:
-        """Whether a restart is little beside what is left of the job."""
-        return self.restart_s <= _LITTLE * self.seconds / max(self.best_factor, SAME)
 
     def pays(self, factor: float) -> bool:
         """Whether a running job gains enough to be restarted with this factor."""
@@ -98,21 +91,10 @@ class Placing:
         """The GPUs of a running job, which was not placed, are free for others."""
         self.room.give(wish.own, _NOTHING)
 
-    def place_all(self, wishes: Iterable[Wish]) -> list[Wish]:
-        """Give all their places, hints first; returns those who found none."""
-        rest = list(wishes)
-        for wish in rest:
-            if wish.own and not wish.hint:
-                self.reserve(wish)
-        # Hints go together: who stays because another one is in his hint is in a third one's way.
-        rest = [w for w in rest if not (w.hint and self._at(w, w.hint, w.best, w.best_factor))]
-        return [wish for wish in rest if not self.place(wish)]
-
     def place(self, wish: Wish) -> bool:
         """Give a job its place; False where there is none."""
         if wish.own:
-            if not wish.hint:
-                self.release(wish)
+            self.release(wish)
             return self._stay(wish) or (not wish.only_own and self._come(wish))
         return self._come(wish)
 
@@ -155,6 +137,8 @@ class Placing:
         )
 
     def _best(self, wish: Wish) -> bool:
+        if wish.hint and self._at(wish, wish.hint, wish.best, wish.best_factor):
+            return True
         return self._anywhere(wish, wish.best, wish.best_factor)
 
     def _own(self, wish: Wish, need: Need, factor: float) -> bool:

@@ -39,7 +39,10 @@ def decide_round(
         notes = prepare(view, floor, wishes, asks)
     placing = Placing(view, floor, needed(view, known))
     keep_pinned(view, placing, queue.pinned, held)
-    failed = [wish.job for wish in placing.place_all(wishes)]
+    running = [wish for wish in wishes if wish.own]
+    for wish in running:
+        placing.reserve(wish)
+    failed = [wish.job for wish in wishes if not placing.place(wish)]
     options = dict(zip((w.job for w in wishes), options_of(asks), strict=True))
     rest = _in_order(queue, [*queue.others, *failed])
     options |= _fill(view, placing, rest, held, settings, proportional)

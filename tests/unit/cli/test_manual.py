@@ -103,6 +103,9 @@ def test_every_key_of_the_configuration_has_a_meaning_and_its_table():
 def test_text_means_itself():
     hostile = ".SH x\n'y\n-\\fB \\n"
     text = rendered(manual_roff.page([manual_roff.title("t", 1, "0"), manual_roff.text(hostile)]))
+    assert "long|" * 30 in rendered(
+        manual_roff.page([manual_roff.title("t", 1, "0"), manual_roff.term("x", "long|" * 30)])
+    ).replace(" ", "")
     assert ".SH x" in text and "'y" in text and "-\\fB \\n" in text
 
 

@@ -278,6 +278,27 @@ def test_what_was_sent_away_is_given_back_its_request_and_a_lease():
     assert action.kind is Kind.START and action.fields["NumNodes"] == "4-4"
 
 
+def test_nodes_and_gpus_are_said_in_full_whatever_slurm_shows():
+    # It was sent to four nodes a moment ago; Slurm still shows the two of the life before.
+    waits = replace(
+        on("1", "v1", "v2"),
+        state=JobState.PENDING,
+        nodes=(),
+        gpus={},
+        restarts=1,
+        required_nodes=NAMES,
+        admin_comment="[hadarplan;t=1;on=v100:2,p100:1,k80:1;was.NumNodes=1-1;was.ReqNodeList=]",
+    )
+    down = {"p1": {"usable": False}, "k1": {"usable": False}}
+    (action,) = decide(look([waits], nodes(**down))).actions
+    assert action.kind is Kind.START and set(action.placement.nodes) == {"v1", "v2"}
+    assert action.fields["NumNodes"] == "2-2" and action.fields["TresPerNode"] == "gpu:1"
+    (first,) = decide(look([trainer()])).actions
+    assert "TresPerNode" not in first.fields
+    (move,) = decide(look([on("1", "v1", "p1")], nodes(**used("v1", "p1")))).actions
+    assert move.kind is Kind.MOVE and move.fields["TresPerNode"] == "gpu:1"
+
+
 def test_measured_speeds_and_restarts_are_remembered():
     runs = on("1", "v1", "v2", start_s=NOW - 50)
     report = Progress(

@@ -13,13 +13,14 @@ from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.traits import Network
 from slurm_hadar.domain.view import View
+from slurm_hadar.policies.network_compose import near_rates, placed_near
 from slurm_hadar.policies.network_settings import Settings
 from slurm_hadar.policies.network_timers import Timers
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 NAMES = ("network", "network_consolidate", "network_never_wait")
-_QUICK = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -27,9 +28,7 @@ def racked(draw: st.DrawFn) -> View:
     """Random views with racks and, mostly, with what jobs lose to the network."""
     view = draw(views())
     nodes, jobs = view.nodes, view.jobs
-    racks = draw(
-        st.lists(st.integers(0, 2), min_size=len(nodes.names), max_size=len(nodes.names))
-    )
+    racks = draw(st.lists(st.integers(0, 2), min_size=len(nodes.names), max_size=len(nodes.names)))
     view = replace(view, nodes=replace(nodes, rack=np.array(racks, dtype=np.int64)))
     if draw(st.integers(0, 3)) == 0:
         return view
@@ -117,8 +116,10 @@ def test_it_waits_for_a_nearer_place_and_then_takes_what_there_is() -> None:
     decide = policies.get("network")
     plan, _ = decide(held_up([2, 0, 2, 0], 60.0), {})
     assert "declines 4 GPUs over several racks" in plan.waiting["j0"]
-    # 36,000 s alone, 120,000 s far away: the timer of an hour is what ends the wait.
-    plan, _ = decide(held_up([2, 0, 2, 0], 8_500.0), {})
+    # 3.3 times as long far away, and 1.1 times that on the other job's cards: 2.7 hours.
+    plan, _ = decide(held_up([2, 0, 2, 0], 9_500.0), {})
+    assert "declines" in plan.waiting["j0"]
+    plan, _ = decide(held_up([2, 0, 2, 0], 9_700.0), {})
     assert plan.placements["j0"].tier == "network"
     plan, _ = decide(held_up([2, 2, 0, 0], 3_700.0), {})
     assert plan.placements["j0"].tier == "rack"
@@ -143,6 +144,50 @@ def test_the_baselines_never_wait_and_wait_for_ever() -> None:
     assert plan.placements["j0"].tier == "network"
     plan, _ = policies.get("network_consolidate")(view, {})
     assert plan.waiting["j0"] == "waits for 4 GPUs on one machine"
+
+
+def test_a_borrower_gives_way_to_a_job_that_is_near_on_its_gpus() -> None:
+    # j1 runs over both racks at a fifth of its speed; on one of its nodes j0 is near.
+    nodes = replace(nodes_of([[2], [0], [2], [0]]), rack=np.array([0, 0, 1, 1]))
+    nodes = replace(nodes, whole=replace(nodes, gpus=np.full((4, 1), 4)))
+    rate = [[[1.0, 0.0]], [[0.0, 1.0]]]
+    arrays = jobs_of(rate, max_nodes=4, held=[(1, 0, 0, 2), (1, 2, 0, 2)], left=[4e5, 4e4],
+                     since_s=NOW - 7200.0, attained=[0.0, 1.0])  # fmt: skip
+    hurt = Network(np.tile([1.0, 0.9, 0.3], (2, 1)), np.array([1.0, 0.2]))
+    view = view_of(nodes, replace(arrays, network=hurt), (2, 4))
+    plan, _ = policies.get("network")(view, {})
+    check(view, plan)
+    assert plan.placements["j0"].tier == "machine" and "j1" in plan.waiting
+    options: list[dict[str, object]] = [
+        {"preempt": False}, {"hurt": 0.1}, {"min_stay_s": 1e5}, {"critical": 0.0}
+    ]  # fmt: skip
+    for one in options:
+        plan, _ = policies.get("network")(replace(view, options=one), {})
+        assert "j1" in plan.placements and "j0" in plan.waiting
+    unhurt = replace(view.jobs, network=Network(hurt.factor, np.ones(2)))
+    plan, _ = policies.get("network")(replace(view, jobs=unhurt), {})
+    assert "j1" in plan.placements
+
+
+def test_a_request_per_node_gets_its_gpus_on_so_many_nodes() -> None:
+    view = two_racks([4, 4, 4, 4])
+    trait = replace(view.jobs.network, per_node=np.array([2]))
+    view = replace(view, jobs=replace(view.jobs, network=trait))
+    plan, _ = policies.get("network")(view, {})
+    assert [row["fast"] for row in plan.placements["j0"].nodes.values()] == [2, 2]
+    assert plan.placements["j0"].tier == "rack"
+    one_left = replace(view.nodes, gpus=np.array([[4], [1], [3], [1]]))
+    plan, _ = policies.get("network")(replace(view, nodes=one_left), {})
+    assert set(plan.placements["j0"].nodes) == {"n0", "n2"}
+
+
+def test_how_near_a_job_could_ever_be_is_told_by_what_nodes_have_in_all() -> None:
+    view = two_racks([2, 0, 2, 0], arrival_s=NOW - 60.0)
+    plan, _ = policies.get("network")(view, {})
+    assert plan.placements["j0"].tier == "network"
+    whole = replace(view.nodes, gpus=np.full((4, 1), 4))
+    plan, _ = policies.get("network")(replace(view, nodes=replace(view.nodes, whole=whole)), {})
+    assert "on one machine it would end" in plan.waiting["j0"]
 
 
 def test_near_places_are_offered_to_all_before_far_ones() -> None:
@@ -216,7 +261,9 @@ def test_a_memory_that_was_written_by_somebody_else_is_passed_over() -> None:
     assert set(plan.placements) == {"j0"}
 
 
-@pytest.mark.parametrize("option", [{"spread": "x"}, {"rack_loss": 1.0}, {"window": True}])
+@pytest.mark.parametrize(
+    "option", [{"spread": "x"}, {"rack_loss": 1.0}, {"window": True}, {"preempt": 1}]
+)
 def test_an_option_that_cannot_be_is_named(option: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=next(iter(option))):
         policies.get("network")(replace(two_racks([4, 4, 4, 4]), options=option), {})
@@ -254,3 +301,31 @@ def test_two_thousand_jobs_are_placed(name: str) -> None:
     again, _ = policies.get(name)(after, state)
     check(after, again)
     assert set(plan.placements) <= set(again.placements)
+
+
+@pytest.mark.parametrize("name", ["hadar", "fifo"])
+@given(view=racked())
+@_QUICK
+def test_another_policys_plan_can_be_laid_near(name: str, view: View) -> None:
+    plan, _ = policies.get(name)(view, {})
+    near = placed_near(view, plan)
+    check(view, near)
+    assert near.placements.keys() == plan.placements.keys()
+    for id_, placement in plan.placements.items():
+        assert near.placements[id_].gpus == placement.gpus
+    assert near_rates(view).jobs.rate.shape == view.jobs.rate.shape
+    assert (near_rates(view).jobs.rate <= view.jobs.rate).all()
+
+
+def test_the_most_hurt_is_laid_nearest_and_rates_count_the_network_in() -> None:
+    nodes = replace(nodes_of([[2], [2], [2], [2]]), rack=np.array([0, 1, 0, 1]))
+    arrays = jobs_of([[[1.0, 1.0]], [[1.0, 1.0]]], max_nodes=4)
+    trait = Network(np.array([[1.0, 1.0, 0.9], [1.0, 0.8, 0.2]]), np.ones(2))
+    view = view_of(nodes, replace(arrays, network=trait), (2, 4))
+    # Four GPUs fit on no node: a rack is the nearest. Two do.
+    assert near_rates(view).jobs.rate[1, 0].tolist() == [1.0, 0.8]
+    view = replace(view, jobs=replace(view.jobs, rate=np.tile([0.0, 1.0], (2, 1, 1))))
+    plan, _ = policies.get("fifo")(view, {})
+    assert {len({n[1] for n in p.nodes}) for p in plan.placements.values()} == {2}
+    near = placed_near(view, plan).placements
+    assert {p.tier for p in near.values()} == {"rack"}

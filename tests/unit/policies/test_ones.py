@@ -243,14 +243,24 @@ def test_no_nodes_and_no_speed_give_reasons() -> None:
     assert "no GPU type" in plan.waiting["j0"]
 
 
-def test_progress_grows_sure_with_what_is_done() -> None:
-    done, left = np.array([0.0, 50.0, 900.0]), np.array([1000.0, 950.0, 100.0])
-    sure, _ = beta_of(done, left)
-    assert sure.tolist() == [1.0, 1.0, 9.0]
+def test_no_types_and_no_counts() -> None:
+    nodes = replace(nodes_of([[1]]), gpus=np.zeros((1, 0), dtype=np.int64))
+    for rate in (np.zeros((1, 0, 1)), np.zeros((1, 0, 0))):
+        view = view_of(nodes, jobs_of(rate), counts=(1,) * rate.shape[2])
+        assert set(decide(view, {})[0].waiting) == {"j0"}
+    view = view_of(nodes_of([[1]]), jobs_of(np.zeros((1, 1, 0))), counts=())
+    assert set(decide(view, {})[0].waiting) == {"j0"}
+
+
+def test_progress_is_surer_in_the_middle_than_at_the_start() -> None:
+    done, left = np.array([0.0, 50.0, 500.0]), np.array([1000.0, 950.0, 500.0])
+    alpha, beta = beta_of(done, left)
+    assert alpha.tolist() == [1.0, 1.0, 5.0]
+    assert beta.tolist() == [10.0, 9.5, 5.0]
     drawn = factors(done, left, np.random.default_rng(0), 4000)
-    assert 0.5 < np.median(drawn[:, 2]) < 1.5
+    assert 0.8 < np.median(drawn[:, 2]) < 1.25
     spread = np.log(drawn).std(axis=0)
-    assert spread[2] < spread[0]
+    assert spread[2] < 0.7 * spread[0]
 
 
 def test_paper_limits_start_small_double_and_fall_when_stopped() -> None:

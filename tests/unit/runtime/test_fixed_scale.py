@@ -18,13 +18,13 @@ N, BATCH, TASKS = 90, 28, 7
 LAUNCHER = Path(sys.executable).with_name("mpiexec")
 
 PROGRAM = """
-import json, os, sys, time
+import json, os, signal, sys, time
 import torch
 from slurm_hadar.runtime.fixed_scale import FixedScale
 
 path, samples, pause, options = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 options = json.loads(options)
-die = options.pop("die", -1)
+die, leave = options.pop("die", -1), options.pop("leave", 0)
 torch.set_num_threads(1)
 rank = int(os.environ["PMI_RANK"])
 torch.manual_seed(0)
@@ -44,6 +44,8 @@ for batch in run:
     mine.append(batch.indices.tolist())
     if rank == die and len(mine) == 4:
         time.sleep(1000)
+    if leave and not rank and len(mine) == leave:
+        os.kill(os.getpid(), signal.SIGTERM)
     run.backward(torch.nn.functional.mse_loss(model(x[batch.indices]), y[batch.indices]))
     run.step()
     time.sleep(pause * (1, 2, 4)[rank])
@@ -73,7 +75,7 @@ def run(folder: Path, samples: int, ranks: int = 3, pause: float = 0.0, **option
         timeout=120,
     )
     # Without MPI's own end, as after the death of a copy, mpiexec is not content.
-    assert done.returncode == 0 or "die" in options, done.stdout
+    assert done.returncode == 0 or {"die", "leave"} & set(options), done.stdout
     rows = [json.loads(path.read_text()) for path in folder.glob("c.pt.result*")]
     return done.stdout, {row["rank"]: row for row in rows}, parameters(folder / "c.pt")
 
@@ -150,6 +152,15 @@ def test_tasks_of_a_copy_that_stands_still_are_dealt_anew_in_the_same_step(tmp_p
     assert set(rows) >= {0} and 1 not in rows
     assert same(found, alone(tmp_path, N))
     assert check_lineage(lineage(tmp_path / "c.pt"), N, samples=N, seed=0) is None
+
+
+def test_on_term_the_step_is_ended_and_saved(tmp_path):
+    out, _, _ = run(tmp_path, 10**6, ranks=2, leave=30)
+    assert "samples on TERM; leaving" in out
+    segments = lineage(tmp_path / "c.pt")
+    assert check_lineage(segments, N, seed=0) is None
+    done = sum(segment.stop - segment.start for segment in segments)
+    assert done and done % N % BATCH == 0
 
 
 def test_what_no_piece_covers_is_missing():

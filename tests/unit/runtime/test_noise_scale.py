@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from slurm_hadar.runtime import Training
-from slurm_hadar.runtime.noise import Moments
+from slurm_hadar.runtime.noise import Moments, NoiseScale
 
 WIDTH, SPREAD, MEAN = 16, 2.0, 0.5
 """The loss of a sample x is -w x, so its gradient is -x: mean and covariance are the data's."""
@@ -48,6 +48,17 @@ def test_figures_that_cannot_be_are_left_out():
         moments.add(small, few, large, many)
     assert moments.count == 0
     assert moments.scale() is None
+
+
+def test_what_an_earlier_attempt_measured_holds_until_enough_is_known():
+    weights = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weights], lr=1.0)
+    noise = NoiseScale(optimizer, 1, first=True, active=True, before=5.0)
+    assert noise.scale() == 5.0
+    for _ in range(30):
+        noise.moments.add(3.0, 1, 2.0, 2)
+    assert noise.scale() == pytest.approx(2.0)
+    assert NoiseScale(optimizer, 1, first=True, active=False, before=5.0).scale() is None
 
 
 def train(batch, samples=60_000, scaler=None, **options):

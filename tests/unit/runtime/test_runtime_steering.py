@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from slurm_hadar.runtime import check_lineage
+from slurm_hadar.runtime.files import write_json
 from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.runtime.samples import from_plain
+from slurm_hadar.runtime.steering import SUPERSEDED
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "train_digits.py"
 N = 1500
@@ -200,3 +203,15 @@ def test_works_without_slurm_hadar_around_it(tmp_path):
     )
     assert "3000 samples, test accuracy" in done.stdout
     assert done.stderr == ""
+
+
+def test_an_attempt_that_slurm_gave_up_leaves_the_checkpoint_to_the_next_one(job):
+    process = job.start()
+    job.wait_for(lambda p: p.checkpoint is not None or p.samples > 1000)
+    later = job.exchange / f"progress.12.{'0' * 16}.json"
+    write_json(later, asdict(job.progress()) | {"restarts": 1})
+    process.send_signal(signal.SIGUSR2)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == SUPERSEDED
+    assert "started again elsewhere; leaving the checkpoint to it" in err
+    assert not (job.folder / "c.pt").exists()

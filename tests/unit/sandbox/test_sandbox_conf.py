@@ -73,6 +73,24 @@ def test_what_differs_between_the_releases():
     ]
 
 
+def test_racks_are_leaf_switches_below_one():
+    groups = (
+        NodeGroup("a", 2, "v100", 1, rack="left"),
+        NodeGroup("b", 1, "v100", 1, rack="right"),
+        NodeGroup("c", 1, rack="right"),
+    )
+    layout = Layout(groups)
+    assert "TopologyPlugin=topology/tree" in text(layout)
+    assert conf.topology_conf(layout).splitlines() == [
+        "SwitchName=left Nodes=a[1-2]",
+        "SwitchName=right Nodes=b1,c1",
+        "SwitchName=core Switches=left,right",
+    ]
+    assert "Topology" not in text(DEFAULT)
+    with pytest.raises(UsageError, match="needs one for each node group"):
+        Layout((groups[0], NodeGroup("d", 1)))
+
+
 def test_the_task_prolog_names_the_pacing_file(tmp_path):
     script = tmp_path / "prolog"
     script.write_text(conf.task_prolog(Path("/a/it's $HOME/pace.json")))

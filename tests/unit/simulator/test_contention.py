@@ -37,7 +37,8 @@ def networks(draw):
     crossed = [
         draw(st.sets(st.integers(0, links - 1), min_size=1, max_size=links)) for _ in range(flows)
     ]
-    return demand, [(at, link) for at, some in enumerate(crossed) for link in sorted(some)], capacity
+    pairs = [(at, link) for at, some in enumerate(crossed) for link in sorted(some)]
+    return demand, pairs, capacity
 
 
 @given(networks())

@@ -16,6 +16,7 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.hare import queues
+from slurm_hadar.policies.hare_completion import completed
 from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, simulate
@@ -118,6 +119,27 @@ def test_a_second_round_moves_nobody(view: View) -> None:
     again, _ = decide(replace(view, now=NOW + ROUND_S, jobs=jobs), state)
     for id_, one in plan.placements.items():
         assert again.placements[id_].nodes == one.nodes
+
+
+@pytest.mark.parametrize("name", ["hadar", "srtf"])
+@given(view=dealable(degenerate=False))
+@_QUICK
+def test_another_policys_plan_is_completed_and_nobody_loses(name: str, view: View) -> None:
+    plan, _ = policies.get(name)(view, {})
+    more = completed(view, plan)
+    whole(view, more)
+    assert set(plan.placements) <= set(more.placements)
+    for job, id_ in enumerate(view.jobs.ids):
+        if view.jobs.copies[job] == 1 or view.jobs.tasks[job] == 1:
+            assert more.placements.get(id_) == plan.placements.get(id_)
+
+
+def test_what_a_plan_leaves_spare_goes_to_rounds() -> None:
+    view = one_job(7, (4.0, 2.0, 1.0), [[1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    plan, _ = policies.get("hadar")(view, {})
+    assert plan.placements["j0"].gpus == {"fast": 1}
+    placed = completed(view, plan, 0.0).placements["j0"]
+    assert placed.copies == 3 and np.allclose(placed.shares, (4 / 7, 2 / 7, 1 / 7))
 
 
 def test_a_large_view_does_not_crash() -> None:

@@ -1,0 +1,350 @@
+"""What ``sacct -P`` tells of a site's past, as arrays: one row per GPU job.
+
+A line that cannot be is left out and counted with its reason; a history of which most lines are
+so is refused. Times in s since the epoch.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+
+import numpy as np
+
+from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.domain.job import UNTYPED
+from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.simulator.csv_rows import Row, lines_of
+from slurm_hadar.simulator.sacct_trace import NEEDED
+from slurm_hadar.slurm import hosts, times, tres
+from slurm_hadar.tuning.site import Site
+
+COLUMNS = (
+    "JobID", "Account", "Partition", "Submit", "Eligible", "Start", "End", "State", "NNodes",
+    "ReqTRES", "AllocTRES", "Constraints", "NodeList", "JobName",
+)  # fmt: skip
+"""What is asked of sacct. The name of a job stands last: it may hold the separator."""
+OPEN = -1
+"""In place of a type: the job asked for none, any would have done for Slurm."""
+
+_MOST_ROWS = 1_000_000
+_LONGEST_ID = 80
+_LATEST_S = 1e11
+
+
+@dataclass(frozen=True)
+class History:
+    """J GPU jobs in the order of their arrival."""
+
+    name: str
+    types: tuple[str, ...]
+    """R GPU types of the site."""
+    ids: tuple[str, ...]
+    job_names: tuple[str, ...]
+    accounts: tuple[str, ...]
+    partitions: tuple[str, ...]
+    arrival_s: FloatArray
+    """(J,) submission, or when the job became eligible."""
+    start_s: FloatArray
+    """(J,) inf: it has not started."""
+    end_s: FloatArray
+    """(J,) inf: it has not ended."""
+    held: IntArray
+    """(J, R) GPUs that it held; for one that never started, those that it asked for."""
+    asked: IntArray
+    """(J,) index of the only type that it asked for, by request, constraint or partition;
+    :data:`OPEN` where several would have done."""
+    max_nodes: IntArray
+    """(J,) nodes that it had; 0: not told."""
+    cpus: FloatArray
+    """(J,) CPUs that it had; 0: not told."""
+    mem_mb: FloatArray
+    """(J,) memory that it had; 0: not told."""
+    rows: int
+    """Lines of jobs that were read, without steps."""
+    left_out: Mapping[str, int]
+    """Reason -> lines that are not among the J."""
+    untyped: int
+    """Jobs whose GPU type the accounting does not tell (it was taken from their nodes)."""
+
+    @property
+    def gpus(self) -> IntArray:
+        """(J,) GPUs."""
+        found: IntArray = self.held.sum(axis=1)
+        return found
+
+    @property
+    def run_s(self) -> FloatArray:
+        """(J,) s that each ran; 0 where it has not ended."""
+        ran = np.isfinite(self.end_s)
+        return np.where(ran, self.end_s - np.where(ran, self.start_s, 0.0), 0.0)
+
+    @property
+    def ended(self) -> IntArray:
+        """Rows of the jobs that ran and ended."""
+        return np.flatnonzero(np.isfinite(self.end_s) & (self.end_s > self.start_s))
+
+    @property
+    def until_s(self) -> float:
+        """Last moment that the history knows of."""
+        told = np.concatenate([self.arrival_s, self.start_s, self.end_s])
+        return float(told[np.isfinite(told)].max(initial=0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    row: Row
+    id: str
+    arrival_s: float
+    start_s: float
+    end_s: float
+    held: dict[str, int]
+    asked: int
+    typed: bool
+
+
+def read(text: str, name: str, site: Site, since_s: float = 0.0) -> History:
+    """The GPU jobs of a site's accounting that arrived, ran or ended after ``since_s``.
+
+    Needed columns: JobID, Submit, Start, End, AllocTRES; the others make it better. Raises
+    UsageError for a text that is not sacct's, and where most lines cannot be read.
+    """
+    known = _Known(site)
+    left_out: Counter[str] = Counter()
+    first_bad = ""
+    found: dict[str, _Past] = {}
+    count = bad = 0
+    for row in _rows(text, name):
+        if isinstance(row, str):
+            count, bad, first_bad = count + 1, bad + 1, first_bad or row
+            left_out["cannot be read"] += 1
+            continue
+        if "." in row.text("JobID"):
+            continue
+        count += 1
+        try:
+            past = _past(row, known)
+        except (SlurmError, UsageError) as error:
+            bad, first_bad = bad + 1, first_bad or str(row.error(str(error)))
+            left_out["cannot be read"] += 1
+            continue
+        if isinstance(past, str):
+            left_out[past] += 1
+        elif min(past.end_s, 1e12) < since_s:
+            left_out["before --since"] += 1
+        else:
+            # With -D a requeued job stands there once for each time that it ran.
+            left_out["an earlier run of a job that was requeued"] += past.id in found
+            found[past.id] = past
+    if bad > count / 2:
+        raise UsageError(f"{bad} of {count} lines of {name} are not understood; the first: "
+                         f"{first_bad}")  # fmt: skip
+    return _arrays(list(found.values()), name, known, count, +left_out)
+
+
+def _rows(text: str, name: str) -> Iterator[Row | str]:
+    """Rows below the header; of a line that is none, why."""
+    header: list[str] = []
+    count = 0
+    for number, line in enumerate(lines_of(text), 1):
+        if not line.strip():
+            continue
+        if not header:
+            header = [cell.strip() for cell in line.lstrip("\ufeff").split("|")]
+            missing = [column for column in NEEDED if column not in header]
+            if missing:
+                raise UsageError(
+                    f"{name} is not what sacct -P prints with a header: column {missing[0]} is "
+                    f"missing; make it with: {command()}"
+                )
+            continue
+        count += 1
+        if count > _MOST_ROWS:
+            raise UsageError(
+                f"{name} has more than {_MOST_ROWS:,} lines; ask sacct for a shorter time (-S)"
+            )
+        # Only the last column, the job's name, may hold the separator.
+        cells = line.split("|", len(header) - 1 if header[-1] == "JobName" else -1)
+        row = Row(name, number, dict(zip(header, cells, strict=False)))
+        if len(cells) == len(header):
+            yield row
+        else:
+            yield str(row.error(f"{len(cells)} cells, the header has {len(header)}"))
+    if not header:
+        raise UsageError(f"{name} is empty; make it with: {command()}")
+
+
+def command(since: str = "2026-01-01") -> str:
+    """What an admin types for a history."""
+    return f"sacct -a -X -P -S {since} -o {','.join(COLUMNS)}"
+
+
+class _Known:
+    """What the site says about types."""
+
+    def __init__(self, site: Site) -> None:
+        self.types = site.types
+        self.index = {kind: at for at, kind in enumerate(site.types)}
+        self.of_node = {node.name: tuple(node.gpus) for node in site.nodes}
+        of_partition: dict[str, set[str]] = {}
+        by_feature: dict[str, set[str]] = {}
+        for node in site.gpu_nodes:
+            for feature in node.features:
+                by_feature.setdefault(feature, set()).update(node.gpus)
+            for partition in node.partitions:
+                of_partition.setdefault(partition, set()).update(node.gpus)
+        self.of_partition = of_partition
+        self.by_feature = by_feature
+        self._nodes = lru_cache(200_000)(self._of_nodes)
+
+    def of_nodes(self, text: str) -> str:
+        """The only GPU type of these nodes; "" where there is none or several."""
+        return self._nodes(text)
+
+    def _of_nodes(self, text: str) -> str:
+        try:
+            names = hosts.expand(text)
+        except SlurmError:
+            return ""
+        kinds = {kind for name in names for kind in self.of_node.get(name, ("",))}
+        return kinds.pop() if len(kinds) == 1 else ""
+
+    def asked(self, request: Mapping[str, int], constraint: str, partitions: str) -> int:
+        """Index of the only type that was asked for, :data:`OPEN` for none."""
+        typed = [kind for kind in request if kind != UNTYPED]
+        if typed:
+            return self.index.get(typed[0], OPEN) if len(typed) == 1 else OPEN
+        words = set(re.findall(r"[A-Za-z0-9_.-]+", constraint))
+        for kinds in (
+            # A | between features leaves a choice.
+            [] if "|" in constraint else [self.by_feature[w] for w in words & set(self.by_feature)],
+            [set().union(*(self.of_partition.get(p, set()) for p in partitions.split(",")))],
+        ):
+            if kinds and len(only := set.intersection(*kinds)) == 1:
+                return self.index[only.pop()]
+        return OPEN
+
+
+@lru_cache(100_000)
+def _gpus(text: str) -> tuple[tuple[str, int], ...]:
+    return tuple(tres.parse_gpus(text).items())
+
+
+def _past(row: Row, known: _Known) -> _Past | str:
+    """The job, or why it is not counted. Raises SlurmError, UsageError for what cannot be."""
+    id_ = row.text("JobID")
+    if not id_ or not id_.isprintable() or len(id_) > _LONGEST_ID:
+        raise UsageError("JobID is empty, too long, or holds what is not to be shown")
+    submit, eligible, start, end = (
+        times.parse_date(row.text(at)) for at in ("Submit", "Eligible", "Start", "End")
+    )
+    if not 0 < submit < _LATEST_S or max(eligible, start, end) > _LATEST_S:
+        raise UsageError("it has no time of submission, or one far in the future")
+    request, held = dict(_gpus(row.text("ReqTRES"))), dict(_gpus(row.text("AllocTRES")))
+    if start and not held:
+        return "no GPU"
+    if not start:
+        if not request:
+            return "never started" if end else "waits, and asks for no GPU that is told"
+        if end:
+            return "cancelled before it started"
+        held = request
+    if end and start and (end < start or start < submit):
+        return "times that contradict each other"
+    if end and end == start:
+        return "ran for 0 s"
+    typed = UNTYPED not in held
+    asked = known.asked(request, row.text("Constraints"), row.text("Partition"))
+    if not typed:
+        kind = known.of_nodes(row.text("NodeList")) if start else ""
+        kind = kind or (known.types[asked] if asked != OPEN else "")
+        if not kind:
+            return "GPUs of no known type"
+        held[kind] = held.get(kind, 0) + held.pop(UNTYPED)
+    if unknown := [kind for kind in held if kind not in known.index]:
+        return f"a GPU type that the site does not have ({_shown(unknown[0])})"
+    if sum(held.values()) > 1_000_000:
+        raise UsageError("it has more than a million GPUs")
+    arrival = max(submit, eligible)
+    return _Past(
+        row=row,
+        id=id_,
+        # Waiting for a dependency or a begin time is not the scheduler's doing.
+        arrival_s=min(arrival, start) if start else arrival,
+        start_s=start or inf,
+        end_s=end or inf,
+        held=held,
+        asked=asked,
+        typed=typed,
+    )
+
+
+def _arrays(
+    found: list[_Past], name: str, known: _Known, count: int, left_out: Mapping[str, int]
+) -> History:
+    found.sort(key=lambda past: past.arrival_s)
+    held = np.zeros((len(found), len(known.types)), dtype=np.int64)
+    for at, past in enumerate(found):
+        for kind, number in past.held.items():
+            held[at, known.index[kind]] = number
+    amounts = [_amounts(past.row.text("AllocTRES")) for past in found]
+    return History(
+        name=name,
+        types=known.types,
+        ids=tuple(past.id for past in found),
+        job_names=tuple(_shown(past.row.text("JobName")) for past in found),
+        accounts=tuple(_shown(past.row.text("Account")) or "-" for past in found),
+        partitions=tuple(_shown(past.row.text("Partition")) for past in found),
+        arrival_s=np.array([past.arrival_s for past in found]),
+        start_s=np.array([past.start_s for past in found]),
+        end_s=np.array([past.end_s for past in found]),
+        held=held,
+        asked=np.array([past.asked for past in found], dtype=np.int64),
+        max_nodes=np.array([_whole(past.row.text("NNodes")) for past in found], dtype=np.int64),
+        cpus=np.array([cpus for cpus, _ in amounts]),
+        mem_mb=np.array([mem for _, mem in amounts]),
+        rows=count,
+        left_out=left_out,
+        untyped=sum(not past.typed for past in found),
+    )
+
+
+@lru_cache(100_000)
+def _amounts(text: str) -> tuple[float, float]:
+    """CPUs and MB in a TRES string; 0 where it tells none."""
+    words = dict(part.partition("=")[::2] for part in text.split(","))
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([KMGT]?)", words.get("mem", ""), re.ASCII)
+    factor = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+    return float(_whole(words.get("cpu", ""))), float(match[1]) * factor[match[2]] if match else 0.0
+
+
+def _whole(text: str) -> int:
+    return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else 0
+
+
+def _shown(text: str, most: int = 60) -> str:
+    words = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return "".join(c if c.isprintable() else "?" for c in words)
+
+
+def texts(history: History, rows: Sequence[int]) -> str:
+    """These jobs as sacct prints them, with the types that were found out, for the simulator."""
+    lines = ["JobID|JobName|Account|Submit|Start|End|AllocTRES"]
+    for at in rows:
+        gpus = ",".join(
+            f"gres/gpu:{kind}={number}"
+            for kind, number in zip(history.types, history.held[at].tolist(), strict=True)
+            if number
+        )
+        name = history.job_names[at].replace("|", "?")
+        lines.append(
+            f"{history.ids[at]}|{name}|{history.accounts[at].replace('|', '?')}|"
+            + "|".join(
+                times.begin_time(float(value[at]))
+                for value in (history.arrival_s, history.start_s, history.end_s)
+            )
+            + f"|{gpus}"
+        )
+    return "\n".join(lines)

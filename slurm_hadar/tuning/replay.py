@@ -1,0 +1,225 @@
+"""What each policy would have given: the last jobs of a history run again in the simulator.
+
+Every job is taken as one that opted in, may be stopped and started again, and runs on other GPU
+types at its model's speed where the configuration names the model, else at the speed that data
+sheets let expect (``profiles/specs.py``). What it held it keeps in number, and it spreads over no
+more nodes than it had. The cluster is empty at the beginning.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_hadar import policies
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
+from slurm_hadar.policies.in_turn import serve
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.profiles.specs import lookup, relative_speed
+from slurm_hadar.simulator import sacct_trace
+from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.simulator.engine import Clock, Decide, simulate
+from slurm_hadar.simulator.outcome import Outcome
+from slurm_hadar.simulator.sacct_trace import ModelNames
+from slurm_hadar.simulator.workload import Workload, doable
+from slurm_hadar.tuning.history import OPEN, History, texts
+from slurm_hadar.tuning.site import Site
+
+OWN = "own types"
+ANY = "any type"
+POLICIES = ("srtf", "tiresias", "gavel_las", "hadar")
+"""Asked by default, beside the two runs that tell what freedom of type alone is worth."""
+_ANY_NODES = 1_000_000
+_DEPTH = 100
+"""Slurm's default_queue_depth."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The jobs of a replay. ``own``: as they were, each on the types that it could have had;
+    ``free``: on any type. ``rows``: of the history. ``left_out``: how many fit nowhere today;
+    ``models``: how many have a model of the throughput tables, ``sheets``: how many go by data
+    sheets, ``stuck``: how many know no other type's speed."""
+
+    own: Workload
+    free: Workload
+    cluster: Cluster
+    rows: tuple[int, ...]
+    accounts: tuple[str, ...]
+    run_s: FloatArray
+    """(J,) seconds that each ran."""
+    left_out: int
+    models: int
+    sheets: int
+    stuck: int
+
+
+def work_of(
+    history: History, site: Site, rates: Rates, names: ModelNames, most: int
+) -> Work | None:
+    """The last ``most`` jobs that ran and ended, by arrival; None where there is none."""
+    rows = history.ended[-most:]
+    if not len(rows):
+        return None
+    cluster = cluster_of(site)
+    work = sacct_trace.read(
+        texts(history, rows.tolist()), history.name, cluster.types, rates, names
+    )
+    # Whole seconds and the order of sacct_trace are those of the history: one row, one job.
+    at = {id_: row for row, id_ in zip(rows.tolist(), [history.ids[r] for r in rows], strict=True)}
+    rows = np.array([at[id_] for id_ in work.ids], dtype=np.int64)
+    nodes = history.max_nodes[rows]
+    work = replace(work, max_nodes=np.where(nodes > 0, nodes, _ANY_NODES), lines=())
+    work, sheets, stuck = _by_sheets(work, history, rows)
+    own = replace(work, rate=np.where(_own(history, rows)[:, :, None], work.rate, 0.0))
+    keep = np.flatnonzero(doable(own, cluster).any(axis=(1, 2)))
+    if not len(keep):
+        return None
+    rows = rows[keep]
+    return Work(
+        own=own.take(keep),
+        free=work.take(keep),
+        cluster=cluster,
+        rows=tuple(rows.tolist()),
+        accounts=tuple(history.accounts[row] for row in rows),
+        run_s=history.run_s[rows],
+        left_out=len(work.ids) - len(keep),
+        models=int(sum(bool(model) for model in work.models)),
+        sheets=sheets,
+        stuck=stuck,
+    )
+
+
+def cluster_of(site: Site) -> Cluster:
+    """The site's GPU nodes as a pretend cluster of one rack."""
+    table = np.array(
+        [[node.gpus.get(kind, 0) for kind in site.types] for node in site.gpu_nodes], dtype=np.int64
+    ).reshape(len(site.gpu_nodes), len(site.types))
+    names = tuple(node.name for node in site.gpu_nodes)
+    return Cluster(site.types, names, table, np.zeros(len(names), np.int64))
+
+
+def _own(history: History, rows: IntArray) -> BoolArray:
+    """(J, R) whether a job could have had a type as things were: what it asked for; all where it
+    left that open, and always what it had."""
+    asked = history.asked[rows]
+    own: BoolArray = history.held[rows] > 0
+    own |= (asked == OPEN)[:, None]
+    typed = np.flatnonzero(asked != OPEN)
+    own[typed, asked[typed]] = True
+    return own
+
+
+def _by_sheets(work: Workload, history: History, rows: IntArray) -> tuple[Workload, int, int]:
+    """Speeds of the jobs without a model by data sheets; how many these are, and how many of them
+    stay where they were since the speed of no other type is known."""
+    kinds = history.types
+    relative = np.eye(len(kinds))
+    for at, one in enumerate(kinds):
+        for other, two in enumerate(kinds):
+            mine, theirs = lookup(one), lookup(two)
+            if mine and theirs:
+                relative[at, other] = relative_speed(theirs.tflops, mine.tflops)
+    rate, total = work.rate.copy(), work.total.copy()
+    sheets = stuck = 0
+    seconds = history.run_s[rows]
+    for job, model in enumerate(work.models):
+        held = history.held[rows[job]]
+        if model and (held > 0).sum() == 1 and rate[job].any():
+            continue
+        # A gang over several types runs at the slowest one's pace.
+        slowest = min(np.flatnonzero(held).tolist(), key=lambda k: (relative[0, k], k))
+        column = work.counts.index(int(held.sum()))
+        rate[job] = 0.0
+        rate[job, :, column] = relative[slowest]
+        total[job] = seconds[job]
+        sheets += 1
+        stuck += bool((relative[slowest] > 0).sum() == 1 and len(kinds) > 1)
+    return replace(work, rate=rate, total=total), sheets, stuck
+
+
+def in_turn(view: View, state: State) -> tuple[Plan, State]:
+    """First come, first served, and whoever of the first :data:`_DEPTH` fits overtakes: what stands
+    for Slurm here. Its backfill lets nobody overtake who would delay the first; priorities and
+    limits are left out."""
+    order = np.lexsort((np.arange(len(view.jobs.ids)), view.jobs.arrival_s))
+    running = view.jobs.running[order]
+    served = [*order[running].tolist(), *order[~running][:_DEPTH].tolist()]
+    return serve(view, served, strict=False), dict(state)
+
+
+def rerun(
+    work: Work, factor: FloatArray, restart_s: float, limit_s: float = 60.0
+) -> Outcome | None:
+    """``own types`` again with each job's speed times ``factor`` (J,); None where it takes too
+    long."""
+    faster = replace(work.own, rate=work.own.rate * factor[:, None, None])
+    until = time.monotonic() + limit_s
+    return _run(OWN, faster, work.cluster, in_turn, restart_s, until, None).outcome
+
+
+@dataclass(frozen=True)
+class Run:
+    """One policy's outcome, or why there is none."""
+
+    policy: str
+    outcome: Outcome | None
+    why: str = ""
+
+
+class _LateError(Exception):
+    pass
+
+
+def run_all(
+    work: Work,
+    names: Sequence[str],
+    restart_s: float,
+    limit_s: float,
+    options: Mapping[str, object] | None = None,
+) -> list[Run]:
+    """``own types``, ``any type``, then the policies. ``limit_s``: clock seconds for all together,
+    a safety net: a policy that does not end within what is left is told without figures."""
+    until = time.monotonic() + limit_s
+    jobs: list[tuple[str, Workload, Decide]] = [
+        (OWN, work.own, in_turn),
+        (ANY, work.free, in_turn),
+        *((name, work.free, policies.get(name)) for name in names),
+    ]
+    return [_run(name, load, work.cluster, decide, restart_s, until, options)
+            for name, load, decide in jobs]  # fmt: skip
+
+
+def _run(
+    name: str,
+    load: Workload,
+    cluster: Cluster,
+    decide: Decide,
+    restart_s: float,
+    until: float,
+    options: Mapping[str, object] | None,
+) -> Run:
+    def bounded(view: View, state: State) -> tuple[Plan, State]:
+        if time.monotonic() > until:
+            raise _LateError
+        return decide(view, state)
+
+    try:
+        outcome = simulate(
+            load,
+            cluster,
+            bounded,
+            costs=Costs(restart_s=restart_s),
+            clock=Clock(0.0),
+            options=options,
+            policy=name,
+        )
+    except _LateError:
+        return Run(name, None, "out of time; take fewer jobs (--jobs) or more time (--limit)")
+    except HadarError as error:
+        return Run(name, None, str(error))
+    return Run(name, outcome)

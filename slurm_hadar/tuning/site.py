@@ -1,0 +1,235 @@
+"""A site's nodes, partitions and settings, from whichever of three places has them.
+
+Files that an admin hands over (``scontrol show node`` or ``sinfo``), slurm.conf itself, or the
+Slurm that answers. Nothing here needs more than the right to look.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+
+from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.domain.node import Node, Partition
+from slurm_hadar.simulator.csv_rows import rows, text_of
+from slurm_hadar.slurm import hosts, records, times, tres
+from slurm_hadar.slurm.cluster import Cluster
+from slurm_hadar.tuning.conf import Entry, SlurmConf
+
+SINFO = "sinfo -a -N -o '%N|%G|%c|%m|%f|%R'"
+"""What an admin types for a file of nodes, where it is not scontrol's."""
+
+_ALL = ("all",)
+_SUFFIX = {"": 1, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
+
+
+@dataclass(frozen=True)
+class Site:
+    """What advice is about. ``settings``: slurm.conf's by name in small letters; ``conf``: the file
+    where there is one, so that whole lines can be shown; ``sources``: where all that is from."""
+
+    nodes: tuple[Node, ...]
+    partitions: tuple[Partition, ...]
+    settings: Mapping[str, str]
+    conf: SlurmConf | None
+    sources: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """GPU types, in order of appearance."""
+        return tuple(dict.fromkeys(kind for node in self.nodes for kind in node.gpus))
+
+    @property
+    def gpu_nodes(self) -> tuple[Node, ...]:
+        """The nodes that have GPUs."""
+        return tuple(node for node in self.nodes if node.gpus)
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """GPUs by type."""
+        return {kind: sum(node.gpus.get(kind, 0) for node in self.nodes) for kind in self.types}
+
+    def entry_of(self, partition: str) -> Entry | None:
+        """The line of a partition; None where slurm.conf is not known or has it twice."""
+        lines = self.conf.partitions if self.conf else ()
+        found = [entry for entry in lines if entry.keys["partitionname"] == partition]
+        return found[0] if len(found) == 1 else None
+
+
+def of_conf(conf: SlurmConf) -> Site:
+    """From slurm.conf alone. Raises UsageError for a line that cannot be read."""
+    nodes = _linked([node for entry in conf.nodes for node in _nodes_of(entry)], ())
+    names = tuple(node.name for node in nodes)
+    partitions = tuple(_partition_of(entry, names) for entry in conf.partitions)
+    return Site(
+        nodes=tuple(_linked(nodes, partitions)),
+        partitions=partitions,
+        settings=conf.settings,
+        conf=conf,
+        sources=(f"{conf.path}",),
+        notes=conf.notes,
+    )
+
+
+def of_slurm(cluster: Cluster, conf: SlurmConf | None) -> Site:
+    """From the Slurm that answers; ``conf``: its slurm.conf, where that can be read. Raises
+    SlurmError when Slurm does not answer."""
+    settings = {key.lower(): value for key, value in cluster.read_config().items()}
+    return Site(
+        nodes=tuple(cluster.read_nodes()),
+        partitions=tuple(cluster.read_partitions()),
+        settings=settings,
+        conf=conf,
+        sources=("the Slurm that answers here", *([str(conf.path)] if conf else [])),
+        notes=conf.notes if conf else (),
+    )
+
+
+def with_nodes(site: Site, path: Path) -> Site:
+    """The same site with the nodes of a file. Raises UsageError for one that is not understood."""
+    nodes = read_nodes(text_of(path), path.name)
+    known = {node.name: node for node in site.nodes}
+    if site.partitions:
+        nodes = [
+            node if node.partitions or node.name not in known
+            else replace(node, partitions=known[node.name].partitions)
+            for node in nodes
+        ]  # fmt: skip
+    return replace(site, nodes=tuple(nodes), sources=(path.name, *site.sources))
+
+
+def read_nodes(text: str, name: str) -> list[Node]:
+    """Nodes of ``scontrol show node`` (with or without ``-o``) or of :data:`SINFO`.
+
+    Raises UsageError naming the file.
+    """
+    first = next((line.strip() for line in text.split("\n") if line.strip()), "")
+    try:
+        if first.startswith("NodeName="):
+            found = records.nodes(_one_line_each(text))
+        elif "|" in first:
+            found = _of_sinfo(text, name)
+        else:
+            raise UsageError(
+                f"{name} is not what 'scontrol show node' or {SINFO} prints; make it with one of "
+                "these"
+            )
+    except SlurmError as error:
+        raise UsageError(f"{name}: {error}") from None
+    if not found:
+        raise UsageError(f"{name} holds no node")
+    return found
+
+
+def _one_line_each(text: str) -> str:
+    """scontrol's records of several lines as ``-o`` prints them."""
+    lines: list[str] = []
+    for line in text.replace("\r", "").split("\n"):
+        if line.startswith("NodeName="):
+            lines.append(line.strip())
+        elif line.strip() and lines:
+            lines[-1] += " " + line.strip()
+    return "\n".join(lines)
+
+
+def _of_sinfo(text: str, name: str) -> list[Node]:
+    found: dict[str, Node] = {}
+    for row in rows(text, name, ("NODELIST", "GRES"), delimiter="|"):
+        gpus = tres.parse_gpus(row.text("GRES"))
+        features = row.text("AVAIL_FEATURES")
+        for host in hosts.expand(row.text("NODELIST")):
+            node = Node(
+                name=host,
+                gpus=gpus,
+                features=() if features in ("", "(null)") else tuple(features.split(",")),
+                partitions=tuple(p.rstrip("*") for p in [row.text("PARTITION")] if p),
+                cpus=_count(row.text("CPUS")),
+                memory_mb=_count(row.text("MEMORY")),
+            )
+            if host in found:
+                # -N prints a node once for each of its partitions.
+                both = dict.fromkeys((*found[host].partitions, *node.partitions))
+                node = replace(node, partitions=tuple(both))
+            found[host] = node
+    return list(found.values())
+
+
+def names_of(entry: Entry) -> tuple[str, ...]:
+    """The nodes of a NodeName line; () where it cannot be read."""
+    try:
+        return hosts.expand(entry.keys["nodename"])
+    except SlurmError:
+        return ()
+
+
+def _nodes_of(entry: Entry) -> list[Node]:
+    keys = entry.keys
+    try:
+        sockets = _count(keys.get("sockets", "")) or _count(keys.get("boards", "")) or 1
+        cores = _count(keys.get("corespersocket", "")) or 1
+        threads = _count(keys.get("threadspercore", "")) or 1
+        words = keys.get("features") or keys.get("feature") or ""
+        node = Node(
+            name="",
+            gpus=tres.parse_gpus(keys.get("gres", "")),
+            features=tuple(word for word in words.split(",") if word),
+            cpus=_count(keys.get("cpus", "")) or sockets * cores * threads,
+            memory_mb=_count(keys.get("realmemory", "")),
+            state=keys.get("state", "").upper(),
+        )
+        return [replace(node, name=name) for name in hosts.expand(keys["nodename"])]
+    except SlurmError as error:
+        raise UsageError(f"{entry.where}: {error}") from None
+
+
+def _partition_of(entry: Entry, all_nodes: tuple[str, ...]) -> Partition:
+    keys = entry.keys
+    try:
+        most = times.parse_duration(keys.get("maxtime", "")) or inf
+        usual = times.parse_duration(keys.get("defaulttime", ""))
+        listed = keys.get("nodes", "").strip()
+        nodes = all_nodes if listed.lower() in _ALL else hosts.expand(listed)
+    except SlurmError as error:
+        raise UsageError(f"{entry.where}: {error}") from None
+    return Partition(
+        name=keys["partitionname"],
+        nodes=nodes,
+        up=keys.get("state", "UP").upper() == "UP",
+        default=keys.get("default", "").upper() == "YES",
+        max_time_s=most,
+        default_time_s=most if usual is None else usual,
+        # Priority is the older name of both PriorityTier and PriorityJobFactor.
+        priority_tier=_count(keys.get("prioritytier") or keys.get("priority") or "1"),
+        preempt_mode=keys.get("preemptmode", ""),
+        grace_s=float(_count(keys.get("gracetime", ""))),
+        allow_groups=_who(keys, "allowgroups"),
+        allow_accounts=_who(keys, "allowaccounts"),
+        deny_accounts=_who(keys, "denyaccounts"),
+        allow_qos=_who(keys, "allowqos"),
+        deny_qos=_who(keys, "denyqos"),
+        root_only=keys.get("rootonly", "").upper() == "YES",
+        exclusive=keys.get("oversubscribe", "").upper() == "EXCLUSIVE",
+    )
+
+
+def _linked(nodes: Iterable[Node], partitions: Iterable[Partition]) -> list[Node]:
+    """Nodes that know their partitions; a node that is defined twice keeps its last definition."""
+    member: dict[str, list[str]] = {}
+    for partition in partitions:
+        for name in partition.nodes:
+            member.setdefault(name, []).append(partition.name)
+    by_name = {node.name: node for node in nodes}
+    return [replace(node, partitions=tuple(member.get(n, ()))) for n, node in by_name.items()]
+
+
+def _who(keys: Mapping[str, str], key: str) -> tuple[str, ...]:
+    text = keys.get(key, "")
+    return () if text.upper() == "ALL" else tuple(word for word in text.split(",") if word)
+
+
+def _count(text: str) -> int:
+    """A number as slurm.conf and sinfo write it: ``64``, ``256000M``, ``1+``; 0 for none."""
+    match = re.match(r"\s*(\d{1,15})\s*([kmgt]?)", text, re.IGNORECASE | re.ASCII)
+    return int(int(match[1]) * _SUFFIX[match[2].lower()]) if match else 0

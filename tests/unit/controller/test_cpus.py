@@ -1,0 +1,122 @@
+"""CPUs and memory of a pending job: changed within what it allows, and given back."""
+
+from dataclasses import replace
+
+import pytest
+from hand_made import CONFIG, job, nodes, seen
+
+from slurm_hadar.controller import cpus, laying
+from slurm_hadar.controller.request import wanted
+from slurm_hadar.controller.targets import Target
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import GpuRequest, JobState
+from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.profiles.cpu_table import CpuTable
+
+TABLE = CpuTable([("net", 1, c, g, float(c)) for c in (1, 8) for g in (1, 16)], "test")
+RANGE = Declaration(model="net", cpus=(2, 8), mem=(1024, 8192))
+
+
+def asked(declared=RANGE, gpus=1, **more):
+    usual = {
+        "request": GpuRequest(per_node={"": gpus}),
+        "cpus": 4,
+        "cpus_per_task": 4,
+        "mem_per_node_mb": 4096,
+    }
+    return job(declaration=declared, **{**usual, **more})
+
+
+def target(one):
+    return Target(one, wanted(one, Steering()))
+
+
+def placed(cpus_per_gpu=8.0, mem=2048, gpus=1):
+    return Placement({"v100": gpus}, cpus_per_gpu=cpus_per_gpu, mem_per_gpu_mb=mem)
+
+
+@pytest.mark.parametrize(
+    ("one", "fields"),
+    [
+        (asked(), ("8", "8-8", "8", "MinMemoryNode=2048")),
+        (asked(gpus=2), ("16", "16-16", "16", "MinMemoryNode=4096")),
+        (asked(tasks=3), ("2", "6-6", "2", "MinMemoryNode=2048")),
+        (asked(mem_per_node_mb=0, mem_per_cpu_mb=1024), ("8", "8-8", "8", "MinMemoryCPU=256")),
+        (asked(mem_per_node_mb=0), ("8", "8-8", "8", "")),
+        (asked(replace(RANGE, mem=None)), ("8", "8-8", "8", "")),
+        # Four GB for four CPUs stay four GB.
+        (
+            asked(replace(RANGE, mem=None), mem_per_node_mb=0, mem_per_cpu_mb=1024),
+            ("8", "8-8", "8", "MinMemoryCPU=512"),
+        ),
+    ],
+)
+def test_the_fields_that_slurm_takes(one, fields):
+    want = wanted(one, Steering())
+    gpus = want.count
+    found = cpus.wish(one, want, placed(gpus=gpus))
+    each, total, node, memory = fields
+    expected = {"CPUsPerTask": each, "NumCPUs": total, "MinCPUsNode": node}
+    if memory:
+        name, _, value = memory.partition("=")
+        expected[name] = value
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        asked(Declaration(model="net")),
+        asked(per_gpu=True),
+        asked(node_count=2),
+        asked(replace(RANGE, fork=(1, 4))),
+        asked(request=GpuRequest(per_job={"": 1})),
+    ],
+)
+def test_who_allows_nothing_keeps_his_request(one):
+    want = wanted(one, Steering())
+    assert not cpus.may_change(one, want)
+    assert cpus.wish(one, want, placed()) == {} and not cpus.differs(one, want, placed())
+    assert cpus.trait([target(one)], TABLE) is None
+
+
+def test_what_was_changed_goes_back():
+    one = asked()
+    fields = laying.fields(one, wanted(one, Steering()), placed(), seen([one], nodes()), CONFIG)
+    was = laying.originals(one, fields, {})
+    assert was["NumCPUs"] == "4-4" and was["CPUsPerTask"] == was["MinCPUsNode"] == "4"
+    assert was["MinMemoryNode"] == "4096"
+    steered = replace(one, cpus=8, cpus_per_task=8, mem_per_node_mb=2048)
+    back = laying.back(steered, Steering(was=was))
+    assert {key: back[key] for key in ("NumCPUs", "MinMemoryNode")} == {
+        "NumCPUs": "4-4",
+        "MinMemoryNode": "4096",
+    }
+    again = laying.fields(
+        steered, wanted(one, Steering()), placed(), seen([steered], nodes()), CONFIG
+    )
+    assert not {"NumCPUs", "MinMemoryNode", "CPUsPerTask", "MinCPUsNode"} & set(again)
+
+
+def test_the_trait_tells_ranges_and_what_runs_now():
+    running = asked(state=JobState.RUNNING, gpus=2, cpus=6, nodes=("v1",))
+    running = replace(running, gpus={"v1": {"v100": 2}})
+    unknown = asked(replace(RANGE, model="other"))
+    found = cpus.trait([target(asked()), target(running), target(unknown)], TABLE)
+    assert found is not None
+    assert found.least_cpus.tolist() == [2.0, 2.0, 4.0]
+    assert found.most_cpus.tolist() == [8.0, 8.0, 4.0]
+    assert found.most_mem_mb.tolist() == [8192.0, 8192.0, 4096.0]
+    assert found.present_cpus.tolist() == [0.0, 3.0, 0.0]
+    assert found.at(0, 8.0, 4096.0) == pytest.approx(2.0)
+    assert (found.factor[2] == 1.0).all()
+
+
+def test_a_running_job_with_other_cpus_differs():
+    one = asked(state=JobState.RUNNING)
+    want = wanted(one, Steering())
+    assert cpus.differs(one, want, placed())
+    assert not cpus.differs(one, want, placed(4.0, 4096))
+    assert cpus.differs(one, want, placed(4.0, 2048))
+    assert not cpus.differs(one, want, Placement({"v100": 1}))

@@ -1,0 +1,25 @@
+"""The benchmark's own workload, cut short: nobody is below his fair share in any round."""
+
+import pytest
+
+from benchmarks import synergy
+
+
+@pytest.mark.parametrize("order", synergy.ORDERS)
+@pytest.mark.parametrize("policy", ["gpu_proportional", "synergy_tune", "synergy_opt"])
+def test_no_job_is_below_its_fair_share_in_any_round(policy: str, order: str) -> None:
+    found = synergy.run(policy, order, 0.5, 1.1, jobs=40)
+    assert found.slowest >= 1.0 - 1e-6
+    assert found.rounds >= 40
+
+
+def test_the_mixes_are_what_they_say() -> None:
+    for share in synergy.SHARES:
+        work = synergy.workload(share, 1.0)
+        hungry = sum(model in synergy.HUNGRY for model in work.models)
+        assert hungry == round(share * synergy.JOBS)
+        gpu_s = float((work.request * work.total).sum())
+        span = float(work.arrival_s.max())
+        assert gpu_s / span / (synergy.SERVERS * synergy.GPUS) == pytest.approx(1.0)
+    two = [synergy.workload(0.5, load) for load in (0.5, 1.0)]
+    assert two[0].models == two[1].models and (two[0].total == two[1].total).all()
