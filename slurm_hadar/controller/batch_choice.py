@@ -11,14 +11,13 @@ import numpy as np
 
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.targets import Target, profile_key
+from slurm_hadar.domain.batch_sizes import doublings
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.traits import Batches
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.runtime.progress import Progress
-
-_MOST_SIZES = 12
 
 
 def allowed(job: Job) -> tuple[int, ...]:
@@ -32,8 +31,7 @@ def allowed(job: Job) -> tuple[int, ...]:
     low, high = declared.batch
     if low == high or declared.fork[1] > 1:
         return ()
-    sizes = [low * 2**step for step in range(_MOST_SIZES) if low * 2**step <= high]
-    return (*sizes, high) if sizes[-1] < high and len(sizes) < _MOST_SIZES else tuple(sizes)
+    return doublings(low, high)
 
 
 def trait(

@@ -9,6 +9,7 @@ which keeps the parameters, ends the step at once, and it begins again from the 
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -98,15 +99,17 @@ def guard(command: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGUSR2):
         # The copy gets them too, and this process must not end before it.
         signal.signal(number, _ignore)
-    with tempfile.TemporaryDirectory(prefix="hadar-copies-") as folder:
-        mark = Path(folder) / "mark"
-        environment = {**_network(os.environ), **os.environ, MARK: str(mark)}
-        # The launcher of MPI talks to the copy through an open file that this process inherited.
-        child = subprocess.Popen(command, env=environment, close_fds=False, preexec_fn=_deaf)
-        code = child.wait()
-        code = code if code >= 0 else 128 - code
-        if rank == "0":
-            return WITHOUT_SOME if code == 0 and mark.exists() else code
+    # Made by the copy, and only when it is needed: a guard that is killed leaves nothing behind.
+    mark = Path(tempfile.gettempdir()) / f"hadar-copies-{secrets.token_hex(16)}"
+    environment = {**_network(os.environ), **os.environ, MARK: str(mark)}
+    # The launcher of MPI talks to the copy through an open file that this process inherited.
+    child = subprocess.Popen(command, env=environment, close_fds=False, preexec_fn=_deaf)
+    code = child.wait()
+    code = code if code >= 0 else 128 - code
+    marked = mark.exists()
+    mark.unlink(missing_ok=True)
+    if rank == "0":
+        return WITHOUT_SOME if code == 0 and marked else code
     if code and code != LEFT_ON_TERM:
         _say(f"copy {rank} ended with exit code {code}; the others go on without it")
     return code if code == TRACKER_LOST else 0

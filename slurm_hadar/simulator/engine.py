@@ -249,7 +249,8 @@ class _Run:
         self.done[jobs] = np.where(over, self.workload.total[jobs], self.done[jobs] + steps)
         if self.links is not None:
             gpus = self.on[jobs].sum(axis=1)
-            self.apart[jobs] += gpus * (1.0 - self.slowed[jobs]) * np.maximum(stop - ready, 0.0)
+            lost = np.maximum(1.0 - self.slowed[jobs], 0.0)
+            self.apart[jobs] += gpus * lost * np.maximum(stop - ready, 0.0)
         gpu_s = self.on[jobs] * (stop - now)[:, None]
         self.attained[jobs] += gpu_s.sum(axis=1)
         self.timeline.add(now, until, gpu_s.sum(axis=0), self._waiting(jobs, now))

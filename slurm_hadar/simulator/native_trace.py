@@ -3,7 +3,7 @@
 Columns: job_id, arrival_s, gpus, samples, and for the speed either model (with batch, the global
 one, if wanted) or rate_TYPE for each GPU type (samples/s of the whole job on its GPUs; 0: cannot).
 Optional: counts (``1-4`` or ``1 2 4``, for a model), weight, max_nodes, cpus_per_gpu,
-mem_per_gpu_gb, gradient_mb, tasks.
+mem_per_gpu_gb, gradient_mb, tasks, most_batch with noise_scale (see ``trace_batches.py``).
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator.counts import Elastic, columns, spread_over
 from slurm_hadar.simulator.csv_rows import LATEST_S, Row, rows
 from slurm_hadar.simulator.gavel_trace import unique_ids
+from slurm_hadar.simulator.trace_batches import batches_of
 from slurm_hadar.simulator.workload import Workload
 
 NEEDED = ("job_id", "arrival_s", "gpus", "samples")
@@ -70,6 +71,7 @@ def read(
         ),
         cpus_per_gpu=np.array([_optional(row, "cpus_per_gpu", 0.0) for row in found]),
         mem_per_gpu_mb=np.array([_optional(row, "mem_per_gpu_gb", 0.0) * 1024 for row in found]),
+        batches=batches_of(found, types, counts, rate, rates),
         gradients=np.array([_gradients(row) for row in found]),
         lines=tuple(row.line for row in found),
     )

@@ -68,7 +68,7 @@ class _Run:
             self.idle[kind].append(gpu)
         self.idle_number = len(self.of_type)
         self.busy: list[list[float]] = [[] for _ in gpus]
-        """Per type, a heap of when its busy GPUs are free."""
+        """Per type, rising, when its busy GPUs are free."""
         self.cheap = list(self.kinds)
         self.round = [0] * number
         self.waiting = [0] * number
@@ -105,7 +105,7 @@ class _Run:
         kind = self.of_type[gpu]
         self.idle[kind].append(gpu)
         self.idle_number += 1
-        heapq.heappop(self.busy[kind])
+        del self.busy[kind][0]
         self.running[job] -= 1
         if self.running[job] or self.waiting[job]:
             return
@@ -139,17 +139,17 @@ class _Run:
         for _, job in self.ready:
             number = self.waiting[job]
             kinds, by = self.kinds[job], np.inf
-            if self.spare:
+            if self.spare and (number > 1 or self.until[job] > now):
                 by = max(self.until[job], self._last(now, job, number, promised)) + _SAME
                 kinds = self.cheap[job]
             for _ in range(number):
                 finish, kind, gpu = self._best(now, job, promised, kinds, by)
                 if gpu < 0:
-                    heapq.heapreplace(promised[kind], finish)
-                    continue
-                self._start(now, job, gpu, finish)
-                heapq.heappush(promised[kind], finish)
-                started = True
+                    del promised[kind][0]
+                else:
+                    self._start(now, job, gpu, finish)
+                    started = True
+                insort(promised[kind], finish)
             if not self.idle_number:
                 break
         if started:
@@ -158,20 +158,25 @@ class _Run:
     def _last(self, now: float, job: int, number: int, promised: list[list[float]]) -> float:
         """When the last of so many tasks would be done, each where it ends first."""
         length, switch_s = self.length[job], self.switch_s
-        rows: list[tuple[int, list[float]]] = []
+        rows: list[tuple[float, list[float]]] = []
         for kind in self.kinds[job]:
-            own = sum(self.last[gpu] == job for gpu in self.idle[kind])
-            row = [now - switch_s] * own + [now] * (len(self.idle[kind]) - own)
+            idle = self.idle[kind]
+            row = [now] * len(idle)
+            for at in range(sum(self.last[gpu] == job for gpu in idle)):
+                row[at] = now - switch_s
             # Only the first few GPUs to be free can matter.
-            if len(row) < number:
-                row += heapq.nsmallest(number - len(row), promised[kind])
-            rows.append((kind, row))
-        end = now
-        for _ in range(number):
-            end, kind, row = min(
-                (row[0] + switch_s + length[kind], kind, row) for kind, row in rows
+            rows.append(
+                (length[kind] + switch_s, row + promised[kind][: max(0, number - len(row))])
             )
-            heapq.heapreplace(row, end)
+        end = now
+        for left in range(number, 0, -1):
+            end, first = np.inf, rows[0][1]
+            for step, row in rows:
+                if row and row[0] + step < end:
+                    end, first = row[0] + step, row
+            del first[0]
+            if left > 1:
+                insort(first, end)
         return end
 
     def _best(
@@ -191,7 +196,7 @@ class _Run:
                 finish, one = promised[kind][0] + length[kind] + self.switch_s, -1
             if finish < best:
                 best, at, gpu = finish, kind, one
-                if self.spare and finish <= by:
+                if finish <= by < np.inf:
                     break
         return best, at, gpu
 
@@ -199,7 +204,7 @@ class _Run:
         kind = self.of_type[gpu]
         self.idle[kind].remove(gpu)
         self.idle_number -= 1
-        heapq.heappush(self.busy[kind], finish)
+        insort(self.busy[kind], finish)
         heapq.heappush(self.events, (finish, _FREE, job, gpu))
         self.waiting[job] -= 1
         self.running[job] += 1

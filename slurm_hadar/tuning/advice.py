@@ -6,6 +6,7 @@ from typing import Literal
 
 from slurm_hadar.config import Config
 from slurm_hadar.domain.node import Partition
+from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.tuning.draft import Draft, Ref
 from slurm_hadar.tuning.history import History
@@ -34,15 +35,27 @@ class Advice:
     toml: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """What the replayed jobs had, before any replay: (J,) s from arrival to end, s that they ran,
+    and GPU-s that they held; nan where that is not told."""
+
+    name: str
+    jct_s: FloatArray
+    run_s: FloatArray
+    gpu_s: FloatArray
+
+
 @dataclass
 class Study:
-    """All that advice is drawn from. ``config``: the site's hadar.toml where it has one;
+    """All that advice is drawn from. ``recorded``: of the jobs of ``work``; ``config``: the site's hadar.toml where it has one;
     ``save_s``: how long the slowest checkpoint takes, 0: not told."""
 
     site: Site
     history: History | None = None
     usage: Usage | None = None
     work: Work | None = None
+    recorded: Recorded | None = None
     runs: Sequence[Run] = ()
     config: Config | None = None
     cpus: CpuTable | None = None

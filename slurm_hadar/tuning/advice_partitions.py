@@ -70,18 +70,17 @@ def _over_all_types(study: Study) -> tuple[tuple[Ref, ...], list[str]]:
 
 def policy(study: Study) -> Iterator[Advice]:
     """The policy with the least mean job time, where it beats what a free type alone gives."""
-    any_ = study.run(ANY)
+    base_s, base = _base(study)
     ran = [run for run in study.runs if run.policy not in (OWN, ANY) and study.run(run.policy)]
     timed = [(run.outcome.avg_jct_s, run.policy, run.outcome) for run in ran if run.outcome]
-    if any_ is None or any_.outcome is None or not timed:
+    if not base or not timed:
         study.fine.append("controller.policy: there is no replay to judge it by")
         return
-    base = any_.outcome.avg_jct_s
     best_s, name, outcome = min(timed, key=lambda one: (one[0], one[1]))
     now = study.config.controller.policy if study.config else ""
-    if best_s > (1 - WORTH) * base or name == now:
+    if best_s > (1 - WORTH) * base_s or name == now:
         kept = f"{now} is the best of the replay" if name == now else "no policy of the replay is"
-        rest = "" if name == now else f" {WORTH:.0%} better than first come, first served"
+        rest = "" if name == now else f" {WORTH:.0%} better than {base}"
         study.fine.append(f"controller.policy: {kept}{rest}")
         return
     moves = int(outcome.moves.sum())
@@ -95,11 +94,23 @@ def policy(study: Study) -> Iterator[Advice]:
             f"running jobs {moves} times, at {study.restart_s:g} s each, which only jobs that "
             "save checkpoints allow"
         ),
-        gain=f"{gained(base, best_s, 'mean job time')} beside first come, first served "
+        gain=f"{gained(base_s, best_s, 'mean job time')} beside {base} "
         + _REPLAYED.format(n=len(outcome.finish_s)),
         basis="simulated",
         toml=tuple(toml),
     )
+
+
+def _base(study: Study) -> tuple[float, str]:
+    """Mean job time in s that a policy has to beat, and whose it is; "" where there is none."""
+    any_ = study.run(ANY)
+    if study.history is None and study.recorded is not None:
+        jct = study.recorded.jct_s
+        # A run that left jobs unfinished is no measure.
+        return (float(jct.mean()), study.recorded.name) if jct.size and jct.min() > 0 else (0.0, "")
+    if any_ is None or any_.outcome is None:
+        return 0.0, ""
+    return any_.outcome.avg_jct_s, "first come, first served on any type"
 
 
 def idle_nodes(study: Study) -> Iterator[Advice]:

@@ -199,17 +199,17 @@ class _Known:
         self.by_feature = by_feature
         self._nodes = lru_cache(200_000)(self._of_nodes)
 
-    def of_nodes(self, text: str) -> str:
-        """The only GPU type of these nodes; "" where there is none or several."""
+    def of_nodes(self, text: str) -> str | None:
+        """The only GPU type of these nodes; None where there is none or several."""
         return self._nodes(text)
 
-    def _of_nodes(self, text: str) -> str:
+    def _of_nodes(self, text: str) -> str | None:
         try:
             names = hosts.expand(text)
         except SlurmError:
-            return ""
-        kinds = {kind for name in names for kind in self.of_node.get(name, ("",))}
-        return kinds.pop() if len(kinds) == 1 else ""
+            return None
+        kinds = {kind for name in names for kind in self.of_node.get(name, (None,))}
+        return kinds.pop() if len(kinds) == 1 else None
 
     def asked(self, request: Mapping[str, int], constraint: str, partitions: str) -> int:
         """Index of the only type that was asked for, :data:`OPEN` for none."""
@@ -258,11 +258,12 @@ def _past(row: Row, known: _Known) -> _Past | str:
     typed = UNTYPED not in held
     asked = known.asked(request, row.text("Constraints"), row.text("Partition"))
     if not typed:
-        kind = known.of_nodes(row.text("NodeList")) if start else ""
-        kind = kind or (known.types[asked] if asked != OPEN else "")
-        if not kind:
+        kind = known.of_nodes(row.text("NodeList")) if start else None
+        if kind is None and asked == OPEN:
             return "GPUs of no known type"
-        held[kind] = held.get(kind, 0) + held.pop(UNTYPED)
+        kind = known.types[asked] if kind is None else kind
+        number = held.pop(UNTYPED)
+        held[kind] = held.get(kind, 0) + number
     if unknown := [kind for kind in held if kind not in known.index]:
         return f"a GPU type that the site does not have ({_shown(unknown[0])})"
     if sum(held.values()) > 1_000_000:
@@ -334,7 +335,7 @@ def texts(history: History, rows: Sequence[int]) -> str:
     lines = ["JobID|JobName|Account|Submit|Start|End|AllocTRES"]
     for at in rows:
         gpus = ",".join(
-            f"gres/gpu:{kind}={number}"
+            f"gres/gpu:{kind}={number}" if kind else f"gres/gpu={number}"
             for kind, number in zip(history.types, history.held[at].tolist(), strict=True)
             if number
         )

@@ -37,6 +37,11 @@ class Site:
     notes: tuple[str, ...] = ()
 
     @property
+    def known(self) -> bool:
+        """Whether anything is known beside the nodes."""
+        return bool(self.settings or self.partitions)
+
+    @property
     def types(self) -> tuple[str, ...]:
         """GPU types, in order of appearance."""
         return tuple(dict.fromkeys(kind for node in self.nodes for kind in node.gpus))
@@ -56,6 +61,9 @@ class Site:
         lines = self.conf.partitions if self.conf else ()
         found = [entry for entry in lines if entry.keys["partitionname"] == partition]
         return found[0] if len(found) == 1 else None
+
+
+NOTHING = Site((), (), {}, None, ())
 
 
 def of_conf(conf: SlurmConf) -> Site:
@@ -88,7 +96,7 @@ def of_slurm(cluster: Cluster, conf: SlurmConf | None) -> Site:
 
 
 def with_nodes(site: Site, path: Path) -> Site:
-    """The same site with the nodes of a file. Raises UsageError for one that is not understood."""
+    """The same site with the nodes of a file, which may be all that is known of it. Raises UsageError for one that is not understood."""
     nodes = read_nodes(text_of(path), path.name)
     known = {node.name: node for node in site.nodes}
     if site.partitions:

@@ -13,8 +13,9 @@ from slurm_hadar.tuning import (
     advice_times,
 )
 from slurm_hadar.tuning.accounts import Share, jain, shares
-from slurm_hadar.tuning.advice import Advice, Study
-from slurm_hadar.tuning.replay import Run
+from slurm_hadar.tuning.advice import Advice, Recorded, Study
+from slurm_hadar.tuning.history import History
+from slurm_hadar.tuning.replay import Run, Work
 from slurm_hadar.tuning.usage import TypeUse, Waits
 
 _RULES = (
@@ -29,12 +30,20 @@ _RULES = (
     advice_times.cred_expire,
     advice_times.lease,
 )
+_WITHOUT_CONF = (advice_names.features, advice_partitions.policy, advice_times.lease)
+NO_TYPE = "(no type)"
 RECORDED = "as recorded"
 
 
 def advise(study: Study) -> list[Advice]:
     """All advice; what may stay as it is, is in ``study.fine`` afterwards."""
-    return [found for rule in _RULES for found in rule(study)]
+    rules = _RULES if study.site.known else _WITHOUT_CONF
+    if not study.site.known:
+        study.fine.append(
+            "slurm.conf: nothing is known of partitions and settings; name it (--slurm-conf), or "
+            "ask where Slurm answers"
+        )
+    return [found for rule in rules for found in rule(study)]
 
 
 def result(study: Study, advice: Sequence[Advice], notes: Sequence[str]) -> dict[str, object]:
@@ -44,7 +53,7 @@ def result(study: Study, advice: Sequence[Advice], notes: Sequence[str]) -> dict
         "site": {
             "sources": list(study.site.sources),
             "nodes": len(study.site.gpu_nodes),
-            "gpus": study.site.gpus,
+            "gpus": {kind or NO_TYPE: number for kind, number in study.site.gpus.items()},
         },
         "history": _history(study),
         "gpu_types": [_type(one) for one in usage.types] if usage else [],
@@ -75,6 +84,7 @@ def _history(study: Study) -> dict[str, object] | None:
     history, usage, work = study.history, study.usage, study.work
     if history is None or usage is None:
         return None
+    first = float(history.arrival_s[work.rows[0]]) if work else 0.0
     return {
         "name": history.name,
         "rows": history.rows,
@@ -86,7 +96,7 @@ def _history(study: Study) -> dict[str, object] | None:
         "open_jobs": usage.open_jobs,
         "open_waited_h": usage.open_waited_h,
         "replayed_jobs": len(work.rows) if work else 0,
-        "replayed_from": _date(float(history.arrival_s[work.rows[0]])) if work else None,
+        "replayed_from": _date(first) if work else None,
         "restart_s": study.restart_s,
     }
 
@@ -97,7 +107,7 @@ def _date(epoch_s: float) -> str:
 
 def _type(one: TypeUse) -> dict[str, object]:
     return {
-        "type": one.kind,
+        "type": one.kind or NO_TYPE,
         "gpus": one.gpus,
         "offered_gpu_h": one.offered_gpu_h,
         "used_gpu_h": one.used_gpu_h,
@@ -111,7 +121,7 @@ def _type(one: TypeUse) -> dict[str, object]:
 
 def _waits(one: Waits) -> dict[str, object]:
     return {
-        "type": one.kind,
+        "type": one.kind or NO_TYPE,
         "jobs": one.jobs,
         "jobs_that_waited": one.waited_jobs,
         "waited_h": one.waited_h,
@@ -121,26 +131,40 @@ def _waits(one: Waits) -> dict[str, object]:
     }
 
 
+def recorded(history: History, work: Work) -> Recorded:
+    """What the accounting tells of the jobs that are replayed."""
+    rows = np.array(work.rows, dtype=np.int64)
+    return Recorded(
+        name=RECORDED,
+        jct_s=history.end_s[rows] - history.arrival_s[rows],
+        run_s=work.run_s,
+        gpu_s=history.run_s[rows] * history.gpus[rows],
+    )
+
+
 def _policies(study: Study) -> list[dict[str, object]]:
-    found = []
-    history, work = study.history, study.work
-    if history is not None and work is not None:
-        rows = np.array(work.rows, dtype=np.int64)
-        jct = history.end_s[rows] - history.arrival_s[rows]
-        gpu_s = history.run_s[rows] * history.gpus[rows]
-        span = float(history.end_s[rows].max() - history.arrival_s[rows].min())
+    found: list[dict[str, object]] = []
+    past, work = study.recorded, study.work
+    if past is not None and work is not None:
+        ended = np.isfinite(past.jct_s)
+        jct, arrival = past.jct_s[ended], work.own.arrival_s[ended]
         figures: dict[str, object] = {
-            "policy": RECORDED,
-            "jobs": len(rows),
-            "finished": len(rows),
-            "avg_jct_h": float(jct.mean()) / 3600.0,
-            "median_jct_h": float(np.percentile(jct, 50)) / 3600.0,
-            "p99_jct_h": float(np.percentile(jct, 99)) / 3600.0,
-            "makespan_h": span / 3600.0,
+            "policy": past.name,
+            "jobs": len(past.jct_s),
+            "finished": len(jct),
+            "avg_jct_h": _hours(jct.mean()) if len(jct) else None,
+            "median_jct_h": _hours(np.percentile(jct, 50)) if len(jct) else None,
+            "p99_jct_h": _hours(np.percentile(jct, 99)) if len(jct) else None,
+            "makespan_h": _hours((arrival + jct).max() - arrival.min()) if len(jct) else None,
             "moves": None,
         }
-        found.append(figures | _by_account(shares(work.accounts, jct, work.run_s, gpu_s)))
+        by = shares(work.accounts, past.jct_s, past.run_s, past.gpu_s)
+        found.append(figures | _by_account(by))
     return found + [_simulated(study, run) for run in study.runs]
+
+
+def _hours(seconds: float) -> float:
+    return float(seconds) / 3600.0
 
 
 def _simulated(study: Study, run: Run) -> dict[str, object]:
@@ -155,14 +179,16 @@ def _simulated(study: Study, run: Run) -> dict[str, object]:
 
 def _by_account(by: Sequence[Share]) -> dict[str, object]:
     fairness = jain([1.0 / share.slowdown for share in by if share.slowdown > 0])
+    gpu_h = sum(share.gpu_h for share in by)
+    told = not math.isnan(gpu_h)
     return {
-        "gpu_h": sum(share.gpu_h for share in by),
+        "gpu_h": gpu_h if told else None,
         "fairness": None if math.isnan(fairness) else fairness,
         "accounts": [
             {
                 "account": share.account,
                 "jobs": share.jobs,
-                "gpu_h": share.gpu_h,
+                "gpu_h": share.gpu_h if told else None,
                 "avg_jct_h": share.mean_jct_h,
                 "slowdown": share.slowdown,
             }

@@ -16,7 +16,7 @@ class Settings:
     """Candidates; 0: as many as there are GPUs, within 16 and 64."""
     theta: float = 0.15
     """Chance that a mutation preempts a job."""
-    cells: int = 131_072
+    cells: int = 65_536
     """Most candidates x GPUs (or x jobs, where these are more), so that a large cluster's
     generation stays short."""
     every_s: float = 1800.0

@@ -1,0 +1,268 @@
+"""A training whose loop belongs to a framework: its position, its samples, its steering.
+
+The framework's callback opens it, takes the batches from :meth:`Hosted.passes`, says
+:meth:`Hosted.trained` after each pass and :meth:`Hosted.boundary` where it is safe to save.
+"""
+
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.runtime import batches, samples
+from slurm_hadar.runtime.exchange import Exchange
+from slurm_hadar.runtime.pace import Pace, node_gpus
+from slurm_hadar.runtime.progress import Saved
+from slurm_hadar.runtime.ranks import Ranks
+from slurm_hadar.runtime.signals import Signals
+from slurm_hadar.runtime.steering import Steering
+from slurm_hadar.runtime.store import Say, State, Store
+
+
+def _say(line: str) -> None:
+    print(f"hadar: {line}", file=sys.stderr, flush=True)
+
+
+class HostedStore(Store):
+    """Checkpoints in the framework's own format; ``write`` makes the newest one, in all processes.
+
+    What the framework is to put into it stands in ``kept``, for as long as ``write`` runs.
+    """
+
+    def __init__(self, path: Path, write: Callable[[], None], say: Say) -> None:
+        super().__init__(path, {}, say, trusted=False)
+        self.collective = True
+        self.kept = ""
+        self._write = write
+
+    def save(self, state: State, *, moving: bool = False) -> bool:
+        """Have the framework write; False, and one line, when the disk does not take it."""
+        begin, kept = time.monotonic(), self.describe(state, moving=moving)
+        self.kept = json.dumps(kept)
+        try:
+            self._write()
+        except (OSError, RuntimeError) as error:
+            # torch reports a failing write as RuntimeError.
+            first = str(error).splitlines()[0]
+            self._say(f"checkpoint {self.path} cannot be written ({first}); training goes on")
+            return False
+        finally:
+            self.kept = ""
+        self.saved = Saved(state.samples, kept["time"], time.monotonic() - begin)
+        return True
+
+
+class Hosted:
+    """One training in a framework's loop.
+
+    ``batch``: the global batch in samples, fixed or a range ``(least, most)`` within which a plan
+    may choose; the other arguments as in :class:`slurm_hadar.runtime.Training`. The signals are
+    taken from here on. Raises UsageError for arguments that make no sense.
+    """
+
+    def __init__(
+        self,
+        batch: int | tuple[int, int],
+        *,
+        samples: int | None = None,
+        seed: int = 0,
+        every_s: float = 600.0,
+        learning_rate: batches.LearningRateRule = "auto",
+        name: str = "",
+        signal: str | None = None,
+        gpus: int | None = None,
+        log: Callable[[str], None] = _say,
+    ) -> None:
+        self.range = (batch, batch) if isinstance(batch, int) else batch
+        if not 0 < self.range[0] <= self.range[1]:
+            raise UsageError(f"batch={batch}: a number above 0, or a range (least, most)")
+        if seed < 0 or (samples is not None and samples < 1):
+            raise UsageError("seed >= 0 and samples >= 1 are needed")
+        try:
+            self.signals = Signals(signal)
+        except ValueError as error:
+            raise UsageError(f"signal: {error}") from None
+        self.signals.install()
+        self.work, self.total, self.gpus = samples, 0, gpus
+        self._seed, self._every_s, self._rule = seed, every_s, learning_rate
+        self._name, self._log = name, log
+        self._given: deque[tuple[int, int]] = deque()
+        self._state: State | None = None
+        self._store: HostedStore | None = None
+        self._steering: Steering | None = None
+        self._passes, self._pending = 1, 0
+        self._order: tuple[int, Any] = (-1, None)
+
+    @property
+    def opened(self) -> bool:
+        """Whether the position is known."""
+        return self._state is not None
+
+    @property
+    def state(self) -> State:
+        """Where the training stands; only once it is opened."""
+        assert self._state is not None
+        return self._state
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files; only once it is opened."""
+        return self._ranks.first
+
+    def open(
+        self,
+        dataset_size: int,
+        total: int,
+        path: Path,
+        write: Callable[[], None],
+        kept: str | None,
+        passes: int = 1,
+    ) -> None:
+        """Take up the position in ``kept`` (None: begin), once all processes have joined.
+
+        ``passes``: into how many each process cuts its part of a global batch. Raises UsageError
+        when the batch or the data set is too small for that, or ``kept`` is another training's.
+        """
+        self._ranks, self._passes = Ranks(), passes
+        say = self._log if self._ranks.first else (lambda line: None)
+        self._parts = self._ranks.size * passes
+        if min(self.range[0], dataset_size, total) < self._parts:
+            raise UsageError(
+                f"{self._ranks.size} processes x {passes} accumulated passes need a batch and a "
+                f"data set of {self._parts} samples at least"
+            )
+        self._exchange = Exchange.from_env(say) if self._ranks.first else None
+        plan = self._exchange.plan(now=True) if self._exchange else None
+        planned = self._ranks.gather(dict(plan.gpus) if plan else None)[0]
+        self._pace = Pace.from_env(self._name, planned, self._ranks.gather)
+        if self.gpus is None:
+            self.gpus = self._count_gpus()
+        low = self.range[0]
+        state = State(dataset_size, self._seed, low, -(-low // max(1, self.gpus)))
+        self._store = HostedStore(path, write, say)
+        if kept is not None:
+            record = json.loads(kept)
+            self._store.check(state, record)
+            self._store.restore(state, record)
+            say(f"resumed at {state.samples} samples (attempt {state.attempt}, {self.gpus} GPUs)")
+        self._store.note_lost(state, self._exchange.before if self._exchange else None)
+        self.total, self._state, self._say = total, state, say
+
+    def begin(self, optimizer: Any, scheduler: Any) -> None:
+        """The training starts or goes on now, with these as the checkpoint left them."""
+        assert self._store is not None
+        # The framework may have put its own handlers there since.
+        self.signals.restore()
+        self.signals.install()
+        self._steering = Steering(
+            self.state,
+            self._store,
+            self._ranks,
+            self.signals,
+            self._exchange,
+            self._pace,
+            name=self._name,
+            gpus=self.gpus or 0,
+            every_s=self._every_s,
+            batch=self.range,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            rule=self._rule,
+            say=self._say,
+        )
+        self._steering.begin()
+
+    def passes(self) -> Iterator[list[int]]:
+        """Indices of this process's passes from where the training stands to the epoch's end.
+
+        Whoever reads may run ahead of the training.
+        """
+        self._given.clear()
+        state, rank, ranks = self.state, self._ranks.rank, self._ranks.size
+        done, epoch = state.samples, state.samples // state.dataset_size
+        order = samples.order(state.seed, epoch, state.dataset_size)
+        while done < self.total and done // state.dataset_size == epoch:
+            size, start = self._size(done), done % state.dataset_size
+            low, high = start + size * rank // ranks, start + size * (rank + 1) // ranks
+            for number in range(self._passes):
+                begin = low + (high - low) * number // self._passes
+                end = low + (high - low) * (number + 1) // self._passes
+                last = number == self._passes - 1
+                self._given.append((samples.digest(order[begin:end]), size if last else 0))
+                yield order[begin:end].tolist()
+            done += size
+
+    def _size(self, done: int) -> int:
+        """The global batch after ``done`` samples.
+
+        An epoch's last one may be smaller; a rest too small for all processes goes in with it.
+        """
+        rest = min(self.state.dataset_size - done % self.state.dataset_size, self.total - done)
+        size = min(self.state.batch, rest)
+        return rest if rest - size < self._parts else size
+
+    def trained(self) -> bool:
+        """A pass was trained. True when it ended a global batch: then :meth:`boundary` is due."""
+        digest, size = self._given.popleft()
+        if self._steering is not None:
+            self._steering.give(digest)
+        self.state.samples += size
+        self._pending += size
+        return size > 0
+
+    @property
+    def at_end(self) -> bool:
+        """Whether an epoch, or all the work, ended with the last global batch."""
+        return self.finished or self.state.samples % self.state.dataset_size == 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether all the work is done."""
+        return self.state.samples >= self.total
+
+    def boundary(self) -> None:
+        """Save, answer, wait and tell where needed; on TERM the process leaves with 143.
+
+        Nothing happens when no global batch ended since the last time.
+        """
+        size, self._pending = self._pending, 0
+        if size and self._steering is not None:
+            self._steering.boundary(size, must_agree=self.at_end)
+
+    def finish(self) -> None:
+        """The framework ended its loop."""
+        if self._steering is not None:
+            self.boundary()
+            self._steering.finish()
+        self.signals.restore()
+
+    def kept(self) -> str:
+        """What a checkpoint must carry, also one that the framework writes of its own accord."""
+        assert self._store is not None
+        if self._store.kept:
+            return self._store.kept
+        if self._steering is not None:
+            self._steering.settle()
+        return json.dumps(self._store.describe(self.state, moving=False))
+
+    def _count_gpus(self) -> int:
+        if self._pace is not None:
+            return sum(self._pace.gpus.values())
+        if torch.cuda.is_available() or self._ranks.size > 1:
+            return self._ranks.size
+        return len(node_gpus(os.environ))
+
+
+def position(kept: str) -> Mapping[str, Any]:
+    """The fields of what a checkpoint carries. Raises ValueError."""
+    found = json.loads(kept)
+    if not isinstance(found, dict):
+        raise ValueError(kept)
+    return found
