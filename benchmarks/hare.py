@@ -17,7 +17,9 @@ Fixed before the first run, and not changed since:
   0.5, 0.8 or 1.1 of it (by the linear programme's bound), or all at once; seeds 0 and 1.
 
 Changed after the first run: the dispatch lets tasks with time to spare leave fast GPUs to others
-(1 to 4% less); ``hare_plain`` is ``hare`` without that, as it was in the first run.
+(0 to 5% less); ``hare_plain`` is ``hare`` without that, as in the first run. ``gang_las_move`` was
+added, as ``gang_las`` keeps a job on a slow type for long: it moves gangs without loss whenever one
+decides, more than any system could, and is no part of the aim.
 
 ``hare*`` but ``*offline`` and ``*wsrtf`` know no lengths, like ``gang_fifo`` and ``gang_las``; the
 others do. Only ``*_weighted``, ``*offline`` and ``*wsrtf`` look at weights. Gangs lose nothing when

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from slurm_hadar.domain.errors import UsageError
@@ -47,10 +47,27 @@ def render(name: str, values: Mapping[str, Value], source: Path | None = None) -
     or with a control character, and for one that may not stand in a ``#SBATCH`` line.
     """
     where = source or folder()
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name of a template; there are {', '.join(names(where))}")
+    _known(name, where)
     _check(values)
-    environment = ImmutableSandboxedEnvironment(
+    try:
+        script = environment(where).get_template(f"{name}.sh.j2").render(dict(values))
+    except TemplateError as error:
+        raise UsageError(f"template {name}: {error}") from None
+    if len(script) > LONGEST_SCRIPT:
+        raise UsageError(f"template {name}: the script would have {len(script)} characters")
+    return script
+
+
+def text(name: str, source: Path | None = None) -> str:
+    """The template itself. Raises UsageError when there is none of this name."""
+    where = source or folder()
+    _known(name, where)
+    return (where / f"{name}.sh.j2").read_text()
+
+
+def environment(where: Path) -> ImmutableSandboxedEnvironment:
+    """What templates of this folder may do."""
+    made = ImmutableSandboxedEnvironment(
         loader=FileSystemLoader(where),
         undefined=StrictUndefined,
         autoescape=False,
@@ -60,17 +77,16 @@ def render(name: str, values: Mapping[str, Value], source: Path | None = None) -
         # Whatever a template forgets to quote is quoted.
         finalize=_quoted,
     )
-    environment.filters.update(word=_word, argv=_argv)
-    try:
-        text = environment.get_template(f"{name}.sh.j2").render(dict(values))
-    except TemplateNotFound:
-        known = ", ".join(names(where))
-        raise UsageError(f"there is no template {name}; there are {known}") from None
-    except TemplateError as error:
-        raise UsageError(f"template {name}: {error}") from None
-    if len(text) > LONGEST_SCRIPT:
-        raise UsageError(f"template {name}: the script would have {len(text)} characters")
-    return text
+    made.filters.update(word=_word, words=_words, argv=_argv)
+    return made
+
+
+def _known(name: str, where: Path) -> None:
+    known = names(where)
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name of a template; there are {', '.join(known)}")
+    if name not in known:
+        raise UsageError(f"there is no template {name}; there are {', '.join(known)}")
 
 
 class _Ready(str):
@@ -107,8 +123,19 @@ def _word(value: object) -> str:
     return _Ready(text)
 
 
-def _argv(value: object) -> str:
-    """A list of arguments, each quoted for the shell."""
+def _words(value: object) -> list[str]:
+    """The arguments in one text, as a shell would split it."""
+    try:
+        return shlex.split(str(value))
+    except ValueError as error:
+        raise UsageError(f"{str(value)!r} cannot be split into arguments: {error}") from None
+
+
+def _argv(value: object, task: int | None = None) -> str:
+    """A list of arguments, each quoted for the shell; ``{task}`` becomes the number ``task``."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise UsageError(f"{value!r} is one text; a list of arguments is needed")
-    return _Ready(shlex.join(str(part) for part in value))
+    words = [str(part) for part in value]
+    if task is not None:
+        words = [word.replace("{task}", str(task)) for word in words]
+    return _Ready(shlex.join(words))

@@ -16,6 +16,8 @@ from slurm_hadar.cli import (
     retire,
     simulate,
     site,
+    template,
+    tune,
 )
 from slurm_hadar.domain.errors import HadarError
 
@@ -34,6 +36,8 @@ simulate.add_to(app)
 profile.add_to(app)
 retire.add_to(app)
 plugins.add_to(app)
+template.add_to(app)
+tune.add_to(app)
 completion.add_to(app)
 manual.add_to(app)
 

@@ -7,7 +7,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.hadare_forks import Spare
-from slurm_hadar.policies.hadare_mains import Seats, seats_of
+from slurm_hadar.policies.hadare_mains import Seat, Seats, seats_of
 from slurm_hadar.policies.hare_deal import Dealt, best, over, pays, placement
 from slurm_hadar.policies.settings import Settings
 
@@ -28,7 +28,7 @@ def completed(
     able = (jobs.tasks > 1) & (jobs.copies > 1)
     if not able.any():
         return plan
-    held: dict[int, set[tuple[int, int, int]]] = {}
+    held: dict[int, set[Seat]] = {}
     for job, node, kind, count in jobs.held.tolist():
         held.setdefault(job, set()).add((node, kind, count))
     given: dict[int, Seats] = {}
@@ -49,11 +49,27 @@ def completed(
             continue
         if not seats and id_ not in waiting:
             continue
+        more = _still_there(spare, job, seats, held.get(job, set()))
+        if more:
+            seats, stays = tuple(sorted({*seats, *more})), True
         choice = _choice(view, spare, job, seats, exchange, settings, stays)
+        if choice is None and more:
+            choice = over(view, job, seats, exchange)
         if choice is not None:
             placements[id_] = _placed(view, job, choice, plan.placements.get(id_))
             waiting.pop(id_, None)
     return Plan(placements, waiting, plan.notes)
+
+
+def _still_there(spare: Spare, job: int, seats: Seats, had: set[Seat]) -> list[Seat]:
+    """The other seats of a job that runs dealt, where its plan keeps one of them and the others
+    are spare; they are set aside."""
+    others = sorted(had - set(seats))
+    if not seats or not set(seats) < had or not all(spare.holds(job, seat) for seat in others):
+        return []
+    for seat in others:
+        spare.take(job, seat)
+    return others
 
 
 def _choice(

@@ -7,13 +7,16 @@ time) are offered better tiers before anybody else, ties to the least attained s
 minimum stay, where the gain is above twice the cost. Timers: ``network_timers``.
 
 Ours: no timer is longer than what the better tier would save the job, links as busy as they are
-now; so a job that the network does not hurt never waits for it.
+now, so a job that the network does not hurt never waits for it; near places are offered to all
+before what is left goes to those who would be far apart; these give way again, see
+``network_preempt``; jobs that decide when all the work ends go first.
 """
 
 import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.allocation import Need
 from slurm_hadar.policies.network_places import MACHINE
 from slurm_hadar.policies.network_preempt import give_way
 from slurm_hadar.policies.network_settings import Settings
@@ -31,10 +34,16 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     turns = Turns(view, settings, carries if isinstance(carries, float) else 0.0)
     patience = _Patience(turns, settings, state)
     _improve(turns, settings)
-    left = turns.serve(turns.order(), patience.near)
+    order = turns.order()
+    first = [job for job in order if turns.critical[job]]
+    left = turns.serve(first, patience.near)
+    kept = turns.keep_a_rack(left)
+    left += turns.serve([job for job in order if not turns.critical[job]], patience.near)
     if settings.preempt:
         left = give_way(turns, settings, left, patience.near)
-    turns.serve(left, patience.far)
+    left = turns.serve([job for job in left if not turns.critical[job]], patience.far)
+    turns.ground.room.give(kept, Need())
+    turns.serve([job for job in first if turns.waits(job)], patience.far)
     notes = tuple(
         f"an exchange {WHERE[tier]} takes {longer:.1f} times as long as with the links to itself"
         for tier, longer in enumerate(turns.outlook.longer)

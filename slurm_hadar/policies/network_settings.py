@@ -28,7 +28,7 @@ class Settings:
     its GPUs."""
     hurt: float = 0.8
     """... where the network leaves it less than this part of its speed at its nearest tier."""
-    critical: float = 0.8
+    critical: float = 0.5
     """Jobs that need this part of the time that all the work takes go first; above 1: nobody."""
     rack_loss: float = 0.05
     """Part of the speed that a job is taken to lose on several nodes of a rack where nothing is

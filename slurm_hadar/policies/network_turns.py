@@ -8,9 +8,9 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import BoolArray, View
-from slurm_hadar.policies.allocation import Parts
+from slurm_hadar.policies.allocation import Need, Parts
 from slurm_hadar.policies.network_outlook import Outlook
-from slurm_hadar.policies.network_places import ANYWHERE, Ask, Ground
+from slurm_hadar.policies.network_places import ANYWHERE, RACK, Ask, Ground
 from slurm_hadar.policies.network_settings import Settings
 
 WHERE = ("on one machine", "in one rack", "over several racks")
@@ -203,6 +203,26 @@ class Turns:
                 self._declined[job] = said
                 left.append(job)
         return left
+
+    def waits(self, job: int) -> bool:
+        """Whether a job was offered something and got nothing."""
+        return job in self._declined
+
+    def keep_a_rack(self, jobs: Sequence[int]) -> Parts:
+        """Set aside what is free in the rack that the first of these jobs could have soonest, so
+        that smaller jobs do not take it bit by bit; none where one machine is enough for it."""
+        room = self.ground.room
+        for job in jobs:
+            for ask in self.asks(job):
+                if self.ground.best_tier(ask) != RACK:
+                    continue
+                racks = self.ground.pools(ask).values()
+                pools = max(racks, key=lambda some: sum(room.left[p] for p in some))
+                slots = [s for p in pools for s in range(*self.ground.floor.spans[p])]
+                kept = tuple((s, int(room.free[s])) for s in slots if room.free[s] > 0)
+                room.take(kept, Need())
+                return kept
+        return ()
 
     def plan(self, notes: tuple[str, ...] = ()) -> Plan:
         """What was decided."""

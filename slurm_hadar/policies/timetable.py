@@ -11,6 +11,8 @@ that decide the makespan, elastic counts where the table has them, moves only wh
   the job's work is worth per second there, more where the timetable has it, first where a job
   would otherwise miss the horizon.
 - Between choices nobody moves; a move must be worth several times its restart.
+- Rates are those of the best batch, the fair share of CPUs and the nearest tier, where these are
+  known; the plan is completed with batches, CPUs, near nodes and dealt rounds (``together``).
 """
 
 import numpy as np
@@ -26,12 +28,17 @@ from slurm_hadar.policies.timetable_settings import Settings
 from slurm_hadar.policies.timetable_speeds import learn, remember
 from slurm_hadar.policies.timetable_words import tell
 from slurm_hadar.policies.timetable_work import options_of
+from slurm_hadar.policies.together import wrapped
 
 _LEAST_WEIGHT = 1e-3
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for an option that cannot be understood."""
+    return wrapped(_planned, view, state)
+
+
+def _planned(view: View, state: State) -> tuple[Plan, State]:
     settings = Settings.read(view.options)
     jobs = view.jobs
     if not jobs.ids:

@@ -72,8 +72,12 @@ def choose(
     horizon = table.deadline_s - table.start_s
     cost = settings.gain_over_cost * restart_s[there]
     stay = value[there, options.now[there]]
-    stay *= 1.0 + np.minimum(cost / max(settings.choose_every * horizon, 1.0), _MOST_BONUS)
-    value[there] *= np.maximum(1.0 - cost / max(settings.solve_every * horizon, 1.0), 0.0)[:, None]
+    # A job that has long to run may well restart, however soon all the others end.
+    rest = settings.settle * options.seconds[there, options.now[there]]
+    often = np.maximum(settings.choose_every * horizon, rest)
+    stay *= 1.0 + np.minimum(cost / np.maximum(often, 1.0), _MOST_BONUS)
+    often = np.maximum(settings.solve_every * horizon, rest)
+    value[there] *= np.maximum(1.0 - cost / np.maximum(often, 1.0), 0.0)[:, None]
     value[there, options.now[there]] = stay
     option = options.now if kept else _assigned(options, value)
     return Choice(option, value, gain, share, critical, price)

@@ -64,9 +64,10 @@ def solve(
     options = replace(options, seconds=efficient(options))
     group = classes(options.seconds, _most_classes(options, settings))
     work = _work(options, weight, group)
-    least = shortest(work)[0]
+    thrifty = replace(work, seconds=thrift(work, settings.waste))
+    least = shortest(thrifty)[0]
     if seen.wrong > _RARELY:
-        least = (1.0 - seen.wrong) * least + seen.wrong * shortest(work, alone=False)[0]
+        least = (1.0 - seen.wrong) * least + seen.wrong * shortest(thrifty, alone=False)[0]
     least = max(least, 1.0)
     if not now + settings.keep * least <= deadline <= now + _FAR * settings.stretch * least:
         deadline = now + settings.stretch * least
@@ -156,6 +157,23 @@ def efficient(options: Options) -> FloatArray:
                 beaten &= ~equal | (options.gpus[other] < options.gpus[one])
                 seconds[beaten, one] = np.inf
     return seconds
+
+
+def thrift(work: Work, waste: float) -> FloatArray:
+    """(J, O) run times without the counts that spend more than ``waste`` times the GPU-seconds of
+    the job's best count in the pool.
+
+    The horizon goes by these: else one long job, as fast as many GPUs can make it, would press all
+    the others into counts that waste GPUs.
+    """
+    spent = work.seconds * work.gpus
+    least = np.full_like(spent, np.inf)
+    for pool in np.unique(work.pool):
+        here = work.pool == pool
+        least[:, here] = spent[:, here].min(axis=1, initial=np.inf)[:, None]
+    with np.errstate(invalid="ignore"):
+        found: FloatArray = np.where(spent <= waste * least, work.seconds, np.inf)
+    return found
 
 
 def classes(seconds: FloatArray, limit: int) -> IntArray:

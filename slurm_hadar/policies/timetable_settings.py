@@ -29,6 +29,11 @@ class Settings:
     """A new timetable after this part of the horizon, and when jobs arrive."""
     choose_every: float = 1 / 256
     """Places are chosen anew after this part of the horizon, and when jobs come or go."""
+    waste: float = 1.1
+    """The horizon counts on no number of GPUs that spends more than this many times the GPU time of
+    the job's best."""
+    settle: float = 0.1
+    """Part of a job's own remaining time over which a restart may pay for itself, at the least."""
     buckets: int = 12
     ratio: float = 1.8
     """Buckets of time, each this many times as long as the one before."""
@@ -74,4 +79,5 @@ _RANGES = {
     "exact": (0, 1e7),
     "coarse": (500, 1e7),
     "newcomers": (0.0, 1.0),
+    "waste": (1.0, 1e9),
 }

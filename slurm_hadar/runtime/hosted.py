@@ -199,6 +199,12 @@ class Hosted:
                 yield order[begin:end].tolist()
             done += size
 
+    @property
+    def passes_per_epoch(self) -> int:
+        """Passes of this process over a whole epoch in the least batch: the most there can be."""
+        steps, rest = divmod(self.state.dataset_size, self.range[0])
+        return (steps + (rest >= self._parts)) * self._passes
+
     def _size(self, done: int) -> int:
         """The global batch after ``done`` samples.
 

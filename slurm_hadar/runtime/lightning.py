@@ -23,9 +23,11 @@ try:
     from lightning.pytorch import Callback
 except ImportError:
     try:
-        from pytorch_lightning import Callback
+        from pytorch_lightning import Callback  # type: ignore[no-redef]
     except ImportError:
-        raise ImportError("PyTorch Lightning is not installed here: pip install lightning") from None
+        raise ImportError(
+            "PyTorch Lightning is not installed here: pip install lightning"
+        ) from None
 
 
 class HadarCallback(Callback):  # type: ignore[misc]

@@ -68,9 +68,7 @@ class Seats:
         found = [(row, *seat) for row, job in order for seat in self.of[job]]
         return np.fromiter(chain.from_iterable(found), np.int64, 4 * len(found)).reshape(-1, 4)
 
-    def _hold(
-        self, job: int, placement: Placement, seats: tuple[Seat, ...], name: str
-    ) -> None:
+    def _hold(self, job: int, placement: Placement, seats: tuple[Seat, ...], name: str) -> None:
         for node, kind, count in seats:
             at = self._at.get((node, kind), -1)
             if at < 0 or self._free[kind][at] < count:

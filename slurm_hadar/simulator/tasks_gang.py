@@ -24,7 +24,9 @@ class GangRule:
     """``order``: ``fifo``, ``srtf`` (least time left on the fastest type first), ``wsrtf`` (that
     per weight) or ``las`` (least attained service in Tiresias's queues; preempts, the others do
     not). Whoever does not fit is overtaken. ``wait``: a job waits for a faster type where it would
-    end sooner, and what it waits for is kept free for it; else it takes the fastest free type."""
+    end sooner, and what it waits for is kept free for it; else it takes the fastest free type. With
+    ``las`` it means that whoever runs goes to a faster type whenever one decides; else he stays on
+    his until he is preempted."""
 
     order: str
     wait: bool = False
@@ -159,7 +161,7 @@ class _Run:
         chosen: dict[int, int] = {}
         for job in order:
             need = int(self.jobs.tasks[job])
-            own = [self.on[job]] if job in self.on else []
+            own = [self.on[job]] if job in self.on and not self.rule.wait else []
             kinds = [kind for kind in [*own, *self._faster(job)] if left[kind] >= need]
             if kinds:
                 chosen[job] = kinds[0]

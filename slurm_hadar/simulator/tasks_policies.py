@@ -19,6 +19,7 @@ _RELAXED: Mapping[str, Callable[[TaskJobs, IntArray], tasks_orders.Order]] = {
 _GANGS: Mapping[str, GangRule] = {
     "gang_fifo": GangRule("fifo"),
     "gang_las": GangRule("las"),
+    "gang_las_move": GangRule("las", wait=True),
     "gang_srtf": GangRule("srtf"),
     "gang_wsrtf": GangRule("wsrtf"),
     "gang_wsrtf_wait": GangRule("wsrtf", wait=True),

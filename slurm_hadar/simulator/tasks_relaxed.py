@@ -139,7 +139,7 @@ class _Run:
         for _, job in self.ready:
             number = self.waiting[job]
             kinds, by = self.kinds[job], np.inf
-            if self.spare and (number > 1 or self.until[job] > now):
+            if self.spare:
                 by = max(self.until[job], self._last(now, job, number, promised)) + _SAME
                 kinds = self.cheap[job]
             for _ in range(number):

@@ -48,8 +48,8 @@ class Recorded:
 
 @dataclass
 class Study:
-    """All that advice is drawn from. ``recorded``: of the jobs of ``work``; ``config``: the site's hadar.toml where it has one;
-    ``save_s``: how long the slowest checkpoint takes, 0: not told."""
+    """All that advice is drawn from. ``recorded``: of the jobs of ``work``; ``config``: the site's
+    hadar.toml where it has one; ``save_s``: how long the slowest checkpoint takes, 0: not told."""
 
     site: Site
     history: History | None = None

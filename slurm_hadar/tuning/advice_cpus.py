@@ -10,6 +10,8 @@ from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.profiles.table import model_key
 from slurm_hadar.tuning.advice import WORTH, Advice, Study, gained
+from slurm_hadar.tuning.advice_partitions import gives_way
+from slurm_hadar.tuning.draft import Ref
 from slurm_hadar.tuning.history import History
 from slurm_hadar.tuning.replay import OWN, Work, rerun
 
@@ -31,25 +33,32 @@ def defaults(study: Study) -> Iterator[Advice]:
     if study.cpus is None:
         return
     weights, known = _weights(study)
-    refs, told = [], []
+    refs: list[Ref] = []
+    told: dict[str, list[str]] = {}
     cpus = 0
+    memory = _counts_memory(study)
     drawn_up = [Partition(name, study.draft.nodes(name)) for name in study.draft.drawn_up()]
     for partition in [*study.open_partitions, *drawn_up]:
         share = _share(partition, study)
-        if share is None or _has(partition, study):
+        if share is None or _has(partition, study) or gives_way(partition, study):
             continue
         wish = _wish(study.cpus, weights, share)
         keys = {"DefCpuPerGPU": str(wish.cpus)}
-        if _counts_memory(study):
+        if memory:
             keys["DefMemPerGPU"] = str(wish.mem_mb)
+        if not _starved(study, wish.cpus):
+            continue
         refs.append(study.draft.partition(partition.name, keys))
-        told.append(f"{partition.name}: {wish.kept:.0%} of the speed with the whole share of "
-                    f"{share[0]} CPUs and {share[1] // 1024} GB a GPU")  # fmt: skip
+        what = (
+            f"{wish.kept:.0%} of the speed with a GPU's whole share of the node ({share[0]} CPUs, "
+            f"{share[1] // 1024} GB)"
+        )
+        told.setdefault(what, []).append(partition.name)
         cpus = min(cpus or wish.cpus, wish.cpus)
     if not refs:
         study.fine.append(
-            "DefCpuPerGPU, DefMemPerGPU: every open partition with GPUs has them, or its nodes do "
-            "not tell their CPUs"
+            "DefCpuPerGPU, DefMemPerGPU: no advice; the open partitions with GPUs have them, or "
+            "their nodes do not tell their CPUs, or jobs ask for as many as help"
         )
         return
     what = (
@@ -62,9 +71,11 @@ def defaults(study: Study) -> Iterator[Advice]:
     yield Advice(
         topic="DefCpuPerGPU, DefMemPerGPU",
         why=(
-            f"a job that asks for neither gets one CPU a task, which starves input pipelines. By "
-            f"the table, for {what}: {'; '.join(told)}. Slurm then counts such a job as one that "
-            "asked per GPU, and the controller leaves its CPUs alone"
+            f"a job that asks for neither gets one CPU a task, which starves input pipelines"
+            f"{_starved_words(study, cpus)}. By the table, for {what}: "
+            + "; ".join(f"{words} in {', '.join(names)}" for words, names in told.items())
+            + ". Slurm then counts such a job as one that asked per GPU: the controller leaves "
+            "its CPUs alone, also where it changes the number of GPUs"
         ),
         gain=gain or "not simulated",
         basis="simulated" if gain else "not simulated",
@@ -99,6 +110,25 @@ def _share(partition: Partition, study: Study) -> tuple[int, int] | None:
     ]
     cpus, mem = min(c for c, _ in found), min(m for _, m in found)
     return (cpus, mem) if cpus > 1 and mem > 1024 else None
+
+
+def _few(study: Study, cpus: int) -> tuple[int, int]:
+    """Jobs of the history with fewer CPUs per GPU, and jobs that tell theirs."""
+    if study.history is None:
+        return 0, 0
+    told = study.history.cpus > 0
+    each = study.history.cpus[told] / study.history.gpus[told]
+    return int((each < cpus).sum()), int(told.sum())
+
+
+def _starved(study: Study, cpus: int) -> bool:
+    few, told = _few(study, cpus)
+    return not told or few > WORTH * told
+
+
+def _starved_words(study: Study, cpus: int) -> str:
+    few, told = _few(study, cpus)
+    return f" ({few} of {told} jobs had fewer than {cpus} CPUs a GPU)" if told else ""
 
 
 def _has(partition: Partition, study: Study) -> bool:

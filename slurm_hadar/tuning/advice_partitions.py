@@ -3,7 +3,10 @@
 from collections.abc import Iterator
 from math import inf
 
+import numpy as np
+
 from slurm_hadar.domain.node import Partition
+from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.slurm import hosts
 from slurm_hadar.tuning.advice import WORTH, Advice, Study, gained
 from slurm_hadar.tuning.draft import Ref
@@ -32,6 +35,9 @@ def steering(study: Study) -> Iterator[Advice]:
         )
         return
     refs, steer = _over_all_types(study)
+    if not refs and study.config and set(steer) <= set(study.config.partitions.steer):
+        study.fine.append("GPU types: partitions.steer lets jobs go to any type already")
+        return
     worst = max(study.usage.waits, key=lambda waits: waits.any_free_h)
     words = _REPLAYED.format(n=len(own.outcome.finish_s))
     yield Advice(
@@ -39,8 +45,9 @@ def steering(study: Study) -> Iterator[Advice]:
         why=(
             f"{worst.waited_jobs} jobs that asked for {worst.kind} waited {worst.waited_h:.0f} h "
             f"together, {worst.any_free_h:.0f} h of it while as many GPUs of another type were "
-            "free. Jobs that opt in are placed on any type in these partitions; those that name a "
-            "type in --gres have it taken as a wish by 'hadar plugins install --untype'"
+            "free. Jobs that opt in are placed on any type in these partitions; where they name a "
+            "type in --gres, 'hadar plugins install --untype' asks for it by its feature instead, "
+            "which can be steered"
         ),
         gain=f"{gained(before, after, 'mean job time')} {words}",
         basis="simulated",
@@ -52,7 +59,7 @@ def steering(study: Study) -> Iterator[Advice]:
 def _over_all_types(study: Study) -> tuple[tuple[Ref, ...], list[str]]:
     """A partition over all nodes that are open to everybody, unless there is one."""
     site = study.site
-    above = [p for p in study.open_partitions if not _gives_way(p, study)]
+    above = [p for p in study.open_partitions if not gives_way(p, study)]
     nodes = {name for p in above for name in p.nodes} & {node.name for node in site.gpu_nodes}
     steer = [p.name for p in above]
     if not nodes or any(nodes <= set(p.nodes) for p in above):
@@ -70,18 +77,24 @@ def _over_all_types(study: Study) -> tuple[tuple[Ref, ...], list[str]]:
 
 def policy(study: Study) -> Iterator[Advice]:
     """The policy with the least mean job time, where it beats what a free type alone gives."""
-    base_s, base = _base(study)
+    base_s, base_p99_s, base = _base(study)
     ran = [run for run in study.runs if run.policy not in (OWN, ANY) and study.run(run.policy)]
     timed = [(run.outcome.avg_jct_s, run.policy, run.outcome) for run in ran if run.outcome]
     if not base or not timed:
         study.fine.append("controller.policy: there is no replay to judge it by")
         return
-    best_s, name, outcome = min(timed, key=lambda one: (one[0], one[1]))
+    # A mean that the longest jobs pay for is no gain.
+    kind = [one for one in timed if _p99_s(one[2].jct_s) <= (1 + WORTH) * base_p99_s]
+    best_s, name, outcome = min(kind or timed, key=lambda one: (one[0], one[1]))
     now = study.config.controller.policy if study.config else ""
-    if best_s > (1 - WORTH) * base_s or name == now:
-        kept = f"{now} is the best of the replay" if name == now else "no policy of the replay is"
-        rest = "" if name == now else f" {WORTH:.0%} better than {base}"
-        study.fine.append(f"controller.policy: {kept}{rest}")
+    if name == now:
+        study.fine.append(f"controller.policy: {now} is the best of the replay")
+        return
+    if not kind or best_s > (1 - WORTH) * base_s:
+        study.fine.append(
+            f"controller.policy: no policy of the replay has a mean job time {WORTH:.0%} less than "
+            f"{base} without making the longest jobs longer"
+        )
         return
     moves = int(outcome.moves.sum())
     toml = ["[controller]", f'policy = "{name}"']
@@ -101,16 +114,22 @@ def policy(study: Study) -> Iterator[Advice]:
     )
 
 
-def _base(study: Study) -> tuple[float, str]:
-    """Mean job time in s that a policy has to beat, and whose it is; "" where there is none."""
+def _base(study: Study) -> tuple[float, float, str]:
+    """Mean job time and that within which 99 of 100 end, s, which a policy has to beat, and whose
+    they are; "" where there are none."""
     any_ = study.run(ANY)
     if study.history is None and study.recorded is not None:
-        jct = study.recorded.jct_s
-        # A run that left jobs unfinished is no measure.
-        return (float(jct.mean()), study.recorded.name) if jct.size and jct.min() > 0 else (0.0, "")
-    if any_ is None or any_.outcome is None:
-        return 0.0, ""
-    return any_.outcome.avg_jct_s, "first come, first served on any type"
+        jct, name = study.recorded.jct_s, study.recorded.name
+    elif any_ is not None and any_.outcome is not None:
+        jct, name = any_.outcome.jct_s, "first come, first served on any type"
+    else:
+        return 0.0, 0.0, ""
+    # A run that left jobs unfinished is no measure.
+    return (float(jct.mean()), _p99_s(jct), name) if np.isfinite(jct).all() else (0.0, 0.0, "")
+
+
+def _p99_s(jct_s: FloatArray) -> float:
+    return float(np.percentile(jct_s, 99))
 
 
 def idle_nodes(study: Study) -> Iterator[Advice]:
@@ -118,7 +137,7 @@ def idle_nodes(study: Study) -> Iterator[Advice]:
     site = study.site
     if not site.gpu_nodes:
         return
-    there = [p for p in site.partitions if _gives_way(p, study) and _on_gpus(p, study)]
+    there = [p for p in site.partitions if gives_way(p, study) and _on_gpus(p, study)]
     offered = sum(one.offered_gpu_h for one in study.usage.types) if study.usage else 0.0
     gaps = sum(one.gaps_gpu_h for one in study.usage.types) if study.usage else 0.0
     if not there:
@@ -190,7 +209,7 @@ def _mended(study: Study, there: list[Partition]) -> Iterator[Advice]:
         )
 
 
-def _gives_way(partition: Partition, study: Study) -> bool:
+def gives_way(partition: Partition, study: Study) -> bool:
     """Whether this is a partition for idle nodes: meant to be requeued, of the lowest tier."""
     mode = (partition.preempt_mode or study.setting("PreemptMode")).upper()
     tiers = [p.priority_tier for p in study.site.partitions if set(p.nodes) & set(partition.nodes)]

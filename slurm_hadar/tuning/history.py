@@ -18,17 +18,15 @@ from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.simulator.csv_rows import Row, lines_of
 from slurm_hadar.simulator.sacct_trace import NEEDED
-from slurm_hadar.slurm import hosts, times, tres
+from slurm_hadar.slurm import times, tres
+from slurm_hadar.tuning.asked import OPEN, Known
 from slurm_hadar.tuning.site import Site
 
 COLUMNS = (
     "JobID", "Account", "Partition", "Submit", "Eligible", "Start", "End", "State", "NNodes",
-    "ReqTRES", "AllocTRES", "Constraints", "NodeList", "JobName",
+    "ReqTRES", "AllocTRES", "NodeList", "Constraints", "JobName",
 )  # fmt: skip
-"""What is asked of sacct. The name of a job stands last: it may hold the separator."""
-OPEN = -1
-"""In place of a type: the job asked for none, any would have done for Slurm."""
-
+"""What is asked of sacct. Those that may hold the separator stand last."""
 _MOST_ROWS = 1_000_000
 _LONGEST_ID = 80
 _LATEST_S = 1e11
@@ -111,7 +109,7 @@ def read(text: str, name: str, site: Site, since_s: float = 0.0) -> History:
     Needed columns: JobID, Submit, Start, End, AllocTRES; the others make it better. Raises
     UsageError for a text that is not sacct's, and where most lines cannot be read.
     """
-    known = _Known(site)
+    known = Known(site)
     left_out: Counter[str] = Counter()
     first_bad = ""
     found: dict[str, _Past] = {}
@@ -165,8 +163,7 @@ def _rows(text: str, name: str) -> Iterator[Row | str]:
             raise UsageError(
                 f"{name} has more than {_MOST_ROWS:,} lines; ask sacct for a shorter time (-S)"
             )
-        # Only the last column, the job's name, may hold the separator.
-        cells = line.split("|", len(header) - 1 if header[-1] == "JobName" else -1)
+        cells = _cells(line, header)
         row = Row(name, number, dict(zip(header, cells, strict=False)))
         if len(cells) == len(header):
             yield row
@@ -176,55 +173,22 @@ def _rows(text: str, name: str) -> Iterator[Row | str]:
         raise UsageError(f"{name} is empty; make it with: {command()}")
 
 
+def _cells(line: str, header: list[str]) -> list[str]:
+    """Cells of a line. Where a constraint (``v100|k80``) or a job's name holds the separator, what
+    is too many goes to the constraint: a choice in doubt is taken for one."""
+    cells = line.split("|")
+    more = len(cells) - len(header)
+    if more > 0 and header[-2:] == ["Constraints", "JobName"]:
+        first = len(header) - 2
+        return [*cells[:first], "|".join(cells[first:-1]), cells[-1]]
+    if more > 0 and header[-1] == "JobName":
+        return line.split("|", len(header) - 1)
+    return cells
+
+
 def command(since: str = "2026-01-01") -> str:
     """What an admin types for a history."""
     return f"sacct -a -X -P -S {since} -o {','.join(COLUMNS)}"
-
-
-class _Known:
-    """What the site says about types."""
-
-    def __init__(self, site: Site) -> None:
-        self.types = site.types
-        self.index = {kind: at for at, kind in enumerate(site.types)}
-        self.of_node = {node.name: tuple(node.gpus) for node in site.nodes}
-        of_partition: dict[str, set[str]] = {}
-        by_feature: dict[str, set[str]] = {}
-        for node in site.gpu_nodes:
-            for feature in node.features:
-                by_feature.setdefault(feature, set()).update(node.gpus)
-            for partition in node.partitions:
-                of_partition.setdefault(partition, set()).update(node.gpus)
-        self.of_partition = of_partition
-        self.by_feature = by_feature
-        self._nodes = lru_cache(200_000)(self._of_nodes)
-
-    def of_nodes(self, text: str) -> str | None:
-        """The only GPU type of these nodes; None where there is none or several."""
-        return self._nodes(text)
-
-    def _of_nodes(self, text: str) -> str | None:
-        try:
-            names = hosts.expand(text)
-        except SlurmError:
-            return None
-        kinds = {kind for name in names for kind in self.of_node.get(name, (None,))}
-        return kinds.pop() if len(kinds) == 1 else None
-
-    def asked(self, request: Mapping[str, int], constraint: str, partitions: str) -> int:
-        """Index of the only type that was asked for, :data:`OPEN` for none."""
-        typed = [kind for kind in request if kind != UNTYPED]
-        if typed:
-            return self.index.get(typed[0], OPEN) if len(typed) == 1 else OPEN
-        words = set(re.findall(r"[A-Za-z0-9_.-]+", constraint))
-        for kinds in (
-            # A | between features leaves a choice.
-            [] if "|" in constraint else [self.by_feature[w] for w in words & set(self.by_feature)],
-            [set().union(*(self.of_partition.get(p, set()) for p in partitions.split(",")))],
-        ):
-            if kinds and len(only := set.intersection(*kinds)) == 1:
-                return self.index[only.pop()]
-        return OPEN
 
 
 @lru_cache(100_000)
@@ -232,7 +196,7 @@ def _gpus(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(tres.parse_gpus(text).items())
 
 
-def _past(row: Row, known: _Known) -> _Past | str:
+def _past(row: Row, known: Known) -> _Past | str:
     """The job, or why it is not counted. Raises SlurmError, UsageError for what cannot be."""
     id_ = row.text("JobID")
     if not id_ or not id_.isprintable() or len(id_) > _LONGEST_ID:
@@ -242,9 +206,11 @@ def _past(row: Row, known: _Known) -> _Past | str:
     )
     if not 0 < submit < _LATEST_S or max(eligible, start, end) > _LATEST_S:
         raise UsageError("it has no time of submission, or one far in the future")
-    request, held = dict(_gpus(row.text("ReqTRES"))), dict(_gpus(row.text("AllocTRES")))
+    request, held = (known.spelled(dict(_gpus(row.text(at)))) for at in ("ReqTRES", "AllocTRES"))
     if start and not held:
-        return "no GPU"
+        # Slurm shows the time of a cancellation as the start.
+        never = request and not row.text("AllocTRES")
+        return "cancelled before it started" if never else "no GPU"
     if not start:
         if not request:
             return "never started" if end else "waits, and asks for no GPU that is told"
@@ -283,7 +249,7 @@ def _past(row: Row, known: _Known) -> _Past | str:
 
 
 def _arrays(
-    found: list[_Past], name: str, known: _Known, count: int, left_out: Mapping[str, int]
+    found: list[_Past], name: str, known: Known, count: int, left_out: Mapping[str, int]
 ) -> History:
     found.sort(key=lambda past: past.arrival_s)
     held = np.zeros((len(found), len(known.types)), dtype=np.int64)

@@ -26,12 +26,13 @@ from slurm_hadar.simulator.engine import Clock, Decide, simulate
 from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.simulator.workload import Workload, doable
-from slurm_hadar.tuning.history import OPEN, History, texts
+from slurm_hadar.tuning.asked import OPEN
+from slurm_hadar.tuning.history import History, texts
 from slurm_hadar.tuning.site import Site
 
 OWN = "own types"
 ANY = "any type"
-POLICIES = ("srtf", "tiresias", "gavel_las", "hadar")
+POLICIES = ("hadar", "srtf", "tiresias", "gavel_las")
 """Asked by default, beside the two runs that tell what freedom of type alone is worth."""
 _ANY_NODES = 1_000_000
 _DEPTH = 100

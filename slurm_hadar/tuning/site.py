@@ -96,7 +96,10 @@ def of_slurm(cluster: Cluster, conf: SlurmConf | None) -> Site:
 
 
 def with_nodes(site: Site, path: Path) -> Site:
-    """The same site with the nodes of a file, which may be all that is known of it. Raises UsageError for one that is not understood."""
+    """The same site with the nodes of a file, which may be all that is known of it.
+
+    Raises UsageError for a file that is not understood.
+    """
     nodes = read_nodes(text_of(path), path.name)
     known = {node.name: node for node in site.nodes}
     if site.partitions:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.tuning.history import OPEN, History
+from slurm_hadar.tuning.asked import OPEN
+from slurm_hadar.tuning.history import History
 from slurm_hadar.tuning.site import Site
 
 _MOST_COUNTS = 64

@@ -29,7 +29,7 @@ def started(make_sandbox, tmp_path, **options):
     site = start_sandbox(make_sandbox, tmp_path, settings, layout=RACKS, **options)
     tiers, uid = site.controller.rates.tiers, os.getuid()
     tiers.record("wide", "v100", 2, 8, 1, 200.0, 60.0, uid=uid)
-    tiers.record("wide", "v100", 2, 8, 2, 40.0, 60.0, uid=uid)
+    tiers.record("wide", "v100", 2, 8, 2, 120.0, 60.0, uid=uid)
     return site
 
 
@@ -63,12 +63,9 @@ def test_it_waits_for_one_rack_and_after_its_timer_takes_anything(make_sandbox, 
 
     # That wait is now the timer of its size: the next one waits for about as long.
     assert list(site.store.policy_state("network")["waits"]) == ["1:2"]
-    later = site.hbatch(WIDE)
-    site.cluster.cancel([right])
-    other = site.ordinary("-wb1", "--gres=gpu:1")
-    site.until(site.runs(other), ticks=False)
     again = site.ordinary("-wa1", "--gres=gpu:1")
     site.until(site.runs(again), ticks=False)
+    later = site.hbatch(WIDE)
     assert "declines" in site.tick().plan.waiting[later]
     site.until(site.runs(later, "a2", "b2"))
     assert site.job(later).required_nodes == ()

@@ -1,20 +1,25 @@
+import json
 import os
 import subprocess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from slurm_hadar import templates
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.cli.main import app
+from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.template_values import describe, from_words
 from slurm_hadar.templates import names, render
 
 SINGLE = {"job_name": "a", "gres": "gpu:1", "command": ["true"]}
 
 
 def test_the_shipped_templates_are_shell_that_parses():
-    assert names() == ["forked_copies", "plain", "pytorch_ddp", "pytorch_single"]
+    assert len(names()) == 7
     more = {"gres": "gpu:2", "nodes": 1, "gpus_per_node": 2, "setup": "/a b/c", "time": "1:00:00"}
+    more |= {"partition": "idle", "most_nodes": 2, "points": ["--lr=0.1", "--lr=0.2"]}
     for name in names():
         text = render(name, {**SINGLE, **more, "hadar": ["model=x", "types=any"]})
         assert text.startswith("#!/bin/bash\n")
@@ -64,7 +69,7 @@ def test_bad_values_are_refused(values, message):
 def test_what_is_missing_is_named():
     with pytest.raises(UsageError, match="'gres' is undefined"):
         render("pytorch_single", {"job_name": "a", "command": ["x"]})
-    with pytest.raises(UsageError, match="no template foo; there are forked_copies, plain"):
+    with pytest.raises(UsageError, match="no template foo; there are backfill_trainer, forked"):
         render("foo", {})
     with pytest.raises(UsageError, match="no name of a template"):
         render("../plain", {})
@@ -89,3 +94,67 @@ def test_the_installed_place_is_found(tmp_path, monkeypatch):
     (package / "_share" / "job_templates").rmdir()
     with pytest.raises(UsageError, match="incomplete"):
         templates.folder()
+
+
+def test_the_tasks_of_an_array_get_their_points_and_numbers():
+    points = ["--lr=0.1", "--lr='0 2' --run={task}"]
+    values = {**SINGLE, "command": ["echo", "{task}.pt"], "points": points}
+    text = render("hyperparameter_array", values)
+    assert "#SBATCH --array=0-1\n" in text
+    for task, said in enumerate(["0.pt --lr=0.1", "1.pt --lr=0 2 --run=1"]):
+        env = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(task)}
+        done = subprocess.run(["bash"], input=text, capture_output=True, text=True, env=env)
+        assert done.stdout.strip() == said
+    with pytest.raises(UsageError, match="cannot be split"):
+        render("hyperparameter_array", {**values, "points": ["'"]})
+
+
+def test_a_template_tells_its_values():
+    told = {row.name: row for row in describe("hyperparameter_array").values}
+    assert {row.name for row in told.values() if row.needed} == {
+        *("job_name", "gres", "command", "points")
+    }
+    assert told["points"].texts and told["command"].many and not told["gres"].many
+    assert describe("backfill_trainer").values[4].name == "partition"
+    assert not next(row for row in describe("plain").values if row.name == "partition").needed
+    for name in names():
+        assert describe(name).about and "\n" not in describe(name).about
+
+
+def test_words_become_values():
+    words = ["job_name=a", "gres=gpu:1", "command=python 'a b'", "command=c", "points=--x 1; --x 2"]
+    found = from_words(describe("hyperparameter_array"), words)
+    assert found["command"] == ["python", "a b", "c"]
+    assert found["points"] == ["--x 1", "--x 2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["job_name"], "key=value"),
+        (["job_nam=a"], "did you mean job_name"),
+        (["zzz=a"], "it takes command, job_name"),
+        (["job_name=a", "job_name=b"], "given twice"),
+        (["command='"], "cannot be split"),
+        (["job_name=a"], "also needs command"),
+    ],
+)
+def test_words_that_are_no_values_are_refused(words, message):
+    with pytest.raises(UsageError, match=message):
+        from_words(describe("plain"), words)
+
+
+def test_the_command_lists_shows_and_renders(tmp_path):
+    run = CliRunner().invoke
+    listed = run(app, ["template", "list"]).output
+    assert listed.count("\n") == len(names())
+    assert "plain: Any program" in listed and "command... job_name [cpus_per_task]" in listed
+    assert run(app, ["template", "show", "plain"]).output == templates.text("plain")
+    words = ["template", "render", "plain", "job_name=a", "command=echo 'a b'"]
+    script = render("plain", {"job_name": "a", "command": ["echo", "a b"]})
+    assert run(app, words).output == script
+    assert json.loads(run(app, [*words, "--json"]).output)["result"]["script"] == script
+    file = tmp_path / "a.sh"
+    assert run(app, [*words, "--output", str(file)]).output == "" and file.read_text() == script
+    again = run(app, [*words, "--output", str(file)])
+    assert isinstance(again.exception, HadarError) and "there already" in str(again.exception)

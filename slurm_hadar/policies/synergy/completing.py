@@ -13,6 +13,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, View
 from slurm_hadar.policies.allocation import Floor, Parts, floor_of
+from slurm_hadar.policies.synergy.balance import balance
 from slurm_hadar.policies.synergy.demands import Demands, counted, demands, shares
 from slurm_hadar.policies.synergy.leftovers import hand_out
 from slurm_hadar.policies.synergy.order import Pick
@@ -79,7 +80,9 @@ def completed(
         placing.place(wish)
     if settings.leftover and not proportional:
         options = dict(zip((wish.job for wish in wishes), options_of(asks), strict=True))
-        hand_out(placing, options, shares(view).max(axis=0, initial=1.0))
+        unit = shares(view).max(axis=0, initial=1.0)
+        hand_out(placing, options, unit)
+        balance(placing, options, unit)
     placements: dict[str, Placement] = {}
     waiting = dict(plan.waiting)
     for id_, placement in plan.placements.items():

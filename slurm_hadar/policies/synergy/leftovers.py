@@ -1,5 +1,7 @@
 """CPUs and memory that stay free on a node go to the jobs there that gain most by them. Ours."""
 
+from collections.abc import Collection, Mapping
+
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray
@@ -10,26 +12,41 @@ from slurm_hadar.policies.synergy.placing import Given, Placing
 _SLACK = 1e-3
 
 
-def hand_out(placing: Placing, options: dict[int, FloatArray], unit: FloatArray) -> None:
+def hand_out(placing: Placing, options: Mapping[int, FloatArray], unit: FloatArray) -> None:
     """Raise jobs on one node, the largest gain per CPU and MB first.
 
     ``options``: job -> (O, 3) CPUs, MB and factor of what it may have. ``unit`` (2,): CPUs and MB
     that count alike, the fair share of a GPU.
     """
     for node in sorted({n for given in placing.given.values() for n in placing.nodes(given.parts)}):
-        while _raise_one(placing, node, options, unit):
-            pass
+        raise_on(placing, node, options, unit)
+
+
+def raise_on(
+    placing: Placing,
+    node: int,
+    options: Mapping[int, FloatArray],
+    unit: FloatArray,
+    moving: Collection[int] = (),
+) -> None:
+    """The same on one node. ``moving``: jobs that restart in any case."""
+    while _raise_one(placing, node, options, unit, moving):
+        pass
 
 
 def _raise_one(
-    placing: Placing, node: int, options: dict[int, FloatArray], unit: FloatArray
+    placing: Placing,
+    node: int,
+    options: Mapping[int, FloatArray],
+    unit: FloatArray,
+    moving: Collection[int],
 ) -> bool:
     best: tuple[float, Given, FloatArray] | None = None
     for given in placing.on(node):
         points = options.get(given.wish.job)
         if points is None or given.fixed or len(given.parts) > 1:
             continue
-        step = _step(placing, given, points, unit)
+        step = _step(placing, given, points, unit, given.wish.job in moving)
         if step is not None and (best is None or step[0] > best[0] + SAME):
             best = (step[0], given, step[1])
     if best is None:
@@ -41,7 +58,7 @@ def _raise_one(
 
 
 def _step(
-    placing: Placing, given: Given, points: FloatArray, unit: FloatArray
+    placing: Placing, given: Given, points: FloatArray, unit: FloatArray, moving: bool
 ) -> tuple[float, FloatArray] | None:
     """The best raise of a job: gain per cost, and the point."""
     slot, count = given.parts[0]
@@ -55,7 +72,7 @@ def _step(
     cost = count * np.maximum(more / unit, 0.0).sum(axis=1) + SAME
     ratio = np.where(fits, gain / cost, -1.0)
     at = int(ratio.argmax())
-    if given.wish.own and given.need == given.wish.present:
+    if given.wish.own and given.need == given.wish.present and not moving:
         # A change of what it has now costs a restart.
         able = [n for n in np.flatnonzero(fits).tolist() if given.wish.pays(float(points[n, 2]))]
         if not able:

@@ -19,6 +19,9 @@ from slurm_hadar.policies.synergy.demands import SAME
 
 _NOTHING = Need()
 _NODES_TRIED = 16
+_LITTLE = 0.02
+"""A running job goes elsewhere for the good of others where its restart, with the margin that is
+asked for, takes no more than this part of its time left."""
 
 
 @dataclass(slots=True)
@@ -45,6 +48,10 @@ class Wish:
     """Least time that a change of a running job must save, s; 0: not running."""
     hint: Parts = ()
     """Where to try the best case first."""
+
+    def can_afford(self) -> bool:
+        """Whether a restart is little beside what is left of the job."""
+        return self.restart_s <= _LITTLE * self.seconds / max(self.best_factor, SAME)
 
     def pays(self, factor: float) -> bool:
         """Whether a running job gains enough to be restarted with this factor."""
@@ -103,6 +110,31 @@ class Placing:
         self.room.give(given.parts, given.need)
         given.need, given.factor = need, factor
         self.room.take(given.parts, need)
+
+    def lift(self, given: Given) -> None:
+        """Take a job out of its place, to be put elsewhere."""
+        if given.wish.job not in self.given:
+            return
+        self.room.give(given.parts, given.need)
+        del self.given[given.wish.job]
+        for node in self.nodes(given.parts):
+            self._on[node].discard(given.wish.job)
+
+    def put(self, given: Given, parts: Parts, need: Need, factor: float) -> bool:
+        """Put a job that was lifted in a place, where that is free."""
+        if not self.room.holds(parts, need):
+            return False
+        self.restore(given, parts, need, factor)
+        return True
+
+    def restore(self, given: Given, parts: Parts, need: Need, factor: float) -> None:
+        """The same without a look at what is free: it was there before."""
+        given.parts, given.need, given.factor = parts, need, factor
+        self._take(given)
+
+    def make_room(self, wish: Wish, parts: Parts) -> bool:
+        """Bring others there back to their fair share, until this one's fair share fits."""
+        return self.room.holds(parts, wish.fair) or self._demote(wish, parts)
 
     def nodes(self, parts: Parts) -> set[int]:
         """The nodes of a place."""

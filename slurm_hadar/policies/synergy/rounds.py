@@ -7,6 +7,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.policies.allocation import Floor, Need, Parts, floor_of
+from slurm_hadar.policies.synergy.balance import balance
 from slurm_hadar.policies.synergy.demands import Demands, counted, shares
 from slurm_hadar.policies.synergy.leftovers import hand_out
 from slurm_hadar.policies.synergy.order import Pick, Queue, queue_of
@@ -47,7 +48,9 @@ def decide_round(
     rest = _in_order(queue, [*queue.others, *failed])
     options |= _fill(view, placing, rest, held, settings, proportional)
     if known and settings.leftover and not proportional:
-        hand_out(placing, options, shares(view).max(axis=0, initial=1.0))
+        unit = shares(view).max(axis=0, initial=1.0)
+        hand_out(placing, options, unit)
+        balance(placing, options, unit)
     waiting = _waiting(view, placing, queue, held)
     return plan(view, placing, queue.order.tolist(), known, waiting, notes, settings.order)
 

@@ -292,6 +292,23 @@ def test_a_running_job_leaves_for_cpus_on_another_node() -> None:
     assert plan.placements["j1"].cpus_per_gpu is None
 
 
+def test_jobs_change_nodes_where_one_has_cpus_and_the_other_none() -> None:
+    jobs = [(LIGHT, 1)] * 8 + [(HUNGRY, 1)] * 8
+    held = [(row, row // 8, 0, 1) for row in range(16)]
+    now = [(1.0, 20.0)] * 8 + [(3.0, 20.0)] * 8
+    for left, moved in ((360_000.0, True), (600.0, False)):
+        view = servers(2, jobs, held=held, present=now, left=left)
+        plan, _ = policies.get("synergy_tune")(view, {})
+        check_beside(view, plan)
+        nodes = [next(iter(plan.placements[f"j{row}"].nodes)) for row in range(16)]
+        assert ("n1" in nodes[:8]) == ("n0" in nodes[8:]) == moved
+        assert (max(given_cpus(plan, f"j{row}")[0] for row in range(8, 16)) > 3.0) == moved
+        plain = replace(view, options={"leftover": False})
+        assert policies.get("synergy_tune")(plain, {})[0].placements["j8"].nodes == {
+            "n1": {"fast": 1}
+        }
+
+
 def test_fifo_stops_nobody_where_preemption_is_off() -> None:
     held = [(1, 0, 0, 8)]
     for preempt, runs in ((True, "j0"), (False, "j1")):

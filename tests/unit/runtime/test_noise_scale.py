@@ -132,16 +132,16 @@ def test_the_noise_of_a_linear_regression_grows_as_it_learns():
     x = torch.from_numpy(rng.normal(size=(4_000, 4)).astype(np.float32))
     y = x.sum(1) + torch.from_numpy(rng.normal(0, 1.0, 4_000).astype(np.float32))
     weights = torch.nn.Parameter(torch.full((4,), 5.0))
-    optimizer = torch.optim.SGD([weights], lr=2e-4)
+    optimizer = torch.optim.SGD([weights], lr=6e-4)
     run = Training(
-        type("Model", (torch.nn.Module,), {})(), optimizer, dataset_size=4_000, samples=400_000,
+        type("Model", (torch.nn.Module,), {})(), optimizer, dataset_size=4_000, samples=140_000,
         batch=(16, 32), learning_rate="none", log=lambda line: None,
     )  # fmt: skip
     seen = []
     for part in run:
         run.backward(torch.nn.functional.mse_loss(x[part.indices] @ weights, y[part.indices]))
         run.step()
-        if run.samples % 40_000 < 16 and run.noise_scale is not None:
+        if run.samples % 14_000 < 16 and run.noise_scale is not None:
             seen.append(run.noise_scale)
     assert seen[-1] > 3 * seen[0]
 

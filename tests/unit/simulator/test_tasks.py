@@ -102,6 +102,13 @@ def test_a_gang_is_preempted_when_it_received_more() -> None:
     assert out.finish_s[0] == pytest.approx(10_000.0, abs=0.1)
 
 
+def test_a_running_gang_moves_to_a_faster_type_only_where_that_is_the_rule() -> None:
+    jobs = jobs_of([[1.0, 10.0], [1.0, 10.0]], rounds=[10, 10], weight=[1.0, 1.0])
+    gpus = np.array([1, 1])
+    assert simulate_tasks(jobs, gpus, "gang_las", FREE).finish_s[1] == pytest.approx(100.0)
+    assert simulate_tasks(jobs, gpus, "gang_las_move", FREE).finish_s[1] == pytest.approx(19.0)
+
+
 def test_a_gang_may_wait_for_a_faster_type() -> None:
     jobs = jobs_of([[1.0, 100.0], [1.0, 100.0]], rounds=[10, 10], weight=[2.0, 1.0])
     gpus = np.array([1, 1])

@@ -37,7 +37,9 @@ def line(
     def at(hours: float | None) -> str:
         return "Unknown" if hours is None else f"{BEGIN + timedelta(hours=hours):%FT%T}"
 
-    tres = f"billing=4,cpu={4 * gpus},gres/gpu:{kind}={gpus},gres/gpu={gpus},mem={16 * gpus}G,node=1"
+    tres = (
+        f"billing=4,cpu={4 * gpus},gres/gpu:{kind}={gpus},gres/gpu={gpus},mem={16 * gpus}G,node=1"
+    )
     cells = {
         "JobID": str(id_), "Account": account, "Partition": kind, "Submit": at(submit_h),
         "Eligible": at(submit_h), "Start": at(start_h), "End": at(end_h), "State": "COMPLETED",

@@ -1,0 +1,232 @@
+"""Every policy on every kind of workload, all costs on: is our own policy good on each?
+
+``python -m benchmarks.together [--grounds cpu,mixed] [--policies timetable,ones] [--json]``
+
+Written down before the first run:
+
+| ground | workload | what is at stake |
+|---|---|---|
+| types | trace_120 on 20 v100 + 20 p100 + 20 k80 | GPU types |
+| cpu | ``benchmarks.synergy``, 80% CPU-hungry, load 1.1 | CPUs and memory |
+| batch | ``benchmarks.ones``, seed 0, three types | batch and count |
+| tasks | ``benchmarks.hare``, 8+8+8, load 1.1, seed 0 | rounds dealt over unequal GPUs |
+| network | ``benchmarks.network``, load 0.9, oversubscription 5 | nodes, racks, traffic of others |
+| mixed | all of it at once, see :func:`mixed` | everything |
+
+A restart costs 30 s and a save 10 s on all of them. ``own`` is ``timetable``; ties are within 2% of
+average job time.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from benchmarks import hare, network, ones_workload, synergy
+from slurm_hadar import policies
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.profiles.cpu_table import beside_of
+from slurm_hadar.profiles.cpu_table import shipped as shipped_cpus
+from slurm_hadar.simulator import cluster
+from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.contention import Contention, Fabric, networked
+from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.estimates import estimate
+from slurm_hadar.simulator.links import Links
+from slurm_hadar.simulator.traces import open_trace
+from slurm_hadar.simulator.workload import Workload
+
+OWN = "timetable"
+POLICIES = (
+    "timetable", "fifo", "srtf", "tiresias", "gavel_las", "hadar", "hadare", "synergy_tune",
+    "ones", "hare", "network",
+)  # fmt: skip
+COSTS = Costs(restart_s=30.0, checkpoint_s=10.0)
+TIE = 1.02
+JOBS, SEED, LOAD = 160, 0, 1.0
+CPUS, MEM_GB = 3, 62
+"""Beside each GPU of the mixed ground, as on Synergy's servers."""
+FABRIC = Fabric(25.0, 5.0)
+MEGABYTES = (100.0, 400.0, 1300.0)
+"""Gradients of a step on the mixed ground, each as frequent."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """One kind of workload. ``options`` are the policies'."""
+
+    work: Workload
+    site: Cluster
+    round_s: float
+    links: Links | None = None
+
+
+def types() -> Ground:
+    """GPU types alone."""
+    site = cluster.build({"v100": 20, "p100": 20, "k80": 20}, 4)
+    from slurm_hadar.config import Config
+    from slurm_hadar.profiles.rates import open_rates
+
+    return Ground(open_trace("trace_120", site.types, open_rates(Config())), site, 360.0)
+
+
+def cpu() -> Ground:
+    """Synergy's."""
+    return Ground(synergy.workload(0.8, 1.1), synergy.servers(), 300.0)
+
+
+def batch() -> Ground:
+    """ONES's."""
+    gpus = ones_workload.CLUSTERS["mixed"]
+    return Ground(ones_workload.workload(0, gpus), cluster.build(gpus, 4), 360.0)
+
+
+def tasks() -> Ground:
+    """Hare's."""
+    cell = hare.Cell("8+8+8", 1.1, 0)
+    work = hare.ordinary(hare.jobs_of(cell), elastic=True)
+    gpus = dict(zip(hare.TYPES, hare.MIXES[cell.mix], strict=True))
+    return Ground(work, cluster.build(gpus, 4), 60.0)
+
+
+def racks() -> Ground:
+    """The network's."""
+    site = cluster.build({"v100": network.GPUS}, network.PER_NODE, network.PER_RACK)
+    fabric = Fabric(network.NIC_GBPS, 5.0)
+    work = networked(network.trainings(0.9), site, fabric)
+    return Ground(work, site, 180.0, Contention(work, site, fabric))
+
+
+def mixed() -> Ground:
+    """ONES's jobs at a load of 1.0 with everything else: half of them want more CPUs than their
+    share, by Synergy's profiles; steps exchange 100, 400 or 1,300 MB over racks of four nodes; a
+    third of those that ask for several GPUs may have their rounds dealt over up to 4 nodes."""
+    gpus = ones_workload.CLUSTERS["mixed"]
+    site = replace(cluster.build(gpus, 4, 4), cpus_per_gpu=CPUS, mem_per_gpu_mb=MEM_GB * 1024)
+    work = ones_workload.workload(SEED, gpus, LOAD, JOBS)
+    rng = np.random.default_rng([SEED, 41])
+    hungry = rng.random(JOBS) < 0.5
+    names = [
+        str(rng.choice(synergy.HUNGRY if wants else synergy.OTHERS)) for wants in hungry.tolist()
+    ]
+    cpus, mem = np.full(JOBS, float(CPUS)), np.full(JOBS, MEM_GB * 1024.0)
+    grids = [shipped_cpus().grid(name, int(n)) for name, n in zip(names, work.request, strict=True)]
+    most = (np.full(JOBS, 12.0), np.full(JOBS, MEM_GB * 1024.0 * 2))
+    assert work.batches is not None
+    step = rng.choice(MEGABYTES, JOBS) * 1e6
+    dealt = (rng.random(JOBS) < 1 / 3) & (work.request > 1)
+    whole = replace(
+        work,
+        name="mixed",
+        cpus_per_gpu=cpus,
+        mem_per_gpu_mb=mem,
+        beside=beside_of(grids, (cpus, mem), (np.ones(JOBS), np.full(JOBS, 1024.0)), most),
+        gradients=step / work.batches.base,
+        copies=np.where(dealt, 4, 1),
+        tasks=np.where(dealt, work.request, 1),
+    )
+    whole = networked(whole, site, FABRIC)
+    return Ground(whole, site, 360.0, Contention(whole, site, FABRIC))
+
+
+GROUNDS: Mapping[str, Callable[[], Ground]] = {
+    "types": types, "cpu": cpu, "batch": batch, "tasks": tasks, "network": racks, "mixed": mixed,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One policy on one ground. Times in hours."""
+
+    ground: str
+    policy: str
+    avg_jct_h: float
+    makespan_h: float
+    utilization: float
+    moves: int
+    unfinished: int
+    wall_s: float
+    error: str = ""
+
+
+def run(name: str, policy: str) -> Cell:
+    """Simulate one policy on one ground; a plan that cannot be carried out is an entry too."""
+    ground = GROUNDS[name]()
+    try:
+        out = simulate(
+            ground.work, ground.site, policies.get(policy), costs=COSTS,
+            clock=Clock(ground.round_s), seed=SEED, seen=estimate(ground.work),
+            links=ground.links, policy=policy,
+        )  # fmt: skip
+    except HadarError as error:
+        return Cell(name, policy, *(4 * (float("nan"),))[:3], 0, 0, 0.0, str(error))
+    return Cell(
+        ground=name,
+        policy=policy,
+        avg_jct_h=out.avg_jct_s / 3600,
+        makespan_h=out.makespan_s / 3600,
+        utilization=out.utilization,
+        moves=int(out.moves.sum()),
+        unfinished=len(out.unfinished),
+        wall_s=out.wall_s,
+    )
+
+
+def line(cell: Cell) -> str:
+    """One row of the table."""
+    if cell.error:
+        return f"{cell.ground:8s} {cell.policy:14s} cannot: {cell.error}"
+    return (
+        f"{cell.ground:8s} {cell.policy:14s} {cell.avg_jct_h:9.2f} {cell.makespan_h:10.1f} "
+        f"{cell.utilization:5.0%} {cell.moves:7d} {cell.unfinished:6d} {cell.wall_s:7.1f}"
+    )
+
+
+def verdict(cells: Sequence[Cell]) -> list[str]:
+    """Per ground: our own beside the best of the others."""
+    words = []
+    for name in dict.fromkeys(cell.ground for cell in cells):
+        here = [c for c in cells if c.ground == name and not c.error and not c.unfinished]
+        own = next((c for c in here if c.policy == OWN), None)
+        others = [c for c in here if c.policy != OWN]
+        if own is None or not others:
+            continue
+        best = min(others, key=lambda c: c.avg_jct_h)
+        ratio = best.avg_jct_h / own.avg_jct_h
+        word = "wins" if ratio > TIE else "ties" if ratio * TIE >= 1 else "LOSES"
+        words.append(
+            f"{name}: {OWN} {word}: {own.avg_jct_h:.2f} h beside {best.policy}'s "
+            f"{best.avg_jct_h:.2f} h ({ratio:.2f} times); makespan {own.makespan_h:.1f} beside "
+            f"{min(c.makespan_h for c in others):.1f} h of the best"
+        )
+    return words
+
+
+def main() -> None:
+    """Run the grid and print every cell."""
+    words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    words.add_argument("--grounds", default=",".join(GROUNDS))
+    words.add_argument("--policies", default=",".join(POLICIES))
+    words.add_argument("--json", action="store_true")
+    args = words.parse_args()
+    cells: list[Cell] = []
+    if not args.json:
+        print("ground   policy           JCT h  makespan h  used   moves  never  wall s")
+    for name in args.grounds.split(","):
+        for policy in args.policies.split(","):
+            cells.append(run(name, policy))
+            if not args.json:
+                print(line(cells[-1]))
+                sys.stdout.flush()
+    if args.json:
+        print(json.dumps([asdict(cell) for cell in cells]))
+    else:
+        print("\n".join(verdict(cells)))
+
+
+if __name__ == "__main__":
+    main()

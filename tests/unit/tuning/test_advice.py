@@ -1,0 +1,172 @@
+"""Each rule on a site where its right advice is known, and on one where it has to be silent."""
+
+from pathlib import Path
+
+import made_history
+import pytest
+
+from slurm_hadar import config
+from slurm_hadar.domain.node import Node
+from slurm_hadar.profiles.cpu_table import CpuTable, shipped
+from slurm_hadar.tuning import (
+    advice_cpus,
+    advice_names,
+    advice_partitions,
+    advice_times,
+    conf,
+    site,
+)
+from slurm_hadar.tuning.advice import Study
+from slurm_hadar.tuning.draft import applied
+
+HERE = Path("/etc/slurm/slurm.conf")
+
+
+def study(text: str = made_history.CONF, toml: str = "", **more: object) -> Study:
+    place = site.of_conf(conf.parse(text, HERE))
+    own = config.parse(toml, "hadar.toml") if toml else None
+    return Study(place, config=own, **more)  # type: ignore[arg-type]
+
+
+def lines(rule, on: Study) -> list[str]:
+    found = list(rule(on))
+    assert all(one.basis == "not simulated" and one.gain == "not simulated" for one in found)
+    return [line.text for one in found for line in on.draft.lines(one.refs)]
+
+
+def test_kill_wait_leaves_time_to_save_and_no_more() -> None:
+    assert lines(advice_times.kill_wait, study()) == []
+    assert lines(advice_times.kill_wait, study("KillWait=10\n")) == ["KillWait=30"]
+    assert lines(advice_times.kill_wait, study("KillWait=30\n", save_s=40.0)) == ["KillWait=80"]
+    assert lines(advice_times.kill_wait, study("KillWait=600\n", save_s=40.0)) == ["KillWait=80"]
+    quiet = study("KillWait=100\n", save_s=40.0)
+    assert lines(advice_times.kill_wait, quiet) == []
+    assert quiet.fine == ["KillWait: 100 s leaves twice the 40 s that a checkpoint takes"]
+
+
+def test_cred_expire_keeps_what_else_stands_there() -> None:
+    assert lines(advice_times.cred_expire, study()) == []
+    found = lines(advice_times.cred_expire, study("AuthInfo=socket=/run/m,cred_expire=5\n"))
+    assert found == ["AuthInfo=cred_expire=120,socket=/run/m"]
+
+
+def test_the_lease_outlasts_three_ticks() -> None:
+    short = study(toml="[lease]\nlength_s = 60\n[controller]\ninterval_s = 50\n")
+    (one,) = advice_times.lease(short)
+    assert one.toml == ("[lease]", "length_s = 150")
+    config.parse("\n".join(one.toml), "advice")
+    assert list(advice_times.lease(study(toml="[lease]\nlength_s = 300\n"))) == []
+    assert list(advice_times.lease(study())) == []
+
+
+def test_features_are_added_to_those_that_are_there() -> None:
+    text = (
+        "NodeName=DEFAULT Feature=fast\nNodeName=a[1-2] Gres=gpu:t4:2 CPUs=8\n"
+        "NodeName=b1 Gres=gpu:a100:4 Feature=big,a100\nNodeName=c1 CPUs=8\n"
+    )
+    found = lines(advice_names.features, study(text))
+    assert found == ["NodeName=a[1-2] Gres=gpu:t4:2 CPUs=8 Features=fast,t4"]
+    renamed = study(text, '[gpu_types.t4]\nfeature = "fast"\n')
+    assert lines(advice_names.features, renamed) == []
+
+
+def test_without_slurm_conf_the_keys_alone_are_told_and_on_which_nodes() -> None:
+    nodes = tuple(Node(f"a{n}", {"t4": 2}) for n in (1, 2, 3))
+    on = Study(site.Site(nodes, (), {"killwait": "30 sec"}, None, ("Slurm",)))
+    (one,) = advice_names.features(on)
+    (line,) = on.draft.lines(one.refs)
+    assert (line.text, line.where, line.whole) == (
+        "Features=t4", "on the NodeName line of a[1-3]", False,
+    )  # fmt: skip
+
+
+def test_gpus_are_accounted_for_by_type() -> None:
+    assert lines(advice_names.accounting, study()) == []
+    text = made_history.CONF.replace("gres/gpu,gres/gpu:v100,gres/gpu:k80", "gres/gpu,license/x")
+    assert lines(advice_names.accounting, study(text)) == [
+        "AccountingStorageTRES=gres/gpu,license/x,gres/gpu:v100,gres/gpu:k80"
+    ]
+    none = text.replace("accounting_storage/slurmdbd", "accounting_storage/none")
+    assert lines(advice_names.accounting, study(none)) == []
+
+
+IDLE = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n"
+
+
+def test_a_partition_for_idle_nodes_gives_way_at_once_and_to_all() -> None:
+    low = "PartitionName=low Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=60\n"
+    high = made_history.CONF.replace(" MaxTime=2-0", " MaxTime=2-0 PriorityTier=5 PreemptMode=OFF")
+    on = study(IDLE + high + low)
+    (one,) = advice_partitions.idle_nodes(on)
+    assert one.topic == "GraceTime"
+    (line,) = on.draft.lines(one.refs)
+    assert line.text == low.strip().replace("GraceTime=60", "GraceTime=0")
+    fine = study(IDLE + high + low.replace(" GraceTime=60", ""))
+    assert list(advice_partitions.idle_nodes(fine)) == []
+    assert fine.fine == ["idle nodes: partition low gives way as it should"]
+
+
+def test_a_partition_that_the_configuration_names_is_put_below_all_others() -> None:
+    text = made_history.CONF + "PartitionName=low Nodes=ALL\n"
+    toml = '[backfill]\nenabled = true\npartitions = ["low"]\n'
+    on = study(text, toml)
+    (one,) = advice_partitions.idle_nodes(on)
+    assert one.topic == "order of partitions"
+    place = site.of_conf(conf.parse(applied(text, on.draft.everything()), HERE))
+    tiers = {p.name: (p.priority_tier, p.preempt_mode) for p in place.partitions}
+    assert tiers["v100"] == tiers["k80"] == (10, "OFF")
+    assert tiers["low"][0] == 1
+    assert place.settings["preempttype"] == "preempt/partition_prio"
+
+
+def test_the_order_of_owners_and_others_stays() -> None:
+    text = made_history.CONF.replace("Nodes=v[1-2]", "Nodes=v[1-2] PriorityTier=30")
+    on = study(text + "PartitionName=low Nodes=ALL\n", '[backfill]\npartitions = ["low"]\n')
+    list(advice_partitions.idle_nodes(on))
+    order = [line.text.split()[0] for line in on.draft.everything() if "Partition" in line.text]
+    assert order == ["PartitionName=v100", "PartitionName=k80", "PartitionName=low"]
+
+
+def test_defaults_per_gpu_stay_within_a_gpus_share() -> None:
+    on = study(cpus=shipped())
+    (one,) = advice_cpus.defaults(on)
+    for line in on.draft.lines(one.refs):
+        words = dict(word.split("=") for word in line.text.split())
+        assert 1 <= int(words["DefCpuPerGPU"]) <= 8
+        assert 1024 <= int(words["DefMemPerGPU"]) <= 64_000
+    assert one.basis == "not simulated"
+    again = applied(made_history.CONF, on.draft.everything())
+    assert list(advice_cpus.defaults(study(again, cpus=shipped()))) == []
+
+
+def test_the_fewest_cpus_that_keep_the_speed_are_advised() -> None:
+    rows = [("m", 1, float(c), g, min(c, 3.0)) for c in (1, 2, 3, 6) for g in (8.0, 32.0)]
+    on = study(cpus=CpuTable(rows, "made"))
+    (one,) = advice_cpus.defaults(on)
+    (line, _) = on.draft.lines(one.refs)
+    # Below the least amount of memory that was measured the table goes down in proportion.
+    assert "DefCpuPerGPU=3 DefMemPerGPU=8192" in line.text
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("DefMemPerCPU=1000\n", "DefMemPerCPU is set"),
+        ("SelectTypeParameters=CR_Core\n", "gives out no memory"),
+    ],
+)
+def test_memory_is_left_out_where_slurm_would_not_take_it(more: str, told: str) -> None:
+    on = study(made_history.CONF + more, cpus=shipped())
+    (one,) = advice_cpus.defaults(on)
+    assert all("DefMemPerGPU" not in line.text for line in on.draft.lines(one.refs))
+    assert any(told in words for words in on.fine)
+
+
+def test_continued_lines_are_replaced_as_a_whole() -> None:
+    on = study()
+    k80 = next(e for e in on.site.conf.nodes if e.keys["nodename"] == "k[1-4]")
+    on.draft.node(("k1",), {"Features": "k80,old"}, k80)
+    text = applied(made_history.CONF, on.draft.everything())
+    place = site.of_conf(conf.parse(text, HERE))
+    assert {node.features for node in place.nodes} == {("v100",), ("k80", "old")}
+    assert len(place.nodes) == 6

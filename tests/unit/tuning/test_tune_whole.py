@@ -1,0 +1,257 @@
+"""``hadar tune`` from end to end on histories whose right advice is known."""
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+
+import made_history
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar import config
+from slurm_hadar.cli.main import main
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.profiles.cpu_table import CpuTable
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.reports import tuning as shown
+from slurm_hadar.reports.text import console
+from slurm_hadar.tuning import conf, site, sources, study
+from slurm_hadar.tuning.draft import applied
+from slurm_hadar.tuning.replay import ANY, OWN
+
+WISH = sources.Wish(("srtf",), 60, 60.0, 60.0, 0.0)
+
+
+def hadar(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "slurm_hadar.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(cwd), "HADAR_CONFIG": str(cwd / "none.toml")},
+        check=False,
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "slurm.conf").write_text(made_history.CONF)
+    (tmp_path / "past").write_text(made_history.queue_behind_v100(60))
+    (tmp_path / "calm").write_text(made_history.everybody_at_once())
+    return tmp_path
+
+
+def tuned(place: Path, past: str, toml: str = "") -> dict:
+    own = config.parse(toml, "hadar.toml") if toml else None
+    found, notes = sources.of_history(place / past, place / "slurm.conf", None, own, Rates(), WISH)
+    return study.result(found, study.advise(found), notes)
+
+
+def test_who_waits_for_v100_while_k80_idle_is_told_to_open_both(place: Path) -> None:
+    done = hadar(place, "tune", "past", "--slurm-conf", "slurm.conf", "--policy", "srtf",
+                 "--report", "page.html", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["version"], answer["command"]) == (1, "tune")
+    result = answer["result"]
+    (wait,) = result["waits"]
+    assert wait["type"] == "v100" and wait["waited_while_free_h"]["k80"] > 100
+    runs = {one["policy"]: one for one in result["policies"]}
+    # The replay of what was is what was: nobody overtakes here, and nothing else is in the way.
+    assert runs[OWN]["avg_jct_h"] == pytest.approx(runs["as recorded"]["avg_jct_h"], rel=0.02)
+    assert runs[ANY]["avg_jct_h"] < 0.75 * runs[OWN]["avg_jct_h"]
+    first = result["advice"][0]
+    assert (first["topic"], first["basis"]) == ("GPU types", "simulated")
+    assert first["slurm_conf"][0]["line"].startswith("PartitionName=gpu Nodes=k[1-4],v[1-2] ")
+    assert (
+        f"{runs[ANY]['avg_jct_h']:.2f} h instead of {runs[OWN]['avg_jct_h']:.2f} h" in first["gain"]
+    )
+    idle = next(one for one in result["advice"] if one["topic"] == "idle nodes")
+    assert idle["basis"] == "measured"
+    for one in result["advice"]:
+        config.parse("\n".join(one["hadar_toml"]), "advice")
+    assert {row["account"] for row in runs[ANY]["accounts"]} == {"bio", "nlp", "vision"}
+    used = next(one for one in result["gpu_types"] if one["type"] == "v100")["used_gpu_h"]
+    assert runs["as recorded"]["gpu_h"] == pytest.approx(used)
+    assert "PartitionName=gpu" in (place / "page.html").read_text()
+    text = hadar(place, "tune", "past", "--slurm-conf", "slurm.conf", "--policy", "srtf").stdout
+    assert "1. GPU types" in text and "PartitionName=idle" in text
+
+
+def test_the_advice_once_taken_is_not_given_again(place: Path) -> None:
+    found, _ = sources.of_history(place / "past", place / "slurm.conf", None, None, Rates(), WISH)
+    study.advise(found)
+    text = applied(made_history.CONF, found.draft.everything())
+    after = site.of_conf(conf.parse(text, place / "slurm.conf"))
+    tiers = {p.name: (p.priority_tier, p.preempt_mode) for p in after.partitions}
+    assert tiers == {
+        "v100": (10, "OFF"), "k80": (10, "OFF"), "gpu": (10, "OFF"), "idle": (1, "REQUEUE"),
+    }  # fmt: skip
+    (place / "slurm.conf").write_text(text)
+    again = tuned(place, "past")
+    assert [one["topic"] for one in again["advice"]] == ["GPU types"]
+    assert again["slurm_conf"] == []
+
+
+def test_a_site_where_nobody_waits_is_told_so(place: Path) -> None:
+    text = made_history.CONF.replace("MaxTime=2-0", "MaxTime=2-0 DefCpuPerGPU=6 DefMemPerGPU=60000")
+    (place / "slurm.conf").write_text(text)
+    result = tuned(place, "calm")
+    assert result["advice"] == [] and result["slurm_conf"] == []
+    assert len(result["fine"]) >= 7
+    done = hadar(place, "tune", "calm", "--slurm-conf", "slurm.conf", "--policy", "srtf")
+    assert "Nothing to advise." in done.stdout
+
+
+def test_a_site_that_steers_already_is_not_told_to(place: Path) -> None:
+    text = made_history.CONF + "PartitionName=both Nodes=ALL\n"
+    (place / "slurm.conf").write_text(text)
+    told = next(one for one in tuned(place, "past")["advice"] if one["topic"] == "GPU types")
+    assert told["slurm_conf"] == [] and '"both"' in told["hadar_toml"][1]
+    again = tuned(place, "past", "\n".join(told["hadar_toml"]))
+    assert "GPU types" not in [one["topic"] for one in again["advice"]]
+
+
+def test_more_cpus_are_simulated_where_the_models_are_known(place: Path) -> None:
+    """All had 4 CPUs a GPU, with 8 they would be twice as fast, and nobody waits for anybody."""
+    rows = [("resnet50", 1, cpus, gb, cpus) for cpus in (4.0, 8.0) for gb in (8.0, 64.0)]
+    own = config.parse('[simulation.job_names]\n"tr*" = "resnet50"\n', "hadar.toml")
+    found, notes = sources.of_history(
+        place / "calm", place / "slurm.conf", None, own, Rates(cpus=CpuTable(rows, "site")), WISH
+    )
+    result = study.result(found, study.advise(found), notes)
+    told = next(one for one in result["advice"] if one["topic"].startswith("DefCpuPerGPU"))
+    assert all("DefCpuPerGPU=8" in line["line"] for line in told["slurm_conf"])
+    assert told["basis"] == "simulated"
+    assert told["gain"].startswith("mean job time 2.50 h instead of 5.00 h (-50%)")
+    assert "24 of them with more CPUs" in told["gain"]
+
+
+def test_owners_nodes_are_opened_to_nobody(place: Path) -> None:
+    text = made_history.CONF.replace("Nodes=k[1-4]", "Nodes=k[1-4] AllowGroups=owners")
+    (place / "slurm.conf").write_text(text)
+    found = tuned(place, "past")["advice"][0]
+    assert found["topic"] == "GPU types" and found["slurm_conf"] == []
+    assert found["hadar_toml"] == ["[partitions]", 'steer = ["v100"]']
+
+
+def test_a_policy_that_runs_out_of_time_is_told_and_judged_by_nothing(place: Path) -> None:
+    found, notes = sources.of_history(
+        place / "past", place / "slurm.conf", None, None, Rates(),
+        sources.Wish(("srtf",), 60, 0.0, 60.0, 0.0),
+    )  # fmt: skip
+    result = study.result(found, study.advise(found), notes)
+    assert all("out of time" in one["why_not"] for one in result["policies"][1:])
+    assert "GPU types" not in [one["topic"] for one in result["advice"]]
+    assert all(one["basis"] != "simulated" for one in result["advice"])
+
+
+def test_nodes_alone_are_enough_for_the_figures(place: Path) -> None:
+    sinfo = "NODELIST|GRES|CPUS|MEMORY|AVAIL_FEATURES|PARTITION\n"
+    sinfo += "v[1-2]|gpu:v100:4|32|256000|v100|v100\nk[1-4]|gpu:k80:4|32|256000|k80|k80\n"
+    (place / "nodes").write_text(sinfo)
+    found, notes = sources.of_history(place / "past", None, place / "nodes", None, Rates(), WISH)
+    result = study.result(found, study.advise(found), notes)
+    assert len(result["gpu_types"]) == 2 and len(result["policies"]) == 4
+    assert any("slurm.conf" in line for line in result["fine"])
+    assert result["slurm_conf"] == []
+
+
+def test_the_simulators_own_output(place: Path) -> None:
+    words = ("--cluster", "v100=8,p100=8,k80=8")
+    made = hadar(place, "simulate", "jobs", "mixed_60", *words, "--policy", "fifo", "--round", "0",
+                 "--jct-out", "fifo.csv")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    done = hadar(place, "tune", "--jct", "fifo.csv", "--trace", "mixed_60", *words, "--policy",
+                 "srtf", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)["result"]
+    assert result["policies"][0]["policy"] == "fifo"
+    assert result["policies"][0]["finished"] == 60
+    assert result["gpu_types"] == []
+    wrong = hadar(place, "tune", "--jct", "fifo.csv", "--trace", "trace_120", *words)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("past", "--slurm-conf", "gone"), "cannot be read"),
+        (("gone", "--slurm-conf", "slurm.conf"), "cannot be read"),
+        (("slurm.conf", "--slurm-conf", "slurm.conf"), "not what sacct -P prints"),
+        (("past", "--slurm-conf", "slurm.conf", "--since", "soon"), "no date"),
+        (("past", "--slurm-conf", "slurm.conf", "--policy", "best"), "no policy 'best'"),
+        (("past", "--slurm-conf", "slurm.conf", "--report", "no/where"), "cannot be written"),
+        (("--trace", "mixed_60"), "go with --jct"),
+    ],
+)
+def test_slips_are_one_sentence(
+    place: Path,
+    words: tuple[str, ...],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("HADAR_CONFIG", str(place / "none.toml"))
+    monkeypatch.setattr("sys.argv", ["hadar", "tune", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capsys.readouterr()
+    assert left.value.code == 2 and not said.out
+    assert says in said.err and said.err.count("\n") == 1
+
+
+class _Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_the_page_loads_nothing_runs_nothing_and_escapes_names(place: Path) -> None:
+    plain = shown.page(tuned(place, "past"))
+    hostile = made_history.queue_behind_v100(60).replace("|nlp|", "|<script src=x>{{7*7}}|")
+    (place / "past").write_text(hostile)
+    text = shown.page(tuned(place, "past"))
+    tags = _Tags(text).tags
+    assert [tag for tag, _ in tags] == [tag for tag, _ in _Tags(plain).tags]
+    assert "//" not in text.replace(str(place), "") and "{{7*7}}" in text
+    assert not [t for t, a in tags if t == "script" or {"src", "href"} & a.keys()]
+    (rule,) = [a["content"] for t, a in tags if t == "meta" and "http-equiv" in a]
+    assert rule and rule.startswith("default-src 'none'")
+
+
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.text(max_size=12), min_size=14, max_size=14), st.integers(0, 13))
+def test_hostile_cells_end_in_text_and_page(place: Path, cells: list[str], kept: int) -> None:
+    """A line of which one cell, or all, are anything at all, among good ones."""
+    good = made_history.line(900, 0, 1, 2).split("|")
+    one = [*good[:kept], cells[kept].replace("\n", ""), *good[kept + 1 :]]
+    past = made_history.text(
+        made_history.line(901, 0, 1, 2), made_history.line(902, 0, 1, 3), "|".join(one),
+        "|".join(cells).replace("\n", ""),
+    )  # fmt: skip
+    (place / "odd").write_text(past, newline="")
+    wish = sources.Wish((), 10, 60.0, 60.0, 0.0)
+    try:
+        found, notes = sources.of_history(
+            place / "odd", place / "slurm.conf", None, None, Rates(), wish
+        )
+    except UsageError as error:
+        assert str(error).isprintable()
+        return
+    result = study.result(found, study.advise(found), notes)
+    json.dumps(result)
+    assert "Advice for" in shown.page(result)
+    console(StringIO()).print(shown.text(result))
