@@ -16,6 +16,9 @@ from slurm_hadar.policies.network_settings import Settings
 WHERE = ("on one machine", "in one rack", "over several racks")
 """The tiers in words."""
 
+_NEARLY = 0.75
+"""Part of its GPUs that must be free in a rack for it to be kept for a job."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -209,8 +212,9 @@ class Turns:
         return job in self._declined
 
     def keep_a_rack(self, jobs: Sequence[int]) -> Parts:
-        """Set aside what is free in the rack that the first of these jobs could have soonest, so
-        that smaller jobs do not take it bit by bit; none where one machine is enough for it."""
+        """Set aside what is free in the rack that the first of these jobs could have soonest, once
+        most of what it needs is free there, so that smaller jobs do not take it bit by bit; none
+        where one machine is enough for it."""
         room = self.ground.room
         for job in jobs:
             for ask in self.asks(job):
@@ -218,6 +222,8 @@ class Turns:
                     continue
                 racks = self.ground.pools(ask).values()
                 pools = max(racks, key=lambda some: sum(room.left[p] for p in some))
+                if sum(room.left[p] for p in pools) < _NEARLY * ask.count:
+                    return ()
                 slots = [s for p in pools for s in range(*self.ground.floor.spans[p])]
                 kept = tuple((s, int(room.free[s])) for s in slots if room.free[s] > 0)
                 room.take(kept, Need())

@@ -182,7 +182,8 @@ class Hosted:
     def passes(self) -> Iterator[list[int]]:
         """Indices of this process's passes from where the training stands to the epoch's end.
 
-        Whoever reads may run ahead of the training.
+        Whoever reads may run ahead of the training. No pass is empty: where an epoch's or the
+        work's rest has fewer samples than there are passes, some samples are given to two.
         """
         self._given.clear()
         state, rank, ranks = self.state, self._ranks.rank, self._ranks.size
@@ -195,8 +196,12 @@ class Hosted:
                 begin = low + (high - low) * number // self._passes
                 end = low + (high - low) * (number + 1) // self._passes
                 last = number == self._passes - 1
-                self._given.append((samples.digest(order[begin:end]), size if last else 0))
-                yield order[begin:end].tolist()
+                indices = order[begin:end]
+                self._given.append((samples.digest(indices), size if last else 0))
+                if begin == end:
+                    # All must take part in the step: it trains a sample of another once more.
+                    indices = order[[min(begin, start + size - 1)]]
+                yield indices.tolist()
             done += size
 
     @property
