@@ -169,6 +169,21 @@ def test_a_borrower_gives_way_to_a_job_that_is_near_on_its_gpus() -> None:
     assert "j1" in plan.placements
 
 
+def test_a_rack_that_is_nearly_free_is_kept_for_a_job_that_decides_the_end() -> None:
+    # j0 needs four GPUs of a rack, three are free there; j1 would take one of them.
+    nodes = replace(nodes_of([[2], [1], [1], [0]]), rack=np.array([0, 0, 1, 1]))
+    nodes = replace(nodes, whole=replace(nodes, gpus=np.full((4, 1), 2)))
+    arrays = jobs_of([[[0.0, 1.0]], [[1.0, 0.0]], [[1.0, 0.0]]], max_nodes=4,
+                     left=[4e6, 100.0, 100.0], arrival_s=NOW)  # fmt: skip
+    trait = Network(np.tile([1.0, 0.9, 0.3], (3, 1)), np.ones(3))
+    view = view_of(nodes, replace(arrays, network=trait), (1, 4))
+    plan, _ = policies.get("network")(view, {})
+    assert "j0" in plan.waiting and len(plan.placements) == 1
+    assert [set(p.nodes) for p in plan.placements.values()] == [{"n2"}]
+    plan, _ = policies.get("network")(replace(view, options={"critical": 2.0}), {})
+    assert {"j1", "j2"} <= set(plan.placements)
+
+
 def test_a_request_per_node_gets_its_gpus_on_so_many_nodes() -> None:
     view = two_racks([4, 4, 4, 4])
     trait = replace(view.jobs.network, per_node=np.array([2]))
