@@ -11,7 +11,7 @@ from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import IntArray, NodeArrays
 from slurm_hadar.slurm.cluster import Cluster
 
-POLICIES = frozenset({"network", "network_consolidate", "network_never_wait"})
+POLICIES = frozenset({"network", "network_consolidate", "network_never_wait", "timetable"})
 """Policies that look at racks; the others are spared the query."""
 _ASK_AGAIN_S = 3600.0
 """A site without a tree of switches is asked again after this time."""

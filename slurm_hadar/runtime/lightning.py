@@ -23,7 +23,7 @@ try:
     from lightning.pytorch import Callback
 except ImportError:
     try:
-        from pytorch_lightning import Callback  # type: ignore[no-redef]
+        from pytorch_lightning import Callback
     except ImportError:
         raise ImportError(
             "PyTorch Lightning is not installed here: pip install lightning"
