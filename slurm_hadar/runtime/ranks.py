@@ -4,6 +4,8 @@ One small all-reduce on the CPU, at most twice a second or so: the step at which
 counted, so that every process takes part in the same step.
 """
 
+import atexit
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -45,6 +47,7 @@ class Ranks:
             if self.size > 1:
                 # A group on the CPU: asking the GPU's would wait for the GPU in every step.
                 self._group = distributed.new_group(backend="gloo")
+                _part_at_exit(self._group)
 
     @property
     def first(self) -> bool:
@@ -93,6 +96,22 @@ class Ranks:
             torch.distributed.barrier(group=self._group)
 
 
+def _part_at_exit(group: Any) -> None:
+    """Destroy a gloo group (None: all) when the process ends.
+
+    Left to the interpreter's end, gloo's threads abort some processes, and a finished
+    training looks failed.
+    """
+
+    def part() -> None:
+        import torch
+
+        with contextlib.suppress(Exception):
+            torch.distributed.destroy_process_group(group)
+
+    atexit.register(part)
+
+
 def join(backend: str = "", **options: Any) -> tuple[int, int, int]:
     """Join the other processes; returns (rank, number of ranks, rank on this node).
 
@@ -115,4 +134,6 @@ def join(backend: str = "", **options: Any) -> tuple[int, int, int]:
             raise UsageError(f"{' and '.join(missing)} must be set for {size} processes")
         chosen = backend or ("nccl" if torch.cuda.is_available() else "gloo")
         torch.distributed.init_process_group(chosen, rank=rank, world_size=size, **options)
+        if chosen == "gloo":
+            _part_at_exit(None)
     return rank, size, local
