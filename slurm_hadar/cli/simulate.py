@@ -293,8 +293,10 @@ def _simulated(one: Outcome) -> Simulated:
 
 def _table(done: Sequence[Outcome]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    heads: tuple[str, ...] = ("POLICY", "FINISHED", "MEAN JCT h", "MEDIAN h", "P99 h", "MAKESPAN h", "USED", "MOVES",
-             "DECIDE s", "WALL s")  # fmt: skip
+    heads: tuple[str, ...] = (
+        "POLICY", "FINISHED", "MEAN JCT h", "MEDIAN h", "P99 h", "MAKESPAN h", "USED", "MOVES",
+        "DECIDE s", "WALL s",
+    )  # fmt: skip
     network = any(one.apart is not None for one in done)
     heads += ("NETWORK",) if network else ()
     for head in heads:

@@ -29,7 +29,7 @@ class Settings:
     """A new timetable after this part of the horizon, and when jobs arrive."""
     choose_every: float = 1 / 256
     """Places are chosen anew after this part of the horizon, and when jobs come or go."""
-    waste: float = 1.1
+    waste: float = 1.5
     """The horizon counts on no number of GPUs that spends more than this many times the GPU time of
     the job's best."""
     settle: float = 0.1

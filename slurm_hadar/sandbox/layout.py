@@ -47,8 +47,8 @@ class NodeGroup:
         for name in (*self.types, *self.features, *([self.rack] if self.rack else [])):
             if not _NAME.fullmatch(name):
                 raise UsageError(
-                    f"node group {self.prefix}: {name!r} is no name of a GPU type, feature or rack; "
-                    "take small letters, digits and _"
+                    f"node group {self.prefix}: {name!r} is no name of a GPU type, "
+                    "feature or rack; take small letters, digits and _"
                 )
         if self.gpu_type in self.more or any(number < 1 for number in self.more.values()):
             raise UsageError(f"node group {self.prefix}: each type in more once, with 1 or more")
