@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_hadar.policies.bftrainer_records import Trainer
+from slurm_hadar.policies.bftrainer.records import Trainer
 from slurm_hadar.simulator.idle import policy_names, replay
 from slurm_hadar.simulator.idle_fragments import read_fragments
 from slurm_hadar.simulator.idle_generate import generate

@@ -117,6 +117,8 @@ def start(
         moves=steered.moves,
         was=laying.originals(job, fields, steered.was),
     )
+    if pin or target.wanted.copies[1] > 1:
+        fields = laying.in_full(job, placement, fields, steering.was, moves=False)
     return Action(
         Kind.START, job, {**fields, "StartTime": "now"}, steering, placement.reason, placement
     )
@@ -200,6 +202,8 @@ def move(
         moves=steered.moves + 1,
         was=laying.originals(target.job, fields, steered.was),
     )
+    if pin or target.wanted.copies[1] > 1:
+        fields = laying.in_full(target.job, placement, fields, steering.was, moves=True)
     return Action(
         Kind.MOVE, target.job, {**fields, "StartTime": "now"}, steering, placement.reason, placement
     )

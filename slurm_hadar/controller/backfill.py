@@ -6,22 +6,22 @@ back by itself: it preempts whoever runs in a partition of a lower tier.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller import actions, idle_nodes
-from slurm_hadar.controller.actions import Action, Kind
+from slurm_hadar.controller.actions import Action
 from slurm_hadar.controller.curves import Curves
 from slurm_hadar.controller.idle_view import Seats, learned
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.targets import Past, Target, targets_of
 from slurm_hadar.controller.viewing import picture_of
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.domain.job import UNTYPED, Job, JobState
+from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import State, View
-from slurm_hadar.policies import bftrainer
-from slurm_hadar.policies.bftrainer_stays import Stays
+from slurm_hadar.policies.bftrainer import policy as bftrainer
+from slurm_hadar.policies.bftrainer.stays import Stays
 from slurm_hadar.profiles.rates import Rates
 
 
@@ -137,22 +137,6 @@ def _at_once(targets: Mapping[str, Target], config: Config) -> list[Target]:
     return running + waiting[: max(0, config.backfill.at_once - len(running))]
 
 
-def _in_full(action: Action, placement: Placement) -> Action:
-    """What Slurm is told again although it seems to know it.
-
-    It shows a waiting job's number of nodes as it was when its scheduler last looked at the job:
-    one that was sent to three nodes a moment ago would wait for a third, pinned to two. And when a
-    node goes down while one of its jobs is being requeued, 22.05 loses that job's count of GPUs:
-    where it is not said anew the next attempt's steps are refused.
-    """
-    job, fields = action.job, dict(action.fields)
-    if "ReqNodeList" in fields and "NumNodes" in action.steering.was:
-        fields["NumNodes"] = f"{len(placement.nodes)}-{len(placement.nodes)}"
-    if (job.restarts or action.kind is Kind.MOVE) and set(job.request.per_node) == {UNTYPED}:
-        fields.setdefault("TresPerNode", f"gpu:{job.request.per_node[UNTYPED]}")
-    return replace(action, fields=fields)
-
-
 class _Round:
     """From placements to what is sent, training by training."""
 
@@ -199,7 +183,6 @@ class _Round:
         id_ = target.job.id
         if placement is not None:
             action = actions.move(target, placement, self.seen, self.config, pin=True)
-            action = _in_full(action, placement) if action else None
         else:
             action = actions.stop(target, self.waiting[id_], self.seen, self.config)
         if action is None:
@@ -223,7 +206,6 @@ class _Round:
             self.deferred[id_] = why
         if placement is not None:
             action = actions.start(target, placement, self.seen, self.config, pin=True)
-            action = _in_full(action, placement) if action else None
         else:
             action = actions.wait(target, why, self.seen, self.config)
         self.sent += [action] if action else []

@@ -14,7 +14,7 @@ from slurm_hadar.controller.targets import Past, Target, profile_key
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
-from slurm_hadar.policies.bftrainer_records import NOBODY, IdleMap, IdleView, Trainer
+from slurm_hadar.policies.bftrainer.records import NOBODY, IdleMap, IdleView, Trainer
 
 _NEVER_S = 1e5
 """Cost of a change that must not be."""

@@ -13,6 +13,8 @@ from slurm_hadar.domain.errors import UsageError
 ANY = "any"
 COMMENT_LIMIT = 1024
 """Bytes that Slurm takes in a Comment."""
+MOST_TASKS = 1_000_000
+"""Parts of a global batch; each is dealt by itself."""
 
 _SEGMENT = "hadar1"
 _SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "CONT", "URG", "WINCH")
@@ -77,6 +79,13 @@ def _whole(text: str) -> int:
     if not 0 < value <= 1e18 or value != int(value):
         raise ValueError("a whole number above 0, such as 50000 or 5e6")
     return int(value)
+
+
+def _tasks(text: str) -> int:
+    value = _whole(text)
+    if value > MOST_TASKS:
+        raise ValueError(f"a whole number up to {MOST_TASKS}")
+    return value
 
 
 def _seconds(text: str) -> float:
@@ -149,7 +158,7 @@ _READ: dict[str, Callable[[str], object]] = {
     "signal": _signal,
     "restart_cost": _seconds,
     "fork": _span(_whole, "1-8"),
-    "tasks": _whole,
+    "tasks": _tasks,
     "backfill": _yes,
     "nodes": _span(_whole, "1-8"),
     "cpus": _span(_whole, "1-8"),

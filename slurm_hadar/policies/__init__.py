@@ -10,24 +10,24 @@ from slurm_hadar.domain.view import State, View
 Decide = Callable[[View, State], tuple[Plan, State]]
 
 _MODULES = {
-    "fifo": "slurm_hadar.policies.fifo",
-    "gavel_ftf": "slurm_hadar.policies.gavel_ftf",
-    "gavel_las": "slurm_hadar.policies.gavel_las",
-    "gavel_makespan": "slurm_hadar.policies.gavel_makespan",
-    "gavel_throughput": "slurm_hadar.policies.gavel_throughput",
+    "fifo": "slurm_hadar.policies.queues.fifo",
+    "gavel_ftf": "slurm_hadar.policies.gavel.ftf",
+    "gavel_las": "slurm_hadar.policies.gavel.las",
+    "gavel_makespan": "slurm_hadar.policies.gavel.makespan",
+    "gavel_throughput": "slurm_hadar.policies.gavel.throughput",
     "gpu_proportional": "slurm_hadar.policies.synergy.proportional",
-    "hadar": "slurm_hadar.policies.hadar",
-    "hadare": "slurm_hadar.policies.hadare",
-    "hare": "slurm_hadar.policies.hare",
+    "hadar": "slurm_hadar.policies.hadar.policy",
+    "hadare": "slurm_hadar.policies.hadare.policy",
+    "hare": "slurm_hadar.policies.hare.policy",
     "ones": "slurm_hadar.policies.ones",
-    "network": "slurm_hadar.policies.network",
-    "network_consolidate": "slurm_hadar.policies.network_consolidate",
-    "network_never_wait": "slurm_hadar.policies.network_never_wait",
-    "srtf": "slurm_hadar.policies.srtf",
+    "network": "slurm_hadar.policies.network.policy",
+    "network_consolidate": "slurm_hadar.policies.network.consolidate",
+    "network_never_wait": "slurm_hadar.policies.network.never_wait",
+    "srtf": "slurm_hadar.policies.queues.srtf",
     "synergy_opt": "slurm_hadar.policies.synergy.opt",
     "synergy_tune": "slurm_hadar.policies.synergy.tune",
-    "timetable": "slurm_hadar.policies.timetable",
-    "tiresias": "slurm_hadar.policies.tiresias",
+    "timetable": "slurm_hadar.policies.timetable.policy",
+    "tiresias": "slurm_hadar.policies.queues.tiresias",
 }
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.policies.bftrainer_records import NOBODY, IdleMap, IdleView
-from slurm_hadar.policies.bftrainer_stays import Stays
+from slurm_hadar.policies.bftrainer.records import NOBODY, IdleMap, IdleView
+from slurm_hadar.policies.bftrainer.stays import Stays
 from slurm_hadar.simulator.idle_charges import Charge, charges
 from slurm_hadar.simulator.idle_fragments import Fragments
 from slurm_hadar.simulator.idle_trainers import Work, Workload

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.policies.bftrainer_records import Trainer
+from slurm_hadar.policies.bftrainer.records import Trainer
 
 
 @dataclass(frozen=True)

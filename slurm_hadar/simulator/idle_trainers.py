@@ -11,7 +11,7 @@ import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import FloatArray
-from slurm_hadar.policies.bftrainer_records import Trainer
+from slurm_hadar.policies.bftrainer.records import Trainer
 
 _MOST_TRAINERS = 100_000
 _MOST_NODES = 100_000

@@ -16,7 +16,7 @@ from slurm_hadar import policies
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
-from slurm_hadar.policies.in_turn import serve
+from slurm_hadar.policies.queues.in_turn import serve
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.specs import lookup, relative_speed
 from slurm_hadar.simulator import sacct_trace

@@ -34,6 +34,7 @@ static struct spank_option options[] = {
 	OPTION("hadar-signal", "NAME", "signal to save on"),
 	OPTION("hadar-restart-cost", "S", "seconds that a restart costs"),
 	OPTION("hadar-fork", "N[-M]", "most copies that may train side by side"),
+	OPTION("hadar-tasks", "N", "equal tasks of a round, dealt over its GPUs"),
 	OPTION("hadar-backfill", "yes|no", "may train on idle nodes"),
 	OPTION("hadar-nodes", "N[-M]", "idle nodes that it can train on"),
 	OPTION("hadar-cpus", "N[-M]", "CPUs per GPU"),

@@ -27,6 +27,11 @@ local function whole(text)
   return value and value > 0 and value == math.floor(value) and value or nil
 end
 
+local function tasks(text)
+  local value = whole(text)
+  return value and value <= 1e6 and value or nil
+end
+
 local function seconds(text) return number(text, 1e6) end
 
 function declaration.megabytes(text)
@@ -62,7 +67,7 @@ local KEYS = {
   {"model", declaration.word}, {"types", words}, {"gpus", span(whole)}, {"gpu_mem", declaration.megabytes},
   {"batch", span(whole)}, {"samples", whole}, {"epochs", whole}, {"dataset_size", whole},
   {"checkpoint", yes}, {"signal", signal}, {"restart_cost", seconds}, {"fork", span(whole)},
-  {"tasks", whole}, {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
+  {"tasks", tasks}, {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
   {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil}, {"lease", nil},
 }
 local READ = {}

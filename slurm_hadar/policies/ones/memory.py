@@ -11,7 +11,7 @@ from slurm_hadar.policies.allocation import Floor
 from slurm_hadar.policies.ones.batches import chooses
 from slurm_hadar.policies.ones.limits import Limits
 from slurm_hadar.policies.ones.problem import Problem
-from slurm_hadar.policies.timetable_places import Places
+from slurm_hadar.policies.timetable.places import Places
 from slurm_hadar.solvers.evolution import Best
 
 _VERSION = 1

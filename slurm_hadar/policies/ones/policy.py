@@ -21,8 +21,8 @@ from slurm_hadar.policies.ones.progress import factors
 from slurm_hadar.policies.ones.score import Score
 from slurm_hadar.policies.ones.settings import Settings
 from slurm_hadar.policies.ones.words import tell
-from slurm_hadar.policies.timetable_choice import Choice
-from slurm_hadar.policies.timetable_places import Places, place
+from slurm_hadar.policies.timetable.choice import Choice
+from slurm_hadar.policies.timetable.places import Places, place
 from slurm_hadar.solvers.evolution import Best, Effort, evolve
 from slurm_hadar.solvers.evolution_space import Keys
 

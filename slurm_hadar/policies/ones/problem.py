@@ -9,7 +9,7 @@ from slurm_hadar.policies.allocation import Floor
 from slurm_hadar.policies.ones.batches import goodput_of, present_index, sizes_of
 from slurm_hadar.policies.ones.score import Stakes, work_of
 from slurm_hadar.policies.ones.settings import Settings
-from slurm_hadar.policies.timetable_work import Options, options_of
+from slurm_hadar.policies.timetable.work import Options, options_of
 from slurm_hadar.solvers.evolution_space import Space
 
 _MOST_S = 1e9

@@ -7,7 +7,7 @@ from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.allocation import Floor, Parts
 from slurm_hadar.policies.ones.batches import told
 from slurm_hadar.policies.ones.problem import Problem
-from slurm_hadar.policies.timetable_places import Places
+from slurm_hadar.policies.timetable.places import Places
 from slurm_hadar.solvers.evolution import Best
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import IntArray, View
-from slurm_hadar.policies.in_turn import seconds_left
+from slurm_hadar.policies.queues.in_turn import seconds_left
+from slurm_hadar.policies.queues.tiresias import QUEUES
 from slurm_hadar.policies.synergy.settings import Settings
-from slurm_hadar.policies.tiresias import QUEUES
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,3 +246,45 @@ def test_a_job_that_may_be_forked_keeps_the_gpus_of_a_copy():
     assert want.counts == (2,) and want.copies == (1, 4)
     per_job = job(declaration=both, request=GpuRequest(per_job={UNTYPED: 2}))
     assert wanted(per_job, Steering()).copies == (1, 1)
+
+
+SENT = "[hadarplan;t=1;on=v100:3;was.NumNodes=1-1;was.NumTasks=1;was.NumCPUs=1-1;was.ReqNodeList=]"
+
+
+def two_copies(*names):
+    gpus = {name: {"v100" if name[0] == "v" else "p100": 1} for name in names}
+    kinds = [next(iter(one)) for one in gpus.values()]
+    return Placement({kind: kinds.count(kind) for kind in kinds}, gpus, copies=2, shares=(0.5, 0.5))
+
+
+def test_the_nodes_of_copies_are_said_in_full_whatever_slurm_shows():
+    # It was sent to three nodes a moment ago; Slurm still shows the two of the life before.
+    waits = job(
+        declaration=FORKS,
+        node_count=2,
+        tasks=3,
+        cpus=3,
+        restarts=1,
+        required_nodes=("p1", "v1", "v2"),
+        admin_comment=SENT,
+    )
+    action = only(decide(seen([waits]), {"1": two_copies("v1", "v2")}), Kind.START)
+    assert action.fields["ReqNodeList"] == "v[1-2]" and action.fields["NumNodes"] == "2-2"
+    assert action.fields["TresPerNode"] == "gpu:1"
+    assert "TresPerNode" not in action.steering.was
+    then = carried_out(waits, action)
+    assert not decide(seen([then], now=NOW + 1), {"1": two_copies("v1", "v2")}).actions
+    action = only(decide(seen([replace(waits, node_count=1)]), {"1": {"v100": 1}}), Kind.START)
+    assert action.fields["ReqNodeList"] == "" and action.fields["NumNodes"] == "1-1"
+    # The owner's one node comes back too, though Slurm shows one already.
+    action = only(decide(seen([replace(waits, node_count=1)]), {}), Kind.WAIT)
+    assert action.fields["ReqNodeList"] == "" and action.fields["NumNodes"] == "1-1"
+
+
+def test_copies_on_the_move_are_told_their_gpus_again():
+    on = {"v1": {"v100": 1}, "v2": {"v100": 1}}
+    runs = running("1", on, declaration=FORKS, tasks=2, cpus=2)
+    action = only(decide(seen([runs]), {"1": two_copies("v1", "p1")}), Kind.MOVE)
+    assert action.fields["TresPerNode"] == "gpu:1"
+    single = running("1", {"v1": {"v100": 1}})
+    assert "TresPerNode" not in only(decide(seen([single]), {"1": {"p100": 1}})).fields

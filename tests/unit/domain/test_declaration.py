@@ -105,3 +105,11 @@ def test_script_lines_end_where_the_script_begins():
         ("model=lm", "line 3 of t.sh"),
         ("types=any", "line 3 of t.sh"),
     ]
+
+
+def test_nobody_declares_more_tasks_than_can_be_dealt():
+    assert declaration.parse(["tasks=1000000"], "here").tasks == 1_000_000
+    with pytest.raises(UsageError, match="tasks='1e18' is not understood"):
+        declaration.parse(["tasks=1e18"], "here")
+    with pytest.raises(UsageError):
+        declaration.decode("[hadar1 tasks=1000001]")

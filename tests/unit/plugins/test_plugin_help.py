@@ -55,6 +55,7 @@ VALID = """
 model=resnet18 types=any gpus=1-4 batch=64:512 samples=5e6 checkpoint=yes
 types=v100,p100 gpu_mem=24G epochs=3 dataset_size=50000 signal=SIGUSR1
 restart_cost=30 restart_cost=0.5 fork=1-8 backfill=yes nodes=2 cpus=1-8 mem=8G-32G
+tasks=8 tasks=1e6
 off=yes pin=no checkpoint=OFF gpu_mem=500mb signal=usr2 gpus=2:4 samples=1.5e3
 """
 
@@ -65,6 +66,11 @@ def test_what_a_person_would_write_means_the_same_in_lua(tmp_path, word):
     result, why = changes(tmp_path, declared=[[key, value, "here"]])
     assert result, why
     assert declared(result) == parse([word], "here")
+
+
+def test_more_tasks_than_can_be_dealt_are_refused_in_lua_too(tmp_path):
+    result, why = changes(tmp_path, declared=[["tasks", "1000001", "here"]])
+    assert result is None and "tasks=1000001 is not understood" in why
 
 
 PIECES = st.lists(

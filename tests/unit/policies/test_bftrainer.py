@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.policies import bftrainer, bftrainer_equal
-from slurm_hadar.policies.bftrainer_records import NOBODY, IdleView, Trainer
-from slurm_hadar.policies.bftrainer_stays import Stays
+from slurm_hadar.policies.bftrainer import equal as bftrainer_equal
+from slurm_hadar.policies.bftrainer import policy as bftrainer
+from slurm_hadar.policies.bftrainer.records import NOBODY, IdleView, Trainer
+from slurm_hadar.policies.bftrainer.stays import Stays
 
 DECIDES = (bftrainer.decide, bftrainer.decide_plain, bftrainer_equal.decide)
 

@@ -11,7 +11,7 @@ from random_views import applied, check, jobs_of, nodes_of, view_of, views
 from slurm_hadar import policies
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.gavel_makespan import _halved
+from slurm_hadar.policies.gavel.makespan import _halved
 
 GAVEL = ("gavel_ftf", "gavel_las", "gavel_makespan", "gavel_throughput")
 ALL = (*GAVEL, "tiresias")

@@ -8,7 +8,7 @@ import pytest
 from random_views import check, jobs_of, nodes_of, place_of, view_of
 
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies import hadar
+from slurm_hadar.policies.hadar import policy as hadar
 from slurm_hadar.solvers.prices import dual_price
 
 _SEEDS = range(120)

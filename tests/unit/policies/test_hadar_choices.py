@@ -9,7 +9,7 @@ from random_views import NOW, check, jobs_of, nodes_of, place_of, view_of
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import JobArrays, NodeArrays, View
-from slurm_hadar.policies import hadar
+from slurm_hadar.policies.hadar import policy as hadar
 
 pytestmark = pytest.mark.filterwarnings("error")
 

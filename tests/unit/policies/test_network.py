@@ -13,9 +13,9 @@ from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.traits import Network
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.network_compose import near_rates, placed_near
-from slurm_hadar.policies.network_settings import Settings
-from slurm_hadar.policies.network_timers import Timers
+from slurm_hadar.policies.network.compose import near_rates, placed_near
+from slurm_hadar.policies.network.settings import Settings
+from slurm_hadar.policies.network.timers import Timers
 
 pytestmark = pytest.mark.filterwarnings("error")
 

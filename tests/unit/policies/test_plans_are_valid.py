@@ -11,7 +11,7 @@ from random_views import NOW, applied, check, crowd, jobs_of, nodes_of, places, 
 
 from slurm_hadar import policies
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.settings import UTILITIES
+from slurm_hadar.policies.hadar.settings import UTILITIES
 
 pytestmark = pytest.mark.filterwarnings("error")
 

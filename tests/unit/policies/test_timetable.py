@@ -12,9 +12,9 @@ from random_views import applied, check, crowd, jobs_of, nodes_of, places, view_
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.timetable import decide
-from slurm_hadar.policies.timetable_plan import classes
-from slurm_hadar.policies.timetable_speeds import learn
+from slurm_hadar.policies.timetable.plan import classes
+from slurm_hadar.policies.timetable.policy import decide
+from slurm_hadar.policies.timetable.speeds import learn
 from slurm_hadar.solvers.gang_assignment import assign
 from slurm_hadar.solvers.lower_bounds import bounds
 from slurm_hadar.solvers.time_indexed import Work
@@ -80,7 +80,7 @@ def test_memory_of_another_queue_does_no_harm(view: View, gone: int) -> None:
         **{
             name: getattr(after.jobs, name)[rows]
             for name in after.jobs.__dataclass_fields__
-            if name not in ("ids", "held")
+            if name not in ("ids", "held", "beside", "batches", "network")
         },
     )
     smaller = replace(after, jobs=fewer)

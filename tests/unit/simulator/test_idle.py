@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.policies.bftrainer_records import Trainer
+from slurm_hadar.policies.bftrainer.records import Trainer
 from slurm_hadar.simulator.idle import policy_names, replay
 from slurm_hadar.simulator.idle_fragments import Fragments
 from slurm_hadar.simulator.idle_generate import generate, statistics

@@ -1,0 +1,162 @@
+"""BFTrainer: idle nodes train until they are taken back.
+
+arXiv 2106.12091, verified in its code: choose how many nodes each trainer gets so that the samples
+trained over a forward-looking time, less what rescaling costs, are the most; a node has one
+trainer at most; nothing migrates. Ours:
+
+- a rescale costs its seconds at the rate *after* it, since nobody trains while it lasts (the paper
+  charges the rate before it, so that a start would be free);
+- hits by nodes that are taken back are expected, by what :mod:`.stays` has learned: each
+  group of nodes that became idle together and may leave within the time looked ahead costs its
+  trainer ``shrink_s`` at its whole rate, so groups are kept together and shaky ones stay small;
+- old nodes go to trainers on old nodes, young ones to trainers on young nodes: idle nodes stay the
+  longer the longer they have stayed.
+
+``decide`` is pure and deterministic but for the time limit of the MILP, whose use is noted.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
+from slurm_hadar.policies.bftrainer.places import elders_first, oldest_to_oldest, without_youngest
+from slurm_hadar.policies.bftrainer.records import NOBODY, IdleMap, IdleView
+from slurm_hadar.policies.bftrainer.stays import Stays
+from slurm_hadar.policies.bftrainer.types import decide_types
+from slurm_hadar.solvers.node_counts import Taker, best_chunks, best_counts, best_counts_capped
+
+__all__ = ["count_values", "decide", "decide_plain"]
+
+_SPARE = 64
+"""Free nodes beyond what everybody could take that are still looked at, the oldest first."""
+
+
+def decide(view: IdleView, stays: Stays) -> tuple[IdleMap, Stays]:
+    """Who gets each idle node, and what is known about stays afterwards."""
+    stays = stays.seen(view)
+    if not view.trainers or not len(view.nodes):
+        return IdleMap(view.holder), stays
+    if _several_types(view):
+        return decide_types(view), stays
+    view = replace(view, forward_s=view.ahead_s())
+    view, room, released = _shrunk(view)
+    free = np.flatnonzero(view.holder == NOBODY)
+    take = min(len(free), view.budget() - int((view.holder >= 0).sum()))
+    if not take or not room.any():
+        return IdleMap(view.holder), stays
+    # Oldest first; of one age, neighbours together.
+    order = free[np.lexsort((view.nodes[free], view.since_s[free]))]
+    if take < len(free):
+        order = order[:take]
+    order = order[: int(room.sum()) + _SPARE]
+    chance = stays.chance(view, view.forward_s)
+    holder = view.holder.copy()
+    turns = elders_first(view)
+    takers = _takers(view, turns, room, order, chance)
+    for j, (first, end) in zip(turns, best_chunks(takers, _groups(view, order)), strict=True):
+        holder[order[first:end]] = j
+    notes = (f"{released} nodes change their trainer",) if released else ()
+    return IdleMap(holder, notes), stays
+
+
+def decide_plain(view: IdleView, stays: Stays) -> tuple[IdleMap, Stays]:
+    """The paper's programme and costs, exact, without any forecast; nodes by their number."""
+    if not view.trainers or not len(view.nodes):
+        return IdleMap(view.holder), stays
+    if _several_types(view):
+        return decide_types(view), stays
+    counts = _counts(view, [count_values(view, j, after=False) for j in range(len(view.trainers))])
+    return IdleMap(oldest_to_oldest(view, counts, by_age=False)), stays
+
+
+def count_values(view: IdleView, trainer: int, after: bool = True) -> FloatArray:
+    """(K + 1,): samples that a trainer does in the time looked ahead on 0..K nodes, less the
+    rescale from what it holds now. ``after``: a growth costs the rate after it; else, as in the
+    paper, the rate before it. A shrink costs the rate before it."""
+    one = view.trainers[trainer]
+    rate = one.rate[_type_of(view)]
+    now = min(len(view.held(trainer)), one.most)
+    value: FloatArray = view.forward_s * rate
+    value[now + 1 :] -= one.grow_s * (rate[now + 1 :] if after else rate[now])
+    value[:now] -= one.shrink_s * rate[now]
+    return value
+
+
+def _several_types(view: IdleView) -> bool:
+    return view.gpu_type is not None and len(np.unique(view.gpu_type)) > 1
+
+
+def _type_of(view: IdleView) -> int:
+    return 0 if view.gpu_type is None or not len(view.gpu_type) else int(view.gpu_type[0])
+
+
+def _counts(view: IdleView, values: list[FloatArray]) -> IntArray:
+    if view.user_caps:
+        owners = [one.user for one in view.trainers]
+        return best_counts_capped(values, view.budget(), owners, view.user_caps)
+    return best_counts(values, view.budget())
+
+
+def _shrunk(view: IdleView) -> tuple[IdleView, IntArray, int]:
+    """The view after the shrinks that pay, the nodes that each trainer may still take, and the
+    nodes released. Only where nodes are short, or capped, can a shrink pay."""
+    held = view.counts()
+    most = np.array([one.most for one in view.trainers], np.int64)
+    room = np.maximum(0, most - held)
+    row = _type_of(view)
+    # Nodes that do nothing: more than the trainer can use, or fewer than it needs.
+    wasted = (held > most).any() or any(
+        count and not one.rate[row, min(count, one.most)]
+        for one, count in zip(view.trainers, held.tolist(), strict=True)
+    )
+    short = int(room.sum()) > view.budget() - int(held.sum())
+    if not (short or view.user_caps or wasted):
+        return view, room, 0
+    counts = _counts(view, [count_values(view, j) for j in range(len(view.trainers))])
+    if view.user_caps:
+        capped = np.array([one.user in view.user_caps for one in view.trainers])
+        room = np.where(capped, np.maximum(0, counts - held), room)
+    less = counts < held
+    if not less.any():
+        return view, room, 0
+    room = np.where(less, 0, room)
+    kept = without_youngest(view, np.where(less, counts, held))
+    released = int((view.holder != kept).sum())
+    return replace(view, holder=kept), room, released
+
+
+def _groups(view: IdleView, positions: IntArray) -> IntArray:
+    """Nodes that became idle together, numbered."""
+    _, group = np.unique(view.since_s[positions], return_inverse=True)
+    return group.ravel().astype(np.int64)
+
+
+def _takers(
+    view: IdleView, turns: list[int], room: IntArray, order: IntArray, chance: FloatArray
+) -> list[Taker]:
+    since, inverse = np.unique(view.since_s, return_inverse=True)
+    group = inverse.ravel()
+    has: BoolArray = np.zeros((len(view.trainers), len(since)), bool)
+    used = np.flatnonzero(view.holder >= 0)
+    has[view.holder[used], group[used]] = True
+    # One group has one chance but for batches of unlike size that share a second: take the worst.
+    worst = np.zeros(len(since))
+    np.maximum.at(worst, group, chance)
+    counts = view.counts()
+    row = _type_of(view)
+    takers = []
+    for j in turns:
+        one = view.trainers[j]
+        now = min(int(counts[j]), one.most)
+        takers.append(
+            Taker(
+                rate=one.rate[row, now : now + int(room[j]) + 1],
+                forward_s=view.forward_s,
+                grow_s=one.grow_s,
+                loss_s=one.shrink_s,
+                losses=float(worst[has[j]].sum()),
+                adds=np.where(has[j][group[order]], 0.0, worst[group[order]]),
+            )
+        )
+    return takers

@@ -1,0 +1,1 @@
+"""Gavel (OSDI 2020): its linear programmes and its rounds."""

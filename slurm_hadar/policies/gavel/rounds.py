@@ -1,0 +1,286 @@
+"""Gavel's round mechanism: who runs where in this round so that all get their shares in time.
+
+Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads",
+OSDI 2020; verified in its code (simulation, no packing of two jobs on a GPU):
+
+- shares are computed anew only after an arrival or a finish, and at least 1,920 s after the last
+  time (at once while the last time is 0);
+- a job's priority on a type is share / (time received there / time given there to all), with a
+  credit of half a round per type to begin with; what was not received becomes the deficit;
+- per type, in the view's order, jobs are taken by (priority, deficit, share) while GPUs are left,
+  those without a share last; one type a job a round. Jobs may be moved in every round.
+
+Ours: jobs that may not be moved keep what they hold; a finished job's last seconds are what its
+rate said; a job with several counts runs on the least one. Gavel's code sets GPUs aside for jobs
+that came after the last computation of shares but does not start these before the next one; here
+they start on what is left, unless the option ``as_gavel`` is true.
+
+Options: ``reset_s``, least seconds between two computations of shares; ``as_gavel``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
+from slurm_hadar.policies.gavel.seats import seat
+
+RESET_S = 1920.0
+_NOTHING, _ENDLESS = 1e-3, 1e15
+"""Samples taken for no work left, and for work without an end."""
+Memory = dict[str, list[float]]
+"""A policy's own numbers by job, kept between two computations of shares."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What shares are computed from: J jobs, R types, at each job's one number of GPUs."""
+
+    ids: tuple[str, ...]
+    rate: FloatArray
+    """(J, R) samples/s, 0 where the job cannot run."""
+    gpus: IntArray
+    """(J,)"""
+    capacity: IntArray
+    """(R,)"""
+    weight: FloatArray
+    left: FloatArray
+    """(J,) samples."""
+    waited_s: FloatArray
+    """(J,) since the arrival."""
+
+
+Allocate = Callable[[Problem, Memory], tuple[FloatArray, Memory]]
+"""(J, R) shares of time, and what to remember."""
+
+
+@dataclass
+class _Ledger:
+    """The mechanism's memory, in the order of a view's jobs."""
+
+    share: FloatArray
+    time: FloatArray
+    deficit: FloatArray
+    given: FloatArray
+    """(R,) seconds given to all jobs on the type."""
+    reset_s: float
+    stale: bool
+    new: BoolArray
+    """(J,) came after the last computation of shares."""
+
+
+def decide_by(view: View, state: State, allocate: Allocate) -> tuple[Plan, State]:
+    """One round with the shares that ``allocate`` computes. Raises UsageError for an option."""
+    reset_s, as_gavel = _options(view.options)
+    problem = _problem(view)
+    ledger = _recall(view, problem, state)
+    memory = {key: list(value) for key, value in _dict(state.get("memory")).items()}
+    credit = view.round_s / 2
+    if ledger.stale and (not ledger.reset_s or view.now - ledger.reset_s >= reset_s):
+        due = ledger.share * (view.now - ledger.reset_s)
+        ledger.deficit += due - (ledger.time - credit)
+        ledger.time[:] = credit
+        ledger.given = ledger.time.sum(axis=0)
+        ledger.reset_s, ledger.stale = view.now, False
+        ledger.new[:] = False
+        ledger.share, memory = allocate(problem, memory)
+    chosen, priority = _choose(view, problem, ledger)
+    if as_gavel:
+        chosen = {job: kind for job, kind in chosen.items() if not ledger.new[job]}
+    parts, unseated = seat(view, chosen, problem.gpus)
+    plan = _plan(view, problem, ledger, chosen, parts, unseated, priority)
+    running = {job: kind for job, kind in chosen.items() if job not in unseated}
+    return plan, _remember(view, problem, ledger, memory, running)
+
+
+def _problem(view: View) -> Problem:
+    jobs = view.jobs
+    if len(view.counts) == 1:
+        gpus = np.full(len(jobs.ids), view.counts[0], dtype=np.int64)
+        rate = jobs.rate[:, :, 0]
+    else:
+        able = np.zeros((len(jobs.ids), len(view.counts)), dtype=bool)
+        for kind in range(len(view.types)):
+            able |= jobs.rate[:, kind] > 0
+        column = able.argmax(axis=1)
+        rate = jobs.rate[np.arange(len(column)), :, column]
+        gpus = np.asarray(view.counts, dtype=np.int64)[column]
+    return Problem(
+        ids=jobs.ids,
+        rate=rate,
+        gpus=gpus,
+        capacity=view.nodes.gpus.sum(axis=0),
+        weight=jobs.weight,
+        left=np.clip(jobs.left, _NOTHING, _ENDLESS),
+        waited_s=view.now - jobs.arrival_s,
+    )
+
+
+def _recall(view: View, problem: Problem, state: State) -> _Ledger:
+    """The memory in today's order, with the time that passed since yesterday booked."""
+    jobs, kinds = len(view.jobs.ids), len(view.types)
+    credit = view.round_s / 2
+    ledger = _Ledger(
+        np.zeros((jobs, kinds)), np.full((jobs, kinds), credit), np.zeros((jobs, kinds)),
+        np.zeros(kinds), 0.0, True, np.ones(jobs, dtype=bool),
+    )  # fmt: skip
+    ids = _list(state.get("ids"))
+    if state.get("types") != list(view.types) or not ids:
+        return ledger
+    ledger.given = np.array(state["given"], dtype=np.float64)
+    ledger.reset_s = float(state["reset_s"])  # type: ignore[arg-type]
+    numbers = np.fromiter(_list(state["jobs"]), np.float64).reshape(len(ids), 3 * kinds + 2)
+    same = ids == list(view.jobs.ids)
+    capacity = problem.capacity.tolist()
+    ledger.stale = bool(state["stale"]) or not same or state["capacity"] != capacity
+    here: IntArray | slice = slice(None)
+    past = numbers
+    if not same:
+        row_of = {id_: row for row, id_ in enumerate(ids)}
+        found = [row_of.get(id_, -1) for id_ in view.jobs.ids]
+        past = numbers[[row for row in found if row >= 0]]
+        here = np.array([row for row, old in enumerate(found) if old >= 0], dtype=np.int64)
+    ledger.share[here] = past[:, :kinds]
+    ledger.time[here] = past[:, kinds : 2 * kinds]
+    ledger.deficit[here] = past[:, 2 * kinds : 3 * kinds]
+    ledger.new[here] = past[:, -2] > 0
+    attained = np.zeros(jobs)
+    attained[here] = past[:, -1]
+    _book(view, ledger, attained)
+    if not same:
+        _book_the_gone(view, ledger, state)
+    return ledger
+
+
+def _book(view: View, ledger: _Ledger, attained: FloatArray) -> None:
+    """Time received by those still here, as it was measured."""
+    held = view.jobs.held
+    if len(held):
+        gpus = np.bincount(held[:, 0], weights=held[:, 3], minlength=len(attained))
+        rows, first = np.unique(held[:, 0], return_index=True)
+        kind = held[first, 2]
+        seconds = np.maximum(view.jobs.attained[rows] - attained[rows], 0.0) / gpus[rows]
+        # Rounded, so that jobs alike stay alike.
+        seconds = np.round(seconds, 6)
+        ledger.time[rows, kind] += seconds
+        np.add.at(ledger.given, kind, seconds)
+
+
+def _book_the_gone(view: View, ledger: _Ledger, state: State) -> None:
+    """Time received by those gone, as it was foreseen."""
+    present = set(view.jobs.ids)
+    elapsed = view.now - float(state["now"])  # type: ignore[arg-type]
+    for id_, (kind_, expected) in _dict(state.get("running")).items():
+        if id_ not in present:
+            ledger.given[int(kind_)] += min(float(expected), elapsed)
+
+
+def _choose(view: View, problem: Problem, ledger: _Ledger) -> tuple[dict[int, int], FloatArray]:
+    """Job -> type of those that run, and the priorities (J, R)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fraction = ledger.time / ledger.given
+        priority = np.where(fraction > 0, ledger.share / fraction, ledger.share * 1e9)
+        priority = np.where(ledger.given > 0, priority, ledger.share * 1e9)
+    able = problem.rate > 0
+    priority = np.where(able & (ledger.share > 0), priority, 0.0)
+    left = problem.capacity.tolist()
+    chosen: dict[int, int] = {}
+    stuck = view.jobs.running & ~view.jobs.movable
+    for job, _, kind, count in view.jobs.held.tolist():
+        if stuck[job]:
+            chosen[job] = kind
+            left[kind] -= count
+    gpus = problem.gpus.tolist()
+    least = min(gpus, default=1)
+    for kind in range(len(view.types)):
+        free = left[kind]
+        order = np.lexsort((-ledger.share[:, kind], -ledger.deficit[:, kind], -priority[:, kind]))
+        order = order[able[order, kind]]
+        for job in order.tolist():
+            if free < least:
+                break
+            if gpus[job] <= free and job not in chosen:
+                chosen[job] = kind
+                free -= gpus[job]
+    return chosen, priority
+
+
+def _plan(
+    view: View,
+    problem: Problem,
+    ledger: _Ledger,
+    chosen: Mapping[int, int],
+    parts: Mapping[int, Mapping[str, Mapping[str, int]]],
+    unseated: Mapping[int, str],
+    priority: FloatArray,
+) -> Plan:
+    ids, types, gpus = view.jobs.ids, view.types, problem.gpus.tolist()
+    running = [job for job in chosen if job not in unseated]
+    kinds = [chosen[job] for job in running]
+    shares = ledger.share[running, kinds].tolist() if running else []
+    ranks = priority[running, kinds].tolist() if running else []
+    stuck = view.jobs.running & ~view.jobs.movable
+    held = {job: n for job, _, _, n in view.jobs.held[stuck[view.jobs.held[:, 0]]].tolist()}
+    placements: dict[str, Placement] = {}
+    for job, kind, share, rank in zip(running, kinds, shares, ranks, strict=True):
+        count = held.get(job, gpus[job])
+        if job in parts:
+            count = sum(n for on in parts[job].values() for n in on.values())
+        if share > 0:
+            why = f"{share:.0%} of its time is due on {types[kind]}; priority {rank:.3g} there"
+        else:
+            why = f"no time is due on {types[kind]}, but GPUs are left over"
+        placements[ids[job]] = Placement(
+            gpus={types[kind]: count}, nodes=parts.get(job, {}), reason=why
+        )
+    words = "others are further behind their share in this round"
+    waiting = dict.fromkeys(ids, words)
+    for id_ in placements:
+        del waiting[id_]
+    for job, why in unseated.items():
+        waiting[ids[job]] = why
+    return Plan(placements, waiting)
+
+
+def _remember(
+    view: View, problem: Problem, ledger: _Ledger, memory: Memory, running: Mapping[int, int]
+) -> State:
+    jobs, kinds = list(running), list(running.values())
+    seconds = problem.left[jobs] / np.maximum(problem.rate[jobs, kinds], 1e-12)
+    ids = view.jobs.ids
+    kept = (ledger.share, ledger.time, ledger.deficit, ledger.new, view.jobs.attained)
+    return {
+        "ids": list(ids),
+        "types": list(view.types),
+        "capacity": problem.capacity.tolist(),
+        "now": view.now,
+        "reset_s": ledger.reset_s,
+        "stale": ledger.stale,
+        "given": ledger.given.tolist(),
+        "jobs": np.column_stack(kept).ravel().tolist(),
+        "running": {
+            ids[job]: [kind, left]
+            for job, kind, left in zip(jobs, kinds, seconds.tolist(), strict=True)
+        },
+        "memory": memory,
+    }
+
+
+def _options(options: Mapping[str, object]) -> tuple[float, bool]:
+    seconds, as_gavel = options.get("reset_s", RESET_S), options.get("as_gavel", False)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
+        raise UsageError(f"policy option reset_s: {seconds!r} is not a number of seconds")
+    if not isinstance(as_gavel, bool):
+        raise UsageError(f"policy option as_gavel: {as_gavel!r} is neither true nor false")
+    return float(seconds), as_gavel
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _dict(value: object) -> dict[str, list[float]]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,20 @@
+"""Gavel's largest total throughput.
+
+Narayanan et al., OSDI 2020, appendix (maximize total throughput); verified in its code
+(max_sum_throughput_perf): max sum_mj T_mj X_mj with throughputs as they are, so that jobs with
+many samples/s come first. Not fair, and not meant to be.
+"""
+
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import FloatArray, State, View
+from slurm_hadar.policies.gavel.rounds import Memory, Problem, decide_by
+from slurm_hadar.solvers.shares import largest_sum
+
+
+def decide(view: View, state: State) -> tuple[Plan, State]:
+    """One round."""
+    return decide_by(view, state, _shares)
+
+
+def _shares(problem: Problem, memory: Memory) -> tuple[FloatArray, Memory]:
+    return largest_sum(problem.rate, problem.gpus, problem.capacity).share, memory

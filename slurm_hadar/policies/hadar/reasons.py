@@ -1,0 +1,136 @@
+"""Plans in plain words: why a job gets this place, why it waits."""
+
+from collections.abc import Mapping, Sequence
+
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.policies.allocation import Room
+from slurm_hadar.policies.hadar.offers import Market, Offer, Round
+from slurm_hadar.policies.hadar.worth import Cell
+
+
+def plan(
+    market: Market,
+    room: Room,
+    given: Mapping[int, Offer],
+    order: Sequence[int],
+    rules: Sequence[Round],
+) -> Plan:
+    """The decision on every job. ``room`` is what stays free; ``order`` the queue."""
+    view = market.view
+    placements: dict[str, Placement] = {}
+    waiting: dict[str, str] = {}
+    short: dict[tuple[object, ...], str] = {}
+    for place, job in enumerate(order):
+        offer = given.get(job)
+        if offer is not None:
+            placements[view.jobs.ids[job]] = _placement(market, job, offer, place, len(order))
+        else:
+            waiting[view.jobs.ids[job]] = _waits(market, room, job, place, len(order), short)
+    return Plan(placements, waiting, _notes(market, room, rules))
+
+
+def _placement(market: Market, job: int, offer: Offer, place: int, length: int) -> Placement:
+    view, floor = market.view, market.floor
+    gpus: dict[str, int] = {}
+    nodes: dict[str, dict[str, int]] = {}
+    for slot, count in offer.parts:
+        kind = view.types[int(floor.gpu_type[slot])]
+        node = view.nodes.names[int(floor.node[slot])]
+        gpus[kind] = gpus.get(kind, 0) + count
+        on_node = nodes.setdefault(node, {})
+        on_node[kind] = on_node.get(kind, 0) + count
+    what = " + ".join(f"{n} x {kind}" for kind, n in gpus.items())
+    where = next(iter(nodes)) if len(nodes) == 1 else f"{len(nodes)} nodes"
+    post = market.posts.get(job)
+    if offer.stay and post is not None:
+        words = f"stays on {what} ({where}), {_ends(offer.seconds)}"
+        if not view.jobs.movable[job]:
+            words += "; it may not be moved now"
+        elif not post.movable:
+            words += f"; it came here less than {market.settings.min_stay_s / 60:.0f} min ago"
+        else:
+            words += f"; no free place pays for a restart of {view.jobs.restart_s[job]:.0f} s"
+    else:
+        words = (
+            f"{what} on {where}: payoff {_number(offer.payoff)} = utility {_number(offer.utility)}"
+            f" - price {_number(offer.charge)}, {_ends(offer.seconds)};"
+            f" {place + 1} of {length} by payoff per price"
+        )
+        if market.worth.critical[job]:
+            words += ", ahead because it decides when all the work ends"
+        if post is not None:
+            words += f"; it moves, as where it is it {_ends(post.seconds)}"
+        words += _alternative(market, job, offer)
+    tier = "node" if len(nodes) == 1 else "network"
+    return Placement(gpus=gpus, nodes=nodes, tier=tier, reason=words)
+
+
+def _alternative(market: Market, job: int, offer: Offer) -> str:
+    kinds = {int(market.floor.gpu_type[slot]) for slot, _ in offer.parts}
+    count = sum(n for _, n in offer.parts)
+    for cell in market.cells(job):
+        if cell.count != count or cell.gpu_type not in kinds:
+            return (
+                f"; next best {_cell(market, cell)}: utility {_number(cell.utility)},"
+                f" {_ends(cell.seconds)}"
+            )
+    return "; nothing else would do for it"
+
+
+def _waits(
+    market: Market,
+    room: Room,
+    job: int,
+    place: int,
+    length: int,
+    short: dict[tuple[object, ...], str],
+) -> str:
+    cells = market.cells(job)
+    if not cells:
+        return "no GPU type and count that it can run with is open to it here"
+    if cells[0].utility <= 0.0:
+        return "its payoff is 0: its weight is 0"
+    key = market.kind(job)
+    if key not in short:
+        least = min(cell.count for cell in cells)
+        by_type = market.pools(job)
+        pools = [p for kind in sorted({cell.gpu_type for cell in cells}) for p in by_type[kind]]
+        most = int(market.view.jobs.max_nodes[job])
+        short[key] = room.shortage(pools, least, market.needs[job], most)
+    stopped = "stopped for jobs that gain more; " if job in market.posts else ""
+    return (
+        f"{stopped}short of {short[key]}; {place + 1} of {length} by payoff per price,"
+        f" it would best have {_cell(market, cells[0])} ({_ends(cells[0].seconds)})"
+    )
+
+
+def _notes(market: Market, room: Room, rules: Sequence[Round]) -> tuple[str, ...]:
+    view = market.view
+    notes = [f"all present work ends in {market.worth.horizon_s / 3600:.1f} h at the earliest"]
+    for kind, name in enumerate(view.types):
+        pools = market.floor.of_type[kind]
+        free = sum(room.left[p] for p in pools)
+        total = sum(market.floor.capacity[p] for p in pools)
+        share = float(market.worth.scarcity.price[kind]) * total
+        note = f"{name}: {free} of {total} GPUs stay free, {100 * share:.0f}% of the scarcity"
+        if rules and rules[0].price is not None:
+            low, high = rules[0].price.least[kind], rules[0].price.most[kind]
+            note += f", price {_number(low * 3600)} to {_number(high * 3600)} per GPU-hour"
+        notes.append(note)
+    return tuple(notes)
+
+
+def _cell(market: Market, cell: Cell) -> str:
+    return f"{cell.count} x {market.view.types[cell.gpu_type]}"
+
+
+def _ends(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "ends at a time not known"
+    if seconds < 5400:
+        return f"ends in {seconds / 60:.0f} min"
+    return f"ends in {seconds / 3600:.1f} h"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"

@@ -1,0 +1,1 @@
+"""HadarE (arXiv 2503.10918): spare nodes train copies."""

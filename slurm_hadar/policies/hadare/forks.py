@@ -1,0 +1,206 @@
+"""HadarE's second half: who is forked onto the nodes that would idle.
+
+A node goes where it saves the most time: the job's weight times what its end comes nearer, per
+GPU. A running job that changes its set of nodes restarts, all its copies together, so a change must
+pay for that (``gain_over_cost``), while jobs that start or restart anyway take nodes freely. The
+gain of each further node is smaller, so handing out one after the other is near the best division
+of fixed nodes over jobs; nodes are handed out anew whenever a job ends. Ours; the paper forks every
+job as often as there are nodes and lets Hadar choose among the copies (recalled).
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.view import BoolArray, FloatArray, View
+from slurm_hadar.policies.hadare.mains import Seat, Seats, rate_of
+from slurm_hadar.policies.hadare.settings import ForkSettings
+
+_ENDLESS = 1e15
+"""Samples taken for work without an end."""
+_NOISE = 1e-9
+_SLACK = 1e-6
+_STRIDE = 7919
+_MOST_STEPS = 20
+"""Most times that a node changes hands on average; a net, it takes one or two."""
+
+
+class Spare:
+    """What no job has in this round, node by node."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.gpus = view.nodes.gpus.copy()
+        self._some: BoolArray = self.gpus.max(axis=1, initial=0) > 0
+        self.cpus: FloatArray = view.nodes.cpus.astype(np.float64)
+        self.mem: FloatArray = view.nodes.mem_mb.astype(np.float64)
+
+    def take(self, job: int, seat: Seat, times: int = 1) -> None:
+        """Set a seat aside for a job; ``times`` -1: give it back."""
+        node, kind, count = seat
+        jobs = self._view.jobs
+        self.gpus[node, kind] -= times * count
+        self._some[node] = bool((self.gpus[node] > 0).any())
+        self.cpus[node] -= times * count * jobs.cpus_per_gpu[job]
+        self.mem[node] -= times * count * jobs.mem_per_gpu_mb[job]
+
+    def holds(self, job: int, seat: Seat) -> bool:
+        """Whether a copy of the job fits there."""
+        node, kind, count = seat
+        jobs = self._view.jobs
+        return bool(
+            self.gpus[node, kind] >= count
+            and self.cpus[node] + _SLACK >= count * jobs.cpus_per_gpu[job]
+            and self.mem[node] + _SLACK >= count * jobs.mem_per_gpu_mb[job]
+        )
+
+    def seats(self, job: int, nodes: Sequence[int], most: int) -> list[tuple[float, Seat]]:
+        """The fastest seats for copies of the job, at most one a node, with their rates; ``nodes``
+        are out of question. Of nodes alike the fullest comes first, then another for each job, so
+        that not all ask for the same."""
+        jobs, counts = self._view.jobs, self._view.counts
+        there = self._some & jobs.groups[job, self._view.nodes.group]
+        there[list(nodes)] = False
+        some = np.flatnonzero(there)
+        gpus, cpus, mem = self.gpus[some], self.cpus[some] + _SLACK, self.mem[some] + _SLACK
+        best: FloatArray = np.zeros(len(some))
+        kinds, sizes = np.zeros((2, len(some)), dtype=np.int64)
+        for kind, column in np.argwhere(jobs.rate[job] > 0).tolist():
+            count, rate = counts[column], float(jobs.rate[job, kind, column])
+            fits = (gpus[:, kind] >= count) & (rate > best)
+            fits &= cpus >= count * jobs.cpus_per_gpu[job]
+            fits &= mem >= count * jobs.mem_per_gpu_mb[job]
+            best[fits], kinds[fits], sizes[fits] = rate, kind, count
+        turn = (some - job * _STRIDE) % len(self.gpus)
+        order = np.lexsort((turn, gpus.sum(axis=1), -best))[: max(most, 0)]
+        return [
+            (float(best[at]), (int(some[at]), int(kinds[at]), int(sizes[at])))
+            for at in order.tolist()
+            if best[at] > 0
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A job's next set of copies, and what it is worth per spare GPU that it takes."""
+
+    value: float
+    seats: Seats
+
+
+class Forks:
+    """Hands out spare nodes. ``seats`` by job: its copies so far, its main among them."""
+
+    def __init__(self, view: View, settings: ForkSettings, spare: Spare) -> None:
+        self._view, self._settings, self._spare = view, settings, spare
+        self.seats: dict[int, Seats] = {}
+        self._charge: dict[int, float] = {}
+
+    def enter(self, job: int, seats: Seats, restart_s: float) -> None:
+        """A job that may be forked from these seats; ``restart_s``: what a change costs it."""
+        self.seats[job], self._charge[job] = seats, max(0.0, restart_s)
+
+    def rate(self, job: int, seats: Seats) -> float:
+        """Rate of all copies together, in samples/s."""
+        total = sum(rate_of(self._view, job, seat) for seat in seats)
+        return total * (1.0 - self._settings.averaging) if len(seats) > 1 else total
+
+    def hand_out(self) -> None:
+        """Fork until no spare node saves anybody time."""
+        queue: list[tuple[tuple[float, ...], int, _Step]] = []
+        given_up = True
+        for _ in range(_MOST_STEPS * (len(self._spare.gpus) + len(self.seats))):
+            if not queue:
+                if not given_up:
+                    return
+                # What was given up may be of use to somebody who saw nothing before.
+                given_up = False
+                for job in self.seats:
+                    self._push(queue, job)
+                continue
+            _, job, step = heapq.heappop(queue)
+            own = self.seats[job]
+            if not all(self._spare.holds(job, seat) for seat in step.seats if seat not in own):
+                # Somebody else was faster. Where nobody was, nothing better can have come up.
+                self._push(queue, job)
+                continue
+            for seat in own:
+                self._spare.take(job, seat, -1)
+            for seat in step.seats:
+                self._spare.take(job, seat)
+            self.seats[job], self._charge[job] = step.seats, 0.0
+            given_up |= not set(own) <= set(step.seats)
+            self._push(queue, job)
+
+    def _push(self, queue: list[tuple[tuple[float, ...], int, _Step]], job: int) -> None:
+        step = self._best(job)
+        if step is not None:
+            jobs = self._view.jobs
+            order = (-step.value, -float(jobs.priority[job]), float(jobs.arrival_s[job]))
+            heapq.heappush(queue, (order, job, step))
+
+    def _best(self, job: int) -> _Step | None:
+        """The change that saves most per GPU taken: one node more, or as many as it takes to pay
+        for a restart; slow copies are given up where no more are allowed."""
+        jobs, own = self._view.jobs, self.seats[job]
+        most = int(jobs.copies[job])
+        weight = float(jobs.weight[job])
+        now = self.rate(job, own)
+        if most < 2 or now <= 0.0 or weight <= 0.0:
+            return None
+        left = min(max(float(jobs.left[job]), 0.0), _ENDLESS)
+        seconds, charge = left / now, self._charge[job]
+        spare = self._spare.seats(job, [node for node, _, _ in own], most)
+        mine = [(rate_of(self._view, job, seat), seat) for seat in own]
+        best: _Step | None = None
+        for taken in range(1, len(spare) + 1):
+            chosen = sorted(mine + spare[:taken], key=lambda one: (-one[0], one[1]))[:most]
+            if spare[taken - 1] not in chosen:
+                break
+            seats = tuple(sorted(seat for _, seat in chosen))
+            saved = seconds - left / self.rate(job, seats)
+            if saved - charge <= _NOISE * seconds or (
+                saved < self._settings.hadar.gain_over_cost * charge
+            ):
+                continue
+            gpus = sum(seat[2] for _, seat in spare[:taken])
+            value = weight * (saved - charge) / gpus
+            if best is None or value > best.value:
+                best = _Step(value, seats)
+        return best
+
+
+def shares_of(view: View, job: int, seats: Seats) -> tuple[float, ...]:
+    """The copies' parts of a round, in proportion to their rates, so that all end together; they
+    sum to 1. A copy of unknown speed counts as the slowest."""
+    rates = [rate_of(view, job, seat) for seat in seats]
+    slowest = min((rate for rate in rates if rate > 0), default=1.0)
+    rates = [rate if rate > 0 else slowest for rate in rates]
+    total = sum(rates)
+    return tuple(rate / total for rate in rates)
+
+
+def gpus_of(view: View, seats: Seats) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+    """GPUs by type, and by node and type, as a placement has them."""
+    gpus: dict[str, int] = {}
+    nodes: dict[str, dict[str, int]] = {}
+    for node, kind, count in seats:
+        name = view.types[kind]
+        gpus[name] = gpus.get(name, 0) + count
+        nodes[view.nodes.names[node]] = {name: count}
+    return gpus, nodes
+
+
+def free_words(view: View, spare: Spare, seats: Mapping[int, Seats]) -> str:
+    """What forking comes to, for the operator."""
+    forked = [len(of) for of in seats.values() if len(of) > 1]
+    free = np.maximum(spare.gpus, 0).sum(axis=0).tolist()
+    total = view.nodes.gpus.sum(axis=0).tolist()
+    left = ", ".join(
+        f"{n} of {of} {kind}" for n, of, kind in zip(free, total, view.types, strict=True)
+    )
+    return (
+        f"{len(forked)} jobs are forked into {sum(forked)} copies; free after that: {left or '0'}"
+    )

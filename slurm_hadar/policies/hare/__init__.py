@@ -1,0 +1,1 @@
+"""Hare (TCC 12(4) 2024): tasks of a round dealt over unequal GPUs."""

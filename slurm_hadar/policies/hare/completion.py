@@ -1,0 +1,106 @@
+"""Hare's rounds for the plans of other policies: tasks dealt over what a plan leaves spare."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import View
+from slurm_hadar.policies.hadar.settings import Settings
+from slurm_hadar.policies.hadare.forks import Spare
+from slurm_hadar.policies.hadare.mains import Seat, Seats, seats_of
+from slurm_hadar.policies.hare.deal import Dealt, best, over, pays, placement
+
+
+def completed(
+    view: View, plan: Plan, exchange: float = 0.02, settings: Settings | None = None
+) -> Plan:
+    """The plan with rounds dealt over further nodes (pure; nobody loses a place).
+
+    Only jobs that have tasks and may be forked (``JobArrays.tasks``, ``copies``) change. In the
+    order of arrival: whoever waits gets the best that is spare; whoever has one node gets further
+    ones where its rounds end sooner by that. A running job that would otherwise stay restarts only
+    where that pays, one that may not be moved stays as it is. ``exchange``: see
+    :func:`~slurm_hadar.policies.hare.deal.over`.
+    """
+    settings = settings or Settings()
+    jobs, spare = view.jobs, Spare(view)
+    able = (jobs.tasks > 1) & (jobs.copies > 1)
+    if not able.any():
+        return plan
+    held: dict[int, set[Seat]] = {}
+    for job, node, kind, count in jobs.held.tolist():
+        held.setdefault(job, set()).add((node, kind, count))
+    given: dict[int, Seats] = {}
+    for job, id_ in enumerate(jobs.ids):
+        if id_ in plan.placements:
+            if not plan.placements[id_].nodes:
+                # Where any node will do nothing can be set aside.
+                return plan
+            given[job] = seats_of(view, plan.placements[id_])
+            for seat in given[job]:
+                spare.take(job, seat)
+    placements = dict(plan.placements)
+    waiting = dict(plan.waiting)
+    for job in np.argsort(jobs.arrival_s, kind="stable").tolist():
+        id_, seats = jobs.ids[job], given.get(job, ())
+        stays = bool(seats) and set(seats) == held.get(job, set())
+        if not able[job] or len(seats) > 1 or (job in held and not jobs.movable[job]):
+            continue
+        if not seats and id_ not in waiting:
+            continue
+        more = _still_there(spare, job, seats, held.get(job, set()))
+        if more:
+            seats, stays = tuple(sorted({*seats, *more})), True
+        choice = _choice(view, spare, job, seats, exchange, settings, stays)
+        if choice is None and more:
+            choice = over(view, job, seats, exchange)
+        if choice is not None:
+            placements[id_] = _placed(view, job, choice, plan.placements.get(id_))
+            waiting.pop(id_, None)
+    return Plan(placements, waiting, plan.notes)
+
+
+def _still_there(spare: Spare, job: int, seats: Seats, had: set[Seat]) -> list[Seat]:
+    """The other seats of a job that runs dealt, where its plan keeps one of them and the others
+    are spare; they are set aside."""
+    others = sorted(had - set(seats))
+    if not seats or not set(seats) < had or not all(spare.holds(job, seat) for seat in others):
+        return []
+    for seat in others:
+        spare.take(job, seat)
+    return others
+
+
+def _choice(
+    view: View,
+    spare: Spare,
+    job: int,
+    seats: Seats,
+    exchange: float,
+    settings: Settings,
+    stays: bool,
+) -> Dealt | None:
+    for seat in seats:
+        spare.take(job, seat, -1)
+    choice = best(view, spare, job, exchange, settings.communication)
+    present = over(view, job, seats, exchange) if seats else None
+    if choice is not None and present is not None:
+        better = pays(view, job, present, choice, settings) if stays else (
+            choice.rate > present.rate * (1.0 + 1e-9)
+        )  # fmt: skip
+        choice = choice if better else None
+    for seat in choice.seats if choice is not None else seats:
+        spare.take(job, seat)
+    return choice
+
+
+def _placed(view: View, job: int, one: Dealt, before: Placement | None) -> Placement:
+    if before is None:
+        return placement(view, job, one, False, "waited, and these are spare")
+    return replace(
+        placement(view, job, one, False, before.reason),
+        cpus_per_gpu=before.cpus_per_gpu,
+        mem_per_gpu_mb=before.mem_per_gpu_mb,
+        batch=before.batch,
+    )

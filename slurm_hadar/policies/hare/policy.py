@@ -1,0 +1,207 @@
+"""Hare: least attained service where GPUs differ, and rounds whose tasks may run one after another.
+
+Chen et al., HPDC 2022 and IEEE TCC 12(4) 2024 (recalled). A job's round consists of K equal tasks
+of one global batch (``JobArrays.tasks``). They need not run at once: a fast GPU may run several, so
+a job gets along with fewer GPUs than tasks, of any types. Order: attained service, the sum over
+types of GPU time x (speed there / speed on the job's best type), in Tiresias's queues, first in
+first out inside; that sum is the work done over the rate of one GPU of the best type. Each job in
+turn takes the places where its rounds end first. Jobs are preempted at a decision.
+
+Ours: jobs that stay first keep their places, and a running job goes elsewhere only where that pays
+(``gain_over_cost``, ``least_gain``). A job without tasks or copies is an ordinary gang.
+
+Options: ``queues`` (limits in GPU-seconds, as for tiresias); ``exchange``, the part of the speed
+that dealt rounds lose to gradients on their way; ``weighted``: service counts per weight; and
+Hadar's ``min_stay_s`` (0 by default here), ``gain_over_cost``, ``least_gain``, ``communication``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
+from slurm_hadar.policies.hadar.settings import Settings
+from slurm_hadar.policies.hadare.forks import Spare
+from slurm_hadar.policies.hadare.mains import Seats, rate_of, running
+from slurm_hadar.policies.hare.deal import Dealt, best, over, pays, placement
+from slurm_hadar.policies.queues.tiresias import limits_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    settings: Settings
+    limits: tuple[float, ...]
+    exchange: float = 0.02
+    """Assumed; what the runtime measures takes its place in the rates."""
+    weighted: bool = False
+
+    @classmethod
+    def read(cls, options: Mapping[str, object]) -> "_Rules":
+        lost, weighted = options.get("exchange", 0.02), options.get("weighted", False)
+        if isinstance(lost, bool) or not isinstance(lost, int | float) or not 0 <= lost < 1:
+            raise UsageError(
+                f"policy option exchange: {lost!r} is no part of the speed; "
+                "it must be at least 0 and below 1"
+            )
+        if not isinstance(weighted, bool):
+            raise UsageError(f"policy option weighted: {weighted!r} is neither true nor false")
+        return cls(
+            Settings.read({"min_stay_s": 0.0, **options}), limits_of(options), float(lost), weighted
+        )
+
+
+def decide(view: View, state: State) -> tuple[Plan, State]:
+    """One round. Raises :class:`UsageError` for an option that cannot be understood."""
+    rules = _Rules.read(view.options)
+    jobs = view.jobs
+    if not jobs.ids:
+        return Plan(notes=("no managed job waits or runs",)), {"forked": {}}
+    before = state.get("forked")
+    now = running(view, before if isinstance(before, dict) else {}, rules.settings.min_stay_s)
+    copies = {job: (main, *now.others[job]) for job, main in now.mains.items()}
+    held: dict[int, Seats] = {**now.seats, **copies}
+    queue = queues(view, rules.limits, weighted=rules.weighted)
+    order = np.lexsort((np.arange(len(jobs.ids)), jobs.arrival_s, queue))
+    bound = jobs.running & ~now.free_to_change
+    first = _first(view, order, held, bound)
+    spare = Spare(view)
+    keeps = [job for job in held if first[job] or bound[job]]
+    for job in keeps:
+        for seat in held[job]:
+            spare.take(job, seat)
+    given: dict[int, Dealt] = {}
+    for job in keeps:
+        given[job] = _present(view, job, held[job], job in copies, rules)
+    turn = np.concatenate([order[first[order]], order[~first[order]]]).tolist()
+    for job in turn:
+        if job in given and (bound[job] or not first[job]):
+            continue
+        _place(view, spare, job, given, held, rules)
+    return _plan(view, order.tolist(), queue, given, held), {
+        "forked": {
+            jobs.ids[job]: len(one.seats)
+            for job, one in given.items()
+            if len(one.seats) > 1 and not one.gang
+        }
+    }
+
+
+def queues(view: View, limits: tuple[float, ...], *, weighted: bool = False) -> IntArray:
+    """(J,) queue of each job by its attained service, 0 the first."""
+    jobs = view.jobs
+    # GPU time x speed / reference speed, summed over types, is the work done over that speed.
+    gpus = np.asarray(view.counts, dtype=np.float64)
+    reference = (jobs.rate / gpus).max(axis=(1, 2), initial=0.0)
+    done = np.where(np.isfinite(jobs.left), np.maximum(jobs.total - jobs.left, 0.0), 0.0)
+    service: FloatArray = np.zeros(len(done))
+    np.divide(done, reference, out=service, where=reference > 0)
+    if weighted:
+        service /= np.where(jobs.weight > 0, jobs.weight, 1.0)
+    return np.searchsorted(np.asarray(limits), service, side="right").astype(np.int64)
+
+
+def _first(view: View, order: IntArray, held: Mapping[int, Seats], bound: BoolArray) -> BoolArray:
+    """(J,) whom the GPUs suffice for in this order, each with one per task at most; types counted
+    apart, nodes not looked at."""
+    jobs = view.jobs
+    left = view.nodes.gpus.sum(axis=0).tolist()
+    chosen = bound.copy()
+    for job in np.flatnonzero(bound).tolist():
+        for _, kind, count in held.get(job, ()):
+            left[kind] -= count
+    rate = jobs.rate.max(axis=2, initial=0.0)
+    faster = np.argsort(-rate, axis=1, kind="stable").tolist()
+    able = (rate > 0).tolist()
+    counts = np.asarray(view.counts)
+    least = np.where(jobs.rate.any(axis=1), counts, np.iinfo(np.int64).max).min(
+        axis=1, initial=np.iinfo(np.int64).max
+    )
+    wanted = np.maximum(least, np.where(jobs.copies > 1, jobs.tasks, 1)).tolist()
+    for job, fewest in zip(order.tolist(), least[order].tolist(), strict=True):
+        if chosen[job]:
+            continue
+        if job in held:
+            seats = held[job]
+            if all(left[kind] >= count for _, kind, count in seats):
+                chosen[job] = True
+                for _, kind, count in seats:
+                    left[kind] -= count
+            continue
+        kinds = [kind for kind in faster[job] if able[job][kind] and left[kind] >= fewest]
+        need = wanted[job]
+        for kind in kinds:
+            taken = min(need, left[kind]) if need > fewest else fewest
+            left[kind] -= taken
+            need -= taken
+            chosen[job] = True
+            if need <= 0:
+                break
+    return chosen
+
+
+def _present(view: View, job: int, seats: Seats, forked: bool, rules: _Rules) -> Dealt:
+    """What a job that stays has."""
+    if forked:
+        dealt = over(view, job, seats, rules.exchange)
+        equal = (1.0 / len(seats),) * len(seats)
+        return dealt or Dealt(seats, (), 0.0, shares=equal)
+    count = sum(n for _, _, n in seats)
+    rates = [rate_of(view, job, (node, kind, count)) for node, kind, _ in seats]
+    slower = 1.0 + rules.settings.communication if len({node for node, _, _ in seats}) > 1 else 1.0
+    return Dealt(seats, (1,), min(rates, default=0.0) / slower, gang=True)
+
+
+def _place(
+    view: View,
+    spare: Spare,
+    job: int,
+    given: dict[int, Dealt],
+    held: Mapping[int, Seats],
+    rules: _Rules,
+) -> None:
+    """Give the job its best place; a job that has one goes only where that pays."""
+    present = given.get(job)
+    if present is not None:
+        for seat in present.seats:
+            spare.take(job, seat, -1)
+    settings = rules.settings
+    choice = best(view, spare, job, rules.exchange, settings.communication)
+    if present is not None and not (
+        choice is not None and pays(view, job, present, choice, settings)
+    ):
+        choice = present
+    if choice is not None:
+        given[job] = choice
+        for seat in choice.seats:
+            spare.take(job, seat)
+
+
+def _plan(
+    view: View,
+    order: list[int],
+    queue: IntArray,
+    given: Mapping[int, Dealt],
+    held: Mapping[int, Seats],
+) -> Plan:
+    placements: dict[str, Placement] = {}
+    waiting: dict[str, str] = {}
+    for place, job in enumerate(order):
+        id_ = view.jobs.ids[job]
+        one = given.get(job)
+        if one is not None:
+            stays = set(one.seats) == set(held.get(job, ()))
+            why = f"queue {int(queue[job]) + 1} by attained service"
+            placements[id_] = placement(view, job, one, stays, why)
+        elif not view.jobs.rate[job].any():
+            waiting[id_] = "no GPU type and count that it can run with"
+        else:
+            waiting[id_] = (
+                f"queue {int(queue[job]) + 1}, {place + 1} of {len(order)} by attained service; "
+                "no place for it is left"
+            )
+    dealt = [len(one.seats) for one in given.values() if len(one.seats) > 1 and not one.gang]
+    note = f"{len(dealt)} jobs have their rounds' tasks dealt over {sum(dealt)} nodes"
+    return Plan(placements, waiting, (note,))

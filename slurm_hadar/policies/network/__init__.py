@@ -1,0 +1,1 @@
+"""Network-sensitive scheduling (arXiv 2401.16492), its baselines, and its parts for others."""

@@ -1,0 +1,165 @@
+"""The network for policies that know nothing of it: rates that count it in, places that are near.
+
+Pure functions over views and plans; a view without racks or without knowledge of the network comes
+back as it is, and so does a plan that cannot be laid nearer.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.traits import TIERS
+from slurm_hadar.domain.view import IntArray, View
+from slurm_hadar.policies.allocation import Parts
+from slurm_hadar.policies.network.outlook import Outlook
+from slurm_hadar.policies.network.places import ANYWHERE, Ground
+from slurm_hadar.policies.network.settings import Settings
+
+
+def near_rates(view: View) -> View:
+    """The view with each rate as it is at the nearest tier that could ever hold that many GPUs."""
+    jobs, network = view.jobs, view.jobs.network
+    if network is None or not jobs.rate.size:
+        return view
+    tier = np.broadcast_to(_nearest(view)[None, :, :], jobs.rate.shape)
+    # A job that wants few GPUs on each of its nodes is apart even where one node has enough.
+    split = (network.per_node > 0)[:, None] & (
+        np.asarray(view.counts)[None, :] > network.per_node[:, None]
+    )
+    tier = np.where(split[:, None, :], np.maximum(tier, 1), tier)
+    rows = np.arange(len(jobs.ids))[:, None, None]
+    exchange = 1.0 / np.clip(network.factor, 1e-3, 1.0) - 1.0
+    fastest = jobs.rate.max(axis=1, keepdims=True, initial=0.0)
+    pace = np.where(jobs.rate > 0, jobs.rate / np.maximum(fastest, 1e-300), 0.0)
+    rate = jobs.rate / (1.0 + exchange[rows, tier] * pace)
+    return replace(view, jobs=replace(jobs, rate=rate))
+
+
+def _nearest(view: View) -> IntArray:
+    """(R, C) the nearest tier that has so many GPUs of a type, were nobody else there."""
+    nodes = view.nodes.whole or view.nodes
+    in_rack = np.zeros((int(nodes.rack.max(initial=0)) + 1, len(view.types)), dtype=np.int64)
+    np.add.at(in_rack, nodes.rack, nodes.gpus)
+    counts = np.asarray(view.counts)[None, :]
+    on_node = nodes.gpus.max(axis=0, initial=0)[:, None]
+    there = in_rack.max(axis=0, initial=0)[:, None]
+    found: IntArray = np.where(counts <= on_node, 0, np.where(counts <= there, 1, 2))
+    return found.astype(np.int64)
+
+
+def placed_near(view: View, plan: Plan) -> Plan:
+    """The plan with those who start or move laid as near as their types and counts allow.
+
+    Whom the network hurts most chooses first. Who stays, mixes types or runs as copies keeps his
+    nodes. Where somebody would be left without a place the plan stays as it was.
+    """
+    jobs = view.jobs
+    if not plan.placements or (jobs.network is None and not view.nodes.rack.any()):
+        return plan
+    ground, outlook = Ground(view), Outlook(view, Settings(), {})
+    row = {id_: at for at, id_ in enumerate(jobs.ids)}
+    node = {name: at for at, name in enumerate(view.nodes.names)}
+    held: dict[int, dict[tuple[int, int], int]] = {}
+    for job, at, kind, count in jobs.held.tolist():
+        held.setdefault(job, {})[at, kind] = count
+    free: list[tuple[str, Placement]] = []
+    for id_, placement in plan.placements.items():
+        place = {
+            (node[name], view.types.index(kind)): count
+            for name, gpus in placement.nodes.items()
+            for kind, count in gpus.items()
+        }
+        fixed = len(placement.gpus) > 1 or placement.copies > 1 or place == held.get(row[id_])
+        if not fixed and placement.gpu_count in view.counts:
+            free.append((id_, placement))
+        elif place:
+            parts = tuple((ground.floor.slot_of[at], count) for at, count in place.items())
+            ground.room.take(parts, ground.needs[row[id_]])
+        else:
+            return plan
+    free.sort(key=lambda one: (outlook.hurt(row[one[0]]), -one[1].gpu_count))
+    laid = dict(plan.placements)
+    for id_, placement in free:
+        job, (kind_name, count) = row[id_], next(iter(placement.gpus.items()))
+        ask = ground.ask(job, view.types.index(kind_name), count)
+        tiers = range(ground.best_tier(ask), ANYWHERE + 1)
+        parts_ = next((p for tier in tiers if (p := ground.find(ask, tier)) is not None), None)
+        if parts_ is None:
+            return plan
+        ground.room.take(parts_, ground.needs[job])
+        laid[id_] = _laid(view, ground, placement, kind_name, parts_)
+    return replace(plan, placements=laid)
+
+
+def drawn_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
+    """The plan with running jobs that would stay where they are on nodes nearer to each other,
+    where these are free and the move saves ``worth`` times what it costs."""
+    jobs, network = view.jobs, view.jobs.network
+    if network is None or not len(jobs.held):
+        return plan
+    ground, row = Ground(view), {id_: at for at, id_ in enumerate(jobs.ids)}
+    node = {name: at for at, name in enumerate(view.nodes.names)}
+    held: dict[int, set[tuple[int, int]]] = {}
+    for job, at, kind, count in jobs.held.tolist():
+        held.setdefault(job, set()).add((ground.floor.slot_of[at, kind], count))
+    apart: list[tuple[int, Parts]] = []
+    for id_, placement in plan.placements.items():
+        if not placement.nodes:
+            return plan
+        job = row[id_]
+        parts = tuple(
+            (ground.floor.slot_of[node[name], view.types.index(kind)], count)
+            for name, gpus in placement.nodes.items()
+            for kind, count in gpus.items()
+        )
+        ground.room.take(parts, ground.needs[job])
+        stays = set(parts) == held.get(job) and jobs.movable[job]
+        if stays and len(parts) > 1 and len(placement.gpus) == 1 and placement.copies == 1:
+            apart.append((job, parts))
+    laid = dict(plan.placements)
+    apart.sort(key=lambda one: (float(network.slowed[one[0]]), one[0]))
+    for job, parts in apart:
+        better = _closer(view, ground, job, parts, worth)
+        if better is not None:
+            id_ = jobs.ids[job]
+            kind_name = next(iter(laid[id_].gpus))
+            near = _laid(view, ground, laid[id_], kind_name, better)
+            laid[id_] = replace(near, reason=f"{near.reason}; goes nearer together")
+    return replace(plan, placements=laid)
+
+
+def _closer(view: View, ground: Ground, job: int, parts: Parts, worth: float) -> Parts | None:
+    """A nearer free place that pays; it is taken, and the old one given back."""
+    tier, need = ground.tier_of(parts), ground.needs[job]
+    count = sum(number for _, number in parts)
+    if count not in view.counts:
+        return None
+    kind = int(ground.floor.gpu_type[parts[0][0]])
+    ground.room.give(parts, need)
+    for nearer in range(tier):
+        found = ground.find(ground.ask(job, kind, count), nearer)
+        if found is not None and _saves(view, job, kind, count, (tier, nearer), worth):
+            ground.room.take(found, need)
+            return found
+    ground.room.take(parts, need)
+    return None
+
+
+def _saves(
+    view: View, job: int, kind: int, count: int, tiers: tuple[int, int], worth: float
+) -> bool:
+    jobs, network = view.jobs, view.jobs.network
+    assert network is not None
+    rate = float(jobs.rate[job, kind, view.counts.index(count)])
+    now = rate * min(float(network.slowed[job]), float(network.factor[job, tiers[0]]))
+    then = rate * float(network.factor[job, tiers[1]])
+    if min(now, then) <= 0:
+        return False
+    saved = float(jobs.left[job]) * (1.0 / now - 1.0 / then)
+    return saved > worth * float(jobs.restart_s[job])
+
+
+def _laid(view: View, ground: Ground, old: Placement, kind: str, parts: Parts) -> Placement:
+    nodes = {view.nodes.names[ground.floor.node_of[slot]]: {kind: n} for slot, n in parts}
+    return replace(old, nodes=nodes, tier=TIERS[ground.tier_of(parts)])

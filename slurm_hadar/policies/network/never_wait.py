@@ -1,0 +1,23 @@
+"""Never wait: a baseline of the network policy.
+
+A job takes the nearest free place at once, however far apart its GPUs are. The same
+order as ``network``; nobody moves.
+"""
+
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.network.settings import Settings
+from slurm_hadar.policies.network.turns import WHERE, Offer, Turns
+
+
+def decide(view: View, state: State) -> tuple[Plan, State]:
+    """One round; running jobs keep their place."""
+    turns = Turns(view, Settings.read(view.options))
+    for job in turns.held:
+        turns.keep(job, "keeps what it holds")
+    turns.serve(turns.order(), _answer)
+    return turns.plan(), dict(state)
+
+
+def _answer(job: int, offer: Offer) -> tuple[bool, str]:
+    return True, f"{WHERE[offer.tier]}, the nearest that is free"

@@ -1,0 +1,127 @@
+"""Network-sensitive scheduling: delay scheduling by tier, moves by sensitivity, tuned timers.
+
+arXiv 2401.16492, recalled: a job takes GPUs on one machine at once; in one rack once it has waited
+for the machine's timer of its size; anywhere once it has waited for the rack's. Tiers that could
+never hold it are skipped. Running jobs that the network slows most (compute-only time over actual
+time) are offered better tiers before anybody else, ties to the least attained service, after a
+minimum stay, where the gain is above twice the cost. Timers: ``timers``.
+
+Ours: no timer is longer than what the better tier would save the job, links as busy as they are
+now, so a job that the network does not hurt never waits for it; near places are offered to all
+before what is left goes to those who would be far apart; these give way again, see
+``preempt``; jobs that decide when all the work ends go first.
+"""
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.allocation import Need
+from slurm_hadar.policies.network.places import MACHINE
+from slurm_hadar.policies.network.preempt import give_way
+from slurm_hadar.policies.network.settings import Settings
+from slurm_hadar.policies.network.timers import Timers
+from slurm_hadar.policies.network.turns import WHERE, Offer, Turns
+
+_BUSY = 0.1
+"""Part by which a training may be longer at its nearest tier, for its place to count as near."""
+
+
+def decide(view: View, state: State) -> tuple[Plan, State]:
+    """One round. Raises :class:`UsageError` for an option that cannot be understood."""
+    settings = Settings.read(view.options)
+    carries = state.get("carries", 0.0)
+    turns = Turns(view, settings, carries if isinstance(carries, float) else 0.0)
+    patience = _Patience(turns, settings, state)
+    _improve(turns, settings)
+    order = turns.order()
+    first = [job for job in order if turns.critical[job]]
+    left = turns.serve(first, patience.near)
+    kept = turns.keep_a_rack(left)
+    left += turns.serve([job for job in order if not turns.critical[job]], patience.near)
+    if settings.preempt:
+        left = give_way(turns, settings, left, patience.near)
+    left = turns.serve([job for job in left if not turns.critical[job]], patience.far)
+    turns.ground.room.give(kept, Need())
+    turns.serve([job for job in first if turns.waits(job)], patience.far)
+    notes = tuple(
+        f"an exchange {WHERE[tier]} takes {longer:.1f} times as long as with the links to itself"
+        for tier, longer in enumerate(turns.outlook.longer)
+        if longer > 1.05
+    )
+    return turns.plan(notes), patience.state(state)
+
+
+class _Patience:
+    """The rule by which waiting jobs take offers."""
+
+    def __init__(self, turns: Turns, settings: Settings, state: State) -> None:
+        self._turns, self._timers = turns, Timers(state, settings)
+
+    def near(self, job: int, offer: Offer) -> tuple[bool, str]:
+        """Everybody is offered the nearest places first: nobody lies there in two racks with GPUs
+        on which somebody else would be near."""
+        if offer.tier > offer.best or offer.lost > _BUSY:
+            return False, ""
+        self._timers.accepted(offer.tier, offer.count, self._waited_s(job))
+        return True, f"{WHERE[offer.tier]}, the nearest that could hold it; {_ends(offer.seconds)}"
+
+    def far(self, job: int, offer: Offer) -> tuple[bool, str]:
+        """What is left then goes to those who have waited long enough, or lose little."""
+        # A near place on cards that others keep busy is as good as one that is farther.
+        farther = offer.best + 1 if offer.lost > _BUSY else offer.best
+        waited, tiers = self._waited_s(job), range(offer.best, max(offer.tier, farther))
+        # A training that gets several times as long has reason to wait longer than the others.
+        timer = max((self._timers.wait_s(tier, offer.count) for tier in tiers), default=0.0)
+        timer *= max(1.0, offer.lost)
+        gain = offer.seconds * offer.lost / (1.0 + offer.lost) if offer.lost > 0 else 0.0
+        place = f"{offer.count} GPUs {WHERE[offer.tier]}"
+        if waited < min(timer, gain):
+            return False, (
+                f"declines {place}: {WHERE[offer.best]} it would end {gain / 60:.0f} min sooner, "
+                f"for which it waits {min(timer, gain) / 60:.0f} min, {waited / 60:.0f} are over"
+            )
+        self._timers.accepted(offer.tier, offer.count, waited)
+        why = f"its wait for a place {WHERE[offer.best]} is over"
+        if offer.lost < 0.01:
+            why = "a nearer place would not make it faster"
+        return True, f"{WHERE[offer.tier]}: {why}; {_ends(offer.seconds)}"
+
+    def state(self, state: State) -> State:
+        """The policy's memory after this round."""
+        carries = self._turns.outlook.carries
+        return {**state, "waits": self._timers.plain(), "carries": carries}
+
+    def _waited_s(self, job: int) -> float:
+        """Since it came, without the time that it ran."""
+        jobs, now = self._turns.view.jobs, self._turns.view.now
+        ran = float(jobs.attained[job]) / self._turns.count(job)
+        return max(0.0, now - float(jobs.arrival_s[job]) - ran)
+
+
+def _ends(seconds: float) -> str:
+    return f"ends in {seconds / 3600:.1f} h"
+
+
+def _improve(turns: Turns, settings: Settings) -> None:
+    """Offer running jobs better tiers, those that the network hurts most first."""
+    view, outlook = turns.view, turns.outlook
+    jobs = view.jobs
+    order = sorted(turns.held, key=lambda job: (outlook.slowed[job], jobs.attained[job], job))
+    settled = (view.now - jobs.since_s >= settings.min_stay_s) & jobs.movable
+    for job in order:
+        now_s = turns.seconds_now(job)
+        least = settings.gain_over_cost * float(jobs.restart_s[job])
+        offer = None
+        if settled[job] and turns.tier_now[job] > MACHINE and now_s < np.inf:
+            turns.release(job)
+            better = turns.offers(job, turns.tier_now[job])
+            offer = next((o for o in better if now_s - o.seconds > least), None)
+            if offer is None:
+                turns.back(job)
+        if offer is None:
+            turns.keep(job, f"stays {WHERE[turns.tier_now[job]]}")
+        else:
+            saved = (now_s - offer.seconds) / 60
+            why = f"moves: {WHERE[offer.tier]} it ends {saved:.0f} min sooner, a restart included"
+            turns.take(job, offer, why)

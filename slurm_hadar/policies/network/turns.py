@@ -1,0 +1,279 @@
+"""Jobs in turn, each offered the best free places by tier; whoever holds something keeps it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.traits import TIERS
+from slurm_hadar.domain.view import BoolArray, View
+from slurm_hadar.policies.allocation import Need, Parts
+from slurm_hadar.policies.network.outlook import Outlook
+from slurm_hadar.policies.network.places import ANYWHERE, RACK, Ask, Ground
+from slurm_hadar.policies.network.settings import Settings
+
+WHERE = ("on one machine", "in one rack", "over several racks")
+"""The tiers in words."""
+
+_NEARLY = 0.75
+"""Part of its GPUs that must be free in a rack for it to be kept for a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A free place. ``best``: the nearest tier that could ever hold the job on that type."""
+
+    parts: Parts
+    kind: int
+    count: int
+    tier: int
+    best: int
+    seconds: float
+    """Expected time to the end there."""
+    lost: float
+    """Time there over the time at the best tier, less 1."""
+
+
+Answer = Callable[[int, Offer], tuple[bool, str]]
+"""Whether a job takes an offer, and why."""
+
+
+class Turns:
+    """One decision: what is placed so far, and who waits."""
+
+    def __init__(self, view: View, settings: Settings, carries: float = 0.0) -> None:
+        """``carries``: see :class:`Outlook`."""
+        self.view, self.ground = view, Ground(view)
+        self.held: dict[int, Parts] = {}
+        for job, node, kind, count in view.jobs.held.tolist():
+            if count > 0:
+                slot = self.ground.floor.slot_of[node, kind]
+                self.held[job] = (*self.held.get(job, ()), (slot, count))
+        for job, parts in self.held.items():
+            self.ground.room.take(parts, self.ground.needs[job])
+        self.tier_now = {job: self.ground.tier_of(parts) for job, parts in self.held.items()}
+        self.outlook = Outlook(view, settings, self.tier_now, carries)
+        self._cards = [0.0] * len(view.nodes.names)
+        for job, parts in self.held.items():
+            self._traffic(job, parts, 1.0)
+        possible = view.jobs.rate > 0
+        self._column: list[int] = (
+            possible.any(axis=1).argmax(axis=1).tolist() if possible.size else []
+        )
+        self.placements: dict[str, Placement] = {}
+        self.critical = self._critical(settings.critical)
+        """(J,) who goes first and gives way to nobody."""
+        self.moved: set[int] = set()
+        """Running jobs that were given another place."""
+        self._declined: dict[int, str] = {}
+        self._why: dict[tuple[Ask, ...], str] = {}
+
+    def order(self) -> list[int]:
+        """The waiting jobs: priority, then who decides when all the work ends, then least attained
+        service, then age."""
+        return [job for job in self.sorted() if job not in self.held]
+
+    def sorted(self) -> list[int]:
+        """All jobs in that order."""
+        jobs = self.view.jobs
+        index = np.arange(len(jobs.ids))
+        keys = (index, jobs.arrival_s, jobs.attained, ~self.critical, -jobs.priority)
+        found: list[int] = np.lexsort(keys).tolist()
+        return found
+
+    def _critical(self, part: float) -> BoolArray:
+        """(J,) whether a job needs ``part`` of the time that all the work takes, even near by."""
+        jobs = self.view.jobs
+        seconds, gpus = np.zeros(len(jobs.ids)), np.zeros(len(jobs.ids))
+        for job, left in enumerate(jobs.left.tolist()):
+            paces = [
+                float(jobs.rate[job, ask.kind, self._column[job]])
+                * self.outlook.factor(job, ask.kind, self._column[job], self.ground.best_tier(ask))
+                for ask in self.asks(job)
+                if self.ground.best_tier(ask) <= ANYWHERE
+            ]
+            if paces and np.isfinite(left):
+                seconds[job], gpus[job] = left / max(paces), self.count(job)
+        capacity = max(1, int(self.view.nodes.gpus.sum()))
+        horizon = max(float((seconds * gpus).sum()) / capacity, float(seconds.max(initial=0.0)))
+        critical: BoolArray = (seconds > 0) & (seconds >= part * horizon)
+        return critical
+
+    def count(self, job: int) -> int:
+        """GPUs that a job would get: the least number that it can run on."""
+        return self.view.counts[self._column[job]]
+
+    def offers(self, job: int, most_tier: int = ANYWHERE) -> list[Offer]:
+        """A free place on each type that has one, of the nearest tier there, the soonest to end
+        first."""
+        jobs, found = self.view.jobs, []
+        if not self._column:
+            return []
+        column = self._column[job]
+        count, left = self.view.counts[column], float(jobs.left[job])
+        for kind in np.flatnonzero(jobs.rate[job, :, column] > 0).tolist():
+            ask = self.ground.ask(job, kind, count)
+            best = self.ground.best_tier(ask)
+            for tier in range(best, most_tier + 1):
+                parts = self.ground.find(ask, tier)
+                if parts is not None:
+                    tier = max(best, self.ground.tier_of(parts))
+                    factor = self.outlook.factor(job, kind, column, tier, self._card(job, parts))
+                    lost = self.outlook.factor(job, kind, column, best) / factor - 1.0
+                    seconds = left / (float(jobs.rate[job, kind, column]) * factor)
+                    found.append(Offer(parts, kind, count, tier, best, seconds, max(0.0, lost)))
+                    break
+        return sorted(found, key=lambda offer: (offer.seconds, offer.kind))
+
+    def seconds_now(self, job: int) -> float:
+        """Time to the end of a running job where it is, at its present pace; inf: not known."""
+        jobs, parts = self.view.jobs, self.held[job]
+        count = sum(number for _, number in parts)
+        if count not in self.view.counts:
+            return float("inf")
+        kinds = [int(self.ground.floor.gpu_type[slot]) for slot, _ in parts]
+        rate = float(jobs.rate[job, kinds, self.view.counts.index(count)].min())
+        rate *= float(self.outlook.slowed[job])
+        return float(jobs.left[job]) / rate if rate > 0 else float("inf")
+
+    def factor_at_best(self, job: int) -> float:
+        """What a running job would keep of its speed at the nearest tier for it, on its type."""
+        parts = self.held[job]
+        kind, count = int(self.ground.floor.gpu_type[parts[0][0]]), sum(n for _, n in parts)
+        if count not in self.view.counts:
+            return 0.0
+        best = self.ground.best_tier(self.ground.ask(job, kind, count))
+        column = self.view.counts.index(count)
+        return self.outlook.factor(job, kind, column, best) if best <= ANYWHERE else 0.0
+
+    def asks(self, job: int) -> tuple[Ask, ...]:
+        """What a job asks for, on each type on which it can run."""
+        if not self._column:
+            return ()
+        kinds = np.flatnonzero(self.view.jobs.rate[job, :, self._column[job]] > 0).tolist()
+        return tuple(self.ground.ask(job, kind, self.count(job)) for kind in kinds)
+
+    def keep(self, job: int, why: str) -> None:
+        """A running job stays where it is."""
+        self._place(job, self.held[job], why)
+
+    def take(self, job: int, offer: Offer, why: str) -> None:
+        """Place a job."""
+        self.ground.room.take(offer.parts, self.ground.needs[job])
+        self._traffic(job, offer.parts, 1.0)
+        if job in self.held:
+            self.moved.add(job)
+            if self.tier_now[job] == ANYWHERE:
+                self.outlook.leaves(job)
+        if offer.tier == ANYWHERE:
+            self.outlook.joins(job)
+        self._place(job, offer.parts, why)
+
+    def release(self, job: int) -> Parts:
+        """Give back what a running job holds, for now."""
+        parts = self.held[job]
+        self.ground.room.give(parts, self.ground.needs[job])
+        self._traffic(job, parts, -1.0)
+        return parts
+
+    def back(self, job: int) -> None:
+        """Take it again."""
+        self.ground.room.take(self.held[job], self.ground.needs[job])
+        self._traffic(job, self.held[job], 1.0)
+
+    def stop(self, job: int) -> None:
+        """Send a running job back to the queue."""
+        self.release(job)
+        self.outlook.leaves(job)
+        del self.held[job], self.placements[self.view.jobs.ids[job]]
+
+    def serve(self, order: Sequence[int], answer: Answer) -> list[int]:
+        """Offer each job of ``order`` what is free in turn; who declines is passed over.
+
+        Returns those that still wait.
+        """
+        left = []
+        for job in order:
+            said = ""
+            for offer in self.offers(job):
+                taken, said = answer(job, offer)
+                if taken:
+                    self.take(job, offer, said)
+                    self._declined.pop(job, None)
+                    break
+            else:
+                self._declined[job] = said
+                left.append(job)
+        return left
+
+    def waits(self, job: int) -> bool:
+        """Whether a job was offered something and got nothing."""
+        return job in self._declined
+
+    def keep_a_rack(self, jobs: Sequence[int]) -> Parts:
+        """Set aside what is free in the rack that the first of these jobs could have soonest, once
+        most of what it needs is free there, so that smaller jobs do not take it bit by bit; none
+        where one machine is enough for it."""
+        room = self.ground.room
+        for job in jobs:
+            for ask in self.asks(job):
+                if self.ground.best_tier(ask) != RACK:
+                    continue
+                racks = self.ground.pools(ask).values()
+                pools = max(racks, key=lambda some: sum(room.left[p] for p in some))
+                if sum(room.left[p] for p in pools) < _NEARLY * ask.count:
+                    return ()
+                slots = [s for p in pools for s in range(*self.ground.floor.spans[p])]
+                kept = tuple((s, int(room.free[s])) for s in slots if room.free[s] > 0)
+                room.take(kept, Need())
+                return kept
+        return ()
+
+    def plan(self, notes: tuple[str, ...] = ()) -> Plan:
+        """What was decided."""
+        ids = self.view.jobs.ids
+        if not ids:
+            notes = ("no managed job waits or runs", *notes)
+        waiting = {ids[job]: said or self._short(job) for job, said in self._declined.items()}
+        return Plan(self.placements, waiting, notes)
+
+    def _short(self, job: int) -> str:
+        """Why there is no place for a job at all."""
+        asks = self.asks(job)
+        if not asks:
+            return "no GPU type and count that it can run with"
+        if asks not in self._why:
+            pools = [p for ask in asks for some in self.ground.pools(ask).values() for p in some]
+            ask = asks[0]
+            short = self.ground.room.shortage(pools, ask.count, ask.need, ask.most_nodes)
+            self._why[asks] = f"short of {short}"
+        return self._why[asks]
+
+    def _traffic(self, job: int, parts: Parts, sign: float) -> None:
+        """A job on several nodes keeps their network cards busy, or no longer does."""
+        nodes = {self.ground.floor.node_of[slot] for slot, _ in parts}
+        if len(nodes) > 1:
+            for node in nodes:
+                self._cards[node] += sign * self.outlook.card(job)
+
+    def _card(self, job: int, parts: Parts) -> float:
+        """How busy the busiest of these nodes' cards would be."""
+        nodes = {self.ground.floor.node_of[slot] for slot, _ in parts}
+        if len(nodes) == 1:
+            return 0.0
+        return max(self._cards[node] for node in nodes) + self.outlook.card(job)
+
+    def _place(self, job: int, parts: Parts, why: str) -> None:
+        floor, view = self.ground.floor, self.view
+        gpus: dict[str, int] = {}
+        nodes: dict[str, dict[str, int]] = {}
+        for slot, count in parts:
+            kind = view.types[int(floor.gpu_type[slot])]
+            on_node = nodes.setdefault(view.nodes.names[floor.node_of[slot]], {})
+            gpus[kind] = gpus.get(kind, 0) + count
+            on_node[kind] = on_node.get(kind, 0) + count
+        tier = TIERS[self.ground.tier_of(parts)]
+        self.placements[view.jobs.ids[job]] = Placement(
+            gpus=gpus, nodes=nodes, tier=tier, reason=why
+        )

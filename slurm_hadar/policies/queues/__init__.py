@@ -1,0 +1,1 @@
+"""Lists of jobs served in turn: the baselines."""

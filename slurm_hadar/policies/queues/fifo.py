@@ -1,0 +1,14 @@
+"""First in, first out: a baseline. Priority first, then age; nobody overtakes, nobody moves."""
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.queues.in_turn import serve
+
+
+def decide(view: View, state: State) -> tuple[Plan, State]:
+    """One round; running jobs keep their place."""
+    jobs = view.jobs
+    order = np.lexsort((np.arange(len(jobs.ids)), jobs.arrival_s, -jobs.priority)).tolist()
+    return serve(view, order, strict=True), dict(state)

@@ -1,0 +1,14 @@
+"""Shortest remaining time first: a baseline. The time is that on the job's best GPUs."""
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.queues.in_turn import seconds_left, serve
+
+
+def decide(view: View, state: State) -> tuple[Plan, State]:
+    """One round; running jobs keep their place, a job that does not fit is overtaken."""
+    shortest = seconds_left(view).min(axis=(1, 2), initial=np.inf)
+    order = np.lexsort((np.arange(len(shortest)), view.jobs.arrival_s, shortest)).tolist()
+    return serve(view, order, strict=False), dict(state)

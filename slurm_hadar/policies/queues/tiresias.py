@@ -1,0 +1,88 @@
+"""Tiresias, two-dimensional least attained service (2D-LAS): a baseline that knows no lengths.
+
+Gu et al., NSDI 2019; recalled: a job's attained service is its GPUs x time; it sinks from queue to
+queue as that passes limits; higher queues first, first in first out inside; preemption at each
+decision. The limits are those of its authors' simulator (3,250, 7,200 and 18,000 GPU-seconds,
+recalled); the promotion of starving jobs is left out, as it is off there by default. Ours: types
+differ here, so a job takes the free type that is fastest for it and stays there until preempted.
+
+Option ``queues``: the limits, rising, in GPU-seconds, as text with commas.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import BoolArray, IntArray, State, View
+from slurm_hadar.policies.queues.in_turn import seconds_left, serve
+
+QUEUES = (3250.0, 7200.0, 18000.0)
+
+
+def decide(view: View, state: State) -> tuple[Plan, State]:
+    """One round. Raises :class:`UsageError` for limits that cannot be understood."""
+    limits = limits_of(view.options)
+    jobs = view.jobs
+    if not jobs.ids:
+        return serve(view, (), strict=False), dict(state)
+    queue = np.searchsorted(np.asarray(limits), jobs.attained, side="right")
+    order = np.lexsort((np.arange(len(jobs.ids)), jobs.arrival_s, queue))
+    first = _first(view, order)
+    stopped = jobs.running & jobs.movable & ~first
+    held = jobs.held[~stopped[jobs.held[:, 0]]] if len(jobs.held) else jobs.held
+    # Who is stopped may have what the others leave, behind them.
+    order = np.concatenate([order[first[order]], order[~first[order]]])
+    cut = replace(view, jobs=replace(jobs, held=held, running=jobs.running & ~stopped))
+    return serve(cut, order.tolist(), strict=False), dict(state)
+
+
+def _first(view: View, order: IntArray) -> BoolArray:
+    """(J,) whom the GPUs suffice for in this order, types counted apart, nodes not looked at."""
+    jobs = view.jobs
+    chosen: BoolArray = jobs.running & ~jobs.movable
+    left = view.nodes.gpus.sum(axis=0).tolist()
+    on: dict[int, list[tuple[int, int]]] = {}
+    for job, _, kind, count in jobs.held.tolist():
+        on.setdefault(job, []).append((kind, count))
+        if chosen[job]:
+            left[kind] -= count
+    seconds = seconds_left(view)
+    possible = np.isfinite(seconds).any(axis=1)
+    column = possible.argmax(axis=1)
+    gpus = np.asarray(view.counts)[column].tolist()
+    faster = np.argsort(seconds[np.arange(len(column)), :, column], axis=1, kind="stable").tolist()
+    able = np.isfinite(seconds[np.arange(len(column)), :, column])
+    least = min(gpus)
+    for job in order.tolist():
+        if sum(left) < least:
+            break
+        if chosen[job]:
+            continue
+        kinds = on.get(job) or [
+            (kind, gpus[job]) for kind in faster[job] if able[job, kind] and left[kind] >= gpus[job]
+        ][:1]  # fmt: skip
+        if kinds and all(left[kind] >= count for kind, count in kinds):
+            chosen[job] = True
+            for kind, count in kinds:
+                left[kind] -= count
+    return chosen
+
+
+def limits_of(options: Mapping[str, object]) -> tuple[float, ...]:
+    """The option ``queues``. Raises :class:`UsageError` where it cannot be understood."""
+    text = options.get("queues")
+    if text is None:
+        return QUEUES
+    try:
+        limits = tuple(float(part) for part in str(text).split(","))
+    except ValueError:
+        limits = ()
+    if not limits or not all(0 < a < 1e18 for a in limits) or list(limits) != sorted(set(limits)):
+        raise UsageError(
+            f"policy option queues: {text!r} are no rising limits in GPU-seconds, "
+            "such as 3250,7200,18000"
+        )
+    return limits

@@ -1,0 +1,1 @@
+"""Our own: all the work planned ahead, followed round by round."""

@@ -1,0 +1,140 @@
+"""Who runs where until the next choice: the timetable's values, and one assignment of gangs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
+from slurm_hadar.policies.timetable.plan import Timetable, respond
+from slurm_hadar.policies.timetable.settings import Settings
+from slurm_hadar.policies.timetable.work import Options
+from slurm_hadar.solvers.gang_assignment import assign
+
+_LEAST = 0.02
+"""Part of a job's worth that it never falls below while it waits beyond its planned end."""
+_MOST_BONUS = 1.0
+_AHEAD = 3.0
+"""Value per GPU of a job without slack, in those of the best other."""
+_ALONE = 0.98
+"""Part of the least time for all the work from which a job that needs it alone has no slack."""
+_MIX = 0.5
+"""Weight of the whole plan of a job without slack beside its plan for now."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``option`` (J,): -1 waits, -2 keeps GPUs that are no option. ``value`` (J, O): what a second
+    of running there is worth, weighted s, stay and timetable included; ``gain`` (J, O): without
+    these. ``share`` (J, O): the timetable's part of the present bucket. ``price`` (P,): weighted s
+    per GPU-second now."""
+
+    option: IntArray
+    value: FloatArray
+    gain: FloatArray
+    share: FloatArray
+    critical: BoolArray
+    price: FloatArray
+
+
+def choose(
+    table: Timetable,
+    options: Options,
+    ids: tuple[str, ...],
+    weight: FloatArray,
+    restart_s: FloatArray,
+    now: float,
+    settings: Settings,
+    kept: bool = False,
+) -> Choice:
+    """The largest sum of values among all assignments that fit.
+
+    A job's value on an option is what the timetable says its whole work is still worth, per second
+    of run time there: more where the timetable has it, less where it would have to restart. Jobs
+    that cannot be ready by the deadline unless they run all the time go before all others, where
+    the timetable has them. ``kept``: it stays as it is, and only the numbers behind it are wanted.
+    """
+    elapsed = now - table.start_s
+    worth, tight, mix, share, price = _now(table, options, ids, weight, elapsed)
+    left = np.maximum(worth - weight * elapsed, _LEAST * worth)
+    possible = np.isfinite(options.seconds)
+    gain = np.where(possible, left[:, None] / np.where(possible, options.seconds, 1.0), 0.0)
+    gain = np.where(possible & (weight > 0)[:, None], np.maximum(gain, 1e-12), 0.0)
+    value = gain * (1.0 + settings.follow * share)
+    critical = tight >= 1.0
+    if critical.any():
+        top = float((value / options.gpus).max())
+        planned = np.where(possible, _MIX * mix + share, 0.0)
+        planned /= np.maximum(planned.max(axis=1, initial=0.0), 1e-9)[:, None]
+        ahead = _AHEAD * top * tight[:, None] * planned * options.gpus
+        value += np.where(critical[:, None] & (gain > 0), ahead, 0.0)
+    there = np.flatnonzero(options.now >= 0)
+    horizon = table.deadline_s - table.start_s
+    cost = settings.gain_over_cost * restart_s[there]
+    stay = value[there, options.now[there]]
+    # A job that has long to run may well restart, however soon all the others end.
+    rest = settings.settle * options.seconds[there, options.now[there]]
+    often = np.maximum(settings.choose_every * horizon, rest)
+    stay *= 1.0 + np.minimum(cost / np.maximum(often, 1.0), _MOST_BONUS)
+    often = np.maximum(settings.solve_every * horizon, rest)
+    value[there] *= np.maximum(1.0 - cost / np.maximum(often, 1.0), 0.0)[:, None]
+    value[there, options.now[there]] = stay
+    option = options.now if kept else _assigned(options, value)
+    return Choice(option, value, gain, share, critical, price)
+
+
+def _now(
+    table: Timetable,
+    options: Options,
+    ids: tuple[str, ...],
+    weight: FloatArray,
+    elapsed: float,
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Worth, tightness (1: no slack), mix of options, present share, prices of all jobs."""
+    jobs = len(ids)
+    row: Mapping[str, int] = {id_: at for at, id_ in enumerate(table.ids)}
+    rows = np.array([row.get(id_, -1) for id_ in ids], dtype=np.int64)
+    known = rows >= 0
+    bucket = int(np.searchsorted(table.edges, elapsed, side="right")) - 1
+    bucket = min(max(bucket, 0), len(table.edges) - 2)
+    worth, tight = np.zeros(jobs), np.zeros(jobs)
+    worth[known] = table.worth[rows[known]]
+    # What is planned to run shrinks with the work, the time until the horizon with the clock.
+    best = np.where(np.isfinite(options.best_s), options.best_s, 0.0)[known]
+    rest = np.minimum(best / np.maximum(table.best_s[rows[known]], 1.0), 1.0)
+    time_left = max(float(table.edges[-1]) - elapsed, 1.0)
+    tight[known] = (
+        table.run_s[rows[known]] * rest / time_left / np.maximum(table.limit[rows[known]], 1e-6)
+    )
+    # Who alone takes as long as all the work together decides when it ends: no slack at all.
+    least = max(table.least_s - elapsed, 1.0)
+    tight[known] = np.maximum(tight[known], best / (_ALONE * least))
+    mix, share = np.zeros((2, jobs, len(options.gpus)))
+    mix[known] = table.mix[rows[known]]
+    if table.share.size:
+        at = min(bucket, table.share.shape[2] - 1)
+        share[known] = table.share[rows[known], :, at]
+    if not known.all():
+        new = np.flatnonzero(~known)
+        part = Options(
+            options.gpus, options.pool, options.capacity, options.seconds[new], options.left[new],
+            options.now[new], options.bound[new], {}, (), {},
+        )  # fmt: skip
+        answer = respond(part, weight[new], table.price, table.edges, np.ones(len(new)))
+        worth[new] = answer.worth + weight[new] * elapsed
+    return worth, tight, mix, share, table.price[:, bucket]
+
+
+def _assigned(options: Options, value: FloatArray) -> IntArray:
+    free = options.capacity.copy()
+    option: IntArray = np.full(len(value), -1, dtype=np.int64)
+    bound = np.flatnonzero(options.bound)
+    option[bound] = options.now[bound]
+    known = bound[options.now[bound] >= 0]
+    np.subtract.at(free, options.pool[options.now[known]], options.gpus[options.now[known]])
+    for job in bound[options.now[bound] < 0].tolist():
+        free -= options.apart[job]
+    free = np.maximum(free, 0)
+    open_ = np.flatnonzero(~options.bound)
+    option[open_] = assign(value[open_], options.gpus, options.pool, free)
+    return option

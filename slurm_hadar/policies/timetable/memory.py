@@ -1,0 +1,112 @@
+"""What the timetable policy remembers between rounds, as plain JSON, and for how long it holds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from slurm_hadar.domain.view import FloatArray, State, View
+from slurm_hadar.policies.allocation import Floor
+from slurm_hadar.policies.timetable.plan import Timetable
+from slurm_hadar.policies.timetable.settings import Settings
+from slurm_hadar.policies.timetable.work import Options
+
+_VERSION = 1
+_NOTHING = 1e-6
+
+
+@dataclass(frozen=True)
+class Past:
+    """``laid``: option of each job that got a place by the last choice, made at ``chosen_s`` among
+    the jobs ``present``."""
+
+    table: Timetable
+    laid: Mapping[str, int] = field(default_factory=dict)
+    present: tuple[str, ...] = ()
+    chosen_s: float = -np.inf
+
+
+def pool_names(view: View, floor: Floor) -> list[str]:
+    """What the options mean; a memory with other names is of no use."""
+    pools = zip(floor.pool_type, floor.pool_group, floor.capacity, strict=True)
+    names = [f"{view.types[kind]}/{group}/{gpus}" for kind, group, gpus in pools]
+    return [*names, ",".join(str(count) for count in view.counts)]
+
+
+def keep(past: Past, names: Sequence[str]) -> State:
+    """The memory as JSON."""
+    table = past.table
+    return {
+        "version": _VERSION,
+        "names": list(names),
+        "ids": list(table.ids),
+        "start_s": table.start_s,
+        "deadline_s": table.deadline_s,
+        "least_s": table.least_s,
+        "edges": table.edges.tolist(),
+        "price": table.price.tolist(),
+        "worth": table.worth.tolist(),
+        "run_s": table.run_s.tolist(),
+        "limit": table.limit.tolist(),
+        "best_s": table.best_s.tolist(),
+        "mix": _sparse(table.mix),
+        "share": _sparse(table.share),
+        "laid": dict(past.laid),
+        "present": list(past.present),
+        "chosen_s": past.chosen_s,
+    }
+
+
+def recall(state: State, names: Sequence[str]) -> Past | None:
+    """The memory, or None where there is none or the cluster has changed since."""
+    if state.get("version") != _VERSION or state.get("names") != list(names):
+        return None
+    kept = cast(dict[str, Any], state)
+    ids = tuple(kept["ids"])
+    table = Timetable(
+        ids=ids,
+        start_s=float(kept["start_s"]),
+        deadline_s=float(kept["deadline_s"]),
+        least_s=float(kept["least_s"]),
+        edges=np.asarray(kept["edges"], dtype=np.float64),
+        price=np.asarray(kept["price"], dtype=np.float64),
+        worth=np.asarray(kept["worth"], dtype=np.float64),
+        run_s=np.asarray(kept["run_s"], dtype=np.float64),
+        limit=np.asarray(kept["limit"], dtype=np.float64),
+        best_s=np.asarray(kept["best_s"], dtype=np.float64),
+        mix=_dense(kept["mix"]),
+        share=_dense(kept["share"]),
+    )
+    return Past(table, kept["laid"], tuple(kept["present"]), float(kept["chosen_s"]))
+
+
+def outdated(past: Past, view: View, settings: Settings) -> bool:
+    """Whether a new timetable is due: its time is over, or too many jobs are not in it."""
+    table = past.table
+    horizon = table.deadline_s - table.start_s
+    if view.now - table.start_s >= max(settings.solve_every * horizon, view.round_s):
+        return True
+    new = len(set(view.jobs.ids) - set(table.ids))
+    return new > settings.newcomers * len(table.ids)
+
+
+def unchanged(past: Past, view: View, options: Options, settings: Settings) -> bool:
+    """Whether the last choice still stands: same jobs, all where they were put, not long ago."""
+    interval = settings.choose_every * (past.table.deadline_s - past.table.start_s)
+    if view.now - past.chosen_s >= max(interval, view.round_s) or past.present != view.jobs.ids:
+        return False
+    laid = np.array([past.laid.get(id_, -1) for id_ in view.jobs.ids], dtype=np.int64)
+    return bool(np.array_equal(laid, options.now))
+
+
+def _sparse(array: FloatArray) -> dict[str, object]:
+    where = np.flatnonzero(array > _NOTHING)
+    values = np.round(array.reshape(-1)[where], 6)
+    return {"shape": list(array.shape), "where": where.tolist(), "values": values.tolist()}
+
+
+def _dense(kept: Mapping[str, Any]) -> FloatArray:
+    array = np.zeros(int(np.prod(kept["shape"])))
+    array[np.asarray(kept["where"], dtype=np.int64)] = kept["values"]
+    return array.reshape(kept["shape"])

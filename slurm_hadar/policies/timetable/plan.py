@@ -1,0 +1,233 @@
+"""The timetable: what the linear programme plans, kept between rounds, read at any time.
+
+It is solved for all jobs when they are few, else for classes of like jobs; then each job finds its
+own best time and place at the prices.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.policies.timetable.settings import Settings
+from slurm_hadar.policies.timetable.speeds import Seen
+from slurm_hadar.policies.timetable.work import Options
+from slurm_hadar.solvers.time_indexed import Fluid, Work, shortest, timetable
+
+_FAR = 1.25
+"""A deadline this many times too far is given up for a nearer one."""
+_RARELY = 0.1
+_WINDOW = 1.25
+"""Buckets are kept until this many times the interval between two timetables."""
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """Times in s after ``start_s``. J jobs, in the order of ``ids``."""
+
+    ids: tuple[str, ...]
+    start_s: float
+    deadline_s: float
+    """On the clock of ``View.now``."""
+    least_s: float
+    edges: FloatArray
+    price: FloatArray
+    """(P, B) s of waiting, weighted, per GPU-second."""
+    worth: FloatArray
+    """(J,) weighted s: the price of the whole job, what it costs to wait included."""
+    run_s: FloatArray
+    """(J,) time that the job is planned to run until it ends."""
+    limit: FloatArray
+    """(J,) tightness from which a job goes before others."""
+    best_s: FloatArray
+    """(J,) the same at its fastest."""
+    mix: FloatArray
+    """(J, O) part of that time on each option."""
+    share: FloatArray
+    """(J, O, W) part of the bucket that the job is planned to run so; W buckets are kept."""
+
+
+def solve(
+    options: Options,
+    weight: FloatArray,
+    seen: Seen,
+    ids: tuple[str, ...],
+    now: float,
+    deadline: float,
+    settings: Settings,
+) -> Timetable:
+    """A new timetable. The deadline stays where it is while it can be kept.
+
+    A job whose speeds are guessed gets more time in hand. The less the declared work of the jobs
+    that ended could be relied on, the less a single long job decides how late the others may be.
+    """
+    options = replace(options, seconds=efficient(options))
+    group = classes(options.seconds, _most_classes(options, settings))
+    work = _work(options, weight, group)
+    thrifty = replace(work, seconds=thrift(work, settings.waste))
+    least = shortest(thrifty)[0]
+    if seen.wrong > _RARELY:
+        least = (1.0 - seen.wrong) * least + seen.wrong * shortest(thrifty, alone=False)[0]
+    least = max(least, 1.0)
+    if not now + settings.keep * least <= deadline <= now + _FAR * settings.stretch * least:
+        deadline = now + settings.stretch * least
+    horizon = deadline - now
+    edges = _edges(horizon, settings)
+    best = work.seconds.min(axis=1)
+    own = settings.duty * (1.0 - settings.caution * seen.guessed)
+    least_own = np.ones(len(work.number))
+    np.minimum.at(least_own, group, own)
+    needed = np.where(np.isfinite(best), best, 0.0) / horizon * 1.0001
+    duty = np.clip(needed, least_own, 1.0)
+    fluid = timetable(work, edges, duty)
+    if len(work.number) < len(ids):
+        duty = np.clip(options.best_s / horizon, own, 1.0)
+        fluid = respond(options, weight, fluid.price, edges, duty)
+    seconds = np.where(np.isfinite(options.seconds), options.seconds, 0.0)
+    busy = fluid.share * seconds[:, :, None]
+    run_s = busy.sum(axis=(1, 2))
+    window = int(np.searchsorted(edges, _WINDOW * settings.solve_every * horizon)) + 1
+    window = min(window, len(edges) - 1)
+    return Timetable(
+        ids=ids,
+        start_s=now,
+        deadline_s=deadline,
+        least_s=least,
+        edges=edges,
+        price=fluid.price,
+        worth=fluid.worth,
+        run_s=run_s,
+        limit=1.0 - (1.0 - settings.critical) * (1.0 - own) / max(1.0 - settings.duty, 1e-6),
+        mix=busy.sum(axis=2) / np.maximum(run_s, 1e-9)[:, None],
+        best_s=np.where(np.isfinite(options.best_s), options.best_s, 0.0),
+        share=busy[:, :, :window] / np.diff(edges)[:window],
+    )
+
+
+def respond(
+    options: Options, weight: FloatArray, price: FloatArray, edges: FloatArray, duty: FloatArray
+) -> Fluid:
+    """Each job's own best answer to the prices: the cheapest buckets, at most ``duty`` of each.
+
+    ``price`` (P, B). A job pays for its GPUs and for its waiting. Vectorised over the jobs,
+    O(J x O x B).
+    """
+    jobs, buckets = len(weight), len(edges) - 1
+    middle = (edges[1:] + edges[:-1]) / 2
+    seconds = options.seconds
+    able = np.asarray(np.isfinite(seconds).any(axis=1))
+    runs = np.where(np.isfinite(seconds), seconds, 0.0)
+    cost = np.empty((jobs, buckets))
+    option: IntArray = np.empty((jobs, buckets), dtype=np.int64)
+    every = np.arange(jobs)
+    for b in range(buckets):
+        paid = runs * (options.gpus * price[options.pool, b])
+        paid = np.where(np.isfinite(seconds), paid, np.inf)
+        option[:, b] = paid.argmin(axis=1)
+        cost[:, b] = weight * middle[b] + np.where(able, paid[every, option[:, b]], 0.0)
+    time = np.where(able[:, None], seconds[every[:, None], option], 1.0)
+    most = duty[:, None] * np.diff(edges) / np.maximum(time, 1e-9)
+    order = np.argsort(cost, axis=1, kind="stable")
+    upto = np.cumsum(np.take_along_axis(most, order, axis=1), axis=1)
+    part = np.clip(1.0 - (upto - np.take_along_axis(most, order, axis=1)), 0.0, None)
+    part = np.minimum(part, np.take_along_axis(most, order, axis=1)) * able[:, None]
+    last = np.minimum((upto < 1.0).sum(axis=1), buckets - 1)
+    worth = np.take_along_axis(cost, order, axis=1)[every, last]
+    share = np.zeros((jobs, len(options.gpus), buckets))
+    chosen = np.take_along_axis(option, order, axis=1)
+    share[every[:, None], chosen, order] = part
+    return Fluid(share, np.where(able, worth, 0.0), price)
+
+
+def efficient(options: Options) -> FloatArray:
+    """(J, O) run times, inf for a count that another one of the same pool beats or equals in run
+    time and in GPU-seconds: no plan needs it."""
+    seconds = options.seconds.copy()
+    spent = options.seconds * options.gpus
+    for pool in np.unique(options.pool):
+        here = np.flatnonzero(options.pool == pool)
+        for one in here:
+            for other in here:
+                if one == other:
+                    continue
+                beaten = (options.seconds[:, other] <= options.seconds[:, one]) & (
+                    spent[:, other] <= spent[:, one]
+                )
+                equal = beaten & (spent[:, other] == spent[:, one])
+                beaten &= ~equal | (options.gpus[other] < options.gpus[one])
+                seconds[beaten, one] = np.inf
+    return seconds
+
+
+def thrift(work: Work, waste: float) -> FloatArray:
+    """(J, O) run times without the counts that spend more than ``waste`` times the GPU-seconds of
+    the job's best count in the pool.
+
+    The horizon goes by these: else one long job, as fast as many GPUs can make it, would press all
+    the others into counts that waste GPUs.
+    """
+    spent = work.seconds * work.gpus
+    least = np.full_like(spent, np.inf)
+    for pool in np.unique(work.pool):
+        here = work.pool == pool
+        least[:, here] = spent[:, here].min(axis=1, initial=np.inf)[:, None]
+    with np.errstate(invalid="ignore"):
+        found: FloatArray = np.where(spent <= waste * least, work.seconds, np.inf)
+    return found
+
+
+def classes(seconds: FloatArray, limit: int) -> IntArray:
+    """(J,) class of each job: all alone when they are at most ``limit``; else jobs whose run times
+    on all options are about the same stand together, the longest ones alone for longer."""
+    jobs = len(seconds)
+    if jobs <= limit:
+        return np.arange(jobs)
+    best = seconds.min(axis=1)
+    alone = np.zeros(jobs, dtype=bool)
+    finite = np.where(np.isfinite(best), best, 0.0)
+    alone[np.argsort(-finite, kind="stable")[: limit // 3]] = True
+    rest = np.flatnonzero(~alone)
+    logs = np.where(np.isfinite(seconds[rest]), np.log(np.maximum(seconds[rest], 1e-9)), -99.0)
+    width = 0.1
+    mix = np.random.default_rng(0).integers(1, 2**40, logs.shape[1])
+    for _ in range(40):
+        # One number per row of whole numbers: rows that are equal get equal ones.
+        key = np.round(logs / width).astype(np.int64) @ mix
+        group = np.unique(key, return_inverse=True)[1].reshape(-1)
+        if group.max(initial=0) < limit - limit // 3:
+            break
+        width *= 1.3
+    result: IntArray = np.empty(jobs, dtype=np.int64)
+    result[rest] = group.reshape(-1)
+    first = int(group.max(initial=-1)) + 1
+    result[alone] = first + np.arange(int(alone.sum()))
+    return result
+
+
+def _most_classes(options: Options, settings: Settings) -> int:
+    triples = int(np.isfinite(options.seconds).sum()) * settings.buckets
+    jobs = len(options.seconds)
+    if triples <= settings.exact:
+        return jobs
+    return max(3, int(jobs * settings.coarse / triples))
+
+
+def _work(options: Options, weight: FloatArray, group: IntArray) -> Work:
+    number = np.bincount(group).astype(np.float64)
+    if len(number) == len(group):
+        seconds = options.seconds
+        weights = weight
+    else:
+        finite = np.isfinite(options.seconds)
+        total = np.zeros((len(number), len(options.gpus)))
+        np.add.at(total, group, np.where(finite, options.seconds, 0.0))
+        able = np.ones_like(total, dtype=bool)
+        np.logical_and.at(able, group, finite)
+        seconds = np.where(able, total / number[:, None], np.inf)
+        weights = np.bincount(group, weights=weight) / number
+    return Work(seconds, options.gpus, options.pool, options.capacity, number, weights)
+
+
+def _edges(horizon: float, settings: Settings) -> FloatArray:
+    steps = settings.ratio ** np.arange(settings.buckets)
+    return np.concatenate([[0.0], horizon * steps / steps[-1]])

@@ -1,0 +1,67 @@
+"""Timetable: plan all the work ahead by a linear programme, follow it round by round.
+
+Our own policy. What the papers teach together: comparative advantage of GPU types (Gavel, Hadar),
+order by remaining work, prices that say what a GPU costs the others, protection of the long jobs
+that decide the makespan, elastic counts where the table has them, moves only when they pay.
+
+- A time-indexed programme with a deadline for all present work plans which part of which job runs
+  when and on what. Its horizon stands until it cannot be kept; no job is planned to run more than
+  a part of the time, so that a long one has something in hand when gangs do not fit as planned.
+- Each choice of places is one assignment of gangs with the programme's values: what the rest of
+  the job's work is worth per second there, more where the timetable has it, first where a job
+  would otherwise miss the horizon.
+- Between choices nobody moves; a move must be worth several times its restart.
+- Rates are those of the best batch, the fair share of CPUs and the nearest tier, where these are
+  known; the plan is completed with batches, CPUs, near nodes and dealt rounds (``together``).
+"""
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.allocation import floor_of
+from slurm_hadar.policies.timetable import memory
+from slurm_hadar.policies.timetable.choice import choose
+from slurm_hadar.policies.timetable.places import place
+from slurm_hadar.policies.timetable.plan import solve
+from slurm_hadar.policies.timetable.settings import Settings
+from slurm_hadar.policies.timetable.speeds import learn, remember
+from slurm_hadar.policies.timetable.words import tell
+from slurm_hadar.policies.timetable.work import options_of
+from slurm_hadar.policies.together import wrapped
+
+_LEAST_WEIGHT = 1e-3
+
+
+def decide(view: View, state: State) -> tuple[Plan, State]:
+    """One round. Raises :class:`UsageError` for an option that cannot be understood."""
+    return wrapped(_planned, view, state)
+
+
+def _planned(view: View, state: State) -> tuple[Plan, State]:
+    settings = Settings.read(view.options)
+    jobs = view.jobs
+    if not jobs.ids:
+        return Plan(notes=("no managed job waits or runs",)), {}
+    if not view.nodes.gpus.any() and not len(jobs.held):
+        why = "no node has a GPU that managed jobs may use"
+        return Plan(waiting=dict.fromkeys(jobs.ids, why), notes=(why,)), dict(state)
+    floor = floor_of(view)
+    seen = learn(view, state)
+    options = options_of(view, floor, seen.rate, settings.min_stay_s)
+    # Weight 0 means after all others, not never.
+    weight = np.maximum(jobs.weight, _LEAST_WEIGHT)
+    names = memory.pool_names(view, floor)
+    past = memory.recall(state, names)
+    if past is None or memory.outdated(past, view, settings):
+        deadline = past.table.deadline_s if past else 0.0
+        table = solve(options, weight, seen, jobs.ids, view.now, deadline, settings)
+        past = memory.Past(table)
+    kept = memory.unchanged(past, view, options, settings)
+    choice = choose(past.table, options, jobs.ids, weight, jobs.restart_s, view.now, settings, kept)
+    places = place(view, floor, options, choice)
+    plan = tell(view, floor, options, choice, places, past.table)
+    if not kept:
+        laid = {jobs.ids[job]: int(choice.option[job]) for job in places.parts}
+        past = memory.Past(past.table, laid, jobs.ids, view.now)
+    return plan, remember(memory.keep(past, names), seen)

@@ -1,0 +1,144 @@
+"""Plans of the timetable policy in plain words."""
+
+import numpy as np
+
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import View
+from slurm_hadar.policies.allocation import Floor, Parts
+from slurm_hadar.policies.timetable.choice import Choice
+from slurm_hadar.policies.timetable.places import Places
+from slurm_hadar.policies.timetable.plan import Timetable
+from slurm_hadar.policies.timetable.work import Options
+
+
+def tell(
+    view: View,
+    floor: Floor,
+    options: Options,
+    choice: Choice,
+    places: Places,
+    table: Timetable,
+) -> Plan:
+    """The plan, each placement and each wait with its reason."""
+    words = _Words(view, floor, options, choice, table)
+    placements = {view.jobs.ids[job]: words.placement(job, p) for job, p in places.parts.items()}
+    waiting = {
+        id_: words.waits(job, places.short.get(job, ""))
+        for job, id_ in enumerate(view.jobs.ids)
+        if id_ not in placements
+    }
+    return Plan(placements, waiting, words.notes(places))
+
+
+class _Words:
+    def __init__(
+        self, view: View, floor: Floor, options: Options, choice: Choice, table: Timetable
+    ) -> None:
+        self.view, self.floor, self.options = view, floor, options
+        self.choice, self.table = choice, table
+        self._price = choice.price[options.pool] * options.gpus
+        net = np.where(choice.gain > 0, choice.gain - self._price, -np.inf)
+        self._best = net.argmax(axis=1) if net.size else np.zeros(0, dtype=np.int64)
+        self._likes = np.where(choice.gain > 0, net, -np.inf)
+
+    def placement(self, job: int, parts: Parts) -> Placement:
+        view, floor, options = self.view, self.floor, self.options
+        gpus: dict[str, int] = {}
+        nodes: dict[str, dict[str, int]] = {}
+        for slot, count in parts:
+            kind = view.types[int(floor.gpu_type[slot])]
+            on_node = nodes.setdefault(view.nodes.names[int(floor.node[slot])], {})
+            gpus[kind] = gpus.get(kind, 0) + count
+            on_node[kind] = on_node.get(kind, 0) + count
+        kind_index = int(floor.gpu_type[parts[0][0]])
+        count = sum(n for _, n in parts)
+        at = next(
+            (
+                o
+                for o in np.flatnonzero(options.gpus == count).tolist()
+                if int(options.pool[o]) == int(floor.pool[parts[0][0]])
+            ),
+            -1,
+        )
+        where = next(iter(nodes)) if len(nodes) == 1 else f"{len(nodes)} nodes"
+        what = " + ".join(f"{n} x {name}" for name, n in gpus.items())
+        stays = options.held.get(job) == parts
+        words = f"{'stays on' if stays else ''} {what} ({where})".strip()
+        if options.bound[job] and stays:
+            words += "; it may not be moved now"
+        elif at < 0 or not np.isfinite(options.seconds[job, at]):
+            words += f"; its speed on {view.types[kind_index]} is not known"
+        else:
+            words += self._why(job, at, stays)
+        tier = "node" if len(nodes) == 1 else "network"
+        return Placement(gpus=gpus, nodes=nodes, tier=tier, reason=words)
+
+    def _why(self, job: int, at: int, stays: bool) -> str:
+        gain, price = float(self.choice.gain[job, at]), float(self._price[at])
+        words = (
+            f", ends in {_time(float(self.options.seconds[job, at]))}: an hour here is worth "
+            f"{gain:.3g} h of waiting, its GPUs cost the others {price:.3g} h"
+        )
+        if self.choice.critical[job]:
+            words += "; ahead of others, as it must run all the time to be ready by the horizon"
+        elif self.choice.share[job, at] > 0:
+            words += f"; the timetable has it here {100 * self.choice.share[job, at]:.0f}% of now"
+        else:
+            words += "; it fills GPUs that the timetable's gangs leave"
+        was = int(self.options.now[job])
+        if not stays and was >= 0:
+            words += f"; it moves from {self._name(was)}, worth {self.choice.gain[job, was]:.3g} h"
+        elif not stays and was == -1:
+            words += self._instead(job, at)
+        return words
+
+    def _instead(self, job: int, at: int) -> str:
+        likes = self._likes[job]
+        others = np.flatnonzero(np.isfinite(likes) & (np.arange(len(likes)) != at))
+        if not len(others):
+            return "; nothing else would do for it"
+        other = int(others[likes[others].argmax()])
+        return (
+            f"; next best {self._name(other)}: worth {self.choice.gain[job, other]:.3g} h, "
+            f"cost {self._price[other]:.3g} h"
+        )
+
+    def waits(self, job: int, short: str) -> str:
+        if not np.isfinite(self.options.seconds[job]).any():
+            return "no GPU type and count that it can run with is open to it here"
+        best = int(self._best[job])
+        name = self._name(best)
+        if short:
+            return f"chosen for {name}, but short of {short}"
+        gain, price = float(self.choice.gain[job, best]), float(self._price[best])
+        stopped = "stopped for jobs that gain more; " if job in self.options.held else ""
+        if gain <= price:
+            why = f"{name} suits it best, worth {gain:.3g} h per hour, but costs {price:.3g} h"
+        else:
+            why = f"{name} would pay, worth {gain:.3g} h per hour, but gangs that gain more fill it"
+        return f"{stopped}{why}; it would end in {_time(float(self.options.seconds[job, best]))}"
+
+    def _name(self, option: int) -> str:
+        kind = self.floor.pool_type[int(self.options.pool[option])]
+        return f"{int(self.options.gpus[option])} x {self.view.types[kind]}"
+
+    def notes(self, places: Places) -> tuple[str, ...]:
+        table, floor = self.table, self.floor
+        left = max(0.0, table.deadline_s - self.view.now)
+        notes = [
+            f"timetable to a horizon in {_time(left)}; all work could be done at the earliest in "
+            f"{_time(max(0.0, table.start_s + table.least_s - self.view.now))}"
+        ]
+        for pool, kind in enumerate(floor.pool_type):
+            notes.append(
+                f"{self.view.types[kind]}: {max(0, places.room.left[pool])} of "
+                f"{int(self.options.capacity[pool])} GPUs stay free, an hour of one costs "
+                f"{self.choice.price[pool]:.3g} h of waiting"
+            )
+        return tuple(notes)
+
+
+def _time(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "unknown time"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
