@@ -212,7 +212,7 @@ def job_arrays(
         max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
         copies=copies,
         tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
-        beside=cpus.trait(targets, rates.cpus),
+        beside=cpus.trait(targets, rates.cpus, seen.nodes.values()),
         batches=batch_choice.trait(targets, seen, rates, kinds, counts, rate),
         network=distance.trait(seen, rates, targets, kinds),
     )

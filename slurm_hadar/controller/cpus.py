@@ -15,7 +15,7 @@ The CPUs of a running job cannot be changed; another number takes a move.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from slurm_hadar.controller.request import Wanted
 from slurm_hadar.controller.targets import Target, profile_key
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.traits import Beside
 from slurm_hadar.profiles.cpu_table import CpuTable, beside_of
@@ -38,13 +39,15 @@ def may_change(job: Job, want: Wanted) -> bool:
     return bool(declared.cpus or declared.mem) and one_place and not job.per_gpu
 
 
-def trait(targets: Sequence[Target], table: CpuTable) -> Beside | None:
+def trait(targets: Sequence[Target], table: CpuTable, nodes: Iterable[Node]) -> Beside | None:
     """How the speed of each target hangs on CPUs and memory; None where nobody may change any.
 
-    A job whose model no table of the site knows keeps what it asks for.
+    A job whose model no table of the site knows keeps what it asks for, and so does one that
+    declares more than any of the ``nodes`` has: it would wait for ever.
     """
     if not any(may_change(target.job, target.wanted) for target in targets):
         return None
+    shapes = {(kind, n.cpus, n.memory_mb) for n in nodes if n.usable for kind in n.gpus}
     grids, rows = [], []
     for target in targets:
         job, want = target.job, target.wanted
@@ -52,9 +55,15 @@ def trait(targets: Sequence[Target], table: CpuTable) -> Beside | None:
         cpus, mem = job.cpus / gpus, claims.memory_mb(job) / gpus
         declared = job.declaration or _NOBODY
         grid = table.grid(profile_key(job), gpus) if may_change(job, want) else None
-        free = grid is not None
-        low, high = declared.cpus if free and declared.cpus else (cpus, cpus)
-        least, most = declared.mem if free and declared.mem and mem else (mem, mem)
+        low, high = declared.cpus or (cpus, cpus)
+        least, most = declared.mem if declared.mem and mem else (mem, mem)
+        fewest = want.counts[0]
+        if grid is None or not any(
+            low * fewest <= has and least * fewest <= has_mb
+            for kind, has, has_mb in shapes
+            if not want.types or kind in want.types
+        ):
+            grid, low, high, least, most = None, cpus, cpus, mem, mem
         running = job.state is JobState.RUNNING
         held = max(1, job.gpu_count)
         present = (job.cpus / held, claims.memory_mb(job) / held) if running else (0.0, 0.0)
@@ -101,11 +110,14 @@ def differs(job: Job, want: Wanted, placement: Placement) -> bool:
     declared = job.declaration or _NOBODY
     if placement.cpus_per_gpu is None or not may_change(job, want):
         return False
-    if declared.cpus and _cpus(job, placement) != job.cpus:
+    # A node gives whole cores: with two threads each a job that was told 3 CPUs has 4.
+    told = job.cpus_per_task * max(1, job.tasks)
+    if declared.cpus and _cpus(job, placement) not in (told, job.cpus):
         return True
     planned = (placement.mem_per_gpu_mb or 0) * placement.gpu_count
+    has = {claims.memory_mb(job), job.mem_per_cpu_mb * told or claims.memory_mb(job)}
     # Memory per CPU is rounded up to whole MB.
-    return bool(declared.mem and planned) and abs(planned - claims.memory_mb(job)) > job.cpus
+    return bool(declared.mem and planned) and min(abs(planned - mb) for mb in has) > job.cpus
 
 
 def _cpus(job: Job, placement: Placement) -> int:

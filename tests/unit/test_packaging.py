@@ -68,3 +68,34 @@ def test_user_and_folders(tmp_path):
     state, exchange = (tmp_path / "var/lib/slurm-hadar").stat(), (tmp_path / "ex").stat()
     assert (state.st_mode & 0o7777, state.st_uid) == (0o700, uid)
     assert exchange.st_mode & 0o7777 == 0o1777
+
+
+def uninstall(folder, *words):
+    shutil.copy(FILES[0].parents[1] / "install.sh", folder)
+    return subprocess.run(
+        ["./install.sh", "uninstall", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", [("--prefix",), ("--prefix", ""), ("--prefix=",)])
+def test_an_uninstall_without_a_folder_removes_nothing(tmp_path, words):
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".hadar-0123-demo").touch()
+    assert uninstall(tmp_path, *words).returncode == 2
+    assert (tmp_path / ".venv").is_dir()
+
+
+def test_only_an_environment_that_we_made_is_removed(tmp_path):
+    venv = tmp_path / ".venv"
+    venv.mkdir()
+    (venv / "mine").touch()
+    done = uninstall(tmp_path)
+    assert done.returncode == 1 and "was not made by" in done.stderr and (venv / "mine").exists()
+    (venv / ".hadar-0123-test").touch()
+    assert uninstall(tmp_path).returncode == 0 and not venv.exists()
+    assert uninstall(tmp_path).returncode == 0

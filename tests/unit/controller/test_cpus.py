@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, job, nodes, seen
+from hand_made import CONFIG, RATES, config, decide, job, nodes, only, seen
 
 from slurm_hadar.controller import cpus, laying
+from slurm_hadar.controller.actions import Kind
 from slurm_hadar.controller.request import wanted
 from slurm_hadar.controller.targets import Target
 from slurm_hadar.domain.declaration import Declaration
@@ -78,7 +79,7 @@ def test_who_allows_nothing_keeps_his_request(one):
     want = wanted(one, Steering())
     assert not cpus.may_change(one, want)
     assert cpus.wish(one, want, placed()) == {} and not cpus.differs(one, want, placed())
-    assert cpus.trait([target(one)], TABLE) is None
+    assert cpus.trait([target(one)], TABLE, nodes()) is None
 
 
 def test_what_was_changed_goes_back():
@@ -103,7 +104,7 @@ def test_the_trait_tells_ranges_and_what_runs_now():
     running = asked(state=JobState.RUNNING, gpus=2, cpus=6, nodes=("v1",))
     running = replace(running, gpus={"v1": {"v100": 2}})
     unknown = asked(replace(RANGE, model="other"))
-    found = cpus.trait([target(asked()), target(running), target(unknown)], TABLE)
+    found = cpus.trait([target(asked()), target(running), target(unknown)], TABLE, nodes())
     assert found is not None
     assert found.least_cpus.tolist() == [2.0, 2.0, 4.0]
     assert found.most_cpus.tolist() == [8.0, 8.0, 4.0]
@@ -120,3 +121,25 @@ def test_a_running_job_with_other_cpus_differs():
     assert not cpus.differs(one, want, placed(4.0, 4096))
     assert cpus.differs(one, want, placed(4.0, 2048))
     assert not cpus.differs(one, want, Placement({"v100": 1}))
+
+
+def test_whole_cores_for_odd_numbers_of_cpus_are_as_planned():
+    """A node of two threads a core gives a job of 3 CPUs 4 of them, and the memory of 4."""
+    plain = asked(state=JobState.RUNNING, cpus=4, cpus_per_task=3, mem_per_node_mb=2048)
+    each = replace(plain, mem_per_node_mb=0, mem_per_cpu_mb=1024)
+    assert not cpus.differs(plain, wanted(plain, Steering()), placed(3.0, 2048))
+    assert not cpus.differs(each, wanted(each, Steering()), placed(3.0, 3072))
+    assert cpus.differs(each, wanted(each, Steering()), placed(2.0, 3072))
+    assert cpus.differs(each, wanted(each, Steering()), placed(3.0, 8192))
+
+
+@pytest.mark.parametrize(
+    "declared", [replace(RANGE, cpus=(64, 64)), replace(RANGE, mem=(10**9, 10**15))]
+)
+@pytest.mark.parametrize("policy", ["timetable", "synergy_tune", "synergy_opt"])
+def test_what_no_node_has_keeps_nobody_waiting(monkeypatch, declared, policy):
+    monkeypatch.setattr(RATES, "cpus", TABLE)
+    one = asked(replace(declared, types=("any",), lease=True))
+    found = decide(seen([one]), site=config(f'[controller]\npolicy = "{policy}"\n'))
+    action = only(found, Kind.START)
+    assert not {"NumCPUs", "MinMemoryNode"} & set(action.fields)

@@ -105,9 +105,9 @@ def test_without_tasks_it_places_gangs(view: View) -> None:
 
 @given(dealable(running=False, degenerate=False))
 @_QUICK
-def test_it_settles(view: View) -> None:
+def test_nobody_is_stopped_for_nothing(view: View) -> None:
     """A job that was dealt fewer GPUs than its tasks would take may leave room for somebody whose
-    turn is before that of a running one; once that is put right nobody moves."""
+    turn is before that of a running one: then that one stops, and for no other reason."""
     plan, state = decide(view, {})
     for number in range(1, 4):
         rows = [
@@ -121,9 +121,8 @@ def test_it_settles(view: View) -> None:
         jobs = replace(view.jobs, held=held, running=running, movable=np.ones_like(running))
         before = plan
         plan, state = decide(replace(view, now=NOW + number * ROUND_S, jobs=jobs), state)
-    assert {id_: one.nodes for id_, one in plan.placements.items()} == {
-        id_: one.nodes for id_, one in before.placements.items()
-    }
+        if set(before.placements) - set(plan.placements):
+            assert set(plan.placements) - set(before.placements)
 
 
 @pytest.mark.parametrize("name", ["hadar", "srtf"])
