@@ -159,16 +159,19 @@ system_files() {
 
 # Everything that this script put there, and nothing else. Jobs first: whoever waits for us must not.
 uninstall() {
-  local prefix= keep_jobs=
+  local prefix= keep_jobs= named=
   while (($#)); do
     case $1 in
-      --prefix) prefix=${2:-}; shift $(($# > 1 ? 2 : 1)) ;;
-      --prefix=*) prefix=${1#*=}; shift ;;
+      --prefix) named=yes prefix=${2:-}; shift $(($# > 1 ? 2 : 1)) ;;
+      --prefix=*) named=yes prefix=${1#*=}; shift ;;
       --keep-jobs) keep_jobs=yes; shift ;;
       *) usage ;;
     esac
   done
+  # An empty word, such as a variable that is not set, is not the same as none.
+  [[ -z $named || -n $prefix ]] || usage
   if [[ -z $prefix ]]; then
+    [[ ! -e $venv ]] || compgen -G "$venv/.hadar-*" >/dev/null || die "$venv was not made by this script, or not to its end, so it stays; remove it by hand"
     rm -rf -- "$venv"
     say "$venv is gone; Debian's packages stay (apt-get remove slurmctld slurmd slurm-client munge)"
     return
@@ -176,8 +179,9 @@ uninstall() {
   [[ -x $prefix/venv/bin/hadar && -d $prefix/share/slurm-hadar ]] || die "$prefix holds no slurm-hadar that './install.sh site' made"
   prefix=$(cd "$prefix" && pwd)
   if [[ -z $keep_jobs ]] && configured; then
-    "$prefix/venv/bin/hadar" retire || die "the jobs were not given back, so nothing was removed; stop the controller and run this as its user, or add --keep-jobs (Slurm then starts each by itself when its begin time is over)"
+    "$prefix/venv/bin/hadar" retire || die "the jobs were not given back, so nothing was removed; stop the controller and run this as its user, or 'hadar retire' as its user and then this with --keep-jobs (without retire Slurm starts each job by itself when its begin time is over)"
   fi
+  say "plugins that were installed into slurm.conf are taken out by: hadar plugins remove --slurm-conf FILE --apply"
   local name
   rm -f -- "$prefix"/share/man/man1/{hbatch,hadar}.1 "$prefix"/share/man/man5/hadar.toml.5 "$prefix"/share/bash-completion/completions/{hbatch,hadar}
   for name in hbatch hadar; do

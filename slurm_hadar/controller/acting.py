@@ -149,6 +149,7 @@ def steering_of(details: object, now: float) -> Steering:
         time=now,
         moves=int(found.get("moves", 0)),
         was=found.get("was", {}),
+        batch=batch_of_entry(found) or 0,
     )
 
 

@@ -116,6 +116,7 @@ def start(
         time=seen.now,
         moves=steered.moves,
         was=laying.originals(job, fields, steered.was),
+        batch=placement.batch or 0,
     )
     if pin or target.wanted.copies[1] > 1:
         fields = laying.in_full(job, placement, fields, steering.was, moves=False)
@@ -191,7 +192,8 @@ def move(
     named = pin or placement.copies > 1 or racks.pinned(placement, seen.racks)
     elsewhere = named and set(target.held) != set(placement.nodes)
     other = elsewhere or cpus.differs(target.job, target.wanted, placement)
-    other |= batch_choice.differs(target.job, placement, seen.progress.get(target.job.id))
+    said = seen.progress.get(target.job.id)
+    other |= batch_choice.differs(target.job, placement, said, steered.batch)
     if held == dict(placement.gpus) and not other:
         return None
     fields = laying.fields(target.job, target.wanted, placement, seen, config, pin)
@@ -201,6 +203,7 @@ def move(
         time=seen.now,
         moves=steered.moves + 1,
         was=laying.originals(target.job, fields, steered.was),
+        batch=placement.batch or 0,
     )
     if pin or target.wanted.copies[1] > 1:
         fields = laying.in_full(target.job, placement, fields, steering.was, moves=True)

@@ -76,10 +76,11 @@ def trait(
     return Batches(sizes=sizes, rate=good, noise=noise, base=base, present=present)
 
 
-def differs(job: Job, placement: Placement, said: Progress | None) -> bool:
+def differs(job: Job, placement: Placement, said: Progress | None, told: int) -> bool:
     """Whether a running job shall train with another batch than it does. Not where its runtime
-    tells no noise scale: then it has no choice itself."""
-    if placement.batch is None or placement.batch not in allowed(job):
+    tells no noise scale: then it has no choice itself. Nor where this is the batch that it was
+    ``told``: a script that takes another all the same would be moved again and again."""
+    if placement.batch in (None, told) or placement.batch not in allowed(job):
         return False
     if said is None or said.noise_scale is None:
         return False

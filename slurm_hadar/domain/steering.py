@@ -27,6 +27,7 @@ class Steering:
     leased: bool = False
     moves: int = 0
     was: Mapping[str, str] = field(default_factory=dict)
+    batch: int = 0
 
 
 def decode(admin_comment: str) -> Steering | None:
@@ -46,6 +47,7 @@ def decode(admin_comment: str) -> Steering | None:
             time=float(words.get("t", "0")),
             leased=words.get("lease") == "1",
             moves=int(words.get("moves", "0")),
+            batch=int(words.get("batch", "0")),
             was={key[4:]: value for key, value in words.items() if key.startswith("was.")},
         )
     except ValueError:
@@ -63,6 +65,8 @@ def merge(admin_comment: str, steering: Steering) -> str:
         words["lease"] = "1"
     if steering.moves:
         words["moves"] = str(steering.moves)
+    if steering.batch:
+        words["batch"] = str(steering.batch)
     words |= {f"was.{key}": value for key, value in steering.was.items()}
     return segments.merge(_SEGMENT, admin_comment, words, separator=";")
 

@@ -75,6 +75,12 @@ def _programs(
     plan: Plan,
     files: Files,
 ) -> None:
+    wanted = [name for name in _PROGRAMS if name in wish.plugins]
+    if wanted and (path := programs.others_may_change(Path(sys.executable))):
+        plan.by_hand.append(
+            f"{', '.join(wanted)}: {path} can be changed by others than root, and every user's "
+            "jobs would run what they put there: install slurm-hadar where only root may write"
+        )
     for name, pairs in _PROGRAMS.items():
         if name not in wish.plugins:
             continue

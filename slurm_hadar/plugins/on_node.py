@@ -6,6 +6,7 @@ no node may suffer from it. The shell programs around it bound its time.
 
 import argparse
 import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ _LONGEST_S = 31 * 86400.0
 _LAST_WORDS_S = 2.0
 _VALUE = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _PATH = re.compile(r"/[A-Za-z0-9_./:-]{0,200}")
+_PR_SET_DUMPABLE = 4
 _OURS = b"slurm_hadar.plugins.on_node"
 
 
@@ -85,6 +87,7 @@ def _begin(folder: Path) -> None:
     from slurm_hadar.profiles.gpu_sampling_nvml import NoNvml, Nvml
 
     job = _number()
+    _keep_closed()
     if not job or os.fork():
         return
     # The child: in a session of its own, since slurmd ends the prolog's when the prolog is done.
@@ -98,6 +101,13 @@ def _begin(folder: Path) -> None:
                 sample(folder, job, reader, gpus)
     finally:
         os._exit(0)
+
+
+def _keep_closed() -> None:
+    """Let no debugger of the same user in: this process is outside of the job's cgroup, so foreign
+    code in it would see all GPUs of the node and outlive the job."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def sample(

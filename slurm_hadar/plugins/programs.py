@@ -1,7 +1,9 @@
 """The shell programs that slurmd runs, with the site's paths in them."""
 
+import os
 import re
 import shlex
+import stat
 from importlib import resources
 from pathlib import Path
 
@@ -38,3 +40,16 @@ def program(name: str, python: Path, exchange: Path, uid: int) -> str:
         text = text.replace("begins to sample the GPUs", "ends the sampling of the GPUs")
         text = text.replace("a Prolog that fails", "an Epilog that fails")
     return text
+
+
+def others_may_change(python: Path) -> Path | None:
+    """What another user than root and who runs this may change of the path to ``python`` or of this
+    package: he could run code as any user who has a job. None: nothing."""
+    ours = {0, os.getuid()}
+    starts = (python, python.resolve(), Path(__file__).resolve())
+    for path in dict.fromkeys(one for start in starts for one in (start, *start.parents)):
+        found = path.stat()
+        open_ = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+        if found.st_uid not in ours or open_:
+            return path
+    return None

@@ -14,6 +14,9 @@ from slurm_hadar.profiles.measured import MeasuredStore
 
 GUESS = (1.0, 0.95, 0.90)
 """Factors of a model of which nothing is known."""
+OTHERS_MOST = 5.0
+"""What other users measured makes a factor smaller than expected by this at most, as with rates: one
+who writes nonsense must not keep all users of a model waiting for near places."""
 _STEP = 2.0
 """How much longer an exchange is taken to be one tier farther, where only one was measured: what
 the guess has it."""
@@ -63,11 +66,13 @@ class TierRates:
             key=lambda g: (g == group, g[0] == group[0], g[2] == group[2], groups[g][1]),
             default=None,
         )
-        if best is not None:
-            return _filled(groups[best][0])
-        if table > 0:
-            return np.array([1.0, min(1.0, table), min(1.0, table)])
-        return np.array(GUESS)
+        expected = (1.0, min(1.0, table), min(1.0, table)) if table > 0 else GUESS
+        if best is None:
+            return np.array(expected)
+        found = _filled(groups[best][0])
+        if best[0] != group[0]:
+            found = np.maximum(found, np.array(expected) / OTHERS_MOST)
+        return found
 
     def _groups(self, model: str) -> dict[Group, tuple[tuple[float, ...], float]]:
         """Group -> (3,) samples/s, and the seconds measured."""

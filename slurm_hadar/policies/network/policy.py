@@ -57,6 +57,7 @@ class _Patience:
 
     def __init__(self, turns: Turns, settings: Settings, state: State) -> None:
         self._turns, self._timers = turns, Timers(state, settings)
+        self._settings = settings
 
     def near(self, job: int, offer: Offer) -> tuple[bool, str]:
         """Everybody is offered the nearest places first: nobody lies there in two racks with GPUs
@@ -73,7 +74,7 @@ class _Patience:
         waited, tiers = self._waited_s(job), range(offer.best, max(offer.tier, farther))
         # A training that gets several times as long has reason to wait longer than the others.
         timer = max((self._timers.wait_s(tier, offer.count) for tier in tiers), default=0.0)
-        timer *= max(1.0, offer.lost)
+        timer = min(timer * max(1.0, offer.lost), self._settings.most_wait_s)
         gain = offer.seconds * offer.lost / (1.0 + offer.lost) if offer.lost > 0 else 0.0
         place = f"{offer.count} GPUs {WHERE[offer.tier]}"
         if waited < min(timer, gain):

@@ -1,6 +1,7 @@
 """From ``batch=64:512`` and the noise scale of a job to what a policy may choose, and back."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hand_made import CONFIG, NOW, config, decide, job, look, only, running, see
 from slurm_hadar.controller import batch_choice
 from slurm_hadar.controller.acting import batch_of_entry
 from slurm_hadar.controller.actions import Kind
+from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.runtime.progress import Progress
@@ -102,6 +104,18 @@ def test_no_move_where_the_batch_is_right_or_nobody_knows(batch, said):
     )
     same = Placement({"v100": 1}, batch=batch, reason="dictated")
     assert not decide(observed, {"1": same}).of(Kind.MOVE)
+
+
+def test_a_script_that_takes_another_batch_all_the_same_is_moved_once():
+    runs = running("1", V1, declaration=RANGE)
+    wish = {"1": Placement({"v100": 1}, {"v1": {"v100": 1}}, batch=256)}
+    found = decide(seen([runs], progress={"1": progress(noise=700.0)}), wish)
+    comment = steering.merge("", only(found, Kind.MOVE).steering)
+    again = replace(runs, restarts=1, admin_comment=comment)
+    told = {"1": progress(noise=700.0, restarts=1)}
+    assert not decide(seen([again], progress=told), wish).actions
+    less = {"1": Placement({"v100": 1}, {"v1": {"v100": 1}}, batch=128)}
+    assert only(decide(seen([again], progress=told), less), Kind.MOVE).steering.batch == 128
 
 
 def test_the_journal_keeps_the_batch():

@@ -13,6 +13,7 @@ steerings = st.builds(
     time=st.integers(0, 2**33).map(float),
     leased=st.booleans(),
     moves=st.integers(0, 1000),
+    batch=st.integers(0, 10**6),
     was=st.dictionaries(st.sampled_from(["Features", "Partition"]), st.text(max_size=30)),
 )
 

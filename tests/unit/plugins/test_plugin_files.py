@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def site(tmp_path, monkeypatch):
     """A folder with a slurm.conf; compiling is another test's."""
     monkeypatch.setattr(spank, "build", lambda include=None: b"\x7fELF\0")
     monkeypatch.setattr(install_lua, "_PLUGIN_FOLDERS", ())
+    monkeypatch.setattr(programs, "others_may_change", lambda python: None)
     folder = tmp_path / "etc"
     folder.mkdir()
     (folder / "slurm.conf").write_text(CONF)
@@ -312,6 +314,21 @@ def test_the_options_of_spank_are_the_keys_of_the_declaration():
     source = Path(spank.__file__).parent / "c" / "hadar.c"
     names = re.findall(r'"hadar-([a-z-]+)"', source.read_text())
     assert sorted(name.replace("-", "_") for name in names) == sorted(KEYS)
+
+
+def test_it_is_said_where_others_could_put_code_into_every_users_jobs(site, tmp_path, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(spank, "build", lambda include=None: b"\x7fELF\0")
+    python = tmp_path / "open" / "python"
+    python.parent.mkdir()
+    python.touch()
+    monkeypatch.setattr(sys, "executable", str(python))
+    python.parent.chmod(0o777)
+    assert programs.others_may_change(python) == python.parent
+    (line,) = [one for one in add(site, "task-prolog").by_hand if "others than root" in one]
+    assert line.startswith(f"task-prolog: {python.parent} can be changed")
+    python.parent.chmod(0o755)
+    assert programs.others_may_change(python) != python.parent
 
 
 @pytest.mark.parametrize("name", programs.NAMES)

@@ -167,6 +167,24 @@ def test_the_epilog_ends_the_sampler_that_the_prolog_left(tmp_path):
     assert not is_alive(first.pid)
 
 
+def test_no_job_can_enter_the_sampler_which_is_outside_of_its_cgroup(tmp_path):
+    code = """
+import ctypes, os
+from slurm_hadar.plugins import on_node
+from slurm_hadar.profiles import gpu_sampling_nvml
+def look():
+    print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), flush=True)
+    raise gpu_sampling_nvml.NoNvml("none")
+gpu_sampling_nvml.Nvml = look
+on_node.main(["prolog", "--exchange", os.environ["FOLDER"]])
+"""
+    environment = {**os.environ, "SLURM_JOB_ID": "7", "FOLDER": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20
+    )
+    assert done.stdout == "0\n", done.stderr
+
+
 def test_on_a_node_without_a_gpu_nothing_stays(tmp_path):
     environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
     fake = tmp_path / "site"

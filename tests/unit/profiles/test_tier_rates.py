@@ -58,6 +58,15 @@ def test_own_measurements_come_before_those_of_others() -> None:
     assert tiers.factor("another", GROUP).tolist() == list(GUESS)
 
 
+def test_what_another_user_writes_cannot_spoil_a_model_for_all() -> None:
+    tiers = TierRates()
+    measured(tiers, {0: 1e11, 1: 1e-9, 2: 1e-9}, (1, "v100", 8, 64), seconds=1e8)
+    assert tiers.factor("BERT", GROUP)[1:].tolist() == pytest.approx([0.95 / 5, 0.9 / 5])
+    assert tiers.factor("BERT", GROUP, table=0.5)[1:].tolist() == pytest.approx([0.1, 0.1])
+    # It is his own affair what he believes of his own.
+    assert tiers.factor("BERT", (1, "v100", 8, 64))[1:].tolist() == [1e-3, 1e-3]
+
+
 def test_they_outlive_the_process_beside_the_ordinary_ones() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     measured(TierRates(connection), {0: 200.0, 2: 100.0})
