@@ -24,9 +24,8 @@ def retire(
     as_json: JsonOption = False,
 ) -> None:
     """Give all managed jobs back to Slurm as ordinary ones. Stop the controller before."""
-    with controller_of(load(config), _LOCK_WAIT_S) as controller:
-        with controller.store.in_words():
-            done = retiring.retire(controller, time.time(), only_show=dry_run)
+    with controller_of(load(config), _LOCK_WAIT_S) as controller, controller.store.in_words():
+        done = retiring.retire(controller, time.time(), only_show=dry_run)
     if as_json:
         print_json(
             "retire", {"changed": not dry_run, "jobs": list(done.jobs), "refused": done.refused}

@@ -15,8 +15,8 @@ from slurm_hadar.profiles.measured import MeasuredStore
 GUESS = (1.0, 0.95, 0.90)
 """Factors of a model of which nothing is known."""
 OTHERS_MOST = 5.0
-"""What other users measured makes a factor smaller than expected by this at most, as with rates: one
-who writes nonsense must not keep all users of a model waiting for near places."""
+"""What other users measured makes a factor smaller than expected by this at most, as with rates:
+one who writes nonsense must not keep all users of a model waiting for near places."""
 _STEP = 2.0
 """How much longer an exchange is taken to be one tier farther, where only one was measured: what
 the guess has it."""
