@@ -27,6 +27,8 @@ PATTERN = (
 """What is taken for a rate in a line of output, such as ``812.4 images/sec``."""
 CPUS = "{cpus}"
 """In a word of the command: the number of CPUs of the run."""
+_PATIENCE_S = 30.0
+"""A training that reports rarely is waited for so much longer than asked."""
 _LOOK_S = 0.1
 _LEAVE_S = 10.0
 _TAIL = 5
@@ -133,8 +135,12 @@ class _Words:
                     with contextlib.suppress(ValueError):
                         self.rates.append((time.monotonic(), float(found[1])))
 
-    def close(self) -> None:
+    def finish(self) -> None:
+        """Wait for what an ended training had said."""
         self._thread.join(2.0)
+
+    def close(self) -> None:
+        self.finish()
         self._stream.close()
 
 
@@ -154,9 +160,14 @@ def _watch(
             seen.append((told.time, told.samples))
         if first is None and (seen or words.rates):
             first = now
-        over = first is not None and now - first >= trial.warmup_s + trial.measure_s
-        if over or ended:
+        if ended:
+            # What it said last may still be on its way to us.
+            words.finish()
             break
+        if first is not None and now - first >= trial.warmup_s + trial.measure_s:
+            known = _of_progress(seen, trial) or _of_words(words.rates, trial)
+            if known or now - first >= trial.warmup_s + trial.measure_s + _PATIENCE_S:
+                break
         if first is None and now - began > trial.start_s:
             raise _silent(f"said no rate within {trial.start_s:g} s", total, words)
         time.sleep(_LOOK_S)

@@ -121,7 +121,7 @@ class Trainings:
         write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
         return self.controller.tick()
 
-    def until(self, holds, seconds=60.0, ticks=True):
+    def until(self, holds, seconds=100.0, ticks=True):
         end = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < end, "it did not come about in time"

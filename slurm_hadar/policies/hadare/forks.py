@@ -46,6 +46,13 @@ class Spare:
         self.cpus[node] -= times * count * jobs.cpus_per_gpu[job]
         self.mem[node] -= times * count * jobs.mem_per_gpu_mb[job]
 
+    def short(self, seat: Seat) -> bool:
+        """Whether more is held on the seat's node than the view offers."""
+        node, kind, _ = seat
+        return bool(
+            self.gpus[node, kind] < 0 or self.cpus[node] < -_SLACK or self.mem[node] < -_SLACK
+        )
+
     def holds(self, job: int, seat: Seat) -> bool:
         """Whether a copy of the job fits there."""
         node, kind, count = seat

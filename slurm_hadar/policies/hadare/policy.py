@@ -35,7 +35,8 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     given = _keep(view, now, plan, spare)
     gangs = {id_ for id_, placement in plan.placements.items() if len(placement.nodes) > 1}
     for job, seats in given.items():
-        if view.jobs.ids[job] in gangs:
+        # On a node that shrank below what is held there nothing new may be counted on.
+        if view.jobs.ids[job] in gangs or any(spare.short(seat) for seat in seats):
             continue
         # Who starts or moves anyway takes further nodes at no cost.
         unchanged = set(seats) == set(_had(now, job))
