@@ -42,7 +42,8 @@ def env(tmp_path):
         "HOME": str(tmp_path),
         "TERM": "dumb",
         "LC_ALL": "C.UTF-8",
-        "FPATH": os.environ.get("FPATH", ""),
+        # Set to nothing it would hide zsh's own functions.
+        **({"FPATH": os.environ["FPATH"]} if "FPATH" in os.environ else {}),
     }
 
 
@@ -124,12 +125,17 @@ class Terminal:
             os.chdir(folder)
             os.execvpe(argv[0], argv, env)
 
-    def press(self, keys, until, timeout_s=30.0):
-        """What the terminal shows until a pattern comes."""
+    def press(self, keys, until, timeout_s=60.0, again_s=5.0):
+        """What the terminal shows until a pattern comes. The line is begun anew now and then: a
+        shell that is not ready for its keys drops some."""
         os.write(self.handle, keys.encode())
         seen, end = "", time.monotonic() + timeout_s
+        again = time.monotonic() + again_s
         while not re.search(until, seen):
             assert time.monotonic() < end, seen
+            if time.monotonic() > again:
+                again += again_s
+                os.write(self.handle, b"\x15" + keys.removeprefix("\x15").encode())
             if select.select([self.handle], [], [], 0.2)[0]:
                 seen += os.read(self.handle, 65536).decode(errors="replace")
         return seen

@@ -174,7 +174,8 @@ def test_copies_stay_where_they_are_when_nothing_changes(view: View) -> None:
     after = applied(view, first)
     second, _ = decide(after, state)
     for id_, placement in first.placements.items():
-        if placement.copies > 1:
+        # Where a restart costs nothing, copies of other sizes may come out as even.
+        if placement.copies > 1 and view.jobs.restart_s[view.jobs.ids.index(id_)] > 0:
             assert second.placements[id_].nodes == placement.nodes
 
 
