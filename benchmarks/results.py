@@ -180,7 +180,9 @@ def main() -> None:
     for section in SECTIONS:
         if section.name in wanted:
             print(f"{section.title}: {section.command}", file=sys.stderr, flush=True)
-            page = _present() | {section.name: _run(section)}
+            text = _run(section)
+            # Read as late as can be: another run may have written its sections meanwhile.
+            page = _present() | {section.name: text}
             _PAGE.write_text("\n".join([_HEAD, *(page[n] for n in names if n in page)]))
 
 
