@@ -25,9 +25,9 @@ from slurm_hadar.solvers.node_counts import best_values
 DecideIdle = Callable[[IdleView, Stays], tuple[IdleMap, Stays]]
 
 _POLICIES = {
-    "bftrainer": ("bftrainer", "decide"),
-    "bftrainer_plain": ("bftrainer", "decide_plain"),
-    "equal_share": ("bftrainer_equal", "decide"),
+    "bftrainer": ("policy", "decide"),
+    "bftrainer_plain": ("policy", "decide_plain"),
+    "equal_share": ("equal", "decide"),
 }
 _DONE = 1e-9
 _SLICE_S = 3600.0
@@ -45,7 +45,8 @@ def policy_of(name: str) -> DecideIdle:
             f"there is no policy {name!r} for idle nodes; known: {', '.join(_POLICIES)}"
         )
     module, function = _POLICIES[name]
-    decide: DecideIdle = getattr(import_module(f"slurm_hadar.policies.{module}"), function)
+    found = import_module(f"slurm_hadar.policies.bftrainer.{module}")
+    decide: DecideIdle = getattr(found, function)
     return decide
 
 

@@ -54,10 +54,14 @@ def centre(
         sides[:, :, 0] = push * ones
         block = (copies / u**2)[:, None, None] * both + (over_w / w)[:, None, None] * faster
         block += eye * np.where(open_, m / x**2, 1.0)[:, :, None]
-        solved = np.linalg.solve(block, sides)
-        plain, spread = solved[:, :, 0], solved[:, :, 1:]
-        small = np.diag(v**2) + np.einsum("jr,jrk->rk", used, spread)
-        back = np.linalg.solve(small, (used * plain).sum(axis=0))
+        try:
+            solved = np.linalg.solve(block, sides)
+            plain, spread = solved[:, :, 0], solved[:, :, 1:]
+            small = np.diag(v**2) + np.einsum("jr,jrk->rk", used, spread)
+            back = np.linalg.solve(small, (used * plain).sum(axis=0))
+        except np.linalg.LinAlgError:
+            # Slacks so unlike that their squares leave no digits.
+            return None
         dx = (plain - spread @ back) * ones
         du, dv = -dx.sum(axis=1), -(used * dx).sum(axis=0)
         dw = (speed * dx).sum(axis=1) - short

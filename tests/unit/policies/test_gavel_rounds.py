@@ -194,3 +194,24 @@ def test_tiresias_serves_least_attained_first_and_preempts() -> None:
     # In one queue it is first in, first out.
     one_queue = view_of(nodes_of([[1]]), jobs, options={"queues": 100_000})
     assert set(decide(one_queue, {})[0].placements) == {"j0"}
+
+
+def test_shares_that_leave_no_digits_are_no_failure() -> None:
+    """Found by chance: the centre of these shares is so near the edge that a matrix is singular."""
+    rate = np.zeros((5, 3, 2))
+    rate[1, 2, 1] = 1.0
+    rate[2, 0, 0] = rate[3, 0, 0] = rate[4, 0, 1] = 0.5
+    rate[4, 0, 0] = rate[4, 2, 0] = 1.0
+    jobs = jobs_of(
+        rate,
+        weight=[0.0, 0.0, 0.0, 0.5, 1.0],
+        left=0.0,
+        total=1.0,
+        restart_s=0.0,
+        arrival_s=0.0,
+        movable=False,
+        held=[(2, 0, 0, 1), (3, 0, 0, 1), (4, 0, 0, 2)],
+    )
+    view = view_of(nodes_of([[0, 0, 0], [0, 0, 1], [1, 0, 0]]), jobs, (1, 2))
+    plan, _ = policies.get("gavel_las")(view, {})
+    assert {"j2", "j3", "j4"} <= set(plan.placements)
