@@ -49,8 +49,10 @@ def widened(view: View) -> View:
 
 def completed(view: View, plan: Plan) -> Plan:
     """The plan with all that the view tells of beside type and count. Pure."""
-    sure = eased(view)
-    found = with_batches(view, drawn_nearer(sure, placed_near(sure, plan)))
+    found = with_batches(view, plan)
+    if view.jobs.network is not None:
+        sure = eased(view)
+        found = drawn_nearer(sure, placed_near(sure, found))
     # CPUs last: whoever gets a node here also needs what stands beside its GPUs.
     return with_cpus(view, with_dealt_rounds(view, found))
 
