@@ -16,14 +16,19 @@ class NotBuilt(Exception):
     """The plugin cannot be had here; the message says why and what would help."""
 
 
+class Missing(NotBuilt):
+    """There is no compiler, or Slurm's headers are not there: nothing was even tried."""
+
+
 def build(include: Path | None = None) -> bytes:
     """The plugin as a shared object. ``include``: folder that holds ``slurm/spank.h``.
 
-    Raises :class:`NotBuilt` without a compiler or without Slurm's headers: all else works without.
+    Raises :class:`Missing` without a compiler or without Slurm's headers, :class:`NotBuilt` where
+    the compiler fails: all else works without.
     """
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
-        raise NotBuilt(f"there is no C compiler on PATH ({_CURE})")
+        raise Missing(f"there is no C compiler on PATH ({_CURE})")
     folder = _headers(include)
     with tempfile.TemporaryDirectory(prefix="hadar-spank-") as room:
         source, built = Path(room, "hadar.c"), Path(room, "hadar.so")
@@ -52,4 +57,4 @@ def _headers(include: Path | None) -> Path:
     for folder in folders:
         if folder and (folder / "slurm" / "spank.h").is_file():
             return folder
-    raise NotBuilt(f"slurm/spank.h is in none of {', '.join(map(str, folders))} ({_CURE})")
+    raise Missing(f"slurm/spank.h is in none of {', '.join(map(str, folders))} ({_CURE})")

@@ -345,3 +345,19 @@ def test_a_program_is_shell_and_ends_with_0_whatever_is_wrong(tmp_path, name):
     ):
         done = subprocess.run(["sh", path], env=environment, capture_output=True, timeout=20)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_compiler_that_fails_is_told_from_one_that_is_missing(tmp_path, monkeypatch):
+    """Tests skip without a compiler; source that does not compile must not pass for that."""
+    headers = tmp_path / "include"
+    with pytest.raises(spank.Missing, match="is in none of"):
+        spank.build(headers)
+    (headers / "slurm").mkdir(parents=True)
+    (headers / "slurm" / "spank.h").write_text("#error not a header of Slurm's\n")
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho wrong source >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=None)
+    with pytest.raises(spank.NotBuilt, match="wrong source") as caught:
+        spank.build(headers)
+    assert not isinstance(caught.value, spank.Missing)
