@@ -147,7 +147,7 @@ def test_killed_in_a_save_in_an_average_or_one_copy_it_loses_nothing(make_sandbo
 
 def test_killed_in_the_middle_of_a_rescale_it_goes_on(make_sandbox, tmp_path):
     site = started(make_sandbox, tmp_path, kill_wait_s=3)
-    samples, path = 2500, tmp_path / "a.pt"
+    samples, path = 4000, tmp_path / "a.pt"
     other = site.ordinary("-wk1", "--gres=gpu:1")
     site.until(site.runs(other), ticks=False)
     id_ = site.train(samples, TRAINER, "-p", "idle")
@@ -177,9 +177,10 @@ def test_killed_in_the_middle_of_a_rescale_it_goes_on(make_sandbox, tmp_path):
     site.box.start_slurmd("p1")
     site.until(lambda: strike.done)
     saved = consolidated(path)
+    # The launcher may have begun a new step, and that may have answered, before the requeue.
     site.until(site.runs(id_, "v1", "p1", "k1"))
-    site.until(lambda: len(site.resumed(id_)) >= 2)
-    assert site.resumed(id_)[-1] >= saved
+    site.until(site.trained(id_, saved + 1, restarts=2))
+    site.until(lambda: site.resumed(id_)[-1] >= saved)
     site.ends_exact(id_, samples)
     site.strands_nothing()
 

@@ -124,10 +124,17 @@ class Trainings:
     def until(self, holds, seconds=100.0, ticks=True):
         end = time.monotonic() + seconds
         while not holds():
-            assert time.monotonic() < end, "it did not come about in time"
+            assert time.monotonic() < end, self._seen()
             if ticks:
                 self.tick()
             time.sleep(0.3)
+
+    def _seen(self):
+        """What there was when something did not come about: queue, nodes, the jobs' own output."""
+        logs = [f"{path.name}:\n{path.read_text()[-3000:]}" for path in self.folder.glob("*.out")]
+        queue = self.box.run("squeue", "-t", "all", "-o", "%i %T %r %N %S")
+        nodes = self.box.run("sinfo", "-N", "-o", "%N %T %E %G")
+        return "\n".join(["it did not come about in time", queue, nodes, *logs])
 
     def runs(self, id_, *nodes):
         def holds():

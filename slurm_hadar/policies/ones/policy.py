@@ -55,7 +55,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     if not settings.preempt and any(job not in places.parts for job in problem.options.held):
         # Nodes could not be found for all as the search, which only counts GPUs, would have it.
         option, batch = problem.options.now, problem.now_batch
-        places = place(view, floor, problem.options, _choice(problem, option))
+        places = place(view, floor, problem.options, _choice(problem, option), steady=True)
     option, batch = _as_laid(view, floor, problem, option, batch, places)
     plan = tell(view, floor, problem, option, batch, places, best, searched)
     found = best if searched else None

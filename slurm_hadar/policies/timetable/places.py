@@ -20,10 +20,13 @@ class Places:
     short: dict[int, str] = field(default_factory=dict)
 
 
-def place(view: View, floor: Floor, options: Options, choice: Choice) -> Places:
+def place(
+    view: View, floor: Floor, options: Options, choice: Choice, steady: bool = False
+) -> Places:
     """Lay the chosen gangs out, the largest first.
 
-    Where a gang finds no set of nodes although its pool has the GPUs, the pool's movable jobs are
+    ``steady``: who stays keeps his place even on a node on which more is held than the view
+    offers. Where a gang finds no set of nodes although its pool has the GPUs, the pool's movable jobs are
     packed anew, once. Who still finds none leaves his GPUs to the next best that fit.
     """
     found = Places(Room(view, floor))
@@ -33,7 +36,7 @@ def place(view: View, floor: Floor, options: Options, choice: Choice) -> Places:
     # first, whatever the view offers.
     for job in sorted(stay, key=lambda job: not options.bound[job]):
         parts, need = options.held[job], options.needs[job]
-        if options.bound[job] or found.room.holds(parts, need):
+        if steady or options.bound[job] or found.room.holds(parts, need):
             found.parts[job] = parts
             found.room.take(parts, need)
     new = [job for job in chosen if job not in found.parts]

@@ -111,6 +111,14 @@ def test_nobody_is_stopped_where_that_is_not_allowed(view: View) -> None:
     assert held <= set(plan.placements)
 
 
+def test_nobody_is_stopped_on_a_node_that_holds_more_than_it_has() -> None:
+    jobs = jobs_of([[[1.0]], [[1.0]]], held=[[0, 0, 0, 1], [1, 0, 0, 1]], movable=[False, True],
+                   mem_per_gpu_mb=[3.0, 0.0])  # fmt: skip
+    options = {"preempt": False, "generations": 0}
+    plan, _ = decide(view_of(nodes_of([[2]], mem_mb=[0]), jobs, options=options), {})
+    assert set(plan.placements) == {"j0", "j1"}
+
+
 @given(elastic(degenerate=False))
 @_QUICK
 def test_second_round_changes_nothing(view: View) -> None:
