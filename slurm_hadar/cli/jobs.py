@@ -1,5 +1,6 @@
 """A researcher's commands on his own job: pin, optout, set."""
 
+import time
 from dataclasses import replace
 from typing import Annotated
 
@@ -48,7 +49,7 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     cluster = cluster_of(site)
     changes, told = [], {}
     for found in _find(cluster, job):
-        update = ordinary(found, _steering(found, site) or Steering())
+        update = ordinary(found, _steering(found, site) or Steering(), time.time())
         told[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
     _send(cluster, changes)

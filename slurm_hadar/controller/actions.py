@@ -12,7 +12,7 @@ from slurm_hadar.controller.viewing import Picture
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.slurm.times import begin_time
+from slurm_hadar.slurm.times import at_once, begin_time
 
 
 class Kind(Enum):
@@ -121,7 +121,12 @@ def start(
     if pin or target.wanted.copies[1] > 1:
         fields = laying.in_full(job, placement, fields, steering.was, moves=False)
     return Action(
-        Kind.START, job, {**fields, "StartTime": "now"}, steering, placement.reason, placement
+        Kind.START,
+        job,
+        {**fields, "StartTime": at_once(job, seen.now)},
+        steering,
+        placement.reason,
+        placement,
     )
 
 
@@ -159,7 +164,7 @@ def _let_go(job: Job, why: str, seen: Observed, config: Config, may_end: bool) -
         and not job.dependency
     )
     if ends:
-        fields["StartTime"] = "now"
+        fields["StartTime"] = at_once(job, seen.now)
     if not fields:
         return None
     steering = Steering(
@@ -207,9 +212,7 @@ def move(
     )
     if pin or target.wanted.copies[1] > 1:
         fields = laying.in_full(target.job, placement, fields, steering.was, moves=True)
-    return Action(
-        Kind.MOVE, target.job, {**fields, "StartTime": "now"}, steering, placement.reason, placement
-    )
+    return Action(Kind.MOVE, target.job, fields, steering, placement.reason, placement)
 
 
 def _held_back(picture: Picture, plan: Plan, seen: Observed) -> dict[str, str]:

@@ -14,7 +14,7 @@ from slurm_hadar.controller.store import Entry
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.progress import Progress, read_all_progress
-from slurm_hadar.slurm.times import begin_time
+from slurm_hadar.slurm.times import at_once, begin_time, startable_s
 
 _LOST_SIGHT_S = 3600.0
 _POLL_S = 0.5
@@ -50,7 +50,8 @@ def advance(
         elif job.restarts == entry.details.get("restarts"):
             outcome = _before_requeue(hands, entry, job, progress.get(job.id), requeue, now)
         elif job.state is JobState.PENDING:
-            send_on.append((entry, job))
+            if now >= startable_s(job):
+                send_on.append((entry, job))
         elif job.state is JobState.RUNNING:
             outcome = _started(entry, job)
         if outcome is not None:
@@ -178,8 +179,9 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
         complaint = hands.write_plan(job, ours.gpus, reason, "", copies, shares, batch)
         said += [complaint] if complaint else []
         changes = dict(fields) if isinstance(fields, dict) else {}
-        if ours.leased:
-            changes["StartTime"] = begin_time(now + hands.config.lease.length_s)
+        lease = hands.config.lease.length_s
+        begin = begin_time(now + lease) if ours.leased else at_once(job, now)
+        changes["StartTime"] = begin
         updates.append(hands.update(job, changes, ours))
     for (entry, job), error in zip(waiting, hands.cluster.apply(updates), strict=True):
         if error is None:

@@ -8,6 +8,7 @@ from slurm_hadar.controller.acting import Hands
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.slurm.times import at_once
 
 _MOST_RELEASES = 3
 _RELEASE = "release"
@@ -43,7 +44,7 @@ def undo_impossible_placements(hands: Hands, seen: Observed) -> list[str]:
     def undo(job: Job) -> str:
         steered = seen.steered(job.id)
         ours = replace(steered, gpus={}, nodes={}, leased=False, time=seen.now)
-        fields = {**laying.back(job, steered), "StartTime": "now"}
+        fields = {**laying.back(job, steered), "StartTime": at_once(job, seen.now)}
         error = hands.cluster.apply([hands.update(job, fields, ours)])[0]
         if error is not None:
             raise error

@@ -13,6 +13,7 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.heartbeat import NAME
 from slurm_hadar.slurm.cluster import Update
+from slurm_hadar.slurm.times import at_once
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Retired:
     refused: dict[str, str]
 
 
-def ordinary(job: Job, steered: Steering) -> Update:
+def ordinary(job: Job, steered: Steering, now: float) -> Update:
     """What makes an ordinary job of a managed one: it is marked ``off``, and while it waits its
     request is the owner's again and no begin time of ours is left."""
     declared = replace(job.declaration or Declaration(), off=True, lease=False)
@@ -31,7 +32,7 @@ def ordinary(job: Job, steered: Steering) -> Update:
     if job.state is JobState.PENDING:
         fields |= dict(steered.was)
         if steered.leased or (job.declaration is not None and job.declaration.lease):
-            fields["StartTime"] = "now"
+            fields["StartTime"] = at_once(job, now)
     return Update(job.id, fields)
 
 
@@ -51,7 +52,7 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
     if only_show:
         return Retired(tuple(job.id for job in ours), {})
     _still(controller.config)
-    updates = [ordinary(job, seen.steered(job.id)) for job in ours]
+    updates = [ordinary(job, seen.steered(job.id), now) for job in ours]
     return _told(ours, controller.cluster.apply(updates))
 
 

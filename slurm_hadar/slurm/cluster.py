@@ -29,8 +29,8 @@ class Update:
 
     Keys are scontrol's names: Features, Partition, TresPerNode, TresPerJob, NumNodes, NumTasks,
     NumCPUs, CPUsPerTask, MinCPUsNode, MinMemoryNode, MinMemoryCPU, ReqNodeList, ExcNodeList,
-    StartTime, TimeLimit, Comment, AdminComment, Requeue. Memory is in MB, StartTime is ``now``
-    or an ISO time, TimeLimit is minutes or ``D-HH:MM:SS``.
+    StartTime, TimeLimit, Comment, AdminComment, Requeue. Memory is in MB, StartTime is ``now``,
+    ``uts`` with seconds since the epoch, or an ISO time, TimeLimit is minutes or ``D-HH:MM:SS``.
 
     TresPerNode is written ``gpu:2`` or ``gpu:v100:2``, without ``gres:`` or ``gres/`` in front.
     An empty value clears Features, ReqNodeList, ExcNodeList, Comment and AdminComment.

@@ -2,9 +2,10 @@
 
 import re
 from datetime import datetime
-from math import inf
+from math import ceil, inf
 
 from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import Job
 
 _NO_VALUE = ("", "none", "n/a", "(null)", "invalid", "not_set", "partition_limit", "unknown")
 _NO_LIMIT = ("unlimited", "infinite")
@@ -49,8 +50,29 @@ def parse_date(text: str) -> float:
 
 
 def begin_time(epoch_s: float) -> str:
-    """A time as ``StartTime`` takes it: ISO, local."""
+    """A time as ``StartTime`` takes it; not ISO, which an hour of each autumn has twice."""
+    return f"uts{ceil(epoch_s)}"
+
+
+def printed(epoch_s: float) -> str:
+    """A time as Slurm prints it: ISO, local."""
     return datetime.fromtimestamp(epoch_s).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def at_once(job: Job, now: float) -> str:
+    """``StartTime`` of a waiting job that may start now.
+
+    Not in the very second of a requeue: slurmd takes a credential of that second for one of those
+    that it just revoked, and the job fails ("Job credential revoked"; seen 12 times of 12 on
+    22.05.8, 6 of 12 on 24.11.5).
+    """
+    # One more second, should this clock be ahead of slurmctld's.
+    return "now" if now >= startable_s(job) + 1 else begin_time(startable_s(job))
+
+
+def startable_s(job: Job) -> float:
+    """First second in which a waiting job may start; a requeue counts as a submission to Slurm."""
+    return job.submit_s + 1 if job.restarts else 0.0
 
 
 def format_minutes(seconds: float) -> str:

@@ -309,7 +309,7 @@ def texts(history: History, rows: Sequence[int]) -> str:
         lines.append(
             f"{history.ids[at]}|{name}|{history.accounts[at].replace('|', '?')}|"
             + "|".join(
-                times.begin_time(float(value[at]))
+                times.printed(float(value[at]))
                 for value in (history.arrival_s, history.start_s, history.end_s)
             )
             + f"|{gpus}"

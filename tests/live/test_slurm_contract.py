@@ -24,6 +24,7 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import Cluster, Target, Update, open_cluster
+from slurm_hadar.slurm.times import at_once, begin_time, startable_s
 
 pytestmark = pytest.mark.live
 
@@ -97,11 +98,17 @@ class Site:
         (found,) = self.cluster.read_jobs([job_id])
         return found
 
-    def until(self, job_id: str, reached: Callable[[Job], bool], seconds: float = 30) -> Job:
+    def until(
+        self,
+        job_id: str,
+        reached: Callable[[Job], bool],
+        seconds: float = 30,
+        every_s: float = 0.2,
+    ) -> Job:
         end = time.monotonic() + seconds
         while not reached(job := self.job(job_id)):
             assert time.monotonic() < end, f"not reached within {seconds} s: {job}"
-            time.sleep(0.2)
+            time.sleep(every_s)
         return job
 
     def running(self, job_id: str) -> Job:
@@ -245,8 +252,13 @@ def test_a_leased_job_starts_on_the_chosen_type(site: Site, kind: str) -> None:
 
 def test_a_lease_is_renewed_and_a_request_widened_again(site: Site) -> None:
     job_id = site.cluster.submit(SLEEP, [*LEASED, "--gres=gpu:1", "-C", "k80"])
-    later = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3000))
-    site.update(job_id, StartTime=later, Features="", ReqNodeList="v2", TimeLimit="33")
+    site.update(
+        job_id,
+        StartTime=begin_time(time.time() + 3000),
+        Features="",
+        ReqNodeList="v2",
+        TimeLimit="33",
+    )
     job = site.job(job_id)
     assert job.start_s == pytest.approx(time.time() + 3000, abs=30)
     assert job.features == "" and job.required_nodes == ("v2",) and job.time_limit_s == 33 * 60
@@ -261,10 +273,25 @@ def test_a_running_job_moves_to_another_type(site: Site) -> None:
     assert site.cluster.requeue([job_id]) == [None]
     waiting = site.until(job_id, lambda job: job.state is JobState.PENDING)
     assert not waiting.held and waiting.restarts == 1 and waiting.gpus == {}
-    site.update(job_id, Features="k80", StartTime="now")
+    site.update(job_id, Features="k80", StartTime=at_once(waiting, time.time()))
     after = site.running(job_id)
     assert after.nodes == ("k1",) and after.gpus == {"k1": {"k80": 1}}
     assert after.raw_id == before.raw_id
+
+
+def test_a_job_starts_again_right_after_its_requeue(site: Site) -> None:
+    # Early in a second: then what Slurm cannot do, to start it in the same one, would be tried.
+    job_id = site.submit("--gres=gpu:1", "--requeue")
+    for restarts in (1, 2, 3):
+        site.running(job_id)
+        time.sleep(1.05 - time.time() % 1)
+        assert site.cluster.requeue([job_id]) == [None]
+        waiting = site.until(job_id, lambda job: job.state is JobState.PENDING, every_s=0.02)
+        assert waiting.restarts == restarts
+        time.sleep(max(0.0, startable_s(waiting) - time.time()))
+        site.update(job_id, StartTime=at_once(waiting, time.time()))
+    time.sleep(0.5)
+    assert site.running(job_id).restarts == 3
 
 
 def test_requeue_answers_for_each(site: Site) -> None:
@@ -421,8 +448,8 @@ def test_tasks_of_an_array_are_steered_one_by_one(site: Site) -> None:
     assert seventh.state is JobState.PENDING and site.job(names[0]).features == ""
     assert sorted(job.id for job in site.cluster.read_jobs([array])) == sorted(names)
     assert site.cluster.requeue([names[2]]) == [None]
-    site.until(names[2], lambda job: job.state is JobState.PENDING and job.restarts == 1)
-    site.update(names[2], Features="v100", StartTime="now")
+    waits = site.until(names[2], lambda job: job.state is JobState.PENDING and job.restarts == 1)
+    site.update(names[2], Features="v100", StartTime=at_once(waits, time.time()))
     assert site.running(names[2]).nodes[0] in ("v1", "v2")
     assert site.cluster.cancel([names[0], names[2]]) == [None, None]
     site.until(names[2], lambda job: job.state is JobState.FINISHED)

@@ -26,8 +26,8 @@ def place(
     """Lay the chosen gangs out, the largest first.
 
     ``steady``: who stays keeps his place even on a node on which more is held than the view
-    offers. Where a gang finds no set of nodes although its pool has the GPUs, the pool's movable jobs are
-    packed anew, once. Who still finds none leaves his GPUs to the next best that fit.
+    offers. Where a gang finds no set of nodes although its pool has the GPUs, the pool's movable
+    jobs are packed anew, once. Who still finds none leaves his GPUs to the next best that fit.
     """
     found = Places(Room(view, floor))
     chosen = np.flatnonzero(choice.option != -1).tolist()

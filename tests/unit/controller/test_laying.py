@@ -153,7 +153,7 @@ def test_the_partition_is_one_that_holds_the_placed_nodes():
 def test_a_moved_job_goes_where_its_owner_may():
     here = running("1", {"k1": {"k80": 1}}, partitions=("k80",))
     action = only(decide(seen([here]), {"1": {"v100": 1}}), Kind.MOVE)
-    assert action.fields == {"Features": "v100", "Partition": "gpu", "StartTime": "now"}
+    assert action.fields == {"Features": "v100", "Partition": "gpu"}
 
 
 # -- what cannot be steered --------------------------------------------------------------------

@@ -1,5 +1,5 @@
 import pytest
-from hand_made import job
+from hand_made import NOW, job
 
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.domain import declaration
@@ -16,7 +16,7 @@ def test_a_waiting_job_gets_its_own_request_back(leased):
         declaration=declared,
         comment=declaration.merge("mine", declared),
     )
-    update = ordinary(waiting, Steering(was={"Features": "", "Partition": "a,b"}))
+    update = ordinary(waiting, Steering(was={"Features": "", "Partition": "a,b"}), NOW)
     assert update.fields["Features"] == "" and update.fields["Partition"] == "a,b"
     assert ("StartTime" in update.fields) == leased
     assert update.fields["Comment"].startswith("mine")
@@ -26,4 +26,5 @@ def test_a_waiting_job_gets_its_own_request_back(leased):
 
 def test_a_running_job_is_only_marked():
     running = job(state=JobState.RUNNING, declaration=Declaration(lease=True))
-    assert set(ordinary(running, Steering(was={"Features": ""}, leased=True)).fields) == {"Comment"}
+    steering = Steering(was={"Features": ""}, leased=True)
+    assert set(ordinary(running, steering, NOW).fields) == {"Comment"}

@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 from datetime import datetime
 from math import inf
 
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.slurm import times
 
 
@@ -80,3 +82,12 @@ def test_dates_are_local(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("text", ["Unknown", "None", "N/A", "(null)", ""])
 def test_no_date(text: str) -> None:
     assert times.parse_date(text) == 0
+
+
+def test_a_requeued_job_does_not_start_in_the_second_of_its_requeue() -> None:
+    fresh = Job("1", 1, 0, "u", "n", JobState.PENDING, "PENDING", submit_s=1000.0)
+    again = replace(fresh, restarts=1)
+    assert times.at_once(fresh, 1000.2) == "now"
+    assert times.startable_s(fresh) <= 1000.0 < times.startable_s(again)
+    assert times.at_once(again, 1000.2) == times.at_once(again, 1001.9) == "uts1001"
+    assert times.at_once(again, 1002.0) == "now"
