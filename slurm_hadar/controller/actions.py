@@ -119,7 +119,7 @@ def start(
         batch=placement.batch or 0,
     )
     if pin or target.wanted.copies[1] > 1:
-        fields = laying.in_full(job, placement, fields, steering.was, moves=False)
+        fields = laying.in_full(placement, fields, steering.was)
     return Action(
         Kind.START,
         job,
@@ -211,7 +211,7 @@ def move(
         batch=placement.batch or 0,
     )
     if pin or target.wanted.copies[1] > 1:
-        fields = laying.in_full(target.job, placement, fields, steering.was, moves=True)
+        fields = laying.in_full(placement, fields, steering.was)
     return Action(Kind.MOVE, target.job, fields, steering, placement.reason, placement)
 
 

@@ -44,23 +44,17 @@ def fields(
     return {key: value for key, value in wish.items() if key in new or value != current(job, key)}
 
 
-def in_full(
-    job: Job, placement: Placement, fields: Fields, was: Mapping[str, str], moves: bool
-) -> Fields:
+def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fields:
     """``fields`` of a job on nodes that are named, with what Slurm is told although it seems to
-    know it. ``was``: as of :func:`originals`; ``moves``: from where it runs.
+    know it. ``was``: as of :func:`originals`.
 
     It shows a waiting job's number of nodes as it was when its scheduler last looked at the job:
-    one that was sent to three nodes a moment ago would wait for a third, pinned to two. And when a
-    node goes down while one of its jobs is being requeued, 22.05 loses that job's count of GPUs:
-    where it is not said anew the next attempt's steps are refused.
+    one that was sent to three nodes a moment ago would wait for a third, pinned to two.
     """
     told = dict(fields)
     if "ReqNodeList" in told and "NumNodes" in was:
         number = len(placement.nodes) or placement.copies
         told["NumNodes"] = f"{number}-{number}"
-    if (job.restarts or moves) and set(job.request.per_node) == {UNTYPED}:
-        told.setdefault("TresPerNode", f"gpu:{job.request.per_node[UNTYPED]}")
     return told
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.runtime.exchange import Exchange
 
 TRACKER_LOST = 75
 WITHOUT_SOME = 76
@@ -32,6 +33,10 @@ _SHORT_S = 60.0
 _KILL_S = 10.0
 _MPI_FAILED = 15
 """Exit code of MPICH when it could not begin."""
+_NO_STEP = 77
+"""Exit code of srun, as it is told here, when Slurm refused or could not start the step."""
+_PAUSE_S = 2.0
+_REQUEUE_S = 60.0
 _MPI = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
 """Environment of the step, where the user set no other. MPICH 5.0's other way through the network,
 ucx, hands Slurm an address with whatever lies behind it in memory; where that makes a line of more
@@ -69,7 +74,7 @@ def supervise(command: Sequence[str]) -> int:
     # What the submission said of tasks holds for its own size only.
     stale = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
     kept = {key: value for key, value in os.environ.items() if key not in stale}
-    environment = {**_MPI, **kept}
+    environment = {**_MPI, **kept, "SLURM_EXIT_ERROR": str(_NO_STEP)}
     asked = _Asked()
     failures = 0
     while True:
@@ -79,14 +84,40 @@ def supervise(command: Sequence[str]) -> int:
             return LEFT_ON_TERM
         if code in (0, WITHOUT_SOME):
             return 0
-        if 0 < code < 128 and code not in (TRACKER_LOST, _MPI_FAILED):
+        if 0 < code < 128 and code not in (TRACKER_LOST, _MPI_FAILED, _NO_STEP):
             # The program's own error: to try again would fail again.
             return code
         failures = 1 if time.monotonic() - began > _SHORT_S else failures + 1
         if failures > _TRIES:
+            if code == _NO_STEP and _requeued(asked):
+                return LEFT_ON_TERM
             _say(f"the step broke {failures} times in a row (last exit code {code}); giving up")
             return code if code > 0 else 128 - code
         _say(f"the step broke (exit code {code}); going on from the checkpoint")
+        if code == _NO_STEP:
+            asked.wait(_PAUSE_S)
+
+
+def _requeued(asked: "_Asked") -> bool:
+    """Ask Slurm for another start where it takes no step of this one, though the attempt before
+    trained; True when it then ends this attempt.
+
+    When a node goes down while its job is being requeued, Slurm 22.05.8 loses the job's GPUs and
+    refuses the steps of the next attempt.
+    """
+    exchange = Exchange.from_env(_say)
+    before = exchange.before if exchange else None
+    if exchange is None or before is None or before.restarts != exchange.restarts - 1:
+        return False
+    _say("Slurm takes no step of this attempt; it is asked to requeue the job")
+    try:
+        argv = ["scontrol", "requeue", os.environ.get("SLURM_JOB_ID", "")]
+        subprocess.run(argv, check=True, timeout=_REQUEUE_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        _say(f"that was refused: {error}")
+        return False
+    asked.wait(_REQUEUE_S)
+    return asked.leave
 
 
 def guard(command: Sequence[str]) -> int:
@@ -130,6 +161,12 @@ class _Asked:
         self.child: subprocess.Popen[bytes] | None = None
         signal.signal(signal.SIGTERM, self._note)
         signal.signal(signal.SIGUSR2, _ignore)
+
+    def wait(self, seconds: float) -> None:
+        """Until TERM came, at most so long."""
+        end = time.monotonic() + seconds
+        while not self.leave and time.monotonic() < end:
+            time.sleep(0.2)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.leave = True

@@ -36,8 +36,12 @@ def running_below(folder):
 )
 def test_nothing_is_left_of_a_sandbox(tmp_path, words, log, number):
     folder = tmp_path / "box"
+    # Where the tests run under nohup, what is ignored there would be inherited.
     process = subprocess.Popen(
-        [HADAR, *words, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [HADAR, *words, str(folder)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     try:
         end = time.monotonic() + 60

@@ -270,8 +270,6 @@ def test_the_nodes_of_copies_are_said_in_full_whatever_slurm_shows():
     )
     action = only(decide(seen([waits]), {"1": two_copies("v1", "v2")}), Kind.START)
     assert action.fields["ReqNodeList"] == "v[1-2]" and action.fields["NumNodes"] == "2-2"
-    assert action.fields["TresPerNode"] == "gpu:1"
-    assert "TresPerNode" not in action.steering.was
     then = carried_out(waits, action)
     assert not decide(seen([then], now=NOW + 1), {"1": two_copies("v1", "v2")}).actions
     action = only(decide(seen([replace(waits, node_count=1)]), {"1": {"v100": 1}}), Kind.START)
@@ -279,12 +277,3 @@ def test_the_nodes_of_copies_are_said_in_full_whatever_slurm_shows():
     # The owner's one node comes back too, though Slurm shows one already.
     action = only(decide(seen([replace(waits, node_count=1)]), {}), Kind.WAIT)
     assert action.fields["ReqNodeList"] == "" and action.fields["NumNodes"] == "1-1"
-
-
-def test_copies_on_the_move_are_told_their_gpus_again():
-    on = {"v1": {"v100": 1}, "v2": {"v100": 1}}
-    runs = running("1", on, declaration=FORKS, tasks=2, cpus=2)
-    action = only(decide(seen([runs]), {"1": two_copies("v1", "p1")}), Kind.MOVE)
-    assert action.fields["TresPerNode"] == "gpu:1"
-    single = running("1", {"v1": {"v100": 1}})
-    assert "TresPerNode" not in only(decide(seen([single]), {"1": {"p100": 1}})).fields

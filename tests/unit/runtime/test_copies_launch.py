@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import pytest
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import copies_launch
+from slurm_hadar.runtime.files import write_json
+from slurm_hadar.runtime.progress import Progress
 
 MODULE = [sys.executable, "-m", "slurm_hadar.runtime.copies_launch"]
 
@@ -78,6 +81,37 @@ def test_a_step_that_broke_begins_again_but_not_for_ever(tmp_path, lines, code, 
     )
     assert done.returncode == code, done.stderr
     assert len((tmp_path / "tries").read_text().splitlines()) == tries
+
+
+@pytest.mark.parametrize(("before", "asks"), [(None, False), (0, False), (1, True)])
+def test_slurm_is_asked_to_requeue_where_it_takes_no_step_of_a_training(tmp_path, before, asks):
+    """``before``: the attempt that last told of its progress; this one is the third."""
+    environment = fake_srun(tmp_path, "exit $SLURM_EXIT_ERROR")
+    (tmp_path / "scontrol").write_text(f"#!/bin/bash\necho $* > {tmp_path}/asked\nkill $PPID\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    if before is not None:
+        told = Progress("7", 1.0, before, "n", 1, True, 1.0, "m", 5, 1.0, 1.0, 8, 1)
+        write_json(tmp_path / f"progress.7.{'a' * 16}.json", asdict(told))
+    environment |= {
+        "SLURM_JOB_ID": "7",
+        "SLURM_RESTART_COUNT": "2",
+        "HADAR_EXCHANGE": str(tmp_path),
+    }
+    done = subprocess.run(
+        [*MODULE, "--", "train"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert len((tmp_path / "tries").read_text().splitlines()) == 4
+    assert (tmp_path / "asked").exists() == asks
+    if asks:
+        assert (tmp_path / "asked").read_text() == "requeue 7\n"
+        assert done.returncode == copies_launch.LEFT_ON_TERM
+    else:
+        assert "giving up" in done.stderr and done.returncode == 77
 
 
 def test_term_reaches_the_step_and_nothing_begins_again(tmp_path):
