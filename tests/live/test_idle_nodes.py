@@ -185,6 +185,40 @@ def test_killed_in_the_middle_of_a_rescale_it_goes_on(make_sandbox, tmp_path):
     site.strands_nothing()
 
 
+def test_a_node_that_goes_down_while_its_job_is_requeued_costs_no_work(make_sandbox, tmp_path):
+    site = started(make_sandbox, tmp_path, kill_wait_s=3)
+    samples, path = 2500, tmp_path / "a.pt"
+    other = site.ordinary("-wk1", "--gres=gpu:1")
+    site.until(site.runs(other), ticks=False)
+    id_ = site.train(samples, TRAINER, "-p", "idle")
+    site.until(site.runs(id_, "v1", "p1"))
+    site.until(site.trained(id_, 100))
+
+    # The tracker on p1 answers and the job is requeued, but v1 died meanwhile.
+    strike = Strike(
+        lambda: site.plan(id_).save,
+        lambda: step_processes.dies_with_its_node(site.box, id_, "v1"),
+    )
+    site.cluster.cancel([other])
+    site.until(lambda: strike.done)
+    site.until(lambda: site.job(id_).restarts == 1)
+    saved = consolidated(path)
+    site.box.run("scontrol", "update", "NodeName=v1", "State=DOWN", "Reason=dead")
+
+    # Slurm 22.05 then refuses the next attempt's steps, and does not take its GPUs back.
+    def refused():
+        return "asked to requeue" in site.log(id_)
+
+    site.until(lambda: refused() or site.trained(id_, saved + 1, restarts=1)())
+    if refused():
+        site.until(lambda: site.job(id_).restarts == 2)
+        site.box.run("scontrol", "reconfigure")
+    site.box.start_slurmd("v1")
+    site.ends_exact(id_, samples)
+    assert site.resumed(id_)[0] >= saved
+    site.strands_nothing()
+
+
 class Strike:
     """A thread that waits for a moment within a tick and then kills."""
 
