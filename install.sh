@@ -90,7 +90,8 @@ demo() {
 }
 
 tests() {
-  debian slurmctld slurmd slurm-client munge python3 python3-venv libslurm-dev gcc libc6-dev zsh fish
+  debian slurmctld slurmd slurm-client munge python3 python3-venv libslurm-dev gcc libc6-dev zsh fish \
+    slurmdbd mariadb-server-core mariadb-client-core
   environment "$venv" test
   if [[ -n ${HADAR_TEST_SLURM_BUILD:-} ]]; then
     say "building a second Slurm with PySlurm in ${HADAR_TEST_SLURM:?needs a folder}"
@@ -194,7 +195,7 @@ uninstall() {
   done
   say "slurm-hadar is gone from $prefix"
   local left=()
-  for name in /etc/slurm-hadar /etc/systemd/system/slurm-hadar* /etc/cron.d/slurm-hadar /etc/sysusers.d/slurm-hadar* /etc/tmpfiles.d/slurm-hadar* /var/lib/slurm-hadar; do
+  for name in /etc/slurm-hadar /etc/systemd/system/slurm-hadar* /etc/cron.d/slurm-hadar /etc/logrotate.d/slurm-hadar /etc/sysusers.d/slurm-hadar* /etc/tmpfiles.d/slurm-hadar* /var/lib/slurm-hadar /var/log/slurm-hadar; do
     [[ ! -e $name ]] || left+=("$name")
   done
   ((${#left[@]} == 0)) || say "yours, and still there: ${left[*]}"

@@ -18,7 +18,7 @@ from pydantic import (
     field_validator,
 )
 
-from slurm_hadar import paths
+from slurm_hadar import paths, reading
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.paths import ENV
 
@@ -109,6 +109,12 @@ class Guards(_Section):
     more."""
     gain_over_cost: float = Field(default=2.0, ge=1)
     """A move must save at least this many times the seconds that it costs."""
+    max_queries_per_minute: int = Field(default=60, ge=20)
+    """Most requests to Slurm in any minute, over ticks and within one."""
+    slow_answer_s: float = Field(default=5.0, gt=0)
+    """After an answer of Slurm that took longer the time to the next tick doubles."""
+    longest_interval_s: float = Field(default=600.0, ge=1)
+    """As far as it doubles, and back to controller.interval_s after quick answers."""
     max_jobs_per_array: int = Field(default=100, ge=1)
     """Waiting tasks of one array that are steered at a time."""
     stop_file: _Place = Path("/etc/slurm-hadar/stop")
@@ -170,6 +176,23 @@ class Wrapper(_Section):
     """types of a job in an opt-in partition that declares none."""
 
 
+class Log(_Section):
+    """The controller's log: a line of JSON for each decision that changed, each action and each
+    tick, beside the words that its commands print."""
+
+    enabled: bool = True
+    """Off: no such lines, only words."""
+    file: _Place | None = None
+    """File for them, on a local disk; None: stderr, where that is no terminal."""
+    max_mb: float = Field(default=10.0, gt=0, le=10_000)
+    """Size at which the file is put aside as FILE.1, the older ones one further, MB."""
+    files: int = Field(default=5, ge=1, le=100)
+    """How many that were put aside are kept."""
+    people: Literal["none", "ids", "names"] = "ids"
+    """ids: numbers of jobs and users only. none: no user at all. names: also the names of users
+    and jobs, and accounts. Paths and comments never stand in it."""
+
+
 class Simulation(_Section):
     """What ``hadar simulate jobs --from-sacct`` takes past jobs for: patterns with ``*`` and ``?``
     of job names, then of accounts, each with a model of the throughput tables."""
@@ -193,6 +216,7 @@ class Config(_Section):
     backfill: Backfill = Backfill()
     profiles: Profiles = Profiles()
     wrapper: Wrapper = Wrapper()
+    log: Log = Log()
     simulation: Simulation = Simulation()
 
     @field_validator("gpu_types")
@@ -227,7 +251,7 @@ def find() -> Path:
 def load(path: Path) -> Config:
     """Read a configuration. Raises :class:`UsageError` naming the file and the key at fault."""
     try:
-        text = path.read_bytes().decode()
+        text = reading.content(path, reading.SITE_BYTES).decode()
     except FileNotFoundError:
         raise UsageError(
             f"no configuration at {path}; copy one of the site examples there, or set {ENV}"
@@ -241,14 +265,22 @@ def load(path: Path) -> Config:
 
 def parse(text: str, name: str) -> Config:
     """Read a configuration's text; ``name`` stands in errors."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > reading.SITE_LINE:
+            raise UsageError(
+                f"{name}: line {number} is longer than {reading.SITE_LINE} characters, the limit; "
+                "a list may go on in the next line"
+            )
     try:
         return Config.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{name} is not TOML: {error}") from None
+        raise UsageError(f"{name} is not TOML: {reading.shown(str(error), 200)}") from None
+    except RecursionError:
+        raise UsageError(f"{name} is nested too deeply") from None
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{name}: {key}: {_wrong(first)}") from None
+        key = reading.shown(".".join(str(part) for part in first["loc"]))
+        raise UsageError(f"{name}: {key}: {reading.shown(_wrong(first), 300)}") from None
 
 
 _IN_TOML = {

@@ -15,6 +15,7 @@ from jinja2 import meta, nodes
 
 from slurm_hadar import templates
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.reading import shown
 from slurm_hadar.templates import Value
 
 _COMMENT = re.compile(r"\{#(.*?)#\}", re.DOTALL)
@@ -71,16 +72,21 @@ def from_words(described: Described, words: Sequence[str]) -> dict[str, Value]:
     Raises UsageError for an unknown key, a word without ``=``, one given twice, and for needed
     values that are missing.
     """
+    length = sum(map(len, words))
+    if length > 2 * templates.LONGEST_VALUE:
+        raise UsageError(
+            f"the values have {length} characters; at most {templates.LONGEST_VALUE} are allowed"
+        )
     known = {value.name: value for value in described.values}
     found: dict[str, Value] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals:
-            raise UsageError(f"{word!r}: values are given as key=value")
+            raise UsageError(f"{shown(word)!r}: values are given as key=value")
         if key not in known:
-            near = get_close_matches(key, known, 1)
+            near = get_close_matches(key[:80], known, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; it takes {', '.join(known)}"
-            raise UsageError(f"template {described.name} takes no value {key!r}{hint}")
+            raise UsageError(f"template {described.name} takes no value {shown(key)!r}{hint}")
         if known[key].many:
             before = found.get(key)
             parts = _parts(text) if known[key].texts else _split(key, text)
@@ -103,7 +109,7 @@ def _split(key: str, text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{key}={text!r} cannot be split into words: {error}") from None
+        raise UsageError(f"{key}={shown(text)!r} cannot be split into words: {error}") from None
 
 
 def _trees(name: str, where: Path) -> Iterator[nodes.Template]:

@@ -14,6 +14,7 @@ from jinja2 import FileSystemLoader, StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.reading import shown
 
 Value = str | int | float | bool | None | list[str]
 
@@ -97,7 +98,7 @@ def _check(values: Mapping[str, Value]) -> None:
     length = 0
     for key, value in values.items():
         if not _NAME.fullmatch(key):
-            raise UsageError(f"{key!r} is no name of a value")
+            raise UsageError(f"{shown(key)!r} is no name of a value")
         for part in value if isinstance(value, list) else [value]:
             if part is not None and not isinstance(part, str | int | float):
                 raise UsageError(f"{key}: text, a number, yes or no, or a list of texts is needed")
@@ -119,7 +120,9 @@ def _word(value: object) -> str:
     """A value in a ``#SBATCH`` or ``#HADAR`` line: no spaces, quotes or anything of a shell."""
     text = str(value)
     if not _PLAIN.fullmatch(text) or not text:
-        raise UsageError(f"{text!r} may not stand in a #SBATCH line; letters, digits and _.,:/@%+=")
+        raise UsageError(
+            f"{shown(text)!r} may not stand in a #SBATCH line; letters, digits and _.,:/@%+="
+        )
     return _Ready(text)
 
 
@@ -128,13 +131,14 @@ def _words(value: object) -> list[str]:
     try:
         return shlex.split(str(value))
     except ValueError as error:
-        raise UsageError(f"{str(value)!r} cannot be split into arguments: {error}") from None
+        words = shown(str(value))
+        raise UsageError(f"{words!r} cannot be split into arguments: {error}") from None
 
 
 def _argv(value: object, task: int | None = None) -> str:
     """A list of arguments, each quoted for the shell; ``{task}`` becomes the number ``task``."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
-        raise UsageError(f"{value!r} is one text; a list of arguments is needed")
+        raise UsageError(f"{shown(str(value))!r} is one text; a list of arguments is needed")
     words = [str(part) for part in value]
     if task is not None:
         words = [word.replace("{task}", str(task)) for word in words]

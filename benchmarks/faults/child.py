@@ -1,6 +1,6 @@
 """A controller of its own process that dies where it is told to.
 
-``python -m benchmarks.faults.child FOLDER --log FILE [--at N] [--ticks N] [--plant FAULT]``
+``python -m benchmarks.faults.child FOLDER --log FILE [--at POINT] [--ticks N] [--plant FAULT]``
 """
 
 import argparse
@@ -20,7 +20,8 @@ from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.cluster import open_cluster
 
 WANT = "want.json"
-"""In the folder: job -> GPU type -> count, what the policy answers whatever it sees."""
+"""In the folder: a list, tick by tick (the last one holds on), of job -> GPU type -> count: what
+the policy answers whatever it sees."""
 BETWEEN_S = 1.5
 
 
@@ -29,13 +30,15 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("folder", type=Path)
     words.add_argument("--log", type=Path, required=True)
-    words.add_argument("--at", type=int, default=0)
+    words.add_argument("--at", default="")
     words.add_argument("--ticks", type=int, default=1)
     words.add_argument("--plant", choices=tuple(FAULTS))
     args = words.parse_args()
-    wanted = json.loads((args.folder / WANT).read_text())
+    plans = json.loads((args.folder / WANT).read_text())
+    ticks = 0
 
     def decide(view: View, state: State) -> tuple[Plan, State]:
+        wanted = plans[min(ticks, len(plans) - 1)]
         there = {
             job: Placement(wanted[job], reason="dictated") for job in view.jobs.ids if job in wanted
         }
@@ -50,8 +53,8 @@ def main() -> None:
     rates = open_rates(config, store.connection)
     cluster = open_cluster(config.slurm)
     controller = Controller(config, cluster, store, rates, os.getuid(), decide=decide)
-    for number in range(args.ticks):
-        if number:
+    for ticks in range(args.ticks):
+        if ticks:
             time.sleep(BETWEEN_S)
         controller.tick()
     store.close()

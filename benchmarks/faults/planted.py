@@ -1,28 +1,28 @@
 """Faults put into the recovery on purpose: a harness that lets them pass proves nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_hadar.controller import acting, moves
+from slurm_hadar.domain.job import Job, JobState
 
 
 def _requeue_once_more() -> None:
     """A move that is over is requeued again: the job starts more often than it should."""
-    advance, started = moves.advance, moves._started
-    hands: list[acting.Hands] = []
+    advance = moves.advance
     again: set[str] = set()
 
-    def noted(mine: acting.Hands, *rest: Any) -> Any:
-        hands[:] = [mine]
-        return advance(mine, *rest)
+    def over(hands: acting.Hands, jobs: Mapping[str, Job], *rest: Any) -> Any:
+        step = advance(hands, jobs, *rest)
+        under_way = {entry.job for entry in hands.store.open_entries()}
+        for job in jobs.values():
+            moved = job.managed and job.state is JobState.RUNNING and job.restarts > 0
+            if moved and job.id not in again | under_way:
+                again.add(job.id)
+                hands.cluster.requeue([job.id])
+        return step
 
-    def requeued(entry: Any, job: Any) -> str:
-        if job.id not in again:
-            again.add(job.id)
-            hands[0].cluster.requeue([job.id])
-        return started(entry, job)
-
-    _put(moves, advance=noted, _started=requeued)
+    _put(moves, advance=over)
 
 
 def _hold() -> None:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import sys
+from collections import Counter
 from pathlib import Path
 
 import slurm_hadar
@@ -15,11 +17,16 @@ _BELOW = (f"{_PACKAGE}slurm{os.sep}", f"{_PACKAGE}controller{os.sep}store.py")
 
 
 class Touches:
-    """Counts touches from 1, writes each to a file, and kills this process before number ``at``."""
+    """Writes each touch to a file, and kills this process before the one named ``at``.
 
-    def __init__(self, log: Path, at: int = 0) -> None:
+    A touch is named by who asks, by the first words, and by how often that came: a move that takes
+    longer is looked at more often, and a plain number would be another statement each time.
+    """
+
+    def __init__(self, log: Path, at: str = "") -> None:
         self._log = log.open("a", buffering=1)
-        self._at, self._number = at, 0
+        self._at = at
+        self._seen: Counter[str] = Counter()
 
     def watch(self, journal: sqlite3.Connection) -> None:
         """Every program that is started from now on, and every statement of this connection."""
@@ -36,21 +43,25 @@ class Touches:
         self._touch("journal", " ".join(statement.split()[:3]))
 
     def _touch(self, what: str, words: str) -> None:
-        self._number += 1
-        place = _place()
-        self._log.write(json.dumps([self._number, what, words, place]) + "\n")
-        if self._number == self._at:
+        place, words = _place(), re.sub(r"\d+", "N", words)
+        name = f"{place} {what} {words}"
+        self._seen[name] += 1
+        self._log.write(json.dumps([what, words, place, self._seen[name]]) + "\n")
+        if f"{name} #{self._seen[name]}" == self._at:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _place() -> str:
-    """``moves.py:142``, the statement that came through the door."""
-    frame = sys._getframe(2)
+    """``controller/moves.py advance``: the function that came through the door."""
+    frame, door = sys._getframe(2), "?"
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(_PACKAGE) and not name.startswith(_BELOW):
-            return f"{name.removeprefix(_PACKAGE)}:{frame.f_lineno}"
+        if name.startswith(_PACKAGE):
+            # Updates are sent by threads, which know the door only.
+            door = f"{name.removeprefix(_PACKAGE)} {frame.f_code.co_name}"
+            if not name.startswith(_BELOW):
+                return door
         if frame.f_back is None:
             break
         frame = frame.f_back
-    return "?"
+    return door

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,8 @@ LONGEST_S = 120.0
 THEN = ("at once", "later", "never")
 """When another controller ticks after one has died; later is when Slurm has acted by itself."""
 LATER_S = 10.0
+LOOK = "look"
+"""Only to find the points: what becomes of the jobs is not waited for."""
 
 TRAINING = """#!/bin/bash
 #HADAR model={model} types=any gpus=1 batch=8 samples={samples} checkpoint=yes
@@ -57,6 +59,11 @@ exec sleep 2
 TRAININGS = {"moves": "k80", "stops": "p100"}
 """Jobs that run when the tick begins, and where."""
 WAITING = ("starts", "waits")
+ASKED = {"moves": {"v100": 1}, "starts": {"k80": 1}}
+"""What the policy answers in the tick that dies: one moves, one stops, one starts, one waits."""
+OWN = {"moves": {"k80", "v100"}, "stops": {"p100"}, "starts": {"k80"}, "waits": {"p100"}}
+"""GPU types that each job's plan may name, beside those that it was seen on."""
+ALL = {**ASKED, "stops": {"p100": 1}, "waits": {"p100": 1}}
 
 
 def sandbox(folder: Path) -> Sandbox:
@@ -75,12 +82,20 @@ def sandbox(folder: Path) -> Sandbox:
 
 @dataclass(frozen=True)
 class Touch:
-    """One statement that touches Slurm or the journal; ``place``: file and line of who asked."""
+    """One statement that touches Slurm or the journal.
 
-    number: int
+    ``place``: file and function that asked. ``times``: how often it came, this time included.
+    """
+
     what: str
     words: str
     place: str
+    times: int
+
+    @property
+    def name(self) -> str:
+        """What :class:`Touches` knows it by."""
+        return f"{self.place} {self.what} {self.words} #{self.times}"
 
 
 @dataclass
@@ -106,10 +121,13 @@ class Trial:
         self.ids: dict[str, str] = {}
         self.other = ""
         self.seen_wrong: dict[str, None] = {}
+        self._been: dict[str, set[str]] = {name: set() for name in OWN}
 
-    def run(self, at: int = 0, then: str = "never", plant: str | None = None) -> Found:
-        """``at``: the touch before which the controller dies, 0: it lives. ``then``: one of
-        :data:`THEN`; ``plant``: a fault in the recovery."""
+    def run(self, at: str = "", then: str = "never", plant: str | None = None) -> Found:
+        """``at``: name of the touch before which the controller dies, "": it lives.
+
+        ``then``: one of :data:`THEN`, or :data:`LOOK`; ``plant``: a fault in the recovery.
+        """
         began = time.monotonic()
         found = Found()
         try:
@@ -118,9 +136,11 @@ class Trial:
             found.touches = self._touches()
             if then == "later":
                 time.sleep(LATER_S)
-            if then != "never":
-                self._tick(0, "again", 3, plant)
-            self._to_the_end()
+            if then in ("at once", "later"):
+                self._want(ASKED, ASKED, ALL)
+                self._tick("", "again", 3, plant)
+            if then != LOOK:
+                self._to_the_end(enough=plant is not None)
         except HadarError as error:
             self._say(f"the trial failed: {error}")
         finally:
@@ -137,11 +157,11 @@ class Trial:
         for name in TRAININGS:
             self.ids[name] = self._submit(name, TRAINING)
         self._want({name: {kind: 1} for name, kind in TRAININGS.items()})
-        self._tick(0, "before")
+        self._tick("", "before")
         self._until(lambda: all(self._saves(name) for name in TRAININGS), "the trainings begin")
         for name in WAITING:
             self.ids[name] = self._submit(name, SHORT)
-        self._want({"moves": {"v100": 1}, "starts": {"k80": 1}})
+        self._want(ASKED)
 
     def _submit(self, name: str, text: str) -> str:
         script = self.folder / f"{name}.sh"
@@ -160,13 +180,13 @@ class Trial:
             raise HadarError(done.stderr.strip())
         return done.stdout.strip()
 
-    def _want(self, places: dict[str, dict[str, int]]) -> None:
-        named = {self.ids[name]: gpus for name, gpus in places.items()}
+    def _want(self, *plans: Mapping[str, Mapping[str, int]]) -> None:
+        named = [{self.ids[name]: gpus for name, gpus in plan.items()} for plan in plans]
         (self.folder / WANT).write_text(json.dumps(named))
 
-    def _tick(self, at: int, log: str = "touches", ticks: int = 1, plant: str | None = None) -> int:
+    def _tick(self, at: str, log: str = "touches", ticks: int = 1, plant: str | None = None) -> int:
         argv = [sys.executable, "-m", "benchmarks.faults.child", str(self.folder)]
-        argv += ["--log", f"{self.folder}/{log}", "--at", str(at), "--ticks", str(ticks)]
+        argv += ["--log", f"{self.folder}/{log}", "--at", at, "--ticks", str(ticks)]
         argv += ["--plant", plant] if plant else []
         done = subprocess.run(
             argv, env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False
@@ -184,8 +204,11 @@ class Trial:
         folder = self.config.site.exchange_dir
         return any(folder.glob(f"progress.{self.ids[name]}.*"))
 
-    def _to_the_end(self) -> None:
-        self._until(self._all_over, "all jobs end")
+    def _to_the_end(self, enough: bool) -> None:
+        """``enough``: one broken promise is, as for a planted fault that holds a job for ever."""
+        self._until(lambda: self._all_over() or (enough and bool(self.seen_wrong)), "all jobs end")
+        if enough and self.seen_wrong:
+            return
         for name in (*TRAININGS, *WAITING):
             starts = (self.folder / f"{name}.starts").read_text().split()
             if starts != [str(number) for number in range(len(starts))]:
@@ -225,7 +248,8 @@ class Trial:
         if job.state is JobState.PENDING and job.held:
             self._say(f"{name}: it is held ({job.reason})")
         plan = read_plan(self.config.site.exchange_dir, job.id, (self.config.controller_uid,))
-        allowed = [{"v100": 1}, {"p100": 1}, {"k80": 1}, {}]
+        self._been[name].update(kind for gpus in job.gpus.values() for kind in gpus)
+        allowed = [{}, *({kind: 1} for kind in OWN[name] | self._been[name])]
         if plan is not None and dict(plan.gpus) not in allowed:
             self._say(f"{name}: its plan speaks of {dict(plan.gpus)}")
 

@@ -1,46 +1,99 @@
 """Many trials, several sandboxes at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
-from benchmarks.faults.trial import Found, Trial, sandbox
+from benchmarks.faults.trial import THEN, Found, Touch, Trial, sandbox
+from slurm_hadar.sandbox.cluster import Sandbox
 
 
 @dataclass(frozen=True)
 class Case:
-    """Where the controller dies (0: nowhere), when another ticks, and a fault in that one."""
+    """Where the controller dies ("": nowhere), when another ticks, and a fault in that one."""
 
-    at: int = 0
+    at: str = ""
     then: str = "never"
     plant: str | None = None
 
 
-def run_all(folder: Path, cases: Sequence[Case], side_by_side: int) -> list[tuple[Case, Found]]:
-    """Run every case; the answers in the order of the cases."""
-    folder.mkdir(parents=True)
-    folder.chmod(0o755)
-    waiting: SimpleQueue[tuple[int, Case]] = SimpleQueue()
-    for number, case in enumerate(cases):
-        waiting.put((number, case))
-    answers: dict[int, Found] = {}
+_LOOKS = 3
+"""So many times one statement counts as a point of its own."""
+_TRIED_AT = 3
+"""Points at which a planted fault is tried; one is enough to catch it."""
 
-    def work(worker: int) -> None:
-        mine = folder / f"w{worker}"
-        mine.mkdir()
-        box = sandbox(mine / "box")
-        try:
-            while not waiting.empty():
-                number, case = waiting.get()
-                trial = Trial(box, mine / f"t{number}")
+
+def planted(plant: str, points: Sequence[Touch]) -> list[Case]:
+    """Where a planted fault is tried: between the requeue of a move and its end a recovery has most
+    to do."""
+    asked = max(n for n, touch in enumerate(points) if touch.place.startswith("controller/acting"))
+    sent = next(n for n in range(asked, len(points)) if points[n].words.startswith("scontrol"))
+    some = points[sent + 1 : sent + 1 + _TRIED_AT]
+    return [Case(touch.name, then, plant) for touch in some for then in THEN[:2]]
+
+
+def distinct(points: Sequence[Touch]) -> list[Touch]:
+    """The points without further looks at the same thing: how often a move is looked at differs."""
+    return [touch for touch in points if touch.times <= _LOOKS]
+
+
+Tell = Callable[[Case, Found], None]
+"""Called with each answer as it comes, from the thread of its sandbox."""
+
+
+class Room:
+    """Sandboxes that are started when they are needed, and a folder for the trials."""
+
+    def __init__(self, folder: Path, side_by_side: int) -> None:
+        self.folder = folder
+        self.side_by_side = side_by_side
+        self._boxes: dict[int, Sandbox] = {}
+        self._trials = 0
+
+    def run(self, cases: Sequence[Case], tell: Tell | None = None) -> list[tuple[Case, Found]]:
+        """Run every case; the answers in the order of the cases."""
+        waiting: SimpleQueue[tuple[int, Case]] = SimpleQueue()
+        for number, case in enumerate(cases):
+            waiting.put((number, case))
+        answers: dict[int, Found] = {}
+        first = self._trials
+        self._trials += len(cases)
+
+        def work(worker: int) -> None:
+            mine = self.folder / f"w{worker}"
+            if worker not in self._boxes:
+                mine.mkdir(parents=True)
+                self._boxes[worker] = sandbox(mine / "box")
+            while True:
+                try:
+                    number, case = waiting.get_nowait()
+                except Empty:
+                    return
+                trial = Trial(self._boxes[worker], mine / f"t{first + number}")
                 answers[number] = trial.run(case.at, case.then, case.plant)
-        finally:
+                if tell is not None:
+                    tell(case, answers[number])
+
+        workers = min(self.side_by_side, len(cases))
+        with ThreadPoolExecutor(workers) as pool:
+            for done in [pool.submit(work, worker) for worker in range(workers)]:
+                done.result()
+        return [(case, answers[number]) for number, case in enumerate(cases)]
+
+    def close(self) -> None:
+        """Take all sandboxes down."""
+        for box in self._boxes.values():
             box.down()
 
-    workers = min(side_by_side, len(cases))
-    with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(work, worker) for worker in range(workers)]:
-            done.result()
-    return [(case, answers[number]) for number, case in enumerate(cases)]
+
+@contextmanager
+def room(folder: Path, side_by_side: int) -> Iterator[Room]:
+    """Sandboxes below ``folder``, taken down at the end."""
+    made = Room(folder, side_by_side)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -13,6 +13,7 @@ import typer
 from slurm_hadar import config as configuration
 from slurm_hadar.config import Config
 from slurm_hadar.controller.lock import only_one
+from slurm_hadar.controller.rules import refuse_root
 from slurm_hadar.controller.store import Store
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
@@ -41,8 +42,10 @@ def cluster_of(config: Config) -> Cluster:
 @contextmanager
 def controller_of(config: Config, wait_s: float) -> Iterator[Controller]:
     """A controller that holds the lock. Raises HadarError when another one does."""
+    refuse_root(config)
     _writable(config.site.state_dir)
     with only_one(config.site.state_dir, wait_s), _opened(config, repair=True) as controller:
+        controller.rules.refuse_slurm_user()
         yield controller
 
 
@@ -58,7 +61,7 @@ def reader_of(config: Config) -> Iterator[Controller]:
 
 @contextmanager
 def _opened(config: Config, repair: bool) -> Iterator[Controller]:
-    _own(config)
+    owned(config)
     store = Store.open(config.site.state_dir, repair)
     try:
         yield Controller(
@@ -81,7 +84,8 @@ def _writable(folder: Path) -> None:
         raise HadarError(f"state folder {folder} cannot be written; run: chmod 700 {folder}")
 
 
-def _own(config: Config) -> None:
+def owned(config: Config) -> None:
+    """Raises HadarError for a user who is not the controller's."""
     folder = config.site.state_dir
     try:
         owner = folder.stat().st_uid
@@ -95,8 +99,8 @@ def _own(config: Config) -> None:
         name = f"#{owner}"
     raise HadarError(
         f"this is told from {folder}, which belongs to the controller's user {name}; run it as "
-        f"him (sudo -u {name} hadar ...). Why your own job is where it is stands in "
-        f"{config.site.exchange_dir}/plan.JOB.json"
+        f"him (sudo -u {name} hadar ...). Of your own job hadar doctor JOB tells, and "
+        f"{config.site.exchange_dir}/plan.JOB.json says why it is where it is"
     )
 
 

@@ -1,9 +1,12 @@
 """The operator's commands: tick, run, plan, backfill, status, explain."""
 
+import logging
 import signal
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated
 
@@ -17,7 +20,9 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
-from slurm_hadar.controller import telling
+from slurm_hadar.config import Config
+from slurm_hadar.controller import record, telling
+from slurm_hadar.controller.log_file import close_log, open_log
 from slurm_hadar.controller.store import Damaged
 from slurm_hadar.controller.tick import Controller, Report
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -44,8 +49,22 @@ def tick(
 ) -> None:
     """One pass: observe, decide, act. For a timer."""
     _in_range("--wait", wait, 0.0)
-    with controller_of(load(config), wait) as controller:
-        report = controller.tick()
+    site = load(config)
+    with controller_of(site, wait) as controller, _log_of(site) as log:
+        if why := controller.backoff.why_not_now():
+            # No failure: a timer fires again.
+            record.fault(log, why, site.log.people)
+            if as_json:
+                print_json("tick", {"left_out": why})
+            else:
+                typer.echo(f"{_clock()} {why}")
+            return
+        try:
+            report = controller.tick()
+        except HadarError as error:
+            record.fault(log, str(error), site.log.people)
+            raise
+        _record(log, controller, report)
     if as_json:
         print_json("tick", telling.summary(report))
     else:
@@ -65,13 +84,22 @@ def run(
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
+    opened = False
     while not stop.is_set():
-        with controller_of(site, 0.0) as controller:
-            healthy = True
-            while healthy and not stop.is_set():
-                began = time.monotonic()
-                healthy = _one(controller)
-                stop.wait(max(0.2, pause - (time.monotonic() - began)))
+        try:
+            with controller_of(site, 0.0) as controller, _log_of(site) as log:
+                opened = healthy = True
+                while healthy and not stop.is_set():
+                    began = time.monotonic()
+                    healthy = _one(controller, log)
+                    rest = controller.backoff.pause_s(pause)
+                    stop.wait(max(0.2, rest - (time.monotonic() - began)))
+        except HadarError as error:
+            # After a damaged file was put aside its disk may be full; that passes.
+            if not opened:
+                raise
+            typer.echo(f"{_clock()} nothing done: {error}", err=True)
+            stop.wait(pause)
 
 
 def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -127,22 +155,45 @@ def _in_range(name: str, seconds: float, least: float) -> None:
         raise UsageError(f"{name} takes seconds between {least:g} and {_DAY_S:g}")
 
 
-def _one(controller: Controller) -> bool:
+@contextmanager
+def _log_of(site: Config) -> Iterator[logging.Logger | None]:
+    log = open_log(site.log)
+    try:
+        yield log
+    finally:
+        close_log(log)
+
+
+def _record(log: logging.Logger | None, controller: Controller, report: Report) -> None:
+    if log is not None:
+        record.write(log, controller.store, report, controller.config.log.people)
+
+
+def _one(controller: Controller, log: logging.Logger | None) -> bool:
     """A tick of the daemon: Slurm may be away for a while, the daemon stays.
 
     False where the state file must be opened anew, which puts a damaged one aside.
     """
+    people = controller.config.log.people
     try:
-        _say(controller.tick())
+        report = controller.tick()
+        _say(report)
+        _record(log, controller, report)
     except Damaged as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
+        record.fault(log, str(error), people)
         return False
     except HadarError as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
+        record.fault(log, str(error), people)
     except Exception as error:
         # A fault of ours in one tick must not end the daemon: jobs wait for the next one.
         typer.echo(f"{_clock()} this tick failed by a fault of slurm-hadar: {error!r}", err=True)
+        record.fault(log, f"a fault of slurm-hadar: {type(error).__name__}", people)
         traceback.print_exc()
+    if words := controller.backoff.words():
+        typer.echo(f"{_clock()} {words}")
+        record.fault(log, words, people)
     return True
 
 

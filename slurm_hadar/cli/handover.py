@@ -43,6 +43,24 @@ def find_sbatch(named: str, path: str) -> str:
     raise HadarError("there is no sbatch on PATH; add the folder of Slurm's commands to it")
 
 
+def knows(program: str, option: str, environment: Mapping[str, str]) -> bool:
+    """Whether sbatch's own help has an option; True where it cannot be asked."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            [program, "--help"],
+            env=without_pythons_traces(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=20,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return done.returncode != 0 or option.encode() in done.stdout
+
+
 def _is_sbatch(path: str) -> bool:
     if not os.access(path, os.X_OK) or os.path.isdir(path) or is_same(path, sys.argv[0]):
         return False

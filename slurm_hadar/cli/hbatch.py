@@ -53,7 +53,7 @@ def _decide(submit: Submit) -> Outcome:
         return Outcome()
     if submit.line.ours:
         # Before the script is read: a word without its value has taken the script's place.
-        _typed(submit)
+        _said(submit.line.ours)
     why = submit.read()
     if submit.header.refused:
         return Outcome()
@@ -82,7 +82,8 @@ def _answer(help_wanted: bool) -> int:
 
 
 def _declaration(submit: Submit) -> Declaration | None:
-    """What the owner declared, options over lines; None for a job that is not ours to manage."""
+    """What the owner declared: ``#HADAR`` lines, over them options in ``#SBATCH`` lines, then typed
+    ones, as by the plugins. None for a job that is not ours to manage."""
     site = submit.site
     if not submit.declares:
         named = set((submit.held.get("partition") or "").split(","))
@@ -96,7 +97,8 @@ def _declaration(submit: Submit) -> Declaration | None:
         text = submit.body.decode(errors="replace")
         for word, where in script_words(text, submit.name):
             result = parse([word], where, result)
-    result = _typed(submit, result)
+    result = _said(submit.in_script, result, f" in {submit.name}")
+    result = _said(submit.line.ours, result)
     if not submit.declares and site:
         from slurm_hadar.cli.additions import gpu_request
 
@@ -108,15 +110,17 @@ def _declaration(submit: Submit) -> Declaration | None:
     return result
 
 
-def _typed(submit: Submit, base: Declaration | None = None) -> Declaration:
-    """The ``--hadar-*`` words over ``base``. Raises UsageError where they make no sense."""
+def _said(
+    words: Sequence[tuple[str, str | None]], base: Declaration | None = None, where: str = ""
+) -> Declaration:
+    """``--hadar-*`` words over ``base``. Raises UsageError where they make no sense."""
     _load_when_used("inspect")
     from slurm_hadar.domain.declaration import Declaration, parse
 
     result = base or Declaration()
-    for key, value in submit.line.ours:
+    for key, value in words:
         text = "yes" if key == "off" and value is None else value or ""
-        result = parse([f"{key}={text}"], f"--hadar-{key}", result)
+        result = parse([f"{key}={text}"], f"--hadar-{key}{where}", result)
     return result
 
 
@@ -156,8 +160,8 @@ def _additions(submit: Submit, declaration: Declaration) -> Outcome:
 def _prepare(submit: Submit, declaration: Declaration, added: Additions) -> None:
     """What a managed job finds in its environment, and our one line about it."""
     site = submit.site
-    if submit.site_trouble:
-        _say(submit.site_trouble)
+    for trouble in filter(None, (submit.site_trouble, submit.unknown_to_sbatch())):
+        _say(trouble)
     if site:
         submit.environment["HADAR_EXCHANGE"] = site.exchange_dir
         submit.environment["HADAR_CONTROLLER_UID"] = str(site.controller_uid)

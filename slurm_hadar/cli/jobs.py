@@ -15,6 +15,7 @@ from slurm_hadar.cli.common import (
     reader_of,
 )
 from slurm_hadar.config import Config
+from slurm_hadar.controller import kept
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
@@ -94,7 +95,7 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Decla
 
 def _steering(job: Job, site: Config) -> Steering | None:
     if site.site.rights != "user":
-        return decode(job.admin_comment)
+        return kept.of_jobs(site, [job]).get(job.id)
     with reader_of(site) as controller:
         return decode(controller.store.steerings().get(job.id, ""))
 

@@ -9,6 +9,7 @@ from slurm_hadar import __version__
 from slurm_hadar.cli import (
     completion,
     control,
+    doctor,
     jobs,
     manual,
     plugins,
@@ -30,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 control.add_to(app)
+doctor.add_to(app)
 jobs.add_to(app)
 site.add_to(app)
 simulate.add_to(app)

@@ -14,7 +14,7 @@ DESCRIPTION = """\
 Everything that sbatch takes goes to sbatch (see sbatch --help); stdout and exit code are its own.
 
 A job is managed by slurm-hadar when its script has #HADAR lines, or when the same is given as
-options. Options beat lines:"""
+options (where the site has the SPANK plugin, in #SBATCH lines too). Options beat lines:"""
 
 EXAMPLES = (
     "#HADAR model=resnet18 types=any gpus=1-4 batch=64:512 samples=5e6 checkpoint=yes",

@@ -58,7 +58,8 @@ def read_argv(argv: Sequence[str]) -> Line:
 
 
 def read_directives(words: Sequence[str]) -> Line:
-    """The words of the script's ``#SBATCH`` lines; words of ours have no place there."""
+    """The words of the script's ``#SBATCH`` lines. Words of ours may stand there where sbatch knows
+    them by the SPANK plugin; those that ask something may not."""
     return _read(words, in_script=True)
 
 
@@ -71,7 +72,7 @@ def _read(argv: Sequence[str], in_script: bool) -> Line:
             taken = 1
         elif word == "--" or len(word) < 2 or word[0] != "-":
             break
-        elif word.startswith(OURS) and not in_script:
+        elif word.startswith(OURS) and not (in_script and word[len(OURS) :] in OUR_QUESTIONS):
             at += _take_ours(line, argv, at)
             continue
         elif word == JSON and "plan" in line.asked:

@@ -59,6 +59,9 @@ def up(
     slurm: Annotated[
         Path | None, typer.Option(help="Prefix of another Slurm than the one on PATH.")
     ] = None,
+    accounting: Annotated[
+        bool, typer.Option("--accounting", help="With slurmdbd, to try users, QOS and operators.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start it, and say how to use it."""
@@ -66,7 +69,12 @@ def up(
     from slurm_hadar.sandbox.ending import cleaned_up_when_told_to_end
 
     with cleaned_up_when_told_to_end():
-        box = Sandbox.up(folder.resolve(), slurm_prefix=slurm, mode="act" if act else "observe")
+        box = Sandbox.up(
+            folder.resolve(),
+            slurm_prefix=slurm,
+            mode="act" if act else "observe",
+            with_accounting=accounting,
+        )
     write_wrapper_site(configuration.load(box.config_path), box.config_path)
     environment = {name: box.env[name] for name in ("SLURM_CONF", "HADAR_CONFIG", "PATH")}
     if as_json:

@@ -53,6 +53,8 @@ class Submit:
         self.body = b""
         self.name = "the script"
         self.header = Header()
+        self.in_script: list[tuple[str, str | None]] = []
+        """(key, value) of the ``--hadar-*`` words in the script's ``#SBATCH`` lines."""
         self.held: dict[str, str | None] = {}
         self.site: WrapperSite | None = None
         self.site_trouble = ""
@@ -63,7 +65,7 @@ class Submit:
     @property
     def declares(self) -> bool:
         """Whether the owner himself declared anything."""
-        return self.header.declares or bool(self.line.ours)
+        return self.header.declares or bool(self.line.ours or self.in_script)
 
     def _find_site(self) -> None:
         config = paths.config_file(self.environment)
@@ -111,6 +113,7 @@ class Submit:
                 return f"{self.name}: {directives.unclear}"
             if directives.script is not None or directives.refused:
                 self.header.refused = True
+        self.in_script = directives.ours
         self.held = settle(directives, self.environment, self.line)
         return ""
 
@@ -136,6 +139,21 @@ class Submit:
             words.insert(self.line.end, added.comment)
             words[:0] = added.options
         return words
+
+    def unknown_to_sbatch(self) -> str:
+        """What to say where the script has words of ours that this sbatch refuses; else empty."""
+        if not self.in_script:
+            return ""
+        from slurm_hadar.cli.handover import find_sbatch, knows
+
+        key = self.in_script[0][0]
+        program = find_sbatch(self.find_slurm(), self.environment.get("PATH", os.defpath))
+        if knows(program, f"--hadar-{key}", self.environment):
+            return ""
+        return (
+            f"this sbatch knows no --hadar-{key}, which stands in an #SBATCH line of {self.name} "
+            "(the site has no SPANK plugin for it); a #HADAR line does the same everywhere"
+        )
 
     def find_slurm(self) -> str:
         """The sbatch to become; its cluster's slurm.conf goes into the environment."""

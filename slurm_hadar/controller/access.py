@@ -1,7 +1,8 @@
 """Where a job's owner may go.
 
 An operator's update bypasses the site's limits, so a placement is checked here against what Slurm
-itself would have checked at submission (``scontrol show partition``).
+itself would have checked at submission (``scontrol show partition``). Slurm 22.05.8 looks at it
+once more before it starts a job, so that one which were placed wrongly would not run, but wait.
 """
 
 import grp
@@ -60,8 +61,23 @@ def refusal(job: Job, partition: Partition) -> str | None:
         return f"partition {partition.name} does not admit the groups of {job.user}"
     if job.time_limit_s > partition.max_time_s:
         return f"the time limit is above that of partition {partition.name}"
+    if partition.submit_hosts:
+        return f"partition {partition.name} takes jobs from certain hosts only"
+    if (why := _too_large(job, partition)) is not None:
+        return why
     if not partition.min_nodes <= job.node_count <= partition.max_nodes:
         return f"the node count is outside the limits of partition {partition.name}"
+    return None
+
+
+def _too_large(job: Job, partition: Partition) -> str | None:
+    nodes = max(1, job.node_count)
+    if -(-job.cpus // nodes) > partition.max_cpus_per_node:
+        return f"it asks for more CPUs than partition {partition.name} gives on a node"
+    on_node = job.mem_per_node_mb or job.mem_per_cpu_mb * -(-job.cpus // nodes)
+    on_cpu = job.mem_per_cpu_mb or job.mem_per_node_mb * nodes / max(1, job.cpus)
+    if on_node > partition.max_mem_per_node_mb or on_cpu > partition.max_mem_per_cpu_mb:
+        return f"it asks for more memory than partition {partition.name} gives"
     return None
 
 

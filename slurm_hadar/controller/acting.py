@@ -1,10 +1,16 @@
-"""Carrying actions out: written down first, sent in one batch, closed after Slurm's answer."""
+"""Carrying actions out: written down first, sent in one batch, with Slurm's answer beside it.
 
+Whether it holds is seen at a later tick (:mod:`slurm_hadar.controller.trail`).
+"""
+
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller import kept
 from slurm_hadar.controller.actions import Action, Kind
 from slurm_hadar.controller.store import Store
 from slurm_hadar.domain import steering
@@ -13,6 +19,10 @@ from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.slurm.cluster import Cluster, Update
+
+_OTHER = re.compile(r"\bjob \d+(?:[_+]\d+)?\b")
+_MOST_NAMED = 50
+"""Jobs whose leases were renewed that the journal names."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +35,8 @@ class Hands:
 
     def update(self, job: Job, fields: dict[str, str], ours: Steering) -> Update:
         """An update that also says, in the job, what we decided."""
-        if self.config.site.rights == "user":
-            self.store.keep_steering(job.id, steering.merge("", ours))
+        if not kept.in_the_job(self.config):
+            kept.keep(self.config, self.store, job.id, ours)
             return Update(job.id, fields)
         comment = steering.merge(job.admin_comment, ours)
         return Update(job.id, {**fields, "AdminComment": comment})
@@ -56,7 +66,8 @@ class Hands:
                 shares=shares,
                 save=save,
                 restarts=job.restarts,
-                reason=reason,
+                # Everybody may read the file, and other jobs are nobody's business.
+                reason=_OTHER.sub("another job", reason),
             )
         except (OSError, ValueError) as error:
             return f"job {job.id}: its plan file cannot be written: {error}"
@@ -68,12 +79,16 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[
     if not actions:
         return []
     updates = [hands.update(a.job, dict(a.fields), a.steering) for a in actions]
-    journaled = [a for a in actions if a.kind is not Kind.WAIT]
+    renewed = [a.job.id for a in actions if _only_renews(a)]
     with hands.store.transaction():
         entries = {
             a.job.id: hands.store.begin(a.job.id, a.kind.value, "sent", now, _details(a))
-            for a in journaled
+            for a in actions
+            if not _only_renews(a)
         }
+        if renewed:
+            leases = {"number": len(renewed), "jobs": renewed[:_MOST_NAMED]}
+            entries[""] = hands.store.begin("", "lease", "sent", now, leases)
     complaints = []
     for action in actions:
         if action.placement is not None:
@@ -95,17 +110,30 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[
                 hands.store.end(entries[action.job.id], outcome, now)
             if error is not None:
                 complaints.append(f"job {action.job.id}: {action.kind.value} {outcome}")
+        if renewed:
+            hands.store.end(entries[""], "done", now)
     return complaints
 
 
-def ask_to_save(hands: Hands, action: Action, in_step: bool | None, now: float) -> list[str]:
+def _only_renews(action: Action) -> bool:
+    return action.kind is Kind.WAIT and set(action.fields) == {"StartTime"}
+
+
+def ask_to_save(
+    hands: Hands,
+    action: Action,
+    in_step: bool | None,
+    now: float,
+    hopes: Mapping[str, object] = MappingProxyType({}),
+) -> list[str]:
     """Begin a move or a stop: ask the job to save. ``in_step``: see Progress; None where unknown.
+    ``hopes``: what is expected of it, for the journal.
 
     A job whose training is not a step polls the plan file; a signal would only hit its shell.
     Returns complaints for the operator.
     """
     nonce = secrets.token_hex(8)
-    details = {**_details(action), "save": nonce, "restarts": action.job.restarts}
+    details = {**_details(action), **hopes, "save": nonce, "restarts": action.job.restarts}
     entry = hands.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     # Copies and shares are said when it has been requeued: now they would be of no use to it.
     complaint = hands.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)

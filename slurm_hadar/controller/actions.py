@@ -7,7 +7,7 @@ from enum import Enum
 from slurm_hadar.config import Config
 from slurm_hadar.controller import batch_choice, claims, cpus, laying, racks
 from slurm_hadar.controller.observed import Observed
-from slurm_hadar.controller.targets import Target, begin_is_ours
+from slurm_hadar.controller.targets import LEASE_SLACK_S, Target, begin_is_ours
 from slurm_hadar.controller.viewing import Picture
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
@@ -137,7 +137,8 @@ def wait(target: Target, why: str, seen: Observed, config: Config) -> Action | N
     if not (steered.leased or steered.gpus or by_hbatch):
         return None
     length = config.lease.length_s
-    if job.eligible_s - seen.now >= length / 2 and not steered.gpus:
+    # One that is longer than any of ours was given before the clock was set back.
+    if length / 2 <= job.eligible_s - seen.now <= length + LEASE_SLACK_S and not steered.gpus:
         return None
     back = laying.back(job, steered)
     steering = Steering(time=seen.now, leased=True, moves=steered.moves, was=steered.was)

@@ -9,7 +9,9 @@ from pathlib import Path
 from slurm_hadar import policies
 from slurm_hadar.config import Config, wrapper_path
 from slurm_hadar.controller.check_options import option_findings
+from slurm_hadar.controller.check_plugins import plugin_findings
 from slurm_hadar.controller.finding import Finding
+from slurm_hadar.controller.state_disk import disk_finding
 from slurm_hadar.controller.wrapper_site import is_current
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.errors import HadarError, SlurmError
@@ -55,6 +57,7 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from _types(config, nodes)
     yield from _names(config, partitions)
     yield from _margin(settings)
+    yield from plugin_findings(config, settings)
     if config.backfill.enabled:
         yield from _backfill(config, partitions)
 
@@ -88,6 +91,9 @@ def _folders(config: Config) -> Iterator[Finding]:
             )
         else:
             yield Finding("ok", f"state folder {state} is {_me()}'s alone")
+    on_network = disk_finding(state)
+    if on_network is not None:
+        yield on_network
     yield _exchange(config, config.site.exchange_dir)
 
 
@@ -96,7 +102,7 @@ def _exchange(config: Config, folder: Path) -> Finding:
         return Finding(
             "problem",
             f"exchange folder {folder} does not exist",
-            f"install -d -m 1777 {folder} on a file system that all nodes share",
+            f"install -d -m 1777 -o {_me()} {folder} on a file system that all nodes share",
         )
     mode = stat.S_IMODE(folder.stat().st_mode)
     if config.site.rights != "user" and mode != 0o1777:
@@ -105,7 +111,15 @@ def _exchange(config: Config, folder: Path) -> Finding:
             f"exchange folder {folder} has mode {mode:o}, jobs cannot answer",
             f"chmod 1777 {folder}",
         )
-    ours = folder.stat().st_uid == os.getuid()
+    owner = folder.stat().st_uid
+    if config.site.rights == "operator" and owner != config.controller_uid:
+        return Finding(
+            "problem",
+            f"exchange folder {folder} belongs to {_name(owner)}: only the owner of an open folder "
+            "can replace or remove what others put there under the names of our files",
+            f"chown {_name(config.controller_uid)} {folder}",
+        )
+    ours = owner == os.getuid()
     # The mode as well: access says nothing where root asks.
     closed = ours and mode & 0o700 != 0o700
     if closed or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -152,10 +166,16 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
     level = cluster.admin_level(_me())
     if level == "Operator":
         yield Finding("ok", f"{_me()} is an Operator")
+    elif not level:
+        yield Finding(
+            "problem",
+            f"the accounting database does not know {_me()}",
+            f"sacctmgr add user {_me()} Account=ACCOUNT AdminLevel=Operator",
+        )
     else:
         yield Finding(
             "problem",
-            f"{_me()} has AdminLevel {level or 'None'}, not Operator",
+            f"{_me()} has AdminLevel {level}, not Operator",
             f"sacctmgr modify user {_me()} set AdminLevel=Operator",
         )
 
@@ -306,3 +326,10 @@ def _me() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         raise HadarError(f"user {os.getuid()} has no name on this machine") from None
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -11,9 +11,11 @@ from pathlib import Path
 from slurm_hadar.config import Config
 from slurm_hadar.controller.store import make_private
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.runtime.heartbeat import read_heartbeat
+from slurm_hadar.runtime.heartbeat import Heartbeat, read_heartbeat
 
 _POLL_S = 0.1
+SETTLE_S = 2.0
+"""Two that take over at once both see the later heartbeat after this time."""
 
 
 @contextmanager
@@ -43,5 +45,18 @@ def rival(config: Config, now: float) -> str | None:
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
     if beat is None or beat.host == socket.gethostname() or beat.mode != "act":
         return None
-    fresh = now - beat.time < 3 * beat.interval_s + 30
-    return beat.host if fresh else None
+    return beat.host if is_fresh(beat, now) else None
+
+
+def takes_over(config: Config, now: float) -> bool:
+    """Whether another controller, or this one long ago, was the last to act: then somebody else may
+    be about to take over as well, and the heartbeat is looked at once more after a while."""
+    beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
+    if beat is None:
+        return False
+    return beat.host != socket.gethostname() or not is_fresh(beat, now)
+
+
+def is_fresh(beat: Heartbeat, now: float) -> bool:
+    """Whether whoever wrote a heartbeat is taken for alive; a tick may be late."""
+    return now - beat.time < 3 * beat.interval_s + 30

@@ -7,14 +7,16 @@ it when its begin time has passed.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from slurm_hadar.controller.acting import Hands, batch_of_entry, copies_of, steering_of
 from slurm_hadar.controller.request import may_have_copies
 from slurm_hadar.controller.store import Entry
+from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.progress import Progress, read_all_progress
-from slurm_hadar.slurm.times import at_once, begin_time, startable_s
+from slurm_hadar.slurm.times import at_once, begin_time, set_back, startable_s
 
 _LOST_SIGHT_S = 3600.0
 _POLL_S = 0.5
@@ -50,7 +52,7 @@ def advance(
         elif job.restarts == entry.details.get("restarts"):
             outcome = _before_requeue(hands, entry, job, progress.get(job.id), requeue, now)
         elif job.state is JobState.PENDING:
-            if now >= startable_s(job):
+            if now >= startable_s(job) or set_back(job, now):
                 send_on.append((entry, job))
         elif job.state is JobState.RUNNING:
             outcome = _started(entry, job)
@@ -74,17 +76,25 @@ def settle(
     """
     said: list[str] = []
     end = clock() + hands.config.moving.settle_s
-    folder = hands.config.site.exchange_dir
+    folder, traffic = hands.config.site.exchange_dir, hands.cluster.traffic
+    # The clock may be set back meanwhile, so the looks are counted too.
+    looks = 1 + ceil(hands.config.moving.settle_s / _POLL_S)
     while True:
         entries = [entry for entry in hands.store.open_entries() if entry.kind == "move"]
         if not entries:
             return said
         names = [entry.job for entry in entries]
         progress = read_all_progress(folder, {job: uids[job] for job in names if job in uids})
-        if any(_ripe(entry, progress.get(entry.job), clock()) for entry in entries):
-            jobs = {job.id: job for job in hands.cluster.read_jobs(names)}
+        ripe = any(_ripe(entry, progress.get(entry.job), clock()) for entry in entries)
+        # The other half of a minute's requests is for the next tick and for what is sent.
+        if ripe and traffic.half_left():
+            try:
+                jobs = {job.id: job for job in hands.cluster.read_jobs(names)}
+            except SlurmError as error:
+                return [*said, f"moves under way go on at the next tick: {error}"]
             said += advance(hands, jobs, progress, clock()).said
-        if clock() >= end:
+        looks -= 1
+        if clock() >= end or looks == 0:
             return said
         sleep(_POLL_S)
 
@@ -126,7 +136,8 @@ def _before_requeue(
 ) -> str | None:
     if job.state is not JobState.RUNNING:
         return None
-    waited = now - entry.opened_s
+    # A clock that was set back by an hour must not make it wait for one.
+    waited = abs(now - entry.opened_s)
     if waited > hands.config.moving.ack_wait_s:
         # The job has gone on training since; an old answer is no reason to stop it now.
         _unask(hands, job)

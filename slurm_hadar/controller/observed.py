@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 from slurm_hadar.config import Config
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.runtime.progress import Progress
 from slurm_hadar.slurm.cluster import Cluster
 
@@ -23,6 +25,8 @@ class Observed:
     partitions: Mapping[str, Partition]
     reservations: tuple[Reservation, ...] = ()
     progress: Mapping[str, Progress] = field(default_factory=dict)
+    gpus: Mapping[str, list[NodeUse]] = field(default_factory=dict)
+    """What the GPUs of running jobs do, as their own samplers say."""
     steering: Mapping[str, Steering] = field(default_factory=dict)
     racks: Mapping[str, str] = field(default_factory=dict)
     """Node -> its leaf switch; empty without a tree, or where the policy does not look at it."""
@@ -43,13 +47,41 @@ def read(cluster: Cluster, now: float, config: Config, own_uid: int) -> Observed
             job.id: job if job.uid == own_uid else _left_alone(job, "another user's job")
             for job in jobs.values()
         }
+    nodes = {node.name: typed(node, config) for node in cluster.read_nodes()}
+    _nothing_missing(jobs, nodes)
+    _nodes_known(nodes)
     return Observed(
         now=now,
         jobs=jobs,
-        nodes={node.name: typed(node, config) for node in cluster.read_nodes()},
+        nodes=nodes,
         partitions={partition.name: partition for partition in cluster.read_partitions()},
         reservations=tuple(cluster.read_reservations()),
     )
+
+
+def _nothing_missing(jobs: Mapping[str, Job], nodes: Mapping[str, Node]) -> None:
+    for job in jobs.values():
+        if job.managed and job.state is JobState.RUNNING:
+            for name in job.nodes:
+                if name not in nodes:
+                    raise SlurmError(
+                        f"Slurm shows job {job.id} on node {name} but no such node: its answer "
+                        "about the nodes is not whole",
+                        retry=True,
+                    )
+
+
+def _nodes_known(nodes: Mapping[str, Node]) -> None:
+    """A slurmctld that has just started shows all nodes, but none that a job could use."""
+    with_gpus = [node for node in nodes.values() if node.gpus]
+    unknown = sum(node.state.startswith("UNKNOWN") for node in with_gpus)
+    # Half of them: where SlurmdTimeout is 0 a dead node stays unknown for ever.
+    if unknown > len(with_gpus) / 2:
+        raise SlurmError(
+            f"Slurm does not know {unknown} of {len(with_gpus)} nodes with GPUs yet: slurmctld "
+            "has just started",
+            retry=True,
+        )
 
 
 def remember(jobs: Mapping[str, Job]) -> dict[str, Steering]:

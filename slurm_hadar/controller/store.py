@@ -5,24 +5,40 @@ job depends on it.
 """
 
 import json
-import os
+import re
 import sqlite3
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_hadar.controller.store_file import VERSION, Damaged, open_file, put_aside, trouble
-from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.controller.store_file import (
+    VERSION,
+    Damaged,
+    make_private,
+    open_file,
+    put_aside,
+    trouble,
+)
 from slurm_hadar.domain.view import State
 
 __all__ = ["VERSION", "Damaged", "Decision", "Entry", "Store", "make_private"]
 
+_FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
+_STEP = re.compile(r"(.*)@([0-9]+(?:\.[0-9]+)?(?:e[+]?[0-9]+)?)", re.ASCII)
+_LEASES_KEPT_S = 86400.0
+_MOST_TOLD = 200
+"""Decisions that are kept of one job."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One action in the journal. ``outcome`` is None while it is under way. Times in s."""
+    """One action in the journal. Times in s.
+
+    ``outcome`` is None while it is under way, ``shown`` (what Slurm showed of it at a later look)
+    while that was not seen yet: then it is closed. ``steps``: the phases after the first, with the
+    time of each; ``effect``: what a move cost and gained, None while that is not known.
+    """
 
     id: int
     job: str
@@ -32,6 +48,9 @@ class Entry:
     changed_s: float
     details: Mapping[str, object]
     outcome: str | None
+    steps: tuple[tuple[str, float], ...] = ()
+    shown: str | None = None
+    effect: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +70,24 @@ class Store:
         """``notes``: what the operator should know of how it was opened."""
         self.connection = connection
         self.notes = notes
+        self.new = False
+        """Whether there was no file before; for whoever sees that there should have been one."""
+        row = connection.execute("PRAGMA database_list").fetchone()
+        self._path = Path(row[2] if row else "hadar.sqlite")
+        self._file = _identity(self._path)
 
     @contextmanager
     def in_words(self) -> Iterator[None]:
-        """An error of SQLite's inside, such as a full disk, becomes a HadarError."""
+        """An error of SQLite's inside, such as a full disk, becomes a HadarError.
+
+        Raises Damaged where the file was taken away since: what is written now would be lost.
+        """
+        if _identity(self._path) != self._file:
+            raise Damaged(f"the state file {self._path} was taken away; it is opened anew")
         try:
             yield
         except sqlite3.Error as error:
-            where = self.connection.execute("PRAGMA database_list").fetchone()
-            raise trouble(error, Path(where[2] if where else "hadar.sqlite")) from None
+            raise trouble(error, self._path) from None
 
     @classmethod
     def open(cls, folder: Path, repair: bool = False) -> "Store":
@@ -70,8 +98,11 @@ class Store:
         """
         make_private(folder)
         path = folder / "hadar.sqlite"
+        new = not path.exists()
         try:
-            return cls(open_file(path))
+            opened = cls(open_file(path))
+            opened.new = new
+            return opened
         except Damaged:
             if not repair:
                 raise
@@ -92,8 +123,8 @@ class Store:
     ) -> int:
         """Write an action down before it is sent; its number."""
         cursor = self.connection.execute(
-            "INSERT INTO journal (job, kind, phase, opened_s, changed_s, details)"
-            " VALUES (?,?,?,?,?,?)",
+            "INSERT INTO journal (job, kind, phase, opened_s, changed_s, details, news)"
+            " VALUES (?,?,?,?,?,?,1)",
             (job, kind, phase, now, now, json.dumps(details)),
         )
         return int(cursor.lastrowid or 0)
@@ -101,22 +132,23 @@ class Store:
     def advance(self, entry: int, phase: str, now: float) -> None:
         """The action has reached a further phase."""
         self.connection.execute(
-            "UPDATE journal SET phase=?, changed_s=? WHERE id=?", (phase, now, entry)
+            "UPDATE journal SET phase=?, changed_s=?, steps=steps||?, news=1 WHERE id=?",
+            (phase, now, f" {phase}@{now!r}", entry),
         )
 
     def end(self, entry: int, outcome: str, now: float) -> None:
         """The action is over; ``outcome`` is a sentence for the operator."""
         self.connection.execute(
-            "UPDATE journal SET outcome=?, changed_s=? WHERE id=?", (outcome, now, entry)
+            "UPDATE journal SET outcome=?, changed_s=?, news=1 WHERE id=?", (outcome, now, entry)
         )
 
     def open_entries(self) -> list[Entry]:
         """Actions under way, oldest first."""
-        return self._entries("WHERE outcome IS NULL ORDER BY id")
+        return self.entries("WHERE outcome IS NULL ORDER BY id")
 
     def history(self, job: str, limit: int = 50) -> list[Entry]:
         """What was done to a job, newest first."""
-        return self._entries("WHERE job=? ORDER BY id DESC LIMIT ?", (job, limit))
+        return self.entries("WHERE job=? ORDER BY id DESC LIMIT ?", (job, limit))
 
     def count_since(self, kind: str, since_s: float) -> int:
         """Actions of a kind opened since a time."""
@@ -139,26 +171,48 @@ class Store:
         )
         return {str(job): float(time) for job, time in rows}
 
-    def _entries(self, where: str, values: tuple[object, ...] = ()) -> list[Entry]:
+    def entries(self, where: str, values: tuple[object, ...] = ()) -> list[Entry]:
+        """Entries of the journal that a clause of SQL selects; ``values`` fill it in."""
         rows = self.connection.execute(
-            "SELECT id, job, kind, phase, opened_s, changed_s, details, outcome FROM journal "
-            + where,
+            "SELECT id, job, kind, phase, opened_s, changed_s, details, outcome, steps, shown,"
+            f" effect FROM journal {where}",
             values,
         )
-        return [
-            Entry(id_, job, kind, phase, opened_s, changed_s, json.loads(details), outcome)
-            for id_, job, kind, phase, opened_s, changed_s, details, outcome in rows
-        ]
+        return [_entry(*row) for row in rows]
 
     # -- decisions, service, policy ----------------------------------------------------------
 
     def decide(self, decisions: Iterable[Decision]) -> None:
-        """Keep the last decision on each job."""
+        """Keep the last decision on each job, and those that are new beside the older ones."""
+        last = self.decisions()
+        rows = []
         with self.transaction():
-            self.connection.executemany(
-                "INSERT OR REPLACE INTO decision VALUES (?,?,?,?)",
-                [(d.job, d.time_s, d.placement, d.reason) for d in decisions],
-            )
+            for one in decisions:
+                before = last.get(one.job)
+                if before is None or _gist(before) != _gist(one):
+                    self._tell(one)
+                last[one.job] = one
+                rows.append((one.job, one.time_s, one.placement, one.reason))
+            self.connection.executemany("INSERT OR REPLACE INTO decision VALUES (?,?,?,?)", rows)
+
+    def _tell(self, one: Decision) -> None:
+        self.connection.execute(
+            "INSERT INTO told (job, time_s, placement, reason) VALUES (?,?,?,?)",
+            (one.job, one.time_s, one.placement, one.reason),
+        )
+        # A job on which the decision goes to and fro must not fill the disk.
+        self.connection.execute(
+            "DELETE FROM told WHERE job=? AND id <= (SELECT id FROM told WHERE job=?"
+            " ORDER BY id DESC LIMIT 1 OFFSET ?)",
+            (one.job, one.job, _MOST_TOLD),
+        )
+
+    def told(self, job: str) -> list[Decision]:
+        """The decisions on a job that differed from the one before, oldest first."""
+        rows = self.connection.execute(
+            "SELECT job, time_s, placement, reason FROM told WHERE job=? ORDER BY id", (job,)
+        )
+        return [Decision(*row) for row in rows]
 
     def decisions(self) -> dict[str, Decision]:
         """The last decision on each job."""
@@ -213,6 +267,13 @@ class Store:
             self.connection.execute(
                 "DELETE FROM journal WHERE outcome IS NOT NULL AND changed_s<?", (before_s,)
             )
+            self.connection.execute("DELETE FROM told WHERE time_s<?", (before_s,))
+            # One a tick, and of no use for long.
+            self.connection.execute(
+                "DELETE FROM journal WHERE kind='lease' AND opened_s<"
+                " (SELECT MAX(opened_s) FROM journal WHERE kind='lease') - ?",
+                (_LEASES_KEPT_S,),
+            )
             self.connection.execute("DELETE FROM decision WHERE time_s<?", (before_s,))
             self.connection.execute("DELETE FROM attained WHERE seen_s<?", (before_s,))
             self.connection.execute(
@@ -231,16 +292,37 @@ class Store:
         self.connection.execute("COMMIT")
 
 
-def make_private(folder: Path) -> None:
-    """Make a state folder of mode 0700. Raises HadarError when it exists and is not ours alone."""
+def _gist(decision: Decision) -> tuple[str, str]:
+    """What makes a decision another one: "ends in 7 min" is not, when it was 8 before."""
+    return decision.placement, _FIGURE.sub("", decision.reason)
+
+
+def _entry(
+    id_: int, job: str, kind: str, phase: str, opened_s: float, changed_s: float, details: str,
+    outcome: str | None, steps: str, shown: str | None, effect: str | None,
+) -> Entry:  # fmt: skip
+    return Entry(
+        id_, job, kind, phase, opened_s, changed_s, _object(details) or {}, outcome,
+        _steps(steps), shown, _object(effect),
+    )  # fmt: skip
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise HadarError(
-            f"state folder {folder} cannot be made: {error.strerror}; set site.state_dir"
-        ) from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise HadarError(f"state folder {folder} does not belong to this user; set site.state_dir")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        raise HadarError(f"state folder {folder} is open to others; run: chmod 700 {folder}")
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _steps(text: str) -> tuple[tuple[str, float], ...]:
+    found = (_STEP.fullmatch(part) for part in text.split())
+    return tuple((step[1], float(step[2])) for step in found if step is not None)
+
+
+def _object(text: str | None) -> Mapping[str, object] | None:
+    try:
+        found = json.loads(text) if text is not None else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

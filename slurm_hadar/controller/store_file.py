@@ -1,10 +1,13 @@
 """The state file: opened, brought up to date, and put aside when it is damaged."""
 
 import json
+import os
 import sqlite3
+import stat
 import time
 from pathlib import Path
 
+from slurm_hadar import reading
 from slurm_hadar.domain.errors import HadarError
 
 _FIRST = """
@@ -23,10 +26,47 @@ CREATE TABLE IF NOT EXISTS attained (
 CREATE TABLE IF NOT EXISTS steering (job TEXT PRIMARY KEY, text TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS policy (name TEXT PRIMARY KEY, state TEXT NOT NULL);
 """
-_CHANGES = (_FIRST, "CREATE INDEX journal_kind ON journal (kind, opened_s);")
+_SEEN = """
+ALTER TABLE journal ADD COLUMN steps TEXT NOT NULL DEFAULT '';
+ALTER TABLE journal ADD COLUMN shown TEXT;
+ALTER TABLE journal ADD COLUMN effect TEXT;
+ALTER TABLE journal ADD COLUMN news INTEGER NOT NULL DEFAULT 0;
+UPDATE journal SET shown='', effect='{}' WHERE outcome IS NOT NULL;
+CREATE INDEX journal_unseen ON journal (id) WHERE shown IS NULL;
+CREATE INDEX journal_no_effect ON journal (id) WHERE kind='move' AND effect IS NULL;
+CREATE INDEX journal_news ON journal (id) WHERE news=1;
+CREATE TABLE told (
+    id INTEGER PRIMARY KEY, job TEXT NOT NULL, time_s REAL NOT NULL, placement TEXT NOT NULL,
+    reason TEXT NOT NULL, news INTEGER NOT NULL DEFAULT 1
+);
+CREATE INDEX told_job ON told (job, id);
+CREATE INDEX told_news ON told (id) WHERE news=1;
+"""
+_CHANGES = (_FIRST, "CREATE INDEX journal_kind ON journal (kind, opened_s);", _SEEN)
 """What makes each version of the schema of the one before it; never change one that is out."""
 VERSION = len(_CHANGES)
 
+_TEXT, _NUMBER, _NULL = "'text'", "'real','integer'", "'null'"
+_KINDS = {
+    "journal": {
+        "job": _TEXT,
+        "kind": _TEXT,
+        "phase": _TEXT,
+        "opened_s": _NUMBER,
+        "changed_s": _NUMBER,
+        "details": _TEXT,
+        "outcome": f"{_TEXT},{_NULL}",
+        "steps": _TEXT,
+        "shown": f"{_TEXT},{_NULL}",
+        "effect": f"{_TEXT},{_NULL}",
+    },
+    "decision": {"job": _TEXT, "time_s": _NUMBER, "placement": _TEXT, "reason": _TEXT},
+    "told": {"job": _TEXT, "time_s": _NUMBER, "placement": _TEXT, "reason": _TEXT},
+    "attained": {"job": _TEXT, "gpu_s": _NUMBER, "seen_s": _NUMBER},
+    "steering": {"job": _TEXT, "text": _TEXT},
+    "policy": {"name": _TEXT, "state": _TEXT},
+}
+"""SQLite keeps whatever it is given in a column, and whatever a bad disk makes of it."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -52,7 +92,7 @@ def open_file(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         _close(connection)
         raise trouble(error, path) from None
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         _close(connection)
         raise Damaged(_damaged(path, str(error))) from None
     except BaseException:
@@ -82,6 +122,21 @@ def put_aside(path: Path) -> Path:
     return aside
 
 
+def make_private(folder: Path) -> None:
+    """Make a state folder of mode 0700. Raises HadarError when it exists and is not ours alone."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise HadarError(
+            f"state folder {folder} cannot be made: {error.strerror}; set site.state_dir"
+        ) from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise HadarError(f"state folder {folder} does not belong to this user; set site.state_dir")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise HadarError(f"state folder {folder} is open to others; run: chmod 700 {folder}")
+
+
 def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > VERSION:
@@ -98,15 +153,24 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
 
 def _read_what_is_open(connection: sqlite3.Connection) -> None:
     """A move is carried on from these lines, so they must be what was written."""
-    rows = connection.execute("SELECT details FROM journal WHERE outcome IS NULL").fetchall()
+    for table, kinds in _KINDS.items():
+        wrong = " OR ".join(f"typeof({column}) NOT IN ({kind})" for column, kind in kinds.items())
+        found = connection.execute(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").fetchone()
+        if found is not None:
+            raise ValueError(f"a line of {table} is not what was written")
+    rows = connection.execute(
+        "SELECT details FROM journal WHERE outcome IS NULL OR shown IS NULL"
+        " OR (kind='move' AND effect IS NULL)"
+    ).fetchall()
     rows += connection.execute("SELECT state FROM policy").fetchall()
     if not all(isinstance(json.loads(text), dict) for (text,) in rows):
         raise ValueError("an open entry of the journal is no object")
 
 
 def _damaged(path: Path, why: str) -> str:
+    said = reading.shown(why, 200)
     return (
-        f"the state file {path} is damaged ({why}); move it away, or let a tick put it aside: "
+        f"the state file {path} is damaged ({said}); move it away, or let a tick put it aside: "
         "everything that matters is in Slurm, only measured speeds and history begin anew"
     )
 

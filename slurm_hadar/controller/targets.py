@@ -11,7 +11,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.steering import Steering
 
-_LEASE_SLACK_S = 60.0
+LEASE_SLACK_S = 60.0
 """Clocks differ; a begin time further ahead than a lease and this is not ours."""
 
 Place = Mapping[str, Mapping[str, int]]
@@ -70,6 +70,15 @@ def placed(job: Job, seen: Observed) -> dict[str, dict[str, int]]:
     return held
 
 
+def by_type(held: Place) -> dict[str, int]:
+    """GPUs by type over all nodes."""
+    found: dict[str, int] = {}
+    for gpus in held.values():
+        for kind, count in gpus.items():
+            found[kind] = found.get(kind, 0) + count
+    return found
+
+
 def targets_of(
     seen: Observed, config: Config, moving: Mapping[str, Place]
 ) -> tuple[dict[str, Target], dict[str, str]]:
@@ -115,8 +124,11 @@ def begin_is_ours(job: Job, seen: Observed, config: Config) -> bool:
     ``eligible_s`` is the begin time. ``start_s`` of a waiting job is when Slurm expects to start
     it, which says nothing of the kind.
     """
-    leased = seen.steered(job.id).leased or bool(job.declaration and job.declaration.lease)
-    return leased and job.eligible_s <= seen.now + config.lease.length_s + _LEASE_SLACK_S
+    steered = seen.steered(job.id)
+    leased = steered.leased or bool(job.declaration and job.declaration.lease)
+    # The clock may have been set back since it was given.
+    given = max(seen.now, job.submit_s, steered.time)
+    return leased and job.eligible_s <= given + config.lease.length_s + LEASE_SLACK_S
 
 
 def _why_not(job: Job, seen: Observed, config: Config) -> str:

@@ -1,17 +1,19 @@
 """What a tick, a queue or one job comes to, in words and plain data."""
 
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable
 from dataclasses import asdict
 
-from slurm_hadar.controller import laying
+from slurm_hadar.controller import gpu_use, laying, trail
 from slurm_hadar.controller.actions import Action, Kind
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.store import Decision, Entry
-from slurm_hadar.controller.targets import batch_of, placed, profile_key
+from slurm_hadar.controller.targets import batch_of, by_type, placed, profile_key
 from slurm_hadar.controller.tick import Controller, Report
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
 
 _SAME = 1 - 1e-6
@@ -153,7 +155,7 @@ def status_rows(controller: Controller) -> list[StatusRow]:
     seen = controller.observe()
     decisions = controller.store.decisions()
     return [
-        _row(job, seen, decisions.get(job.id))
+        row_of(job, seen, decisions.get(job.id))
         for job in seen.jobs.values()
         if job.managed and job.state in _HANDLED
     ]
@@ -165,24 +167,33 @@ def story(controller: Controller, id_: str) -> Explanation:
     job = seen.jobs.get(id_)
     history = controller.store.history(id_)
     if job is None:
-        tasks = [other.id for other in seen.jobs.values() if str(other.array_job_id) == id_]
-        if tasks:
-            raise UsageError(f"job {id_} is an array; ask for one of its tasks, such as {tasks[0]}")
+        no_array(seen, id_)
         raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
     if job.declaration is None:
         why = job.declaration_error or "it declared nothing, so it is never touched"
         raise UsageError(f"job {id_} is not managed: {why}")
     decision = controller.store.decisions().get(id_)
+    known = controller.gpus.known(job)
+    memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
+    hints = filter(None, [gpu_use.too_small(job, known, memory)])
     return Explanation(
-        row=_row(job, seen, decision),
+        row=row_of(job, seen, decision),
         declaration=_declared(job.declaration),
         rates=_rates(job, seen, controller),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
         reason=decision.reason if decision else "",
         moves=[_move(entry) for entry in reversed(history)],
-        notes=_undo(job, seen),
+        notes=[*hints, *undo(job, seen)],
+        gpus=gpu_use.rows(seen, job, known),
     )
+
+
+def no_array(seen: Observed, id_: str) -> None:
+    """Raises UsageError where ``id_`` is an array of several jobs."""
+    tasks = [other.id for other in seen.jobs.values() if str(other.array_job_id) == id_]
+    if tasks:
+        raise UsageError(f"job {id_} is an array; ask for one of its tasks, such as {tasks[0]}")
 
 
 def plain(found: StatusRow | Explanation) -> dict[str, object]:
@@ -205,7 +216,8 @@ def _line(action: Action) -> str:
             return f"let job {action.job.id} wait"
 
 
-def _row(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
+def row_of(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
+    """One managed job as ``hadar status`` shows it."""
     progress = seen.progress.get(job.id)
     declared = job.declaration or Declaration()
     steered = seen.steered(job.id)
@@ -215,22 +227,16 @@ def _row(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
         user=job.user,
         name=job.name,
         state=job.slurm_state,
-        here=_by_type(placed(job, seen)),
+        here=by_type(placed(job, seen)),
         nodes=",".join(job.nodes),
         planned=steered.gpus,
         done=min(1.0, progress.samples / total) if progress and total else None,
         samples_per_s=progress.rate or None if progress else None,
         moves=steered.moves,
-        reason=decision.reason if decision else "",
+        reason="; ".join(
+            filter(None, (gpu_use.in_vain(seen, job.id), decision.reason if decision else ""))
+        ),
     )
-
-
-def _by_type(held: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for gpus in held.values():
-        for kind, count in gpus.items():
-            found[kind] = found.get(kind, 0) + count
-    return found
 
 
 def _declared(declaration: Declaration) -> list[tuple[str, str]]:
@@ -243,7 +249,7 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
     if job.id not in shown.targets:
         return []
     row = view.jobs.ids.index(job.id)
-    here = _by_type(shown.targets[job.id].held)
+    here = by_type(shown.targets[job.id].held)
     speeds, _ = controller.rates.rates_for(
         [(job.uid, profile_key(job), batch_of(job))], view.types, view.counts
     )
@@ -264,14 +270,25 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
 def _move(entry: Entry) -> MoveRow:
     gpus = entry.details.get("gpus")
     where = f" to {laying.words(gpus)}" if isinstance(gpus, dict) and gpus else ""
-    return MoveRow(entry.opened_s, f"{entry.kind}{where}", entry.outcome or "")
+    effect = trail.effect_words(entry)
+    outcome = (entry.outcome or "") + (f"; {effect}" if effect else "")
+    return MoveRow(entry.opened_s, f"{entry.kind}{where}", outcome)
 
 
-def _undo(job: Job, seen: Observed) -> list[str]:
+def words(ours: Steering) -> str:
+    """Where a job was sent: ``1 x k80 on k1``."""
+    return laying.words(ours.gpus, list(ours.nodes))
+
+
+def undo(job: Job, seen: Observed) -> list[str]:
+    """How to take back by hand what we did to a job, in Slurm's own commands."""
     was = seen.steered(job.id).was
     off = job.declaration is not None and job.declaration.off
     notes = [] if off else [f"Leave it to Slurm for good: hadar optout {job.id}"]
+    fields = " ".join(shlex.quote(f"{key}={value}") for key, value in was.items())
+    back = f"scontrol update JobId={job.id} {fields} StartTime=now"
     if was and job.state is JobState.PENDING:
-        words = " ".join(f"{key}={value}" for key, value in was.items())
-        notes.append(f"By hand: scontrol update JobId={job.id} {words} StartTime=now")
+        notes.append(f"By hand: {back}")
+    elif was and job.state is JobState.RUNNING:
+        notes.append(f"By hand: scontrol requeue {job.id}; a second after squeue shows PD: {back}")
     return notes

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from slurm_hadar import policies
@@ -14,28 +14,32 @@ from slurm_hadar.controller import (
     distance,
     forks,
     idle_nodes,
+    kept,
     laying,
     moves,
     observed,
     repair,
+    trail,
 )
 from slurm_hadar.controller.actions import Intent, Kind, intent
 from slurm_hadar.controller.backfill import Backfill
-from slurm_hadar.controller.lock import rival
+from slurm_hadar.controller.backoff import Backoff
+from slurm_hadar.controller.exchange_folder import ExchangeFolder
+from slurm_hadar.controller.gpu_use import GpuLessons
+from slurm_hadar.controller.lock import SETTLE_S, rival, takes_over
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.racks import Topology
 from slurm_hadar.controller.request import may_have_copies
+from slurm_hadar.controller.rules import Rules
 from slurm_hadar.controller.store import Decision, Store
 from slurm_hadar.controller.targets import Past, Place, batch_of, placed, profile_key
 from slurm_hadar.controller.viewing import Picture, picture
-from slurm_hadar.domain import steering
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.runtime.heartbeat import write_heartbeat
-from slurm_hadar.runtime.progress import read_all_progress
 from slurm_hadar.slurm.cluster import Cluster
 
 _BACKFILL = "backfill"
@@ -89,11 +93,20 @@ class Controller:
         self._decide = decide or policies.get(config.controller.policy)
         self._measured: dict[str, float] = {}
         self._topology = Topology(cluster, config.controller.policy)
+        self.rules = Rules(cluster, config)
+        self._took_over = False
+        self._folder = ExchangeFolder(config.site.exchange_dir)
+        self.gpus = GpuLessons(store.connection)
         self._unsaid = store.notes
+        self.backoff = Backoff(config, cluster.traffic, store)
 
     def tick(self) -> Report:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
-        it changes nothing in Slurm."""
+        it changes nothing in Slurm. Whether it is time for one is told by ``backoff``."""
+        with self.backoff.tick():
+            return self._tick()
+
+    def _tick(self) -> Report:
         other = rival(self.config, self._clock())
         if other is not None:
             why = f"a controller on {other} is alive and acts: this one only watches"
@@ -101,13 +114,22 @@ class Controller:
         may_act, why_not = self._may_act()
         mode = "act" if may_act else "observe"
         folder = self.config.site.exchange_dir
+        self._took_over = may_act and takes_over(self.config, self._clock())
         try:
-            write_heartbeat(folder, mode, self.config.controller.interval_s)
+            write_heartbeat(folder, mode, self.backoff.interval_s)
         except OSError as error:
             raise HadarError(
                 f"the heartbeat in {folder} cannot be written ({error.strerror}); see hadar check"
             ) from None
-        return self._pass(may_act, (why_not,) if why_not else ())
+        if self._took_over:
+            self._sleep(SETTLE_S)
+            other = rival(self.config, self._clock())
+            if other is not None:
+                why = f"a controller on {other} took over at the same time: this one only watches"
+                return self._pass(False, (why,))
+        report = self._pass(may_act, (why_not,) if why_not else ())
+        tidied = self._folder.tidy(report.seen.jobs.values(), self._clock())
+        return replace(report, said=(*report.said, *tidied))
 
     def plan(self) -> Report:
         """What a tick would do and why; nothing is changed and nothing is kept."""
@@ -138,6 +160,14 @@ class Controller:
         hands = acting.Hands(self.cluster, self.store, self.config)
         words = list(said)
         sent: Mapping[str, Place] = {}
+        if keep and self.store.new:
+            # Of a new installation no job can tell.
+            lost = "the state file was lost; what it knew is read from Slurm"
+            words += [lost] if seen.steering else []
+            self.store.new = False
+        if keep:
+            # First: of what this tick sends nothing can be seen yet.
+            trail.follow(self.store, seen, self.config.moving.commit_s)
         if may_act:
             step = moves.advance(hands, seen.jobs, seen.progress, seen.now)
             sent = step.sent
@@ -147,7 +177,10 @@ class Controller:
             words += repair.undo_impossible_placements(hands, seen)
         attained: Mapping[str, float] = {}
         if keep:
-            self._measure(seen)
+            # One write to the disk for all jobs.
+            with self.store.transaction():
+                self._measure(seen)
+                self.gpus.learn(seen)
             attained = self._serve(seen)
         trainers = idle_nodes.on_idle_nodes(seen, self.config)
         # They give way to all others, so the policy does not see them.
@@ -168,7 +201,7 @@ class Controller:
         if keep:
             self._keep(name, state, seen, shown, plan, means, idle)
         if may_act:
-            words += self._act(hands, means, seen)
+            words += self._act(hands, means, seen, shown)
         after = Counter(self.cluster.queries)
         after.subtract(before)
         return Report(
@@ -189,20 +222,21 @@ class Controller:
     def observe(self) -> Observed:
         """One bulk query of each kind, and the jobs' own files."""
         seen = observed.read(self.cluster, self._clock(), self.config, self.own_uid)
-        managed = {job.id: job.uid for job in seen.jobs.values() if job.managed}
-        ours = observed.remember(seen.jobs)
-        if self.config.site.rights == "user":
-            for job, text in self.store.steerings().items():
-                kept = steering.decode(text)
-                if kept is not None and job in managed:
-                    ours[job] = kept
+        self.rules.read(seen.now)
+        managed = {job.id for job in seen.jobs.values() if job.managed}
+        said = self._folder.read(seen.jobs.values())
+        if kept.in_the_job(self.config):
+            ours = observed.remember(seen.jobs)
+        else:
+            ours = kept.recall(self.config, self.store, managed, self._took_over)
         return Observed(
             now=seen.now,
-            jobs=seen.jobs,
+            jobs=self.rules.applied(seen.jobs, seen.partitions),
             nodes=seen.nodes,
             partitions=seen.partitions,
             reservations=seen.reservations,
-            progress=read_all_progress(self.config.site.exchange_dir, managed),
+            progress=said.progress,
+            gpus=said.gpus,
             steering=ours,
             racks=self._topology.read(seen.now),
         )
@@ -312,12 +346,13 @@ class Controller:
         self.store.decide(decisions)
         self.store.forget(seen.now - _KEEP_S)
 
-    def _act(self, hands: acting.Hands, means: Intent, seen: Observed) -> list[str]:
+    def _act(self, hands: acting.Hands, means: Intent, seen: Observed, shown: Picture) -> list[str]:
         words = acting.change_waiting(hands, means.of(Kind.START, Kind.WAIT, Kind.LET_GO), seen.now)
         for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
-            words += acting.ask_to_save(hands, action, in_step, self._clock())
+            hopes = trail.hopes(shown, action, progress)
+            words += acting.ask_to_save(hands, action, in_step, self._clock(), hopes)
         uids = {job.id: job.uid for job in seen.jobs.values()}
         return words + moves.settle(hands, uids, self._clock, self._sleep)

@@ -258,7 +258,10 @@ def _text(value: object) -> str:
         if value and isinstance(value[0], int):
             return f"{value[0]}-{value[1]}" if value[0] != value[1] else str(value[0])
         return ",".join(str(part) for part in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return str(value)
 
 
 def _show(text: str) -> str:

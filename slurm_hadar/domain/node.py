@@ -47,6 +47,12 @@ class Partition:
     root_only: bool = False
     reservation_required: bool = False
     exclusive: bool = False
+    submit_hosts: tuple[str, ...] = ()
+    """Hosts from which alone it takes jobs; empty: all."""
+    max_mem_per_node_mb: float = inf
+    max_mem_per_cpu_mb: float = inf
+    qos: str = ""
+    """Its own QOS, whose limits hold beside the job's."""
 
 
 @dataclass(frozen=True, slots=True)

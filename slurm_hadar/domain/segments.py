@@ -49,5 +49,6 @@ def _quote(text: str) -> str:
 
 
 def _unquote(text: str) -> str:
-    raw = re.sub(rb"%([0-9a-f]{2})", lambda m: bytes([int(m[1], 16)]), text.encode())
+    given = text.encode(errors="surrogatepass")
+    raw = re.sub(rb"%([0-9a-f]{2})", lambda m: bytes([int(m[1], 16)]), given)
     return raw.decode(errors="replace")

@@ -9,7 +9,8 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.plugins import slurm_conf
 from slurm_hadar.plugins.changes import Change, read
 
-_FOLDER = "hadar"
+OURS = "hadar"
+"""Name of our folder beside slurm.conf."""
 _SAFE = re.compile(r"/[A-Za-z0-9_./:+@-]*")
 
 Files = dict[str, tuple[bytes, int]]
@@ -35,7 +36,7 @@ class SiteFiles:
         """Read it. Raises :class:`UsageError` for one that cannot be used."""
         self.path = path.absolute()
         self.folder = self.path.parent
-        self.ours = self.folder / _FOLDER
+        self.ours = self.folder / OURS
         if not _SAFE.fullmatch(str(self.path)):
             raise UsageError(
                 f"{str(self.path)!r}: Slurm's files cannot name it; take a path of letters, digits "

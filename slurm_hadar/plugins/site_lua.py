@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from slurm_hadar.config import Config
 
+_OPTIONS = re.compile(r"^-- Its options:((?: --[a-z]+)*)$", re.M)
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:/@+*|&()!-]")
 
 
@@ -28,9 +29,11 @@ def site_lua(config: Config, features: Collection[str], *, untype: bool, lease: 
     opt_in = "".join(f"[{quoted(name)}] = true, " for name in config.partitions.opt_in)
     order = ", ".join(map(quoted, known))
     acts = config.site.mode == "act"
+    options = "".join([" --untype" if untype else "", " --lease" if lease else ""])
     return "\n".join(
         [
             "-- Written by 'hadar plugins install' from the site's configuration.",
+            f"-- Its options:{options}",
             "return {",
             f"  untype = {_flag(untype)},",
             f"  lease_s = {config.lease.length_s if acts else 0},",
@@ -48,6 +51,12 @@ def site_lua(config: Config, features: Collection[str], *, untype: bool, lease: 
             "",
         ]
     )
+
+
+def options_in(text: str) -> tuple[str, ...]:
+    """The options, ``--untype`` and ``--lease``, that a ``site.lua`` was written with."""
+    found = _OPTIONS.search(text)
+    return tuple(found[1].split()) if found else ()
 
 
 def quoted(text: str) -> str:

@@ -15,7 +15,8 @@ BEGIN = (
 END = "# slurm-hadar end"
 _WAS = "#slurm-hadar was: "
 _OURS = " # slurm-hadar"
-_SETTING = re.compile(r"\s*([A-Za-z]+)\s*=\s*(.*?)\s*(?:\s#.*)?$")
+_SETTING = re.compile(r"\s*([A-Za-z]+)\s*=(.*)$")
+_REMARK = re.compile(r"\s#")
 _FEATURES = re.compile(r"\bfeatures?=(\S+)", re.IGNORECASE)
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
 _MOST_FILES = 50
@@ -38,7 +39,8 @@ def settings(text: str, path: Path) -> dict[str, Setting]:
     found: dict[str, Setting] = {}
     for where, number, line in _lines(text, path, [path]):
         if match := _SETTING.match(line):
-            found[match[1].lower()] = Setting(match[2], where, number)
+            value = _REMARK.split(match[2], maxsplit=1)[0].strip()
+            found[match[1].lower()] = Setting(value, where, number)
     return found
 
 
@@ -60,7 +62,8 @@ def _lines(text: str, path: Path, seen: list[Path]) -> Iterator[tuple[Path, int,
                 seen.append(other)
                 try:
                     included = other.read_text(errors="surrogateescape")
-                except OSError:
+                except (OSError, ValueError):
+                    # ValueError: a zero byte in the name.
                     continue
                 yield from _lines(included, other, seen)
         elif not line.lstrip().startswith("#"):

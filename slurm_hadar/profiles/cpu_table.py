@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
+from slurm_hadar import reading
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.traits import Beside
 from slurm_hadar.domain.view import FloatArray
@@ -111,8 +113,9 @@ def _grid(model: str, gpus: int, cells: Mapping[tuple[float, float], float], sou
     mem = sorted({m for _, m in cells})
     if len(cells) != len(cpus) * len(mem):
         raise UsageError(
-            f"CPU table {source}: {model} on {gpus} GPUs has {len(cells)} points, which is no full "
-            f"grid of {len(cpus)} numbers of CPUs by {len(mem)} amounts of memory"
+            f"CPU table {reading.shown(source)}: {reading.shown(model)} on {gpus} GPUs has "
+            f"{len(cells)} points, which is no full grid of {len(cpus)} numbers of CPUs by "
+            f"{len(mem)} amounts of memory"
         )
     rate = np.array([[cells[c, m] for m in mem] for c in cpus])
     return Grid(np.array(cpus), np.array(mem), rate)
@@ -131,13 +134,15 @@ def _checked(row: Sequence[object], source: str) -> _Row:
             cpus, gb, rate = (_number(n) for n in numbers)
             return model, gpus, cpus, gb, rate
     raise UsageError(
-        f"CPU table {source}: row {list(row)!r:.200} is not {', '.join(COLUMNS)} with a whole "
-        "number for gpus and all numbers above 0"
+        f"CPU table {reading.shown(source)}: row {list(row)!r:.200} is not {', '.join(COLUMNS)} "
+        "with a whole number for gpus and all numbers above 0"
     )
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else math.nan
+    # A whole number beyond this is none of ours, and Python cannot make a float of all of them.
+    known = isinstance(value, (int, float)) and abs(value) < 1e300
+    return float(cast(float, value)) if known else math.nan
 
 
 def parse(text: str, name: str) -> CpuTable:
@@ -146,7 +151,7 @@ def parse(text: str, name: str) -> CpuTable:
     Raises UsageError naming the file and the row at fault.
     """
     try:
-        data = json.loads(text)
+        data = reading.parsed(text)
     except ValueError as error:
         raise UsageError(f"CPU table {name} is not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("version") != 1:
@@ -168,7 +173,7 @@ def text(rows: Iterable[Sequence[object]], head: Mapping[str, object]) -> str:
 def load(path: Path) -> CpuTable:
     """Read a site's own table. Raises UsageError when it cannot be read."""
     try:
-        content = path.read_bytes().decode()
+        content = reading.content(path, reading.TABLE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"CPU table {path} cannot be read ({error}); correct profiles.cpu_tables"

@@ -131,17 +131,22 @@ class Window:
 class TrainingUse:
     """A training and its GPUs together: what a profile can take of them.
 
-    ``samples_per_s`` of the whole job; ``utilization`` and ``memory_mb`` are means over its GPUs,
-    ``power_w`` their sum; ``held_idle``: share of the GPU time held in vain, 0 to 1.
+    ``samples_per_s`` of the whole job, 0 where it is not known; ``utilization`` and ``memory_mb``
+    are means over its ``gpus``, ``most_memory_mb`` the most that one of them held, ``power_w``
+    their sum; ``held_idle``: share of the GPU time held in vain, ``unused``: share in which nobody
+    was on them, 0 to 1; ``seconds``: of the window.
     """
 
     samples_per_s: float
     gpus: int
     utilization: float | None
     memory_mb: float | None
+    most_memory_mb: float | None
     power_w: float | None
     joules_per_sample: float | None
     held_idle: float
+    unused: float
+    seconds: float
 
 
 def training_use(samples_per_s: float, uses: Iterable[GpuUse]) -> TrainingUse | None:
@@ -157,11 +162,16 @@ def training_use(samples_per_s: float, uses: Iterable[GpuUse]) -> TrainingUse | 
         gpus=len(found),
         utilization=_mean((one.seconds, one.utilization) for one in found),
         memory_mb=_mean((one.seconds, one.memory_mb) for one in found),
+        most_memory_mb=max(
+            (one.most_memory_mb for one in found if one.most_memory_mb is not None), default=None
+        ),
         power_w=power,
         joules_per_sample=power / samples_per_s
         if power is not None and samples_per_s > 0
         else None,
-        held_idle=sum(one.held_idle_s for one in found) / total,
+        held_idle=min(1.0, sum(one.held_idle_s for one in found) / total),
+        unused=min(1.0, sum(one.unused_s for one in found) / total),
+        seconds=max(one.seconds for one in found),
     )
 
 

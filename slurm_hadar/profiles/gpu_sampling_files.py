@@ -5,20 +5,22 @@ files, a file counts for the job of its owner only, and a field of the wrong kin
 is named by Slurm's own number, each task of an array by its own.
 """
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slurm_hadar.profiles.gpu_sampling import GpuUse
 from slurm_hadar.runtime import files
+from slurm_hadar.runtime.folder import Listing, listing
 
 _NAME = re.compile(r"gpu\.(\d{1,10})\.([A-Za-z0-9]{1,64})\.json")
 _PER_JOB = 2048
 """Files of one job that are looked into; each of its nodes has one."""
 _MOST_GPUS = 64
+MOST_FILES = 4096
+"""Files that are read at a time: on a shared file system each costs a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +84,25 @@ def _optional(source: Mapping[str, object], key: str, most: float) -> float | No
     return None if source.get(key) is None else files.number(source, key, most)
 
 
-def read_all_uses(folder: Path, uids: Mapping[str, int]) -> dict[str, list[NodeUse]]:
+def read_all_uses(
+    folder: Path, uids: Mapping[str, int], listed: Listing | None = None, turn: int = 0
+) -> dict[str, list[NodeUse]]:
     """The newest file of each node of each job of ``uids`` (job id -> UID of its owner).
 
-    The folder is listed once. Jobs without a believable file are left out; a folder that cannot be
-    listed gives an empty answer.
+    The folder is listed once, unless ``listed`` is at hand. Jobs without a believable file are left
+    out; a folder that cannot be listed gives an empty answer. Of more than :data:`MOST_FILES` files
+    each ``turn`` reads the next ones.
     """
     found: dict[str, dict[str, NodeUse]] = {}
     counted: dict[str, int] = {}
-    for path, job, uid in _listed(folder):
-        if uids.get(job) != uid or counted.get(job, 0) >= _PER_JOB:
-            continue
-        counted[job] = counted.get(job, 0) + 1
-        source = files.read_owned(path, (uid,))
+    paths = []
+    for job, _, path in (listed or listing(folder)).owned(_NAME, uids):
+        if counted.get(job, 0) < _PER_JOB:
+            counted[job] = counted.get(job, 0) + 1
+            paths.append((job, path))
+    start = turn * MOST_FILES % len(paths) if len(paths) > MOST_FILES else 0
+    for job, path in (paths[start:] + paths[:start])[:MOST_FILES]:
+        source = files.read_owned(path, (uids[job],))
         use = parse(source) if source is not None else None
         if use is None or use.job != job:
             continue
@@ -107,20 +115,9 @@ def read_all_uses(folder: Path, uids: Mapping[str, int]) -> dict[str, list[NodeU
 def own_uses(folder: Path, job: str, host: str, uid: int) -> list[tuple[Path, NodeUse]]:
     """The files of a job about one node that belong to ``uid``."""
     found = []
-    for path, of, owner in _listed(folder):
-        if of == job and owner == uid:
-            source = files.read_owned(path, (uid,))
-            use = parse(source) if source is not None else None
-            if use is not None and use.host == host and use.job == job:
-                found.append((path, use))
+    for _, _, path in listing(folder).owned(_NAME, {job: uid}):
+        source = files.read_owned(path, (uid,))
+        use = parse(source) if source is not None else None
+        if use is not None and use.host == host and use.job == job:
+            found.append((path, use))
     return found
-
-
-def _listed(folder: Path) -> Iterator[tuple[Path, str, int]]:
-    """Files of our kind: path, job, owner."""
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            match = _NAME.fullmatch(entry.name)
-            if match is not None:
-                with contextlib.suppress(OSError):
-                    yield folder / entry.name, match[1], entry.stat(follow_symlinks=False).st_uid

@@ -22,6 +22,7 @@ CREATE TABLE IF NOT EXISTS {table} (
 )
 """
 _COLUMNS = "uid, model, gpu_type, gpus, batch, samples_per_s, weight_s, seconds, runs, last_run"
+_KINDS = (int, str, str, int, int, float, float, float, int, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,13 @@ class MeasuredStore:
         self._write(_SCHEMA.format(table=table))
         self._found: dict[str, dict[tuple[int, str, str, int, int], Measurement]] = {}
         self._rows: dict[int, int] = {}
-        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM {table}"):
-            self._keep(Measurement(*row))
+        self._read()
+
+    def _read(self) -> None:
+        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM {self._table}"):
+            # SQLite keeps whatever a bad disk made of a cell.
+            if all(isinstance(cell, kind) for cell, kind in zip(row, _KINDS, strict=True)):
+                self._keep(Measurement(*row))
 
     def of(self, model: str) -> Iterator[Measurement]:
         """All measurements of one model."""
@@ -127,8 +133,7 @@ class MeasuredStore:
         self._write(f"DELETE FROM {self._table} WHERE changed_s<?", (before_s,))
         self._found.clear()
         self._rows.clear()
-        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM {self._table}"):
-            self._keep(Measurement(*row))
+        self._read()
 
     def _keep(self, measurement: Measurement) -> None:
         rows = self._found.setdefault(measurement.model, {})

@@ -1,6 +1,5 @@
 """Throughput tables: read from JSON, looked up between the points that were measured."""
 
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +7,9 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import cast
 
+from slurm_hadar import reading
 from slurm_hadar.domain.errors import UsageError
 
 SCALING = 0.8
@@ -175,8 +176,9 @@ def _checked(row: Sequence[object], source: str) -> _Row:
         ):
             return (model, kind.lower(), gpus, batch, _number(rate), _optional(apart))
     raise UsageError(
-        f"throughput table {source}: row {list(row)!r:.200} is not {', '.join(COLUMNS)} with whole "
-        "numbers above 0 for gpus and batch_per_gpu, and rates of 0 or more"
+        f"throughput table {reading.shown(source)}: row {list(row)!r:.200} is not "
+        f"{', '.join(COLUMNS)} with whole numbers above 0 for gpus and batch_per_gpu, and rates of "
+        "0 or more"
     )
 
 
@@ -185,7 +187,9 @@ def _is_rate(value: object) -> bool:
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else math.nan
+    # A whole number beyond this is none of ours, and Python cannot make a float of all of them.
+    known = isinstance(value, (int, float)) and abs(value) < 1e300
+    return float(cast(float, value)) if known else math.nan
 
 
 def _optional(value: object) -> float | None:
@@ -198,7 +202,7 @@ def parse(text: str, name: str) -> Table:
     Raises UsageError naming the file and the row at fault.
     """
     try:
-        data = json.loads(text)
+        data = reading.parsed(text)
     except ValueError as error:
         raise UsageError(f"throughput table {name} is not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("version") != 1:
@@ -214,7 +218,7 @@ def parse(text: str, name: str) -> Table:
 def load(path: Path) -> Table:
     """Read a site's own table. Raises UsageError when it cannot be read."""
     try:
-        text = path.read_bytes().decode()
+        text = reading.content(path, reading.TABLE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"throughput table {path} cannot be read ({error}); correct profiles.tables"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 
 ABSENT = "–"
 _UNSEEN = re.compile(
@@ -26,6 +27,11 @@ def duration(seconds: float | None) -> str:
     if whole < 48 * 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def moment(epoch_s: float) -> str:
+    """A time of day in ISO's form, with the zone: ``2026-11-21T08:19:00+00:00``."""
+    return datetime.fromtimestamp(epoch_s).astimezone().isoformat(timespec="seconds")
 
 
 def clock(seconds: float) -> str:

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import IO
 
 from rich.console import Console, Group, RenderableType
@@ -63,6 +62,8 @@ class Explanation:
     reason: str = ""
     moves: Sequence[MoveRow] = ()
     notes: Sequence[str] = ()
+    gpus: Sequence[tuple[str, str]] = ()
+    """What its GPUs do and did: (what, figures)."""
 
 
 def console(file: IO[str] | None = None, width: int | None = None) -> Console:
@@ -138,8 +139,9 @@ def explain(found: Explanation) -> RenderableType:
     parts.append(_pairs(facts))
     parts += _section("Declared", _pairs(found.declaration) if found.declaration else None)
     parts += _section("Speed", _rates(found.rates) if found.rates else None)
+    parts += _section("GPUs", _pairs(found.gpus) if found.gpus else None)
     if found.decision or found.reason:
-        when = f" ({_when(found.decided_s)})" if found.decided_s else ""
+        when = f" ({formats.moment(found.decided_s)})" if found.decided_s else ""
         lines = [_text(line) for line in (found.decision, found.reason) if line]
         parts += _section(f"Last decision{when}", Group(*lines))
     parts += _section("History", _moves(found.moves) if found.moves else None)
@@ -160,10 +162,6 @@ def _where(row: StatusRow) -> str:
         return formats.ABSENT
     nodes = f" ({formats.plain(row.nodes)})" if row.nodes else ""
     return formats.gpus(row.here) + nodes
-
-
-def _when(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s).astimezone().isoformat(timespec="seconds")
 
 
 def _notes(notes: Sequence[str]) -> list[RenderableType]:
@@ -199,5 +197,7 @@ def _rates(rows: Sequence[RateRow]) -> Table:
 def _moves(rows: Sequence[MoveRow]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
     for row in rows:
-        table.add_row(_when(row.time_s), _text(row.action), _text(row.outcome or "under way"))
+        table.add_row(
+            formats.moment(row.time_s), _text(row.action), _text(row.outcome or "under way")
+        )
     return table

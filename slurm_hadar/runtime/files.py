@@ -73,11 +73,20 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
         with os.fdopen(handle, "wb") as stream:
             os.fchmod(stream.fileno(), 0o644)
             stream.write(data)
-        aside.replace(path)
+        _put(aside, path)
     except BaseException:
         with contextlib.suppress(OSError):
             aside.unlink()
         raise
+
+
+def _put(aside: Path, path: Path) -> None:
+    try:
+        aside.replace(path)
+    except IsADirectoryError:
+        # Somebody made a folder of that name; the owner of the folder around it may move it away.
+        path.rename(path.with_name(f".{path.name}.{os.urandom(8).hex()}"))
+        aside.replace(path)
 
 
 class Malformed(Exception):

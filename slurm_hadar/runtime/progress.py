@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.runtime import files
+from slurm_hadar.runtime.folder import Listing, listing
 
 _NAME = re.compile(r"progress\.(\d{1,10}(?:_\d{1,10})?)\.([A-Za-z0-9]{1,64})\.json")
 _PER_OWNER = 8
@@ -111,31 +112,21 @@ def read_progress(folder: Path, job_id: str, uid: int) -> Progress | None:
     return read_all_progress(folder, {job_id: uid}).get(job_id)
 
 
-def read_all_progress(folder: Path, uids: Mapping[str, int]) -> dict[str, Progress]:
+def read_all_progress(
+    folder: Path, uids: Mapping[str, int], listed: Listing | None = None
+) -> dict[str, Progress]:
     """What each job of ``uids`` (job id -> UID of its owner) said last.
 
-    The folder is listed once. Jobs without a believable file are left out. A folder that cannot
-    be listed gives an empty answer.
+    The folder is listed once, unless ``listed`` is at hand. Jobs without a believable file are left
+    out. A folder that cannot be listed gives an empty answer.
     """
-    by_job: dict[str, list[tuple[int, str]]] = {}
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                match = _NAME.fullmatch(entry.name)
-                if match is None or match[1] not in uids:
-                    continue
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except OSError:
-                    continue
-                if status.st_uid == uids[match[1]]:
-                    by_job.setdefault(match[1], []).append((status.st_mtime_ns, entry.name))
-    except OSError:
-        return {}
+    by_job: dict[str, list[tuple[int, Path]]] = {}
+    for job, status, path in (listed or listing(folder)).owned(_NAME, uids):
+        by_job.setdefault(job, []).append((status.st_mtime_ns, path))
     found: dict[str, Progress] = {}
-    for job, names in by_job.items():
-        for _, name in sorted(names, reverse=True)[:_PER_OWNER]:
-            source = files.read_owned(folder / name, (uids[job],))
+    for job, paths in by_job.items():
+        for _, path in sorted(paths, reverse=True)[:_PER_OWNER]:
+            source = files.read_owned(path, (uids[job],))
             progress = parse(source) if source is not None else None
             if progress is not None and progress.job == job:
                 found[job] = progress

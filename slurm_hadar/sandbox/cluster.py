@@ -16,7 +16,16 @@ from typing import Any, Literal
 
 from slurm_hadar import paths
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
-from slurm_hadar.sandbox import conf, daemons, pacing, places, processes, programs, site
+from slurm_hadar.sandbox import (
+    accounting,
+    conf,
+    daemons,
+    pacing,
+    places,
+    processes,
+    programs,
+    site,
+)
 from slurm_hadar.sandbox.layout import DEFAULT, Layout
 from slurm_hadar.sandbox.places import Places
 from slurm_hadar.sandbox.ports import Ports
@@ -37,7 +46,8 @@ class Sandbox:
         self.layout = layout
         self.programs = tools
         self._ports = dict(ports)
-        self._daemons = daemons.Daemons(where, tools, layout.started)
+        self.has_accounting = accounting.PORT in ports
+        self._daemons = daemons.Daemons(where, tools, layout.started, self.has_accounting)
 
     @classmethod
     def up(
@@ -55,12 +65,14 @@ class Sandbox:
         kill_wait_s: int = 10,
         slurmd_timeout_s: int = 30,
         wait_s: float = 60.0,
+        with_accounting: bool = False,
     ) -> "Sandbox":
         """Start a sandbox in ``folder`` and wait until its nodes are idle.
 
         ``time_scale`` and ``seed`` go into the pacing file (see :mod:`.pacing`), ``settings``
         (section -> key -> value) over the sandbox's hadar.toml. ``wait_s``: longest wait for each
-        part. Nothing is left running when it fails. Raises UsageError for a folder that holds
+        part. ``with_accounting``: with a slurmdbd, so that there are users, accounts, QOS and
+        operators. Nothing is left running when it fails. Raises UsageError for a folder that holds
         something else or a sandbox that is up, HadarError when a part is missing or does not
         start.
         """
@@ -72,10 +84,13 @@ class Sandbox:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
-        with places.locked(folder), Ports(1 + len(layout.started)) as ports:
+        if with_accounting:
+            accounting.find(tools)
+        names = ["", *layout.started, *([accounting.PORT] if with_accounting else [])]
+        with places.locked(folder), Ports(len(names)) as ports:
             _make_way(folder)
             where = places.choose(folder, max(layout.started, key=len))
-            numbers = dict(zip(["", *layout.started], ports.numbers, strict=True))
+            numbers = dict(zip(names, ports.numbers, strict=True))
             box = cls(where, layout, tools, numbers)
             values = conf.Values(
                 host=socket.gethostname().split(".")[0],
@@ -136,6 +151,10 @@ class Sandbox:
         if self.layout.racks:
             (etc / "topology.conf").write_text(conf.topology_conf(self.layout))
         (etc / "cgroup.conf").write_text(conf.cgroup_conf(values.release))
+        if self.has_accounting:
+            text = accounting.slurmdbd_conf(where, values.user, values.ports[accounting.PORT])
+            where.slurmdbd_conf.touch(0o600)
+            where.slurmdbd_conf.write_text(text)
         where.task_prolog.write_text(conf.task_prolog(where.pace))
         where.task_prolog.chmod(0o755)
         where.site.write_text(site_text)
@@ -146,6 +165,8 @@ class Sandbox:
 
     def _start(self, wait_s: float) -> None:
         self._daemons.start_munged(wait_s)
+        if self.has_accounting:
+            self._daemons.start_accounting(_user(), wait_s)
         self._daemons.start_slurmctld(wait_s)
         for node in self.layout.started:
             self._daemons.start_slurmd(node, wait_s)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_hadar.sandbox import accounting
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.sandbox.places import Places
 
@@ -16,7 +17,8 @@ UNUSED_PORT = 1
 class Values:
     """What the files depend on beside the layout.
 
-    ``ports``: ``""`` -> slurmctld's, node -> its slurmd's. ``release``: Slurm's (22, 5).
+    ``ports``: ``""`` -> slurmctld's, node -> its slurmd's, with accounting also slurmdbd's.
+    ``release``: Slurm's (22, 5).
     ``cred_expire_s``: Slurm starts a requeued job after this time + 1 s when nobody does earlier.
     ``slurmd_timeout_s``: a silent node is DOWN after it; 0: never.
     """
@@ -74,6 +76,8 @@ def slurm_conf(layout: Layout, places: Places, values: Values) -> str:
         "SlurmctldParameters=preempt_send_user_signal",
         "MailProg=/bin/true",
     ]
+    if accounting.PORT in values.ports:
+        lines += accounting.slurm_conf(places, values.ports[accounting.PORT])
     if layout.gpu_types:
         lines.append("GresTypes=gpu")
     if layout.racks:

@@ -1,29 +1,35 @@
-"""Starting and stopping munged, slurmctld and the slurmds of one sandbox."""
+"""Starting and stopping the daemons of one sandbox."""
 
 import contextlib
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from slurm_hadar.domain.errors import HadarError, SlurmError
-from slurm_hadar.sandbox import processes, programs
+from slurm_hadar.sandbox import accounting, processes, programs
 from slurm_hadar.sandbox.places import Places
 from slurm_hadar.sandbox.programs import Programs
 
 _STEPS_S = 4.0
 """How long cancelled jobs have to end by themselves before their processes are killed."""
 _STOP_S = 15.0
+_FATAL = (b"fatal:", b"[ERROR] Aborting")
+"""What Slurm's daemons and MariaDB write before they end at once."""
 
 
 class Daemons:
     """The processes of a sandbox, found by their pid files."""
 
-    def __init__(self, places: Places, tools: Programs, nodes: Sequence[str]) -> None:
+    def __init__(
+        self, places: Places, tools: Programs, nodes: Sequence[str], has_accounting: bool = False
+    ) -> None:
         """``nodes``: those that have a slurmd."""
         self._places = places
         self._tools = tools
         self._nodes = list(nodes)
+        self._accounting = accounting.DAEMONS if has_accounting else ()
         conf = {"SLURM_CONF": str(places.slurm_conf)}
         self._env = programs.environment({**conf, "PATH": tools.path})
 
@@ -34,7 +40,12 @@ class Daemons:
         return processes.pid_of(self._pid_file(name), self._places)
 
     def _names(self) -> list[str]:
-        return ["munged", "slurmctld", *(f"slurmd.{node}" for node in self._nodes)]
+        return [
+            "munged",
+            *self._accounting,
+            "slurmctld",
+            *(f"slurmd.{node}" for node in self._nodes),
+        ]
 
     def running(self) -> dict[str, bool]:
         """Each part -> whether it runs."""
@@ -57,6 +68,28 @@ class Daemons:
         if not processes.wait_until(self._places.munge_socket.exists, wait_s):
             raise HadarError(f"munged made no socket within {wait_s:g} s\n{programs.tail(log)}")
 
+    def start_accounting(self, user: str, wait_s: float) -> None:
+        """Make an empty database, start MariaDB and slurmdbd on it. Raises HadarError."""
+        found = accounting.find(self._tools)
+        accounting.make_database(found, self._places, user, wait_s)
+        self._launch("mariadbd", accounting.mariadbd_argv(found, self._places, user), wait_s)
+        accounting.wait_for_socket(self._places, wait_s)
+        more = accounting.environment(self._places)
+        self._launch("slurmdbd", [found["slurmdbd"]], wait_s, more)
+        sacctmgr: list[str | Path] = [self._tools.bin_dir / "sacctmgr", "-n", "show", "cluster"]
+
+        def answers() -> bool:
+            with contextlib.suppress(SlurmError):
+                programs.run(sacctmgr, self._env)
+                return True
+            if self._pid("slurmdbd") is None:
+                raise self._ended("slurmdbd")
+            return False
+
+        if not processes.wait_until(answers, wait_s):
+            log = self._places.log / "slurmdbd.log"
+            raise HadarError(f"slurmdbd does not answer within {wait_s:g} s\n{programs.tail(log)}")
+
     def start_slurmctld(self, wait_s: float) -> None:
         """Start slurmctld and wait until it answers. Raises HadarError when it does not."""
         self._launch("slurmctld", [self._tools.slurmctld], wait_s)
@@ -77,7 +110,13 @@ class Daemons:
         """Start a node's slurmd. Raises HadarError when it ends again."""
         self._launch(f"slurmd.{node}", [self._tools.slurmd, "-N", node], wait_s)
 
-    def _launch(self, name: str, argv: list[str | Path], wait_s: float) -> None:
+    def _launch(
+        self,
+        name: str,
+        argv: list[str | Path],
+        wait_s: float,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         if self._pid(name) is not None:
             return
         with contextlib.suppress(FileNotFoundError):
@@ -86,7 +125,7 @@ class Daemons:
         before = log.stat().st_size if log.exists() else 0
         out = self._places.log / f"{name}.out"
         try:
-            programs.start(argv, self._env, out, wait_s)
+            programs.start(argv, {**self._env, **more}, out, wait_s)
         except HadarError as error:
             raise HadarError(f"{error}\n{programs.tail(log)}") from None
 
@@ -160,6 +199,9 @@ class Daemons:
         pids = [self._pid(f"slurmd.{node}") for node in self._nodes]
         processes.end([pid for pid in pids if pid is not None], _STOP_S)
         self.stop_slurmctld()
+        for name in reversed(self._accounting):
+            pid = self._pid(name)
+            processes.end([pid] if pid is not None else [], _STOP_S)
         munged = self._pid("munged")
         if munged is not None:
             processes.end([munged], _STOP_S)
@@ -189,6 +231,7 @@ def _fatal(log: Path, start: int) -> bool:
     try:
         with log.open("rb") as stream:
             stream.seek(start)
-            return b"fatal:" in stream.read()
+            said = stream.read()
+            return any(word in said for word in _FATAL)
     except OSError:
         return False

@@ -72,6 +72,21 @@ class Places:
         return self.run / "munge.sock"
 
     @property
+    def database(self) -> Path:
+        """MariaDB's data, where there is accounting."""
+        return self.folder / "database"
+
+    @property
+    def database_socket(self) -> Path:
+        """MariaDB's socket, in a folder that nobody else may enter."""
+        return self.run / "database" / "sock"
+
+    @property
+    def slurmdbd_conf(self) -> Path:
+        """slurmdbd.conf, which must lie beside slurm.conf."""
+        return self.slurm_conf.parent / "slurmdbd.conf"
+
+    @property
     def exchange(self) -> Path:
         """slurm-hadar's exchange folder."""
         return self.folder / "exchange"
@@ -147,6 +162,7 @@ def make(places: Places, nodes: list[str], gpus: int) -> None:
         places.run,
         places.exchange,
         places.hadar_state,
+        places.database,
     ):
         if path.exists():
             shutil.rmtree(path)
@@ -162,6 +178,8 @@ def make(places: Places, nodes: list[str], gpus: int) -> None:
         *((places.spool / node, 0o755) for node in nodes),
         (places.exchange, 0o1777),
         (places.hadar_state, 0o700),
+        (places.database, 0o700),
+        (places.database_socket.parent, 0o700),
     ):
         try:
             path.mkdir(parents=True, exist_ok=True)

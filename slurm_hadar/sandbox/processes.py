@@ -8,7 +8,15 @@ from pathlib import Path
 
 from slurm_hadar.sandbox.places import Places
 
-_NAMES = {"slurmctld", "slurmscriptd", "slurmd", "slurmstepd", "munged"}
+_NAMES = {
+    "slurmctld",
+    "slurmscriptd",
+    "slurmd",
+    "slurmstepd",
+    "munged",
+    "slurmdbd",
+    "mariadbd",
+}
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, every_s: float = 0.05) -> bool:

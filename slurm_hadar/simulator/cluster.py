@@ -1,5 +1,6 @@
 """The pretend cluster: how many GPUs of which type on each node."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import IntArray, NodeArrays
+from slurm_hadar.reading import shown
 
 _MOST = 1_000_000
 
@@ -77,14 +79,14 @@ def parse(text: str, per_node: str = "4", per_rack: int = 0) -> Cluster:
     Raises UsageError naming the option at fault.
     """
     gpus = _pairs("--cluster", text)
-    if per_node.strip().isdigit():
-        size = int(per_node)
-        if not 1 <= size <= _MOST:
-            raise UsageError(f"--gpus-per-node {per_node}: it must be 1 or more")
+    if re.fullmatch(r"\d+", per_node.strip(), re.ASCII):
+        size = _count(per_node)
+        if size is None:
+            raise UsageError(f"--gpus-per-node {shown(per_node)}: it must be 1 to {_MOST}")
         return build(gpus, size, per_rack)
     sizes = _pairs("--gpus-per-node", per_node)
     if missing := [kind for kind in gpus if kind not in sizes]:
-        raise UsageError(f"--gpus-per-node {per_node}: {missing[0]} is missing")
+        raise UsageError(f"--gpus-per-node {shown(per_node)}: {missing[0]} is missing")
     return build(gpus, sizes, per_rack)
 
 
@@ -92,13 +94,19 @@ def _pairs(option: str, text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         name, _, number = part.strip().partition("=")
-        name = name.strip().lower()
-        if not name or not number.strip().isdigit() or not 1 <= int(number) <= _MOST:
+        name, size = name.strip().lower(), _count(number)
+        if not re.fullmatch(r"[a-z0-9_.:/@+-]{1,60}", name) or size is None:
             raise UsageError(
-                f"{option} {text!r}: {part.strip()!r} is not TYPE=NUMBER; "
+                f"{option} {shown(text)!r}: {shown(part.strip())!r} is not TYPE=NUMBER; "
                 "for instance v100=20,p100=20"
             )
         if name in found:
-            raise UsageError(f"{option} {text!r}: {name} is named twice")
-        found[name] = int(number)
+            raise UsageError(f"{option} {shown(text)!r}: {name} is named twice")
+        found[name] = size
     return found
+
+
+def _count(text: str) -> int | None:
+    words = text.strip()
+    size = int(words) if re.fullmatch(r"\d{1,9}", words, re.ASCII) else 0
+    return size if 1 <= size <= _MOST else None

@@ -2,23 +2,27 @@
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_hadar import reading
 from slurm_hadar.domain.errors import UsageError
 
 _MOST = 1e18
 """No count of samples and no rate comes near it; sums and products stay finite."""
 LATEST_S = 1e12
 """Seconds beyond this leave no room for their fractions."""
-_MOST_WORDS, _MOST_CELL = 240, 40
+MOST_ROWS = 1_000_000
+"""Of a trace, a history or a list of idle times; the largest published traces have fewer."""
+_MOST_WORDS, _MOST_CELL, _LONGEST_WORD = 240, 40, 1000
 
 
 def text_of(path: Path) -> str:
     """A trace's text. Raises UsageError when it cannot be read."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return reading.content(path, reading.HISTORY_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"trace {path} cannot be read: {error}") from None
 
@@ -38,6 +42,13 @@ class Row:
     def text(self, column: str) -> str:
         """A cell, "" where the table lacks the column."""
         return self.cells.get(column, "").strip()
+
+    def word(self, column: str) -> str:
+        """A cell as :meth:`text`. Raises UsageError for a very long one."""
+        words = self.text(column)
+        if len(words) > _LONGEST_WORD:
+            raise self.error(f"{column} {_cut(words)!r} is longer than {_LONGEST_WORD} characters")
+        return words
 
     def name(self, column: str) -> str:
         """What a job is called. Raises UsageError for what a terminal cannot show, or nothing."""
@@ -115,6 +126,7 @@ def rows(text: str, file: str, needed: Sequence[str], delimiter: str = ",") -> I
         if line.strip() and not line.lstrip().startswith("#")
     )
     header: list[str] = []
+    count = 0
     for number, line in lines:
         cells = _cells(line, delimiter, file, number)
         if not header:
@@ -126,10 +138,13 @@ def rows(text: str, file: str, needed: Sequence[str], delimiter: str = ",") -> I
                     file, number, f"column {missing[0]} is missing; the header has {words}"
                 )
             # Which of two were meant? What sacct prints twice is the same twice.
-            twice = [name for name in header if name and header.count(name) > 1]
+            twice = [name for name, times in Counter(header).items() if name and times > 1]
             if twice and delimiter != "|":
                 raise _error(file, number, f"column {twice[0]} stands there twice")
             continue
+        count += 1
+        if count > MOST_ROWS:
+            raise UsageError(f"{file} has more than {MOST_ROWS:,} rows; make it shorter")
         if len(cells) != len(header):
             what = f"{len(cells)} cells, the header has {len(header)}"
             raise _error(file, number, what + _guess(line, len(cells) - len(header), delimiter))

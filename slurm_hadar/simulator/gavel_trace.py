@@ -44,11 +44,11 @@ def read(text: str, name: str, types: Sequence[str], elastic: bool = False) -> W
             fixed.reshape(len(found), len(types)), requests, counts, types, jobs, shipped()
         ),
         weight=np.array([_weight(row) for row in found]),
-        models=tuple(row.text("model") for row in found),
+        models=tuple(row.word("model") for row in found),
         max_nodes=np.full(len(found), 1_000_000, dtype=np.int64),
         cpus_per_gpu=np.zeros(len(found)),
         mem_per_gpu_mb=np.zeros(len(found)),
-        gradients=np.array([gradient_bytes(row.text("model")) for row in found]),
+        gradients=np.array([gradient_bytes(row.word("model")) for row in found]),
         lines=tuple(row.line for row in found),
     )
 
@@ -67,7 +67,7 @@ def unique_ids(found: Sequence[Row]) -> tuple[str, ...]:
 def _elastic(row: Row) -> Elastic:
     # CycleGAN and A3C name no batch; the table has them at 1.
     batch = row.whole("batch_size") if row.text("batch_size") else 1
-    return Elastic(row.text("model"), batch, float(batch))
+    return Elastic(row.word("model"), batch, float(batch))
 
 
 def _weight(row: Row) -> float:

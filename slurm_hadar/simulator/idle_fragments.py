@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slurm_hadar import reading
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.simulator.csv_rows import rows
@@ -89,9 +90,9 @@ def _check_overlaps(found: Fragments, lines: list[int], name: str) -> None:
 
 def _text(path: Path) -> str:
     try:
-        raw = path.read_bytes()
+        raw = reading.content(path, reading.HISTORY_BYTES)
         if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
+            raw = reading.unzipped(raw, reading.HISTORY_BYTES, path)
         return raw.decode("utf-8-sig")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slurm_hadar import reading
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.policies.bftrainer.records import Trainer
@@ -42,14 +43,14 @@ def read_trainers(
     ``copies`` and ``at_once``, where given, override the file's. Raises UsageError.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-        found = json.loads(text)
+        text = reading.content(path, reading.TABLE_BYTES).decode("utf-8-sig")
+        found = reading.parsed(text)
     except json.JSONDecodeError as error:
         raise UsageError(f"{path.name}, line {error.lineno}: {error.msg}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
-    except RecursionError:
-        raise UsageError(f"{path.name}: it is nested too deeply") from None
+    except ValueError as error:
+        raise UsageError(f"{path.name}: {error}") from None
     if not isinstance(found, dict):
         raise UsageError(f"{path.name}: it must be a JSON object")
     if "trainers" in found:
@@ -92,7 +93,9 @@ def _by_model(
     if not known:
         raise UsageError(f"{file}: it has no list of trainers")
     if model not in known:
-        raise UsageError(f"{file}: name one of its models with --model: {', '.join(known[:20])}")
+        raise UsageError(
+            f"{file}: name one of its models with --model: {reading.shown(', '.join(known), 300)}"
+        )
     entry = found[model]
     assert isinstance(entry, dict)
     where = f"{file}, {model[:60]}"

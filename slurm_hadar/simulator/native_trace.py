@@ -6,6 +6,7 @@ Optional: counts (``1-4`` or ``1 2 4``, for a model), weight, max_nodes, cpus_pe
 mem_per_gpu_gb, gradient_mb, tasks, most_batch with noise_scale (see ``trace_batches.py``).
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -61,7 +62,7 @@ def read(
         total=np.array([row.number("samples", above=True) for row in found]),
         rate=rate,
         weight=np.array([_optional(row, "weight", 1.0, above=True) for row in found]),
-        models=tuple(row.text("model") for row in found),
+        models=tuple(row.word("model") for row in found),
         tasks=np.array(
             [row.whole("tasks") if row.text("tasks") else 1 for row in found], dtype=np.int64
         ),
@@ -83,7 +84,7 @@ def _optional(row: Row, column: str, default: float, above: bool = False) -> flo
 
 def _gradients(row: Row) -> float:
     """Bytes per sample: the GPUs exchange a step's gradients, whatever its batch."""
-    each = gradient_bytes(row.text("model"))
+    each = gradient_bytes(row.word("model"))
     return _optional(row, "gradient_mb", each / 1e6) * 1e6 / (_batch(row) or np.inf)
 
 
@@ -103,7 +104,7 @@ def _rates(row: Row, gpus: int, types: Sequence[str], rates: Rates) -> list[floa
 
 
 def _looked_up(row: Row, types: Sequence[str], counts: Sequence[int], rates: Rates) -> FloatArray:
-    model = row.text("model")
+    model = row.word("model")
     if not model:
         raise row.error(
             "it names neither a model nor rates; fill in model, or "
@@ -123,7 +124,7 @@ def _counts(row: Row, request: int) -> tuple[int, ...]:
     if not text:
         return ()
     words = text.replace("-", " - ").split()
-    numbers = [int(word) for word in words if word.isdigit()]
+    numbers = [int(word) for word in words if re.fullmatch(r"\d{1,9}", word, re.ASCII)]
     if len(words) == 3 and words[1] == "-" and len(numbers) == 2:
         numbers = list(range(numbers[0], min(numbers[1], numbers[0] + _MOST_COUNTS) + 1))
     elif len(numbers) != len(words):
@@ -135,6 +136,6 @@ def _counts(row: Row, request: int) -> tuple[int, ...]:
 
 def _elastic(row: Row, request: int) -> Elastic | None:
     batch = _batch(row)
-    if not row.text("model") or batch is None or batch % request:
+    if not row.word("model") or batch is None or batch % request:
         return None
-    return Elastic(row.text("model"), batch // request, 1.0)
+    return Elastic(row.word("model"), batch // request, 1.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node, Partition, Reservation
-from slurm_hadar.slurm import jobs, records, topology, updates
+from slurm_hadar.slurm import jobs, limits, records, topology, updates
 from slurm_hadar.slurm.cluster import TASKS_PER_ARRAY, Target, Update
 from slurm_hadar.slurm.commands import (
     Commands,
@@ -20,6 +20,8 @@ from slurm_hadar.slurm.commands import (
     checked_signal,
     failure,
 )
+from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.traffic import Traffic
 
 _LINES_AT_ONCE = 200
 """Updates per scontrol: at some 500 a second, and far fewer where slurmctld is busy, they end well
@@ -47,7 +49,8 @@ class CommandsCluster:
     def __init__(self, commands: Commands, why: str = "") -> None:
         self.commands = commands
         self.why = why
-        self.queries: Counter[str] = Counter()
+        self.traffic = Traffic()
+        self.queries: Counter[str] = self.traffic.queries
         self.notes: list[str] = []
         self._version: tuple[int, int, int] | None = None
 
@@ -64,9 +67,9 @@ class CommandsCluster:
 
     def ping(self) -> bool:
         """Whether a slurmctld answers."""
-        self.queries["ping"] += 1
         try:
-            return " is UP" in self.commands.run("scontrol", ["ping"]).out
+            with self.traffic.request("ping"):
+                return " is UP" in self.commands.run("scontrol", ["ping"]).out
         except SlurmError:
             return False
 
@@ -78,17 +81,17 @@ class CommandsCluster:
         wanted = None if ids is None else dict.fromkeys(checked_ids(ids))
         if wanted is not None and not wanted:
             return []
-        arguments = ["--json", "--all", "--states=all"]
+        arguments = [jobs.json_option(self.slurm_version), "--all", "--states=all"]
         if wanted is not None and len(wanted) <= _IDS_AT_ONCE:
             arguments.append("--jobs=" + ",".join(wanted))
-        self.queries["jobs"] += 1
-        answer = self.commands.run("squeue", arguments)
-        if answer.code != 0:
-            if wanted is not None and "Invalid job id specified" in answer.err:
-                return []
-            raise failure("squeue", answer)
-        found, self.notes = jobs.parse(answer.out, wanted, tasks_per_array)
-        return found
+        with self.traffic.request("jobs"):
+            answer = self.commands.run("squeue", arguments)
+            if answer.code != 0:
+                if wanted is not None and "Invalid job id specified" in answer.err:
+                    return []
+                raise failure("squeue", answer)
+            found, self.notes = jobs.parse(answer.out, wanted, tasks_per_array)
+            return found
 
     def read_nodes(self) -> list[Node]:
         """One ``scontrol show node``."""
@@ -112,13 +115,23 @@ class CommandsCluster:
 
     def admin_level(self, user: str) -> str:
         """One ``sacctmgr show user``."""
-        self.queries["users"] += 1
         columns = ["-n", "-P", "show", "user", f"name={user}", "format=User,AdminLevel"]
-        for line in self.commands.read("sacctmgr", columns).splitlines():
+        with self.traffic.request("users"):
+            text = self.commands.read("sacctmgr", columns)
+        for line in text.splitlines():
             name, _, level = line.strip().partition("|")
             if name == user:
                 return level
         return ""
+
+    def read_limits(self, cluster: str) -> Limits:
+        """One ``sacctmgr show assoc`` and one ``sacctmgr show qos``."""
+        show = ["-n", "-P", "show"]
+        of_cluster = ["assoc", f"cluster={cluster}", "format=" + ",".join(limits.ASSOCIATIONS)]
+        with self.traffic.request("limits"):
+            associations = self.commands.read("sacctmgr", [*show, *of_cluster])
+            qos = self.commands.read("sacctmgr", [*show, "qos", "format=" + ",".join(limits.QOS)])
+            return limits.parse(associations, qos)
 
     def submit(
         self,
@@ -133,10 +146,10 @@ class CommandsCluster:
             arguments.append(str(script.absolute()))
         elif not script.startswith("#!"):
             raise UsageError("a batch script starts with #!, such as #!/bin/bash")
-        self.queries["submit"] += 1
-        answer = self.commands.run("sbatch", arguments, text=text, env=env)
-        if answer.code != 0:
-            raise failure("sbatch", answer)
+        with self.traffic.request("submit"):
+            answer = self.commands.run("sbatch", arguments, text=text, env=env)
+            if answer.code != 0:
+                raise failure("sbatch", answer)
         for line in reversed(answer.out.splitlines()):
             match = re.fullmatch(r"(\d+)(;\S+)?", line.strip(), re.ASCII)
             if match:
@@ -190,30 +203,33 @@ class CommandsCluster:
         if "_" not in job_id:
             self._one("signal", argv, "scancel")
             return
-        self.queries["signal"] += 1
         limit = min(_BEFORE_REPEATING_S, self.commands.timeout_s)
-        try:
-            answer = self.commands.run("scancel", ["-v", "--ctld", *argv], timeout_s=limit)
-        except TimedOut as late:
-            if "transitional state" not in late.err:
-                raise
-            return
-        if answer.code != 0:
-            raise failure("scancel signal", answer)
+        with self.traffic.request("signal", measured=False):
+            try:
+                answer = self.commands.run("scancel", ["-v", "--ctld", *argv], timeout_s=limit)
+            except TimedOut as late:
+                if "transitional state" not in late.err:
+                    raise
+                return
+            if answer.code != 0:
+                raise failure("scancel signal", answer)
 
     def cancel(self, ids: Sequence[str]) -> list[SlurmError | None]:
         """``scancel`` of all; one by one where that fails. It is silent about unknown ids."""
         checked = checked_ids(ids)
         if not checked:
             return []
-        self.queries["cancel"] += 1
-        if self.commands.run("scancel", checked).code == 0:
+        with self.traffic.request("cancel"):
+            answer = self.commands.run("scancel", checked)
+        if answer.code == 0:
             return [None] * len(checked)
         return [self._patiently("cancel", [job_id], "scancel") for job_id in checked]
 
     def _show(self, kind: str, *arguments: str) -> str:
-        self.queries[kind] += 1
-        return self.commands.read("scontrol", ["-a", "-o", *arguments])
+        with self.traffic.request(kind):
+            text = self.commands.read("scontrol", ["-a", "-o", *arguments])
+            # A flat topology is shown as nothing at all.
+            return text if kind == "topology" else records.checked_whole(text, kind)
 
     def _many(
         self, kind: str, lines: Mapping[int, list[str]], answers: list[SlurmError | None]
@@ -223,7 +239,13 @@ class CommandsCluster:
         if len(plain) == 1:
             plain, alone = [], list(lines)
         for start in range(0, len(plain), _LINES_AT_ONCE):
-            alone += self._feed(kind, plain[start : start + _LINES_AT_ONCE], lines)
+            chosen = plain[start : start + _LINES_AT_ONCE]
+            try:
+                alone += self._feed(kind, chosen, lines)
+            except SlurmError as error:
+                # Some of them may have been carried out: what Slurm shows next tells.
+                for index in chosen:
+                    answers[index] = error
         if not alone:
             return
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -233,9 +255,9 @@ class CommandsCluster:
 
     def _feed(self, kind: str, chosen: list[int], lines: Mapping[int, list[str]]) -> list[int]:
         """Through one scontrol; the ones that it did not take silently are returned."""
-        self.queries[kind] += 1
         text = updates.feed([" ".join(lines[index]) for index in chosen])
-        answer = self.commands.run("scontrol", [], text=text)
+        with self.traffic.request(kind, measured=False):
+            answer = self.commands.run("scontrol", [], text=text)
         quiet = updates.silent(answer.err, len(chosen))
         return [index for index, fine in zip(chosen, quiet, strict=True) if not fine]
 
@@ -252,11 +274,13 @@ class CommandsCluster:
         sleep: Callable[[float], None] = time.sleep,
     ) -> SlurmError | None:
         def attempt() -> SlurmError | None:
-            self.queries[kind] += 1
             try:
-                answer = self.commands.run(command, argv)
+                with self.traffic.request(kind):
+                    answer = self.commands.run(command, argv)
+                    if answer.code != 0:
+                        raise failure(f"{command} {kind}", answer)
             except SlurmError as error:
                 return error
-            return failure(f"{command} {kind}", answer) if answer.code != 0 else None
+            return None
 
         return updates.patiently(attempt, sleep)

@@ -36,6 +36,7 @@ from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.slurm import commands, jobs, pyslurm_records, tres, updates
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.cluster import TASKS_PER_ARRAY, Target, Update
+from slurm_hadar.slurm.limits import Limits
 
 _ATTRIBUTES = {
     "AdminComment": "admin_comment",
@@ -58,6 +59,7 @@ class PySlurmCluster:
     def __init__(self, plain: CommandsCluster, why: str = "") -> None:
         self._plain = plain
         self.why = why
+        self.traffic = plain.traffic
         self.queries: Counter[str] = plain.queries
         self.notes: list[str] = []
         os.environ["SLURM_BITSTR_LEN"] = commands.TASK_LIST_BYTES
@@ -82,11 +84,9 @@ class PySlurmCluster:
         wanted = None if ids is None else dict.fromkeys(commands.checked_ids(ids))
         if wanted is not None and not wanted:
             return []
-        self.queries["jobs"] += 1
         try:
-            shown = [pyslurm_records.job(entry) for entry in pyslurm.Jobs.load().values()]
-        except pyslurm.RPCError as error:
-            raise _refused("reading jobs", error) from None
+            with self.traffic.request("jobs"):
+                shown = _loaded_jobs()
         except (UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError, IndexError):
             found = self._plain.read_jobs(wanted, tasks_per_array)
             self.notes = self._plain.notes
@@ -108,11 +108,11 @@ class PySlurmCluster:
 
     def read_partitions(self) -> list[Partition]:
         """One load of all partitions."""
-        self.queries["partitions"] += 1
-        try:
-            loaded = pyslurm.Partitions.load().values()
-        except pyslurm.RPCError as error:
-            raise _refused("reading partitions", error) from None
+        with self.traffic.request("partitions"):
+            try:
+                loaded = pyslurm.Partitions.load().values()
+            except pyslurm.RPCError as error:
+                raise _refused("reading partitions", error) from None
         return [pyslurm_records.partition(entry) for entry in loaded]
 
     def read_reservations(self) -> list[Reservation]:
@@ -130,6 +130,10 @@ class PySlurmCluster:
     def admin_level(self, user: str) -> str:
         """Through the commands."""
         return self._plain.admin_level(user)
+
+    def read_limits(self, cluster: str) -> Limits:
+        """Through the commands."""
+        return self._plain.read_limits(cluster)
 
     def submit(
         self,
@@ -157,8 +161,8 @@ class PySlurmCluster:
             if repeated or not _fits(update):
                 left.append(index)
                 continue
-            self.queries["update"] += 1
-            answers[index] = self._call(f"update of job {update.job_id}", partial(_modify, update))
+            what = f"update of job {update.job_id}"
+            answers[index] = self._call("update", what, partial(_modify, update))
         if left:
             found = self._plain.apply([many[index] for index in left])
             for index, answer in zip(left, found, strict=True):
@@ -172,8 +176,8 @@ class PySlurmCluster:
         left = [index for index, job_id in enumerate(checked) if not job_id.isdigit()]
         for index, job_id in enumerate(checked):
             if job_id.isdigit():
-                self.queries["requeue"] += 1
                 answers[index] = self._call(
+                    "requeue",
                     f"requeue of job {job_id}",
                     pyslurm.Job(int(job_id)).requeue,
                 )
@@ -191,8 +195,8 @@ class PySlurmCluster:
         if not commands.checked_id(job_id).isdigit():
             self._plain.release(job_id)
             return
-        self.queries["release"] += 1
-        error = self._call(f"release of job {job_id}", pyslurm.Job(int(job_id)).release)
+        release = pyslurm.Job(int(job_id)).release
+        error = self._call("release", f"release of job {job_id}", release)
         if error is not None:
             raise error
 
@@ -205,21 +209,36 @@ class PySlurmCluster:
         return self._plain.cancel(ids)
 
     def _requests(self) -> dict[int, tuple[str, str, str]]:
-        self.queries["requests"] += 1
-        text = self._plain.commands.read("squeue", pyslurm_records.REQUESTS)
+        with self.traffic.request("requests"):
+            text = self._plain.commands.read("squeue", pyslurm_records.REQUESTS)
         return pyslurm_records.requests(text)
 
-    def _call(self, what: str, request: Callable[[], object]) -> SlurmError | None:
+    def _call(self, kind: str, what: str, request: Callable[[], object]) -> SlurmError | None:
         def attempt() -> SlurmError | None:
             try:
-                request()
-            except pyslurm.RPCError as error:
-                return _refused(what, error)
-            except (ValueError, TypeError, OverflowError) as error:
-                return SlurmError(f"{what}: {commands.clean_line(str(error))[:300]}")
+                with self.traffic.request(kind):
+                    _translated(what, request)
+            except SlurmError as error:
+                return error
             return None
 
         return updates.patiently(attempt, time.sleep)
+
+
+def _loaded_jobs() -> list[tuple[Job, str]]:
+    try:
+        return [pyslurm_records.job(entry) for entry in pyslurm.Jobs.load().values()]
+    except pyslurm.RPCError as error:
+        raise _refused("reading jobs", error) from None
+
+
+def _translated(what: str, request: Callable[[], object]) -> None:
+    try:
+        request()
+    except pyslurm.RPCError as error:
+        raise _refused(what, error) from None
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SlurmError(f"{what}: {commands.clean_line(str(error))[:300]}") from None
 
 
 def _fits(update: Update) -> bool:

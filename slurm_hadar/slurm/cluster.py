@@ -14,6 +14,8 @@ from slurm_hadar import config
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node, Partition, Reservation
+from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.traffic import Traffic
 
 Target = Literal["steps", "batch", "full"]
 """Who gets a signal: the job's steps only, the batch shell only, or the batch shell, its children
@@ -55,6 +57,8 @@ class Cluster(Protocol):
     queries: Counter[str]
     """Requests sent so far by kind: jobs, nodes, partitions, reservations, config, users, ping,
     update, submit, requeue, hold, release, signal, cancel."""
+    traffic: Traffic
+    """How many requests that were, and how quickly they were answered."""
     notes: list[str]
     """What the last ``read_jobs`` left out (long arrays that were cut), one sentence each."""
 
@@ -101,6 +105,10 @@ class Cluster(Protocol):
     def admin_level(self, user: str) -> str:
         """AdminLevel of a user in the accounting database: Operator, Administrator or None; ""
         where the database does not know him."""
+        ...
+
+    def read_limits(self, cluster: str) -> Limits:
+        """Whose CPUs and memory the accounting database limits on the cluster of that name."""
         ...
 
     def submit(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.slurm import output
 
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCONTROL_", "SALLOC_", "SRUN_", "LD_")
 _ID = re.compile(r"[1-9]\d{0,9}(_\d{1,10}|\+\d{1,10})?", re.ASCII)
@@ -30,6 +31,11 @@ BUSY = (
     "requested operation is presently disabled",
     "controller is not ready",
     "message receive failure",
+    # What scontrol says of a requeue while slurmctld is down, after 9 s (22.05.8 and 24.11.5).
+    "unexpected message received",
+    "munge encode failed",
+    "munge decode failed",
+    "rate limit exceeded",
 )
 """What Slurm says when the same request may succeed a little later."""
 
@@ -76,13 +82,12 @@ class Commands:
         limit = self.timeout_s if timeout_s is None else timeout_s
         program = str(self.bin_dir / name) if self.bin_dir else name
         try:
-            done = subprocess.run(
+            code, out, err = output.run(
                 [program, *arguments],
-                input=text.encode(),
-                capture_output=True,
-                timeout=limit,
-                env=clean_environment(env, self.conf),
-                check=False,
+                text.encode(errors="surrogateescape"),
+                clean_environment(env, self.conf),
+                limit,
+                output.MOST_BYTES,
             )
         except subprocess.TimeoutExpired as late:
             raise TimedOut(
@@ -94,13 +99,14 @@ class Commands:
             raise SlurmError(
                 f"{name} is not {where}; install Slurm's commands or set slurm.bin_dir"
             ) from None
+        except output.TooMuch:
+            raise SlurmError(
+                f"{name} printed more than {output.MOST_BYTES // 10**6} MB, which is the limit; it "
+                "was ended"
+            ) from None
         except (OSError, ValueError) as error:
             raise SlurmError(f"{name} could not be run: {error}") from None
-        return Answer(
-            done.returncode,
-            done.stdout.decode(errors="replace"),
-            done.stderr.decode(errors="replace"),
-        )
+        return Answer(code, out.decode(errors="replace"), err.decode(errors="replace"))
 
     def read(self, name: str, arguments: Sequence[str]) -> str:
         """The output of a command that must succeed."""

@@ -1,10 +1,12 @@
 """Host lists such as ``v[1-2],k1``."""
 
 import re
+from functools import lru_cache
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.slurm import lists
 
 MOST_NODES = 100_000
 """Longest host list that is expanded: the largest clusters have a tenth of it."""
@@ -12,8 +14,14 @@ MOST_NODES = 100_000
 _NOTHING = ("", "(null)", "None", "N/A")
 _SAFE = re.compile(r"[A-Za-z0-9_.,\[\]-]*")
 _RANGE = re.compile(r"(\d+)-(\d+)")
+_PART = re.compile(
+    r"[A-Za-z0-9_.-]*(?:\[\d{1,18}(?:-\d{1,18})?(?:,\d{1,18}(?:-\d{1,18})?)*\][A-Za-z0-9_.-]*)*"
+)
+"""NodeSet would take more, such as ``[-900000000-5]``."""
 
 
+# A user may give thousands of his jobs the same long list.
+@lru_cache(16)
 def expand(text: str, limit: int = MOST_NODES) -> tuple[str, ...]:
     """The names of a host list, in its own order of ranges; () for none.
 
@@ -29,7 +37,8 @@ def expand(text: str, limit: int = MOST_NODES) -> tuple[str, ...]:
         try:
             found = NodeSet(part, resolver=RESOLVER_NOGROUP)
             names.update(dict.fromkeys(str(name) for name in found))
-        except (NodeSetException, ValueError):
+        except (NodeSetException, ValueError, AssertionError):
+            # It takes digits behind a bracket into the range, and asserts that it stays small.
             raise _unreadable(text) from None
         if len(names) > limit:
             raise _too_long(text, limit)
@@ -47,7 +56,7 @@ def _pieces(text: str) -> list[str]:
     NodeSet sorts, and what Slurm lists per node stands in the order of its host list.
     """
     found = []
-    for part in re.split(r",(?![^\[\]]*\])", text):
+    for part in lists.outside(text, "[]"):
         single = re.fullmatch(r"([^\[\]]*)\[([^\[\]]*)\]([^\[\]]*)", part)
         if single:
             found += [f"{single[1]}[{span}]{single[3]}" for span in single[2].split(",")]
@@ -58,6 +67,8 @@ def _pieces(text: str) -> list[str]:
 
 def _guard(part: str, limit: int) -> None:
     """Refuse before NodeSet builds the names: a few bytes can stand for millions."""
+    if not _PART.fullmatch(part):
+        raise _unreadable(part)
     size = 1
     for bracket in re.findall(r"\[([^\[\]]*)\]", part):
         width = 0

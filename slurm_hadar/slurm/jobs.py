@@ -3,7 +3,8 @@
 What differs between releases: numbers are plain in 22.05 and ``{set, infinite, number}`` later;
 the state is a string in 22.05, a list later, and so is ``shared``; 22.05 shows no CPUs per task;
 nodes of an allocation stand in ``job_resources.allocated_nodes`` in 22.05, in
-``job_resources.nodes.allocation`` later.
+``job_resources.nodes.allocation`` later; the newest form of 26.05 does not tell who wants nodes of
+his own.
 """
 
 import json
@@ -13,6 +14,7 @@ from dataclasses import replace
 from math import inf, isfinite
 from typing import cast
 
+from slurm_hadar import reading
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError, UsageError
@@ -21,9 +23,21 @@ from slurm_hadar.slurm import hosts, states, tres
 
 Record = Mapping[str, object]
 
+MOST_NAMED = 20_000_000
+"""Nodes that all jobs may name together: a few bytes of a host list stand for thousands."""
+
 _UNSHARED = frozenset({"NONE", "USER", "MCS", "TOPO"})
 """Values of ``shared`` for jobs that keep others off their nodes; 22.05 calls the opposite
 ``shared``, later releases ``oversubscribe``."""
+
+
+def json_option(version: tuple[int, int, int]) -> str:
+    """What makes squeue print JSON that tells all that is read here.
+
+    On 26.05.5 ``shared`` is empty for every job in that release's own form (v0.0.45) and right in
+    those of the releases before it. How long Slurm will print these is not known.
+    """
+    return "--json=v0.0.44" if (26, 5) <= version[:2] < (27, 11) else "--json"
 
 
 def parse(
@@ -44,6 +58,7 @@ def parse(
         raise _unanswered(document["errors"])
     found: list[Job] = []
     notes: list[str] = []
+    named = 0
     for record in document["jobs"]:
         if not isinstance(record, dict):
             raise SlurmError("squeue answered with a job that is no record", retry=True)
@@ -51,13 +66,21 @@ def parse(
             jobs, note = tasks(
                 one(record), _text(record, "array_task_string"), ids, tasks_per_array
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            shown = str(record.get("job_id", "without id"))[:20]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            shown = reading.shown(repr(record.get("job_id", "without id")), 20)
             raise SlurmError(
                 f"squeue shows job {shown} in a form that is not understood ({error!r:.80})"
             ) from None
         found += jobs
         notes += note
+        if jobs:
+            one_of = jobs[0]
+            named += sum(map(len, (one_of.nodes, one_of.required_nodes, one_of.excluded_nodes)))
+        if named > MOST_NAMED:
+            raise SlurmError(
+                f"squeue names more than {MOST_NAMED} nodes over all jobs, the limit; what is "
+                "asked for with -x and -w counts too"
+            )
     return found, notes
 
 
@@ -129,7 +152,8 @@ def one(record: Record) -> Job:
         mem_per_cpu_mb=_whole(record, "memory_per_cpu"),
         mem_per_node_mb=_whole(record, "memory_per_node"),
         per_gpu=bool(_text(record, "cpus_per_tres") or _text(record, "memory_per_tres")),
-        batch=bool(record.get("batch_flag")),
+        # 22.05 shows false once a launch failed on a dead node; only batch jobs are ever requeued.
+        batch=bool(record.get("batch_flag")) or _whole(record, "restart_cnt") > 0,
         requeue=bool(record.get("requeue")),
         exclusive=bool(_UNSHARED & set(_names(record.get("shared")))),
         restarts=_whole(record, "restart_cnt"),
@@ -285,7 +309,10 @@ def _seconds(record: Record, key: str) -> float:
 
 def _text(record: Record, key: str) -> str:
     value = record.get(key)
-    return value if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    # Half a pair of surrogates is in JSON, but can be neither printed nor kept.
+    return value if value.isascii() else value.encode(errors="replace").decode()
 
 
 def _words(record: Record, key: str) -> tuple[str, ...]:

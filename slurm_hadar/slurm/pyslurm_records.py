@@ -5,6 +5,7 @@ stands for "nobody is denied", times and counts may be None or ``"UNLIMITED"``, 
 apart into a dict.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
@@ -103,7 +104,7 @@ def requests(text: str) -> dict[int, tuple[str, str, str]]:
     found = {}
     for line in text.splitlines():
         fields = [field.strip() for field in line.split("|")]
-        if len(fields) < 4 or not fields[0].isdigit():
+        if len(fields) < 4 or not re.fullmatch(r"\d{1,10}", fields[0], re.ASCII):
             raise SlurmError(f"squeue answered with a line that is not understood: {line[:80]!r}")
         found[int(fields[0])] = (fields[1], fields[2], fields[3])
     return found
@@ -153,6 +154,10 @@ def partition(entry: Any) -> Partition:
         root_only=bool(entry.is_root_only),
         reservation_required=bool(entry.requires_reservation),
         exclusive=entry.oversubscribe == "EXCLUSIVE",
+        submit_hosts=_who(entry.allowed_submit_nodes),
+        max_mem_per_node_mb=_limit(entry.max_memory_per_node) or inf,
+        max_mem_per_cpu_mb=_limit(entry.max_memory_per_cpu) or inf,
+        qos=entry.qos or "",
     )
 
 

@@ -13,6 +13,8 @@ from slurm_hadar.slurm import hosts, states, times, tres
 
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/_]*)=")
 _NOTHING = ("", "(null)", "N/A", "NONE")
+MOST_NAMED = 20_000_000
+"""Nodes that all partitions may name together: a few bytes of a host list stand for thousands."""
 
 
 def nodes(text: str) -> list[Node]:
@@ -22,7 +24,16 @@ def nodes(text: str) -> list[Node]:
 
 def partitions(text: str) -> list[Partition]:
     """From ``scontrol -a -o show partition``."""
-    return [_partition(record) for record in _records(text, "PartitionName")]
+    found: list[Partition] = []
+    named = 0
+    for record in _records(text, "PartitionName"):
+        found.append(_partition(record))
+        named += len(found[-1].nodes)
+        if named > MOST_NAMED:
+            raise SlurmError(
+                f"scontrol shows more than {MOST_NAMED} nodes in partitions, the limit"
+            )
+    return found
 
 
 def reservations(text: str) -> list[Reservation]:
@@ -36,6 +47,15 @@ def reservations(text: str) -> list[Reservation]:
         )
         for record in _records(text, "ReservationName")
     ]
+
+
+def checked_whole(text: str, kind: str) -> str:
+    """The answer of a ``scontrol show``, which ends with a line break even where there is nothing
+    to show. Raises :class:`SlurmError` for a part of one."""
+    if not text.endswith("\n"):
+        what = "ends in the middle of a line" if text else "is empty"
+        raise SlurmError(f"scontrol: the answer about {kind} {what}", retry=True)
+    return text
 
 
 def settings(text: str) -> dict[str, str]:
@@ -109,7 +129,12 @@ def _partition(record: dict[str, str]) -> Partition:
         deny_qos=_who(record, "DenyQos"),
         root_only=record.get("RootOnly") == "YES",
         reservation_required=record.get("ReqResv") == "YES",
-        exclusive=record.get("OverSubscribe") == "EXCLUSIVE",
+        # 26.05 shows the partition's OverSubscribe=EXCLUSIVE so.
+        exclusive=record.get("OverSubscribe") == "EXCLUSIVE" or record.get("Exclusive") == "NODE",
+        submit_hosts=_who(record, "AllocNodes"),
+        max_mem_per_node_mb=_limit(record, "MaxMemPerNode") or inf,
+        max_mem_per_cpu_mb=_limit(record, "MaxMemPerCPU") or inf,
+        qos="" if record.get("QoS", "") in _NOTHING else record["QoS"],
     )
 
 

@@ -9,6 +9,8 @@ from slurm_hadar.domain.job import Job
 
 _NO_VALUE = ("", "none", "n/a", "(null)", "invalid", "not_set", "partition_limit", "unknown")
 _NO_LIMIT = ("unlimited", "infinite")
+_SET_BACK_S = 60.0
+"""Clocks of machines differ by less: munge takes no message that is 5 minutes off."""
 _DURATION = re.compile(r"(?:(\d{1,7})-)?(\d{1,9})(?::(\d{1,4}))?(?::(\d{1,4}))?(?:\.\d+)?")
 
 
@@ -66,6 +68,9 @@ def at_once(job: Job, now: float) -> str:
     that it just revoked, and the job fails ("Job credential revoked"; seen 12 times of 12 on
     22.05.8, 6 of 12 on 24.11.5).
     """
+    if set_back(job, now):
+        # Counted by scontrol's own clock, which may tell another time than ours did.
+        return "now+2"
     # One more second, should this clock be ahead of slurmctld's.
     return "now" if now >= startable_s(job) + 1 else begin_time(startable_s(job))
 
@@ -73,6 +78,12 @@ def at_once(job: Job, now: float) -> str:
 def startable_s(job: Job) -> float:
     """First second in which a waiting job may start; a requeue counts as a submission to Slurm."""
     return job.submit_s + 1 if job.restarts else 0.0
+
+
+def set_back(job: Job, now: float) -> bool:
+    """Whether the clock was set back since the job was submitted or requeued: a time that it then
+    got would keep it waiting until the clock is there again."""
+    return job.submit_s > now + _SET_BACK_S
 
 
 def format_minutes(seconds: float) -> str:

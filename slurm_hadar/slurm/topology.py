@@ -6,9 +6,15 @@ switches of a higher level name those below as well. Nothing at all where the to
 
 import re
 
+from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.slurm import hosts
 
-_LEAF = re.compile(r"SwitchName=(\S+)\s.*?\bLevel=0\b.*?\bNodes=(\S+)")
+_SWITCH = re.compile(r"SwitchName=(\S+)\s")
+_LEVEL = re.compile(r"\bLevel=0\b")
+_NODES = re.compile(r"\bNodes=(\S+)")
+
+_MOST_NAMED = 10 * hosts.MOST_NODES
+"""A node hangs on one leaf switch, or on a few."""
 
 
 def racks(text: str) -> dict[str, str]:
@@ -19,9 +25,19 @@ def racks(text: str) -> dict[str, str]:
     of nodes that cannot be read.
     """
     found: dict[str, str] = {}
+    named = 0
     for line in text.splitlines():
-        match = _LEAF.match(line.strip())
-        if match:
-            for node in hosts.expand(match[2]):
-                found.setdefault(node, match[1])
+        line = line.strip()
+        switch = _SWITCH.match(line)
+        level = _LEVEL.search(line, switch.end()) if switch else None
+        nodes = _NODES.search(line, level.end()) if level else None
+        if switch and nodes:
+            names = hosts.expand(nodes[1])
+            named += len(names)
+            if named > _MOST_NAMED:
+                raise SlurmError(
+                    f"scontrol shows more than {_MOST_NAMED} nodes on leaf switches, the limit"
+                )
+            for node in names:
+                found.setdefault(node, switch[1])
     return found

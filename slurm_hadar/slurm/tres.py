@@ -8,12 +8,15 @@ import re
 
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED
+from slurm_hadar.slurm import lists
 
 _SUFFIX = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _COUNT = re.compile(r"(\d{1,12})([KMG]?)", re.IGNORECASE)
 _GPU = re.compile(r"(?:gres[:/])?gpu(?=[:=]|$)")
 _NOTHING = ("", "(null)", "N/A", "none")
 _FIRST_SLASH = (23, 11)
+LONGEST = 64_000
+"""Characters of a request or of a node's GRES; a node with a dozen kinds of GPUs has 500."""
 
 
 def parse_gpus(text: str) -> dict[str, int]:
@@ -27,7 +30,7 @@ def parse_gpus(text: str) -> dict[str, int]:
     for entry in _entries(text):
         if entry in _NOTHING:
             continue
-        bare = re.sub(r"\(.*\)$", "", entry)
+        bare = entry.partition("(")[0] if entry.endswith(")") else entry
         match = _GPU.match(bare)
         if match is None:
             continue
@@ -57,7 +60,12 @@ def _entries(text: str) -> list[str]:
     """Split at the commas outside parentheses."""
     if not text:
         return []
-    return [part.strip() for part in re.split(r",(?![^()]*\))", text)]
+    if len(text) > LONGEST:
+        raise SlurmError(
+            f"Slurm shows GPUs as {text[:40]!r} and so on, longer than {LONGEST} characters, the "
+            "limit"
+        )
+    return [part.strip() for part in lists.outside(text, "()")]
 
 
 def _type_and_count(rest: str, entry: str) -> tuple[str, int]:

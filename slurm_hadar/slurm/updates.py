@@ -15,11 +15,13 @@ What scontrol was seen to do (22.05.8 and 24.11.5):
 """
 
 import re
+import time
 from collections.abc import Callable, Sequence
 
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.slurm import commands, tres
 from slurm_hadar.slurm.cluster import Update
+from slurm_hadar.slurm.traffic import Paused
 
 FIELDS = frozenset(
     {
@@ -48,6 +50,11 @@ FIELDS = frozenset(
 LINE_BYTES = 3500
 """Longest line for scontrol's standard input; 24.11 cuts at 4 KiB."""
 
+_PATIENCE_S = 3.0
+_BY_CHANCE = "resource temporarily unavailable"
+"""Slurm's answer to a change of Partition where there is no accounting database: now and then on
+22.05.8, 4 times of 5 on 26.05.5, whatever the load. So it is not waited for, only tried again."""
+_MOST_TRIES = 25
 _PLAIN = re.compile(r"[!-~]+")
 _MARK = "hadar-mark-"
 _COUNT = {"NumNodes": r"\d{1,9}(-\d{1,9})?", "NumCPUs": r"\d{1,9}(-\d{1,9})?"}
@@ -115,12 +122,23 @@ def silent(stderr: str, count: int) -> list[bool]:
 
 
 def patiently(
-    attempt: Callable[[], SlurmError | None], sleep: Callable[[float], None]
+    attempt: Callable[[], SlurmError | None],
+    sleep: Callable[[float], None],
+    clock: Callable[[], float] = time.monotonic,
 ) -> SlurmError | None:
-    """Try again a few times, within about 3 s, while Slurm says that it is busy."""
+    """Try again a few times, within about 3 s, while Slurm says that it is busy.
+
+    One answer may take longer than that by itself, as where slurmctld is down; it is the last.
+    """
+    end = clock() + _PATIENCE_S
     answer = attempt()
-    for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.5):
-        if answer is None or not answer.retry:
+    pauses = iter((0.05, 0.1, 0.2, 0.4, 0.8, 1.5))
+    for _ in range(_MOST_TRIES - 1):
+        if answer is None or not answer.retry or isinstance(answer, Paused):
+            break
+        by_chance = _BY_CHANCE in str(answer).lower()
+        pause = 0.05 if by_chance else next(pauses, None)
+        if pause is None or (clock() > end and not by_chance):
             break
         sleep(pause)
         answer = attempt()

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 
+from slurm_hadar import reading
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.slurm import hosts
@@ -30,7 +30,7 @@ class Known:
                 of_partition.setdefault(partition, set()).update(node.gpus)
         self.of_partition = of_partition
         self.by_feature = by_feature
-        self._nodes = lru_cache(200_000)(self._of_nodes)
+        self._nodes = reading.remembered(200_000)(self._of_nodes)
 
     def spelled(self, gpus: Mapping[str, int]) -> dict[str, int]:
         """The same with types as the site spells them: accounting may have other capitals."""

@@ -8,9 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurm_hadar import reading
 from slurm_hadar.domain.errors import UsageError
 
-_PAIR = re.compile(r'([A-Za-z_][A-Za-z0-9_./]*)\s*[-+*/]?=\s*(?:"([^"]*)"|(\S+))')
+_PAIR = re.compile(
+    # Where a word begins only: a long one would else be looked through from each of its letters.
+    r"(?<![A-Za-z0-9_./])([A-Za-z_][A-Za-z0-9_./]*)"
+    r'\s*[-+*/]?=\s*(?:"([^"]*)"|(\S+))'
+)
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
 _COMMENT = re.compile(r"(?<!\\)#.*$")
 _MOST_FILES, _MOST_BYTES = 50, 20_000_000
@@ -147,9 +152,11 @@ def _logical(text: str) -> Iterator[tuple[int, str]]:
 
 def _text(path: Path) -> str:
     try:
-        raw = path.read_bytes()
+        raw = reading.content(path, _MOST_BYTES)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    if len(raw) > _MOST_BYTES or b"\0" in raw:
-        raise UsageError(f"{path} is no slurm.conf: it is not text, or larger than 20 MB")
+        raise UsageError(
+            f"{reading.shown(str(path), 300)} cannot be read: {error.strerror}"
+        ) from None
+    if b"\0" in raw:
+        raise UsageError(f"{path} is no slurm.conf: it is not text")
     return raw.decode(errors="replace")

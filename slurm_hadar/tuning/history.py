@@ -8,11 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import inf
 
 import numpy as np
 
+from slurm_hadar import reading
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.view import FloatArray, IntArray
@@ -191,7 +191,7 @@ def command(since: str = "2026-01-01") -> str:
     return f"sacct -a -X -P -S {since} -o {','.join(COLUMNS)}"
 
 
-@lru_cache(100_000)
+@reading.remembered(100_000)
 def _gpus(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(tres.parse_gpus(text).items())
 
@@ -278,7 +278,7 @@ def _arrays(
     )
 
 
-@lru_cache(100_000)
+@reading.remembered(100_000)
 def _amounts(text: str) -> tuple[float, float]:
     """CPUs and MB in a TRES string; 0 where it tells none."""
     words = dict(part.partition("=")[::2] for part in text.split(","))

@@ -21,6 +21,7 @@ SINFO = "sinfo -a -N -o '%N|%G|%c|%m|%f|%R'"
 """What an admin types for a file of nodes, where it is not scontrol's."""
 
 _ALL = ("all",)
+_MOST_PARTITIONS = 1_000
 _SUFFIX = {"": 1, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 
 
@@ -68,9 +69,18 @@ NOTHING = Site((), (), {}, None, ())
 
 def of_conf(conf: SlurmConf) -> Site:
     """From slurm.conf alone. Raises UsageError for a line that cannot be read."""
-    nodes = _linked([node for entry in conf.nodes for node in _nodes_of(entry)], ())
+    defined: list[Node] = []
+    for entry in conf.nodes:
+        defined += _nodes_of(entry)
+        if len(defined) > hosts.MOST_NODES:
+            raise UsageError(
+                f"{entry.where}: that is more than {hosts.MOST_NODES} nodes, the limit"
+            )
+    nodes = _linked(defined, ())
     names = tuple(node.name for node in nodes)
-    partitions = tuple(_partition_of(entry, names) for entry in conf.partitions)
+    partitions = tuple(_partition_of(entry, names) for entry in conf.partitions[:_MOST_PARTITIONS])
+    if len(conf.partitions) > _MOST_PARTITIONS:
+        raise UsageError(f"{conf.path} has more than {_MOST_PARTITIONS} partitions, the limit")
     return Site(
         nodes=tuple(_linked(nodes, partitions)),
         partitions=partitions,
@@ -136,21 +146,26 @@ def read_nodes(text: str, name: str) -> list[Node]:
 
 def _one_line_each(text: str) -> str:
     """scontrol's records of several lines as ``-o`` prints them."""
-    lines: list[str] = []
+    parts: list[str] = []
     for line in text.replace("\r", "").split("\n"):
         if line.startswith("NodeName="):
-            lines.append(line.strip())
-        elif line.strip() and lines:
-            lines[-1] += " " + line.strip()
-    return "\n".join(lines)
+            parts += ["\n", line.strip()]
+        elif line.strip() and parts:
+            parts += [" ", line.strip()]
+    return "".join(parts[1:])
 
 
 def _of_sinfo(text: str, name: str) -> list[Node]:
     found: dict[str, Node] = {}
+    named = 0
     for row in rows(text, name, ("NODELIST", "GRES"), delimiter="|"):
         gpus = tres.parse_gpus(row.text("GRES"))
         features = row.text("AVAIL_FEATURES")
-        for host in hosts.expand(row.text("NODELIST")):
+        names = hosts.expand(row.text("NODELIST"))
+        named += len(names)
+        if named > 10 * hosts.MOST_NODES:
+            raise UsageError(f"{name} names more than {10 * hosts.MOST_NODES} nodes, the limit")
+        for host in names:
             node = Node(
                 name=host,
                 gpus=gpus,
@@ -221,7 +236,8 @@ def _partition_of(entry: Entry, all_nodes: tuple[str, ...]) -> Partition:
         allow_qos=_who(keys, "allowqos"),
         deny_qos=_who(keys, "denyqos"),
         root_only=keys.get("rootonly", "").upper() == "YES",
-        exclusive=keys.get("oversubscribe", "").upper() == "EXCLUSIVE",
+        exclusive=keys.get("oversubscribe", "").upper() == "EXCLUSIVE"
+        or keys.get("exclusive", "").upper() == "NODE",
     )
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from trainings import start_sandbox
@@ -33,8 +34,10 @@ def started(make_sandbox, tmp_path, **options):
     return site
 
 
-def test_it_waits_for_one_rack_and_after_its_timer_takes_anything(make_sandbox, tmp_path):
-    site = started(make_sandbox, tmp_path)
+def test_it_waits_for_one_rack_and_after_its_timer_takes_anything(
+    make_sandbox, tmp_path, slurm_prefix
+):
+    site = started(make_sandbox, tmp_path, slurm_prefix=slurm_prefix)
     left, right = (site.ordinary(f"-w{node}", "--gres=gpu:1") for node in ("a1", "b1"))
     site.until(site.runs(left), ticks=False)
     site.until(site.runs(right), ticks=False)
@@ -45,6 +48,8 @@ def test_it_waits_for_one_rack_and_after_its_timer_takes_anything(make_sandbox, 
     assert "declines 2 GPUs over several racks" in report.plan.waiting[id_]
     assert site.job(id_).eligible_s > report.seen.now + 20, "it waits, though a2 and b2 are free"
 
+    # What it waits is learned below, and must be longer than a submit and a tick take.
+    site.until(lambda: time.time() > report.seen.now + 6, ticks=False)
     site.cluster.cancel([left])
     site.until(lambda: site.box.job_state(left) == "CANCELLED", ticks=False)
     site.until(site.runs(id_, "a1", "a2"))

@@ -1,6 +1,8 @@
 """The plugins as Slurm itself loads them: each alone, all together, broken, and taken back."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +17,6 @@ from slurm_hadar.plugins.install import PLUGINS, Wish, planned, removal
 from slurm_hadar.profiles.gpu_sampling_files import read_all_uses
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.processes import is_alive, wait_until
-from slurm_hadar.slurm.records import settings
 
 pytestmark = pytest.mark.live
 
@@ -30,6 +31,9 @@ class Site:
     def __init__(self, box, folder):
         self.box, self.folder = box, folder
         self.etc = box.conf.parent
+        prefix = box.programs.prefix
+        self.headers = prefix / "include" if prefix else None
+        self.modules = prefix / "lib" / "slurm" if prefix else None
         kept = ("HOME", "USER", "LANG", "TMPDIR")
         self.env = {name: os.environ[name] for name in kept if name in os.environ} | box.env
         toml = box.config_path.read_text().replace('mode = "observe"', 'mode = "act"')
@@ -43,7 +47,8 @@ class Site:
 
     def use(self, *plugins, **wish):
         """Have these plugins and no others, and Slurm know it."""
-        plan = planned(self.box.conf, self.config, Wish(plugins, **wish))
+        wanted = Wish(plugins, include=self.headers, plugin_dir=self.modules, **wish)
+        plan = planned(self.box.conf, self.config, wanted)
         changes.apply(plan.changes)
         self.reconfigure()
         return plan.by_hand
@@ -88,15 +93,16 @@ class Site:
         for line in lines:
             for word in [line.strip()] if "Comment=" in line else line.split():
                 key, _, value = word.partition("=")
-                found[key] = "" if value == "(null)" else value
+                # Slurm 23.02 and later write gres/gpu where older ones write gres:gpu.
+                found[key] = "" if value == "(null)" else value.replace("gres/gpu", "gres:gpu")
         return found
 
 
 @pytest.fixture(scope="module")
-def site(sandbox, tmp_path_factory):
+def site(sandbox_each, tmp_path_factory):
     folder = tmp_path_factory.mktemp("user")
     folder.chmod(0o755)
-    here = Site(sandbox, folder)
+    here = Site(sandbox_each, folder)
     if any("lua.so" in line for line in here.use("job-submit", "cli-filter")):
         reason = "this Slurm has no Lua plugins (Debian: slurm-wlm-basic-plugins)"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
@@ -105,10 +111,10 @@ def site(sandbox, tmp_path_factory):
     here.remove()
 
 
-@pytest.fixture
-def with_spank():
+@pytest.fixture(scope="module")
+def with_spank(site):
     try:
-        spank.build()
+        spank.build(site.headers)
     except spank.Missing as error:
         # A compiler that finds fault with our source is a failure, not a reason to skip.
         pytest.skip(f"SPANK: {error}")
@@ -159,6 +165,23 @@ def test_job_submit_with_spank(site, with_spank):
     assert job.get("Comment", "") == "" and "--hadar-gpus: gpus=many is not understood" in said
     job, _ = site.submit("--hadar-off", "--gres=gpu:v100:1", script(site))
     assert decode(job["Comment"]).off and job["TresPerNode"] == "gres:gpu:v100:1"
+
+
+def test_options_in_sbatch_lines_are_the_same_through_hbatch(site, with_spank):
+    """With SPANK, whoever submits; without, neither sbatch nor hbatch takes the script."""
+    name = script(site, "--hadar-batch=64:128 --hadar-model=other")
+    for plugins in (("job-submit", "spank"), ("cli-filter", "spank"), ("spank",)):
+        site.use(*plugins)
+        programs = ["sbatch", str(BIN / "hbatch")] if len(plugins) > 1 else [str(BIN / "hbatch")]
+        for program in programs:
+            job, said = site.submit("--hadar-samples=9", "--gres=gpu:1", name, program=program)
+            found = decode(job["Comment"])
+            assert found.model == "other" and found.batch == (64, 128) and found.samples == 9
+            assert found.types == ("any",) and "knows no" not in said
+    site.remove()
+    plain, ours = (site.run(program, name) for program in ("sbatch", str(BIN / "hbatch")))
+    assert plain.returncode == ours.returncode != 0
+    assert plain.stderr in ours.stderr and "knows no --hadar-batch" in ours.stderr
 
 
 def test_cli_filter_with_spank_for_sbatch_srun_and_salloc(site, with_spank):
@@ -230,8 +253,9 @@ def test_all_together_from_the_submit_to_the_tasks(site, with_spank):
     assert f"HADAR_EXCHANGE={site.box.exchange}" in lines
     assert f"HADAR_CONTROLLER_UID={os.getuid()}" in lines and "HADAR_SIGNAL=USR2" in lines
     # The prolog and the epilog ran, said nothing on nodes without a GPU, and drained none.
-    shown = settings(site.box.run("scontrol", "show", "config"))
-    assert shown["Prolog"] == str(site.etc / "hadar" / "prolog")
+    # Slurm 24.11 numbers them: Prolog[0].
+    shown = site.box.run("scontrol", "show", "config")
+    assert re.search(rf"^Prolog\S* *= {site.etc}/hadar/prolog$", shown, re.M)
     states = site.box.run("sinfo", "-h", "-o", "%T").split()
     assert not any(state.startswith(("drain", "down")) for state in states)
     assert not list(site.box.exchange.glob("gpu.*"))
@@ -254,30 +278,58 @@ nvmlDeviceGetUtilizationRates = lambda i: types.SimpleNamespace(gpu=0)
 """
 
 
-def test_the_sampler_lives_as_long_as_its_job(site, tmp_path):
+ON_NODE = """
+import sys
+from slurm_hadar.plugins import on_node
+on_node.sample.__defaults__ = (0.1, 0.5)
+sys.exit(on_node.main())
+"""
+
+
+def test_the_sampler_lives_as_long_as_its_job_and_tells_the_controller(site, tmp_path):
     """slurmd's own prolog and epilog; only NVIDIA's library is a stand-in on this machine."""
     site.use("job-submit", "gpu-sampling")
     (tmp_path / "pynvml.py").write_text(PYNVML)
+    # The same program, which looks and writes more often. An epilog knows a sampler by its name.
+    program = tmp_path / "slurm_hadar.plugins.on_node"
+    program.write_text(ON_NODE)
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nshift\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    run = f'PYTHONPATH={tmp_path} exec {sys.executable} {program} "$@"'
+    python.write_text(f"#!/bin/sh\nshift 3\n{run}\n")
     python.chmod(0o755)
     for name in ("prolog", "epilog"):
         path = site.etc / "hadar" / name
         text = path.read_text().replace("/dev/nvidiactl", "/dev/null")
         path.write_text(text.replace(sys.executable, str(python)))
     declared = site.folder / "sleeps.sh"
-    declared.write_text("#!/bin/sh\n#HADAR model=m\nsleep ${1:-0}\n")
+    declared.write_text("#!/bin/sh\n#HADAR model=m\nexec sleep 300\n")
     uid, box = os.getuid(), site.box
+
+    def used(job):
+        """Once there were two readings."""
+        found = read_all_uses(box.exchange, {job: uid}).get(job)
+        return found[0] if found and found[0].gpus else None
+
     words = ("sbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:v100:2")
-    job = site.run(*words, str(declared), "3").stdout.strip()
+    job = site.run(*words, str(declared)).stdout.strip()
     box.wait_state(job, ("RUNNING",))
-    assert wait_until(lambda: read_all_uses(box.exchange, {job: uid}), 10, 0.05)
-    ((first,),) = read_all_uses(box.exchange, {job: uid}).values()
+    assert wait_until(lambda: used(job), 60, 0.05)
+    first = used(job)
     assert first.host.startswith("v") and not first.finished
     # It is in no process group that slurmd ends with its prolog.
     assert is_alive(first.pid)
-    box.wait_state(job)
-    assert wait_until(lambda: not is_alive(first.pid), 10, 0.05)
+    old = box.exchange / "plan.1.json"
+    old.touch()
+    os.utime(old, (0, 0))
+    tick = site.run(str(BIN / "hadar"), "tick")
+    assert tick.returncode == 0 and not old.exists(), tick.stderr
+    done = site.run(str(BIN / "hadar"), "explain", "--json", job)
+    now, known = json.loads(done.stdout)["result"]["gpus"]
+    assert now[0].startswith("last ") and known[0] == "2 v100"
+    assert all("0% busy" in text and "held and idle 100%" in text for _, text in (now, known))
+    box.run("scancel", job)
+    box.wait_state(job, ("CANCELLED",))
+    assert wait_until(lambda: not is_alive(first.pid), 60, 0.05)
     ((last,),) = read_all_uses(box.exchange, {job: uid}).values()
     assert last.finished and [use.uuid for use in last.gpus] == ["GPU-0", "GPU-1"]
     # Both GPUs were held and computed nothing.
@@ -385,6 +437,33 @@ def test_the_sites_own_rules_come_first(site):
         own.unlink()
         site.box.conf.write_text(conf)
         site.reconfigure()
+
+
+def test_a_check_tells_the_very_command_when_the_settings_have_changed(site):
+    site.use("job-submit", "cli-filter", untype=True)
+    hadar, toml = str(BIN / "hadar"), site.box.config_path
+    folder = site.etc / "hadar"
+
+    def looked():
+        found = json.loads(site.run(hadar, "check", "--write", "--json").stdout)["result"]
+        return next(one for one in found if str(folder) in one["what"])
+
+    assert looked()["level"] == "ok"
+    before = toml.read_text()
+    toml.write_text(re.sub(r"length_s = \d+", "length_s = 77", before))
+    try:
+        found = looked()
+        assert found["level"] == "problem" and found["what"].startswith("site.lua in ")
+        command, _, rest = found["cure"].partition(", copy ")
+        assert rest == f"{folder} to all nodes, then scontrol reconfigure"
+        command += f" --plugin-dir {site.modules}" if site.modules else ""
+        done = site.run(hadar, *command.split()[1:])
+        assert done.returncode == 0 and looked()["level"] == "ok", done.stderr
+        text = (folder / "site.lua").read_text()
+        assert "lease_s = 77," in text and "untype = true," in text
+    finally:
+        toml.write_text(before)
+        site.run(hadar, "check", "--write")
 
 
 def test_the_command_shows_does_and_takes_back(site):

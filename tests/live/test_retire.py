@@ -30,7 +30,9 @@ def test_all_jobs_are_slurms_own_afterwards(make_sandbox):
     box = make_sandbox(mode="act", settings={"site": {"name": "leaving"}})
     hadar(box, "check", "--write")
     hadar(box, "tick")
-    plain = box.run("sbatch", "--parsable", "--gres=gpu:1", "--wrap", "sleep 60").strip()
+    plain = box.run(
+        "sbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:1", "--wrap", "sleep 60"
+    ).strip()
     submit = ("--parsable", "--gres=gpu:2", "--hadar-types=v100", "--wrap", "sleep 60")
     jobs = [hadar(box, *submit, command="hbatch") for _ in range(4)]
     hadar(box, "tick")

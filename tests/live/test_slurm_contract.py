@@ -213,6 +213,22 @@ def test_the_environment_reaches_the_job(site: Site, tmp_path: Path) -> None:
     assert out.read_text() == "/somewhere gpu\n"
 
 
+def test_who_wants_whole_nodes(site: Site) -> None:
+    waiting = {site.submit("-H", *options): whole for options, whole in (
+        ([], False), (["--exclusive"], True), (["--exclusive=user"], True),
+        (["--oversubscribe"], False),
+    )}  # fmt: skip
+    assert {id_: site.job(id_).exclusive for id_ in waiting} == waiting
+    assert site.running(site.submit("--exclusive")).exclusive
+    assert not any(partition.exclusive for partition in site.cluster.read_partitions())
+    site.box.run("scontrol", "update", "partitionname=idle", "oversubscribe=exclusive")
+    try:
+        exclusive = [one.name for one in site.cluster.read_partitions() if one.exclusive]
+        assert exclusive == ["idle"]
+    finally:
+        site.box.run("scontrol", "update", "partitionname=idle", "oversubscribe=no")
+
+
 def test_a_refused_submission_says_why(site: Site) -> None:
     with pytest.raises(SlurmError, match=r"sbatch: .*artition") as caught:
         site.submit("-p", "nosuch")

@@ -78,8 +78,8 @@ def test_cpus_and_memory_go_to_those_who_need_them(make_sandbox, tmp_path, slurm
     assert site.tick().updates == 0
 
 
-def test_what_was_changed_is_undone(make_sandbox, tmp_path):
-    site = started(make_sandbox, tmp_path)
+def test_what_was_changed_is_undone(make_sandbox, tmp_path, slurm_prefix):
+    site = started(make_sandbox, tmp_path, slurm_prefix=slurm_prefix)
     node = submit(site, "hungry")
     cpu = submit(site, "hungry", request="-c3 --mem-per-cpu=1G")
     per_gpu = submit(site, "hungry", request="--cpus-per-gpu=3 --mem-per-gpu=4G")
@@ -105,8 +105,8 @@ def test_what_was_changed_is_undone(make_sandbox, tmp_path):
         site.until(site.runs(id_), ticks=False)
 
 
-def test_a_running_job_moves_for_more_cpus(make_sandbox, tmp_path):
-    site = started(make_sandbox, tmp_path)
+def test_a_running_job_moves_for_more_cpus(make_sandbox, tmp_path, slurm_prefix):
+    site = started(make_sandbox, tmp_path, slurm_prefix=slurm_prefix)
     filler = site.ordinary("-c18", "--mem=1G", "--gres=gpu:1")
     site.until(site.runs(filler), ticks=False)
     samples = 4000

@@ -65,11 +65,10 @@ def test_slurm_takes_the_advice_and_idle_nodes_give_way(
     assert "DefCpuPerGPU=" in shown["k80"] and "PreemptMode=OFF" in shown["k80"]
     nodes = box.run("scontrol", "-o", "show", "node")
     assert "ActiveFeatures=k80" in nodes and "ActiveFeatures=v100" in nodes
-    low = box.run("sbatch", "--parsable", "-p", "idle", "--gres=gpu:2", "-w", "v1", "--wrap",
-                  "exec sleep 60").strip()  # fmt: skip
+    quiet = ("sbatch", "--parsable", "-o", "/dev/null")
+    low = box.run(*quiet, "-p", "idle", "--gres=gpu:2", "-w", "v1", "--wrap", "sleep 60").strip()
     box.wait_state(low, ("RUNNING",))
-    high = box.run("sbatch", "--parsable", "-p", "gpu", "-C", "v100", "--gres=gpu:2", "--wrap",
-                   "sleep 1").strip()  # fmt: skip
+    high = box.run(*quiet, "-p", "gpu", "-C", "v100", "--gres=gpu:2", "--wrap", "sleep 1").strip()
     box.wait_state(high, ("RUNNING", "COMPLETED"), 20)
     assert box.job_state(low) == "PENDING"
     _asks_slurm_itself(box)

@@ -112,7 +112,8 @@ class Trainings:
 
     def ordinary(self, *words, seconds=600):
         """A job that declares nothing, on GPUs."""
-        return self.cluster.submit(f"#!/bin/bash\nexec sleep {seconds}\n", words)
+        script = f"#!/bin/bash\nexec sleep {seconds}\n"
+        return self.cluster.submit(script, ["-o", "/dev/null", *words])
 
     def job(self, id_):
         return self.cluster.read_jobs([id_])[0]

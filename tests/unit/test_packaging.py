@@ -67,7 +67,7 @@ def test_user_and_folders(tmp_path):
     assert made.returncode == 0, made.stderr
     state, exchange = (tmp_path / "var/lib/slurm-hadar").stat(), (tmp_path / "ex").stat()
     assert (state.st_mode & 0o7777, state.st_uid) == (0o700, uid)
-    assert exchange.st_mode & 0o7777 == 0o1777
+    assert (exchange.st_mode & 0o7777, exchange.st_uid) == (0o1777, uid)
 
 
 def uninstall(folder, *words):

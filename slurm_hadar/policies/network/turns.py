@@ -221,7 +221,8 @@ class Turns:
                 if self.ground.best_tier(ask) != RACK:
                     continue
                 racks = self.ground.pools(ask).values()
-                pools = max(racks, key=lambda some: sum(room.left[p] for p in some))
+                # Of a type that others hold to the last GPU there is no pool.
+                pools = max(racks, key=lambda some: sum(room.left[p] for p in some), default=())
                 if sum(room.left[p] for p in pools) < _NEARLY * ask.count:
                     return ()
                 slots = [s for p in pools for s in range(*self.ground.floor.spans[p])]

@@ -13,7 +13,14 @@ from slurm_hadar.controller.access import allowed_partitions, groups_of, refusal
 from slurm_hadar.domain.node import Partition
 
 OPEN = Partition("open")
-MINE = job(account="phys", qos="normal", uid=os.getuid(), time_limit_s=3600.0)
+MINE = job(
+    account="phys",
+    qos="normal",
+    uid=os.getuid(),
+    time_limit_s=3600.0,
+    cpus=4,
+    mem_per_cpu_mb=2000,
+)
 
 
 def test_an_open_partition_refuses_nobody():
@@ -34,6 +41,10 @@ def test_an_open_partition_refuses_nobody():
         ({"max_time_s": 3599.0}, "time limit"),
         ({"min_nodes": 2}, "node count"),
         ({"max_nodes": 0.0}, "node count"),
+        ({"submit_hosts": ("login1",)}, "certain hosts"),
+        ({"max_cpus_per_node": 3.0}, "more CPUs"),
+        ({"max_mem_per_node_mb": 7999.0}, "more memory"),
+        ({"max_mem_per_cpu_mb": 1999.0}, "more memory"),
     ],
 )
 def test_each_limit_of_a_partition_counts(closed, says):
@@ -47,6 +58,7 @@ def test_each_limit_of_a_partition_counts(closed, says):
         {"deny_accounts": ("chem",)},
         {"allow_qos": ("normal",)},
         {"max_time_s": 3600.0},
+        {"max_cpus_per_node": 4.0, "max_mem_per_node_mb": 8000.0, "max_mem_per_cpu_mb": 2000.0},
         {"allow_groups": (grp.getgrgid(os.getgid()).gr_name,)},
     ],
 )

@@ -48,6 +48,16 @@ def test_a_job_without_a_place_keeps_its_lease_until_half_of_it_is_gone():
     assert action.job.id == "2" and action.steering.leased
 
 
+def test_a_lease_from_before_the_clock_was_set_back_is_made_short_again():
+    set_back = job("1", submit_s=NOW + 3590, eligible_s=NOW + 3890)
+    renewed = job("2", eligible_s=NOW + 3890, admin_comment=told({}, at=NOW + 3590, leased=True))
+    for one in (set_back, renewed):
+        action = only(decide(seen([one]), {}), Kind.WAIT)
+        assert action.fields["StartTime"] == f"uts{int(NOW) + 300}"
+    placed = only(decide(seen([set_back]), {"1": {"k80": 1}}), Kind.START)
+    assert placed.fields["StartTime"] == "now+2"
+
+
 def test_a_start_that_came_to_nothing_is_taken_back_with_all_its_fields():
     was = {"Features": "a|b", "Partition": "gpu", "TresPerNode": "gpu:1"}
     late = job(

@@ -9,7 +9,7 @@ import time
 import pytest
 from hand_made import config
 
-from slurm_hadar.controller.lock import only_one, rival
+from slurm_hadar.controller.lock import only_one, rival, takes_over
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.runtime.heartbeat import NAME, write_heartbeat
 
@@ -77,3 +77,13 @@ def test_a_heartbeat_of_somebody_else_stops_nobody(tmp_path):
     beat(tmp_path)
     os.chown(tmp_path / NAME, 65534, 65534)
     assert rival(config(f'[site]\nexchange_dir = "{tmp_path}"\n'), time.time()) is None
+
+
+def test_who_takes_over_looks_twice(tmp_path):
+    site = config(f'[site]\nexchange_dir = "{tmp_path}"\n')
+    assert not takes_over(site, time.time()), "nobody was there before"
+    beat(tmp_path)
+    assert takes_over(site, time.time())
+    write_heartbeat(tmp_path, "act", 10.0)
+    assert not takes_over(site, time.time())
+    assert takes_over(site, time.time() + 61)

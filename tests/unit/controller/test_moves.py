@@ -9,12 +9,14 @@ from hand_made import NOW, config, job, running, seen
 
 from slurm_hadar.controller import repair
 from slurm_hadar.controller.acting import Hands, steering_of
-from slurm_hadar.controller.moves import advance, destinations
+from slurm_hadar.controller.moves import advance, destinations, settle
 from slurm_hadar.controller.store import Store
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, decode, merge
 from slurm_hadar.runtime.plan_file import read_plan
+from slurm_hadar.slurm.traffic import Traffic
 
 TO_V100 = {
     "gpus": {"v100": 1},
@@ -107,15 +109,18 @@ def test_what_was_planned_is_read_back_from_the_journal(hands):
 # -- saying it ---------------------------------------------------------------------------------
 
 
-def test_an_operator_writes_into_the_job_beside_others(hands):
+def test_a_sandbox_writes_into_the_job_beside_others(hands):
+    site = hands.config.site.model_copy(update={"rights": "sandbox"})
+    hands = replace(hands, config=hands.config.model_copy(update={"site": site}))
     ours = Steering({"k80": 1}, time=NOW)
     update = hands.update(job(admin_comment="seen by bob"), {"Features": "k80"}, ours)
     assert update.fields["AdminComment"].startswith("seen by bob [hadarplan")
     assert decode(update.fields["AdminComment"]) == ours
 
 
-def test_a_user_keeps_it_in_his_own_file(hands):
-    site = hands.config.site.model_copy(update={"rights": "user"})
+@pytest.mark.parametrize("rights", ["user", "operator"])
+def test_who_may_not_write_there_keeps_it_in_his_own_file(hands, rights):
+    site = hands.config.site.model_copy(update={"rights": rights})
     own = replace(hands, config=hands.config.model_copy(update={"site": site}))
     ours = Steering({"k80": 1}, time=NOW, was={"Features": "a b"})
     assert own.update(job(), {"Features": "k80"}, ours).fields == {"Features": "k80"}
@@ -128,8 +133,13 @@ def test_a_plan_file_that_cannot_be_written_is_a_complaint_and_no_more(hands):
     assert json.loads((folder / "plan.1.json").read_text())["gpus"] == {"k80": 1}
     (folder / "plan.1.json").unlink()
     (folder / "plan.1.json").mkdir()
+    # A folder in its place is put away.
+    assert hands.write_plan(job(), {"k80": 1}, "x") is None
+    assert (folder / "plan.1.json").is_file()
+    away = folder.rename(folder.with_name("away"))
     assert "plan file cannot be written" in hands.write_plan(job(), {"k80": 1}, "x")
-    assert sorted(path.name for path in folder.iterdir()) == ["plan.1.json"]
+    # Nothing half written is left beside what was there.
+    assert sum(path.is_file() for path in away.iterdir()) == 1
 
 
 # -- after an interruption ---------------------------------------------------------------------
@@ -165,3 +175,49 @@ def test_a_job_that_fails_again_and_again_is_left_to_an_admin(hands):
         hands.store.end(hands.store.begin("1", "release", "sent", NOW, {}), "released", NOW)
     stuck = job(held=True, reason="launch_failed_requeued_held")
     assert repair.release_failed_launches(hands, seen([stuck])) == []
+
+
+class Asked:
+    """A cluster that is asked for jobs, and shows none or does not answer."""
+
+    def __init__(self, limit=100.0, error=None):
+        self.traffic = Traffic(lambda: 0.0)
+        self.traffic.limit = limit
+        self.error = error
+
+    def read_jobs(self, ids):
+        with self.traffic.request("jobs"):
+            if self.error:
+                raise self.error
+            return []
+
+
+def settled(hands, cluster, clock):
+    number = hands.store.begin("1", "move", "asked", NOW, TO_V100)
+    hands.store.advance(number, "requeued", NOW)
+    slept = []
+    said = settle(replace(hands, cluster=cluster), {}, clock, slept.append)
+    return said, slept, cluster.traffic.queries["jobs"]
+
+
+def test_moves_are_followed_for_a_bounded_time_though_the_clock_goes_back(hands):
+    times = iter(NOW - number for number in range(10_000))
+    said, slept, _ = settled(hands, Asked(), lambda: next(times))
+    assert not said and sum(slept) <= hands.config.moving.settle_s
+
+
+def test_following_moves_uses_up_half_of_the_requests_at_most(hands):
+    said, slept, asked = settled(hands, Asked(limit=20), lambda: NOW)
+    assert not said and asked == 10 and len(slept) > 20
+
+
+def test_where_slurm_falls_silent_the_next_tick_goes_on(hands):
+    silent = Asked(error=SlurmError("squeue gave no answer within 30 s", retry=True))
+    said, slept, asked = settled(hands, silent, lambda: NOW)
+    assert len(said) == 1 and "go on at the next tick: squeue gave no answer" in said[0]
+    assert not slept and asked == 1 and hands.store.open_entries()
+
+
+def test_a_clock_that_was_set_back_ends_the_waiting_for_an_answer(hands):
+    begun(hands, at=NOW + 3600)
+    assert "stays where it is" in advanced(hands, HERE).said[0]

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
-from hand_made import NOW, config, job, node, ordinary, seen
+import pytest
+from hand_made import CONFIG, NOW, config, job, node, nodes, ordinary, running, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.controller.claims import claim, free_now, outsiders, rank
-from slurm_hadar.controller.observed import _left_alone, _opted_in, remember
+from slurm_hadar.controller.observed import _left_alone, _opted_in, read, remember
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.steering import Steering, merge
 
@@ -87,3 +89,38 @@ def test_claims_never_take_more_than_is_free(wishes):
     left = sum(sum(row.values()) for row in free.values())
     assert taken + left == sum(sum(row.values()) for row in there.values())
     assert all(n >= 0 for row in free.values() for n in row.values())
+
+
+class Shown:
+    """A cluster that shows these jobs and nodes."""
+
+    def __init__(self, jobs, shown):
+        self.read_jobs = lambda ids, most: jobs
+        self.read_nodes = lambda: shown
+        self.read_partitions = list
+        self.read_reservations = list
+
+
+def test_a_job_on_a_node_that_is_not_shown_means_a_part_of_an_answer():
+    here = running("1", {"k1": {"k80": 1}})
+    assert read(Shown([here], nodes()), NOW, CONFIG, 0).jobs == {"1": here}
+    rest = [one for one in nodes() if one.name != "k1"]
+    with pytest.raises(SlurmError, match="job 1 on node k1"):
+        read(Shown([here], rest), NOW, CONFIG, 0)
+    others = replace(here, declaration=None)
+    assert read(Shown([others], rest), NOW, CONFIG, 0).jobs == {"1": others}
+
+
+@pytest.mark.parametrize(("unknown", "acts"), [(6, False), (4, False), (3, True), (0, True)])
+def test_a_slurmctld_that_has_just_started_is_waited_for(unknown, acts):
+    shown = [
+        replace(one, state="UNKNOWN", usable=False) if number < unknown else one
+        for number, one in enumerate(nodes())
+    ]
+    shown.append(replace(node("k9"), gpus={}, state="UNKNOWN"))
+    if acts:
+        assert len(read(Shown([job()], shown), NOW, CONFIG, 0).nodes) == 7
+        return
+    with pytest.raises(SlurmError, match="has just started") as said:
+        read(Shown([job()], shown), NOW, CONFIG, 0)
+    assert said.value.retry

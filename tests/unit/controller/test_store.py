@@ -186,6 +186,70 @@ def test_a_file_of_the_first_release_is_brought_up_to_date(tmp_path):
     opened.close()
 
 
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_what_an_older_release_wrote_is_carried_on(tmp_path, version):
+    make_private(tmp_path / "state")
+    connection = sqlite3.connect(tmp_path / "state" / "hadar.sqlite")
+    for change in store_file._CHANGES[:version]:
+        connection.executescript(change)
+    connection.execute(f"PRAGMA user_version={version}")
+    columns = "(id, job, kind, phase, opened_s, changed_s, details, outcome)"
+    for row in [
+        (1, "7", "move", "asked", 5, 5, "{}", None),
+        (2, "8", "start", "sent", 5, 6, "{}", "done"),
+    ]:
+        connection.execute(f"INSERT INTO journal {columns} VALUES (?,?,?,?,?,?,?,?)", row)
+    connection.execute("INSERT INTO decision VALUES ('7', 5, '1 x k80', 'why')")
+    connection.commit()
+    connection.close()
+    opened = Store.open(tmp_path / "state")
+    (entry,) = opened.open_entries()
+    assert entry.shown is None and entry.steps == () and entry.effect is None
+    # What was over before is not told of as if it were news.
+    assert opened.history("8")[0].shown == "" and opened.entries("WHERE news=1") == []
+    opened.advance(entry.id, "requeued", 7.5)
+    opened.end(entry.id, "moved", 8.0)
+    assert opened.history("7")[0].steps == (("requeued", 7.5),)
+    opened.decide([Decision("7", 9.0, "1 x k80", "why"), Decision("8", 9.0, "waits", "x")])
+    assert opened.told("7") == [] and len(opened.told("8")) == 1
+    opened.close()
+
+
+def test_a_file_that_is_taken_away_is_not_written_any_longer(tmp_path):
+    store = Store.open(tmp_path / "state")
+    assert store.new
+    with store.in_words():
+        store.begin("1", "start", "sent", 1.0, {})
+    for path in (tmp_path / "state").glob("hadar.sqlite*"):
+        path.unlink()
+    with pytest.raises(Damaged, match="taken away"), store.in_words():
+        pass
+    store.close()
+    again = Store.open(tmp_path / "state", repair=True)
+    assert again.new and again.open_entries() == []
+    again.close()
+    known = Store.open(tmp_path / "state")
+    assert not known.new
+    known.close()
+
+
+def test_decisions_that_differ_in_figures_only_are_one(store):
+    for number in range(20):
+        store.decide([Decision("1", float(number), "1 x k80", f"ends in {20 - number} min")])
+    assert [d.time_s for d in store.told("1")] == [0.0]
+    assert store.decisions()["1"].reason == "ends in 1 min"
+    for number in range(500):
+        store.decide([Decision("1", 100.0 + number, ("waits", "1 x k80")[number % 2], "")])
+    assert len(store.told("1")) == 200 and store.told("1")[-1].time_s == 599.0
+
+
+def test_renewals_of_leases_do_not_fill_the_disk(store):
+    for hour in range(100):
+        store.end(store.begin("", "lease", "sent", hour * 3600.0, {"number": 3}), "done", 1e9)
+        store.forget(0.0)
+    assert len(store.entries("WHERE kind='lease'")) == 25
+
+
 def test_a_full_disk_is_one_clear_sentence(store):
     pages = store.connection.execute("PRAGMA page_count").fetchone()[0]
     store.connection.execute(f"PRAGMA max_page_count={pages}")

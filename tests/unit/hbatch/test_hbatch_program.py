@@ -427,3 +427,60 @@ def test_a_word_without_its_value_is_told_before_a_script_is_waited_for(place, w
     assert done.returncode == 2 and done.seen is None
     (line,) = lines(done)
     assert words[0] in line and "is not understood" in line
+
+
+IN_LINES = """\
+#!/bin/sh
+#HADAR model=m batch=64 samples=100
+#SBATCH --hadar-batch=64:128 --hadar-samples 200 -J x
+#SBATCH --hadar-checkpoint=yes
+echo hi
+"""
+HELPFUL = '#!/bin/sh\n[ "$1" = --help ] && echo \'{help}\' && exit 0\nexec {recorder} "$@"\n'
+
+
+def with_help(place, text):
+    """An sbatch that answers --help with ``text``."""
+    (place.bin / "sbatch").rename(place.bin / "recorder")
+    (place.bin / "sbatch").write_text(HELPFUL.format(help=text, recorder=place.bin / "recorder"))
+    (place.bin / "sbatch").chmod(0o755)
+
+
+def comment_of(done):
+    (word,) = [word for word in done.seen["argv"] if word.startswith("--comment=")]
+    return decode(word)
+
+
+def test_words_of_ours_in_sbatch_lines_count_between_hadar_lines_and_typed_ones(place):
+    place.site()
+    with_help(place, "--hadar-batch=N")
+    name = place.script(IN_LINES)
+    done = place.run("--hadar-samples=300", name)
+    found = comment_of(done)
+    assert (found.model, found.batch, found.samples) == ("m", (64, 128), 300)
+    assert found.checkpoint and done.seen["argv"][-1] == name
+    assert not [line for line in lines(done) if "SPANK" in line]
+    # They are enough by themselves.
+    alone = place.script("#!/bin/sh\n#SBATCH --hadar-off\n", "off.sh")
+    assert comment_of(place.run(alone)).off
+
+
+def test_an_sbatch_that_does_not_know_them_is_told_of_and_refuses_by_itself(place):
+    place.site()
+    with_help(place, "Usage: sbatch")
+    done = place.run(place.script(IN_LINES))
+    (line,) = [line for line in lines(done) if "SPANK" in line]
+    assert "knows no --hadar-batch" in line and "job.sh" in line and "#HADAR line" in line
+    assert done.returncode == 7
+
+
+def test_a_mistake_in_them_is_told_with_its_place(place):
+    place.site()
+    done = place.run(place.script("#!/bin/sh\n#SBATCH --hadar-batch=many\n"))
+    assert done.returncode == 2 and done.seen is None
+    assert "--hadar-batch in job.sh" in lines(done)[0]
+
+
+def test_questions_of_ours_in_sbatch_lines_are_left_to_sbatch(place):
+    done = place.run(place.script("#!/bin/sh\n#SBATCH --hadar-plan\n"))
+    assert done.seen["argv"] == ["job.sh"] and lines(done) == []

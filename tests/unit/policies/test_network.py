@@ -184,6 +184,13 @@ def test_a_rack_that_is_nearly_free_is_kept_for_a_job_that_decides_the_end() -> 
     assert {"j1", "j2"} <= set(plan.placements)
 
 
+def test_a_job_that_decides_the_end_waits_where_others_hold_every_gpu() -> None:
+    view = two_racks([0, 0, 0, 0], count=2)
+    nodes = replace(view.nodes, whole=replace(view.nodes, gpus=np.full((4, 1), 1)))
+    plan, _ = policies.get("network")(replace(view, nodes=nodes), {})
+    assert "j0" in plan.waiting and not plan.placements
+
+
 def test_a_request_per_node_gets_its_gpus_on_so_many_nodes() -> None:
     view = two_racks([4, 4, 4, 4])
     trait = replace(view.jobs.network, per_node=np.array([2]))

@@ -171,7 +171,7 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_missing_commands_are_named(tmp_path: Path) -> None:
     cluster = CommandsCluster(Commands(bin_dir=tmp_path))
-    with pytest.raises(SlurmError, match=r"squeue is not in .*slurm\.bin_dir") as caught:
+    with pytest.raises(SlurmError, match=r"scontrol is not in .*slurm\.bin_dir") as caught:
         cluster.read_jobs()
     assert not caught.value.retry
     assert not cluster.ping()
@@ -236,10 +236,21 @@ def test_a_named_slurm_conf_that_is_not_there_is_said_at_once(
 
 
 def test_a_command_that_may_not_be_run(tmp_path: Path) -> None:
-    program = tmp_path / "squeue"
+    program = tmp_path / "scontrol"
     program.write_text("")
     program.chmod(stat.S_IRUSR)
     if os.access(program, os.X_OK):
         pytest.skip("this user may run anything")
-    with pytest.raises(SlurmError, match="squeue could not be run"):
+    with pytest.raises(SlurmError, match="scontrol could not be run"):
         CommandsCluster(Commands(bin_dir=tmp_path)).read_jobs()
+
+
+def test_what_fails_by_chance_is_tried_again_and_again() -> None:
+    """A change of Partition on 26.05.5 without accounting database: 4 of 5 are refused so."""
+    chance = SlurmError("Resource temporarily unavailable for job 7", retry=True)
+    slept: list[float] = []
+    answers = iter([*[chance] * 20, None])
+    late = iter(range(1000))
+    assert updates.patiently(lambda: next(answers), slept.append, lambda: next(late)) is None
+    assert slept == [0.05] * 20
+    assert updates.patiently(lambda: chance, slept.append) is chance

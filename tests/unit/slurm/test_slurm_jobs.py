@@ -10,7 +10,7 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.slurm import jobs
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
-FIRST = {"22.05.8": 41036, "24.11.5": 42060}
+FIRST = {"22.05.8": 41036, "24.11.5": 42060, "26.05.5": 98501}
 """The first job of squeue_forms.json: its neighbours have the numbers behind it."""
 
 HOSTILE = 'we"ird\\ na%me'
@@ -22,7 +22,7 @@ def read(version: str, name: str, ids: list[str] | None = None, most: int = 100)
     return {job.id: job for job in found}
 
 
-@pytest.mark.parametrize("version", ["22.05.8", "24.11.5"])
+@pytest.mark.parametrize("version", sorted(FIRST))
 def test_every_form_of_job(version: str) -> None:
     first = FIRST[version]
     found = read(version, "squeue_forms.json")
@@ -97,7 +97,7 @@ def test_finished_jobs_of_22_05_stay_visible() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("version", ["22.05.8", "24.11.5"])
+@pytest.mark.parametrize("version", sorted(FIRST))
 def test_ids_restrict(version: str) -> None:
     first = FIRST[version]
     array, steps, het = first + 1, first + 2, first + 5
@@ -110,7 +110,7 @@ def test_ids_restrict(version: str) -> None:
     }
 
 
-@pytest.mark.parametrize("version", ["22.05.8", "24.11.5"])
+@pytest.mark.parametrize("version", sorted(FIRST))
 def test_long_arrays_are_cut_and_it_is_said(version: str) -> None:
     text = (DATA / version / "squeue_forms.json").read_text()
     found, notes = jobs.parse(text, None, 5)
@@ -202,3 +202,14 @@ def test_a_damaged_record_is_a_job_or_a_clear_error(data: st.DataObject) -> None
 def test_no_list_of_jobs(text: str) -> None:
     with pytest.raises(SlurmError, match="squeue"):
         jobs.parse(text, None, 100)
+
+
+@pytest.mark.parametrize(("restarts", "batch"), [(0, False), (1, True)])
+def test_a_job_that_was_requeued_is_a_batch_job_whatever_is_shown(restarts, batch) -> None:
+    """22.05 shows no batch job any more once slurmd did not answer at a launch."""
+    shown = json.loads((DATA / "22.05.8" / "squeue_forms.json").read_text())
+    record = next(one for one in shown["jobs"] if one["job_id"] == FIRST["22.05.8"])
+    assert record["batch_flag"]
+    record |= {"batch_flag": False, "restart_cnt": restarts}
+    (job,), _ = jobs.parse(json.dumps({"jobs": [record]}), None, 100)
+    assert job.batch == batch and job.managed == batch

@@ -46,6 +46,19 @@ def test_partitions(version: str) -> None:
     assert gpu.preempt_mode == "REQUEUE" and not gpu.exclusive and not gpu.root_only
 
 
+def test_nodes_and_partitions_of_26_05() -> None:
+    folder = DATA / "26.05.5"
+    found = {node.name: node for node in records.nodes((folder / "nodes.txt").read_text())}
+    assert found["k1"].gpus == {"k80": 4} and found["k1"].gpus_used == {"k80": 2}
+    assert found["m1"].gpus == {"p100": 2, "t4": 2} and found["m1"].partitions[0] == "gpu"
+    assert all(node.usable and node.cpus == 32 for node in found.values())
+    partitions = records.partitions((folder / "partitions.txt").read_text())
+    by_name = {partition.name: partition for partition in partitions}
+    assert by_name["gpu"].default and by_name["gpu"].max_time_s == 86400
+    # Made with OverSubscribe=EXCLUSIVE, which this release shows as Exclusive=NODE.
+    assert {name for name, one in by_name.items() if one.exclusive} == {"idle"}
+
+
 def test_a_partition_with_limits() -> None:
     line = (
         "PartitionName=p AllowGroups=a,b DenyAccounts=guests,old AllowQos=high Default=NO "
@@ -61,7 +74,7 @@ def test_a_partition_with_limits() -> None:
     assert found.default_time_s == found.max_time_s == 2 * 86400
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [*VERSIONS, "26.05.5"])
 def test_reservations(version: str) -> None:
     (found,) = records.reservations((DATA / version / "reservations.txt").read_text())
     assert found.name == "weekly" and found.nodes == ("v1", "v2")
@@ -70,7 +83,7 @@ def test_reservations(version: str) -> None:
     assert records.reservations("No reservations in the system\n") == []
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [*VERSIONS, "26.05.5"])
 def test_configuration(version: str) -> None:
     found = records.settings((DATA / version / "config.txt").read_text())
     assert found["SLURM_VERSION"] == version

@@ -91,3 +91,9 @@ def test_a_requeued_job_does_not_start_in_the_second_of_its_requeue() -> None:
     assert times.startable_s(fresh) <= 1000.0 < times.startable_s(again)
     assert times.at_once(again, 1000.2) == times.at_once(again, 1001.9) == "uts1001"
     assert times.at_once(again, 1002.0) == "now"
+
+
+def test_a_clock_that_was_set_back_keeps_no_job_waiting() -> None:
+    again = Job("1", 1, 0, "u", "n", JobState.PENDING, "PENDING", submit_s=4600.0, restarts=1)
+    assert times.set_back(again, 1000.0) and not times.set_back(again, 4599.0)
+    assert times.at_once(again, 1000.0) == "now+2"

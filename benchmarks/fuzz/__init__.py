@@ -1,0 +1,1 @@
+"""Bad input for every parser: an answer or one clear error, within time and memory."""

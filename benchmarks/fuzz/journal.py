@@ -1,0 +1,90 @@
+"""The journal's file, damaged in its bytes or in its cells: said, put aside, and begun anew."""
+
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+from benchmarks.fuzz import mutations, seeds
+from slurm_hadar.controller.store import Store
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.profiles.measured import MeasuredStore
+
+_CELLS = (
+    ("journal", ("job", "kind", "phase", "opened_s", "changed_s", "details", "outcome")),
+    ("decision", ("job", "time_s", "placement", "reason")),
+    ("attained", ("job", "gpu_s", "seen_s")),
+    ("steering", ("job", "text")),
+    ("policy", ("name", "state")),
+    ("throughput", ("uid", "model", "gpus", "samples_per_s", "weight_s", "runs", "last_run")),
+)
+
+
+def read_journal(data: bytes, folder: Path) -> object:
+    """Open the file as a controller does, read all of it, and put it aside where it is damaged.
+
+    Raises HadarError where the file is refused; whatever is raised then, what comes after putting
+    it aside works, or the file is said to be of a newer version.
+    """
+    state = folder / "state"
+    shutil.rmtree(state, ignore_errors=True)
+    state.mkdir(mode=0o700)
+    (state / "hadar.sqlite").write_bytes(data)
+    try:
+        return _all_of(Store.open(state))
+    except HadarError as error:
+        if "newer" not in str(error):
+            anew = Store.open(state, repair=True)
+            try:
+                anew.begin("1", "move", "asked", 1.0, {})
+                assert anew.open_entries()
+            except sqlite3.Error:
+                pass
+            finally:
+                anew.close()
+        raise
+
+
+def _all_of(store: Store) -> object:
+    try:
+        with store.in_words():
+            found = [
+                store.open_entries(), store.history("3"), store.count_since("move", 0.0),
+                store.last_time("3", "move"), store.last_times("move"), store.decisions(),
+                store.steerings(), store.policy_state("hadar"),
+                store.serve({"3": (2, seeds.CLOSED)}, seeds.CLOSED + 9),
+            ]  # fmt: skip
+            store.end(store.begin("1", "move", "asked", 1.0, {}), "done", 2.0)
+            store.forget(seeds.CLOSED + 1)
+            measured = MeasuredStore(store.connection)
+            measured.record("resnet18", "v100", 2, 64, 200.0, 60.0, 7)
+            found.append(list(measured.of("resnet18")))
+            return found
+    finally:
+        store.close()
+
+
+def damage(draw: random.Random, data: bytes) -> bytes:
+    """Bytes of the file, or a cell of it, are others."""
+    if draw.randrange(2):
+        return mutations.binary(draw, data)
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "one.sqlite"
+        connection = seeds.as_database(data, path)
+        try:
+            table, columns = draw.choice(_CELLS)
+            column = draw.choice(columns)
+            value = draw.choice(
+                (None, 7, -1.5, 1e308, 2**62, b"\xff\x00", b"{}", "", "x", "{", "[]", "null", "{}",
+                 '{"a": NaN}', "[" * 5000, mutations.PLANES, "9" * 400)
+            )  # fmt: skip
+            where = draw.choice(("", " WHERE rowid=1"))
+            connection.execute(f"UPDATE OR IGNORE {table} SET {column}=?{where}", (value,))
+        except sqlite3.IntegrityError:
+            pass
+        finally:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.close()
+        return path.read_bytes()

@@ -1,0 +1,89 @@
+"""The contract with Slurm on its releases: ``python -m benchmarks.releases [--suite forky]``.
+
+Without ``--suite`` on the Slurm of PATH, and on that below $HADAR_TEST_SLURM where it is set. With
+``--suite`` on the Slurm of that suite of Debian, which is made in ``--folder`` (root, debootstrap
+and about 2 GB are needed) and removed again unless ``--keep``. ``--write`` puts the columns into
+docs/releases.md; exit 1 where a test failed. ``--tests`` runs others than the contract inside the
+later Debian and prints what they print.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.releases import page
+from benchmarks.releases.debian import PYTHON, Debian
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.sandbox import programs
+
+_ARGUMENTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+_LONGEST_S = 1800.0
+
+
+def main() -> None:
+    """Run, print, write."""
+    words = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    words.add_argument("--suite", default="", help="suite of Debian, such as forky")
+    words.add_argument("--folder", type=Path, help="where it is made")
+    words.add_argument("--keep", action="store_true", help="leave it there for the next time")
+    words.add_argument("--tests", nargs="*", help="other tests, by their paths")
+    words.add_argument("--write", action="store_true", help="into docs/releases.md")
+    args = words.parse_args()
+    try:
+        if args.suite:
+            with tempfile.TemporaryDirectory() as name:
+                debian = Debian(args.folder or Path(name) / args.suite, page.ROOT)
+                found = _inside(debian, args.suite, args.tests or [])
+                if args.folder and not args.keep:
+                    debian.remove()
+        else:
+            found = _here()
+    except HadarError as error:
+        sys.exit(str(error))
+    for column, cells in found.items():
+        counts = [cell for cell in cells.values() if cell != "-"]
+        failed = [test for test, cell in cells.items() if cell == "failed"]
+        print(f"{column}: {len(counts)} tests, failed: {', '.join(failed) or 'none'}")
+    if args.write:
+        page.PAGE.write_text(page.written(page.PAGE.read_text(), found))
+    sys.exit(any("failed" in cells.values() for cells in found.values()))
+
+
+def _here() -> dict[str, page.Column]:
+    second = os.environ.get("HADAR_TEST_SLURM")
+    names = {"commands-path": f"{_version(None)}, commands"}
+    if second:
+        version = _version(Path(second))
+        names |= {
+            "commands-prefix": f"{version}, commands",
+            "pyslurm-prefix": f"{version}, PySlurm",
+        }
+    with tempfile.TemporaryDirectory() as name:
+        report = Path(name) / "report.xml"
+        argv = [sys.executable, *_ARGUMENTS, f"--junitxml={report}", str(page.CONTRACT)]
+        subprocess.run(argv, cwd=page.ROOT, timeout=_LONGEST_S, check=False)
+        return page.columns(report.read_text(), names)
+
+
+def _version(prefix: Path | None) -> str:
+    return programs.find(prefix).version.split()[-1]
+
+
+def _inside(debian: Debian, suite: str, others: list[str]) -> dict[str, page.Column]:
+    debian.make(suite)
+    version = debian.run(["slurmctld", "-V"], 30).split()[-1]
+    if others:
+        print(debian.run([PYTHON, *_ARGUMENTS, *others], _LONGEST_S, check=False))
+        return {}
+    contract = str(page.CONTRACT.relative_to(page.ROOT))
+    argv = [PYTHON, *_ARGUMENTS, "--junitxml=/root/report.xml", "-k", "commands-path", contract]
+    print(debian.run(argv, _LONGEST_S, check=False))
+    report = (debian.folder / "root" / "report.xml").read_text()
+    return page.columns(report, {"commands-path": f"{version}, commands"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""A sandbox under random jobs, cancels, moves and faults; at the end everything is accounted for.
+
+``python -m benchmarks.soak --minutes 60 [--seed N] [--json]``
+
+For the given time jobs of all kinds are submitted and cancelled, ``hadar run`` ticks under policies
+that move a lot and is killed (SIGKILL, half of the times in the middle of a move), nodes lose their
+slurmd, their steps or their good name, slurmctld is restarted. In the last third the controller is
+left alive, so that its memory can be weighed. Then all faults end, and every job must end well. The
+exit status is 1 where a promise was broken.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.soak.storm import Rates, Result, Storm, start
+
+DRAIN_S = 600.0
+
+
+def soak(minutes: float, seed: int, folder: Path, rates: Rates, drain_s: float = DRAIN_S) -> Result:
+    """One soak in ``folder``."""
+    folder.chmod(0o755)
+    with start(folder) as box:
+        return Storm(box, folder, seed, rates).run(minutes, drain_s)
+
+
+def table(result: Result) -> list[str]:
+    """What is printed."""
+    rows = [
+        ("minutes, then drained", f"{result.minutes:g}, {result.drained_s:.0f} s"),
+        ("submitted", _counts(result.submitted) + f"; {result.refused} refused"),
+        ("cancelled by us", str(result.cancelled)),
+        ("faults", _counts(result.faults)),
+        ("controllers", f"{result.lives}, {result.kills_in_moves} killed during a move"),
+        ("ticks", f"{result.ticks}, {result.idle_ticks} more while Slurm was away"),
+        ("actions", _counts(result.journal.actions)),
+        ("moves and stops carried out", str(result.journal.moved)),
+        ("restarts of jobs", str(result.account.restarts)),
+        ("launch failures released by hand", str(result.released)),
+    ]
+    ended: dict[str, dict[str, int]] = {}
+    for (kind, end), count in sorted(result.account.ended.items()):
+        ended.setdefault(kind, {})[end] = count
+    rows += [(f"ended: {kind}", _counts(ends)) for kind, ends in ended.items()]
+    rows += [("Slurm's own faults", _counts(result.account.slurms_own) or "none")]
+    weighed = result.memory.first_and_last_mb()
+    grew = f"{weighed[0]:.1f} to {weighed[1]:.1f} MB" if weighed else "too short to say"
+    journal = result.journal
+    rows += [
+        ("lineages exact", f"{result.account.exact} of {result.account.lineages}"),
+        ("memory of the controller", f"{grew} in {result.memory.seconds():.0f} s of one life"),
+        ("state file", f"{journal.size_mb:.2f} MB; rows: {_counts(journal.rows)}"),
+        ("journal", f"{journal.still_open} open, {journal.left_when_old} left when all is old"),
+        ("files in the exchange folder", str(result.exchange_files)),
+    ]
+    wide = max(len(name) for name, _ in rows)
+    lines = [f"{name:<{wide}}  {value}" for name, value in rows]
+    return [*lines, *(f"WRONG {sentence}" for sentence in result.wrong)]
+
+
+def _counts(found: object) -> str:
+    pairs = dict(found) if isinstance(found, dict) else {}
+    return ", ".join(f"{name} {count}" for name, count in sorted(pairs.items()))
+
+
+def plain(result: Result) -> dict[str, object]:
+    """The same for JSON."""
+    whole = asdict(result)
+    # asdict() would count the pairs of a Counter anew.
+    whole["account"]["slurms_own"] = dict(result.account.slurms_own)
+    whole["account"]["ended"] = {
+        f"{kind} {end}": count for (kind, end), count in result.account.ended.items()
+    }
+    weighed = result.memory.first_and_last_mb()
+    whole["memory"] = {"first_and_last_mb": weighed, "life_s": result.memory.seconds()}
+    return whole
+
+
+def main() -> None:
+    """Run one soak and print what it came to."""
+    words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    words.add_argument("--minutes", type=float, default=60.0)
+    words.add_argument("--seed", type=int, default=0)
+    words.add_argument("--folder", type=Path, help="keep everything in this new folder")
+    words.add_argument("--json", action="store_true")
+    args = words.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hadar-soak-") as name:
+        folder = args.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        result = soak(args.minutes, args.seed, folder, Rates())
+    if args.json:
+        print(json.dumps({"version": 1, "command": "benchmarks.soak", "result": plain(result)}))
+    else:
+        print("\n".join(table(result)))
+    sys.exit(1 if result.wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""``hadar run`` as a process of its own: started, killed, weighed."""
+
+import contextlib
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from slurm_hadar import config as configuration
+from slurm_hadar.sandbox.cluster import Sandbox
+
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
+_FAULTS = ("by a fault of slurm-hadar", "Traceback (most recent call last)")
+
+
+class Daemon:
+    """One controller after another on a sandbox, each under a policy of its own."""
+
+    def __init__(self, box: Sandbox, folder: Path) -> None:
+        self.box, self.folder = box, folder
+        self.log = folder / "controller.log"
+        self.lives = 0
+        self.kills_in_moves = 0
+        self.ended: list[str] = []
+        """Ends that nobody asked for."""
+        self._site = box.config_path.read_text()
+        self._state = configuration.load(box.config_path).site.state_dir / "hadar.sqlite"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, policy: str) -> None:
+        """Begin a life."""
+        site = self.folder / f"{policy}.toml"
+        site.write_text(self._site.replace('policy = "hadar"', f'policy = "{policy}"'))
+        argv = [str(Path(sys.executable).parent / "hadar"), "run", "--config", str(site)]
+        with self.log.open("ab") as log:
+            env = {**os.environ, **self.box.env}
+            self._process = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
+        self.lives += 1
+
+    def alive(self) -> bool:
+        """Whether it runs; an end by itself is noted."""
+        if self._process is None:
+            return False
+        code = self._process.poll()
+        if code is not None:
+            self.ended.append(f"exit status {code}: {self.log.read_text()[-300:].strip()}")
+            self._process = None
+        return code is None
+
+    def kill(self, random_: random.Random, wait_s: float) -> None:
+        """SIGKILL; half of the times when the journal shows a move under way."""
+        if not self.alive() or self._process is None:
+            return
+        if random_.random() < 0.5:
+            end = time.monotonic() + wait_s
+            while time.monotonic() < end and not self.moves_open():
+                time.sleep(0.05)
+            time.sleep(random_.uniform(0.0, 0.6))
+            self.kills_in_moves += bool(self.moves_open())
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def stop(self) -> None:
+        """Its own way to end."""
+        if self._process is not None and self.alive():
+            self._process.terminate()
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+                self.ended.append("it did not end within 60 s of SIGTERM")
+        self._process = None
+
+    def moves_open(self) -> int:
+        """Moves under way in the journal."""
+        return self._number("SELECT COUNT(*) FROM journal WHERE kind='move' AND outcome IS NULL")
+
+    def _number(self, query: str) -> int:
+        with contextlib.suppress(sqlite3.Error):
+            link = sqlite3.connect(f"file:{self._state}?mode=ro", uri=True, timeout=2)
+            try:
+                return int(link.execute(query).fetchone()[0])
+            finally:
+                link.close()
+        return 0
+
+    def rss_mb(self) -> float | None:
+        """Resident memory of the controller that runs now, MB."""
+        if self._process is None:
+            return None
+        try:
+            words = Path(f"/proc/{self._process.pid}/statm").read_text().split()
+            return int(words[1]) * _PAGE_MB
+        except (OSError, IndexError):
+            return None
+
+    def faults(self) -> list[str]:
+        """Lines of its log that speak of a fault of its own."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [
+            line[:300] for number, line in enumerate(lines) if any(word in line for word in _FAULTS)
+        ]
+
+    def idle_ticks(self) -> int:
+        """Ticks that did nothing because Slurm was away."""
+        return self.log.read_text(errors="replace").count(" nothing done: ")
+
+    def ticks(self) -> int:
+        """Whole ticks."""
+        return self.log.read_text(errors="replace").count(" tick: ")

@@ -1,0 +1,133 @@
+"""The jobs of a soak: what is submitted, and how each writes down that it began."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.runtime.samples import check_lineage, from_plain
+from slurm_hadar.sandbox.cluster import Sandbox
+
+ROOT = Path(__file__).parents[2]
+MODEL = "paced"
+SPEEDS = {"v100": 160.0, "p100": 110.0, "k80": 80.0}
+"""Samples/s of one GPU."""
+KINDS = {"training": 6, "plain": 4, "copies": 2, "idle nodes": 2, "array": 2, "ordinary": 4}
+"""Kind -> weight in the draw. All but the last go through hbatch and opt in."""
+_TRAINS = ("training", "copies", "idle nodes")
+
+_BEGIN = """#!/bin/bash
+{declared}
+name={folder}/{name}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
+exec 9>>$name.lock
+flock -n 9 || echo "twice $SLURMD_NODENAME" >> $name.starts
+echo "${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME" >> $name.starts
+"""
+_TRAIN = """exec {python} {root}/examples/train_digits.py --model {model} --batch 8 \\
+  --samples {samples} --every 5 --checkpoint {folder}/{name}.pt --data {folder}/digits.npy \\
+  --lineage {folder}/{name}.json
+"""
+_COPIES = """trap '' USR2
+exec {python} -m slurm_hadar.runtime.copies_launch -- {python} {root}/examples/train_copies.py \\
+  --model {model} --batch 8 --samples {samples} --round 2 --lr 0.02 \\
+  --checkpoint {folder}/{name}.pt --data {folder}/digits.npy --lineage {folder}/{name}.json
+"""
+_SLEEP = "exec sleep {seconds:.1f}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One submission. ``tasks``: of an array, else 1. ``samples``: 0 for what trains nothing."""
+
+    name: str
+    kind: str
+    tasks: int
+    samples: int
+
+    @property
+    def managed(self) -> bool:
+        """Whether it opted in."""
+        return self.kind != "ordinary"
+
+
+def draw(random_: random.Random, number: int) -> Sent:
+    """The next submission."""
+    kind = random_.choices(list(KINDS), list(KINDS.values()))[0]
+    samples = random_.randrange(1600, 4800, 8) if kind in _TRAINS else 0
+    return Sent(f"soak{number}", kind, random_.randrange(2, 5) if kind == "array" else 1, samples)
+
+
+def submit(box: Sandbox, folder: Path, sent: Sent, seconds: float) -> str:
+    """Hand it to hbatch or sbatch; why it was refused, or "". ``seconds``: of a job that sleeps."""
+    bin_ = Path(sys.executable).parent
+    words = [f"--job-name={sent.name}", "--gres=gpu:1", f"--output={folder}/{sent.name}.out"]
+    words += ["--open-mode=append"]
+    declared = f"#HADAR model={MODEL} types=any batch=8 samples={sent.samples} checkpoint=yes"
+    text = _BEGIN + (_SLEEP if not sent.samples else _COPIES)
+    match sent.kind:
+        case "training":
+            text, declared = _BEGIN + _TRAIN, f"{declared} gpus=1"
+        case "copies":
+            declared += " fork=1-2"
+        case "idle nodes":
+            declared += " backfill=yes nodes=1-2 restart_cost=2"
+            words += ["--partition=idle"]
+        case "ordinary":
+            declared = "# nothing is declared"
+        case _:
+            declared = "#HADAR types=any gpus=1"
+    if sent.kind in ("copies", "idle nodes"):
+        words += ["--ntasks-per-node=1"]
+    if sent.tasks > 1:
+        words += [f"--array=0-{sent.tasks - 1}"]
+    script = folder / f"{sent.name}.sh"
+    script.write_text(
+        text.format(
+            declared=declared, folder=folder, name=sent.name, python=sys.executable, root=ROOT,
+            model=MODEL, samples=sent.samples, seconds=seconds,
+        )
+    )  # fmt: skip
+    wrapper = "sbatch" if sent.kind == "ordinary" else str(bin_ / "hbatch")
+    if sent.kind == "ordinary":
+        wrapper = str(box.programs.bin_dir / wrapper)
+    env = {**os.environ, **box.env, "HADAR_PROGRESS_S": "0.5", "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            [wrapper, "--parsable", *words, str(script)],
+            env=env, cwd=folder, capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "no answer within 90 s"
+    return "" if done.returncode == 0 else done.stderr.strip()[-200:] or "refused"
+
+
+def starts(folder: Path, name: str) -> list[tuple[str, str]]:
+    """What a job wrote when it began: restart count or ``twice``, and the node."""
+    try:
+        lines = (folder / f"{name}.starts").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [(word, node) for word, _, node in (line.partition(" ") for line in lines)]
+
+
+def inexact(folder: Path, sent: Sent) -> str:
+    """Why the lineage of a training that completed is not exact, or ""."""
+    try:
+        record = json.loads((folder / f"{sent.name}.json").read_text())
+    except (OSError, ValueError) as error:
+        return f"it left no lineage ({error})"
+    rows = from_plain(record["segments"])
+    return check_lineage(rows, record["dataset_size"], samples=sent.samples, seed=0) or ""
+
+
+def last_words(folder: Path, names: Sequence[str], most: int = 400) -> str:
+    """The end of a job's own output."""
+    for name in names:
+        path = folder / f"{name}.out"
+        if path.exists():
+            return path.read_text(errors="replace")[-most:].strip()
+    return ""

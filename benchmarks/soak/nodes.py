@@ -1,0 +1,119 @@
+"""Faults of nodes and of slurmctld, one after another."""
+
+import contextlib
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.sandbox import processes
+from slurm_hadar.sandbox.cluster import Sandbox
+
+SLURMD_TIMEOUT_S = 10
+_BACK_S = 90.0
+_UP = ("idle", "mixed", "allocated", "planned", "completing", "reserved")
+
+
+class Faults:
+    """Takes nodes and slurmctld away and gives them back."""
+
+    def __init__(self, box: Sandbox, random_: random.Random, stop: Callable[[], bool]) -> None:
+        """``stop``: whether the storm is over."""
+        self.box, self._random, self._stop = box, random_, stop
+        self.done: Counter[str] = Counter()
+        self.silent: set[str] = set()
+        """Nodes that ever were cut off while their steps ran on: there a job may run twice."""
+        self.by_hand = 0
+        """How often a node did not come back by itself and was resumed."""
+        self.wrong: list[str] = []
+
+    def run(self, every_s: float) -> None:
+        """A fault about every ``every_s``, until the storm is over; all is back at the end."""
+        while not self._wait(self._random.uniform(0.5, 1.5) * every_s):
+            what = self._random.choice(
+                ("slurmd back", "slurmd back", "node lost", "down", "down", "silent", "slurmctld")
+            )
+            node = self._random.choice(self.box.layout.started)
+            try:
+                self._one(what, node)
+                self.done[what] += 1
+            except HadarError as error:
+                self.wrong.append(f"{what} of {node}: {str(error)[:300]}")
+
+    def _one(self, what: str, node: str) -> None:
+        draw = self._random.uniform
+        match what:
+            case "slurmctld":
+                self.box.stop_slurmctld()
+                self._wait(draw(0.5, 6.0))
+                self.box.start_slurmctld()
+            case "down":
+                self._update(node, "State=DOWN", "Reason=soak")
+                self._wait(draw(2.0, 8.0))
+                # Slurm may have it back already, since its slurmd answers.
+                with contextlib.suppress(HadarError):
+                    self._update(node, "State=RESUME")
+                self._back(node)
+            case "slurmd back":
+                self.box.kill_slurmd(node)
+                self._wait(draw(0.0, SLURMD_TIMEOUT_S / 2))
+                self._back(node)
+            case "node lost":
+                self.box.kill_slurmd(node)
+                _end_steps(self.box, node)
+                self._wait(draw(1.0, 2.0 * SLURMD_TIMEOUT_S))
+                self._back(node)
+            case _:
+                self.silent.add(node)
+                self.box.kill_slurmd(node)
+                self._wait(SLURMD_TIMEOUT_S + draw(2.0, 10.0))
+                self._back(node)
+
+    def _back(self, node: str) -> None:
+        with contextlib.suppress(HadarError):
+            self.box.start_slurmd(node, 5)
+        end = time.monotonic() + _BACK_S
+        while self._state(node) not in _UP:
+            if time.monotonic() > end:
+                raise HadarError(f"it is {self._state(node)} after {_BACK_S:g} s")
+            if self._state(node).startswith("down") and time.monotonic() > end - _BACK_S / 2:
+                # As an operator would.
+                with contextlib.suppress(HadarError):
+                    self._update(node, "State=RESUME")
+                self.by_hand += 1
+            time.sleep(0.5)
+
+    def _state(self, node: str) -> str:
+        try:
+            return self.box.run("sinfo", "-h", "-n", node, "-N", "-o", "%T").split()[0]
+        except (HadarError, IndexError):
+            return ""
+
+    def _update(self, node: str, *words: str) -> None:
+        self.box.run("scontrol", "update", f"NodeName={node}", *words)
+
+    def _wait(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while not self._stop() and time.monotonic() < end:
+            time.sleep(min(0.2, max(0.0, end - time.monotonic())))
+        return self._stop()
+
+
+def _end_steps(box: Sandbox, node: str) -> None:
+    """A node that loses its power loses its steps: those that have its slurmd's log open."""
+    log = str(box.places.log / f"slurmd.{node}.log")
+    there = [pid for pid in processes.steps(box.places) if log in _open_files(pid)]
+    processes.send([*there, *processes.descendants(there)], signal.SIGKILL)
+
+
+def _open_files(pid: int) -> set[str]:
+    found = set()
+    try:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            found.add(str(link.readlink()))
+    except OSError:
+        pass
+    return found

@@ -1,0 +1,241 @@
+"""The soak itself: some time of everything at once, then quiet until all jobs have ended."""
+
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.soak import jobs
+from benchmarks.soak.books import Account, Books, Journal, account, read_journal, releases_of
+from benchmarks.soak.daemon import Daemon
+from benchmarks.soak.memory import Memory
+from benchmarks.soak.nodes import SLURMD_TIMEOUT_S, Faults
+from slurm_hadar import config as configuration
+from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.slurm.cluster import open_cluster
+
+LAYOUT = Layout(
+    (NodeGroup("v", 2, "v100", 1), NodeGroup("p", 2, "p100", 1), NodeGroup("k", 2, "k80", 1))
+)
+POLICIES = ("hadar", "gavel_las", "timetable", "tiresias", "hadare")
+"""Each life of the controller has one of these; all but the first move jobs at every round."""
+CALM = 1 / 3
+"""This last part of the storm no controller is killed in, so that one lives long enough to be
+weighed. All other faults go on."""
+_POLL_S = 2.0
+_MOST_RELEASES = 3
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Mean seconds between two of a kind."""
+
+    submit_s: float = 5.0
+    cancel_s: float = 40.0
+    fault_s: float = 10.0
+    kill_s: float = 12.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a soak came to; ``wrong`` holds one sentence for each broken promise."""
+
+    minutes: float
+    drained_s: float
+    submitted: Mapping[str, int]
+    refused: int
+    cancelled: int
+    faults: Mapping[str, int]
+    lives: int
+    kills_in_moves: int
+    ticks: int
+    idle_ticks: int
+    released: int
+    account: Account
+    journal: Journal
+    memory: Memory
+    exchange_files: int
+    wrong: tuple[str, ...]
+
+
+def start(folder: Path) -> Sandbox:
+    """A sandbox whose controller moves a lot."""
+    table = folder / "speeds.json"
+    rows = [[jobs.MODEL, kind, 1, 8, speed, None] for kind, speed in jobs.SPEEDS.items()]
+    table.write_text(json.dumps({"version": 1, "source": "benchmark", "rows": rows}))
+    return Sandbox.up(
+        folder / "box",
+        LAYOUT,
+        mode="act",
+        settings={
+            "guards": {
+                "min_between_moves_s": 4.0,
+                "max_moves_per_tick": 3,
+                "max_moves_per_hour": 10_000,
+                "max_moves_per_job": 10_000,
+                "gain_over_cost": 1.0,
+                "preempt": True,
+            },
+            "lease": {"length_s": 20},
+            "moving": {"ack_wait_s": 20.0, "settle_s": 5.0, "commit_s": 5.0},
+            "controller": {"interval_s": 2.0, "round_s": 10.0, "policy": POLICIES[0]},
+            "backfill": {"enabled": True, "partitions": ("idle",), "margin_s": 2.0},
+            "profiles": {"tables": (str(table),)},
+        },
+        base_rates={jobs.MODEL: {kind: {1: speed} for kind, speed in jobs.SPEEDS.items()}},
+        cred_expire_s=5,
+        kill_wait_s=5,
+        slurmd_timeout_s=SLURMD_TIMEOUT_S,
+    )
+
+
+class Storm:
+    """Submits, cancels and looks in this thread; nodes and the controller have one each."""
+
+    def __init__(self, box: Sandbox, folder: Path, seed: int, rates: Rates) -> None:
+        self.box, self.folder, self.rates = box, folder, rates
+        self._draws = [random.Random(f"{seed}/{name}") for name in ("jobs", "nodes", "controller")]
+        self.config = configuration.load(box.config_path)
+        write_wrapper_site(self.config, box.config_path)
+        self.cluster = open_cluster(self.config.slurm)
+        self.books = Books()
+        self.daemon = Daemon(box, folder)
+        self.memory = Memory()
+        self._over = threading.Event()
+        self._calm = threading.Event()
+        self.faults = Faults(box, self._draws[1], self._over.is_set)
+
+    def run(self, minutes: float, drain_s: float) -> Result:
+        """The whole soak. ``drain_s``: longest time until all jobs have ended, s."""
+        began = time.monotonic()
+        end = began + 60 * minutes
+        threads = [
+            threading.Thread(target=self.faults.run, args=(self.rates.fault_s,)),
+            threading.Thread(target=self._controllers),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._submits(began + 60 * minutes * (1 - CALM), end)
+        finally:
+            self._calm.set()
+            self._over.set()
+            for thread in threads:
+                thread.join()
+        calmed = time.monotonic()
+        self._drain(calmed + drain_s)
+        self.daemon.alive()
+        self.daemon.stop()
+        return self._result(minutes, time.monotonic() - calmed)
+
+    def _submits(self, calm: float, end: float) -> None:
+        dice = self._draws[0]
+        at = time.monotonic()
+        next_submit, next_cancel, next_look = at, at + self.rates.cancel_s, at
+        while (now := time.monotonic()) < end:
+            if now >= calm:
+                self._calm.set()
+            if now >= next_submit:
+                sent = jobs.draw(dice, len(self.books.sent))
+                self.books.sent[sent.name] = sent
+                why = jobs.submit(self.box, self.folder, sent, dice.uniform(2, 15))
+                if why:
+                    self.books.refused[sent.name] = why
+                next_submit = now + dice.expovariate(1 / self.rates.submit_s)
+            if now >= next_cancel:
+                self._cancel(dice)
+                next_cancel = now + dice.expovariate(1 / self.rates.cancel_s)
+            if now >= next_look:
+                self._look()
+                next_look = now + _POLL_S
+            time.sleep(0.1)
+
+    def _cancel(self, dice: random.Random) -> None:
+        alive = sorted(self.books.alive(), key=lambda job: job.id)
+        if not alive:
+            return
+        job = dice.choice(alive)
+        # Noted first: it may be carried out although the answer is lost.
+        self.books.cancelled.add(job.id)
+        try:
+            self.cluster.cancel([job.id])
+        except HadarError:
+            return
+
+    def _look(self) -> None:
+        try:
+            found = self.cluster.read_jobs()
+        except HadarError:
+            return
+        self.books.look(found)
+        releases = releases_of(self.config.site.state_dir)
+        for job in self.books.held_by_slurm(releases, _MOST_RELEASES):
+            try:
+                self.cluster.release(job.id)
+            except HadarError:
+                continue
+            self.books.released[job.id] += 1
+        self.memory.note(self.daemon.lives, time.monotonic(), self.daemon.rss_mb())
+
+    def _controllers(self) -> None:
+        dice = self._draws[2]
+        self.daemon.start(dice.choice(POLICIES))
+        while not self._calm.wait(dice.uniform(0.5, 1.5) * self.rates.kill_s):
+            self.daemon.kill(dice, 10.0)
+            # Now and then nobody ticks for longer than a lease.
+            self._calm.wait(25.0 if dice.random() < 0.1 else dice.uniform(0.0, 4.0))
+            self.daemon.start(dice.choice(POLICIES[1:]))
+        while not self._over.wait(1.0):
+            self.daemon.alive()
+
+    def _drain(self, until: float) -> None:
+        while time.monotonic() < until:
+            self._look()
+            if not self.books.alive() and not self.books.missing():
+                break
+            time.sleep(1.0)
+        # A last tick or two for what ended just now.
+        end = time.monotonic() + 30
+        while self.daemon.moves_open() and time.monotonic() < end:
+            time.sleep(0.5)
+
+    def _result(self, minutes: float, drained_s: float) -> Result:
+        found = account(self.books, self.folder, self.faults.silent)
+        journal = read_journal(self.config.site.state_dir, time.time())
+        wrong = [*found.wrong, *self.faults.wrong, *self.memory.wrong()]
+        wrong += [f"the controller ended by itself: {why}" for why in self.daemon.ended]
+        wrong += [f"the controller's log: {line}" for line in self.daemon.faults()]
+        if journal.still_open or journal.left_when_old:
+            wrong.append(
+                f"the journal keeps {journal.still_open} open entries, "
+                f"{journal.left_when_old} that it never forgets"
+            )
+        if journal.size_mb > 4 + sum(journal.rows.values()) * 4096 / 2**20:
+            wrong.append(f"the state file has {journal.size_mb:.1f} MB")
+        if not journal.moved:
+            wrong.append("no job moved: this soak shows nothing")
+        return Result(
+            minutes=minutes,
+            drained_s=drained_s,
+            submitted=dict(Counter(one.kind for one in self.books.sent.values())),
+            refused=len(self.books.refused),
+            cancelled=len(self.books.cancelled),
+            faults=dict(self.faults.done),
+            lives=self.daemon.lives,
+            kills_in_moves=self.daemon.kills_in_moves,
+            ticks=self.daemon.ticks(),
+            idle_ticks=self.daemon.idle_ticks(),
+            released=sum(self.books.released.values()),
+            account=found,
+            journal=journal,
+            memory=self.memory,
+            exchange_files=sum(1 for _ in self.config.site.exchange_dir.iterdir()),
+            wrong=tuple(wrong),
+        )

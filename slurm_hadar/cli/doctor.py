@@ -1,0 +1,57 @@
+"""``hadar doctor``: the whole story of one job."""
+
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from slurm_hadar.cli.common import (
+    ConfigOption,
+    JsonOption,
+    cluster_of,
+    load,
+    owned,
+    print_json,
+    reader_of,
+)
+from slurm_hadar.config import Config
+from slurm_hadar.controller import story
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.reports import text
+from slurm_hadar.reports.story import Story, told
+from slurm_hadar.slurm.commands import checked_id
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(doctor)
+
+
+def doctor(
+    job: Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The whole story of one job: what happened, what comes next, what is wrong and its cure.
+
+    The controller's user sees all of it; its owner what Slurm and the job's own files say.
+    """
+    checked_id(job)
+    found = _story(load(config), job)
+    if as_json:
+        print_json("doctor", asdict(found))
+    else:
+        text.console().print(told(found))
+
+
+def _story(site: Config, job: str) -> Story:
+    try:
+        owned(site)
+    except HadarError:
+        mine = story.of_owner(site, cluster_of(site), job, time.time())
+        if mine is None:
+            raise
+        return mine
+    with reader_of(site) as controller:
+        return story.of_controller(controller, job)

@@ -1,0 +1,116 @@
+"""The exchange folder, listed once a tick: what jobs say of themselves, and files that outlived
+their jobs."""
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.profiles.gpu_sampling_files import NodeUse, read_all_uses
+from slurm_hadar.runtime.folder import MOST, Listing, listing
+from slurm_hadar.runtime.progress import Progress, read_all_progress
+
+KEEP_S = 86400.0
+"""Files of ended jobs stay this long after they were last written, for whoever looks into them."""
+_EVERY_S = 3600.0
+_MOST_REMOVED = 5000
+"""Files that one tick removes; the next ticks go on."""
+_OF_A_JOB = re.compile(
+    r"(?:plan|steer|progress|gpu)\.(\d{1,10})(?:_\d{1,10})?(?:\.[A-Za-z0-9]{1,64})?\.json"
+)
+_ASIDE = re.compile(r"\.(?:plan|steer|progress|gpu|heartbeat)\..*\.[0-9a-f]{16}")
+"""What a write that was killed leaves."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the jobs' own files say, by job."""
+
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    gpus: Mapping[str, list[NodeUse]] = field(default_factory=dict)
+    """What the GPUs of each running job do, node by node."""
+
+
+class ExchangeFolder:
+    """The folder of one site, between two looks."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._listed = Listing(path)
+        self._turn = 0
+        self._tidied_s = 0.0
+
+    def read(self, jobs: Iterable[Job]) -> Said:
+        """List it, and read what the managed ones of ``jobs`` left there."""
+        self._listed = listing(self._path)
+        self._turn += 1
+        managed = [job for job in jobs if job.managed]
+        # Samplers know Slurm's own number of a job only.
+        numbers = {str(job.raw_id): job for job in managed if job.state is JobState.RUNNING}
+        uids = {number: job.uid for number, job in numbers.items()}
+        uses = read_all_uses(self._path, uids, self._listed, self._turn)
+        return Said(
+            progress=read_all_progress(
+                self._path, {job.id: job.uid for job in managed}, self._listed
+            ),
+            gpus={numbers[number].id: found for number, found in uses.items()},
+        )
+
+    def tidy(self, jobs: Iterable[Job], now: float) -> list[str]:
+        """Once an hour, remove what jobs left that ended, or that Slurm does not know any more.
+
+        ``jobs``: all that Slurm shows. Only what was listed last and not written for
+        :data:`KEEP_S`, and only what this user may remove: his own files, and all where the folder
+        is his own. Returns what the operator should know.
+        """
+        if now < self._tidied_s + _EVERY_S:
+            return []
+        said = [f"{self._path} holds more than {MOST} files"] if self._listed.cut else []
+        old = self._outlived(jobs, now - KEEP_S)
+        removed = 0
+        for path in old[:_MOST_REMOVED]:
+            with contextlib.suppress(OSError):
+                path.unlink()
+                removed += 1
+        if len(old) <= _MOST_REMOVED:
+            self._tidied_s = now
+        if removed:
+            said.append(f"{removed} files of jobs that ended are removed from {self._path}")
+        return said
+
+    def _outlived(self, jobs: Iterable[Job], before_s: float) -> list[Path]:
+        alive: set[str] = set()
+        for job in jobs:
+            if job.state is not JobState.FINISHED:
+                # Not every task of an array is shown by itself.
+                number = job.array_job_id or job.raw_id
+                alive |= {job.id.partition("_")[0], str(job.raw_id), str(number)}
+        me = os.geteuid()
+        with contextlib.suppress(OSError):
+            all_of_them = me in (0, self._path.stat().st_uid)
+            return [
+                path
+                for path in self._candidates(alive)
+                if _is_old(path, before_s, None if all_of_them else me)
+            ]
+        return []
+
+    def _candidates(self, alive: set[str]) -> Iterable[Path]:
+        for name in self._listed.names:
+            match = _OF_A_JOB.fullmatch(name)
+            if (match and match[1] not in alive) or (match is None and _ASIDE.fullmatch(name)):
+                yield self._path / name
+
+
+def _is_old(path: Path, before_s: float, uid: int | None) -> bool:
+    """Whether it is a regular file, of ``uid`` if one is given, last written before a time."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    mine = uid is None or status.st_uid == uid
+    return mine and stat.S_ISREG(status.st_mode) and status.st_mtime < before_s

@@ -1,0 +1,81 @@
+"""Running a command to its end, for a limited time and for a limited amount of output."""
+
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+MOST_BYTES = 1_000_000_000
+"""Most that a command may print; squeue's JSON of 100,000 jobs is about half of it."""
+_CHUNK = 1 << 20
+
+
+class TooMuch(Exception):
+    """The command printed more than the limit and was ended."""
+
+
+def run(
+    argv: Sequence[str], text: bytes, env: Mapping[str, str], timeout_s: float, most: int
+) -> tuple[int, bytes, bytes]:
+    """Exit status, standard output and standard error; ``text`` goes to its standard input.
+
+    Raises :class:`subprocess.TimeoutExpired` with what stood on standard error, OSError where it
+    cannot be started, and :class:`TooMuch` for more than ``most`` bytes.
+    """
+    end = time.monotonic() + timeout_s
+    pipe = subprocess.PIPE
+    with subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
+        try:
+            found = _exchanged(process, text, end, timeout_s, most)
+            code = process.wait(max(0.0, end - time.monotonic()))
+        except BaseException:
+            process.kill()
+            raise
+    return code, *found
+
+
+def _exchanged(
+    process: subprocess.Popen[bytes], text: bytes, end: float, timeout_s: float, most: int
+) -> tuple[bytes, bytes]:
+    assert process.stdin and process.stdout and process.stderr
+    parts: dict[object, list[bytes]] = {process.stdout: [], process.stderr: []}
+    size, left = 0, memoryview(text)
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        selector.register(process.stderr, selectors.EVENT_READ)
+        if text:
+            os.set_blocking(process.stdin.fileno(), False)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+        else:
+            process.stdin.close()
+        while selector.get_map():
+            ready = selector.select(max(0.0, end - time.monotonic()))
+            if not ready:
+                said = b"".join(parts[process.stderr])
+                raise subprocess.TimeoutExpired(process.args, timeout_s, None, said)
+            for key, _ in ready:
+                if key.fileobj is process.stdin:
+                    left = _written(process.stdin.fileno(), left)
+                    if not left:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
+                    continue
+                data = os.read(key.fd, _CHUNK)
+                if not data:
+                    selector.unregister(key.fileobj)
+                parts[key.fileobj].append(data)
+                size += len(data)
+                if size > most:
+                    raise TooMuch
+    return b"".join(parts[process.stdout]), b"".join(parts[process.stderr])
+
+
+def _written(handle: int, left: memoryview) -> memoryview:
+    """What is still to be written; nothing where nobody reads it any more."""
+    try:
+        return left[os.write(handle, left[:_CHUNK]) :]
+    except BlockingIOError:
+        return left
+    except BrokenPipeError:
+        return left[:0]

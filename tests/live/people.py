@@ -1,0 +1,210 @@
+"""A site with an accounting database and people on it: a controller's user and three researchers.
+
+They are accounts that every Debian has and nobody uses (nothing is added to the machine, so nothing
+can be left behind): no shell, no home, no rights.
+"""
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.sandbox import accounting, processes, programs
+from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
+
+BIN = Path(sys.executable).parent
+HADAR, ADA, BOB, EVE = "backup", "news", "games", "irc"
+"""The controller's user; ada and bob of account phys; eve of account chem, who means no good."""
+CLOSED = ("account", "denied", "group", "qos", "root", "reserved", "time", "size", "memory", "host")
+"""Partitions over the k80 node, each closed to ada and bob in another way."""
+LAYOUT = Layout(
+    (
+        NodeGroup("v", 2, "v100", 2),
+        NodeGroup("k", 1, "k80", 2),
+        NodeGroup("p", 1, "p100", 2),
+    ),
+    (
+        PartitionSpec("open", ("v",), default=True),
+        PartitionSpec("lent", ("p",)),
+        *(PartitionSpec(f"k_{name}", ("k",)) for name in CLOSED),
+    ),
+)
+
+
+_MANY = """
+import contextlib, io, json, sys
+from slurm_hadar.cli.main import main
+answers = []
+for words in json.load(sys.stdin):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    sys.argv = ["hadar", *words]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    answers.append([code, out.getvalue() + err.getvalue()])
+json.dump(answers, sys.stdout)
+"""
+
+
+class Site:
+    """A sandbox, and its commands as its people type them."""
+
+    def __init__(self, box: Sandbox, folder: Path) -> None:
+        self.box, self.folder = box, folder
+        self.homes = {name: folder / f"home-{name}" for name in (HADAR, ADA, BOB, EVE)}
+        for name, home in self.homes.items():
+            home.mkdir(mode=0o700)
+            os.chown(home, pwd.getpwnam(name).pw_uid, pwd.getpwnam(name).pw_gid)
+
+    def run(self, user, *words, text="", env=None, cwd=None):
+        """A command as that user (None: as us), with his own groups only."""
+        who = pwd.getpwnam(user) if user else None
+        identity = (
+            {"user": who.pw_uid, "group": who.pw_gid, "extra_groups": [who.pw_gid]} if who else {}
+        )
+        home = self.homes[user] if user else self.folder
+        return subprocess.run(
+            [str(BIN / words[0]) if words[0] in ("hadar", "hbatch") else words[0], *words[1:]],
+            env={**self.box.env, "HOME": str(home), "LC_ALL": "C.UTF-8", **(env or {})},
+            cwd=cwd or home,
+            input=text.encode(errors="surrogateescape") if isinstance(text, str) else text,
+            capture_output=True,
+            timeout=120,
+            **identity,
+        )
+
+    def __call__(self, user, *words, code=0, text="", **more):
+        """What it prints; its status must be ``code`` and it may not fall over."""
+        done = self.run(user, *words, text=text, **more)
+        out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        assert done.returncode == code, out + err
+        assert "Traceback" not in err and "a fault of slurm-hadar" not in err, err
+        return out if code == 0 else out + err
+
+    def many(self, user, lines, **more):
+        """(status, output) of several ``hadar`` commands, in one process since each takes a second
+        to start."""
+        text = self(user, sys.executable, "-c", _MANY, text=json.dumps(lines), **more)
+        answers = json.loads(text)
+        assert not [said for _, said in answers if "Traceback" in said]
+        return answers
+
+    def admin(self, *words, code=0):
+        """A command of the site's admin."""
+        return self(None, *words, code=code)
+
+    def tick(self, **more):
+        return self(HADAR, "hadar", "tick", **more)
+
+    def submit(
+        self, user, *words, script="#!/bin/sh\n#HADAR types=any gpus=1\nsleep 600\n", **more
+    ):
+        out = self(
+            user, "hbatch", "--parsable", "-o", "/dev/null", *words, text=script, **more
+        ).strip()
+        assert out.isdigit(), out
+        return out
+
+    def show(self, job, what="%T|%P|%N|%r|%C|%D"):
+        return self.box.run("squeue", "-h", "-t", "all", "-o", what, "-j", job).strip()
+
+    def field(self, job, name):
+        """A field of ``scontrol show job``, as the admin sees it."""
+        for word in self.box.run("scontrol", "show", "job", job).splitlines():
+            if word.strip().startswith(f"{name}="):
+                return word.strip().partition("=")[2]
+        return ""
+
+    def until(self, holds, timeout_s=60.0):
+        end = time.monotonic() + timeout_s
+        while not holds():
+            assert time.monotonic() < end, "it did not come about in time"
+            time.sleep(0.3)
+
+    def runs(self, job):
+        self.until(lambda: self.show(job, "%T") == "RUNNING")
+
+    def cancel(self):
+        """All jobs end, so that the next test finds the nodes idle."""
+        self.box.run("scancel", "--state=PENDING")
+        self.box.run("scancel", "--state=RUNNING")
+        self.until(lambda: not self.box.run("squeue", "-h").strip())
+
+    def journal(self):
+        """What ``hadar`` knows, as its user sees it."""
+        return json.loads(self(HADAR, "hadar", "status", "--json"))["result"]
+
+
+def need() -> None:
+    """Skip where something is missing, saying what; where CI is set that is a failure."""
+    why = ""
+    try:
+        accounting.find(programs.find())
+    except HadarError as error:
+        why = str(error)
+    if os.getuid() != 0:
+        why = "only root can act as other users"
+    known = {entry.pw_name for entry in pwd.getpwall()}
+    if missing := {HADAR, ADA, BOB, EVE} - known:
+        why = f"this machine has no user {min(missing)}"
+    if not why:
+        who = pwd.getpwnam(EVE)
+        done = subprocess.run(
+            [BIN / "hadar", "--version"], user=who.pw_uid, group=who.pw_gid, capture_output=True
+        )
+        if done.returncode:
+            why = f"{BIN} cannot be used by other users"
+    if why and os.environ.get("CI"):
+        pytest.fail(why)
+    if why:
+        pytest.skip(why)
+
+
+def up() -> Site:
+    """The site. Its folder can be read by all, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp(prefix="hadar-rights-", dir="/tmp"))
+    folder.chmod(0o755)
+    # As an admin makes them: below folders of root's, open to their user.
+    state, exchange = folder / "state", folder / "exchange"
+    try:
+        box = Sandbox.up(
+            folder / "box",
+            LAYOUT,
+            mode="act",
+            with_accounting=True,
+            settings={
+                "site": {
+                    "rights": "operator",
+                    "controller_user": HADAR,
+                    "state_dir": str(state),
+                    "exchange_dir": str(exchange),
+                },
+                "partitions": {"steer": ("open", *(f"k_{name}" for name in CLOSED))},
+                "lease": {"length_s": 600},
+                "controller": {"interval_s": 60.0},
+            },
+        )
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    return Site(box, folder)
+
+
+def down(site: Site) -> None:
+    """Nothing stays: no process, no file."""
+    try:
+        site.box.down()
+        assert not processes.ours(site.box.places)
+    finally:
+        shutil.rmtree(site.folder)

@@ -1,0 +1,512 @@
+"""Rights, on a Slurm with an accounting database: the controller is an operator and no more, its
+users stay where they may be, and nobody reads or changes what is another's."""
+
+import json
+import os
+import pwd
+import re
+import shlex
+import sqlite3
+import sys
+from pathlib import Path
+
+import people
+import pytest
+from people import ADA, BOB, CLOSED, EVE, HADAR
+
+from slurm_hadar.runtime.plan_file import read_plan
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(280)]
+
+ADMIN = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
+PYTHON = sys.executable
+PRIVATE = "accounts,events,jobs,reservations,usage,users"
+
+
+@pytest.fixture(scope="module")
+def whole_site():
+    people.need()
+    site = people.up()
+    try:
+        for what in ("folders", "operator"):
+            for line in documented(what, site):
+                said = site.admin(*line)
+        assert said.strip() == f"{HADAR}|Operator"
+        for account in ("phys", "chem"):
+            site.admin("sacctmgr", "-i", "add", "account", account)
+        for user, account in ((ADA, "phys"), (BOB, "phys"), (EVE, "chem")):
+            site.admin("sacctmgr", "-i", "add", "user", user, f"account={account}")
+        site.admin("sacctmgr", "-i", "add", "qos", "gold")
+        site.admin("hadar", "check", "--write", code=1)
+        close(site)
+        # From now on hbatch lets jobs wait for it.
+        site.tick()
+        yield site
+    finally:
+        people.down(site)
+
+
+@pytest.fixture
+def site(whole_site):
+    yield whole_site
+    whole_site.cancel()
+
+
+def documented(what, site):
+    """The lines of docs/admin.md under that mark, with this site's names in them; its user is there
+    already."""
+    here = {
+        "/var/lib/slurm-hadar": str(site.folder / "state"),
+        "/shared/slurm-hadar": str(site.folder / "exchange"),
+    }
+    block = re.search(rf"<!-- tried: {what} -->\n```sh\n(.*?)```", ADMIN, re.DOTALL)
+    assert block, what
+    lines = [shlex.split(line, comments=True) for line in block[1].splitlines()]
+    lines = [line for line in lines if line and line[0] != "useradd"]
+    return [
+        [re.sub("(^|=)hadar$", rf"\1{HADAR}", here.get(word, word)) for word in line]
+        for line in lines
+    ]
+
+
+def close(site):
+    """Each partition over the k80 node is closed to ada and bob in another way."""
+    for name, words in zip(
+        CLOSED,
+        (
+            ["AllowAccounts=chem"],
+            ["DenyAccounts=phys"],
+            [f"AllowGroups={EVE}"],
+            ["AllowQos=gold"],
+            ["RootOnly=YES"],
+            ["ReqResv=YES"],
+            ["MaxTime=10"],
+            ["MaxNodes=0"],
+            ["MaxMemPerNode=100"],
+            ["AllocNodes=v1"],
+        ),
+        strict=True,
+    ):
+        site.box.run("scontrol", "update", f"PartitionName=k_{name}", *words)
+
+
+def actions(site):
+    """What would be done to each job: job -> kinds of action."""
+    result = json.loads(site(HADAR, "hadar", "plan", "--json"))["result"]
+    found = {}
+    for action in result["actions"]:
+        found.setdefault(action["job"], []).append(action["kind"])
+    return found
+
+
+def test_an_operator_is_what_the_controller_must_be(site):
+    def problems(user):
+        found = json.loads(site.run(user, "hadar", "check", "--json").stdout)["result"]
+        return [f"{f['what']}: {f['cure']}" for f in found if f["level"] == "problem"]
+
+    level = ["sacctmgr", "-i", "modify", "user", HADAR, "set"]
+    assert problems(HADAR) == []
+    for more in ("Administrator", "None"):
+        site.admin(*level, f"AdminLevel={more}")
+        (said,) = problems(HADAR)
+        assert f"AdminLevel {more}, not Operator" in said
+    # The cure as it is printed.
+    cure = shlex.split(said.partition(": ")[2])
+    site.admin(cure[0], "-i", *cure[1:])
+    assert problems(HADAR) == []
+    assert any("root may do more" in said for said in problems(None))
+    assert "root may do more to Slurm" in site(None, "hadar", "tick", code=1)
+    assert any("does not know" in said for said in problems_of_a_stranger(site))
+
+
+def problems_of_a_stranger(site):
+    """What ``hadar check`` says to a user whom the accounting database does not know."""
+    site.admin("sacctmgr", "-i", "delete", "user", EVE)
+    try:
+        found = json.loads(site.run(EVE, "hadar", "check", "--json").stdout)["result"]
+    finally:
+        site.admin("sacctmgr", "-i", "add", "user", EVE, "account=chem")
+    return [f["what"] for f in found if f["level"] == "problem"]
+
+
+def test_nobody_lands_where_he_may_not_be(site):
+    site.box.run(
+        "sbatch", "-N2", "--gres=gpu:2", "-p", "open", "-o", "/dev/null", "--wrap", "sleep 600"
+    )
+    site.until(lambda: "mix" in site.box.run("sinfo", "-h", "-p", "open", "-o", "%T"))
+    site.box.run("scontrol", "update", "PartitionName=k_group", "AllowGroups=ALL")
+    first = site.submit(ADA, script=job("any"))
+    assert actions(site)[first] == ["start"], "the test can fail"
+    site.box.run("scontrol", "update", "PartitionName=k_group", f"AllowGroups={EVE}")
+    hers = site.submit(ADA, script=job("v100,k80"))
+    lied = by_hand(site, BOB, "[hadar1 types=any partitions=k_account,k_host lease=yes]")
+    wish = by_hand(
+        site, BOB, "[hadar1 types=k80 constraint=k80] [hadarplan;t=1;was.Partition=k_qos]"
+    )
+    eves = site.submit(EVE, script=job("any"))
+    site.tick()
+    site.runs(eves)
+    assert site.show(eves).startswith("RUNNING|k_account|k1"), "the test can fail"
+    for one in (first, hers, lied, wish):
+        assert site.show(one).startswith("PENDING|open||"), site.show(one)
+    # An operator's update would have put her there, to wait for ever.
+    site(HADAR, "scontrol", "update", f"JobId={hers}", "Partition=k_denied", "StartTime=now")
+    assert site.show(hers).startswith("PENDING|k_denied||")
+
+
+def job(kind, words="", gpus="1", seconds=600):
+    return f"#!/bin/sh\n#HADAR types={kind} gpus={gpus} {words}\nsleep {seconds}\n"
+
+
+def by_hand(site, user, comment, *words):
+    """A job whose Comment hbatch did not write."""
+    words = (f"--comment={comment}", "--gres=gpu:1", "--begin=now+500", *words)
+    out = site(user, "sbatch", "--parsable", "-o", "/dev/null", *words, "--wrap=sleep 600")
+    return out.strip()
+
+
+def test_nobody_lands_on_what_is_reserved_for_another(site):
+    site.box.run(
+        "scontrol",
+        "create",
+        "reservation",
+        "ReservationName=eves",
+        "StartTime=now",
+        "Duration=60",
+        f"Users={EVE}",
+        "Nodes=v[1-2]",
+    )
+    try:
+        hers = site.submit(ADA, script=job("v100"))
+        eves = site.submit(EVE, "--reservation=eves", script=job("v100"))
+        site.tick()
+        site.runs(eves)
+        assert site.show(hers).startswith("PENDING|open||")
+    finally:
+        site.cancel()
+        site.box.run("scontrol", "delete", "ReservationName=eves")
+    hers = site.submit(ADA, script=job("v100"))
+    site.tick()
+    site.runs(hers)
+
+
+@pytest.fixture
+def limited(site):
+    """Bob may have one GPU and one CPU at a time; ada may have what she likes."""
+    modify = ["sacctmgr", "-i", "modify", "user", BOB, "set"]
+    site.admin(*modify, "GrpTRES=cpu=1,gres/gpu=1")
+    yield site
+    site.cancel()
+    site.admin(*modify, "GrpTRES=cpu=-1,gres/gpu=-1")
+
+
+def test_limits_of_the_accounting_database_hold(limited):
+    site = limited
+    config = site.folder / "hadare.toml"
+    text = site.box.config_path.read_text()
+    config.write_text(text.replace("[controller]", '[controller]\npolicy = "hadare"'))
+    script = job("v100", "fork=1-2 model=resnet18 batch=64 samples=900000")
+    his = site.submit(BOB, script=script)
+    site.tick(env={"HADAR_CONFIG": str(config)})
+    site.runs(his)
+    assert site.show(his, "%C|%D") == "1|1"
+    site.cancel()
+    hers = site.submit(ADA, script=script)
+    site.tick(env={"HADAR_CONFIG": str(config)})
+    site.runs(hers)
+    assert site.show(hers, "%C|%D") == "2|2", "the test can fail"
+    site.cancel()
+    two = [site.submit(BOB, script=job("v100", gpus="1-2")) for _ in range(2)]
+    # He declared more than he may have: Slurm's limit holds, and the job goes back to what it was.
+    site.until(lambda: site.tick() and site.show(two[0], "%T") == "RUNNING")
+    assert site.show(two[0], "%b").endswith(":1"), "not above his limit"
+    assert site.show(two[1], "%T") == "PENDING"
+
+
+def test_an_operator_may_do_what_a_move_takes_and_cannot_mark_the_job(site):
+    hers = site.submit(ADA, "--requeue", script=job("v100", seconds=600))
+    site.tick()
+    site.runs(hers)
+    site(HADAR, "scancel", "--signal=CONT", hers)
+    site(HADAR, "scontrol", "requeue", hers)
+    site.until(lambda: site.show(hers, "%T") == "PENDING")
+    refused = site(HADAR, "scontrol", "update", f"JobId={hers}", "AdminComment=x", code=1)
+    assert "denied" in refused, "the steering could travel in the job"
+    kept = json.loads((site.folder / "exchange" / f"steer.{hers}.json").read_text())
+    assert kept["job"] == hers and "hadarplan" in kept["steering"]
+    # Its owner reads there what it was, and gets it back.
+    site(ADA, "hadar", "optout", hers)
+    assert "off=yes" in site.field(hers, "Comment")
+
+
+SQUAT = """
+import os, sys
+folder, first, canary, token = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+steer = '{"version": 1, "job": "%s", "steering": "[hadarplan;t=9e9;was.Partition=k_host]"}'
+for number in range(first, first + 12):
+    for name, text in (("steer", steer % number), ("progress", "{"), ("plan", "{}")):
+        path = f"{folder}/{name}.{number}.json"
+        if name == "plan" and number % 3 == 0:
+            os.mkdir(path)
+        elif name == "plan" and number % 3 == 1:
+            os.symlink(canary, path)
+        else:
+            open(path, "w").write(text)
+try:
+    os.mkdir(f"{folder}/heartbeat.json")
+except FileExistsError:
+    pass
+for mischief in (
+    lambda: os.rename(f"{folder}/heartbeat.json", f"{folder}/gone"),
+    lambda: os.unlink(f"{folder}/heartbeat.json"),
+    lambda: os.link(f"{folder}/heartbeat.json", f"{folder}/copy"),
+):
+    try:
+        mischief()
+    except OSError:
+        pass
+"""
+TELL = """
+import json, os, sys, time
+folder, job = sys.argv[1:]
+now = time.time()
+said = dict(version=1, job=job, time=now, restarts=0, host="h", pid=1, in_step=False, started=now,
+    model="m", samples=10**9, rate=1e6, window_s=9.0, batch=64, gpus=1, noise_scale=None,
+    checkpoint=None, ack=None, restart_s=0.0, lost=0, finished=True)
+open(f"{folder}/progress.{job}.evil.json", "w").write(json.dumps(said))
+for name in os.listdir(folder):
+    if f".{job}." in name or name == "heartbeat.json":
+        for mischief in (os.unlink, lambda path: os.rename(path, path + "x")):
+            try:
+                mischief(f"{folder}/{name}")
+                print("could touch", name)
+            except OSError:
+                pass
+"""
+
+
+def test_nobody_changes_anothers_job(site):
+    exchange = site.folder / "exchange"
+    canary = site.folder / "canary"
+    canary.write_text("untouched")
+    os.chown(canary, *who(HADAR))
+    # The controller is new here, and eve was first: all names that it will want are taken.
+    (exchange / "heartbeat.json").unlink()
+    probe = by_hand(site, EVE, "")
+    site(EVE, PYTHON, "-c", SQUAT, exchange, probe, canary, "x")
+    site.tick()
+    hers = site.submit(ADA, script=job("v100", "model=resnet18 batch=64 samples=900000"))
+    three = [site.submit(ADA, script=job("v100")) for _ in range(3)]
+    assert int(probe) < int(hers) < int(probe) + 12
+    before = site.field(hers, "Comment")
+    for words in (
+        ("scontrol", "update", f"JobId={hers}", "Comment=[hadar1 off=yes]"),
+        ("scontrol", "requeue", hers),
+        ("hadar", "optout", hers),
+        ("hadar", "set", hers, "types=k80"),
+        ("hadar", "pin", hers),
+    ):
+        assert re.search("denied|[Ii]nvalid user", site(EVE, *words, code=1)), words
+    site.run(EVE, "scancel", hers)
+    site.tick()
+    for one in (hers, *three):
+        site.runs(one)
+        assert site.show(one).startswith("RUNNING|open|v")
+        assert read_plan(exchange, one, {who(HADAR)[0]}).gpus == {"v100": 1}
+    stay = [f"plan.{hers}.json", f"steer.{hers}.json", "heartbeat.json"]
+    touched = site(EVE, PYTHON, "-c", TELL, exchange, hers).splitlines()
+    assert f"could touch progress.{hers}.evil.json" in touched
+    assert all(line.startswith("could touch progress.") for line in touched), touched
+    site(EVE, PYTHON, "-c", TELL.partition("for name")[0], exchange, hers)
+    site.tick()
+    (row,) = [row for row in site.journal() if row["id"] == hers]
+    assert row["samples_per_s"] is None and row["done"] is None
+    assert site.field(hers, "Comment") == before
+    for name in stay:
+        assert (exchange / name).lstat().st_uid == who(HADAR)[0]
+    assert canary.read_text() == "untouched"
+
+
+def who(user):
+    return pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid
+
+
+@pytest.fixture
+def private(site):
+    """PrivateData of slurm.conf and slurmdbd.conf."""
+    files = [site.box.conf, site.box.places.slurmdbd_conf]
+    before = [path.read_text() for path in files]
+
+    def say(texts):
+        for path, text in zip(files, texts, strict=True):
+            path.write_text(text)
+        site.admin("scontrol", "reconfigure")
+        site.admin("sacctmgr", "-i", "reconfigure")
+
+    say([f"{text}PrivateData={PRIVATE}\n" for text in before])
+    yield site
+    site.cancel()
+    say(before)
+
+
+LOOK = """
+import os, sys
+for root, folders, files in os.walk(sys.argv[1]):
+    for name in files:
+        path = os.path.join(root, name)
+        try:
+            print(path, open(path, errors="replace").read(100000))
+        except OSError:
+            pass
+"""
+
+
+def test_private_data_stays_private(private):
+    site = private
+    words = ("-J", "salamander", "--comment=newt in the pond")
+    hers = site.submit(ADA, *words, script=job("v100", "model=axolotl"))
+    next_ = site.submit(ADA, *words, "--gres=gpu:2", "-N2", script=job("v100", gpus="2"))
+    his = site.submit(BOB, script=job("v100"))
+    site.tick()
+    site.runs(hers)
+    site.until(lambda: not site(BOB, "squeue", "-h", "-u", ADA).strip())
+    told = site(HADAR, "hadar", "status")
+    assert "salamander" in told and ADA in told, "the test can fail"
+    own = {"HADAR_CONFIG": str(per_user(site, BOB))}
+    seen = []
+    for env in ({}, own):
+        lines = [
+            ["status"],
+            ["status", "--json"],
+            ["plan"],
+            ["explain", hers],
+            ["doctor", hers],
+            ["backfill", "--json"],
+            ["tune", "--json", "--since", "2020-01-01"],
+            ["tick"],
+        ]
+        seen += [said for _, said in site.many(BOB, lines, env=env)]
+    done = site.run(BOB, "hbatch", "--hadar-plan", "--hadar-types=any", "-G1", "--wrap", "true")
+    seen.append((done.stdout + done.stderr).decode())
+    seen.append(site(BOB, PYTHON, "-c", LOOK, site.folder / "exchange"))
+    seen.append(site(BOB, PYTHON, "-c", LOOK, site.folder / "state"))
+    for text in seen:
+        for secret in ("salamander", "newt", "axolotl", f"home-{ADA}", f" {ADA} ", f"({ADA})"):
+            assert secret not in text, text
+    for text in seen[:-2]:
+        assert next_ not in text, text
+    plan = read_plan(site.folder / "exchange", his, {who(HADAR)[0]})
+    assert plan is None or hers not in plan.reason
+
+
+def per_user(site, user):
+    """The configuration of docs/admin.md for one researcher's own jobs, in that user's home."""
+    home = site.homes[user]
+    block = re.search(r"```toml\n(\[site\]\nmode = \"act\"\nrights = \"user\".*?)```", ADMIN, re.S)
+    text = block[1].replace("/home/ada", str(home)).replace('"v100", "p100", "k80"', '"open"')
+    path = home / "hadar.toml"
+    path.write_text(text + f'[slurm]\nbin_dir = "{site.box.programs.bin_dir}"\n')
+    (home / "slurm-hadar-exchange").mkdir(exist_ok=True)
+    os.chown(home / "slurm-hadar-exchange", *who(user))
+    return path
+
+
+def test_a_researcher_runs_it_for_his_own_jobs_without_any_right(site):
+    env = {"HADAR_CONFIG": str(per_user(site, ADA))}
+    assert f"only jobs of {ADA}" in site(ADA, "hadar", "check", "--write", env=env)
+    site(ADA, "hadar", "tick", env=env)
+    hers = site.submit(ADA, script=job("v100"), env=env)
+    his = by_hand(site, BOB, "[hadar1 types=any gpus=1 lease=yes]")
+    before = site.box.run("scontrol", "show", "job", his)
+    said = site(ADA, "hadar", "tick", env=env)
+    site.runs(hers)
+    assert f"start job {hers}" in said and his not in said
+    assert site.box.run("scontrol", "show", "job", his) == before
+    assert not site.field(hers, "AdminComment")
+    assert hers in site(ADA, "hadar", "status", env=env)
+    assert his not in site(ADA, "hadar", "status", env=env)
+    assert "another user's" in site(ADA, "hadar", "explain", his, code=2, env=env)
+    assert "Invalid user" in site(ADA, "hadar", "optout", his, code=1, env=env)
+
+
+HOSTILE = (
+    "'; touch {c}; '",
+    '"; touch {c}; "',
+    "$(touch {c})",
+    "`touch {c}` && touch {c}",
+    "a\nb\r\n#SBATCH --wrap=touch {c}\x1b[31m\x07",
+    "[hadar1 types=any] [hadar1 off=yes] [hadarplan;t=1;was.Partition=k_host]",
+    "{{{{ 7 * 7 }}}} {{% for %}} %s %n {{0}} \\",
+    "=1+1|cmd' /C calc'!A0 <script>alert(1)</script>",
+    "".join(chr(0x10000 * plane + 0x1E41) for plane in range(17)),
+    "\u202egnol\u202c \u2066\u200b\ufeff",
+    os.fsdecode(b"\xff\xfe\x80 not UTF-8"),
+    "x" * 900,
+)
+
+
+PLACES = """
+import json, os, sys
+for name in json.load(sys.stdin):
+    os.mkdir(name)
+    open(os.path.join(name, "job.sh"), "w").write(sys.argv[1])
+"""
+
+
+def test_hostile_words_do_nothing_anywhere(site):
+    canary = site.folder / "home-irc" / "pwned"
+    words = [text.format(c=canary) for text in HOSTILE]
+    ids = []
+    places = [f"{number} {text[:60]}".replace("/", "_") for number, text in enumerate(words)]
+    script = job("v100", "model=resnet18")
+    site(EVE, PYTHON, "-c", PLACES, script, text=json.dumps(places))
+    for text, name in zip(words, places, strict=True):
+        place = f"{site.homes[EVE]}/{name}"
+        done = site.run(
+            EVE,
+            *("hbatch", "--parsable", "-J", text, f"--comment={text}", "--begin=now+900"),
+            *("-o", f"{place}/out", "-D", place, f"{place}/job.sh"),
+        )
+        if done.returncode == 0:
+            ids.append(done.stdout.decode().strip())
+            assert ids[-1].isdigit()
+        if "\n" not in text and len(text) < 800:
+            ids.append(by_hand(site, EVE, f"[hadar1 model={text} types=any lease=yes]", "-J", text))
+    for text in words[2:5]:
+        assert site.run(EVE, "hbatch", f"--hadar-model={text}", "--wrap=true").returncode == 2
+    assert len(ids) > 15
+    huge = "y" * 1_000_000
+    for line in (f"#SBATCH --job-name={huge}", f"#SBATCH --comment={huge}", f"#HADAR model={huge}"):
+        script = job("v100").replace("#HADAR", f"{line}\n#HADAR")
+        done = site.run(EVE, "hbatch", "--parsable", "-o", "/dev/null", text=script)
+        assert b"Traceback" not in done.stderr and len(done.stderr) < 5000
+    values = ["job_name=a", f"command=echo {shlex.quote(words[2])}"]
+    rendered = site(EVE, "hadar", "template", "render", "plain", *values)
+    assert site(EVE, "bash", text=rendered).rstrip("\n") == words[2]
+    hers = site.submit(ADA, script=job("v100"))
+    said = [site.tick()]
+    site.runs(hers)
+    lines = [["status"], ["plan"], ["backfill"]]
+    lines += [["explain", id_] for id_ in ids[::7]] + [["doctor", id_] for id_ in ids[2::7]]
+    for code, text in site.many(HADAR, lines):
+        assert code in (0, 2)
+        said.append(text)
+    for text in said:
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+    json.loads(site(HADAR, "hadar", "status", "--json"))
+    with sqlite3.connect(site.folder / "state" / "hadar.sqlite") as file:
+        assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert not canary.exists()
+    assert site.show(hers).startswith("RUNNING|open|v")
+
+
+def test_its_rights_are_taken_back_as_written(site):
+    for line in documented("take it back", site):
+        site.admin(*line)
+    assert not site.admin("sacctmgr", "-nP", "show", "user", HADAR, "format=User").strip()
+    # Without them it is refused, and says so; no job waits for it longer than its lease.
+    hers = site.submit(ADA, script=job("v100"))
+    assert re.search("denied|Invalid user", site.tick())
+    assert site.show(hers).startswith("PENDING|open||BeginTime")
+    for line in documented("operator", site):
+        site.admin(*line)

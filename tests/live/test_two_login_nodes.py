@@ -1,0 +1,141 @@
+"""Two login nodes, each with a controller and a state folder of its own, one exchange folder."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import config as configuration
+from slurm_hadar.controller.lock import SETTLE_S
+from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.tick import Controller
+from slurm_hadar.profiles.rates import open_rates
+from slurm_hadar.runtime.heartbeat import NAME
+from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.slurm.cluster import open_cluster
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can give a process another host name"),
+]
+
+BIN = Path(sys.executable).parent
+ONE, TWO = "login1", "login2"
+SCRIPT = "#!/bin/sh\n#HADAR types=any gpus=1\nsleep 600\n"
+
+
+class LoginNodes:
+    """The same site seen from two hosts; a host is a name of its own and its own state folder."""
+
+    def __init__(self, box, folder):
+        self.box, self.folder = box, folder
+        text = box.config_path.read_text()
+        for host in (ONE, TWO):
+            state = str(box.places.hadar_state)
+            (folder / f"{host}.toml").write_text(text.replace(state, f"{folder}/{host}"))
+        # In a per-user configuration the check finds fault with a test that runs as root.
+        self.run(ONE, "hadar", "check", "--write", code=1)
+
+    def start(self, host, *words, text=""):
+        config = self.folder / f"{host}.toml"
+        named = ["unshare", "--uts", "sh", "-c", f'hostname {host} && exec "$0" "$@"']
+        return subprocess.Popen(
+            [*named, str(BIN / words[0]), *words[1:]],
+            env={**os.environ, **self.box.env, "HADAR_CONFIG": str(config)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, host, *words, text="", code=0):
+        process = self.start(host, *words)
+        out, err = process.communicate(text, timeout=120)
+        assert process.returncode == code, out + err
+        return out
+
+    def tick(self, host):
+        return self.run(host, "hadar", "tick")
+
+    def submit(self):
+        return self.run(ONE, "hbatch", "--parsable", "-o", "/dev/null", text=SCRIPT).strip()
+
+    def waits(self, job):
+        return "BeginTime" in self.box.run("squeue", "-h", "-o", "%r", "-j", job)
+
+    def ago(self, seconds):
+        """The last heartbeat was that long ago."""
+        path = self.box.exchange / NAME
+        beat = json.loads(path.read_text())
+        path.write_text(json.dumps({**beat, "time": time.time() - seconds}))
+
+    def beat(self):
+        return json.loads((self.box.exchange / NAME).read_text())["host"]
+
+
+@pytest.fixture
+def nodes(make_sandbox, tmp_path):
+    box = make_sandbox(
+        mode="act",
+        layout=Layout((NodeGroup("v", 2, "v100", 2), NodeGroup("k", 1, "k80", 2))),
+        settings={"site": {"rights": "user"}, "lease": {"length_s": 600}},
+    )
+    return LoginNodes(box, tmp_path)
+
+
+def test_the_second_steps_back_and_takes_over(nodes):
+    nodes.tick(ONE)
+    first = nodes.submit()
+    watched = nodes.tick(TWO)
+    assert "a controller on login1 is alive and acts" in watched and "0 changes sent" in watched
+    assert nodes.waits(first) and nodes.beat() == ONE
+    assert f"start job {first}" in nodes.tick(ONE)
+    nodes.box.wait_state(first, ("RUNNING",), 60)
+
+    # The first one is gone, for longer than three intervals and 30 s.
+    second = nodes.submit()
+    nodes.ago(15)
+    assert "0 changes sent" in nodes.tick(TWO), "not yet"
+    nodes.ago(60)
+    assert f"start job {second}" in nodes.tick(TWO)
+    nodes.box.wait_state(second, ("RUNNING",), 60)
+    status = json.loads(nodes.run(TWO, "hadar", "status", "--json"))["result"]
+    planned = {row["id"]: row["planned"] for row in status}
+    assert len(planned[first]) == 1, "what the first one did is known"
+
+    # And comes back.
+    third = nodes.submit()
+    back = nodes.tick(ONE)
+    assert "a controller on login2 is alive and acts" in back and "0 changes sent" in back
+    assert nodes.waits(third) and nodes.beat() == TWO
+
+
+def test_of_two_that_take_over_in_the_same_moment_the_earlier_steps_back(nodes):
+    nodes.tick(ONE)
+    job = nodes.submit()
+    nodes.ago(3600)
+    slept = []
+
+    def meanwhile(seconds):
+        # The other one, which saw the same old heartbeat, writes its own after ours.
+        slept.append(seconds)
+        path = nodes.box.exchange / NAME
+        path.write_text(json.dumps({**json.loads(path.read_text()), "host": TWO}))
+
+    config = configuration.load(nodes.box.config_path)
+    store = Store.open(config.site.state_dir)
+    rates = open_rates(config, store.connection)
+    cluster = open_cluster(config.slurm)
+    controller = Controller(config, cluster, store, rates, os.getuid(), sleep=meanwhile)
+    report = controller.tick()
+    store.close()
+    assert slept == [SETTLE_S] and not report.acted
+    assert "took over at the same time" in " ".join(report.said)
+    assert nodes.waits(job)
+    # Where nobody else does, it acts.
+    nodes.ago(3600)
+    assert f"start job {job}" in nodes.tick(ONE)

@@ -1,0 +1,294 @@
+"""The whole story of one job: told from what is known, with what is wrong and its cure."""
+
+import json
+import os
+from dataclasses import asdict, replace
+
+import pytest
+from hand_made import NOW, config, job, nodes, ordinary, running, seen
+
+from slurm_hadar.controller import story, trail
+from slurm_hadar.controller.store import Decision, Store
+from slurm_hadar.controller.troubles import Known, troubles
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.steering import Steering, merge
+from slurm_hadar.reports import text
+from slurm_hadar.reports.story import told
+from slurm_hadar.runtime.heartbeat import Heartbeat
+from slurm_hadar.runtime.plan_file import write_plan
+from slurm_hadar.runtime.progress import Progress, Saved
+
+ALIVE = Heartbeat("here", 1, "act", NOW - 20, 60.0)
+HERE = {"k1": {"k80": 1}}
+ME = os.getuid()
+
+
+@pytest.fixture
+def site(tmp_path):
+    (tmp_path / "exchange").mkdir()
+    return config(f'[site]\nmode = "act"\nexchange_dir = "{tmp_path}/exchange"\n')
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = Store.open(tmp_path / "state")
+    yield opened
+    opened.close()
+
+
+def report(**more):
+    usual = {"job": "1", "time": NOW - 5, "restarts": 0, "host": "k1", "pid": 1, "in_step": True}
+    usual |= {"started": NOW - 900, "model": "m", "samples": 5000, "rate": 10.0, "window_s": 5.0}
+    usual |= {"batch": 8, "gpus": 1, "checkpoint": Saved(4000, NOW - 60, 1.0)}
+    return Progress(**{**usual, **more})
+
+
+def known(site, *jobs, beat=ALIVE, progress=None, found=None, **more):
+    shown = seen(list(jobs), found, progress={"1": progress} if progress else {})
+    return Known("1", shown, site, ME, beat, **more)
+
+
+def wrong(*arguments, **more):
+    return list(troubles(known(*arguments, **more)))
+
+
+def lines(found):
+    return [one.what for one in found]
+
+
+def printed(tale, width=200):
+    console = text.console(width=width)
+    with console.capture() as kept:
+        console.print(told(tale))
+    return kept.get()
+
+
+CHECKED = Declaration(types=("any",), lease=True, checkpoint=True)
+
+
+def test_of_a_healthy_job_nothing_is_wrong(site):
+    assert wrong(site, running("1", HERE), progress=report()) == []
+    assert wrong(site, job("1")) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "says", "cure"),
+    [
+        (job("1", declaration=None), "did not opt in", "#HADAR types=any"),
+        (job("1", declaration=None, declaration_error="odd"), "cannot be read: odd", "Comment="),
+        (job("1", declaration=Declaration(off=True)), "out of our hands", "hadar set 1 off=no"),
+        (job("1", het=True), "heterogeneous", ""),
+        (job("1", held=True, reason="JobHeldUser"), "held (JobHeldUser)", "scontrol release 1"),
+        (job("1", dependency="afterok:7"), "waits for another job", "JobId=1 Dependency="),
+        (job("1", reason="QOSMaxJobsPerUserLimit"), "at a limit", "sacctmgr show assoc where user"),
+        (job("1", reason="PartitionDown"), "Slurm keeps it waiting", "scontrol show job 1"),
+        (job("1", declaration=replace(CHECKED, types=("h100",))), "no node has", "types=any"),
+        (job("1", declaration=replace(CHECKED, checkpoint=False)), "saves and resumes", "=yes"),
+        (job("1", requeue=False), "--no-requeue", "Requeue=1"),
+        (job("1", declaration=replace(CHECKED, pin=True)), "pinned", "hadar set 1 pin=no"),
+        (
+            job("1", admin_comment=merge("", Steering(time=NOW, moves=50))),
+            "all the moves",
+            "max_moves_per_job",
+        ),
+        (running("1", HERE), "no report since it started 16 min 40 s ago", "slurm_hadar.runtime"),
+    ],
+)
+def test_each_trouble_has_its_cure(site, shown, says, cure):
+    (found,) = wrong(site, shown)
+    assert says in found.what and cure in " ".join(found.cures)
+
+
+@pytest.mark.parametrize(
+    ("said", "says", "cure"),
+    [
+        (report(time=NOW - 4000), "no progress since 1 h 06 min", "grep StdOut"),
+        (report(checkpoint=Saved(1, NOW - 9000, 1.0)), "last checkpoint is 2 h 30 min old", "USR2"),
+        (report(restarts=5), "no report since it started", "ls -l"),
+    ],
+)
+def test_a_silent_training_is_told_of(site, said, says, cure):
+    (found,) = wrong(site, running("1", HERE), progress=said)
+    assert says in found.what and cure in " ".join(found.cures)
+
+
+def test_a_job_that_never_saved_is_told_of(site):
+    late = running("1", HERE, start_s=NOW - 5000)
+    (found,) = wrong(site, late, progress=report(checkpoint=None))
+    assert "saved nothing" in found.what and found.cures == ("scancel --signal=USR2 1",)
+
+
+@pytest.mark.parametrize(
+    ("beat", "says", "cure"),
+    [
+        (None, "there is no heartbeat", "hadar tick"),
+        (replace(ALIVE, time=NOW - 1000), "16 min 40 s old", "systemctl start slurm-hadar"),
+        (replace(ALIVE, mode="observe"), "only watches", "rm /etc/slurm-hadar/stop"),
+    ],
+)
+def test_a_controller_that_is_gone_or_only_watches_is_told_of(site, beat, says, cure):
+    (found,) = wrong(site, job("1"), beat=beat)
+    assert says in found.what and cure in " ".join(found.cures)
+
+
+def test_nodes_that_are_all_out_of_use_are_told_of(site):
+    down = [replace(n, state="DOWN", usable=False) if "k80" in n.gpus else n for n in nodes()]
+    (found,) = wrong(site, job("1", declaration=replace(CHECKED, types=("k80",))), found=down)
+    assert "out of use" in found.what and found.cures[0] == "sinfo -R"
+
+
+def test_files_that_cannot_be_believed_are_named(site):
+    folder = site.site.exchange_dir
+    (folder / "plan.1.json").write_text("{")
+    (folder / "progress.1.abc.json").write_text("{")
+    plan, said = wrong(site, job("1", uid=ME))
+    assert "plan file is damaged" in plan.what and f"rm {folder}/plan.1.json" in plan.cures
+    assert "cannot be read" in said.what and "progress.1.abc.json" in said.cures[0]
+
+
+def test_a_move_that_failed_or_did_not_pay_is_told_of(site, store):
+    here = running("1", HERE)
+    late = store.begin("1", "move", "asked", NOW - 500, {"gpus": {"v100": 1}, "restarts": 0})
+    store.end(late, "the job did not save within 120 s and stays where it is", NOW - 380)
+    (found,) = wrong(site, here, progress=report(), entries=tuple(store.history("1")))
+    assert "did not answer" in found.what and "hadar pin 1" in found.cures[1]
+    slow = replace(store.history("1")[0], outcome="moved")
+    slow = replace(slow, effect={"rate_before": 50.0, "rate_after": 20.0})
+    (found,) = wrong(site, here, progress=report(), entries=(slow,))
+    assert "made it slower: 50 -> 20 samples/s" in found.what
+
+
+def moved(store):
+    """A start, five ticks of the same mind, a move with its effect."""
+    entry = store.begin("1", "start", "sent", NOW - 900, {"gpus": {"k80": 1}})
+    store.end(entry, "done", NOW - 900)
+    for number in range(5):
+        why = f"ends in {20 - number} min; no free place pays for a restart of 8 s"
+        store.decide([Decision("1", NOW - 840 + 60 * number, "1 x k80 on k1", why)])
+    details = {"gpus": {"v100": 1}, "nodes": {"v1": {"v100": 1}}, "restarts": 0, "rate_before": 5.0}
+    store.decide([Decision("1", NOW - 500, "1 x v100 on v1", "saves 5 min")])
+    entry = store.begin("1", "move", "asked", NOW - 500, details)
+    store.advance(entry, "requeued", NOW - 495)
+    store.end(entry, "moved", NOW - 492)
+    here = running("1", {"v1": {"v100": 1}}, restarts=1, start_s=NOW - 490, submit_s=NOW - 495)
+    for _ in range(2):
+        after = report(restarts=1, rate=10.0, restart_s=8.0)
+        trail.follow(store, seen([here], progress={"1": after}), 120.0)
+    return here, after
+
+
+class Reader:
+    """What the story takes of a controller."""
+
+    def __init__(self, site, store, *jobs, progress=None):
+        self.config, self.store = site, store
+        self._seen = seen(list(jobs), progress={"1": progress} if progress else {})
+
+    def observe(self):
+        return self._seen
+
+
+def test_the_story_has_each_step_with_its_cost_and_gain_and_is_plain_data(site, store):
+    here, after = moved(store)
+    tale = story.of_controller(Reader(site, store, here, progress=after), "1")
+    happened = [event.what for event in tale.events]
+    # The present job's submit time is that of its requeue, before the move was through.
+    assert happened == [
+        "told to start: 1 x k80",
+        "decided: 1 x k80 on k1",
+        "decided: 1 x v100 on v1",
+        "move: 1 x v100 on v1",
+        "requeued",
+        "started",
+        "checkpoint",
+        "last report",
+    ]
+    move = tale.events[3].detail
+    assert move.startswith("requeued after 5 s; moved after 8 s; runs on 1 x v100 on v1; 8 s with")
+    assert "5 -> 10 samples/s" in move and "paid back after 8 s" in move
+    # Five decisions that differ in their figures only are one, with the time that it stood.
+    assert tale.events[1].until_s - tale.events[1].time_s == 340
+    assert any("optout 1" in line for line in tale.undo)
+    assert json.loads(json.dumps(asdict(tale)))["state"] == "RUNNING"
+    shown = printed(tale)
+    assert "What happened" in shown and "(for 5 min 40 s)" in shown and "runs on 1 x v100" in shown
+
+
+def test_a_job_that_slurm_forgot_is_told_from_the_journal_alone(site, store):
+    moved(store)
+    tale = story.of_controller(Reader(site, store), "1")
+    assert "not shown by Slurm" in tale.state and len(tale.events) == 4 and tale.wrong == ()
+    assert "sacct" in tale.now[0] and "Nothing that shows" in printed(tale)
+
+
+def test_a_job_that_nobody_knows_and_an_array_are_wrong_usage(site, store):
+    with pytest.raises(UsageError, match="the journal knows none"):
+        story.of_controller(Reader(site, store), "1")
+    task = job("7_1", array_job_id=7)
+    with pytest.raises(UsageError, match="is an array; ask for one of its tasks, such as 7_1"):
+        story.of_controller(Reader(site, store, task), "7")
+
+
+def test_what_comes_next_is_told_with_its_time(site, store):
+    waits = story.of_controller(Reader(site, store, job("1")), "1")
+    assert any("Slurm starts it by itself from" in line for line in waits.next)
+    entry = store.begin("1", "move", "asked", NOW - 5, {"gpus": {"v100": 1}, "restarts": 0})
+    here = running("1", HERE)
+    asked = story.of_controller(Reader(site, store, here, progress=report()), "1")
+    assert any("does not within 120 s it stays" in line for line in asked.next)
+    store.advance(entry, "requeued", NOW - 2)
+    sent = story.of_controller(Reader(site, store, job("1", restarts=1)), "1")
+    assert any("without one Slurm starts it itself" in line for line in sent.next)
+    over = job("1", JobState.FINISHED, slurm_state="COMPLETED")
+    assert story.of_controller(Reader(site, store, over), "1").next == ()
+
+
+def test_how_to_undo_it_by_hand_is_told_with_the_shell_in_mind(site, store):
+    ours = merge("", Steering({"k80": 1}, time=NOW, was={"Features": "a|b; rm x"}))
+    waits = story.of_controller(Reader(site, store, job("1", admin_comment=ours)), "1")
+    assert any("'Features=a|b; rm x' StartTime=now" in line for line in waits.undo)
+    runs = story.of_controller(
+        Reader(site, store, running("1", HERE, admin_comment=ours), progress=report()), "1"
+    )
+    assert any("scontrol requeue 1" in line for line in runs.undo)
+
+
+def test_the_owner_is_told_of_his_own_job_and_of_no_other(site):
+    class Cluster:
+        def __init__(self, *jobs):
+            self._seen = seen(list(jobs))
+
+        def read_jobs(self, *_):
+            return list(self._seen.jobs.values())
+
+        def read_nodes(self):
+            return list(self._seen.nodes.values())
+
+        def read_partitions(self):
+            return list(self._seen.partitions.values())
+
+        def read_reservations(self):
+            return []
+
+    # Without site.controller_user the owner of the state folder is the controller's user.
+    folder = site.site.exchange_dir.parent / "state"
+    folder.mkdir(mode=0o700)
+    site = site.model_copy(update={"site": site.site.model_copy(update={"state_dir": folder})})
+    write_plan(site.site.exchange_dir, "1", gpus={"k80": 1}, reason="waits for a k80")
+    mine = story.of_owner(site, Cluster(job("1", uid=ME)), "1", NOW)
+    assert mine.now[-1] == "the controller said: waits for a k80"
+    assert dict(mine.facts)["Told from"].startswith("Slurm and the job's own files")
+    assert story.of_owner(site, Cluster(job("1", uid=ME + 1)), "1", NOW) is None
+    assert story.of_owner(site, Cluster(ordinary("9")), "1", NOW) is None
+
+
+def test_a_hostile_name_stays_one_line_of_text(site, store):
+    evil = job("1", uid=ME, name="x\n[red]PROBLEM\x1b[2J\u202e$(id)", slurm_state="PENDING")
+    tale = story.of_controller(Reader(site, store, evil), "1")
+    shown = printed(tale)
+    assert "\x1b" not in shown and "\u202e" not in shown
+    assert "x [red]PROBLEM" in shown and not any(
+        line.startswith("[red]") for line in shown.splitlines()
+    )

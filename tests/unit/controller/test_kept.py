@@ -1,0 +1,80 @@
+"""What we did to each job, where the job cannot carry it."""
+
+import json
+import os
+
+import pytest
+from hand_made import NOW, config, job
+
+from slurm_hadar.controller import kept
+from slurm_hadar.controller.store import Store
+from slurm_hadar.domain.steering import Steering, merge
+
+OURS = Steering({"k80": 1}, {"k1": {"k80": 1}}, NOW, moves=1, was={"Features": "a b"})
+
+
+@pytest.fixture
+def site(tmp_path):
+    (tmp_path / "ex").mkdir()
+    return config(f'[site]\nexchange_dir = "{tmp_path}/ex"\n')
+
+
+@pytest.fixture
+def store(tmp_path):
+    found = Store.open(tmp_path / "state")
+    yield found
+    found.close()
+
+
+def test_it_outlives_the_state_file(site, store, tmp_path):
+    kept.keep(site, store, "84_2", OURS)
+    kept.keep(site, store, "5", Steering(time=NOW, leased=True))
+    assert [path.name for path in (tmp_path / "ex").iterdir()] == ["steer.84_2.json"]
+    new = Store.open(tmp_path / "new")
+    assert kept.recall(site, new, {"84_2", "5"}, False) == {"84_2": OURS}
+    assert kept.recall(site, new, {"5"}, False) == {}
+    new.close()
+
+
+def test_the_later_word_holds_after_another_controller(site, store, tmp_path):
+    kept.keep(site, store, "1", OURS)
+    other = Store.open(tmp_path / "other")
+    later = Steering({"v100": 1}, time=NOW + 60, was=OURS.was)
+    kept.keep(site, other, "1", later)
+    other.close()
+    assert kept.recall(site, store, {"1"}, False) == {"1": OURS}
+    assert kept.recall(site, store, {"1"}, True) == {"1": later}
+
+
+def test_only_the_controllers_own_files_about_that_job_are_believed(site, store, tmp_path):
+    path = tmp_path / "ex" / "steer.1.json"
+    good = {"version": 1, "job": "1", "steering": merge("", OURS)}
+    for text in ("{", json.dumps({**good, "job": "2"}), json.dumps({**good, "steering": 3})):
+        path.write_text(text)
+        assert kept.recall(site, store, {"1", "1+0", "../1"}, True) == {}
+    path.write_text(json.dumps(good))
+    assert kept.shared(site, "1") == OURS
+    path.rename(tmp_path / "real")
+    path.symlink_to(tmp_path / "real")
+    assert kept.shared(site, "1") is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to somebody else")
+def test_somebody_elses_word_is_nothing(site, tmp_path):
+    path = tmp_path / "ex" / "steer.1.json"
+    path.write_text(json.dumps({"version": 1, "job": "1", "steering": merge("", OURS)}))
+    os.chown(path, 65534, 65534)
+    assert kept.shared(site, "1") is None
+
+
+def test_a_job_of_a_sandbox_carries_it_and_others_words_are_not_taken_for_it(site):
+    told = job("1", admin_comment=merge("", OURS))
+    assert kept.of_jobs(site, [told]) == {}
+    sandbox = config('[site]\nrights = "sandbox"\n')
+    assert kept.of_jobs(sandbox, [told]) == {"1": OURS}
+
+
+def test_a_folder_that_cannot_be_written_costs_the_copy_only(store):
+    away = config('[site]\nexchange_dir = "/nowhere"\n')
+    kept.keep(away, store, "1", OURS)
+    assert kept.recall(away, store, {"1"}, True) == {"1": OURS}

@@ -1,0 +1,162 @@
+"""What became of an action: seen to hold, and what a move cost and gained."""
+
+from dataclasses import replace
+
+import pytest
+from hand_made import NOW, decide, job, look, only, running, seen
+
+from slurm_hadar.controller import trail
+from slurm_hadar.controller.actions import Kind
+from slurm_hadar.controller.store import Store
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.steering import Steering, merge
+from slurm_hadar.runtime.progress import Progress
+
+K80 = {"gpus": {"k80": 1}, "nodes": {"k1": {"k80": 1}}}
+LATER = NOW + 60
+SENT = merge("", Steering({"k80": 1}, time=NOW))
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = Store.open(tmp_path / "state")
+    yield opened
+    opened.close()
+
+
+def done(store, kind="start", outcome="done", **details):
+    entry = store.begin("1", kind, "sent", NOW, {**K80, **details})
+    store.end(entry, outcome, NOW)
+
+
+def shown(store, *jobs, now=LATER, **more):
+    trail.follow(store, seen(list(jobs), now=now, **more), 120.0)
+    return store.history("1")[0].shown
+
+
+def test_an_action_is_open_until_slurm_shows_it(store):
+    done(store)
+    assert shown(store, job(admin_comment=SENT, eligible_s=NOW)) is None
+    assert shown(store, running("1", {"k1": {"k80": 1}})) == "runs on 1 x k80 on k1"
+    # It is closed now, whatever comes.
+    assert shown(store, running("1", {"v1": {"v100": 1}})) == "runs on 1 x k80 on k1"
+
+
+@pytest.mark.parametrize(
+    ("job_", "says"),
+    [
+        (running("1", {"v1": {"v100": 1}}), "which was not meant"),
+        (job(), "decided anew"),
+        (job(admin_comment=SENT, state=JobState.FINISHED, slurm_state="FAILED"), "FAILED"),
+    ],
+)
+def test_what_does_not_hold_is_said(store, job_, says):
+    done(store)
+    assert says in shown(store, job_)
+
+
+def test_a_start_that_slurm_cannot_carry_out_is_closed_after_a_while(store):
+    done(store)
+    waits = job(admin_comment=SENT, eligible_s=NOW)
+    assert shown(store, waits, now=NOW + 119) is None
+    assert "has not started it" in shown(store, waits, now=NOW + 125)
+
+
+def test_a_job_out_of_sight_is_unknown_for_long(store):
+    done(store)
+    assert shown(store, now=NOW + 3000) is None
+    assert "does not show the job" in shown(store, now=NOW + 4000)
+
+
+def test_what_was_refused_has_nothing_to_show(store):
+    done(store, outcome="refused: Invalid feature")
+    assert shown(store, job()) == ""
+
+
+@pytest.mark.parametrize(("held", "says"), [(True, "held still"), (False, "not held any more")])
+def test_a_release_is_looked_after(store, held, says):
+    done(store, "release", "released after a failed launch")
+    assert shown(store, job(held=held)) == says
+
+
+def test_a_stop_holds_when_the_job_waits(store):
+    entry = store.begin("1", "move", "asked", NOW, {"gpus": {}, "restarts": 0})
+    store.end(entry, "stopped", NOW)
+    leased = merge("", Steering(time=NOW, leased=True))
+    assert shown(store, job(restarts=1, admin_comment=leased)) == "waits under a lease"
+    trail.follow(store, seen([job(restarts=1, admin_comment=leased)], now=LATER), 120.0)
+    assert store.history("1")[0].effect == {}
+
+
+def test_what_must_be_put_back_and_is_not_is_said(store):
+    done(store, "let go")
+    was = Steering(time=NOW, was={"Features": "mine"})
+    assert "other fields" in shown(store, job(admin_comment=merge("", was), features="k80"))
+    done(store, "let go")
+    assert shown(store, job(admin_comment=merge("", was), features="mine")) == "Slurm shows it"
+
+
+def told(restarts, rate, restart_s=None, **more):
+    return Progress("1", LATER, restarts, "k1", 1, True, NOW + 9, "m", 100, rate, 5.0, 8, 1,
+                    restart_s=restart_s, **more)  # fmt: skip
+
+
+def moved(store):
+    entry = store.begin(
+        "1", "move", "asked", NOW, {**K80, "restarts": 0, "rate_before": 50.0, "rate_expected": 110}
+    )
+    store.advance(entry, "requeued", NOW + 2)
+    store.end(entry, "moved", NOW + 3)
+    return running("1", {"k1": {"k80": 1}}, restarts=1)
+
+
+def effect(store, job_, progress=None, now=LATER):
+    found = {"1": progress} if progress else {}
+    trail.follow(store, seen([job_], now=now, progress=found), 120.0)
+    trail.follow(store, seen([job_], now=now, progress=found), 120.0)
+    return store.history("1")[0].effect
+
+
+def test_cost_and_gain_come_with_the_first_report_after_the_move(store):
+    here = moved(store)
+    assert effect(store, here) is None
+    assert effect(store, here, told(0, 50.0)) is None
+    assert effect(store, here, told(1, 0.0)) is None
+    found = effect(store, here, told(1, 100.0, restart_s=8.0))
+    assert found == {
+        "on": "1 x k80 on k1",
+        "rate_before": 50.0,
+        "rate_after": 100.0,
+        "rate_expected": 110.0,
+        "without_training_s": 8.0,
+        "paid_back_after_s": 8.0,
+    }
+    words = trail.effect_words(store.history("1")[0])
+    assert words.startswith("8 s without training, 50 -> 100 samples/s (expected 110)")
+    # The first report counts, not a later one.
+    assert effect(store, here, told(1, 500.0)) == found
+
+
+def test_a_job_that_does_not_measure_its_restart_is_timed_from_the_requeue(store):
+    assert effect(store, moved(store), told(1, 40.0))["without_training_s"] == 7.0
+    assert "paid_back_after_s" not in store.history("1")[0].effect
+
+
+def test_a_move_whose_job_went_on_elsewhere_is_not_measured(store):
+    here = moved(store)
+    assert effect(store, replace(here, restarts=2), told(2, 100.0)) == {}
+
+
+def test_what_is_hoped_for_a_move_is_what_the_policy_saw(store):
+    here = running("1", {"k1": {"k80": 1}})
+    observed = seen([here])
+    action = only(decide(observed, {"1": {"v100": 1}}), Kind.MOVE)
+    view = look(observed)
+    hopes = trail.hopes(view, action, told(0, 30.0))
+    kinds, jobs = view.view.types, view.view.jobs
+    assert hopes["rate_before"] == 30.0
+    assert hopes["rate_expected"] == jobs.rate[0, kinds.index("v100"), 0]
+    assert hopes["rate_expected_here"] == jobs.rate[0, kinds.index("k80"), 0]
+    assert hopes["cost_expected_s"] == jobs.restart_s[0]
+    # A report of an earlier attempt says nothing of the present one.
+    assert "rate_before" not in trail.hopes(view, action, told(3, 30.0))
