@@ -210,6 +210,10 @@ def _lines(body: bytes) -> Iterator[str]:
         start = end + 1
 
 
+_SEPARATOR = len("packjob") + 1
+"""Letters that tell whether a word separates parts of a heterogeneous job."""
+
+
 def _is_separator(text: str) -> bool:
     return any(
         text[: len(name)].lower() == name and text[len(name) : len(name) + 1] in _SPACE
@@ -225,13 +229,14 @@ def _split(text: str, header: Header) -> None:
             at += 1
         if at < len(text) and text[at] == ":":
             header.refused = True
-        if _is_separator(text[at:]):
+        if _is_separator(text[at : at + _SEPARATOR]):
             return
-        word, quote = "", ""
+        letters: list[str] = []
+        quote = ""
         while at < len(text) and (quote or text[at] not in _SPACE):
             letter = text[at]
             if letter == "\\":
-                word += text[at + 1 : at + 2]
+                letters.append(text[at + 1 : at + 2])
                 at += 1
             elif quote and letter == quote:
                 quote = ""
@@ -240,11 +245,11 @@ def _split(text: str, header: Header) -> None:
             elif not quote and letter == "#":
                 break
             else:
-                word += letter
+                letters.append(letter)
             at += 1
         if quote:
             header.refused = True
-        if not word:
+        if not (word := "".join(letters)):
             return
         header.words.append(word)
 

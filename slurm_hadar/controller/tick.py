@@ -11,11 +11,9 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller import (
     acting,
     backfill,
-    distance,
     forks,
     idle_nodes,
     kept,
-    laying,
     moves,
     observed,
     repair,
@@ -24,15 +22,16 @@ from slurm_hadar.controller import (
 from slurm_hadar.controller.actions import Intent, Kind, intent
 from slurm_hadar.controller.backfill import Backfill
 from slurm_hadar.controller.backoff import Backoff
+from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.gpu_use import GpuLessons
 from slurm_hadar.controller.lock import SETTLE_S, rival, takes_over
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.racks import Topology
-from slurm_hadar.controller.request import may_have_copies
 from slurm_hadar.controller.rules import Rules
-from slurm_hadar.controller.store import Decision, Store
-from slurm_hadar.controller.targets import Past, Place, batch_of, placed, profile_key
+from slurm_hadar.controller.speeds import Speeds
+from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.targets import Past, Place
 from slurm_hadar.controller.viewing import Picture, picture
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
@@ -91,7 +90,7 @@ class Controller:
         self._clock = clock
         self._sleep = sleep
         self._decide = decide or policies.get(config.controller.policy)
-        self._measured: dict[str, float] = {}
+        self.speeds = Speeds(rates)
         self._topology = Topology(cluster, config.controller.policy)
         self.rules = Rules(cluster, config)
         self._took_over = False
@@ -179,7 +178,7 @@ class Controller:
         if keep:
             # One write to the disk for all jobs.
             with self.store.transaction():
-                self._measure(seen)
+                self.speeds.learn(seen)
                 self.gpus.learn(seen)
             attained = self._serve(seen)
         trainers = idle_nodes.on_idle_nodes(seen, self.config)
@@ -291,33 +290,6 @@ class Controller:
         }
         return self.store.serve(running, seen.now)
 
-    def _measure(self, seen: Observed) -> None:
-        """Learn from the jobs' own reports: one GPU type at a time, this attempt's speed only."""
-        for id_, progress in seen.progress.items():
-            job = seen.jobs[id_]
-            kinds = {kind for gpus in placed(job, seen).values() for kind in gpus}
-            new = progress.time - self._measured.get(id_, 0.0)
-            current = job.state is JobState.RUNNING and progress.restarts == job.restarts
-            # What copies make together is no speed of that many GPUs side by side.
-            current = current and not (len(job.gpus) > 1 and may_have_copies(job))
-            if current and len(kinds) == 1 and progress.rate > 0 and new > 0:
-                self._measured[id_] = progress.time
-                kind = kinds.pop()
-                if not distance.learn(
-                    seen, self.rates, job, kind, progress, min(progress.window_s, new)
-                ):
-                    continue
-                self.rates.record(
-                    profile_key(job),
-                    kind,
-                    job.gpu_count,
-                    progress.batch or batch_of(job),
-                    progress.rate,
-                    min(progress.window_s, new),
-                    uid=job.uid,
-                    run=f"{job.id}.{job.restarts}",
-                )
-
     def _keep(
         self,
         name: str,
@@ -331,19 +303,7 @@ class Controller:
         self.store.keep_policy_state(name, state)
         if idle.state:
             self.store.keep_policy_state(_BACKFILL, idle.state)
-        decisions = []
-        placements = {**plan.placements, **idle.placements}
-        waiting = {**plan.waiting, **idle.waiting}
-        for id_ in [*shown.targets, *idle.targets]:
-            placement = placements.get(id_)
-            where = laying.words(placement.gpus, list(placement.nodes)) if placement else "waits"
-            reason = placement.reason if placement else waiting.get(id_, "")
-            if id_ in means.deferred:
-                reason = f"{means.deferred[id_]}. The policy said: {reason}"
-            decisions.append(Decision(id_, seen.now, where, reason))
-        for id_, why in {**shown.left_out, **idle.left_out}.items():
-            decisions.append(Decision(id_, seen.now, "left to Slurm", why))
-        self.store.decide(decisions)
+        self.store.decide(decisions(seen, shown, plan, means, idle))
         self.store.forget(seen.now - _KEEP_S)
 
     def _act(self, hands: acting.Hands, means: Intent, seen: Observed, shown: Picture) -> list[str]:

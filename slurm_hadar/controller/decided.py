@@ -1,0 +1,28 @@
+"""What a tick decided on each job, in words for the journal."""
+
+from slurm_hadar.controller import laying
+from slurm_hadar.controller.actions import Intent
+from slurm_hadar.controller.backfill import Backfill
+from slurm_hadar.controller.observed import Observed
+from slurm_hadar.controller.store import Decision
+from slurm_hadar.controller.viewing import Picture
+from slurm_hadar.domain.placement import Plan
+
+
+def decisions(
+    seen: Observed, shown: Picture, plan: Plan, means: Intent, idle: Backfill
+) -> list[Decision]:
+    """One for each managed job: where it goes and why, why it waits, or why it is left alone."""
+    found = []
+    placements = {**plan.placements, **idle.placements}
+    waiting = {**plan.waiting, **idle.waiting}
+    for id_ in [*shown.targets, *idle.targets]:
+        placement = placements.get(id_)
+        where = laying.words(placement.gpus, list(placement.nodes)) if placement else "waits"
+        reason = placement.reason if placement else waiting.get(id_, "")
+        if id_ in means.deferred:
+            reason = f"{means.deferred[id_]}. The policy said: {reason}"
+        found.append(Decision(id_, seen.now, where, reason))
+    for id_, why in {**shown.left_out, **idle.left_out}.items():
+        found.append(Decision(id_, seen.now, "left to Slurm", why))
+    return found
