@@ -100,8 +100,8 @@ tests() {
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .
   "$venv/bin/mypy"
-  # The live tests mostly wait for Slurm, so two at a time take half as long.
-  exec "$venv/bin/python" -m pytest -n 2 --dist loadfile "$@"
+  # The live tests mostly wait for Slurm, so three at a time cost little.
+  exec "$venv/bin/python" -m pytest -n 3 --dist loadfile "$@"
 }
 
 site() {

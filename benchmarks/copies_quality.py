@@ -181,6 +181,11 @@ def _rank(tasks: Sequence[str], variants: Sequence[str], seeds: int) -> None:
             found[name][variant] = [train(task, seed, variant) for seed in range(seeds)]
     if first:
         print(json.dumps(found), flush=True)
+    # Copies end without it, since it would wait for dead ones; but mpiexec, other than srun, kills
+    # everybody as soon as one ends so.
+    from mpi4py import MPI
+
+    MPI.Finalize()
 
 
 def difference(scores: dict[str, list[float]], variant: str) -> tuple[float, float]:
