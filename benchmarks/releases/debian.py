@@ -10,7 +10,6 @@ from pathlib import Path
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 
-MIRROR = "http://deb.debian.org/debian"
 _PACKAGES = (
     "slurmctld", "slurmd", "slurm-client", "munge", "python3", "python3-venv", "procps", "hostname",
     "ca-certificates",
@@ -45,7 +44,7 @@ class Debian:
         self.folder = folder.resolve()
         self.source = source.resolve()
 
-    def make(self, suite: str, mirror: str = MIRROR) -> None:
+    def make(self, suite: str) -> None:
         """Make it, or use what is there. Raises HadarError where a step fails, UsageError for a
         folder that holds something else."""
         if (self.folder / _MARK).exists():
@@ -53,7 +52,7 @@ class Debian:
         if self.folder.exists() and any(self.folder.iterdir()):
             raise UsageError(f"{self.folder} is not empty and was not made here; name another one")
         # Suites that this machine's debootstrap has not heard of are made as sid is.
-        _run(["debootstrap", "--variant=minbase", suite, str(self.folder), mirror, "sid"], 1800)
+        _run(["debootstrap", "--variant=minbase", suite, str(self.folder), _mirror(), "sid"], 1800)
         for name in ("resolv.conf", "hosts", "ssl/certs/ca-certificates.crt"):
             there = self.folder / "etc" / name
             there.parent.mkdir(parents=True, exist_ok=True)
@@ -84,6 +83,15 @@ class Debian:
                     f"{line.split()[1]} is mounted; unmount it, then remove the folder"
                 )
         _run(["rm", "-rf", "--one-file-system", str(self.folder)], 300)
+
+
+def _mirror() -> str:
+    """Where this machine gets its own Debian from. Raises HadarError where apt names nothing."""
+    argv = ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"]
+    found = [line for line in _run(argv, 60).splitlines() if "security" not in line]
+    if not found:
+        raise HadarError("apt names no archive to take another Debian from; see apt's sources")
+    return found[0]
 
 
 def _run(argv: Sequence[str], timeout_s: float, check: bool = True) -> str:
