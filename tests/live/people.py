@@ -146,6 +146,15 @@ class Site:
         return json.loads(self(HADAR, "hadar", "status", "--json"))["result"]
 
 
+def _usable(who: pwd.struct_passwd) -> bool:
+    argv = [BIN / "hadar", "--version"]
+    try:
+        done = subprocess.run(argv, user=who.pw_uid, group=who.pw_gid, capture_output=True)
+    except PermissionError:
+        return False
+    return done.returncode == 0
+
+
 def need() -> None:
     """Skip where something is missing, saying what; where CI is set that is a failure, but for the
     place of the checkout, which no installation could cure."""
@@ -161,13 +170,8 @@ def need() -> None:
         why = f"this machine has no user {min(missing)}"
     if not why:
         who = pwd.getpwnam(EVE)
-        done = subprocess.run(
-            [BIN / "hadar", "--version"], user=who.pw_uid, group=who.pw_gid, capture_output=True
-        )
-        if done.returncode:
-            pytest.skip(
-                f"{BIN} cannot be used by other users: the checkout lies where only root is"
-            )
+        if not _usable(who):
+            pytest.skip(f"{BIN} cannot be used by other users: only root may enter its folder")
     if why and os.environ.get("CI"):
         pytest.fail(why)
     if why:
