@@ -146,13 +146,17 @@ class Site:
         return json.loads(self(HADAR, "hadar", "status", "--json"))["result"]
 
 
-def _usable(who: pwd.struct_passwd) -> bool:
+def _closed_to(who: pwd.struct_passwd) -> bool:
+    """Whether a user may not even start our programs; whatever else goes wrong is no excuse."""
     argv = [BIN / "hadar", "--version"]
     try:
-        done = subprocess.run(argv, user=who.pw_uid, group=who.pw_gid, capture_output=True)
+        done = subprocess.run(
+            argv, user=who.pw_uid, group=who.pw_gid, capture_output=True, text=True
+        )
     except PermissionError:
-        return False
-    return done.returncode == 0
+        return True
+    assert done.returncode == 0, done.stderr
+    return False
 
 
 def need() -> None:
@@ -170,7 +174,7 @@ def need() -> None:
         why = f"this machine has no user {min(missing)}"
     if not why:
         who = pwd.getpwnam(EVE)
-        if not _usable(who):
+        if _closed_to(who):
             pytest.skip(f"{BIN} cannot be used by other users: only root may enter its folder")
     if why and os.environ.get("CI"):
         pytest.fail(why)

@@ -132,7 +132,8 @@ def site(
     if second and prefix is None:
         pytest.skip("HADAR_TEST_SLURM names no second Slurm")
     if prefix is None and not all(map(shutil.which, ("squeue", "sbatch", "munged"))):
-        pytest.skip("Slurm and munge are not on PATH")
+        why = "Slurm and munge are not on PATH"
+        pytest.fail(why) if os.environ.get("CI") else pytest.skip(why)
     if backend == "pyslurm" and importlib.util.find_spec("pyslurm") is None:
         pytest.skip("PySlurm is not installed in this environment")
     folder = tmp_path_factory.mktemp("contract")
