@@ -87,7 +87,7 @@ def _timed(controller: Controller) -> dict[str, object]:
         "decide_s": report.decide_s,
         "act_s": report.act_s,
         "placed": len(report.plan.placements),
-        "changes_sent": report.updates,
+        "changes_sent": len(report.done),
         "queries": dict(report.queries),
     }
 

@@ -26,6 +26,15 @@ _MOST_NAMED = 50
 
 
 @dataclass(frozen=True)
+class Sent:
+    """What became of a batch of actions: complaints for the operator, and ids of jobs of which
+    nothing was changed."""
+
+    said: tuple[str, ...] = ()
+    refused: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Hands:
     """What is needed to act: the cluster, our file, the site's settings."""
 
@@ -74,10 +83,10 @@ class Hands:
         return None
 
 
-def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[str]:
-    """Start, let wait or let go pending jobs, all in one batch; complaints for the operator."""
+def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> Sent:
+    """Start, let wait or let go pending jobs, all in one batch."""
     if not actions:
-        return []
+        return Sent()
     updates = [hands.update(a.job, dict(a.fields), a.steering) for a in actions]
     renewed = [a.job.id for a in actions if _only_renews(a)]
     with hands.store.transaction():
@@ -89,7 +98,7 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[
         if renewed:
             leases = {"number": len(renewed), "jobs": renewed[:_MOST_NAMED]}
             entries[""] = hands.store.begin("", "lease", "sent", now, leases)
-    complaints = []
+    complaints, refused = [], set()
     for action in actions:
         if action.placement is not None:
             copies, shares = action.placement.copies, action.placement.shares
@@ -109,10 +118,11 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> list[
             if action.job.id in entries:
                 hands.store.end(entries[action.job.id], outcome, now)
             if error is not None:
+                refused.add(action.job.id)
                 complaints.append(f"job {action.job.id}: {action.kind.value} {outcome}")
         if renewed:
             hands.store.end(entries[""], "done", now)
-    return complaints
+    return Sent(tuple(complaints), frozenset(refused))
 
 
 def _only_renews(action: Action) -> bool:
@@ -125,12 +135,11 @@ def ask_to_save(
     in_step: bool | None,
     now: float,
     hopes: Mapping[str, object] = MappingProxyType({}),
-) -> list[str]:
+) -> Sent:
     """Begin a move or a stop: ask the job to save. ``in_step``: see Progress; None where unknown.
     ``hopes``: what is expected of it, for the journal.
 
     A job whose training is not a step polls the plan file; a signal would only hit its shell.
-    Returns complaints for the operator.
     """
     nonce = secrets.token_hex(8)
     details = {**_details(action), **hopes, "save": nonce, "restarts": action.job.restarts}
@@ -139,15 +148,18 @@ def ask_to_save(
     complaint = hands.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)
     if complaint:
         hands.store.end(entry, complaint, now)
-        return [complaint]
+        return Sent((complaint,), frozenset({action.job.id}))
     if in_step is False:
-        return []
+        return Sent()
     name = action.job.declaration.signal if action.job.declaration else "USR2"
     try:
         hands.cluster.signal(action.job.id, name, "steps")
     except SlurmError as error:
-        hands.store.end(entry, f"the signal was refused: {error}", now)
-    return []
+        outcome = f"the signal was refused: {error}"
+        hands.store.end(entry, outcome, now)
+        complaint = f"job {action.job.id}: {action.kind.value} given up, {outcome}"
+        return Sent((complaint,), frozenset({action.job.id}))
+    return Sent()
 
 
 def _details(action: Action) -> dict[str, object]:

@@ -1,22 +1,20 @@
 """``hadar check``: what was found, and the cure for each problem."""
 
 import os
-import pwd
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config, wrapper_path
+from slurm_hadar.controller.check_folders import folder_findings
+from slurm_hadar.controller.check_nodes import lost_findings, type_findings
 from slurm_hadar.controller.check_options import option_findings
 from slurm_hadar.controller.check_plugins import plugin_findings
-from slurm_hadar.controller.finding import Finding
-from slurm_hadar.controller.state_disk import disk_finding
+from slurm_hadar.controller.finding import Finding, me
 from slurm_hadar.controller.wrapper_site import is_current
 from slurm_hadar.domain.declaration import ANY
-from slurm_hadar.domain.errors import HadarError, SlurmError
-from slurm_hadar.domain.job import UNTYPED
-from slurm_hadar.domain.node import Node, Partition
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 _USUAL_CRED_EXPIRE_S = 120
@@ -37,7 +35,7 @@ def findings(config: Config) -> Iterator[Finding]:
     yield Finding(
         "ok", f"site {config.site.name}, mode {config.site.mode}, policy {config.controller.policy}"
     )
-    yield from _folders(config)
+    yield from folder_findings(config)
     yield from _times(config)
     try:
         cluster = open_cluster(config.slurm)
@@ -54,7 +52,8 @@ def findings(config: Config) -> Iterator[Finding]:
         "ok", f"Slurm {major}.{minor:02d}.{patch}, read through {cluster.backend}: {cluster.why}"
     )
     yield from _rights(config, cluster, settings)
-    yield from _types(config, nodes)
+    yield from type_findings(config, nodes)
+    yield from lost_findings(nodes)
     yield from _names(config, partitions)
     yield from _margin(settings)
     yield from plugin_findings(config, settings)
@@ -73,64 +72,6 @@ def wrapper_finding(config: Config, config_path: Path) -> Finding:
     )
 
 
-def _folders(config: Config) -> Iterator[Finding]:
-    state = config.site.state_dir
-    if not state.exists():
-        yield Finding(
-            "warning",
-            f"state folder {state} does not exist yet",
-            f"install -d -m 0700 -o {_me()} {state}",
-        )
-    else:
-        found = state.lstat()
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            yield Finding(
-                "problem",
-                f"state folder {state} is not {_me()}'s alone",
-                f"chown {_me()} {state} && chmod 700 {state}",
-            )
-        else:
-            yield Finding("ok", f"state folder {state} is {_me()}'s alone")
-    on_network = disk_finding(state)
-    if on_network is not None:
-        yield on_network
-    yield _exchange(config, config.site.exchange_dir)
-
-
-def _exchange(config: Config, folder: Path) -> Finding:
-    if not folder.is_dir():
-        return Finding(
-            "problem",
-            f"exchange folder {folder} does not exist",
-            f"install -d -m 1777 -o {_me()} {folder} on a file system that all nodes share",
-        )
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    if config.site.rights != "user" and mode != 0o1777:
-        return Finding(
-            "problem",
-            f"exchange folder {folder} has mode {mode:o}, jobs cannot answer",
-            f"chmod 1777 {folder}",
-        )
-    owner = folder.stat().st_uid
-    if config.site.rights == "operator" and owner != config.controller_uid:
-        return Finding(
-            "problem",
-            f"exchange folder {folder} belongs to {_name(owner)}: only the owner of an open folder "
-            "can replace or remove what others put there under the names of our files",
-            f"chown {_name(config.controller_uid)} {folder}",
-        )
-    ours = owner == os.getuid()
-    # The mode as well: access says nothing where root asks.
-    closed = ours and mode & 0o700 != 0o700
-    if closed or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        return Finding(
-            "problem",
-            f"exchange folder {folder} has mode {mode:o}: {_me()} cannot use it",
-            f"chmod u+rwx {folder}" if ours else "set site.exchange_dir to a folder of your own",
-        )
-    return Finding("ok", f"exchange folder {folder}")
-
-
 def _times(config: Config) -> Iterator[Finding]:
     if config.lease.length_s < 2 * config.controller.interval_s:
         yield Finding(
@@ -145,16 +86,16 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
     slurm_user = settings.get("SlurmUser", "").split("(")[0]
     rights = config.site.rights
     if rights == "sandbox":
-        yield Finding("ok", f"throw-away sandbox: the controller runs as {_me()}")
+        yield Finding("ok", f"throw-away sandbox: the controller runs as {me()}")
         return
-    if os.getuid() == 0 or _me() == slurm_user:
+    if os.getuid() == 0 or me() == slurm_user:
         yield Finding(
             "problem",
-            f"{_me()} may do more to Slurm than the controller should",
+            f"{me()} may do more to Slurm than the controller should",
             "run it as a user of its own with AdminLevel=Operator",
         )
     if rights == "user":
-        yield Finding("ok", f"per-user mode: only jobs of {_me()} are steered")
+        yield Finding("ok", f"per-user mode: only jobs of {me()} are steered")
         return
     if settings.get("AccountingStorageType", "").endswith("/none"):
         yield Finding(
@@ -163,59 +104,21 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
             'set site.rights = "user" and let each researcher run hadar for his own jobs',
         )
         return
-    level = cluster.admin_level(_me())
+    level = cluster.admin_level(me())
     if level == "Operator":
-        yield Finding("ok", f"{_me()} is an Operator")
+        yield Finding("ok", f"{me()} is an Operator")
     elif not level:
         yield Finding(
             "problem",
-            f"the accounting database does not know {_me()}",
-            f"sacctmgr add user {_me()} Account=ACCOUNT AdminLevel=Operator",
+            f"the accounting database does not know {me()}",
+            f"sacctmgr add user {me()} Account=ACCOUNT AdminLevel=Operator",
         )
     else:
         yield Finding(
             "problem",
-            f"{_me()} has AdminLevel {level}, not Operator",
-            f"sacctmgr modify user {_me()} set AdminLevel=Operator",
+            f"{me()} has AdminLevel {level}, not Operator",
+            f"sacctmgr modify user {me()} set AdminLevel=Operator",
         )
-
-
-def _types(config: Config, nodes: list[Node]) -> Iterator[Finding]:
-    found: dict[str, int] = {}
-    for node in nodes:
-        for kind, count in node.gpus.items():
-            found[kind] = found.get(kind, 0) + count
-    for kind, count in sorted(found.items()):
-        if kind == UNTYPED:
-            yield Finding(
-                "warning",
-                f"{count} GPUs have no type in gres.conf",
-                "give each type a node feature and name it in [gpu_types.NAME] feature",
-            )
-        elif kind not in config.gpu_types:
-            yield Finding(
-                "warning",
-                f"{count} x {kind}: not in the configuration",
-                f"add [gpu_types.{kind}] with memory_gb (and feature)",
-            )
-        else:
-            feature = config.gpu_types[kind].feature
-            without = [n.name for n in nodes if kind in n.gpus and feature not in n.features]
-            if without:
-                yield Finding(
-                    "problem",
-                    f"{kind}: {len(without)} nodes lack the feature {feature}, {without[0]} first",
-                    f"add Features={feature} in slurm.conf",
-                )
-            else:
-                yield Finding("ok", f"{count} x {kind}, selected by feature {feature}")
-    for kind in config.gpu_types:
-        if kind not in found:
-            yield Finding(
-                "warning",
-                f"[gpu_types.{kind}]: no such GPU in this Slurm",
-                "remove the section, or correct the name",
-            )
 
 
 def _backfill(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
@@ -319,17 +222,3 @@ def _margin(settings: dict[str, str]) -> Iterator[Finding]:
             "so a slow tick finds it started where it was",
             "leave cred_expire at its default of 120 s",
         )
-
-
-def _me() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        raise HadarError(f"user {os.getuid()} has no name on this machine") from None
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -173,7 +173,7 @@ def _tick(report: Report, people: People) -> Fields:
         "waiting": waiting,
         "left_to_slurm": len(report.picture.left_out) + len(report.backfill.left_out),
         "deferred": len(report.intent.deferred),
-        "changes_sent": report.updates,
+        "changes_sent": len(report.done),
         "queries": dict(report.queries),
     }
     for key in ("read_s", "decide_s", "act_s"):

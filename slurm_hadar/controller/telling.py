@@ -24,10 +24,9 @@ _HANDLED = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.COM
 def tick_lines(report: Report) -> list[str]:
     """What the daemon logs of a tick: what was done, and one closing line."""
     lines = list(report.said)
-    if report.acted:
-        lines += [_line(action) for action in report.intent.actions if action.kind is not Kind.WAIT]
-        waits = len(report.intent.of(Kind.WAIT))
-        lines += [f"{waits} waiting jobs: lease renewed"] if waits else []
+    lines += [_line(action) for action in report.done if action.kind is not Kind.WAIT]
+    waits = sum(action.kind is Kind.WAIT for action in report.done)
+    lines += [f"{waits} waiting jobs: lease renewed"] if waits else []
     idle = report.backfill
     if idle.targets or idle.idle:
         lines.append(_on_idle_nodes(report))
@@ -36,7 +35,7 @@ def tick_lines(report: Report) -> list[str]:
     running = sum(target.job.state is JobState.RUNNING for target in targets)
     lines.append(
         f"tick: {running} running, {len(targets) - running} waiting, "
-        f"{left} left to Slurm; {report.updates} changes sent; "
+        f"{left} left to Slurm; {len(report.done)} changes sent; "
         f"read {report.read_s:.2f} s, decide {report.decide_s:.2f} s, act {report.act_s:.2f} s"
     )
     return lines
@@ -142,7 +141,8 @@ def summary(report: Report) -> dict[str, object]:
         "waiting": dict(report.plan.waiting),
         "left_to_slurm": {**report.picture.left_out, **report.backfill.left_out},
         "said": list(report.said),
-        "changes_sent": report.updates,
+        "changes_sent": len(report.done),
+        "refused": sorted(report.refused),
         "queries": dict(report.queries),
         "read_s": report.read_s,
         "decide_s": report.decide_s,

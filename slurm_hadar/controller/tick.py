@@ -19,13 +19,14 @@ from slurm_hadar.controller import (
     repair,
     trail,
 )
-from slurm_hadar.controller.actions import Intent, Kind, intent
+from slurm_hadar.controller.actions import Action, Intent, Kind, intent
 from slurm_hadar.controller.backfill import Backfill
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.gpu_use import GpuLessons
 from slurm_hadar.controller.lock import SETTLE_S, rival, takes_over
+from slurm_hadar.controller.lost_gpus import LostGpus
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.racks import Topology
 from slurm_hadar.controller.rules import Rules
@@ -60,11 +61,18 @@ class Report:
     said: tuple[str, ...] = ()
     queries: Mapping[str, int] = field(default_factory=dict)
     """Requests to Slurm by kind, over the whole tick."""
-    updates: int = 0
-    """Changes sent to Slurm."""
+    refused: frozenset[str] = frozenset()
+    """Ids of jobs of which nothing was changed, as Slurm refused it; ``said`` has why."""
     read_s: float = 0.0
     decide_s: float = 0.0
     act_s: float = 0.0
+
+    @property
+    def done(self) -> tuple[Action, ...]:
+        """What was sent to Slurm and taken."""
+        if not self.acted:
+            return ()
+        return tuple(a for a in self.intent.actions if a.job.id not in self.refused)
 
 
 class Controller:
@@ -96,6 +104,7 @@ class Controller:
         self._took_over = False
         self._folder = ExchangeFolder(config.site.exchange_dir)
         self.gpus = GpuLessons(store.connection)
+        self._lost_gpus = LostGpus()
         self._unsaid = store.notes
         self.backoff = Backoff(config, cluster.traffic, store)
 
@@ -167,6 +176,7 @@ class Controller:
         if keep:
             # First: of what this tick sends nothing can be seen yet.
             trail.follow(self.store, seen, self.config.moving.commit_s)
+            words += self._lost_gpus.news(seen.nodes.values())
         if may_act:
             step = moves.advance(hands, seen.jobs, seen.progress, seen.now)
             sent = step.sent
@@ -199,8 +209,11 @@ class Controller:
         means = Intent(means.actions + idle.actions, {**means.deferred, **idle.deferred})
         if keep:
             self._keep(name, state, seen, shown, plan, means, idle)
+        refused: frozenset[str] = frozenset()
         if may_act:
-            words += self._act(hands, means, seen, shown)
+            done = self._act(hands, means, seen, shown)
+            words += done.said
+            refused = done.refused
         after = Counter(self.cluster.queries)
         after.subtract(before)
         return Report(
@@ -212,7 +225,7 @@ class Controller:
             backfill=idle,
             said=tuple(words),
             queries={kind: number for kind, number in after.items() if number},
-            updates=len(means.actions) if may_act else 0,
+            refused=refused,
             read_s=read_s,
             decide_s=decide_s,
             act_s=time.perf_counter() - at,
@@ -306,13 +319,20 @@ class Controller:
         self.store.decide(decisions(seen, shown, plan, means, idle))
         self.store.forget(seen.now - _KEEP_S)
 
-    def _act(self, hands: acting.Hands, means: Intent, seen: Observed, shown: Picture) -> list[str]:
-        words = acting.change_waiting(hands, means.of(Kind.START, Kind.WAIT, Kind.LET_GO), seen.now)
+    def _act(
+        self, hands: acting.Hands, means: Intent, seen: Observed, shown: Picture
+    ) -> acting.Sent:
+        told = means.of(Kind.START, Kind.WAIT, Kind.LET_GO)
+        sent = [acting.change_waiting(hands, told, seen.now)]
         for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
             hopes = trail.hopes(shown, action, progress)
-            words += acting.ask_to_save(hands, action, in_step, self._clock(), hopes)
+            sent.append(acting.ask_to_save(hands, action, in_step, self._clock(), hopes))
         uids = {job.id: job.uid for job in seen.jobs.values()}
-        return words + moves.settle(hands, uids, self._clock, self._sleep)
+        settled = moves.settle(hands, uids, self._clock, self._sleep)
+        return acting.Sent(
+            (*(words for one in sent for words in one.said), *settled),
+            frozenset().union(*(one.refused for one in sent)),
+        )

@@ -22,6 +22,13 @@ class Node:
     state: str = ""
     usable: bool = True
 
+    @property
+    def lost_gpus(self) -> Mapping[str, int]:
+        """GPUs that count as used where nobody has a CPU. Every job has one, so Slurm lost them."""
+        if self.cpus_used or not self.usable:
+            return {}
+        return {kind: count for kind, count in self.gpus_used.items() if count > 0}
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:

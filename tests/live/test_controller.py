@@ -136,25 +136,25 @@ def test_a_second_tick_sends_nothing(site):
     ids = [site.hbatch(SLEEP.format(30)) for _ in range(3)]
     site.want = {ids[0]: {"v100": 1}, ids[1]: {"k80": 2}}
     first, second = site.controller.tick(), site.controller.tick()
-    assert first.updates == 2
-    assert second.updates == 0 and "update" not in second.queries
+    assert len(first.done) == 2
+    assert len(second.done) == 0 and "update" not in second.queries
     site.until(site.running(ids[1]))
     third = site.controller.tick()
-    assert third.updates == 0 and "update" not in third.queries
+    assert len(third.done) == 0 and "update" not in third.queries
 
 
 def test_a_lease_is_renewed_only_when_less_than_half_is_left(site):
     id_ = site.hbatch(SLEEP.format(5), "--begin=now+20")
     # The begin time is the owner's own, so it is not ours to renew.
-    assert not site.controller.tick().updates
+    assert not site.controller.tick().done
     mine = site.hbatch(SLEEP.format(5))
     begin = site.job(mine).start_s
     length = site.config.lease.length_s
     late = site.another(site._dictated)
     late._clock = lambda: begin - length / 2 - 1
-    assert not late.tick().updates
+    assert not late.tick().done
     late._clock = lambda: begin - length / 2 + 1
-    assert late.tick().updates == 1
+    assert len(late.tick().done) == 1
     assert site.job(mine).start_s == pytest.approx(begin + length / 2 + 1, abs=2)
     assert site.job(id_).state is JobState.PENDING
 
@@ -180,7 +180,7 @@ def test_in_observe_mode_nothing_waits_and_nothing_is_touched(make_sandbox, tmp_
     site.until(site.running(id_), 10)
     site.want = {id_: {"k80": 2}}
     report = site.controller.tick()
-    assert not report.acted and not report.updates and "update" not in report.queries
+    assert not report.acted and not report.done and "update" not in report.queries
     assert site.job(id_).admin_comment == ""
     site.store.close()
 
@@ -229,7 +229,7 @@ def test_a_running_job_makes_way_and_goes_on_later(make_sandbox, tmp_path):
     job = site.job(id_)
     assert job.state is JobState.PENDING and job.eligible_s > time.time() and not job.held
     assert site.store.history(id_)[0].outcome == "stopped"
-    assert site.controller.tick().updates == 0
+    assert len(site.controller.tick().done) == 0
     site.want = {id_: {"v100": 1}}
     site.controller.tick()
     site.until(lambda: site.job(id_).state is JobState.FINISHED, 60)
@@ -363,7 +363,7 @@ def test_jobs_that_did_not_opt_in_are_never_touched(site):
     off = site.hbatch(SLEEP.format(20), "--hadar-off")
     before = {id_: site.job(id_) for id_ in (plain, off)}
     site.want = {plain: {"k80": 1}, off: {"k80": 1}}
-    assert not site.controller.tick().updates
+    assert not site.controller.tick().done
     for id_, job in before.items():
         assert site.job(id_).admin_comment == job.admin_comment == ""
 
@@ -414,7 +414,7 @@ def test_optout_gives_the_job_back_as_it_was(site):
     job = site.job(id_)
     assert job.features == "v100|p100|k80" and dict(job.request.per_node) == {"": 1}
     site.want = {id_: {"k80": 1}}
-    assert not site.controller.tick().updates
+    assert not site.controller.tick().done
 
 
 def test_types_mix_in_one_job_and_a_second_tick_sends_nothing(site):
@@ -423,10 +423,10 @@ def test_types_mix_in_one_job_and_a_second_tick_sends_nothing(site):
     site.want = {id_: {"v100": 1, "k80": 2}}
     site.nodes = {id_: {"v1": {"v100": 1}, "k1": {"k80": 2}}}
     site.controller.tick()
-    assert site.controller.tick().updates == 0
+    assert len(site.controller.tick().done) == 0
     site.until(site.running(id_, "v100", "k80"))
     assert set(site.job(id_).gpus) == {"v1", "k1"} and site.job(id_).gpu_count == 3
-    assert site.controller.tick().updates == 0
+    assert len(site.controller.tick().done) == 0
 
 
 def test_a_mixed_placement_is_taken_back_whole(site):
@@ -490,7 +490,7 @@ def test_the_stop_file_stops_everything(site):
     site.config.guards.stop_file.touch()
     site.want = {id_: {"k80": 1}}
     report = site.controller.tick()
-    assert not report.acted and not report.updates
+    assert not report.acted and not report.done
     assert any("exists: nothing is changed" in line for line in report.said)
 
 

@@ -15,6 +15,7 @@ import pytest
 from conftest import need
 from dictated import Dictated
 
+from slurm_hadar.controller.telling import tick_lines
 from slurm_hadar.controller.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import JobState
@@ -80,6 +81,8 @@ def test_slurmctld_goes_down_between_reading_and_acting(site):
     once(site, "read_reservations", site.box.stop_slurmctld)
     report = site.controller.tick()
     assert report.acted and any("refused" in line for line in report.said), report.said
+    assert report.refused == {id_} and not report.done
+    assert not any(line.startswith(f"start job {id_}") for line in tick_lines(report))
     site.box.start_slurmctld()
     assert site.unharmed(id_).state is JobState.PENDING
     site.moves(id_, "p100")
@@ -133,9 +136,12 @@ def test_the_slurmd_of_a_moving_job_is_killed(site):
         time.sleep(0.3)
     assert asking.store.open_entries(), "slurmctld waits for the node, and so does the move"
     site.box.start_slurmd("k1")
-    site.until(lambda: asking.tick() and site.trains(id_, 1))
-    assert site.unharmed(id_).restarts == 1
-    assert site.where(id_) == {"v100"}
+    site.until(lambda: asking.tick() and site.trains(id_, 1) and site.where(id_) == {"v100"})
+    moves = [entry.outcome for entry in asking.store.history(id_) if entry.kind == "move"]
+    # On a slow machine the node is back after Slurm's own begin time, and the job moves once more.
+    alone = ["it started by itself before it was placed"] * (len(moves) - 1)
+    assert sorted(moves) == [*alone, "moved"] and len(moves) <= 2
+    assert site.unharmed(id_).restarts == len(moves)
 
 
 def test_without_munge_nothing_is_done_and_it_is_said(site):
@@ -332,7 +338,7 @@ def test_whatever_lies_where_a_progress_file_should_be(site):
         began = time.monotonic()
         report = site.controller.tick()
         assert id_ not in report.seen.progress, kind
-        assert not report.updates and time.monotonic() - began < 30
+        assert not report.done and time.monotonic() - began < 30
         for path in (own, newer):
             path.rmdir() if kind == "folder" else path.unlink(missing_ok=True)
         os.kill(pid, signal.SIGCONT)

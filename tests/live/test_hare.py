@@ -44,7 +44,7 @@ def test_tasks_are_dealt_over_three_types_and_training_is_that_of_one_process(
     )
     id_ = site.hbatch(script)
     first, second = site.tick(), site.tick()
-    assert first.updates == 1 and second.updates == 0
+    assert len(first.done) == 1 and len(second.done) == 0
     site.until(site.runs(id_, "v1", "p1", "k1"), ticks=False)
     plan = site.plan(id_)
     assert plan.copies == 3 and plan.gpus == {"v100": 1, "p100": 1, "k80": 1}

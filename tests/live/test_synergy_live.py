@@ -62,7 +62,7 @@ def test_cpus_and_memory_go_to_those_who_need_them(make_sandbox, tmp_path, slurm
     tasks = submit(site, "hungry", cpus="1-4", request="-n2 --mem=4G")
     unknown = submit(site, "another")
     first, second = site.tick(), site.tick()
-    assert first.updates == 6 and second.updates == 0
+    assert len(first.done) == 6 and len(second.done) == 0
     jobs = (hungry, light, per_cpu, fixed, tasks, unknown)
     site.until(lambda: all(site.runs(id_)() for id_ in jobs), ticks=False)
     site.until(lambda: all(said(site, id_) for id_ in jobs), ticks=False)
@@ -75,7 +75,7 @@ def test_cpus_and_memory_go_to_those_who_need_them(make_sandbox, tmp_path, slurm
     assert said(site, unknown) == ["3", "3", str(4 * GB)]
     was = steering.decode(site.job(hungry).admin_comment).was
     assert was["NumCPUs"] == "3-3" and was["MinMemoryNode"] == str(4 * GB)
-    assert site.tick().updates == 0
+    assert len(site.tick().done) == 0
 
 
 def test_what_was_changed_is_undone(make_sandbox, tmp_path, slurm_prefix):
@@ -126,4 +126,4 @@ def test_a_running_job_moves_for_more_cpus(make_sandbox, tmp_path, slurm_prefix)
     assert site.job(id_).restarts == 1
     assert site.store.history(id_)[0].outcome == "moved"
     site.until(site.trained(id_, 200, restarts=1), ticks=False)
-    assert site.tick().updates == 0
+    assert len(site.tick().done) == 0

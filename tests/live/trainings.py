@@ -75,6 +75,7 @@ class Trainings:
         self.cluster = open_cluster(self.config.slurm)
         self.store = Store.open(self.config.site.state_dir)
         rates = open_rates(self.config, self.store.connection)
+        self.said = []
         self.controller = Controller(self.config, self.cluster, self.store, rates, os.getuid())
         self.env = {**os.environ, **box.env, "HADAR_PROGRESS_S": "0.2", "OMP_NUM_THREADS": "1"}
 
@@ -120,7 +121,9 @@ class Trainings:
 
     def tick(self):
         write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
-        return self.controller.tick()
+        report = self.controller.tick()
+        self.said += report.said
+        return report
 
     def until(self, holds, seconds=100.0, ticks=True):
         end = time.monotonic() + seconds

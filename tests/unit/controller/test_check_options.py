@@ -4,7 +4,7 @@ import pytest
 from hand_made import config
 
 from slurm_hadar import policies
-from slurm_hadar.controller import check
+from slurm_hadar.controller import check, check_folders
 from slurm_hadar.controller.check_options import option_findings
 
 
@@ -73,8 +73,8 @@ def test_an_exchange_folder_that_its_owner_may_not_use_is_a_problem(mode, tmp_pa
     folder.chmod(mode)
     own = config(f'[site]\nrights = "user"\nexchange_dir = "{folder}"\n')
     try:
-        found = check._exchange(own, folder)
+        found = check_folders.exchange_finding(own, folder)
     finally:
         folder.chmod(0o700)
     assert found.level == "problem" and f"{mode:o}" in found.what and "chmod" in found.cure
-    assert check._exchange(own, folder).level == "ok"
+    assert check_folders.exchange_finding(own, folder).level == "ok"

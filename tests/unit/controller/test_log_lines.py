@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from slurm_hadar import config as configuration
 from slurm_hadar.controller import record
-from slurm_hadar.controller.actions import intent
+from slurm_hadar.controller.actions import Action, Intent, Kind, intent
 from slurm_hadar.controller.log_file import SharedFile, close_log, open_log
 from slurm_hadar.controller.store import Decision, Store
 from slurm_hadar.controller.tick import Report
+from slurm_hadar.domain.steering import Steering
 
 EVIL = 'SECRET"\n{"event": "action", "job": "1"}\r\u2028\u202e\x00' + "x" * 5000
 
@@ -58,7 +59,7 @@ def report(*jobs, **more):
     view = look(shown)
     plan = dictate(view.view, {})
     means = intent(view, plan, shown, CONFIG, 10)
-    return Report(shown, view, plan, means, True, **more)
+    return Report(shown, view, plan, more.pop("intent", means), True, **more)
 
 
 def written(store, said, people="ids"):
@@ -128,9 +129,11 @@ def test_a_line_is_written_once_and_later_when_more_is_known(store):
 
 
 def test_a_tick_counts_what_it_saw_and_did(store):
-    more = {"queries": {"jobs": 1}, "updates": 2, "read_s": 0.1234}
-    (tick,) = written(store, report(running("1", {"k1": {"k80": 1}}), job("2"), **more))
-    assert (tick["running"], tick["waiting"], tick["changes_sent"]) == (1, 1, 2)
+    sent = Intent(tuple(Action(Kind.LET_GO, job(i), {}, Steering(), "") for i in ("2", "3")))
+    more = {"queries": {"jobs": 1}, "read_s": 0.1234, "intent": sent}
+    seen = running("1", {"k1": {"k80": 1}}), job("2")
+    (tick,) = written(store, report(*seen, refused=frozenset({"3"}), **more))
+    assert (tick["running"], tick["waiting"], tick["changes_sent"]) == (1, 1, 1)
     assert tick["queries"] == {"jobs": 1} and tick["read_s"] == 0.123
 
 
