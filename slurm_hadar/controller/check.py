@@ -42,6 +42,7 @@ def findings(config: Config) -> Iterator[Finding]:
         major, minor, patch = cluster.slurm_version
         settings = cluster.read_config()
         nodes = cluster.read_nodes()
+        jobs = cluster.read_jobs()
         partitions = cluster.read_partitions()
     except SlurmError as error:
         yield Finding(
@@ -53,7 +54,7 @@ def findings(config: Config) -> Iterator[Finding]:
     )
     yield from _rights(config, cluster, settings)
     yield from type_findings(config, nodes)
-    yield from lost_findings(nodes)
+    yield from lost_findings(nodes, jobs)
     yield from _names(config, partitions)
     yield from _margin(settings)
     yield from plugin_findings(config, settings)

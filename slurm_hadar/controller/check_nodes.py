@@ -4,16 +4,15 @@ from collections.abc import Iterator
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.finding import Finding
-from slurm_hadar.controller.lost_gpus import CURE, words
-from slurm_hadar.domain.job import UNTYPED
+from slurm_hadar.controller.lost_gpus import CURE, lost, words
+from slurm_hadar.domain.job import UNTYPED, Job
 from slurm_hadar.domain.node import Node
 
 
-def lost_findings(nodes: list[Node]) -> Iterator[Finding]:
+def lost_findings(nodes: list[Node], jobs: list[Job]) -> Iterator[Finding]:
     """GPUs that nobody has and Slurm gives to nobody."""
-    for node in nodes:
-        if node.lost_gpus:
-            yield Finding("problem", words(node), CURE)
+    for node in lost(nodes, jobs):
+        yield Finding("problem", words(node), CURE)
 
 
 def type_findings(config: Config, nodes: list[Node]) -> Iterator[Finding]:

@@ -1,18 +1,29 @@
 """GPUs that Slurm counts as taken although no job has them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.node import Node
 from slurm_hadar.reports import formats
 
 CURE = "scontrol reconfigure"
+_THERE = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
+
+
+def lost(nodes: Iterable[Node], jobs: Iterable[Job]) -> Iterator[Node]:
+    """Nodes with such GPUs."""
+    # A job that is suspended keeps its GPUs and no CPU.
+    busy = {name for job in jobs if job.state in _THERE for name in job.nodes}
+    for node in nodes:
+        if node.used_without_cpus and node.name not in busy:
+            yield node
 
 
 def words(node: Node) -> str:
     """What is wrong with a node whose GPUs are lost."""
     return (
-        f"node {node.name}: Slurm counts {formats.gpus(node.lost_gpus)} as taken though no job is "
-        "there, and gives them to nobody (22.05 does so after a node went DOWN in a requeue)"
+        f"node {node.name}: Slurm counts {formats.gpus(node.used_without_cpus)} as taken though no "
+        "job is there, and gives them to nobody (22.05 does so after a node went DOWN in a requeue)"
     )
 
 
@@ -22,9 +33,9 @@ class LostGpus:
     def __init__(self) -> None:
         self._told: frozenset[str] = frozenset()
 
-    def news(self, nodes: Iterable[Node]) -> list[str]:
+    def news(self, nodes: Iterable[Node], jobs: Iterable[Job]) -> list[str]:
         """One sentence for each node that was not so at the last look."""
-        lost = {node.name: node for node in nodes if node.lost_gpus}
-        new = [node for name, node in lost.items() if name not in self._told]
-        self._told = frozenset(lost)
+        found = {node.name: node for node in lost(nodes, jobs)}
+        new = [node for name, node in found.items() if name not in self._told]
+        self._told = frozenset(found)
         return [f"{words(node)}; an admin frees them: {CURE}" for node in new]

@@ -176,7 +176,7 @@ class Controller:
         if keep:
             # First: of what this tick sends nothing can be seen yet.
             trail.follow(self.store, seen, self.config.moving.commit_s)
-            words += self._lost_gpus.news(seen.nodes.values())
+            words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
         if may_act:
             step = moves.advance(hands, seen.jobs, seen.progress, seen.now)
             sent = step.sent

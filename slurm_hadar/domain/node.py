@@ -23,8 +23,8 @@ class Node:
     usable: bool = True
 
     @property
-    def lost_gpus(self) -> Mapping[str, int]:
-        """GPUs that count as used where nobody has a CPU. Every job has one, so Slurm lost them."""
+    def used_without_cpus(self) -> Mapping[str, int]:
+        """GPUs that count as used on a usable node where no job runs, as each has a CPU."""
         if self.cpus_used or not self.usable:
             return {}
         return {kind: count for kind, count in self.gpus_used.items() if count > 0}

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, config, node, nodes
+from hand_made import CONFIG, config, node, nodes, running
 
 from slurm_hadar.controller import check, check_nodes
 from slurm_hadar.controller.check import findings
 from slurm_hadar.controller.lost_gpus import LostGpus
 from slurm_hadar.controller.store import make_private
-from slurm_hadar.domain.job import UNTYPED
+from slurm_hadar.domain.job import UNTYPED, JobState
 from slurm_hadar.domain.node import Partition
 
 
@@ -75,14 +75,21 @@ def test_gpus_that_slurm_lost_are_a_problem_with_its_cure():
     lost = replace(node("v1"), gpus_used={"v100": 2})
     busy = replace(lost, name="v2", cpus_used=1)
     down = replace(lost, name="v3", usable=False)
-    (found,) = check_nodes.lost_findings([node("v0"), lost, busy, down])
+    suspended = replace(running("1", {"v4": {"v100": 2}}), state=JobState.SUSPENDED)
+    paused = replace(lost, name="v4")
+    (found,) = check_nodes.lost_findings([node("v0"), lost, busy, down, paused], [suspended])
     assert found.level == "problem" and "node v1: Slurm counts 2 v100" in found.what
     assert found.cure == "scontrol reconfigure"
 
 
 def test_a_tick_tells_of_lost_gpus_once_as_long_as_it_lasts():
     lost, news = replace(node("v1"), gpus_used={"v100": 2}), LostGpus()
-    assert [len(news.news(one)) for one in ([lost], [lost], [node("v1")], [lost])] == [1, 0, 0, 1]
+    assert [len(news.news(one, [])) for one in ([lost], [lost], [node("v1")], [lost])] == [
+        1,
+        0,
+        0,
+        1,
+    ]
 
 
 @pytest.mark.parametrize(
