@@ -153,7 +153,7 @@ site() {
 system_files() {
   local file to=$1/share/slurm-hadar/system
   mkdir -p "$to"
-  for file in packaging/*; do
+  for file in packaging/*.*; do
     sed -e "s|@PREFIX@|$1|g" -e "s|@EXCHANGE@|$2|g" "$file" >"$to/${file##*/}"
   done
 }

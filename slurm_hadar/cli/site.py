@@ -74,6 +74,7 @@ def up(
             slurm_prefix=slurm,
             mode="act" if act else "observe",
             with_accounting=accounting,
+            outlives=True,
         )
     write_wrapper_site(configuration.load(box.config_path), box.config_path)
     environment = {name: box.env[name] for name in ("SLURM_CONF", "HADAR_CONFIG", "PATH")}

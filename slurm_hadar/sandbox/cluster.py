@@ -8,6 +8,7 @@ import random
 import secrets
 import shutil
 import socket
+import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from slurm_hadar.sandbox import (
     accounting,
     conf,
     daemons,
+    finisher,
     pacing,
     places,
     processes,
@@ -48,6 +50,7 @@ class Sandbox:
         self._ports = dict(ports)
         self.has_accounting = accounting.PORT in ports
         self._daemons = daemons.Daemons(where, tools, layout.started, self.has_accounting)
+        self._finisher: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def up(
@@ -66,15 +69,17 @@ class Sandbox:
         slurmd_timeout_s: int = 30,
         wait_s: float = 60.0,
         with_accounting: bool = False,
+        outlives: bool = False,
     ) -> "Sandbox":
         """Start a sandbox in ``folder`` and wait until its nodes are idle.
 
         ``time_scale`` and ``seed`` go into the pacing file (see :mod:`.pacing`), ``settings``
         (section -> key -> value) over the sandbox's hadar.toml. ``wait_s``: longest wait for each
         part. ``with_accounting``: with a slurmdbd, so that there are users, accounts, QOS and
-        operators. Nothing is left running when it fails. Raises UsageError for a folder that holds
-        something else or a sandbox that is up, HadarError when a part is missing or does not
-        start.
+        operators. ``outlives``: it stays up when this process ends; else it goes down then, however
+        the process ends. Nothing is left running when it fails. Raises UsageError for a folder
+        that holds something else or a sandbox that is up, HadarError when a part is missing or
+        does not start.
         """
         folder = folder.resolve()
         tools = programs.find(slurm_prefix)
@@ -109,6 +114,8 @@ class Sandbox:
                 site_text = site.site_toml(layout, where, tools.bin_dir, mode, settings)
                 places.make(where, layout.started, most)
                 box._write(values, site_text)
+                if not outlives:
+                    box._finisher = finisher.start(where.record)
                 where.pace.write_text(json.dumps(content))
                 box._start(wait_s)
             except BaseException:
@@ -263,6 +270,9 @@ class Sandbox:
                 + ", ".join(map(str, left))
             )
         places.forget_run(self.places)
+        if self._finisher is not None:
+            finisher.stop(self._finisher)
+            self._finisher = None
 
     def status(self) -> SandboxStatus:
         """What runs now; never raises for a sandbox that is down."""

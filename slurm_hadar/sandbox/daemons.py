@@ -15,6 +15,8 @@ from slurm_hadar.sandbox.programs import Programs
 _STEPS_S = 4.0
 """How long cancelled jobs have to end by themselves before their processes are killed."""
 _STOP_S = 15.0
+_UP = ("idle", "mixed", "allocated", "planned", "reserved", "completing")
+"""A node has these states while it answers. Planned: the next job there is waited for."""
 _FATAL = (b"fatal:", b"[ERROR] Aborting")
 """What Slurm's daemons and MariaDB write before they end at once."""
 
@@ -147,7 +149,7 @@ class Daemons:
 
     def wait_up(self, nodes: Sequence[str], wait_s: float) -> None:
         """Wait until all ``nodes`` can have jobs, or have some."""
-        self._wait(nodes, ("idle", "mixed", "allocated"), wait_s)
+        self._wait(nodes, _UP, wait_s)
 
     def _wait(self, nodes: Sequence[str], good: Sequence[str], wait_s: float) -> None:
         sinfo: list[str | Path] = [self._tools.bin_dir / "sinfo", "-h", "-N", "-o", "%N %T"]

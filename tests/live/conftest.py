@@ -42,6 +42,16 @@ def slurm_prefix(request: pytest.FixtureRequest) -> Path | None:
     return prefix
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_output_of_jobs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No job of the tests may write into the folder that they are run from."""
+    here = request.config.invocation_params.dir
+    before = set(here.glob("slurm-*.out"))
+    yield
+    left = set(here.glob("slurm-*.out")) - before
+    assert not left, "a test submits without --output"
+
+
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """One sandbox of the default layout for all tests of a module."""

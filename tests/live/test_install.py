@@ -48,7 +48,8 @@ def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
     env = {**box.env, "PATH": f"{prefix}/bin:{box.env['PATH']}"}
     ran(["hadar", "check", "--write"], env)
     ran(["hadar", "tick"], env)
-    submit = ["hbatch", "--parsable", "--gres=gpu:1", "--hadar-types=any", "--wrap", "true"]
+    submit = ["hbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:1", "--hadar-types=any"]
+    submit += ["--wrap", "true"]
     job, _ = ran(submit, env)
     assert "BeginTime" in box.run("squeue", "-h", "-o", "%r", "-j", job)
 

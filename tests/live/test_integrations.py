@@ -94,6 +94,8 @@ class Job:
             "HADAR_PAUSE_S": "120",
             "MASTER_ADDR": "127.0.0.1",
             "GLOO_SOCKET_IFNAME": "lo",
+            # torchrun leaves its folder of logs behind.
+            "TMPDIR": str(folder),
         }
         words = ",".join(["ALL", *(f"{key}={value}" for key, value in export.items())])
         self.id = box.run("sbatch", "--parsable", f"--export={words}", text=script).strip()

@@ -53,7 +53,9 @@ def two_cpus():
 
 def profiled(sandbox, *words):
     out = sandbox.run(
-        "srun", "-n1", "-c2", "--mem=1G", "--gres=gpu:1", HADAR, "profile", "--gpus", "1",
+        # There lies what data loaders leave behind when their training is stopped.
+        "srun", f"--export=ALL,TMPDIR={sandbox.folder}", "-n1", "-c2", "--mem=1G", "--gres=gpu:1",
+        HADAR, "profile", "--gpus", "1",
         "--seconds", "0.6", "--warmup", "0.2", *words, timeout_s=150.0,
     )  # fmt: skip
     return out

@@ -33,7 +33,9 @@ def test_all_jobs_are_slurms_own_afterwards(make_sandbox):
     plain = box.run(
         "sbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:1", "--wrap", "sleep 60"
     ).strip()
-    submit = ("--parsable", "--gres=gpu:2", "--hadar-types=v100", "--wrap", "sleep 60")
+    submit = (
+        "--parsable", "-o", "/dev/null", "--gres=gpu:2", "--hadar-types=v100", "--wrap", "sleep 60"
+    )  # fmt: skip
     jobs = [hadar(box, *submit, command="hbatch") for _ in range(4)]
     hadar(box, "tick")
     before = {job: shown(box, job) for job in [plain, *jobs]}

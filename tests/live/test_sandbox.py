@@ -193,6 +193,31 @@ def test_a_folder_too_deep_for_sockets(make_sandbox, tmp_path):
     assert not box.places.run.exists()
 
 
+def test_a_killed_process_leaves_no_sandbox_behind(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from slurm_hadar.sandbox.cluster import Sandbox\n"
+        "with Sandbox.up(Path(sys.argv[1])) as box:\n"
+        "    print(flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    folder = tmp_path / ("x" * 100) / "box"
+    argv = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as held:
+        try:
+            assert held.stdout.readline() == "\n"
+            box = Sandbox.attach(folder)
+            job = submit(box, "sleep 600", "--gres=gpu:1")
+            box.wait_state(job, ["RUNNING"])
+            assert len(processes.ours(box.places)) > 8
+        finally:
+            held.kill()
+    gone = processes.wait_until(lambda: not box.places.run.exists(), 60)
+    left = processes.ours(box.places)
+    processes.end(left, 10)
+    assert gone and not left
+
+
 def test_slurmd_and_slurmctld_can_go_and_come_back(make_sandbox):
     box = make_sandbox(layout=Layout((NodeGroup("v", 2, "v100", 2),)))
     box.kill_slurmd("v2")
@@ -200,6 +225,13 @@ def test_slurmd_and_slurmctld_can_go_and_come_back(make_sandbox):
     assert "not running: slurmd.v2" in str(box.status())
     box.start_slurmd("v2")
     box.wait_state(submit(box, "true", "--gres=gpu:1", "-wv2"))
+    # A node that a waiting job is meant for comes back as well.
+    small = submit(box, "sleep 600", "--gres=gpu:2", "-wv1")
+    large = submit(box, "true", "--gres=gpu:2", "-N2")
+    assert processes.wait_until(lambda: box.status().nodes["v2"] == "planned", 60, 0.2)
+    box.kill_slurmd("v2")
+    box.start_slurmd("v2")
+    box.run("scancel", small, large)
     box.stop_slurmctld()
     assert not box.status().is_running and not box.status().nodes
     box.start_slurmctld()

@@ -68,7 +68,8 @@ def submitted(sandbox, tmp_path_factory):
     """All at once: their jobs by template."""
     folder = tmp_path_factory.mktemp("templates")
     env = {**os.environ, **sandbox.env, "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-    env |= {"HADAR_EXCHANGE": "", "OMP_NUM_THREADS": "1"}
+    # torchrun leaves its folder of logs behind.
+    env |= {"HADAR_EXCHANGE": "", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
     jobs = {}
     for name, (values, lines) in cases(folder).items():
         made = folder / name

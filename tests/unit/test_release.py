@@ -1,8 +1,11 @@
 """What is handed out: the source archive, the wheel made from it, and what runs from that."""
 
+import gzip
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -13,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "slurm_hadar"
 SHARED = ("job_templates", "site_configs", "packaging")
 CONF = "ClusterName=c\nNodeName=v1 Gres=gpu:v100:2 Features=v100\nPartitionName=gpu Nodes=ALL\n"
+BIN = str(Path(sys.executable).parent)
+LIBRARIES = sysconfig.get_path("purelib")
 TOML = "[gpu_types.v100]\nmemory_gb = 16\n"
 
 
@@ -90,6 +95,14 @@ def test_the_wheel_has_the_whole_package_and_the_folders_beside_it(built):
     assert not strange and not [one for one in names if "__pycache__" in one or "/slurm-1" in one]
 
 
+def test_the_man_pages_come_with_pip(installed):
+    pages = tracked(ROOT / "docs" / "man")
+    assert tracked(installed / "share" / "man") == pages and len(pages) == 3
+    for page in pages:
+        text = (installed / "share" / "man" / page).read_bytes()
+        assert text == (ROOT / "docs" / "man" / page).read_bytes()
+
+
 def test_the_commands_run_from_the_wheel_alone(installed, tmp_path):
     def hadar(*words, module="slurm_hadar.cli.main"):
         return ran(sys.executable, "-m", module, *words, cwd=tmp_path, **env)
@@ -116,3 +129,93 @@ def test_hbatch_needs_none_of_the_libraries(installed, tmp_path):
     # -S: without site-packages.
     words = ("-S", "-m", "slurm_hadar.cli.hbatch", "--hadar-help")
     assert "--hadar-model" in ran(sys.executable, *words, cwd=tmp_path, **env)
+
+
+@pytest.fixture(scope="module")
+def unpacked(built, tmp_path_factory):
+    """The Debian package, and its files in a folder. The libraries are those of the tests."""
+    for program in ("dpkg-deb", "/usr/bin/python3"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    version = "import sys; print(*sys.version_info[:2])"
+    own = ran("/usr/bin/python3", "-c", version, cwd="/")
+    if own != ran(sys.executable, "-c", version, cwd="/"):
+        pytest.skip("the tests run on another Python than the package would")
+    folder = tmp_path_factory.mktemp("deb")
+    script = built[0] / "packaging" / "deb" / "build.sh"
+    words = ("--wheel", built[1], "--exchange", "/ex", folder)
+    ran(script, *words, cwd=folder, PIP_NO_DEPS="1", PYTHONPATH=LIBRARIES)
+    (package,) = folder.glob("*.deb")
+    ran("dpkg-deb", "-x", package, folder / "files", cwd=folder)
+    ran("dpkg-deb", "-e", package, folder / "files" / "DEBIAN", cwd=folder)
+    return package, folder / "files"
+
+
+@pytest.mark.timeout(250)
+def test_what_the_debian_package_says_of_itself(unpacked):
+    package, _ = unpacked
+    told = ran("dpkg-deb", "-f", package, cwd="/")
+    fields = dict(line.split(": ", 1) for line in told.splitlines() if not line.startswith(" "))
+    assert fields["Version"] == ran("hadar", "--version", cwd="/", PATH=BIN).split()[-1]
+    major, minor = sys.version_info[:2]
+    python = f"python3 (>= {major}.{minor}~), python3 (<< {major}.{minor + 1}~)"
+    assert fields["Depends"].startswith(python) and "@" not in told.replace("@localhost", "")
+    listed = ran("dpkg-deb", "-c", package, cwd="/").splitlines()
+    assert all(line.split()[1] == "root/root" for line in listed)
+
+
+def test_what_the_debian_package_brings(unpacked):
+    _, files = unpacked
+    for page in tracked(ROOT / "docs" / "man"):
+        text = (ROOT / "docs" / "man" / page).read_bytes()
+        assert gzip.decompress((files / "usr/share/man" / f"{page}.gz").read_bytes()) == text
+    for unit in (files / "usr/lib/systemd/system").iterdir():
+        text = unit.read_text()
+        assert "@" not in text and ("=/usr/bin/hadar" in text) is (unit.suffix == ".service")
+    assert (
+        "ReadWritePaths=/ex\n" in (files / "usr/lib/systemd/system/slurm-hadar.service").read_text()
+    )
+    assert "u hadar " in (files / "usr/lib/sysusers.d/slurm-hadar.conf").read_text()
+    # Else each machine would give the shared folder to its own user hadar.
+    assert "/ex" not in (files / "usr/lib/tmpfiles.d/slurm-hadar.conf").read_text()
+    assert (files / "DEBIAN/conffiles").read_text() == "/etc/logrotate.d/slurm-hadar\n"
+    assert (files / "etc/logrotate.d/slurm-hadar").exists()
+    completions = {"bash-completion/completions": "{}", "zsh/vendor-completions": "_{}"}
+    completions["fish/vendor_completions.d"] = "{}.fish"
+    for folder, name in completions.items():
+        for program in ("hadar", "hbatch"):
+            assert program in (files / "usr/share" / folder / name.format(program)).read_text()
+    # Nothing is switched on, neither by links of systemd's nor by a cron line.
+    assert not list(files.rglob("*.wants")) and not (files / "etc/cron.d").exists()
+    for script in ("postinst", "prerm", "postrm"):
+        ran("sh", "-n", files / "DEBIAN" / script, cwd="/")
+        assert os.access(files / "DEBIAN" / script, os.X_OK)
+
+
+def test_the_debian_package_runs_from_where_it_lies(unpacked, tmp_path):
+    _, files = unpacked
+    lib = files / "usr/lib/slurm-hadar"
+    for program in ("hadar", "hbatch"):
+        link = files / "usr/bin" / program
+        assert link.is_symlink() and link.resolve() == lib / "bin" / program
+        first = link.read_text().splitlines()[0]
+        assert first.removesuffix("3") == "#!/usr/lib/slurm-hadar/bin/python"
+    (site,) = lib.glob("lib/python3.*/site-packages")
+    assert (site / "slurm_hadar/__pycache__").is_dir()
+    # No library of its own is needed for hbatch; hadar takes those of the tests here.
+    plain = ran(lib / "bin/python", "-E", lib / "bin/hbatch", "--hadar-help", cwd=tmp_path)
+    assert "--hadar-model" in plain
+    code = "import slurm_hadar; print(slurm_hadar.__file__)"
+    env = {"PYTHONPATH": LIBRARIES}
+    assert ran(lib / "bin/python", "-c", code, cwd=tmp_path, **env).startswith(str(site))
+    shown = ran(lib / "bin/python", lib / "bin/hadar", "template", "list", cwd=tmp_path, **env)
+    assert "pytorch_single" in shown
+
+
+def test_a_debian_package_for_a_strange_folder_is_refused(built, tmp_path):
+    script = built[0] / "packaging" / "deb" / "build.sh"
+    for words in (("--exchange", "ex; rm"), ("--exchange=",), ("--wheel", "none"), ("-x",)):
+        done = subprocess.run(
+            [script, *words, tmp_path / "to"], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode and done.stderr and not (tmp_path / "to").exists(), words

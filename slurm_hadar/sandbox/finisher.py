@@ -1,0 +1,65 @@
+"""A small process beside a sandbox, which takes it down when whoever started it is gone without
+having done so: a killed test, a killed demo.
+
+Slurm's daemons go into the background, so a signal on their parent's death would not reach them.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from slurm_hadar.domain.errors import HadarError
+
+_EVERY_S = 0.5
+_LATE_S = 2.0
+"""A daemon that was just being started is there by then."""
+
+
+def start(record: Path) -> "subprocess.Popen[bytes]":
+    """Start it for the sandbox of ``record``, which must be written."""
+    root = Path(__file__).parents[2]
+    born = record.stat().st_mtime_ns
+    argv = [sys.executable, "-m", __name__, str(os.getpid()), str(record), str(born)]
+    # Nothing of the caller's is kept open, and its terminal's signals are not for this one.
+    return subprocess.Popen(
+        argv,
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def stop(finisher: "subprocess.Popen[bytes]") -> None:
+    """The sandbox is down: nothing is left to be done."""
+    finisher.kill()
+    finisher.wait()
+
+
+def main(parent: int, record: Path, born: int) -> None:
+    """Wait for the end of ``parent``, then take the sandbox down.
+
+    A later one in the same folder (the record is newer) is left alone.
+    """
+    while os.getppid() == parent:
+        time.sleep(_EVERY_S)
+    from slurm_hadar.sandbox import processes
+    from slurm_hadar.sandbox.cluster import Sandbox
+
+    for _ in range(2):
+        with contextlib.suppress(HadarError, OSError):
+            if record.stat().st_mtime_ns != born:
+                return
+            box = Sandbox.attach(record.parent)
+            box.down()
+            time.sleep(_LATE_S)
+            if not processes.ours(box.places):
+                return
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
