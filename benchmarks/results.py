@@ -115,7 +115,7 @@ SECTIONS = (
         "The network",
         "256 GPUs in racks with oversubscribed uplinks. Aims: no cell more than 2% worse than the "
         "better of always-consolidate and never-wait; the paper's best are -69% makespan, -83% job "
-        "time, -98% communication. One cell misses the first by 0.3 points; gangs larger than a "
+        "time, -98% communication. All cells meet the first; gangs larger than a "
         "node must use the cards, so communication cannot go below 28% here "
         "([network](network.md)).",
         "python -m benchmarks.network",

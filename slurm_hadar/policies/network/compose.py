@@ -10,7 +10,7 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import TIERS
-from slurm_hadar.domain.view import IntArray, View
+from slurm_hadar.domain.view import BoolArray, IntArray, View
 from slurm_hadar.policies.allocation import Parts
 from slurm_hadar.policies.network.outlook import Outlook
 from slurm_hadar.policies.network.places import ANYWHERE, Ground
@@ -34,6 +34,27 @@ def near_rates(view: View) -> View:
     pace = np.where(jobs.rate > 0, jobs.rate / np.maximum(fastest, 1e-300), 0.0)
     rate = jobs.rate / (1.0 + exchange[rows, tier] * pace)
     return replace(view, jobs=replace(jobs, rate=rate))
+
+
+def farther(view: View) -> BoolArray:
+    """(J,) who runs over more racks, or nodes, than so many GPUs of his type need."""
+    jobs, network = view.jobs, view.jobs.network
+    apart: BoolArray = np.zeros(len(jobs.ids), dtype=bool)
+    if network is None or not len(jobs.held):
+        return apart
+    nearest, rack, split = _nearest(view), view.nodes.rack.tolist(), network.per_node.tolist()
+    nodes: dict[int, set[int]] = {}
+    gpus: dict[int, tuple[int, int]] = {}
+    for job, node, kind, count in jobs.held.tolist():
+        nodes.setdefault(job, set()).add(node)
+        gpus[job] = (kind, gpus.get(job, (kind, 0))[1] + count)
+    for job, (kind, count) in gpus.items():
+        if count in view.counts:
+            best = int(nearest[kind, view.counts.index(count)])
+            best = max(best, int(0 < split[job] < count))
+            tier = 2 if len({rack[node] for node in nodes[job]}) > 1 else int(len(nodes[job]) > 1)
+            apart[job] = tier > best
+    return apart
 
 
 def _nearest(view: View) -> IntArray:

@@ -89,6 +89,13 @@ class Ground:
             self.room.hopeless.add(what)
         return parts
 
+    def could_hold(self, ask: Ask, rack: int) -> bool:
+        """Whether the gang fits in a rack once the view's jobs have left it."""
+        only = {rack: self.pools(ask)[rack]}
+        if ask.each:
+            return self._evenly(self._empty, ask, only, RACK) is not None
+        return self._in_rack(self._empty, ask, only) is not None
+
     def find_in(self, room: Room, ask: Ask, tier: int) -> Parts | None:
         """The same in another room of this floor."""
         return self._find(room, ask, tier)

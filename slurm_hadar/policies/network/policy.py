@@ -9,7 +9,8 @@ minimum stay, where the gain is above twice the cost. Timers: ``timers``.
 Ours: no timer is longer than what the better tier would save the job, links as busy as they are
 now, so a job that the network does not hurt never waits for it; near places are offered to all
 before what is left goes to those who would be far apart; these give way again, see
-``preempt``; jobs that decide when all the work ends go first.
+``preempt``; jobs that decide when all the work ends go first, and racks are kept for them, see
+``last``.
 """
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.allocation import Need
+from slurm_hadar.policies.network.last import Promises, keep_a_rack
 from slurm_hadar.policies.network.places import MACHINE
 from slurm_hadar.policies.network.preempt import give_way
 from slurm_hadar.policies.network.settings import Settings
@@ -32,16 +34,22 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     settings = Settings.read(view.options)
     carries = state.get("carries", 0.0)
     turns = Turns(view, settings, carries if isinstance(carries, float) else 0.0)
-    patience = _Patience(turns, settings, state)
-    _improve(turns, settings)
+    promises = Promises(turns, off=settings.critical > 1)
+    turns.goes_first(promises.jobs)
+    patience = _Patience(turns, settings, state, promises)
+    _improve(turns, settings, promises)
     order = turns.order()
     first = [job for job in order if turns.critical[job]]
     left = turns.serve(first, patience.near)
-    kept = turns.keep_a_rack(left)
+    promised = promises.set_aside()
+    kept = keep_a_rack(turns, [job for job in left if job not in promises.jobs])
     left += turns.serve([job for job in order if not turns.critical[job]], patience.near)
     if settings.preempt:
         left = give_way(turns, settings, left, patience.near)
     left = turns.serve([job for job in left if not turns.critical[job]], patience.far)
+    if promised:
+        turns.ground.room.give(promised, Need())
+        turns.serve(left, patience.far)
     turns.ground.room.give(kept, Need())
     turns.serve([job for job in first if turns.waits(job)], patience.far)
     notes = tuple(
@@ -49,26 +57,30 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
         for tier, longer in enumerate(turns.outlook.longer)
         if longer > 1.05
     )
-    return turns.plan(notes), patience.state(state)
+    return turns.plan((*notes, *promises.notes())), patience.state(state)
 
 
 class _Patience:
     """The rule by which waiting jobs take offers."""
 
-    def __init__(self, turns: Turns, settings: Settings, state: State) -> None:
+    def __init__(self, turns: Turns, settings: Settings, state: State, promises: Promises) -> None:
         self._turns, self._timers = turns, Timers(state, settings)
-        self._settings = settings
+        self._settings, self._promises = settings, promises
 
     def near(self, job: int, offer: Offer) -> tuple[bool, str]:
         """Everybody is offered the nearest places first: nobody lies there in two racks with GPUs
         on which somebody else would be near."""
         if offer.tier > offer.best or offer.lost > _BUSY:
             return False, ""
+        if against := self._promises.refuses(job, offer):
+            return False, against
         self._timers.accepted(offer.tier, offer.count, self._waited_s(job))
         return True, f"{WHERE[offer.tier]}, the nearest that could hold it; {_ends(offer.seconds)}"
 
     def far(self, job: int, offer: Offer) -> tuple[bool, str]:
         """What is left then goes to those who have waited long enough, or lose little."""
+        if against := self._promises.refuses(job, offer):
+            return False, against
         # A near place on cards that others keep busy is as good as one that is farther.
         farther = offer.best + 1 if offer.lost > _BUSY else offer.best
         waited, tiers = self._waited_s(job), range(offer.best, max(offer.tier, farther))
@@ -104,7 +116,7 @@ def _ends(seconds: float) -> str:
     return f"ends in {seconds / 3600:.1f} h"
 
 
-def _improve(turns: Turns, settings: Settings) -> None:
+def _improve(turns: Turns, settings: Settings, promises: Promises) -> None:
     """Offer running jobs better tiers, those that the network hurts most first."""
     view, outlook = turns.view, turns.outlook
     jobs = view.jobs
@@ -117,7 +129,8 @@ def _improve(turns: Turns, settings: Settings) -> None:
         if settled[job] and turns.tier_now[job] > MACHINE and now_s < np.inf:
             turns.release(job)
             better = turns.offers(job, turns.tier_now[job])
-            offer = next((o for o in better if now_s - o.seconds > least), None)
+            pays = (o for o in better if now_s - o.seconds > least)
+            offer = next((o for o in pays if not promises.refuses(job, o)), None)
             if offer is None:
                 turns.back(job)
         if offer is None:

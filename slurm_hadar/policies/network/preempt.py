@@ -29,10 +29,14 @@ def give_way(turns: Turns, settings: Settings, order: Sequence[int], near: Answe
         if not gone:
             hopeless.add(asks)
             continue
-        for other in gone:
-            turns.stop(other)
+        stopped = {other: turns.stop(other) for other in gone}
+        if turns.serve([job], near):
+            for other, parts in stopped.items():
+                turns.unstop(other, parts)
+            hopeless.add(asks)
+            continue
         waiting.update(gone)
-        waiting.difference_update({job} - set(turns.serve([job], near)))
+        waiting.discard(job)
         borrowers = [other for other in borrowers if other not in gone]
         room = _without(turns, borrowers)
     return [job for job in turns.sorted() if job in waiting]

@@ -7,17 +7,14 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import TIERS
-from slurm_hadar.domain.view import BoolArray, View
-from slurm_hadar.policies.allocation import Need, Parts
+from slurm_hadar.domain.view import BoolArray, FloatArray, View
+from slurm_hadar.policies.allocation import Parts
 from slurm_hadar.policies.network.outlook import Outlook
-from slurm_hadar.policies.network.places import ANYWHERE, RACK, Ask, Ground
+from slurm_hadar.policies.network.places import ANYWHERE, Ask, Ground
 from slurm_hadar.policies.network.settings import Settings
 
 WHERE = ("on one machine", "in one rack", "over several racks")
 """The tiers in words."""
-
-_NEARLY = 0.75
-"""Part of its GPUs that must be free in a rack for it to be kept for a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,10 @@ class Turns:
             possible.any(axis=1).argmax(axis=1).tolist() if possible.size else []
         )
         self.placements: dict[str, Placement] = {}
-        self.critical = self._critical(settings.critical)
+        self.near_s, self.horizon_s = self._work()
+        """(J,) each job's least time to its end, 0: not known; the least for all the work."""
+        most = settings.critical * self.horizon_s
+        self.critical: BoolArray = (self.near_s > 0) & (self.near_s >= most)
         """(J,) who goes first and gives way to nobody."""
         self.moved: set[int] = set()
         """Running jobs that were given another place."""
@@ -82,23 +82,30 @@ class Turns:
         found: list[int] = np.lexsort(keys).tolist()
         return found
 
-    def _critical(self, part: float) -> BoolArray:
-        """(J,) whether a job needs ``part`` of the time that all the work takes, even near by."""
-        jobs = self.view.jobs
-        seconds, gpus = np.zeros(len(jobs.ids)), np.zeros(len(jobs.ids))
-        for job, left in enumerate(jobs.left.tolist()):
-            paces = [
-                float(jobs.rate[job, ask.kind, self._column[job]])
-                * self.outlook.factor(job, ask.kind, self._column[job], self.ground.best_tier(ask))
-                for ask in self.asks(job)
-                if self.ground.best_tier(ask) <= ANYWHERE
-            ]
-            if paces and np.isfinite(left):
-                seconds[job], gpus[job] = left / max(paces), self.count(job)
+    def goes_first(self, jobs: Sequence[int]) -> None:
+        """These go first too, and give way to nobody."""
+        self.critical[list(jobs)] = True
+
+    def seconds_near(self, job: int, ask: Ask) -> float:
+        """Time to the end at the nearest tier that could ever hold the job; inf: not known."""
+        column, tier = self._column[job], self.ground.best_tier(ask)
+        if tier > ANYWHERE:
+            return float("inf")
+        factor = self.outlook.factor(job, ask.kind, column, tier)
+        rate = float(self.view.jobs.rate[job, ask.kind, column])
+        return float(self.view.jobs.left[job]) / (rate * factor)
+
+    def _work(self) -> tuple[FloatArray, float]:
+        """(J,) each job's least time to its end, near by, 0 where it is not known; and the least
+        in which all of them could end."""
+        jobs = len(self.view.jobs.ids)
+        seconds, gpus = np.zeros(jobs), np.zeros(jobs)
+        for job in range(jobs):
+            least = min((self.seconds_near(job, ask) for ask in self.asks(job)), default=np.inf)
+            if least < np.inf:
+                seconds[job], gpus[job] = least, self.count(job)
         capacity = max(1, int(self.view.nodes.gpus.sum()))
-        horizon = max(float((seconds * gpus).sum()) / capacity, float(seconds.max(initial=0.0)))
-        critical: BoolArray = (seconds > 0) & (seconds >= part * horizon)
-        return critical
+        return seconds, max(float(seconds @ gpus) / capacity, float(seconds.max(initial=0.0)))
 
     def count(self, job: int) -> int:
         """GPUs that a job would get: the least number that it can run on."""
@@ -182,11 +189,19 @@ class Turns:
         self.ground.room.take(self.held[job], self.ground.needs[job])
         self._traffic(job, self.held[job], 1.0)
 
-    def stop(self, job: int) -> None:
-        """Send a running job back to the queue."""
-        self.release(job)
+    def stop(self, job: int) -> Parts:
+        """Send a running job back to the queue; what it held."""
+        parts = self.release(job)
         self.outlook.leaves(job)
         del self.held[job], self.placements[self.view.jobs.ids[job]]
+        return parts
+
+    def unstop(self, job: int, parts: Parts) -> None:
+        """The opposite of :meth:`stop`."""
+        self.held[job] = parts
+        self.back(job)
+        self.outlook.joins(job)
+        self.keep(job, f"stays {WHERE[self.tier_now[job]]}")
 
     def serve(self, order: Sequence[int], answer: Answer) -> list[int]:
         """Offer each job of ``order`` what is free in turn; who declines is passed over.
@@ -210,26 +225,6 @@ class Turns:
     def waits(self, job: int) -> bool:
         """Whether a job was offered something and got nothing."""
         return job in self._declined
-
-    def keep_a_rack(self, jobs: Sequence[int]) -> Parts:
-        """Set aside what is free in the rack that the first of these jobs could have soonest, once
-        most of what it needs is free there, so that smaller jobs do not take it bit by bit; none
-        where one machine is enough for it."""
-        room = self.ground.room
-        for job in jobs:
-            for ask in self.asks(job):
-                if self.ground.best_tier(ask) != RACK:
-                    continue
-                racks = self.ground.pools(ask).values()
-                # Of a type that others hold to the last GPU there is no pool.
-                pools = max(racks, key=lambda some: sum(room.left[p] for p in some), default=())
-                if sum(room.left[p] for p in pools) < _NEARLY * ask.count:
-                    return ()
-                slots = [s for p in pools for s in range(*self.ground.floor.spans[p])]
-                kept = tuple((s, int(room.free[s])) for s in slots if room.free[s] > 0)
-                room.take(kept, Need())
-                return kept
-        return ()
 
     def plan(self, notes: tuple[str, ...] = ()) -> Plan:
         """What was decided."""

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
+from slurm_hadar.policies.network.compose import farther
 
 _EXACT = 0.02
 """An estimate that is off by less is left alone."""
@@ -36,6 +37,7 @@ def learn(view: View, state: State) -> Seen:
     """Compare the work left with that of the last round, for jobs that ran all the time between.
 
     A speed counts for its own type and count only: errors of other pairs are not known to be alike.
+    One of a job that runs farther apart than need be tells of its place, not of type and count.
     """
     jobs = view.jobs
     past = cast(Mapping[str, Any], state.get(_KEY, {}))
@@ -49,7 +51,9 @@ def learn(view: View, state: State) -> Seen:
         before = cast(Mapping[str, list[float]], past["jobs"])
         then = float(past["now"])
         measured = {id_: old[id_] for id_ in jobs.ids if id_ in old} if old else {}
-        steady = np.flatnonzero((place >= 0) & (jobs.since_s + jobs.restart_s <= then))
+        steady = np.flatnonzero(
+            (place >= 0) & (jobs.since_s + jobs.restart_s <= then) & ~farther(view)
+        )
         for job in steady.tolist():
             id_ = jobs.ids[job]
             left, where, _, _ = before.get(id_, (0.0, -1.0, 0.0, 0.0))

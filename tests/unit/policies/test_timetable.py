@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from random_views import applied, check, crowd, jobs_of, nodes_of, places, view_of, views
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.traits import Network
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.timetable.plan import classes
 from slurm_hadar.policies.timetable.policy import decide
@@ -216,6 +217,19 @@ def test_a_speed_that_was_told_wrong_is_measured() -> None:
         later = replace(later, now=later.now + 3600.0, jobs=replace(done, left=done.left - 3600.0))
         done = later.jobs
     assert dict(second.placements["j0"].gpus) == {"middle": 1}
+
+
+@pytest.mark.parametrize("at, told", [((0, 1), 1.0), ((0, 2), 2.0)])
+def test_a_speed_far_apart_is_not_that_of_type_and_count(at: tuple[int, int], told: float) -> None:
+    # Two nodes of one rack would do; over both racks it is slow for another reason.
+    held = [(0, node, 0, 2) for node in at]
+    jobs = jobs_of([[[2.0]]], held=held, restart_s=10.0, left=4e5, total=9e5, max_nodes=4)
+    jobs = replace(jobs, network=Network(np.array([[1.0, 1.0, 0.3]]), np.ones(1)))
+    nodes = replace(nodes_of([[2]] * 4), rack=np.array([0, 0, 1, 1]))
+    view = view_of(nodes, jobs, counts=(4,))
+    _, state = decide(view, {})
+    later = replace(view, now=view.now + 360.0, jobs=replace(jobs, left=jobs.left - 360.0))
+    assert learn(later, state).rate.tolist() == [[[told]]]
 
 
 def test_declarations_that_were_wrong_are_remembered() -> None:
