@@ -5,9 +5,11 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from benchmarks.fuzz import mutations, seeds
+from benchmarks.fuzz import mutations, seeds, told
+from slurm_hadar.controller import gpu_use
 from slurm_hadar.controller.store import Store
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.profiles.gpu_use import GpuUses
 from slurm_hadar.profiles.measured import MeasuredStore
 
 _CELLS = (
@@ -16,6 +18,7 @@ _CELLS = (
     ("attained", ("job", "gpu_s", "seen_s")),
     ("steering", ("job", "text")),
     ("policy", ("name", "state")),
+    ("gpu_use", ("uid", "model", "batch", "utilization", "power_w", "held_idle", "weight_s")),
     ("throughput", ("uid", "model", "gpus", "samples_per_s", "weight_s", "runs", "last_run")),
 )
 
@@ -59,6 +62,11 @@ def _all_of(store: Store) -> object:
             measured = MeasuredStore(store.connection)
             measured.record("resnet18", "v100", 2, 64, 200.0, 60.0, 7)
             found.append(list(measured.of("resnet18")))
+            uses = GpuUses(store.connection)
+            uses.record("resnet18", "v100", 64, seeds.TRAINING_USE, 60.0, 7)
+            known = uses.of("resnet18", 7)
+            found.append(gpu_use.rows(told.SEEN, told.JOB, known))
+            found.append(gpu_use.too_small(told.JOB, known, {"k80": 12.0}))
             return found
     finally:
         store.close()

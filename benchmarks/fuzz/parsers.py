@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
-from benchmarks.fuzz import mutations, seeds
+from benchmarks.fuzz import asked, mutations, seeds, told
 from benchmarks.fuzz.journal import damage, read_journal
 from slurm_hadar import config, template_values, templates
 from slurm_hadar.cli import sbatch_words, wrapper_site
@@ -129,10 +130,17 @@ def _jct(path: Path) -> object:
     return simulated.read("mixed_60", path, cluster.parse("v100=8,p100=8,k80=8"), _rates(), 10)
 
 
-def _exchange(name: str, read: Callable[[Path], object]) -> Read:
+def _exchange(
+    name: str, read: Callable[[Path], object], beside: Mapping[str, bytes] = MappingProxyType({})
+) -> Read:
+    """A file in an exchange folder of its own; ``beside``: what else lies there."""
+
     def through_folder(data: bytes, folder: Path) -> object:
-        (folder / name).write_bytes(data)
-        return read(folder)
+        exchange = folder / name.partition(".")[0]
+        exchange.mkdir(exist_ok=True)
+        for other, content in {**beside, name: data}.items():
+            (exchange / other).write_bytes(content)
+        return read(exchange)
 
     return through_folder
 
@@ -201,6 +209,7 @@ def _parsers() -> Iterator[Parser]:
     yield Parser("sbatch command line", _as_words(_typed), [seeds.ARGV])
     yield Parser("template values", _as_words(_template), [seeds.VALUES])
     yield Parser("configuration", _as_file("hadar.toml", config.load), seeds.site_configs())
+    yield Parser("wrapper's JSON, to check", asked.is_current, [seeds.WRAPPER_JSON], tree)
     yield Parser("wrapper's JSON", _as_file("hadar.json", _wrapper), [seeds.WRAPPER_JSON], tree)
     for release in seeds.RELEASES:
         yield Parser(f"squeue {release}", _as_text(_squeue), answers[f"{release}/jobs"], tree)
@@ -212,6 +221,10 @@ def _parsers() -> Iterator[Parser]:
     yield Parser("scontrol show config", _as_text(records.settings), answers["config"])
     yield Parser("scontrol show topology", _as_text(topology.racks), answers["topology"])
     yield Parser("squeue -O", _as_text(pyslurm_records.requests), [seeds.REQUESTS])
+    yield Parser("sacctmgr, limits", _as_text(asked.limited), [seeds.LIMITS])
+    for name, answer in seeds.COMMANDS.items():
+        yield Parser(f"answer of {name}", _as_text(asked.COMMANDS[name]), [answer])
+    yield Parser("sbatch --test-only", asked.start, [seeds.TEST_ONLY])
     yield Parser("Slurm's notations", _as_text(_notations), [seeds.NOTATIONS])
     yield Parser(
         "file of nodes",
@@ -245,19 +258,27 @@ def _parsers() -> Iterator[Parser]:
     yield Parser("pretend cluster", _as_text(cluster.parse), [b"v100=20,p100=20,k80=8"])
     yield Parser("throughput table", _as_file("table.json", table.load), [seeds.RATES], tree)
     yield Parser("CPU table", _as_file("cpu.json", cpu_table.load), [seeds.CPU_RATES], tree)
-    for name, seed, read in (
-        (
-            "progress.84_2.aa.json",
-            asdict(seeds.PROGRESS),
-            lambda folder: progress.read_progress(folder, "84_2", _UID),
-        ),
-        ("plan.84_2.json", seeds.PLAN, _plan),
-        ("heartbeat.json", seeds.HEARTBEAT, _acts),
-        (
-            "gpu.84.aa.json",
-            seeds.GPU_USE,
-            lambda folder: gpu_sampling_files.read_all_uses(folder, {"84": _UID}),
-        ),
-    ):
-        yield Parser(name, _exchange(name, read), [seeds.versioned(seed)], tree)
+    yield from _in_the_exchange_folder()
     yield Parser("journal", read_journal, seeds.journal, damage)
+
+
+def _in_the_exchange_folder() -> Iterator[Parser]:
+    told_of = {
+        "progress.84_2.aa.json": seeds.versioned(asdict(seeds.PROGRESS)),
+        "gpu.84.aa.json": seeds.versioned(seeds.GPU_USE),
+        "plan.84_2.json": seeds.versioned(seeds.PLAN),
+        "heartbeat.json": seeds.versioned(seeds.HEARTBEAT),
+    }
+    readers: Mapping[str, Callable[[Path], object]] = {
+        "progress.84_2.aa.json": lambda folder: progress.read_progress(folder, "84_2", _UID),
+        "gpu.84.aa.json": lambda folder: gpu_sampling_files.read_all_uses(folder, {"84": _UID}),
+        "plan.84_2.json": _plan,
+        "heartbeat.json": _acts,
+    }
+    for name, read in readers.items():
+        yield Parser(name, _exchange(name, read), [told_of[name]], mutations.tree)
+    for name, other in (list(told_of)[:2], list(told_of)[1::-1]):
+        taken = _exchange(name, told.taken_in, {other: told_of[other]})
+        yield Parser(f"{name}, taken in", taken, [told_of[name]], mutations.tree)
+    name = "steer.84_2.json"
+    yield Parser(name, _exchange(name, told.steered), seeds.steered(), mutations.tree)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from slurm_hadar.controller.store import Decision, Store
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.profiles.gpu_sampling import GpuUse
+from slurm_hadar.profiles.gpu_sampling import GpuUse, TrainingUse
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
+from slurm_hadar.profiles.gpu_use import GpuUses
 from slurm_hadar.profiles.measured import MeasuredStore
 from slurm_hadar.runtime.plan_file import JobPlan
 from slurm_hadar.runtime.progress import Ack, Progress, Saved
@@ -50,6 +51,24 @@ VALUES = (
     b"hadar=model=resnet18 gpus=1-4\nsbatch=--mem=4G -n2"
 )
 REQUESTS = b"41036|gres:gpu:3|N/A|cpu=1,mem=1G,node=2|\n41037|N/A|gres/gpu:1|N/A|\n41038|||\n"
+LIMITS = (
+    b"root||||||||\nphys||root|cpu=40|||cpu=8,mem=64G||\nphys|ann||gres/gpu=2|||||cpu=4\n"
+    b"chem||phys||||||\nchem|bob|||cpu=9000||||\n--\nnormal||||||||\n"
+    b"gold|cpu=100,gres/gpu=8|||||mem=9T|cpu=20|\n"
+)
+COMMANDS: Mapping[str, bytes] = {
+    "scontrol --version": b"slurm-wlm 22.05.8\n",
+    "sacctmgr show user": b"ann|None\nbackup|Operator\n",
+    "sbatch --parsable": b"sbatch: warning: no email\n4711;made\n",
+    "scontrol's standard input": (
+        b"invalid keyword: hadar-mark-0\nslurm_update error: Invalid job id specified\n"
+        b"invalid keyword: hadar-mark-1\ninvalid keyword: hadar-mark-2\n"
+    ),
+}
+TEST_ONLY = (
+    b"sbatch: Job 4711 to start at 2026-11-21T19:19:24 using 2 processors on nodes v[1-2] in "
+    b"partition gpu\n"
+)
 NOTATIONS = (
     b"v[1-2,7-9],k1,m[01-04]n[1-2]\ngpu:v100:2(S:0-1),gpu:k80:1(IDX:0-1),craynetwork:4\n"
     b"gres/gpu=2,gres/gpu:v100=2,cpu=4,node=2\n1-02:03:04\n2026-11-21T19:19:24\n0-3,7,10-20:2%4\n"
@@ -145,6 +164,7 @@ GPU_USE = asdict(
         (GpuUse("GPU-1", "Tesla V100", 60.0, 0.5, 1000.0, 2000.0, 250.0, 30.0, 20.0, 10.0),),
     )
 )  # fmt: skip
+TRAINING_USE = TrainingUse(12.5, 1, 0.5, 1000.0, 2000.0, 250.0, 20.0, 0.3, 0.1, 60.0)
 CLOSED = 1.7e9
 """When the last entry of the journal's seed ended, s since the epoch."""
 
@@ -160,6 +180,12 @@ def one_of(read: Callable[[], object]) -> None:
 def versioned(content: Mapping[str, object]) -> bytes:
     """As it lies in the exchange folder."""
     return json.dumps({"version": 1, **content}).encode()
+
+
+def steered() -> list[bytes]:
+    """What is kept of a job, as it lies there."""
+    texts = [text[text.index(b"[") : text.rindex(b"]") + 1].decode() for text in ADMIN_COMMENTS]
+    return [versioned({"job": "84_2", "steering": text}) for text in texts]
 
 
 def zipped(data: bytes) -> bytes:
@@ -247,6 +273,7 @@ def journal() -> bytes:
         store.keep_steering("3", "[hadarplan;t=1]")
         store.keep_policy_state("hadar", {"prices": [1.0, 2.0], "seen": {"1": 2}})
         measured = MeasuredStore(store.connection)
+        GpuUses(store.connection).record("resnet18", "v100", 64, TRAINING_USE, 60.0, 7)
         for gpus in range(1, 9):
             measured.record("resnet18", "v100", gpus, 64, 100.0 * gpus, 60.0, 7, "3")
         store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -46,7 +46,6 @@ def table(result: Result) -> list[str]:
     for (kind, end), count in sorted(result.account.ended.items()):
         ended.setdefault(kind, {})[end] = count
     rows += [(f"ended: {kind}", _counts(ends)) for kind, ends in ended.items()]
-    rows += [("Slurm's own faults", _counts(result.account.slurms_own) or "none")]
     weighed = result.memory.first_and_last_mb()
     grew = f"{weighed[0]:.1f} to {weighed[1]:.1f} MB" if weighed else "too short to say"
     journal = result.journal
@@ -71,7 +70,6 @@ def plain(result: Result) -> dict[str, object]:
     """The same for JSON."""
     whole = asdict(result)
     # asdict() would count the pairs of a Counter anew.
-    whole["account"]["slurms_own"] = dict(result.account.slurms_own)
     whole["account"]["ended"] = {
         f"{kind} {end}": count for (kind, end), count in result.account.ended.items()
     }

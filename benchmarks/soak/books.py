@@ -10,11 +10,6 @@ from slurm_hadar.controller.store import Store
 from slurm_hadar.domain.job import Job, JobState
 
 _LAUNCH_FAILED = "launch failed"
-_SLURMS_OWN = {
-    "Invalid generic resource (gres) specification": "Slurm lost the job's GPUs (node went DOWN "
-    "while it was requeued)",
-}
-"""What a job's own output says -> the fault of Slurm's that ended it."""
 
 
 @dataclass
@@ -80,7 +75,6 @@ class Account:
     exact: int = 0
     lineages: int = 0
     restarts: int = 0
-    slurms_own: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -94,11 +88,8 @@ def account(books: Books, folder: Path, silent: Collection[str]) -> Account:
         found.restarts += job.restarts
         who = f"job {job.id} ({sent.kind})"
         end = job.slurm_state.split()[0] if job.slurm_state else "?"
-        own = _own_fault(folder, sent) if end == "FAILED" else ""
         if job.state is not JobState.FINISHED:
             found.wrong.append(f"{who}: still {job.slurm_state} ({job.reason}), held {job.held}")
-        elif own:
-            found.slurms_own[own] += 1
         elif end.startswith("CANCELLED"):
             if job.id not in books.cancelled and job.id.split("_")[0] not in books.cancelled:
                 found.wrong.append(f"{who}: cancelled, and not by us")
@@ -127,11 +118,6 @@ def _twice(folder: Path, job: Job, sent: Sent, silent: Collection[str], who: str
     if job.slurm_state.startswith("COMPLETED") and not counts:
         wrong.append(f"{who}: completed and never began")
     return wrong
-
-
-def _own_fault(folder: Path, sent: Sent) -> str:
-    said = last_words(folder, [sent.name], 4000)
-    return next((why for words, why in _SLURMS_OWN.items() if words in said), "")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ from slurm_hadar.sandbox.cluster import Sandbox
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 _FAULTS = ("by a fault of slurm-hadar", "Traceback (most recent call last)")
 
+_OF_THE_UNIT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
+"""The environment that packaging/slurm-hadar.service gives it."""
+
 
 class Daemon:
     """One controller after another on a sandbox, each under a policy of its own."""
@@ -36,7 +39,7 @@ class Daemon:
         site.write_text(self._site.replace('policy = "hadar"', f'policy = "{policy}"'))
         argv = [str(Path(sys.executable).parent / "hadar"), "run", "--config", str(site)]
         with self.log.open("ab") as log:
-            env = {**os.environ, **self.box.env}
+            env = {**os.environ, **self.box.env, **_OF_THE_UNIT}
             self._process = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
         self.lives += 1
 

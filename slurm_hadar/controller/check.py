@@ -57,6 +57,7 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from lost_findings(nodes, jobs)
     yield from _names(config, partitions)
     yield from _margin(settings)
+    yield from _kill_wait(config, settings)
     yield from plugin_findings(config, settings)
     if config.backfill.enabled:
         yield from _backfill(config, partitions)
@@ -208,6 +209,18 @@ def _names(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
             "warning",
             "site.controller_user is not set: jobs believe whoever writes hbatch's file last",
             "name the user that the controller runs as",
+        )
+
+
+def _kill_wait(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
+    words = settings.get("KillWait", "").split()
+    after = config.moving.after_return_s
+    if words and words[0].isdigit() and int(words[0]) >= after:
+        yield Finding(
+            "warning",
+            f"KillWait={words[0]}: what ran on a node that went down and came back may still be "
+            f"leaving after {after:g} s (moving.after_return_s)",
+            f"set moving.after_return_s = {int(words[0]) + 10}",
         )
 
 

@@ -17,6 +17,8 @@ class Speeds:
 
     def learn(self, seen: Observed) -> None:
         """Learn from the jobs' own reports: one GPU type at a time, this attempt's speed only."""
+        self._learned = {id_: at for id_, at in self._learned.items() if id_ in seen.jobs}
+        self._rates.forget_unused()
         for id_, progress in seen.progress.items():
             job = seen.jobs[id_]
             kinds = {kind for gpus in placed(job, seen).values() for kind in gpus}

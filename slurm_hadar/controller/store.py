@@ -7,10 +7,11 @@ job depends on it.
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slurm_hadar.controller.store_file import (
     VERSION,
@@ -184,10 +185,11 @@ class Store:
 
     def decide(self, decisions: Iterable[Decision]) -> None:
         """Keep the last decision on each job, and those that are new beside the older ones."""
-        last = self.decisions()
+        told = list(decisions)
+        last = self.decisions({one.job for one in told})
         rows = []
         with self.transaction():
-            for one in decisions:
+            for one in told:
                 before = last.get(one.job)
                 if before is None or _gist(before) != _gist(one):
                     self._tell(one)
@@ -214,22 +216,35 @@ class Store:
         )
         return [Decision(*row) for row in rows]
 
-    def decisions(self) -> dict[str, Decision]:
-        """The last decision on each job."""
-        rows = self.connection.execute("SELECT job, time_s, placement, reason FROM decision")
+    def decisions(self, jobs: Collection[str] | None = None) -> dict[str, Decision]:
+        """The last decision on each job, or on each of ``jobs``."""
+        rows = self._rows("SELECT job, time_s, placement, reason FROM decision", jobs)
         return {row[0]: Decision(*row) for row in rows}
 
-    def serve(self, running: Mapping[str, tuple[int, float]], now: float) -> dict[str, float]:
+    def _rows(self, select: str, jobs: Collection[str] | None) -> Iterator[tuple[Any, ...]]:
+        """Rows of all jobs, or of some: a month's jobs are not read for those of a tick."""
+        if jobs is None:
+            yield from self.connection.execute(select)
+        else:
+            for job in jobs:
+                yield from self.connection.execute(f"{select} WHERE job=?", (job,))
+
+    def serve(
+        self,
+        running: Mapping[str, tuple[int, float]],
+        now: float,
+        shown: Collection[str] | None = None,
+    ) -> dict[str, float]:
         """Add to each running job what it received since it was last seen.
 
-        ``running``: job -> (GPUs held, start in s). Returns GPU-seconds attained of all jobs.
+        ``running``: job -> (GPUs held, start in s). Returns GPU-seconds attained of all jobs, or
+        of ``shown`` and the running ones.
         """
-        known = {
-            str(job): (float(gpu_s), float(seen))
-            for job, gpu_s, seen in self.connection.execute(
-                "SELECT job, gpu_s, seen_s FROM attained"
-            )
-        }
+        rows = self._rows(
+            "SELECT job, gpu_s, seen_s FROM attained",
+            None if shown is None else {*shown, *running},
+        )
+        known = {str(job): (float(gpu_s), float(seen)) for job, gpu_s, seen in rows}
         changed = []
         for job, (gpus, start_s) in running.items():
             attained, seen = known.get(job, (0.0, 0.0))

@@ -29,6 +29,7 @@ from slurm_hadar.controller.lock import SETTLE_S, rival, takes_over
 from slurm_hadar.controller.lost_gpus import LostGpus
 from slurm_hadar.controller.observed import Observed
 from slurm_hadar.controller.racks import Topology
+from slurm_hadar.controller.returned_nodes import ReturnedNodes
 from slurm_hadar.controller.rules import Rules
 from slurm_hadar.controller.speeds import Speeds
 from slurm_hadar.controller.store import Store
@@ -105,6 +106,7 @@ class Controller:
         self._folder = ExchangeFolder(config.site.exchange_dir)
         self.gpus = GpuLessons(store.connection)
         self._lost_gpus = LostGpus()
+        self._returned = ReturnedNodes(store, config.moving.after_return_s)
         self._unsaid = store.notes
         self.backoff = Backoff(config, cluster.traffic, store)
 
@@ -244,7 +246,7 @@ class Controller:
         return Observed(
             now=seen.now,
             jobs=self.rules.applied(seen.jobs, seen.partitions),
-            nodes=seen.nodes,
+            nodes=self._returned.applied(seen.nodes, seen.now),
             partitions=seen.partitions,
             reservations=seen.reservations,
             progress=said.progress,
@@ -301,7 +303,7 @@ class Controller:
             for job in seen.jobs.values()
             if job.managed and job.state is JobState.RUNNING
         }
-        return self.store.serve(running, seen.now)
+        return self.store.serve(running, seen.now, seen.jobs)
 
     def _keep(
         self,
@@ -316,6 +318,7 @@ class Controller:
         self.store.keep_policy_state(name, state)
         if idle.state:
             self.store.keep_policy_state(_BACKFILL, idle.state)
+        self._returned.keep(seen.now)
         self.store.decide(decisions(seen, shown, plan, means, idle))
         self.store.forget(seen.now - _KEEP_S)
 

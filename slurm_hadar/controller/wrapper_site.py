@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from slurm_hadar import reading
 from slurm_hadar.config import Config, wrapper_path
 from slurm_hadar.domain.errors import UsageError
 
@@ -70,7 +71,8 @@ def is_current(config: Config, config_path: Path) -> bool:
     Without ``site.controller_user`` the UID in it is that of whoever wrote it, and stands.
     """
     try:
-        written = json.loads(wrapper_path(config_path).read_bytes())
+        data = reading.content(wrapper_path(config_path), reading.TABLE_BYTES)
+        written = reading.parsed(data.decode())
     except (OSError, ValueError):
         return False
     now = wrapper_site(config, config_path)

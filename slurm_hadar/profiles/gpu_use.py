@@ -22,6 +22,9 @@ CREATE TABLE IF NOT EXISTS gpu_use (
     changed_s REAL NOT NULL, PRIMARY KEY (uid, model, gpu_type, gpus, batch)
 )
 """
+_KEY = (int, str, str, int, int)
+_MOST = 1e18
+"""No figure of these is above it."""
 _COLUMNS = (
     "uid, model, gpu_type, gpus, batch, utilization, memory_mb, most_memory_mb, power_w, "
     "joules_per_sample, held_idle, weight_s"
@@ -63,7 +66,7 @@ class GpuUses:
             " ORDER BY gpu_type, gpus, batch",
             (uid, model_key(model)),
         )
-        return [Known(*row) for row in rows]
+        return [Known(*row) for row in rows if _whole(row)]
 
     def record(
         self,
@@ -108,6 +111,20 @@ class GpuUses:
     def _rows(self, uid: int) -> int:
         found = self._connection.execute("SELECT COUNT(*) FROM gpu_use WHERE uid=?", (uid,))
         return int(found.fetchone()[0])
+
+
+def _whole(row: tuple[object, ...]) -> bool:
+    """SQLite keeps whatever a bad disk made of a cell."""
+    key, figures, sums = row[:5], row[5:-2], row[-2:]
+    return (
+        all(isinstance(cell, kind) for cell, kind in zip(key, _KEY, strict=True))
+        and all(cell is None or _figure(cell) for cell in figures)
+        and all(map(_figure, sums))
+    )
+
+
+def _figure(cell: object) -> bool:
+    return isinstance(cell, (int, float)) and 0 <= cell <= _MOST
 
 
 def _blend(old: float | None, old_weight: float, new: float | None, weight: float) -> float | None:

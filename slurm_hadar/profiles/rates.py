@@ -13,6 +13,7 @@ from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.profiles.cpu_table import load as load_cpus
 from slurm_hadar.profiles.estimate import Cell, Estimator
 from slurm_hadar.profiles.measured import MeasuredStore
+from slurm_hadar.profiles.recent import Recent
 from slurm_hadar.profiles.table import Table, load, model_key, shipped
 from slurm_hadar.profiles.tiers import TierRates
 
@@ -20,9 +21,12 @@ OTHERS_MOST = 5.0
 """What other users measured moves a model of the table by this factor at most: one user who gives
 his model a wrong name, or writes nonsense, must not spoil it for all."""
 
-_MOST_CACHED = 20_000
+_MOST_CACHED = 10_000
 _OTHERS = -1
 """In place of a uid: somebody who measured nothing himself and believes others with care."""
+
+
+_Place = tuple[int | None, str, int | None, tuple[str, ...], tuple[int, ...], bool]
 
 
 class Rates:
@@ -48,9 +52,9 @@ class Rates:
         """What models lose when their GPUs are apart."""
         self._estimator = estimator or Estimator(table or shipped())
         self.store = store or MeasuredStore()
-        self._blocks: dict[tuple[object, ...], tuple[FloatArray, BoolArray]] = {}
-        self._corrections: dict[tuple[str, int | None], Correction] = {}
-        self._users: dict[str, frozenset[int]] = {}
+        self._blocks: Recent[_Place, tuple[FloatArray, BoolArray]] = Recent(_MOST_CACHED)
+        self._corrections: Recent[tuple[str, int | None], Correction] = Recent(_MOST_CACHED)
+        self._users: Recent[str, frozenset[int]] = Recent(_MOST_CACHED)
 
     def rates(
         self,
@@ -112,10 +116,19 @@ class Rates:
         )
         if taken:
             key = model_key(model)
-            self._corrections = {k: v for k, v in self._corrections.items() if k[0] != key}
-            self._blocks = {k: v for k, v in self._blocks.items() if k[1] != key}
-            self._users.pop(key, None)
+            self._corrections.drop(lambda place: place[0] == key)
+            self._blocks.drop(lambda place: place[1] == key)
+            self._users.drop(lambda model: model == key)
         return taken
+
+    def forget_unused(self) -> None:
+        """Drop what was worked out for models that nobody asked for since the last call.
+
+        For who goes on for weeks: a job without a declared model goes by its own name, so there is
+        no end of models.
+        """
+        for cache in (self._blocks, self._corrections, self._users):
+            cache.turn()
 
     def source(
         self,
@@ -160,9 +173,8 @@ class Rates:
             shape = (len(types), len(counts))
             rate = np.array([[c.rate for c in row] for row in cells], np.float64).reshape(shape)
             known = np.array([[c.known for c in row] for row in cells], np.bool_).reshape(shape)
-            if len(self._blocks) >= _MOST_CACHED:
-                self._blocks.clear()
-            block = self._blocks[place] = (rate, known)
+            block = (rate, known)
+            self._blocks.put(place, block)
         return block
 
     def _cell(
@@ -180,7 +192,7 @@ class Rates:
         users = self._users.get(model)
         if users is None:
             users = frozenset(found.uid for found in self.store.of(model))
-            self._users[model] = users
+            self._users.put(model, users)
         return uid if uid in users else _OTHERS
 
     def _correction(self, model: str, user: int | None) -> Correction:
@@ -193,7 +205,7 @@ class Rates:
             correction = Correction(
                 rows, self._expected(model, user), OTHERS_MOST if careful else math.inf
             )
-            self._corrections[model, user] = correction
+            self._corrections.put((model, user), correction)
         return correction
 
     def _expected(self, model: str, user: int | None) -> Expected:

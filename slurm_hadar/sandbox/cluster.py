@@ -111,7 +111,9 @@ class Sandbox:
             content = pacing.pace(layout.node_types(), base, seed, time_scale)
             most = max(sum(group.types.values()) for group in layout.groups)
             try:
-                site_text = site.site_toml(layout, where, tools.bin_dir, mode, settings)
+                site_text = site.site_toml(
+                    layout, where, tools.bin_dir, mode, settings, kill_wait_s
+                )
                 places.make(where, layout.started, most)
                 box._write(values, site_text)
                 if not outlives:

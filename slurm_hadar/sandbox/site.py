@@ -15,7 +15,12 @@ Settings = Mapping[str, Mapping[str, Value]]
 
 
 def site_toml(
-    layout: Layout, places: Places, bin_dir: Path, mode: str, settings: Settings | None = None
+    layout: Layout,
+    places: Places,
+    bin_dir: Path,
+    mode: str,
+    settings: Settings | None = None,
+    kill_wait_s: int = 10,
 ) -> str:
     """Text of a hadar.toml for a sandbox; ``settings`` go over what a demo wants.
 
@@ -44,7 +49,12 @@ def site_toml(
             "max_queries_per_minute": 100_000,
             "stop_file": str(places.folder / "stop"),
         },
-        "moving": {"ack_wait_s": 20.0, "settle_s": 5.0, "commit_s": 10.0},
+        "moving": {
+            "ack_wait_s": 20.0,
+            "settle_s": 5.0,
+            "commit_s": 10.0,
+            "after_return_s": kill_wait_s + 1.0,
+        },
         "controller": {"interval_s": 5.0, "round_s": 30.0},
         "gpu_types": {kind: _gpu_type(kind) for kind in layout.gpu_types},
     }

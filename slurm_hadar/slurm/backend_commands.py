@@ -59,7 +59,7 @@ class CommandsCluster:
         """Version of the commands, which is that of the site's Slurm or close to it."""
         if self._version is None:
             text = self.commands.read("scontrol", ["--version"])
-            match = re.search(r"(\d+)\.(\d+)\.(\d+)", text)
+            match = re.search(r"\b(\d{1,4})\.(\d{1,4})\.(\d{1,4})", text, re.ASCII)
             if match is None:
                 raise SlurmError(f"scontrol --version says {text[:60]!r}, which is no version")
             self._version = (int(match[1]), int(match[2]), int(match[3]))

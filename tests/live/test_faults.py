@@ -125,6 +125,20 @@ def test_slurm_goes_down_between_requeue_and_sending_on(site, kind):
     assert moves == ["moved"]
 
 
+def test_a_node_that_came_back_is_left_alone_at_first(site):
+    """Slurm would take the end of an attempt that is still leaving there for that of the next."""
+    careful = site.another(site.with_settings(moving={"after_return_s": 5.0}))
+    assert careful.observe().nodes["k1"].usable
+    site.box.run("scontrol", "update", "NodeName=k1", "State=DRAIN", "Reason=test")
+    seen = careful.observe()
+    assert not seen.nodes["k1"].usable
+    site.box.run("scontrol", "update", "NodeName=k1", "State=RESUME")
+    site.until(lambda: all(node.usable for node in site.slurm.read_nodes()))
+    assert not careful.observe().nodes["k1"].usable
+    site.until(lambda: careful.observe().nodes["k1"].usable)
+    assert time.time() - seen.now >= 5.0
+
+
 def test_the_slurmd_of_a_moving_job_is_killed(site):
     id_ = site.running("k80")
     site.want[id_] = {"v100": 1}

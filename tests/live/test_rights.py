@@ -15,6 +15,7 @@ import pytest
 from people import ADA, BOB, CLOSED, EVE, HADAR
 
 from slurm_hadar.runtime.plan_file import read_plan
+from slurm_hadar.sandbox.cluster import Sandbox
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(280)]
 
@@ -117,6 +118,29 @@ def test_an_operator_is_what_the_controller_must_be(site):
     assert any("root may do more" in said for said in problems(None))
     assert "root may do more to Slurm" in site(None, "hadar", "tick", code=1)
     assert any("does not know" in said for said in problems_of_a_stranger(site))
+
+
+@pytest.fixture
+def his_own(site):
+    """A Slurm whose SlurmUser is the controller's user: a sandbox that he started."""
+    folder = site.homes[HADAR] / "box"
+    try:
+        site(HADAR, "hadar", "sandbox", "up", folder)
+        yield Sandbox.attach(folder)
+    finally:
+        site(HADAR, "hadar", "sandbox", "down", folder)
+
+
+def test_slurms_own_user_is_refused(site, his_own):
+    text = his_own.config_path.read_text()
+    assert 'rights = "sandbox"' in text
+    site(HADAR, "hadar", "tick", env=his_own.env)
+    his_own.config_path.write_text(text.replace('rights = "sandbox"', 'rights = "operator"'))
+    for command in ("tick", "run"):
+        said = site(HADAR, "hadar", command, code=1, env=his_own.env)
+        assert said.count("\n") == 1 and "SlurmUser may do more to Slurm" in said
+    said = site(HADAR, "hadar", "check", code=1, env=his_own.env)
+    assert f"PROBLEM {HADAR} may do more to Slurm than the controller should" in said
 
 
 def problems_of_a_stranger(site):

@@ -92,15 +92,6 @@ def test_a_lost_sample_is_told(books, tmp_path):
     assert "not exact" in " ".join(account(books, tmp_path, ()).wrong)
 
 
-def test_slurms_own_fault_is_named_and_counted_apart(books, tmp_path):
-    books.seen["0"] = a_job("soak0", "FAILED")
-    said = "srun: error: Unable to create step: Invalid generic resource (gres) specification"
-    (tmp_path / "soak0.out").write_text(said)
-    found = account(books, tmp_path, ())
-    assert not found.wrong
-    assert sum(found.slurms_own.values()) == 1
-
-
 def test_a_job_that_is_no_longer_taken_for_ours_is_told(books, tmp_path):
     books.look([a_job("soak0", "RUNNING")])
     assert "as if it had not" in " ".join(account(books, tmp_path, ()).wrong)

@@ -71,6 +71,12 @@ def test_types_and_features(found, level, says):
     )
 
 
+@pytest.mark.parametrize(("wait", "warned"), [("30 sec", False), ("60 sec", True), ("", False)])
+def test_a_long_kill_wait_is_warned_of(wait, warned):
+    found = list(check._kill_wait(CONFIG, {"KillWait": wait}))
+    assert bool(found) is warned and all("after_return_s = 70" in f.cure for f in found)
+
+
 def test_gpus_that_slurm_lost_are_a_problem_with_its_cure():
     lost = replace(node("v1"), gpus_used={"v100": 2})
     busy = replace(lost, name="v2", cpus_used=1)

@@ -2,6 +2,8 @@
 
 import os
 import sqlite3
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -293,3 +295,23 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
     os.chown(folder, 65534, 65534)
     with pytest.raises(HadarError, match="does not belong"):
         Store.open(folder)
+
+
+def test_a_months_jobs_cost_a_tick_nothing(store):
+    """Memory and time of a tick go with the jobs that Slurm shows, not with those that ended."""
+    told = [Decision(str(job), 100.0, "2 v100", "pays by 1.3") for job in range(20_000)]
+    store.decide(told)
+    store.serve({one.job: (2, 50.0) for one in told}, 100.0)
+    now = [replace(one, time_s=200.0) for one in told[:40]]
+    running, shown = {"7": (2, 50.0)}, {one.job for one in now}
+    tracemalloc.start()
+    try:
+        store.decide(now)
+        attained = store.serve(running, 200.0, shown)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 300_000
+    assert attained == {job: 300.0 if job == "7" else 100.0 for job in shown}
+    assert store.serve({}, 300.0, ["new"]) == {}
+    assert len(store.told("7")) == 1 and store.decisions()["7"].time_s == 200.0

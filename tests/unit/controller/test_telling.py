@@ -23,7 +23,7 @@ def report(jobs, want, acted=True, **more):
     view = look(shown)
     plan = dictate(view.view, want)
     means = intent(view, plan, shown, CONFIG, 10)
-    return Report(shown, view, plan, means, acted, updates=len(means.actions), **more)
+    return Report(shown, view, plan, means, acted, **more)
 
 
 def a_bit_of_everything(**more):

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.fuzz import seeds
 from slurm_hadar.controller.store import Damaged, Store
+from slurm_hadar.profiles.gpu_use import GpuUses
 from slurm_hadar.profiles.measured import MeasuredStore
 
 
@@ -63,3 +64,20 @@ def test_damage_in_history_is_left_out(tmp_path: Path) -> None:
     measured = list(MeasuredStore(store.connection).of("resnet18"))
     assert sorted(one.gpus for one in measured) == [1, 3, 4, 5, 6, 7, 8]
     store.close()
+
+
+@pytest.mark.parametrize(
+    "column", ["gpus", "utilization", "most_memory_mb", "held_idle", "weight_s"]
+)
+@pytest.mark.parametrize("value", ["x", b"\xff\x00", -1.5, float("inf"), 1e308])
+def test_damage_in_what_gpus_did_is_left_out(column: str, value: object, tmp_path: Path) -> None:
+    connection = seeds.as_database(seeds.journal(), tmp_path / "hadar.sqlite")
+    uses = GpuUses(connection)
+    (good,) = uses.of("resnet18", 7)
+    assert good.gpus == 1 and good.utilization == 0.5
+    connection.execute(f"UPDATE gpu_use SET {column}=?", (value,))
+    assert uses.of("resnet18", 7) == []
+    # The next report takes the place of what cannot be read, or lies beside it.
+    assert uses.record("resnet18", "v100", 64, seeds.TRAINING_USE, 60.0, 7)
+    assert uses.of("resnet18", 7) == [good]
+    connection.close()

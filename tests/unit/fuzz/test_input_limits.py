@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.fuzz import asked
 from slurm_hadar import config, reading, templates
+from slurm_hadar.controller import wrapper_site
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.plugins import slurm_conf
 from slurm_hadar.profiles import cpu_table, table
@@ -104,6 +106,16 @@ def test_tables_nested_too_deeply(read: Callable[[str, str], object], nest: str)
         read(nest, "x")
     with pytest.raises(UsageError, match="is not"):
         read(json.dumps({"version": 1, "rows": [["m", "k80", 1, 1, 10**400, None]]}), "x")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "\0", "[]", "7"])
+def test_what_hbatch_reads_is_checked_whatever_it_is(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "hadar.toml"
+    path.write_text("")
+    wrapper_site.write_wrapper_site(config.load(path), path)
+    assert wrapper_site.is_current(config.load(path), path)
+    config.wrapper_path(path).write_text(text)
+    assert not wrapper_site.is_current(config.load(path), path)
 
 
 def test_exchange_files_have_their_limit(tmp_path: Path) -> None:
@@ -214,10 +226,11 @@ def test_template_values_have_their_limit() -> None:
         lambda: list(csv_rows.rows(",".join(map(str, range(300_000))) + "\n", "t", [])),
         lambda: records.nodes("NodeName=" + "A" * 2_000_000),
         lambda: tres.parse_gpus("(" * 60_000),
+        lambda: asked.COMMANDS["scontrol --version"]("9" * 1_000_000 + " 22.05.8"),
     ],
     ids=[
         "host list", "commas", "lines of one node", "word", "word of digits", "blanks", "levels",
-        "header", "key", "brackets",
+        "header", "key", "brackets", "version",
     ],
 )  # fmt: skip
 def test_a_megabyte_of_one_thing_ends_soon(read: Callable[[], object]) -> None:

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar import config
+from slurm_hadar.profiles import rates as rating
 from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER, MeasuredStore
 from slurm_hadar.profiles.rates import OTHERS_MOST, Rates, open_rates
+from slurm_hadar.profiles.recent import Recent
 
 TYPES = ("v100", "p100", "k80", "a100")
 COUNTS = (1, 2, 3, 4, 8)
@@ -245,3 +247,30 @@ def test_many_jobs_at_once() -> None:
     print(f"cold {cold * 1e3:.1f} ms, warm {warm * 1e3:.1f} ms")
     assert cold < 1.0
     assert rates.rates_for([], TYPES, COUNTS)[0].shape == (0, 4, 5)
+
+
+def remembered(rates: Rates) -> list[int]:
+    return [len(value) for value in vars(rates).values() if isinstance(value, Recent)]
+
+
+def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
+    """Jobs without a declared model are known by their names: there is no end of these."""
+    rates = Rates()
+    rates.record("own", "v100", 1, 8, 100.0, 60, uid=3)
+    before = rates.rates("own", 8, TYPES, COUNTS, uid=3)[0]
+    for number in range(200):
+        rates.rates(f"~job{number}", 8, TYPES, COUNTS, uid=number % 5)
+        rates.rates("own", 8, TYPES, COUNTS, uid=3)
+        rates.forget_unused()
+    assert 0 < max(remembered(rates)) <= 4
+    rates.record("own", "v100", 1, 8, 300.0, 60, uid=3)
+    assert rates.rates("own", 8, TYPES, COUNTS, uid=3)[0][0, 0] > before[0, 0]
+
+
+def test_a_great_many_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rating, "_MOST_CACHED", 20)
+    rates = Rates()
+    for number in range(200):
+        found = rates.rates(f"~job{number}", 8, TYPES, COUNTS, uid=number % 5)[0]
+        np.testing.assert_array_equal(rates.rates("x", 8, TYPES, COUNTS, uid=3)[0], found)
+    assert max(remembered(rates)) <= 40

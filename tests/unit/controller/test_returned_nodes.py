@@ -1,0 +1,49 @@
+"""Nodes that were down a moment ago: whose processes are still leaving there nobody knows."""
+
+from dataclasses import replace
+
+import pytest
+from hand_made import node
+
+from slurm_hadar.controller.returned_nodes import ReturnedNodes
+from slurm_hadar.controller.store import Store
+
+UP, DOWN = {"v1": node("v1")}, {"v1": replace(node("v1"), usable=False)}
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = Store.open(tmp_path / "state")
+    yield opened
+    opened.close()
+
+
+def usable(returned, nodes, now):
+    return returned.applied(nodes, now)["v1"].usable
+
+
+def test_a_node_is_used_some_time_after_it_came_back(store):
+    returned = ReturnedNodes(store, 40.0)
+    assert usable(returned, UP, 0.0)
+    assert not usable(returned, DOWN, 100.0)
+    assert [usable(returned, UP, now) for now in (101.0, 139.0, 140.0)] == [False, False, True]
+
+
+def test_the_next_controller_knows_it_too(store):
+    before = ReturnedNodes(store, 40.0)
+    before.applied(DOWN, 100.0)
+    before.keep(100.0)
+    assert [usable(ReturnedNodes(store, 40.0), UP, now) for now in (120.0, 140.0)] == [False, True]
+
+
+def test_a_clock_set_back_keeps_no_node_out_for_long(store):
+    returned = ReturnedNodes(store, 40.0)
+    returned.applied(DOWN, 4000.0)
+    assert usable(returned, UP, 400.0)
+
+
+def test_only_what_is_recent_is_kept(store):
+    returned = ReturnedNodes(store, 40.0)
+    returned.applied(DOWN, 100.0)
+    returned.keep(141.0)
+    assert store.policy_state("returned nodes") == {}
