@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from slurm_hadar import config
-from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.cluster import Sandbox

@@ -20,9 +20,10 @@ Fixed before the first run, and not changed since:
 synergy_opt is run with fifo at all loads, with the others at 0.9 and 1.1. ``plain`` is synergy_tune
 without the option ``leftover``, so exactly as in the paper; with fifo.
 
-``--long`` was added after the first run, which showed 1.7 times at best with 80%: a stream of 2,400
-jobs, fifo, of which the last 600 are looked at, as the paper's simulator looks at jobs 4,000 to
-5,000 of its stream. What an overload does grows with its length, and so does the gain above 1.
+Added after the first run, which showed 1.7 times at best with 80%: a long stream of 2,400 jobs,
+fifo, of which the last 600 are looked at, as the paper's simulator looks at jobs 4,000 to 5,000 of
+its stream. What an overload does grows with its length, and so does the gain above 1. Only where
+the aim of 2 times is, at 80% and the high loads, 0.9 to 1.2; ``--long`` runs nothing else.
 
 In every round no job may be slower than with its fair share (exit 1). Asked: 2 times at 80% CPU-
 hungry jobs and a high load, tune within 10% of opt.
@@ -60,7 +61,8 @@ COUNTS, COUNT_SHARES = (1, 2, 4, 8), (0.7, 0.1, 0.15, 0.05)
 RESTART_S = 30.0
 SEED = 0
 ASKED, WITHIN = 2.0, 1.1
-LONG, LAST, LONG_LOADS = 2400, 600, (0.9, 1.0, 1.1)
+AIM = 0.8
+LONG, LAST, LONG_LOADS = 2400, 600, (0.9, 1.0, 1.1, 1.2)
 
 
 @cache
@@ -148,6 +150,7 @@ class Run:
     order: str
     share: float
     load: float
+    jobs: int
     jct_h: float
     makespan_h: float
     moves: int
@@ -159,7 +162,13 @@ class Run:
 
 @cache
 def run(
-    policy: str, order: str, share: float, load: float, leftover: bool = True, jobs: int = JOBS
+    policy: str,
+    order: str,
+    share: float,
+    load: float,
+    *,
+    leftover: bool = True,
+    jobs: int = JOBS,
 ) -> Run:
     """One policy in one cell. Of a long stream the average is that of the last jobs."""
     watch = Floor(policy)
@@ -181,6 +190,7 @@ def run(
         order,
         share,
         load,
+        jobs,
         float(out.jct_s[-LAST:].mean()) / 3600.0,
         out.makespan_s / 3600.0,
         int(out.moves.sum()),
@@ -199,8 +209,8 @@ class Cell:
     load: float
     proportional: Run
     tune: Run
-    opt: Run | None
-    plain: Run | None
+    opt: Run | None = None
+    plain: Run | None = None
 
     @property
     def gain(self) -> float:
@@ -224,8 +234,8 @@ def cells() -> Iterator[Cell]:
     for order in ORDERS:
         for share in SHARES:
             for load in LOADS:
-                opt = order == "fifo" or load in OPT_LOADS
-                plain = order == "fifo"
+                first = order == "fifo"
+                opt = first or load in OPT_LOADS
                 yield Cell(
                     order,
                     share,
@@ -233,88 +243,104 @@ def cells() -> Iterator[Cell]:
                     run("gpu_proportional", order, share, load),
                     run("synergy_tune", order, share, load),
                     run("synergy_opt", order, share, load) if opt else None,
-                    run("synergy_tune", order, share, load, False) if plain else None,
+                    run("synergy_tune", order, share, load, leftover=False) if first else None,
                 )
 
 
-def long_lines() -> Iterator[str]:
-    """The stream of ``--long``, line by line."""
-    yield f"{LONG} jobs, fifo; average JCT of the last {LAST}, h:"
-    for share in SHARES:
-        for load in LONG_LOADS:
-            two = [
-                run(name, "fifo", share, load, jobs=LONG)
-                for name in ("gpu_proportional", "synergy_tune")
-            ]
-            yield (
-                f"{share:>6.0%} {load:4.1f} | {two[0].jct_h:8.2f} {two[1].jct_h:8.2f} |"
-                f" {two[0].jct_h / two[1].jct_h:5.2f} times better | slowest"
-                f" {min(one.slowest for one in two):.3f} of fair"
-            )
+def long_cells() -> Iterator[Cell]:
+    """The long stream's."""
+    for load in LONG_LOADS:
+        two = [
+            run(name, "fifo", AIM, load, jobs=LONG) for name in ("gpu_proportional", "synergy_tune")
+        ]
+        yield Cell("fifo", AIM, load, *two)
 
 
 HEAD = (
-    f"{'order':<5} {'hungry':>6} {'load':>4} | {'average JCT, h':^36} | {'times better':^14} |"
+    f"{'order':<5} {'hungry':>6} {'load':>4} | {'average JCT, h':^35} | {'times better':^14} |"
     f" {'restarts':^15} | {'slowest':>7} | {'s':>5}\n"
-    f"{'':<5} {'':>6} {'':>4} | {'proport.':>8} {'tune':>8} {'opt':>8} {'plain':>8}  |"
+    f"{'':<5} {'':>6} {'':>4} | {'proport.':>8} {'tune':>8} {'opt':>8} {'plain':>8} |"
     f" {'tune':>6} {'opt/tune':>7} | {'proport.':>8} {'tune':>6} | {'of fair':>7} |"
 )
 
 
 def line(cell: Cell) -> str:
     """A row of the table."""
-    opt = f"{cell.opt.jct_h:8.2f}" if cell.opt else f"{'':>8}"
-    plain = f"{cell.plain.jct_h:8.2f}" if cell.plain else f"{'':>8}"
-    near = f"{1.0 / cell.over_opt:7.2f}" if cell.opt else f"{'':>7}"
+    others = " ".join(f"{one.jct_h:8.2f}" if one else f"{'':>8}" for one in (cell.opt, cell.plain))
+    near = f"{1.0 / cell.over_opt:8.2f}" if cell.opt else f"{'':>8}"
     slowest = min(one.slowest for one in cell.runs)
     return (
         f"{cell.order:<5} {cell.share:>6.0%} {cell.load:4.1f} |"
-        f" {cell.proportional.jct_h:8.2f} {cell.tune.jct_h:8.2f} {opt} {plain}  |"
-        f" {cell.gain:6.2f} {near}  | {cell.proportional.moves:8d} {cell.tune.moves:6d} |"
+        f" {cell.proportional.jct_h:8.2f} {cell.tune.jct_h:8.2f} {others} |"
+        f" {cell.gain:6.2f} {near} | {cell.proportional.moves:8d} {cell.tune.moves:6d} |"
         f" {slowest:7.3f} | {sum(one.wall_s for one in cell.runs):5.1f}"
     )
 
 
-def verdict(found: Sequence[Cell]) -> tuple[str, bool]:
-    """What was asked, and whether it holds."""
-    high = [c for c in found if c.share == 0.8 and c.load >= 1.0]
+def best_words(found: Sequence[Cell], stream: str) -> tuple[str, bool]:
+    """The largest gain where the aim is, and whether that is enough."""
+    high = [c for c in found if c.share == AIM and c.load >= 1.0]
     best = max(high, key=lambda c: c.gain)
-    far = max((c for c in found if c.opt), key=lambda c: c.over_opt)
-    slowest = min(one.slowest for cell in found for one in cell.runs)
     words = (
-        f"80% CPU-hungry, load of 1 or more: at best {best.gain:.2f} times ({best.order},"
-        f" {best.load:g}); asked: {ASKED:g}\n"
-        f"tune's average JCT over opt's: at worst {far.over_opt:.2f} ({far.order},"
-        f" {far.share:.0%}, {far.load:g}); asked: at most {WITHIN:g}\n"
-        f"slowest job of any round: {slowest:.3f} of its fair share's speed; asked: 1"
+        f"{AIM:.0%} CPU-hungry, load of 1 or more, {stream}: at best {best.gain:.2f} times"
+        f" ({best.order}, {best.load:g}); asked: {ASKED:g}"
     )
-    return words, best.gain >= ASKED and far.over_opt <= WITHIN and slowest >= 1.0 - 1e-6
+    return words, best.gain >= ASKED
+
+
+def slowest_words(found: Sequence[Cell]) -> tuple[str, bool]:
+    """Whether anybody was below his fair share."""
+    slowest = min(one.slowest for cell in found for one in cell.runs)
+    words = f"slowest job of any round: {slowest:.3f} of its fair share's speed; asked: 1"
+    return words, slowest >= 1.0 - 1e-6
+
+
+def near_words(found: Sequence[Cell]) -> tuple[str, bool]:
+    """How far tune is from opt at the most."""
+    far = max((c for c in found if c.opt), key=lambda c: c.over_opt)
+    words = (
+        f"tune's average JCT over opt's: at worst {far.over_opt:.2f} ({far.order},"
+        f" {far.share:.0%}, {far.load:g}); asked: at most {WITHIN:g}"
+    )
+    return words, far.over_opt <= WITHIN
 
 
 def main() -> None:
-    """Print every cell."""
+    """Print every cell; exit 1 where something that was asked does not hold."""
     parser = argparse.ArgumentParser(description="Synergy against GPU-proportional.")
     parser.add_argument("--long", action="store_true", help="only the long stream")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    if given.long:
-        for text in long_lines():
-            print(text, flush=True)
-        return
-    found: list[Cell] = []
-    if not given.json:
-        print(HEAD)
-    for cell in cells():
-        found.append(cell)
-        if not given.json:
-            print(line(cell), flush=True)
-    words, good = verdict(found)
+    told: list[tuple[str, bool]] = []
+    every: list[Cell] = []
+    if not given.long:
+        short = listed(HEAD, cells(), given.json)
+        told += [best_words(short, f"{JOBS} jobs"), near_words(short)]
+        every += short
+    stream = f"last {LAST} of {LONG:,} jobs"
+    long = listed(f"{stream}:\n{HEAD}", long_cells(), given.json)
+    told.insert(1, best_words(long, stream))
+    every += long
+    told.append(slowest_words(every))
     if given.json:
-        result = [asdict(one) for cell in found for one in cell.runs]
+        result = [asdict(one) for cell in every for one in cell.runs]
         print(json.dumps({"version": 1, "command": "benchmarks.synergy", "result": result}))
     else:
-        print(words)
-    sys.exit(0 if good else 1)
+        for words, _ in told:
+            print(words)
+    sys.exit(0 if all(good for _, good in told) else 1)
+
+
+def listed(head: str, found: Iterator[Cell], quiet: bool) -> list[Cell]:
+    """Run the cells, and print each unless ``quiet``."""
+    if not quiet:
+        print(head, flush=True)
+    done = []
+    for cell in found:
+        done.append(cell)
+        if not quiet:
+            print(line(cell), flush=True)
+    return done
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller, Report
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.sandbox.cluster import Sandbox

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.touches import Touches
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State, View

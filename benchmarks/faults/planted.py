@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slurm_hadar.controller import acting, moves
+from slurm_hadar.controller.acts import acting, moves
 from slurm_hadar.domain.job import Job, JobState
 
 

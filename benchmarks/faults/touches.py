@@ -52,7 +52,7 @@ class Touches:
 
 
 def _place() -> str:
-    """``controller/moves.py advance``: the function that came through the door."""
+    """``controller/acts/moves.py advance``: the function that came through the door."""
     frame, door = sys._getframe(2), "?"
     while frame is not None:
         name = frame.f_code.co_filename

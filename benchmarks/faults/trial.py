@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.faults.child import WANT
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.store import Store
-from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.runtime.heartbeat import write_heartbeat

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm_hadar import config
 from slurm_hadar.cli import plan_of_job_ask
-from slurm_hadar.controller import wrapper_site
+from slurm_hadar.controller.checks import wrapper_site
 from slurm_hadar.slurm import limits, updates
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.commands import Answer, Commands

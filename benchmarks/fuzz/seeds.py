@@ -9,7 +9,8 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from slurm_hadar.controller.store import Decision, Store
+from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.profiles.gpu_sampling import GpuUse, TrainingUse
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse

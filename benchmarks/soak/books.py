@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.soak.jobs import Sent, inexact, last_words, starts
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.job import Job, JobState
 
 _LAUNCH_FAILED = "launch failed"

@@ -15,7 +15,7 @@ from benchmarks.soak.daemon import Daemon
 from benchmarks.soak.memory import Memory
 from benchmarks.soak.nodes import SLURMD_TIMEOUT_S, Faults
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup

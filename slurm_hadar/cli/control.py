@@ -21,10 +21,10 @@ from slurm_hadar.cli.common import (
     reader_of,
 )
 from slurm_hadar.config import Config
-from slurm_hadar.controller import record, telling
-from slurm_hadar.controller.log_file import close_log, open_log
-from slurm_hadar.controller.store import Damaged
+from slurm_hadar.controller.journal.store import Damaged
 from slurm_hadar.controller.tick import Controller, Report
+from slurm_hadar.controller.words import record, telling
+from slurm_hadar.controller.words.log_file import close_log, open_log
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.reports import text
 from slurm_hadar.slurm.commands import checked_id

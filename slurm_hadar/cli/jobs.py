@@ -15,8 +15,8 @@ from slurm_hadar.cli.common import (
     reader_of,
 )
 from slurm_hadar.config import Config
-from slurm_hadar.controller import kept
 from slurm_hadar.controller.retire import ordinary
+from slurm_hadar.controller.seen import kept
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, UsageError

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.observed import Observed
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.tick import Controller, Report
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState

@@ -7,8 +7,8 @@ import typer
 
 from slurm_hadar import config as configuration
 from slurm_hadar.cli.common import ConfigOption, JsonOption, print_json
-from slurm_hadar.controller import check as checking
-from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.checks import check as checking
+from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 
 _MARKS = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
 _FOLDER = Path("hadar-sandbox")

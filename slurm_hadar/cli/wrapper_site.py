@@ -24,7 +24,7 @@ class SiteError(Exception):
 
 
 class WrapperSite:
-    """The small JSON: see :func:`slurm_hadar.controller.wrapper_site.write_wrapper_site`.
+    """The small JSON: see :func:`slurm_hadar.controller.checks.wrapper_site.write_wrapper_site`.
 
     ``features`` and ``memory_mb`` (0: unknown) are by GPU type. ``stale``: the TOML beside it has
     changed since. Raises :class:`SiteError` where a field is missing or of the wrong kind.

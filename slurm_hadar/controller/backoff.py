@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.view import State
 from slurm_hadar.slurm.traffic import Traffic
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.store import make_private
+from slurm_hadar.controller.journal.store import make_private
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.runtime.heartbeat import Heartbeat, read_heartbeat
 

@@ -8,33 +8,26 @@ from types import MappingProxyType
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller import (
-    acting,
-    backfill,
-    forks,
-    idle_nodes,
-    kept,
-    moves,
-    observed,
-    repair,
-    trail,
-)
-from slurm_hadar.controller.actions import Action, Intent, Kind, intent
-from slurm_hadar.controller.backfill import Backfill
+from slurm_hadar.controller.acts import acting, moves, repair, trail
+from slurm_hadar.controller.acts.actions import Action, Intent, Kind, intent
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decided import decisions
-from slurm_hadar.controller.exchange_folder import ExchangeFolder
-from slurm_hadar.controller.gpu_use import GpuLessons
+from slurm_hadar.controller.idle import backfill, idle_nodes
+from slurm_hadar.controller.idle.backfill import Backfill
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.learned.gpu_use import GpuLessons
+from slurm_hadar.controller.learned.speeds import Speeds
 from slurm_hadar.controller.lock import SETTLE_S, rival, takes_over
-from slurm_hadar.controller.lost_gpus import LostGpus
-from slurm_hadar.controller.observed import Observed
-from slurm_hadar.controller.racks import Topology
-from slurm_hadar.controller.returned_nodes import ReturnedNodes
-from slurm_hadar.controller.rules import Rules
-from slurm_hadar.controller.speeds import Speeds
-from slurm_hadar.controller.store import Store
-from slurm_hadar.controller.targets import Past, Place
-from slurm_hadar.controller.viewing import Picture, picture
+from slurm_hadar.controller.picture import forks
+from slurm_hadar.controller.picture.targets import Past, Place
+from slurm_hadar.controller.picture.viewing import Picture, picture
+from slurm_hadar.controller.seen import kept, observed
+from slurm_hadar.controller.seen.exchange_folder import ExchangeFolder
+from slurm_hadar.controller.seen.lost_gpus import LostGpus
+from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.controller.seen.racks import Topology
+from slurm_hadar.controller.seen.returned_nodes import ReturnedNodes
+from slurm_hadar.controller.seen.rules import Rules
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan

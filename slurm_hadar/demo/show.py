@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_hadar import config as configuration
 from slurm_hadar import templates
-from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.demo.watch import Watch
 from slurm_hadar.demo.workload import TYPES, Training, base_rates, trainings
 from slurm_hadar.domain.errors import HadarError

@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller
-from slurm_hadar.controller.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Placement, Plan

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering

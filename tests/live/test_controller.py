@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller import telling
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller
-from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.words import telling
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.profiles.rates import open_rates
@@ -269,7 +269,7 @@ RUN = """
 import os, sys
 from slurm_hadar import config as configuration
 from slurm_hadar.controller import tick
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.cluster import open_cluster

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from trainings import MODEL, ROOT, start_sandbox
 
-from slurm_hadar.controller import moves, record
-from slurm_hadar.controller.log_file import close_log, open_log
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.acts import moves
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller
+from slurm_hadar.controller.words import record
+from slurm_hadar.controller.words.log_file import close_log, open_log
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.profiles.rates import open_rates
 

@@ -15,8 +15,8 @@ import pytest
 from conftest import need
 from dictated import Dictated
 
-from slurm_hadar.controller.telling import tick_lines
-from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.words.telling import tick_lines
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.runtime import progress

@@ -15,7 +15,7 @@ from submit_lines import Submit, submits
 from slurm_hadar import config
 from slurm_hadar.cli.plan_of_job_request import Asked, job_of
 from slurm_hadar.cli.sbatch_words import read_argv
-from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.declaration import decode
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.cluster import Sandbox

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar import config
-from slurm_hadar.controller import check
+from slurm_hadar.controller.checks import check
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
 from slurm_hadar.slurm.hosts import expand
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar import config as configuration
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.lock import SETTLE_S
-from slurm_hadar.controller.store import Store
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.runtime.heartbeat import NAME

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller
-from slurm_hadar.controller.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.runtime import check_lineage, checkpoint

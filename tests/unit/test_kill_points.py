@@ -63,15 +63,15 @@ def touch(place, words, times=1):
 
 def test_faults_are_planted_after_the_requeue_of_a_move():
     points = [
-        touch("controller/observed.py read", "scontrol -a"),
-        touch("controller/acting.py ask_to_save", "INSERT"),
-        touch("controller/moves.py settle", "squeue"),
-        touch("controller/moves.py _requeue", "scontrol"),
-        *(touch("controller/moves.py settle", "squeue", times) for times in (2, 3, 4)),
+        touch("controller/seen/observed.py read", "scontrol -a"),
+        touch("controller/acts/acting.py ask_to_save", "INSERT"),
+        touch("controller/acts/moves.py settle", "squeue"),
+        touch("controller/acts/moves.py _requeue", "scontrol"),
+        *(touch("controller/acts/moves.py settle", "squeue", times) for times in (2, 3, 4)),
     ]
     cases = planted("hold", points)
     assert [case.at for case in cases[::2]] == [
-        f"controller/moves.py settle slurm squeue #{times}" for times in (2, 3, 4)
+        f"controller/acts/moves.py settle slurm squeue #{times}" for times in (2, 3, 4)
     ]
     assert {case.plant for case in cases} == {"hold"}
     assert [point.times for point in distinct(points)] == [1, 1, 1, 1, 2, 3]

@@ -8,7 +8,7 @@ import pytest
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller.wrapper_site import wrapper_site
+from slurm_hadar.controller.checks.wrapper_site import wrapper_site
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "site_configs").glob("*.toml"))
 

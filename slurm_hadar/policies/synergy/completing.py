@@ -15,7 +15,6 @@ from slurm_hadar.domain.view import FloatArray, IntArray, View
 from slurm_hadar.policies.allocation import Floor, Parts, floor_of
 from slurm_hadar.policies.synergy.balance import balance
 from slurm_hadar.policies.synergy.demands import Demands, counted, demands, shares
-from slurm_hadar.policies.synergy.leftovers import hand_out
 from slurm_hadar.policies.synergy.order import Pick
 from slurm_hadar.policies.synergy.placing import Given, Placing
 from slurm_hadar.policies.synergy.rounds import keep_pinned, needed
@@ -81,7 +80,6 @@ def completed(
     if settings.leftover and not proportional:
         options = dict(zip((wish.job for wish in wishes), options_of(asks), strict=True))
         unit = shares(view).max(axis=0, initial=1.0)
-        hand_out(placing, options, unit)
         balance(placing, options, unit)
     placements: dict[str, Placement] = {}
     waiting = dict(plan.waiting)

@@ -120,21 +120,10 @@ class Placing:
         for node in self.nodes(given.parts):
             self._on[node].discard(given.wish.job)
 
-    def put(self, given: Given, parts: Parts, need: Need, factor: float) -> bool:
-        """Put a job that was lifted in a place, where that is free."""
-        if not self.room.holds(parts, need):
-            return False
-        self.restore(given, parts, need, factor)
-        return True
-
-    def restore(self, given: Given, parts: Parts, need: Need, factor: float) -> None:
-        """The same without a look at what is free: it was there before."""
+    def put(self, given: Given, parts: Parts, need: Need, factor: float) -> None:
+        """Put a job that was lifted in a place that is known to be free."""
         given.parts, given.need, given.factor = parts, need, factor
         self._take(given)
-
-    def make_room(self, wish: Wish, parts: Parts) -> bool:
-        """Bring others there back to their fair share, until this one's fair share fits."""
-        return self.room.holds(parts, wish.fair) or self._demote(wish, parts)
 
     def nodes(self, parts: Parts) -> set[int]:
         """The nodes of a place."""

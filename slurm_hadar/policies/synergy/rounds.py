@@ -9,7 +9,6 @@ from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.policies.allocation import Floor, Need, Parts, floor_of
 from slurm_hadar.policies.synergy.balance import balance
 from slurm_hadar.policies.synergy.demands import Demands, counted, shares
-from slurm_hadar.policies.synergy.leftovers import hand_out
 from slurm_hadar.policies.synergy.order import Pick, Queue, queue_of
 from slurm_hadar.policies.synergy.placing import Placing, Wish
 from slurm_hadar.policies.synergy.settings import Settings
@@ -49,7 +48,6 @@ def decide_round(
     options |= _fill(view, placing, rest, held, settings, proportional)
     if known and settings.leftover and not proportional:
         unit = shares(view).max(axis=0, initial=1.0)
-        hand_out(placing, options, unit)
         balance(placing, options, unit)
     waiting = _waiting(view, placing, queue, held)
     return plan(view, placing, queue.order.tolist(), known, waiting, notes, settings.order)

@@ -24,9 +24,9 @@ class Settings:
     """A running job changes its CPUs, memory or place only where that saves so many times the
     restart that it costs."""
     leftover: bool = True
-    """Whether CPUs and memory beyond the fair shares go where they gain most: what is free on a
-    node is given out, what is not is dealt anew, and jobs of the same size change nodes. Not in the
-    paper, where a job has its best case or its fair share."""
+    """Whether CPUs and memory beyond the fair shares go where they gain most: on each node they are
+    dealt anew, to jobs on several nodes as well, and jobs change places. Not in the paper, where a
+    job has its best case or its fair share."""
 
     @classmethod
     def read(cls, options: Mapping[str, object]) -> "Settings":

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
-from slurm_hadar.controller.actions import Kind, intent
-from slurm_hadar.controller.observed import Observed, remember
-from slurm_hadar.controller.targets import Past
-from slurm_hadar.controller.viewing import picture
+from slurm_hadar.controller.acts.actions import Kind, intent
+from slurm_hadar.controller.picture.targets import Past
+from slurm_hadar.controller.picture.viewing import picture
+from slurm_hadar.controller.seen.observed import Observed, remember
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState

@@ -21,8 +21,8 @@ from hand_made import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.actions import Kind
-from slurm_hadar.controller.targets import Past
+from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.picture.targets import Past
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.placement import Placement

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, RATES, carried_out, config, job, node, ordinary, seen
 
-from slurm_hadar.controller import backfill, idle_nodes
-from slurm_hadar.controller.actions import Kind
-from slurm_hadar.controller.targets import Past
+from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.idle import backfill, idle_nodes
+from slurm_hadar.controller.picture.targets import Past
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.node import Partition, Reservation

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.controller.backoff import Backoff
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.slurm.traffic import Traffic
 

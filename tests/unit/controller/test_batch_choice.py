@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hand_made import CONFIG, NOW, config, decide, job, look, only, running, seen
 
-from slurm_hadar.controller import batch_choice
-from slurm_hadar.controller.acting import batch_of_entry
-from slurm_hadar.controller.actions import Kind
+from slurm_hadar.controller.acts.acting import batch_of_entry
+from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.picture import batch_choice
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.placement import Placement

@@ -4,8 +4,8 @@ import pytest
 from hand_made import config
 
 from slurm_hadar import policies
-from slurm_hadar.controller import check, check_folders
-from slurm_hadar.controller.check_options import option_findings
+from slurm_hadar.controller.checks import check, check_folders
+from slurm_hadar.controller.checks.check_options import option_findings
 
 
 def site(policy, *lines):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.constraints import OpaqueConstraint, met, with_feature
+from slurm_hadar.controller.picture.constraints import OpaqueConstraint, met, with_feature
 
 FEATURES = frozenset({"v100", "ib", "bigmem"})
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 from hand_made import CONFIG, RATES, config, decide, job, nodes, only, seen
 
-from slurm_hadar.controller import cpus, laying
-from slurm_hadar.controller.actions import Kind
-from slurm_hadar.controller.request import wanted
-from slurm_hadar.controller.targets import Target
+from slurm_hadar.controller.acts import laying
+from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.picture import cpus
+from slurm_hadar.controller.picture.request import wanted
+from slurm_hadar.controller.picture.targets import Target
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import GpuRequest, JobState
 from slurm_hadar.domain.placement import Placement

@@ -7,9 +7,11 @@ from dataclasses import asdict, replace
 import pytest
 from hand_made import NOW, config, job, nodes, ordinary, running, seen
 
-from slurm_hadar.controller import story, trail
-from slurm_hadar.controller.store import Decision, Store
-from slurm_hadar.controller.troubles import Known, troubles
+from slurm_hadar.controller.acts import trail
+from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.words import story
+from slurm_hadar.controller.words.troubles import Known, troubles
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import JobState

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hand_made import NOW, job, ordinary, running
 
-from slurm_hadar.controller import exchange_folder
-from slurm_hadar.controller.exchange_folder import KEEP_S, ExchangeFolder
+from slurm_hadar.controller.seen import exchange_folder
+from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse, new_path, read_all_uses, write_use
 from slurm_hadar.runtime import folder as folders

@@ -8,8 +8,8 @@ from hand_made import NOW, job, running, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.controller import gpu_use
-from slurm_hadar.controller.gpu_use import GpuLessons, in_vain, present, rows, too_small
+from slurm_hadar.controller.learned import gpu_use
+from slurm_hadar.controller.learned.gpu_use import GpuLessons, in_vain, present, rows, too_small
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import GpuRequest, JobState
 from slurm_hadar.profiles.gpu_sampling import GpuUse, training_use

@@ -6,8 +6,8 @@ import os
 import pytest
 from hand_made import NOW, config, job
 
-from slurm_hadar.controller import kept
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.seen import kept
 from slurm_hadar.domain.steering import Steering, merge
 
 OURS = Steering({"k80": 1}, {"k1": {"k80": 1}}, NOW, moves=1, was={"Features": "a b"})

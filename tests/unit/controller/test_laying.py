@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from hand_made import CONFIG, NOW, carried_out, decide, job, node, only, running, seen
 
-from slurm_hadar.controller import laying
-from slurm_hadar.controller.actions import Action, Kind
-from slurm_hadar.controller.request import MOST_COUNTS, wanted
+from slurm_hadar.controller.acts import laying
+from slurm_hadar.controller.acts.actions import Action, Kind
+from slurm_hadar.controller.picture.request import MOST_COUNTS, wanted
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.placement import Placement

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller import record
-from slurm_hadar.controller.actions import Action, Intent, Kind, intent
-from slurm_hadar.controller.log_file import SharedFile, close_log, open_log
-from slurm_hadar.controller.store import Decision, Store
+from slurm_hadar.controller.acts.actions import Action, Intent, Kind, intent
+from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Report
+from slurm_hadar.controller.words import record
+from slurm_hadar.controller.words.log_file import SharedFile, close_log, open_log
 from slurm_hadar.domain.steering import Steering
 
 EVIL = 'SECRET"\n{"event": "action", "job": "1"}\r\u2028\u202e\x00' + "x" * 5000
@@ -163,7 +164,7 @@ WRITER = """
 import logging, sys
 from pathlib import Path
 from slurm_hadar import config
-from slurm_hadar.controller.log_file import open_log
+from slurm_hadar.controller.words.log_file import open_log
 log = open_log(config.Log(file=Path(sys.argv[1]), max_mb=0.004, files=50))
 print("ready", flush=True)
 sys.stdin.readline()

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, job, running, seen
 
-from slurm_hadar.controller import repair
-from slurm_hadar.controller.acting import Hands, steering_of
-from slurm_hadar.controller.moves import advance, destinations, settle
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.acts import repair
+from slurm_hadar.controller.acts.acting import Hands, steering_of
+from slurm_hadar.controller.acts.moves import advance, destinations, settle
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState

@@ -7,8 +7,8 @@ from hand_made import CONFIG, NOW, config, job, node, nodes, ordinary, running, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.claims import claim, free_now, outsiders, rank
-from slurm_hadar.controller.observed import _left_alone, _opted_in, read, remember
+from slurm_hadar.controller.picture.claims import claim, free_now, outsiders, rank
+from slurm_hadar.controller.seen.observed import _left_alone, _opted_in, read, remember
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState

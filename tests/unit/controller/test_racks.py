@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from hand_made import NOW, after, carried_out, config, decide, job, look, nodes, only, running, seen
 
-from slurm_hadar.controller import distance, laying, racks
-from slurm_hadar.controller.actions import Kind
+from slurm_hadar.controller.acts import laying
+from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.picture import distance
+from slurm_hadar.controller.seen import racks
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.placement import Placement

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hand_made import node
 
-from slurm_hadar.controller.returned_nodes import ReturnedNodes
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.seen.returned_nodes import ReturnedNodes
 
 UP, DOWN = {"v1": node("v1")}, {"v1": replace(node("v1"), usable=False)}
 

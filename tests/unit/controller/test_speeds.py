@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hand_made import NOW, running, seen
 
-from slurm_hadar.controller.speeds import Speeds
+from slurm_hadar.controller.learned.speeds import Speeds
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.runtime.progress import Progress

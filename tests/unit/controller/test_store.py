@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller import store_file
-from slurm_hadar.controller.store import VERSION, Damaged, Decision, Store, make_private
+from slurm_hadar.controller.journal import store_file
+from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.journal.store import VERSION, Damaged, Store, make_private
 from slurm_hadar.domain.errors import HadarError
 
 PLAIN = st.recursive(

@@ -6,15 +6,15 @@ from dataclasses import replace
 import test_backfill as idle
 from hand_made import CONFIG, dictate, job, look, ordinary, running, seen
 
-from slurm_hadar.controller.actions import Intent, intent
-from slurm_hadar.controller.telling import (
+from slurm_hadar.controller.acts.actions import Intent, intent
+from slurm_hadar.controller.tick import Report
+from slurm_hadar.controller.words.telling import (
     backfill_lines,
     backfill_summary,
     plan_lines,
     summary,
     tick_lines,
 )
-from slurm_hadar.controller.tick import Report
 from slurm_hadar.domain.declaration import Declaration
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, decide, job, look, only, running, seen
 
-from slurm_hadar.controller import trail
-from slurm_hadar.controller.actions import Kind
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.acts import trail
+from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, merge
 from slurm_hadar.runtime.progress import Progress

@@ -23,7 +23,7 @@ from hand_made import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.targets import Past, placed
+from slurm_hadar.controller.picture.targets import Past, placed
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.node import Reservation
@@ -254,7 +254,7 @@ def test_a_cluster_without_jobs_or_nodes():
 
 
 def test_gpus_without_a_type_are_named_by_the_sites_feature():
-    from slurm_hadar.controller.observed import typed
+    from slurm_hadar.controller.seen.observed import typed
 
     bare = replace(node("v1"), gpus={UNTYPED: 4}, gpus_used={UNTYPED: 1}, features=("volta",))
     site = config('[gpu_types.a100]\nfeature = "volta"\n')

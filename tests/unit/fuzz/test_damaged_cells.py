@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fuzz import seeds
-from slurm_hadar.controller.store import Damaged, Store
+from slurm_hadar.controller.journal.store import Damaged, Store
 from slurm_hadar.profiles.gpu_use import GpuUses
 from slurm_hadar.profiles.measured import MeasuredStore
 

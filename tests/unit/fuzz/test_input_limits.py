@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks.fuzz import asked
 from slurm_hadar import config, reading, templates
-from slurm_hadar.controller import wrapper_site
+from slurm_hadar.controller.checks import wrapper_site
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.plugins import slurm_conf
 from slurm_hadar.profiles import cpu_table, table

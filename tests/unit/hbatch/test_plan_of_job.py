@@ -13,7 +13,7 @@ from slurm_hadar.cli.plan_of_job_ask import Start, copy_of_store, start_of
 from slurm_hadar.cli.plan_of_job_request import Asked, count_option, job_of
 from slurm_hadar.cli.plan_of_job_text import JobPlan, Row
 from slurm_hadar.cli.sbatch_words import read_argv
-from slurm_hadar.controller.store import Store
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Partition
 

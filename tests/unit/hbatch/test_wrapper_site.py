@@ -7,7 +7,7 @@ import pytest
 
 from slurm_hadar import config, paths
 from slurm_hadar.cli.wrapper_site import SiteError, controller_acts, read_site
-from slurm_hadar.controller.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 from test_plugin_files import CONFIG, add, do, site  # noqa: F401
 
-from slurm_hadar.controller.check_plugins import plugin_findings
+from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.plugins.site_lua import options_in, site_lua
 
 

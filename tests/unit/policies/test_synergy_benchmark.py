@@ -23,3 +23,21 @@ def test_the_mixes_are_what_they_say() -> None:
         assert gpu_s / span / (synergy.SERVERS * synergy.GPUS) == pytest.approx(1.0)
     two = [synergy.workload(0.5, load) for load in (0.5, 1.0)]
     assert two[0].models == two[1].models and (two[0].total == two[1].total).all()
+
+
+def cell(load: float, proportional: float, tune: float, opt: float, slowest: float) -> synergy.Cell:
+    runs = [
+        synergy.Run(name, "fifo", 0.8, load, 600, jct_h, 1.0, 0, slowest, 1, 1.0)
+        for name, jct_h in (("p", proportional), ("t", tune), ("o", opt))
+    ]
+    return synergy.Cell("fifo", 0.8, load, *runs)
+
+
+def test_what_was_asked_is_told_with_its_worst_and_best_cells() -> None:
+    found = [cell(0.9, 30.0, 10.0, 10.0, 1.0), cell(1.1, 30.0, 15.0, 14.0, 1.0)]
+    assert synergy.best_words(found, "x")[1]
+    assert "2.00 times (fifo, 1.1)" in synergy.best_words(found, "x")[0]
+    assert "1.07 (fifo, 80%, 1.1)" in synergy.near_words(found)[0]
+    short = [cell(1.1, 29.0, 15.0, 13.0, 0.9)]
+    told = [synergy.best_words(short, "x"), synergy.near_words(short), synergy.slowest_words(short)]
+    assert [good for _, good in told] == [False] * 3

@@ -1,0 +1,186 @@
+"""What became of each action: whether Slurm shows it, and what a move cost and gained.
+
+Slurm's answer to an update means that it took it, not that it holds. So an entry of the journal is
+closed by what a later tick sees anyway; nothing is asked for it.
+"""
+
+import json
+from collections.abc import Mapping
+
+from slurm_hadar.controller.acts import laying
+from slurm_hadar.controller.acts.acting import steering_of
+from slurm_hadar.controller.acts.actions import Action, Kind
+from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.picture.targets import by_type, placed
+from slurm_hadar.controller.picture.viewing import Picture
+from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.runtime.progress import Progress
+
+_LOST_SIGHT_S = 3600.0
+_SAME_TIME_S = 1.5
+"""A job carries the time of its steering in whole seconds."""
+_TOOK = ("done", "moved", "stopped", "released", "its placement could not")
+"""How the outcomes of what Slurm accepted begin."""
+
+
+def follow(store: Store, seen: Observed, commit_s: float) -> None:
+    """Close what is seen to hold, and measure the moves that have shown their effect.
+
+    ``commit_s``: how long a job may take to start that was told to.
+    """
+    shown = {
+        entry.id: words
+        for entry in store.entries("WHERE shown IS NULL AND outcome IS NOT NULL")
+        if (words := _seen(entry, seen, commit_s)) is not None
+    }
+    effects = {
+        entry.id: effect
+        for entry in store.entries(
+            "INDEXED BY journal_no_effect WHERE kind='move' AND effect IS NULL"
+            " AND outcome IS NOT NULL AND shown IS NOT NULL"
+        )
+        if (effect := _effect(entry, seen)) is not None
+    }
+    if not shown and not effects:
+        return
+    with store.transaction():
+        for id_, words in shown.items():
+            store.connection.execute("UPDATE journal SET shown=?, news=1 WHERE id=?", (words, id_))
+        for id_, effect in effects.items():
+            store.connection.execute(
+                "UPDATE journal SET effect=?, news=1 WHERE id=?", (json.dumps(effect), id_)
+            )
+
+
+def hopes(picture: Picture, action: Action, progress: Progress | None) -> dict[str, object]:
+    """What a move is expected to cost and gain, for its entry in the journal: samples/s and s.
+
+    What is not known is left out.
+    """
+    found: dict[str, object] = {}
+    job, jobs = action.job, picture.view.jobs
+    if progress is not None and progress.restarts == job.restarts and progress.rate > 0:
+        found["rate_before"] = progress.rate
+    if job.id not in jobs.ids:
+        return found
+    row = jobs.ids.index(job.id)
+    found["cost_expected_s"] = float(jobs.restart_s[row])
+    for key, gpus in (
+        ("rate_expected", action.steering.gpus),
+        ("rate_expected_here", by_type(picture.targets[job.id].held)),
+    ):
+        kinds = list(gpus)
+        if len(kinds) == 1 and kinds[0] in picture.view.types:
+            kind = picture.view.types.index(kinds[0])
+            if gpus[kinds[0]] in picture.view.counts:
+                count = picture.view.counts.index(gpus[kinds[0]])
+                speed = float(jobs.rate[row, kind, count])
+                if speed > 0:
+                    found[key] = speed
+    return found
+
+
+def effect_words(entry: Entry) -> str:
+    """``8 s without training, 512 -> 980 samples/s (expected 1,010)``; empty where unknown."""
+    effect = entry.effect or {}
+    without, before, after = (
+        number(effect, key) for key in ("without_training_s", "rate_before", "rate_after")
+    )
+    expected, paid = number(effect, "rate_expected"), number(effect, "paid_back_after_s")
+    parts = [f"{without:.0f} s without training"] if without is not None else []
+    if after is not None:
+        speed = f"{after:,.4g} samples/s"
+        parts.append(f"{before:,.4g} -> {speed}" if before is not None else speed)
+        if expected is not None:
+            parts[-1] += f" (expected {expected:,.4g})"
+    if paid is not None:
+        parts.append(f"paid back after {paid:.0f} s")
+    return ", ".join(parts)
+
+
+def number(values: Mapping[str, object], key: str) -> float | None:
+    """A figure of an entry's details or effect; None where there is none."""
+    value = values.get(key)
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if plain and isinstance(value, int | float) else None
+
+
+def where(job: Job, seen: Observed) -> str:
+    """Where a job runs: ``1 x k80 on k1``."""
+    return laying.words(by_type(placed(job, seen)), list(job.nodes)).strip()
+
+
+def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:
+    """What Slurm shows of an action; None where it is too early to say."""
+    job = seen.jobs.get(entry.job)
+    if not (entry.outcome or "").startswith(_TOOK) or entry.kind == "lease":
+        return ""
+    if job is None:
+        lost = seen.now - entry.changed_s > _LOST_SIGHT_S
+        return "Slurm does not show the job any more" if lost else None
+    if job.state is JobState.FINISHED:
+        return f"the job has ended ({job.slurm_state})"
+    if entry.kind == Kind.LET_GO.value or entry.kind == Kind.WAIT.value:
+        mine = job.state is JobState.PENDING and laying.back(job, seen.steered(job.id))
+        return "Slurm shows other fields than sent" if mine else "Slurm shows it"
+    if entry.kind not in (Kind.START.value, Kind.MOVE.value):
+        return "held still" if job.held and job.state is JobState.PENDING else "not held any more"
+    return _seen_placed(entry, job, seen, commit_s)
+
+
+def _seen_placed(entry: Entry, job: Job, seen: Observed, commit_s: float) -> str | None:
+    meant, steered = steering_of(entry.details, 0.0), seen.steered(job.id)
+    if job.state is JobState.RUNNING and job.restarts == _restarts_after(entry, job):
+        if not meant.gpus:
+            return f"Slurm started it again: {where(job, seen)}"
+        as_meant = by_type(placed(job, seen)) == dict(meant.gpus)
+        return f"runs on {where(job, seen)}" + ("" if as_meant else ", which was not meant")
+    if job.state is not JobState.PENDING:
+        return "Slurm started it anew since" if job.state is JobState.RUNNING else None
+    if abs(steered.time - entry.changed_s) > _SAME_TIME_S:
+        return "it was decided anew before it started"
+    if not meant.gpus:
+        return "waits under a lease"
+    late = seen.now - entry.changed_s > commit_s
+    return "Slurm shows it as sent, but has not started it" if late else None
+
+
+def _restarts_after(entry: Entry, job: Job) -> int:
+    before = entry.details.get("restarts")
+    if entry.kind == Kind.MOVE.value and isinstance(before, int):
+        return before + 1
+    return job.restarts
+
+
+def _effect(entry: Entry, seen: Observed) -> dict[str, object] | None:
+    """Cost and gain of a move; {} where there is nothing to measure, None: not yet."""
+    job, before = seen.jobs.get(entry.job), entry.details.get("restarts")
+    if not isinstance(before, int) or not steering_of(entry.details, 0.0).gpus:
+        return {}
+    if job is None:
+        return {} if seen.now - entry.changed_s > _LOST_SIGHT_S else None
+    if job.restarts != before + 1 or job.state is JobState.FINISHED:
+        return {}
+    if job.state is not JobState.RUNNING:
+        return None
+    progress = seen.progress.get(job.id)
+    if progress is None or progress.restarts != job.restarts or progress.rate <= 0:
+        return None
+    found: dict[str, object] = {"on": where(job, seen), "rate_after": progress.rate}
+    without = progress.restart_s
+    if without is None:
+        # The job did not measure it: from the requeue to its start at least.
+        requeued = next((time for phase, time in entry.steps if phase == "requeued"), None)
+        without = None if requeued is None else max(0.0, progress.started - requeued)
+    for key in ("rate_before", "rate_expected", "cost_expected_s"):
+        value = number(entry.details, key)
+        if value is not None:
+            found[key] = value
+    if without is not None:
+        found["without_training_s"] = without
+        rate_before = number(entry.details, "rate_before")
+        if rate_before is not None and progress.rate > rate_before:
+            found["paid_back_after_s"] = without * rate_before / (progress.rate - rate_before)
+    return found

@@ -1,0 +1,1 @@
+"""``hadar check``: what may be wrong with a site, and the cure."""

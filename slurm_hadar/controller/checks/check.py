@@ -1,0 +1,238 @@
+"""``hadar check``: what was found, and the cure for each problem."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_hadar import policies
+from slurm_hadar.config import Config, wrapper_path
+from slurm_hadar.controller.checks.check_folders import folder_findings
+from slurm_hadar.controller.checks.check_nodes import lost_findings, type_findings
+from slurm_hadar.controller.checks.check_options import option_findings
+from slurm_hadar.controller.checks.check_plugins import plugin_findings
+from slurm_hadar.controller.checks.finding import Finding, me
+from slurm_hadar.controller.checks.wrapper_site import is_current
+from slurm_hadar.domain.declaration import ANY
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.node import Partition
+from slurm_hadar.slurm.cluster import Cluster, open_cluster
+
+_USUAL_CRED_EXPIRE_S = 120
+_STOP_NOBODY = (
+    "hadar",
+    "hadare",
+    "fifo",
+    "srtf",
+    "network",
+    "network_consolidate",
+    "network_never_wait",
+)
+"""Policies that leave running jobs in place where preemption is off."""
+
+
+def findings(config: Config) -> Iterator[Finding]:
+    """Everything that is worth knowing before the controller is trusted."""
+    yield Finding(
+        "ok", f"site {config.site.name}, mode {config.site.mode}, policy {config.controller.policy}"
+    )
+    yield from folder_findings(config)
+    yield from _times(config)
+    try:
+        cluster = open_cluster(config.slurm)
+        major, minor, patch = cluster.slurm_version
+        settings = cluster.read_config()
+        nodes = cluster.read_nodes()
+        jobs = cluster.read_jobs()
+        partitions = cluster.read_partitions()
+    except SlurmError as error:
+        yield Finding(
+            "problem", f"Slurm does not answer: {error}", "start slurmctld, or set [slurm]"
+        )
+        return
+    yield Finding(
+        "ok", f"Slurm {major}.{minor:02d}.{patch}, read through {cluster.backend}: {cluster.why}"
+    )
+    yield from _rights(config, cluster, settings)
+    yield from type_findings(config, nodes)
+    yield from lost_findings(nodes, jobs)
+    yield from _names(config, partitions)
+    yield from _margin(settings)
+    yield from _kill_wait(config, settings)
+    yield from plugin_findings(config, settings)
+    if config.backfill.enabled:
+        yield from _backfill(config, partitions)
+
+
+def wrapper_finding(config: Config, config_path: Path) -> Finding:
+    """Whether hbatch sees this configuration: it reads a JSON beside the TOML."""
+    path = wrapper_path(config_path)
+    if is_current(config, config_path):
+        return Finding("ok", f"{path} is up to date for hbatch")
+    what = "does not fit the configuration any more" if path.exists() else "is missing"
+    return Finding(
+        "problem", f"{path} {what}: hbatch submits plain jobs until it does", "hadar check --write"
+    )
+
+
+def _times(config: Config) -> Iterator[Finding]:
+    if config.lease.length_s < 2 * config.controller.interval_s:
+        yield Finding(
+            "problem",
+            f"a lease of {config.lease.length_s} s is shorter than two ticks "
+            f"({config.controller.interval_s:g} s each): jobs would start before they are placed",
+            "set lease.length_s to at least three times controller.interval_s",
+        )
+
+
+def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Iterator[Finding]:
+    slurm_user = settings.get("SlurmUser", "").split("(")[0]
+    rights = config.site.rights
+    if rights == "sandbox":
+        yield Finding("ok", f"throw-away sandbox: the controller runs as {me()}")
+        return
+    if os.getuid() == 0 or me() == slurm_user:
+        yield Finding(
+            "problem",
+            f"{me()} may do more to Slurm than the controller should",
+            "run it as a user of its own with AdminLevel=Operator",
+        )
+    if rights == "user":
+        yield Finding("ok", f"per-user mode: only jobs of {me()} are steered")
+        return
+    if settings.get("AccountingStorageType", "").endswith("/none"):
+        yield Finding(
+            "problem",
+            "this Slurm has no accounting database, so nobody can be an operator",
+            'set site.rights = "user" and let each researcher run hadar for his own jobs',
+        )
+        return
+    level = cluster.admin_level(me())
+    if level == "Operator":
+        yield Finding("ok", f"{me()} is an Operator")
+    elif not level:
+        yield Finding(
+            "problem",
+            f"the accounting database does not know {me()}",
+            f"sacctmgr add user {me()} Account=ACCOUNT AdminLevel=Operator",
+        )
+    else:
+        yield Finding(
+            "problem",
+            f"{me()} has AdminLevel {level}, not Operator",
+            f"sacctmgr modify user {me()} set AdminLevel=Operator",
+        )
+
+
+def _backfill(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
+    ours = config.backfill.partitions
+    if not ours:
+        yield Finding(
+            "warning",
+            "backfill is on, but no partition is named for it",
+            "set backfill.partitions",
+        )
+    there = {partition.name: partition for partition in partitions}
+    for name in ours:
+        if name not in there:
+            yield Finding(
+                "problem",
+                f"backfill.partitions: there is no partition {name}",
+                "correct the name, or add the partition in slurm.conf",
+            )
+            continue
+        partition, nodes = there[name], set(there[name].nodes)
+        beside = [
+            other.priority_tier
+            for other in partitions
+            if other.name not in ours and nodes & set(other.nodes)
+        ]
+        if partition.priority_tier >= min(beside, default=partition.priority_tier + 1):
+            yield Finding(
+                "problem",
+                f"partition {name} is not of a lower tier than all others on its nodes: trainings "
+                "there would stand in the way of ordinary jobs",
+                "give it a lower PriorityTier than theirs, with PreemptType=preempt/partition_prio",
+            )
+        elif "REQUEUE" not in partition.preempt_mode.upper():
+            yield Finding(
+                "problem",
+                f"partition {name} has PreemptMode={partition.preempt_mode or 'OFF'}: trainings "
+                "there would not be requeued",
+                f"set PreemptMode=REQUEUE for partition {name}",
+            )
+        else:
+            yield Finding("ok", f"idle nodes train in partition {name}")
+
+
+def _names(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
+    """Names in the configuration that nothing answers to."""
+    if config.controller.policy not in policies.names():
+        yield Finding(
+            "problem",
+            f"controller.policy: there is no policy {config.controller.policy!r}",
+            f"choose one of {', '.join(policies.names())}",
+        )
+    elif config.controller.policy not in _STOP_NOBODY and not config.guards.preempt:
+        yield Finding(
+            "warning",
+            f"policy {config.controller.policy} plans to stop running jobs, and guards.preempt is "
+            "off: it counts on GPUs that do not become free",
+            "set guards.preempt = true, or choose hadar",
+        )
+    yield from option_findings(config)
+    there = {partition.name for partition in partitions}
+    for key, names in (("steer", config.partitions.steer), ("opt_in", config.partitions.opt_in)):
+        for name in names:
+            if name not in there:
+                yield Finding(
+                    "problem",
+                    f"partitions.{key}: this Slurm has no partition {name}",
+                    f"choose among {', '.join(sorted(there))}",
+                )
+    for table in config.profiles.tables:
+        if not os.access(table, os.R_OK):
+            yield Finding(
+                "problem",
+                f"profiles.tables: {table} cannot be read",
+                "correct the path, or let the controller's user read it",
+            )
+    kinds = config.wrapper.default_types.split(",") if config.wrapper.default_types else []
+    for kind in kinds:
+        if kind not in (ANY, *config.gpu_types):
+            yield Finding(
+                "problem",
+                f"wrapper.default_types: no type {kind!r} in [gpu_types]",
+                f"write any, or a list of {', '.join(config.gpu_types)}",
+            )
+    if config.site.rights == "operator" and not config.site.controller_user:
+        yield Finding(
+            "warning",
+            "site.controller_user is not set: jobs believe whoever writes hbatch's file last",
+            "name the user that the controller runs as",
+        )
+
+
+def _kill_wait(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
+    words = settings.get("KillWait", "").split()
+    after = config.moving.after_return_s
+    if words and words[0].isdigit() and int(words[0]) >= after:
+        yield Finding(
+            "warning",
+            f"KillWait={words[0]}: what ran on a node that went down and came back may still be "
+            f"leaving after {after:g} s (moving.after_return_s)",
+            f"set moving.after_return_s = {int(words[0]) + 10}",
+        )
+
+
+def _margin(settings: dict[str, str]) -> Iterator[Finding]:
+    words = dict(
+        part.partition("=")[::2] for part in settings.get("AuthInfo", "").split(",") if "=" in part
+    )
+    expire = words.get("cred_expire", str(_USUAL_CRED_EXPIRE_S))
+    if expire.isdigit() and int(expire) < _USUAL_CRED_EXPIRE_S:
+        yield Finding(
+            "warning",
+            f"cred_expire={expire}: a requeued job may start {int(expire) + 1} s later by itself, "
+            "so a slow tick finds it started where it was",
+            "leave cred_expire at its default of 120 s",
+        )

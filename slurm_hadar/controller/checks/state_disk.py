@@ -1,0 +1,48 @@
+"""Whether the state folder lies on a local disk: SQLite's WAL needs shared memory."""
+
+import re
+from pathlib import Path
+
+from slurm_hadar.controller.checks.finding import Finding
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_NETWORK = (
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p"),
+    *("orangefs", "pvfs2", "panfs", "wekafs", "ocfs2", "gfs2", "glusterfs", "coda", "vastnfs"),
+)
+_OCTAL = re.compile(r"\\([0-3][0-7]{2})")
+_FUSE_LOCAL = frozenset({"fuse.fuse-overlayfs", "fuse.ext4", "fuse.ntfs-3g", "fuseblk"})
+
+
+def disk_finding(folder: Path, mounts: str | None = None) -> Finding | None:
+    """A warning where the folder is on a network file system, None where it is not or where that
+    cannot be told. ``mounts``: the text of /proc/self/mountinfo."""
+    if mounts is None:
+        try:
+            mounts = _MOUNTS.read_text(errors="replace")
+        except OSError:
+            return None
+    kind = _kind(folder, mounts)
+    if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _FUSE_LOCAL):
+        return Finding(
+            "warning",
+            f"state folder {folder} is on a network file system ({kind}): the journal may be lost "
+            "or damaged there when two machines write it",
+            "set site.state_dir to a folder on a local disk of this machine",
+        )
+    return None
+
+
+def _kind(folder: Path, mounts: str) -> str:
+    """The type of the file system that holds a folder, the last mount on its deepest point."""
+    place, best, kind = folder.resolve(), -1, ""
+    for line in mounts.splitlines():
+        before, dash, after = line.partition(" - ")
+        fields, types = before.split(), after.split()
+        if not dash or len(fields) < 5 or not types:
+            continue
+        # Blanks and backslashes in a mount point are written as \040 and so on.
+        point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]))
+        if (point == place or point in place.parents) and len(point.parts) >= best:
+            best, kind = len(point.parts), types[0]
+    return kind

@@ -1,0 +1,212 @@
+"""Idle nodes train: who gets them, and what is sent for it.
+
+The policy is :mod:`slurm_hadar.policies.bftrainer`; here the cluster becomes what it looks at, and
+its answer becomes starts, moves and leases like those of any managed job. Slurm takes the nodes
+back by itself: it preempts whoever runs in a partition of a lower tier.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.acts import actions
+from slurm_hadar.controller.acts.actions import Action
+from slurm_hadar.controller.idle import idle_nodes
+from slurm_hadar.controller.idle.curves import Curves
+from slurm_hadar.controller.idle.idle_view import Seats, learned
+from slurm_hadar.controller.picture.targets import Past, Target, targets_of
+from slurm_hadar.controller.picture.viewing import picture_of
+from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.bftrainer import policy as bftrainer
+from slurm_hadar.policies.bftrainer.stays import Stays
+from slurm_hadar.profiles.rates import Rates
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """What one tick means to do with the idle nodes.
+
+    ``idle``: nodes that nobody uses or is about to take; ``taken``: idle nodes left to others, with
+    the reason; ``placements`` and ``waiting`` as in a plan; ``left_out``: trainings left to Slurm.
+    """
+
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    idle: tuple[str, ...] = ()
+    taken: Mapping[str, str] = field(default_factory=dict)
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    deferred: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    actions: tuple[Action, ...] = ()
+    notes: tuple[str, ...] = ()
+    state: State = field(default_factory=dict)
+
+
+def decide(
+    seen: Observed,
+    trainers: list[Job],
+    config: Config,
+    rates: Rates,
+    past: Past,
+    placed: Sequence[Placement],
+    managed: Collection[str],
+    state: State,
+    moves_left: int,
+) -> Backfill:
+    """One round. ``managed``: the other jobs that are steered, ``placed``: where they are about to
+    go; ``moves_left``: what they left of the moves that the guards allow."""
+    if not config.backfill.partitions:
+        return Backfill(state=state)
+    targets, left_out = _targets(seen, trainers, config, past)
+    if not config.backfill.enabled:
+        why = "training on idle nodes is switched off (backfill.enabled)"
+        left_out |= dict.fromkeys(targets, why)
+        let_go = actions.let_go(left_out, seen, config)
+        return Backfill(left_out=left_out, actions=tuple(let_go), state=state)
+    shown = picture_of(seen, config, rates, past, targets, left_out, in_limit=False)
+    curves = learned(Curves.read(state.get("curves")), seen, shown.view, targets, past)
+    others = idle_nodes.without(seen, trainers)
+    unused = set(idle_nodes.idle(seen, config))
+    taken = idle_nodes.about_to_be_taken(others, unused, config, placed, managed)
+    held = {name for target in targets.values() for name in target.held}
+    free = [n for n in seen.nodes if n in unused and n not in taken and n not in held]
+    before = state.get("since")
+    since = {
+        name: before.get(name, seen.now) if isinstance(before, dict) else seen.now
+        for name in seen.nodes
+        if name in held or name in free
+    }
+    now = _at_once(targets, config)
+    seats = Seats(seen, config, shown.view, list(since), since, now, curves)
+    chosen, stays = bftrainer.decide(seats.view(), _stays(state))
+    round_ = _Round(seen, config, shown.view, targets, seats.placements(chosen))
+    round_.carry_out(set(free), {target.job.id for target in now}, moves_left)
+    round_.sent += actions.let_go(left_out, seen, config)
+    return Backfill(
+        targets=targets,
+        idle=tuple(free),
+        taken={name: why for name, why in taken.items() if name in unused},
+        placements=round_.placements,
+        waiting=round_.waiting,
+        deferred=round_.deferred,
+        left_out=left_out,
+        actions=tuple(round_.sent),
+        notes=chosen.notes,
+        state={"stays": stays.to_dict(), "since": since, "curves": curves.plain()},
+    )
+
+
+def _targets(
+    seen: Observed, trainers: list[Job], config: Config, past: Past
+) -> tuple[dict[str, Target], dict[str, str]]:
+    ids = {job.id for job in trainers}
+    if not ids:
+        return {}, {}
+    targets, left_out = targets_of(seen, config, past.moving)
+    targets = {id_: target for id_, target in targets.items() if id_ in ids}
+    left_out = {id_: why for id_, why in left_out.items() if id_ in ids}
+    for id_, target in list(targets.items()):
+        job, why = target.job, ""
+        if not (job.declaration and job.declaration.checkpoint and job.requeue):
+            why = "training on idle nodes needs checkpoint=yes and --requeue: it is stopped often"
+        elif target.wanted.form != "node" or target.wanted.nodes != 1:
+            why = "training on idle nodes needs its GPUs per node (--gres), and -N1 or nodes=1-K"
+        if why:
+            left_out[id_] = why
+            del targets[id_]
+    return targets, left_out
+
+
+def _stays(state: State) -> Stays:
+    stored = state.get("stays")
+    try:
+        return Stays.from_dict(stored) if isinstance(stored, dict) else Stays.unknown()
+    except UsageError:
+        # Only what was learned is lost.
+        return Stays.unknown()
+
+
+def _at_once(targets: Mapping[str, Target], config: Config) -> list[Target]:
+    """Those that have nodes, then the first of those that wait."""
+    running = [target for target in targets.values() if target.held]
+    waiting = [target for target in targets.values() if not target.held]
+    waiting.sort(key=lambda target: (-target.job.priority, target.job.submit_s, target.job.id))
+    return running + waiting[: max(0, config.backfill.at_once - len(running))]
+
+
+class _Round:
+    """From placements to what is sent, training by training."""
+
+    def __init__(
+        self,
+        seen: Observed,
+        config: Config,
+        view: View,
+        targets: Mapping[str, Target],
+        placements: dict[str, Placement],
+    ) -> None:
+        self.seen, self.config, self.targets = seen, config, targets
+        self.placements = placements
+        self.movable = dict(zip(view.jobs.ids, view.jobs.movable.tolist(), strict=True))
+        self.waiting: dict[str, str] = {}
+        self.deferred: dict[str, str] = {}
+        self.sent: list[Action] = []
+
+    def carry_out(self, free: Collection[str], considered: Collection[str], moves: int) -> None:
+        """``free``: nodes that nobody holds; ``considered``: trainings that had a chance in this
+        round; ``moves``: how many the guards still allow."""
+        for id_, target in self.targets.items():
+            placement = self.placements.get(id_)
+            if placement is None:
+                self.waiting[id_] = self._why(id_, free, considered)
+            if target.starting:
+                continue
+            if target.job.state is JobState.RUNNING:
+                moves -= self._change(target, placement, free, moves)
+            elif target.job.state is JobState.PENDING:
+                self._start(target, placement, free)
+
+    def _why(self, id_: str, free: Collection[str], considered: Collection[str]) -> str:
+        if not free:
+            return "no node is idle"
+        if id_ not in considered:
+            return "others come first, and only some train at a time (backfill.at_once)"
+        return "the idle nodes are not open to it, worth more to others, or not worth a start"
+
+    def _change(
+        self, target: Target, placement: Placement | None, free: Collection[str], moves: int
+    ) -> int:
+        """Moves sent: 0 or 1."""
+        id_ = target.job.id
+        if placement is not None:
+            action = actions.move(target, placement, self.seen, self.config, pin=True)
+        else:
+            action = actions.stop(target, self.waiting[id_], self.seen, self.config)
+        if action is None:
+            return 0
+        if not self.movable[id_]:
+            self.deferred[id_] = "it may not be moved now"
+        elif placement and not set(placement.nodes) <= {*free, *target.held}:
+            self.deferred[id_] = "the nodes that it shall get are not free yet"
+        elif moves <= 0:
+            self.deferred[id_] = "moves of this tick or hour are used up"
+        else:
+            self.sent.append(action)
+            return 1
+        return 0
+
+    def _start(self, target: Target, placement: Placement | None, free: Collection[str]) -> None:
+        id_ = target.job.id
+        why = self.waiting.get(id_, "")
+        if placement is not None and not set(placement.nodes) <= set(free):
+            placement, why = None, "the nodes that it shall get are not free yet"
+            self.deferred[id_] = why
+        if placement is not None:
+            action = actions.start(target, placement, self.seen, self.config, pin=True)
+        else:
+            action = actions.wait(target, why, self.seen, self.config)
+        self.sent += [action] if action else []

@@ -1,0 +1,70 @@
+"""What the journal holds: actions and decisions, as rows of the state file."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
+_STEP = re.compile(r"(.*)@([0-9]+(?:\.[0-9]+)?(?:e[+]?[0-9]+)?)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One action in the journal. Times in s.
+
+    ``outcome`` is None while it is under way, ``shown`` (what Slurm showed of it at a later look)
+    while that was not seen yet: then it is closed. ``steps``: the phases after the first, with the
+    time of each; ``effect``: what a move cost and gained, None while that is not known.
+    """
+
+    id: int
+    job: str
+    kind: str
+    phase: str
+    opened_s: float
+    changed_s: float
+    details: Mapping[str, object]
+    outcome: str | None
+    steps: tuple[tuple[str, float], ...] = ()
+    shown: str | None = None
+    effect: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The last decision on a job: ``placement`` in words, and the reason."""
+
+    job: str
+    time_s: float
+    placement: str
+    reason: str
+
+
+def entry_of(
+    id_: int, job: str, kind: str, phase: str, opened_s: float, changed_s: float, details: str,
+    outcome: str | None, steps: str, shown: str | None, effect: str | None,
+) -> Entry:  # fmt: skip
+    """A row of the journal. What cannot be read of it is left out."""
+    return Entry(
+        id_, job, kind, phase, opened_s, changed_s, _object(details) or {}, outcome,
+        _steps(steps), shown, _object(effect),
+    )  # fmt: skip
+
+
+def gist(decision: Decision) -> tuple[str, str]:
+    """What makes a decision another one: "ends in 7 min" is not, when it was 8 before."""
+    return decision.placement, _FIGURE.sub("", decision.reason)
+
+
+def _steps(text: str) -> tuple[tuple[str, float], ...]:
+    found = (_STEP.fullmatch(part) for part in text.split())
+    return tuple((step[1], float(step[2])) for step in found if step is not None)
+
+
+def _object(text: str | None) -> Mapping[str, object] | None:
+    try:
+        found = json.loads(text) if text is not None else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,280 @@
+"""The controller's own file: what Slurm cannot hold for us.
+
+SQLite in the state folder, WAL, on a local disk. Losing it costs measured speeds and history; no
+job depends on it.
+"""
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.controller.journal.entry import Decision, Entry, entry_of, gist
+from slurm_hadar.controller.journal.store_file import (
+    VERSION,
+    Damaged,
+    make_private,
+    open_file,
+    put_aside,
+    trouble,
+)
+from slurm_hadar.domain.view import State
+
+__all__ = ["VERSION", "Damaged", "Store", "make_private"]
+
+_LEASES_KEPT_S = 86400.0
+_MOST_TOLD = 200
+"""Decisions that are kept of one job."""
+
+
+class Store:
+    """An open state file. One controller writes it; the folder's lock sees to that."""
+
+    def __init__(self, connection: sqlite3.Connection, notes: tuple[str, ...] = ()) -> None:
+        """``notes``: what the operator should know of how it was opened."""
+        self.connection = connection
+        self.notes = notes
+        self.new = False
+        """Whether there was no file before; for whoever sees that there should have been one."""
+        row = connection.execute("PRAGMA database_list").fetchone()
+        self._path = Path(row[2] if row else "hadar.sqlite")
+        self._file = _identity(self._path)
+
+    @contextmanager
+    def in_words(self) -> Iterator[None]:
+        """An error of SQLite's inside, such as a full disk, becomes a HadarError.
+
+        Raises Damaged where the file was taken away since: what is written now would be lost.
+        """
+        if _identity(self._path) != self._file:
+            raise Damaged(f"the state file {self._path} was taken away; it is opened anew")
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise trouble(error, self._path) from None
+
+    @classmethod
+    def open(cls, folder: Path, repair: bool = False) -> "Store":
+        """Open, or make, the file in the state folder.
+
+        ``repair``: put a damaged file aside and begin anew; for whoever holds the folder's lock.
+        Raises HadarError when the folder is not ours alone, or the file is damaged or newer.
+        """
+        make_private(folder)
+        path = folder / "hadar.sqlite"
+        new = not path.exists()
+        try:
+            opened = cls(open_file(path))
+            opened.new = new
+            return opened
+        except Damaged:
+            if not repair:
+                raise
+        aside = put_aside(path)
+        said = (
+            f"the state file was damaged and lies in {aside} now; what it knew is read from Slurm"
+        )
+        return cls(open_file(path), (said,))
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+
+    # -- journal -----------------------------------------------------------------------------
+
+    def begin(
+        self, job: str, kind: str, phase: str, now: float, details: Mapping[str, object]
+    ) -> int:
+        """Write an action down before it is sent; its number."""
+        cursor = self.connection.execute(
+            "INSERT INTO journal (job, kind, phase, opened_s, changed_s, details, news)"
+            " VALUES (?,?,?,?,?,?,1)",
+            (job, kind, phase, now, now, json.dumps(details)),
+        )
+        return int(cursor.lastrowid or 0)
+
+    def advance(self, entry: int, phase: str, now: float) -> None:
+        """The action has reached a further phase."""
+        self.connection.execute(
+            "UPDATE journal SET phase=?, changed_s=?, steps=steps||?, news=1 WHERE id=?",
+            (phase, now, f" {phase}@{now!r}", entry),
+        )
+
+    def end(self, entry: int, outcome: str, now: float) -> None:
+        """The action is over; ``outcome`` is a sentence for the operator."""
+        self.connection.execute(
+            "UPDATE journal SET outcome=?, changed_s=?, news=1 WHERE id=?", (outcome, now, entry)
+        )
+
+    def open_entries(self) -> list[Entry]:
+        """Actions under way, oldest first."""
+        return self.entries("WHERE outcome IS NULL ORDER BY id")
+
+    def history(self, job: str, limit: int = 50) -> list[Entry]:
+        """What was done to a job, newest first."""
+        return self.entries("WHERE job=? ORDER BY id DESC LIMIT ?", (job, limit))
+
+    def count_since(self, kind: str, since_s: float) -> int:
+        """Actions of a kind opened since a time."""
+        row = self.connection.execute(
+            "SELECT COUNT(*) FROM journal WHERE kind=? AND opened_s>=?", (kind, since_s)
+        ).fetchone()
+        return int(row[0])
+
+    def last_time(self, job: str, kind: str) -> float:
+        """When an action of a kind on a job last changed, 0 where there was none."""
+        row = self.connection.execute(
+            "SELECT MAX(changed_s) FROM journal WHERE job=? AND kind=?", (job, kind)
+        ).fetchone()
+        return float(row[0] or 0.0)
+
+    def last_times(self, kind: str) -> dict[str, float]:
+        """:meth:`last_time` of every job at once."""
+        rows = self.connection.execute(
+            "SELECT job, MAX(changed_s) FROM journal WHERE kind=? GROUP BY job", (kind,)
+        )
+        return {str(job): float(time) for job, time in rows}
+
+    def entries(self, where: str, values: tuple[object, ...] = ()) -> list[Entry]:
+        """Entries of the journal that a clause of SQL selects; ``values`` fill it in."""
+        rows = self.connection.execute(
+            "SELECT id, job, kind, phase, opened_s, changed_s, details, outcome, steps, shown,"
+            f" effect FROM journal {where}",
+            values,
+        )
+        return [entry_of(*row) for row in rows]
+
+    # -- decisions, service, policy ----------------------------------------------------------
+
+    def decide(self, decisions: Iterable[Decision]) -> None:
+        """Keep the last decision on each job, and those that are new beside the older ones."""
+        told = list(decisions)
+        last = self.decisions({one.job for one in told})
+        rows = []
+        with self.transaction():
+            for one in told:
+                before = last.get(one.job)
+                if before is None or gist(before) != gist(one):
+                    self._tell(one)
+                last[one.job] = one
+                rows.append((one.job, one.time_s, one.placement, one.reason))
+            self.connection.executemany("INSERT OR REPLACE INTO decision VALUES (?,?,?,?)", rows)
+
+    def _tell(self, one: Decision) -> None:
+        self.connection.execute(
+            "INSERT INTO told (job, time_s, placement, reason) VALUES (?,?,?,?)",
+            (one.job, one.time_s, one.placement, one.reason),
+        )
+        # A job on which the decision goes to and fro must not fill the disk.
+        self.connection.execute(
+            "DELETE FROM told WHERE job=? AND id <= (SELECT id FROM told WHERE job=?"
+            " ORDER BY id DESC LIMIT 1 OFFSET ?)",
+            (one.job, one.job, _MOST_TOLD),
+        )
+
+    def told(self, job: str) -> list[Decision]:
+        """The decisions on a job that differed from the one before, oldest first."""
+        rows = self.connection.execute(
+            "SELECT job, time_s, placement, reason FROM told WHERE job=? ORDER BY id", (job,)
+        )
+        return [Decision(*row) for row in rows]
+
+    def decisions(self, jobs: Collection[str] | None = None) -> dict[str, Decision]:
+        """The last decision on each job, or on each of ``jobs``."""
+        rows = self._rows("SELECT job, time_s, placement, reason FROM decision", jobs)
+        return {row[0]: Decision(*row) for row in rows}
+
+    def _rows(self, select: str, jobs: Collection[str] | None) -> Iterator[tuple[Any, ...]]:
+        """Rows of all jobs, or of some: a month's jobs are not read for those of a tick."""
+        if jobs is None:
+            yield from self.connection.execute(select)
+        else:
+            for job in jobs:
+                yield from self.connection.execute(f"{select} WHERE job=?", (job,))
+
+    def serve(
+        self,
+        running: Mapping[str, tuple[int, float]],
+        now: float,
+        shown: Collection[str] | None = None,
+    ) -> dict[str, float]:
+        """Add to each running job what it received since it was last seen.
+
+        ``running``: job -> (GPUs held, start in s). Returns GPU-seconds attained of all jobs, or
+        of ``shown`` and the running ones.
+        """
+        rows = self._rows(
+            "SELECT job, gpu_s, seen_s FROM attained",
+            None if shown is None else {*shown, *running},
+        )
+        known = {str(job): (float(gpu_s), float(seen)) for job, gpu_s, seen in rows}
+        changed = []
+        for job, (gpus, start_s) in running.items():
+            attained, seen = known.get(job, (0.0, 0.0))
+            attained += gpus * max(0.0, now - max(seen, start_s))
+            # The clock may go back; what was counted once is not counted again.
+            known[job] = (attained, max(now, seen))
+            changed.append((job, *known[job]))
+        with self.transaction():
+            self.connection.executemany("INSERT OR REPLACE INTO attained VALUES (?,?,?)", changed)
+        return {job: attained for job, (attained, _) in known.items()}
+
+    def keep_steering(self, job: str, text: str) -> None:
+        """Without the right to write AdminComment, what it would have held is kept here."""
+        self.connection.execute("INSERT OR REPLACE INTO steering VALUES (?,?)", (job, text))
+
+    def steerings(self) -> dict[str, str]:
+        """What :meth:`keep_steering` kept, by job."""
+        return dict(self.connection.execute("SELECT job, text FROM steering"))
+
+    def policy_state(self, name: str) -> State:
+        """A policy's memory, empty where it has none yet."""
+        row = self.connection.execute("SELECT state FROM policy WHERE name=?", (name,)).fetchone()
+        state = json.loads(row[0]) if row else {}
+        return state if isinstance(state, dict) else {}
+
+    def keep_policy_state(self, name: str, state: State) -> None:
+        """Keep a policy's memory for the next tick."""
+        self.connection.execute(
+            "INSERT OR REPLACE INTO policy VALUES (?,?)", (name, json.dumps(state))
+        )
+
+    def forget(self, before_s: float) -> None:
+        """Drop what is closed and older than a time, so that the file stays bounded."""
+        with self.transaction():
+            self.connection.execute(
+                "DELETE FROM journal WHERE outcome IS NOT NULL AND changed_s<?", (before_s,)
+            )
+            self.connection.execute("DELETE FROM told WHERE time_s<?", (before_s,))
+            # One a tick, and of no use for long.
+            self.connection.execute(
+                "DELETE FROM journal WHERE kind='lease' AND opened_s<"
+                " (SELECT MAX(opened_s) FROM journal WHERE kind='lease') - ?",
+                (_LEASES_KEPT_S,),
+            )
+            self.connection.execute("DELETE FROM decision WHERE time_s<?", (before_s,))
+            self.connection.execute("DELETE FROM attained WHERE seen_s<?", (before_s,))
+            self.connection.execute(
+                "DELETE FROM steering WHERE job NOT IN (SELECT job FROM decision)"
+            )
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Several statements, all or none."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.connection.execute("ROLLBACK")
+            raise
+        self.connection.execute("COMMIT")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

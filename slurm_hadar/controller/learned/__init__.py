@@ -1,0 +1,1 @@
+"""What jobs and their GPUs tell, into the profiles."""

@@ -1,0 +1,1 @@
+"""From what Slurm shows to the view that a policy gets."""

@@ -1,0 +1,333 @@
+"""The numbers of a view: nodes and jobs as arrays."""
+
+from collections.abc import Iterable, Sequence
+from math import inf
+
+import numpy as np
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.picture import batch_choice, claims, cpus, distance
+from slurm_hadar.controller.picture.access import allowed_partitions
+from slurm_hadar.controller.picture.constraints import met
+from slurm_hadar.controller.picture.request import cpus_per_copy
+from slurm_hadar.controller.picture.targets import (
+    Past,
+    Target,
+    batch_of,
+    placed,
+    profile_key,
+    tasks_of,
+)
+from slurm_hadar.controller.seen import racks
+from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.view import BoolArray, FloatArray, JobArrays, NodeArrays
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.profiles.specs import lookup
+
+_FIRST_GUESS_RESTART_S = 30.0
+_SLOWEST = 1e-3
+"""samples/s assumed where a job runs although no rate is known to be possible."""
+
+_UNKNOWN_WORK_S = 4 * 3600.0
+"""Assumed run time of a job that declares no amount of work and has no shorter time limit."""
+
+
+class Groups:
+    """Nodes that differ in nothing that decides which jobs may use them."""
+
+    def __init__(self, seen: Observed, jobs: Iterable[Job]) -> None:
+        keys: dict[tuple[frozenset[str], frozenset[str], frozenset[int], float], int] = {}
+        lists = dict.fromkeys(job.excluded_nodes for job in jobs if job.excluded_nodes)
+        self._lists = {names: index for index, names in enumerate(lists)}
+        excluded: dict[str, set[int]] = {}
+        for names, index in self._lists.items():
+            for name in names:
+                excluded.setdefault(name, set()).add(index)
+        closes = _next_reservation(seen)
+        self.of_node: dict[str, int] = {}
+        for node in seen.nodes.values():
+            key = (
+                frozenset(node.partitions),
+                frozenset(node.features),
+                frozenset(excluded.get(node.name, ())),
+                closes.get(node.name, inf),
+            )
+            self.of_node[node.name] = keys.setdefault(key, len(keys))
+        self._keys = list(keys)
+        self._now = seen.now
+        self._masks: dict[tuple[tuple[str, ...], str, int | None, float], BoolArray] = {}
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return len(self._keys)
+
+    def mask(self, job: Job, partitions: Sequence[str], constraint: str) -> BoolArray:
+        """(G,) groups open to a job in these partitions under this constraint.
+
+        Closed are nodes that the job excludes, and those that a reservation takes before the
+        job's time limit is over: Slurm would not start it there.
+        """
+        excluded = self._lists.get(job.excluded_nodes)
+        key = (tuple(partitions), constraint, excluded, job.time_limit_s)
+        if key not in self._masks:
+            wanted_names = set(partitions)
+            end = self._now + job.time_limit_s
+            self._masks[key] = np.array(
+                [
+                    bool(wanted_names & names)
+                    and met(constraint, features)
+                    and excluded not in lists
+                    and (closes == inf or end <= closes)
+                    for names, features, lists, closes in self._keys
+                ],
+                dtype=bool,
+            )
+        return self._masks[key]
+
+
+def _next_reservation(seen: Observed) -> dict[str, float]:
+    """Node -> start of its next reservation, s."""
+    found: dict[str, float] = {}
+    for reservation in seen.reservations:
+        if reservation.end_s > seen.now:
+            for node in reservation.nodes:
+                found[node] = min(found.get(node, inf), reservation.start_s)
+    return found
+
+
+def node_arrays(
+    seen: Observed, jobs: Sequence[Target], kinds: tuple[str, ...], groups: Groups
+) -> NodeArrays:
+    """What managed jobs may use: what is free now, less the claims of pending jobs above all of
+    ours, and what our own running jobs hold."""
+    nodes = [node for node in seen.nodes.values() if any(k in kinds for k in node.gpus)]
+    index = {node.name: i for i, node in enumerate(nodes)}
+    free = claims.free_now(seen)
+    pending = [target.job for target in jobs if target.job.state is JobState.PENDING]
+    highest = max((claims.rank(job, seen) for job in pending), default=(0, 0))
+    ours = {target.job.id for target in jobs}
+    for job in claims.outsiders(seen, ours):
+        if claims.rank(job, seen) > highest:
+            claims.claim(job, seen, free)
+    gpus = np.zeros((len(nodes), len(kinds)), dtype=np.int64)
+    cpus = np.array([max(0, n.cpus - n.cpus_used) if n.usable else 0 for n in nodes], np.int64)
+    mem = np.array(
+        [max(0, n.memory_mb - n.memory_used_mb) if n.usable else 0 for n in nodes], np.int64
+    )
+    for node in nodes:
+        for kind, count in free.get(node.name, {}).items():
+            if kind in kinds:
+                gpus[index[node.name], kinds.index(kind)] = count
+    for target in jobs:
+        if target.job.state is not JobState.RUNNING:
+            continue
+        held = placed(target.job, seen)
+        for name, row in held.items():
+            i = index.get(name)
+            if i is None:
+                continue
+            for kind, count in row.items():
+                if kind in kinds:
+                    gpus[i, kinds.index(kind)] += count
+            cpus[i] += -(-target.job.cpus // len(held))
+            mem[i] += claims.memory_mb(target.job) // len(held)
+    found = NodeArrays(
+        names=tuple(node.name for node in nodes),
+        gpus=gpus,
+        cpus=cpus,
+        mem_mb=mem,
+        group=np.array([groups.of_node[node.name] for node in nodes], dtype=np.int64),
+        rack=racks.numbers(seen.racks, [node.name for node in nodes]),
+    )
+    return racks.with_whole(found, nodes, kinds) if seen.racks else found
+
+
+def job_arrays(
+    seen: Observed,
+    config: Config,
+    rates: Rates,
+    past: Past,
+    targets: Sequence[Target],
+    kinds: tuple[str, ...],
+    counts: tuple[int, ...],
+    nodes: NodeArrays,
+    groups: Groups,
+    in_limit: bool = True,
+) -> JobArrays:
+    """One row per target, in order. ``in_limit`` False: rates too slow for the time limit stay."""
+    count = len(targets)
+    jobs = [target.job for target in targets]
+    table, known = rates.rates_for(
+        [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
+    )
+    rate = np.where(_offered(config, targets, kinds, counts), table, 0.0)
+    done = np.array(
+        [seen.progress[j.id].samples if j.id in seen.progress else 0 for j in jobs], float
+    )
+    declared = _declared(jobs, rates)
+    total = np.where(declared > 0, declared, _guessed(jobs, rate))
+    limits = np.array([job.time_limit_s for job in jobs], float)
+    left = np.maximum(total - done, 1.0)
+    restart = np.array([_restart_s(job, seen) for job in jobs], float)
+    copies = np.array([target.wanted.copies[1] for target in targets], np.int64)
+    # What is too slow on one node may be in time in several copies, where there can be any.
+    forks = config.controller.policy in ("hadare", "hare")
+    together = copies if forks else np.ones_like(copies)
+    reach = np.clip(limits - restart, 0.0, 1e12) * together
+    in_time = left[:, None, None] <= rate * reach[:, None, None]
+    if in_limit:
+        rate = np.where(in_time | (declared == 0)[:, None, None], rate, 0.0)
+    _keep_possible(rate, table, targets, kinds, counts)
+    at = {name: i for i, name in enumerate(nodes.names)}
+    held = [
+        (row, at[name], kinds.index(kind), number)
+        for row, target in enumerate(targets)
+        for name, gpus in target.held.items()
+        if name in at
+        for kind, number in gpus.items()
+        if kind in kinds
+    ]
+    steer = config.partitions.steer
+    mask = np.zeros((count, groups.count), dtype=bool)
+    for row, target in enumerate(targets):
+        want = target.wanted
+        names = [
+            p.name for p in allowed_partitions(target.job, want.partitions, seen.partitions, steer)
+        ]
+        mask[row] = groups.mask(target.job, names, want.constraint)
+    return JobArrays(
+        ids=tuple(job.id for job in jobs),
+        arrival_s=np.array([job.submit_s for job in jobs], float),
+        weight=np.ones(count),
+        priority=np.array([job.priority for job in jobs], float),
+        total=total,
+        left=left,
+        rate=rate,
+        known=known,
+        running=np.array([bool(target.held) for target in targets], bool),
+        movable=np.array([_movable(t, seen, config, past) for t in targets], bool),
+        mixable=np.array([target.wanted.mixable for target in targets], bool),
+        held=np.array(held, dtype=np.int64).reshape(-1, 4),
+        since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
+        restart_s=restart,
+        attained=np.array([past.attained.get(job.id, 0.0) for job in jobs], float),
+        cpus_per_gpu=np.array([_cpus(t) / max(1, t.wanted.count) for t in targets], float),
+        mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.wanted.count) for t in targets], float),
+        groups=mask,
+        max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
+        copies=copies,
+        tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
+        beside=cpus.trait(targets, rates.cpus, seen.nodes.values()),
+        batches=batch_choice.trait(targets, seen, rates, kinds, counts, rate),
+        network=distance.trait(seen, rates, targets, kinds),
+    )
+
+
+def _cpus(target: Target) -> int:
+    """CPUs of the job, of one copy where it may have several."""
+    return target.job.cpus if target.wanted.copies[1] == 1 else cpus_per_copy(target.job)
+
+
+def _mem_mb(target: Target) -> int:
+    """Memory of the job in MB, of one copy where it may have several."""
+    job = target.job
+    if target.wanted.copies[1] == 1:
+        return claims.memory_mb(job)
+    return job.mem_per_node_mb or job.mem_per_cpu_mb * cpus_per_copy(job)
+
+
+def _offered(
+    config: Config, targets: Sequence[Target], kinds: tuple[str, ...], counts: tuple[int, ...]
+) -> BoolArray:
+    """(J, R, C) what the owner accepts: types, memory per GPU, counts."""
+    memory = np.array([_memory_gb(kind, config) for kind in kinds])
+    allowed = np.zeros((len(targets), len(kinds), len(counts)), dtype=bool)
+    for row, target in enumerate(targets):
+        want, least = target.wanted, (target.job.declaration or Declaration()).gpu_mem / 1024
+        by_type = np.array([not want.types or kind in want.types for kind in kinds], bool)
+        by_count = np.array([number in want.counts for number in counts], bool)
+        allowed[row] = (by_type & (memory >= least))[:, None] & by_count[None, :]
+    return allowed
+
+
+def _keep_possible(
+    rate: FloatArray,
+    table: FloatArray,
+    targets: Sequence[Target],
+    kinds: tuple[str, ...],
+    counts: tuple[int, ...],
+) -> None:
+    """What a job runs on already is possible, whatever its limits say: no rate 0 there."""
+    for row, target in enumerate(targets):
+        whole = sum(sum(gpus.values()) for gpus in target.held.values())
+        for gpus in target.held.values():
+            number = whole if target.wanted.copies[1] == 1 else sum(gpus.values())
+            for kind in gpus:
+                if kind in kinds and number in counts:
+                    cell = (row, kinds.index(kind), counts.index(number))
+                    rate[cell] = max(rate[cell], table[cell], _SLOWEST)
+
+
+def _memory_gb(kind: str, config: Config) -> float:
+    """The site's word, else the data sheet's; 0 where nobody knows."""
+    said = config.gpu_types[kind].memory_gb if kind in config.gpu_types else 0.0
+    known = lookup(kind)
+    return said or (known.memory_gb if known else 0.0)
+
+
+def _declared(jobs: Sequence[Job], rates: Rates) -> FloatArray:
+    """(J,) samples that the owner declared; 0 where he did not, or where no time can be told from
+    them because nobody knows the model's speed yet."""
+    return np.array(
+        [
+            job.declaration.total_samples
+            if job.declaration and rates.anchored(profile_key(job))
+            else 0
+            for job in jobs
+        ],
+        np.float64,
+    )
+
+
+def _guessed(jobs: Sequence[Job], rate: FloatArray) -> FloatArray:
+    """(J,) samples of a job of unknown length: what half its time limit would train."""
+    totals = np.ones(len(jobs))
+    for row, job in enumerate(jobs):
+        possible = rate[row][rate[row] > 0]
+        typical = float(np.median(possible)) if possible.size else 1.0
+        totals[row] = typical * min(job.time_limit_s / 2, _UNKNOWN_WORK_S)
+    return totals
+
+
+def _restart_s(job: Job, seen: Observed) -> float:
+    progress = seen.progress.get(job.id)
+    if progress is not None and progress.restart_s is not None:
+        return progress.restart_s
+    return first_guess_s(job)
+
+
+def first_guess_s(job: Job) -> float:
+    """Seconds that a restart costs, before any was measured."""
+    declared = job.declaration.restart_cost if job.declaration else 0.0
+    return declared or _FIRST_GUESS_RESTART_S
+
+
+def _movable(target: Target, seen: Observed, config: Config, past: Past) -> bool:
+    job, declaration = target.job, target.job.declaration
+    if job.state is not JobState.RUNNING or declaration is None or target.starting:
+        return not target.held
+    progress = seen.progress.get(job.id)
+    if progress is not None and progress.restarts != job.restarts:
+        # It is still starting: it would not hear the wish to save, and a signal would kill it.
+        return False
+    settled = seen.now - max(job.start_s, past.last_moves.get(job.id, 0.0))
+    return (
+        declaration.checkpoint
+        and not declaration.pin
+        and job.requeue
+        and settled >= config.guards.min_between_moves_s
+        and seen.steered(job.id).moves < config.guards.max_moves_per_job
+    )

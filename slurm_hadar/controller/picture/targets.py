@@ -1,0 +1,204 @@
+"""Which jobs take part in a round, where each is, and why the others do not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.picture import claims
+from slurm_hadar.controller.picture.request import Wanted, wanted
+from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import UNTYPED, Job, JobState
+from slurm_hadar.domain.steering import Steering
+
+LEASE_SLACK_S = 60.0
+"""Clocks differ; a begin time further ahead than a lease and this is not ours."""
+
+Place = Mapping[str, Mapping[str, int]]
+"""node -> GPU type -> GPUs."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the controller remembers. ``attained``: job -> GPU-seconds received; ``moving``: jobs in
+    the middle of a move -> where they are going; ``last_moves``: job -> time of its last move, s.
+    """
+
+    attained: Mapping[str, float] = field(default_factory=dict)
+    moving: Mapping[str, Place] = field(default_factory=dict)
+    last_moves: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A managed job that takes part in this round."""
+
+    job: Job
+    wanted: Wanted
+    held: Place = field(default_factory=dict)
+    """Where it runs or was told to start; empty where it waits."""
+    starting: bool = False
+
+
+def profile_key(job: Job) -> str:
+    """Name under which a job's speed is kept: its declared model, else its own name."""
+    declaration = job.declaration or Declaration()
+    return declaration.model or "~" + "".join(c if c.isalnum() else "_" for c in job.name[:60])
+
+
+def batch_of(job: Job) -> int | None:
+    """The declared global batch, the least of a range; None where it was not declared."""
+    return job.declaration.batch[0] if job.declaration and job.declaration.batch else None
+
+
+def tasks_of(job: Job) -> int:
+    """Equal parts of a global batch that may run one after another, 1 where none are declared."""
+    return job.declaration.tasks if job.declaration else 1
+
+
+def placed(job: Job, seen: Observed) -> dict[str, dict[str, int]]:
+    """GPUs that a running job holds, with untyped ones named by their node's type."""
+    held: dict[str, dict[str, int]] = {}
+    for name, gpus in job.gpus.items():
+        node = seen.nodes.get(name)
+        if node is None:
+            continue
+        only = next((kind for kind in node.gpus if kind != UNTYPED), "")
+        row = held.setdefault(name, {})
+        for kind, count in gpus.items():
+            row[kind or only] = row.get(kind or only, 0) + count
+    return held
+
+
+def by_type(held: Place) -> dict[str, int]:
+    """GPUs by type over all nodes."""
+    found: dict[str, int] = {}
+    for gpus in held.values():
+        for kind, count in gpus.items():
+            found[kind] = found.get(kind, 0) + count
+    return found
+
+
+def targets_of(
+    seen: Observed, config: Config, moving: Mapping[str, Place]
+) -> tuple[dict[str, Target], dict[str, str]]:
+    """The managed jobs of this round, and those left out of it with the reason.
+
+    ``moving``: jobs in the middle of a move -> where they are going; they keep that place.
+    """
+    targets: dict[str, Target] = {}
+    left_out: dict[str, str] = {}
+    starting: list[tuple[Job, Wanted]] = []
+    limited = claims.at_limit(seen)
+    for job in seen.jobs.values():
+        if not job.managed or job.state in (JobState.FINISHED, JobState.COMPLETING):
+            continue
+        steered = seen.steered(job.id)
+        why_not = "" if job.id in moving else _why_not(job, seen, config)
+        want = why_not or wanted(job, steered)
+        told = job.state is JobState.PENDING and _told_to_start(job, seen, config)
+        waits = job.state is JobState.PENDING and job.id not in moving and not told
+        first = limited.get(claims.payer(job)) if waits else None
+        if isinstance(want, str):
+            left_out[job.id] = want
+        elif first is not None:
+            left_out[job.id] = f"its owner is at a limit: job {first.id}, {first.reason}"
+        elif job.id in moving:
+            targets[job.id] = Target(job, want, moving[job.id], starting=True)
+        elif job.state is JobState.RUNNING:
+            targets[job.id] = Target(job, want, placed(job, seen))
+        elif told:
+            starting.append((job, want))
+        else:
+            targets[job.id] = Target(job, want)
+    free = claims.free_now(seen)
+    for job, want in starting:
+        place = _expected(seen, job.id, free)
+        targets[job.id] = Target(job, want, place, starting=bool(place))
+    return targets, left_out
+
+
+def begin_is_ours(job: Job, seen: Observed, config: Config) -> bool:
+    """Whether a begin time ahead is our lease, rather than its owner's wish.
+
+    ``eligible_s`` is the begin time. ``start_s`` of a waiting job is when Slurm expects to start
+    it, which says nothing of the kind.
+    """
+    steered = seen.steered(job.id)
+    leased = steered.leased or bool(job.declaration and job.declaration.lease)
+    # The clock may have been set back since it was given.
+    given = max(seen.now, job.submit_s, steered.time)
+    return leased and job.eligible_s <= given + config.lease.length_s + LEASE_SLACK_S
+
+
+def _why_not(job: Job, seen: Observed, config: Config) -> str:
+    if job.state is JobState.UNKNOWN or job.state is JobState.SUSPENDED:
+        return f"its state is {job.slurm_state}"
+    if any(seen.partitions[p].exclusive for p in job.partitions if p in seen.partitions):
+        return "its partition gives whole nodes"
+    if job.state is JobState.PENDING:
+        if job.held:
+            return "it is held by its owner or an admin"
+        if job.dependency:
+            return "it waits for another job"
+        if not claims.in_turn(job):
+            return f"Slurm keeps it waiting: {job.reason}"
+        steered = seen.steered(job.id)
+        let_go = steered.time and not steered.leased and not steered.gpus
+        if let_go and seen.now - steered.time < config.moving.commit_s:
+            # An update clears the reason, and Slurm takes a moment to find it again.
+            return "it was left to Slurm a moment ago"
+        # A requeue sets a begin time as well; that one nobody wished for.
+        ahead = job.eligible_s > seen.now and job.restarts == 0
+        if ahead and not begin_is_ours(job, seen, config):
+            return "its owner set a begin time"
+    return ""
+
+
+def _told_to_start(job: Job, seen: Observed, config: Config) -> bool:
+    steered = seen.steered(job.id)
+    return (
+        bool(steered.gpus)
+        and not steered.leased
+        and job.eligible_s <= seen.now + 1
+        and seen.now - steered.time <= config.moving.commit_s
+    )
+
+
+def _expected(seen: Observed, job: str, free: claims.Free) -> dict[str, dict[str, int]]:
+    """Where a job that was told to start will land: the planned nodes, else any with room."""
+    steered = seen.steered(job)
+    if "ReqNodeList" in steered.was and seen.jobs[job].required_nodes:
+        return _required(seen.jobs[job], steered, free)
+    names = [*(n for n in steered.nodes if n in free), *(n for n in free if n not in steered.nodes)]
+    place: dict[str, dict[str, int]] = {}
+    for kind, count in steered.gpus.items():
+        left = count
+        for name in names:
+            part = min(left, free[name].get(kind, 0) - place.get(name, {}).get(kind, 0))
+            if part > 0:
+                place.setdefault(name, {})[kind] = part
+                left -= part
+        if left:
+            return {}
+    for name, gpus in place.items():
+        for kind, count in gpus.items():
+            free[name][kind] -= count
+    return place
+
+
+def _required(job: Job, steered: Steering, free: claims.Free) -> dict[str, dict[str, int]]:
+    """The nodes that we named to Slurm, when all of them have room; else nowhere."""
+    names = job.required_nodes
+    place = {name: dict(steered.nodes[name]) for name in names if name in steered.nodes}
+    if len(place) < len(names):
+        # A long list of nodes is not kept: copies have the same number everywhere.
+        each = sum(steered.gpus.values()) // len(names)
+        place = {name: dict.fromkeys(list(free.get(name, {}))[:1], each) for name in names}
+    for name, gpus in place.items():
+        if not gpus or any(free.get(name, {}).get(kind, 0) < n for kind, n in gpus.items()):
+            return {}
+    for name, gpus in place.items():
+        for kind, count in gpus.items():
+            free[name][kind] -= count
+    return place

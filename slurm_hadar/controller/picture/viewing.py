@@ -1,0 +1,76 @@
+"""From what Slurm shows to what a policy sees."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.picture.arrays import Groups, job_arrays, node_arrays
+from slurm_hadar.controller.picture.targets import Past, Target, targets_of
+from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.domain.job import UNTYPED
+from slurm_hadar.domain.view import View
+from slurm_hadar.profiles.rates import Rates
+
+_HOPELESS = (
+    "its work does not fit in the time limit, or its memory on the GPU, "
+    "on any type and count that it accepts"
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The view, the jobs behind its rows, and the managed jobs left out of it, with the reason."""
+
+    view: View
+    targets: Mapping[str, Target]
+    left_out: Mapping[str, str]
+
+
+def picture(seen: Observed, config: Config, rates: Rates, past: Past) -> Picture:
+    """Build the view of this round."""
+    targets, left_out = targets_of(seen, config, past.moving)
+    shown = picture_of(seen, config, rates, past, targets, left_out)
+    possible = shown.view.jobs.rate.any(axis=(1, 2))
+    hopeless = [shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)]
+    if not hopeless:
+        return shown
+    # Waiting for us would be in vain: Slurm shall have them as they are.
+    left_out |= dict.fromkeys(hopeless, _HOPELESS)
+    targets = {id_: target for id_, target in targets.items() if id_ not in left_out}
+    return picture_of(seen, config, rates, past, targets, left_out)
+
+
+def picture_of(
+    seen: Observed,
+    config: Config,
+    rates: Rates,
+    past: Past,
+    targets: Mapping[str, Target],
+    left_out: Mapping[str, str],
+    in_limit: bool = True,
+) -> Picture:
+    """The view of these targets. ``in_limit`` False: also what is too slow for the time limit."""
+    jobs = list(targets.values())
+    kinds = tuple(sorted({k for n in seen.nodes.values() for k in n.gpus if k != UNTYPED}))
+    groups = Groups(seen, [target.job for target in jobs])
+    nodes = node_arrays(seen, jobs, kinds, groups)
+    counts = tuple(sorted({c for t in jobs for c in t.wanted.counts} | {1}))
+    arrays = job_arrays(seen, config, rates, past, jobs, kinds, counts, nodes, groups, in_limit)
+    view = View(
+        now=seen.now,
+        round_s=config.controller.round_s,
+        seed=0,
+        types=kinds,
+        counts=counts,
+        nodes=nodes,
+        jobs=arrays,
+        options={
+            "gain_over_cost": config.guards.gain_over_cost,
+            "min_stay_s": config.guards.min_between_moves_s,
+            "preempt": config.guards.preempt,
+            **config.controller.options,
+        },
+    )
+    return Picture(view, targets, left_out)
