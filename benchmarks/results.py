@@ -82,7 +82,9 @@ SECTIONS = (
         "together",
         "Every policy on every kind of workload",
         "All costs on. Aim for timetable: ties with the best on its own ground, wins on the mixed "
-        "one.",
+        "one. On the ground of tasks hadare is ahead of it and of hare: its copies average "
+        "parameters and take more GPUs than a round has tasks, where the others keep the global "
+        "batch, as such jobs ask.",
         "python -m benchmarks.together",
     ),
     Section(
