@@ -80,8 +80,8 @@ class GpuUses:
         """Take in what a job did with all of its GPUs over ``seconds``.
 
         Means are weighted by measured seconds, what is older by half per :data:`HALF_LIFE_S`; the
-        most memory is the most ever. False, and nothing is kept, where the user already has
-        :data:`MOST_ROWS_PER_USER` rows or the figures cannot be.
+        most memory is the most ever. False, and nothing is kept, where the figures cannot be. Of
+        a user with :data:`MOST_ROWS_PER_USER` rows what he has not run for longest makes room.
         """
         key = (uid, model_key(model), gpu_type, use.gpus, batch or 0)
         if not (key[1] and gpu_type and 0 < seconds < 1e9 and 0 <= key[4] < 2**53):
@@ -91,7 +91,11 @@ class GpuUses:
             None,
         )
         if old is None and self._rows(uid) >= MOST_ROWS_PER_USER:
-            return False
+            self._connection.execute(
+                "DELETE FROM gpu_use WHERE rowid = (SELECT rowid FROM gpu_use WHERE uid=?"
+                " ORDER BY changed_s LIMIT 1)",
+                (uid,),
+            )
         faded = old.weight_s * math.exp2(-seconds / HALF_LIFE_S) if old else 0.0
         figures = {
             name: _blend(getattr(old, name) if old else None, faded, getattr(use, name), seconds)

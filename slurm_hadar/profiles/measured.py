@@ -11,7 +11,8 @@ from slurm_hadar.profiles.table import model_key
 HALF_LIFE_S = 1800.0
 """Measured seconds after which an older measurement counts half."""
 MOST_ROWS_PER_USER = 2000
-"""Model names are the users' own words: one user's rows may not fill the file."""
+"""Model names are the users' own words: one user's rows may not fill the file. What he has not run
+for longest makes room for new ones."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -88,8 +89,7 @@ class MeasuredStore:
 
         The mean is weighted by measured seconds, what is older by half per :data:`HALF_LIFE_S`.
         ``run`` names the attempt, so that many windows of one attempt count as one run. Returns
-        False, and keeps nothing, for figures that cannot be (they come from users' files) and
-        where the user already has :data:`MOST_ROWS_PER_USER` rows.
+        False, and keeps nothing, for figures that cannot be (they come from users' files).
         """
         model = model_key(model)
         batch = batch or 0
@@ -100,7 +100,7 @@ class MeasuredStore:
         old = self._found.get(model, {}).get(key)
         if old is None:
             if self._rows.get(uid, 0) >= MOST_ROWS_PER_USER:
-                return False
+                self._drop_oldest(uid)
             old = Measurement(*key, samples_per_s, 0.0, 0.0, 0)
         faded = old.weight_s * math.exp2(-seconds / HALF_LIFE_S)
         weight = faded + seconds
@@ -128,12 +128,19 @@ class MeasuredStore:
         )
         return True
 
-    def forget(self, before_s: float) -> None:
-        """Drop what was last measured before a time (s since the epoch)."""
-        self._write(f"DELETE FROM {self._table} WHERE changed_s<?", (before_s,))
-        self._found.clear()
-        self._rows.clear()
-        self._read()
+    def _drop_oldest(self, uid: int) -> None:
+        found = self._connection.execute(
+            f"SELECT rowid, uid, model, gpu_type, gpus, batch FROM {self._table} WHERE uid=?"
+            " ORDER BY changed_s LIMIT 1",
+            (uid,),
+        ).fetchone()
+        row, key = found[0], tuple(found[1:])
+        self._write(f"DELETE FROM {self._table} WHERE rowid=?", (row,))
+        rows = self._found.get(key[1], {})
+        if rows.pop(key, None) is not None:
+            self._rows[uid] -= 1
+        if not rows:
+            self._found.pop(key[1], None)
 
     def _keep(self, measurement: Measurement) -> None:
         rows = self._found.setdefault(measurement.model, {})

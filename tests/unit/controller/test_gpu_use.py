@@ -110,7 +110,8 @@ def test_the_profiles_outlive_the_process_and_one_user_cannot_fill_them(tmp_path
     with uses._connection:
         for number in range(MOST_ROWS_PER_USER + 1):
             uses.record(f"m{number}", "v100", None, use, 1.0, 7)
-    assert opened().of("m0", 7) and not opened().of(f"m{MOST_ROWS_PER_USER}", 7)
+    assert opened().of(f"m{MOST_ROWS_PER_USER}", 7) and opened().of("m1", 7)
+    assert not opened().of("m0", 7)
     assert not uses.record("", "v100", None, use, 1.0, 8)
     assert not uses.record("m", "v100", None, use, 0.0, 8)
 

@@ -176,12 +176,18 @@ def test_figures_that_cannot_be_are_left_out(
     assert not list(store.of("m"))
 
 
-def test_one_user_cannot_fill_the_file() -> None:
-    store = MeasuredStore()
-    taken = [store.record(f"m{i}", "v100", 1, 1, 1.0, 1.0, uid=5) for i in range(2100)]
-    assert sum(taken) == MOST_ROWS_PER_USER
-    assert store.record("m0", "v100", 1, 1, 1.0, 1.0, uid=5)
-    assert store.record("m2050", "v100", 1, 1, 1.0, 1.0, uid=6)
+def test_one_user_cannot_fill_the_file_and_his_latest_models_are_known() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    store = MeasuredStore(connection)
+    store.record("others", "v100", 1, 1, 1.0, 1.0, uid=6)
+    for i in range(MOST_ROWS_PER_USER + 100):
+        assert store.record(f"m{i}", "v100", 1, 1, 1.0, 1.0, uid=5)
+        # The first one is run again and again.
+        assert i % 500 or store.record("m0", "v100", 1, 1, 1.0, 1.0, uid=5)
+    for found in (store, MeasuredStore(connection)):
+        known = [i for i in range(MOST_ROWS_PER_USER + 100) if list(found.of(f"m{i}"))]
+        assert known == [0, *range(101, MOST_ROWS_PER_USER + 100)]
+        assert list(found.of("others"))
 
 
 @pytest.mark.parametrize("isolation", [None, "DEFERRED"])
@@ -194,8 +200,6 @@ def test_measurements_outlive_the_process(
         rates = open_rates(config.parse("", "t"), connection)
         if second:
             assert rates.rates("lm", 40, ("v100",), (1,), uid=9)[0][0, 0] == pytest.approx(777)
-            rates.store.forget(time.time() + 10)
-            assert not list(rates.store.of("lm"))
         else:
             rates.record("lm", "v100", 1, 40, 777.0, 30, uid=9)
         connection.close()
