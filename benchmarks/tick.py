@@ -16,7 +16,8 @@ from pathlib import Path
 
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.tick import Controller, Report
+from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.tick import Controller
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup

@@ -29,7 +29,9 @@ _TRIED_AT = 3
 def planted(plant: str, points: Sequence[Touch]) -> list[Case]:
     """Where a planted fault is tried: between the requeue of a move and its end a recovery has most
     to do."""
-    asked = max(n for n, touch in enumerate(points) if touch.place.startswith("controller/acts/acting"))
+    asked = max(
+        n for n, touch in enumerate(points) if touch.place.startswith("controller/acts/acting")
+    )
     sent = next(n for n in range(asked, len(points)) if points[n].words.startswith("scontrol"))
     some = points[sent + 1 : sent + 1 + _TRIED_AT]
     return [Case(touch.name, then, plant) for touch in some for then in THEN[:2]]

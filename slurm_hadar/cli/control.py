@@ -22,7 +22,8 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Damaged
-from slurm_hadar.controller.tick import Controller, Report
+from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.words import record, telling
 from slurm_hadar.controller.words.log_file import close_log, open_log
 from slurm_hadar.domain.errors import HadarError, UsageError

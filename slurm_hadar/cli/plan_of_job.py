@@ -23,8 +23,9 @@ from slurm_hadar.controller.picture.constraints import met, readable, with_featu
 from slurm_hadar.controller.picture.request import Wanted, wanted
 from slurm_hadar.controller.picture.targets import Past, Target, batch_of, profile_key
 from slurm_hadar.controller.picture.viewing import picture_of
+from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.seen.observed import Observed
-from slurm_hadar.controller.tick import Controller, Report
+from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import decode
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job

@@ -3,13 +3,13 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import acting, moves, repair, trail
-from slurm_hadar.controller.acts.actions import Action, Intent, Kind, intent
+from slurm_hadar.controller.acts.actions import Intent, Kind, intent
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.idle import backfill, idle_nodes
@@ -21,6 +21,7 @@ from slurm_hadar.controller.lock import SETTLE_S, rival, takes_over
 from slurm_hadar.controller.picture import forks
 from slurm_hadar.controller.picture.targets import Past, Place
 from slurm_hadar.controller.picture.viewing import Picture, picture
+from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.seen import kept, observed
 from slurm_hadar.controller.seen.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.seen.lost_gpus import LostGpus
@@ -40,33 +41,6 @@ _BACKFILL = "backfill"
 """Under this name the store keeps what backfill remembers."""
 _KEEP_S = 30 * 86400.0
 """How long closed entries of the journal are kept."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What one tick saw, meant and did. Times in s."""
-
-    seen: Observed
-    picture: Picture
-    plan: Plan
-    intent: Intent
-    acted: bool
-    backfill: Backfill = field(default_factory=Backfill)
-    said: tuple[str, ...] = ()
-    queries: Mapping[str, int] = field(default_factory=dict)
-    """Requests to Slurm by kind, over the whole tick."""
-    refused: frozenset[str] = frozenset()
-    """Ids of jobs of which nothing was changed, as Slurm refused it; ``said`` has why."""
-    read_s: float = 0.0
-    decide_s: float = 0.0
-    act_s: float = 0.0
-
-    @property
-    def done(self) -> tuple[Action, ...]:
-        """What was sent to Slurm and taken."""
-        if not self.acted:
-            return ()
-        return tuple(a for a in self.intent.actions if a.job.id not in self.refused)
 
 
 class Controller:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.picture.arrays import Groups, job_arrays, node_arrays
+from slurm_hadar.controller.picture.arrays import job_arrays, node_arrays
+from slurm_hadar.controller.picture.groups import Groups
 from slurm_hadar.controller.picture.targets import Past, Target, targets_of
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import UNTYPED

@@ -18,7 +18,7 @@ from slurm_hadar.controller.acts.acting import steering_of
 from slurm_hadar.controller.acts.trail import number
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.tick import Report
+from slurm_hadar.controller.report import Report
 from slurm_hadar.domain.job import Job, JobState
 
 People = Literal["none", "ids", "names"]

@@ -9,8 +9,9 @@ from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.learned import gpu_use
 from slurm_hadar.controller.picture.targets import batch_of, by_type, placed, profile_key
+from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.seen.observed import Observed
-from slurm_hadar.controller.tick import Controller, Report
+from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState

@@ -18,7 +18,7 @@ from slurm_hadar import config as configuration
 from slurm_hadar.controller.acts.actions import Action, Intent, Kind, intent
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.tick import Report
+from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.words import record
 from slurm_hadar.controller.words.log_file import SharedFile, close_log, open_log
 from slurm_hadar.domain.steering import Steering

@@ -7,7 +7,7 @@ import test_backfill as idle
 from hand_made import CONFIG, dictate, job, look, ordinary, running, seen
 
 from slurm_hadar.controller.acts.actions import Intent, intent
-from slurm_hadar.controller.tick import Report
+from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.words.telling import (
     backfill_lines,
     backfill_summary,

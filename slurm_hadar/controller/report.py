@@ -1,0 +1,37 @@
+"""What one tick saw, meant and did."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_hadar.controller.acts.actions import Action, Intent
+from slurm_hadar.controller.idle.backfill import Backfill
+from slurm_hadar.controller.picture.viewing import Picture
+from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.domain.placement import Plan
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one tick saw, meant and did. Times in s."""
+
+    seen: Observed
+    picture: Picture
+    plan: Plan
+    intent: Intent
+    acted: bool
+    backfill: Backfill = field(default_factory=Backfill)
+    said: tuple[str, ...] = ()
+    queries: Mapping[str, int] = field(default_factory=dict)
+    """Requests to Slurm by kind, over the whole tick."""
+    refused: frozenset[str] = frozenset()
+    """Ids of jobs of which nothing was changed, as Slurm refused it; ``said`` has why."""
+    read_s: float = 0.0
+    decide_s: float = 0.0
+    act_s: float = 0.0
+
+    @property
+    def done(self) -> tuple[Action, ...]:
+        """What was sent to Slurm and taken."""
+        if not self.acted:
+            return ()
+        return tuple(a for a in self.intent.actions if a.job.id not in self.refused)
