@@ -122,6 +122,29 @@ SECTIONS = (
         "python -m benchmarks.network",
     ),
     Section(
+        "quality",
+        "Copies: what averaging costs",
+        "Three copies of speeds 4:2:1 against one run alone with the same number of samples, 10 "
+        "seeds. Aim: no worse than 1 point in the mean, and the same comparison fails where the "
+        "averaging is sabotaged ([copies](copies.md)).",
+        "python -m benchmarks.copies_quality",
+    ),
+    Section(
+        "copies",
+        "Copies: speed",
+        "Live on a sandbox, three nodes of speeds 4:2:1 against the fastest alone. Aim: 1.6 times "
+        "sooner; 1.75 is the ideal.",
+        "python -m benchmarks.copies_speed --seconds 120",
+    ),
+    Section(
+        "backfill",
+        "Idle nodes, live",
+        "Two sandboxes side by side with the same stream of short jobs. Aims: 80% of the idle time "
+        "in gaps longer than a start-up is trained; jobs start at most 1 s later at the median and "
+        "3 s at the 95th percentile; 30 evictions ([backfill](backfill.md)).",
+        "python -m benchmarks.backfill --seconds 600 --gap 80",
+    ),
+    Section(
         "hbatch",
         "hbatch beside sbatch",
         "The time that hbatch adds to a submit. Aim: 60 ms at the median, 100 ms at the 95th "
