@@ -12,7 +12,7 @@ from pathlib import Path
 import slurm_hadar
 
 _PACKAGE = str(Path(slurm_hadar.__file__).parent) + os.sep
-_BELOW = (f"{_PACKAGE}slurm{os.sep}", f"{_PACKAGE}controller{os.sep}store.py")
+_BELOW = (f"{_PACKAGE}slurm{os.sep}", f"{_PACKAGE}controller{os.sep}journal{os.sep}")
 """Where the doors to Slurm and to the journal are; who comes through them is in other files."""
 
 

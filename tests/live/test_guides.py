@@ -19,6 +19,8 @@ FENCE = re.compile(r"(?:<!-- tried: (\w+) -->\n)?^```(\w*)\n(.*?)^```", re.M | r
 ELSEWHERE = {
     "./install.sh site": "test_install.py",
     "./install.sh uninstall": "test_install.py",
+    "packaging/deb/build.sh": "test_release.py builds one and runs it from where it lies",
+    "sudo apt install ": "changes this machine; see above",
     "systemctl ": "needs a systemd; its units are verified in test_packaging.py",
     "cp slurm-hadar.": "the same",
     "cd /opt/slurm-hadar": "the same",

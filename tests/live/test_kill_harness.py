@@ -29,7 +29,7 @@ def test_no_job_suffers_wherever_the_controller_dies(boxes):
     print(f"{len(points)} points between statements of one tick")
     assert len(points) >= 25
     # One before anything is sent, one while starts are sent, one in the middle of a move.
-    acts = [n for n, touch in enumerate(points) if touch.place.startswith("controller/acting")]
+    acts = [n for n, touch in enumerate(points) if touch.place.startswith("controller/acts/acting")]
     bounds = [0, acts[0], acts[-1] + 1, len(points)]
     drawn = random.Random(0)
     some = [points[drawn.randrange(*part)] for part in itertools.pairwise(bounds)]
