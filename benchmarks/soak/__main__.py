@@ -11,6 +11,7 @@ exit status is 1 where a promise was broken.
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 from dataclasses import asdict
@@ -86,10 +87,13 @@ def main() -> None:
     words.add_argument("--folder", type=Path, help="keep everything in this new folder")
     words.add_argument("--json", action="store_true")
     args = words.parse_args()
-    with tempfile.TemporaryDirectory(prefix="hadar-soak-") as name:
-        folder = args.folder or Path(name)
-        folder.mkdir(parents=True, exist_ok=True)
-        result = soak(args.minutes, args.seed, folder, Rates())
+    folder = args.folder or Path(tempfile.mkdtemp(prefix="hadar-soak-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    result = soak(args.minutes, args.seed, folder, Rates())
+    if result.wrong:
+        print(f"The logs of all this are in {folder}", file=sys.stderr)
+    elif args.folder is None:
+        shutil.rmtree(folder)
     if args.json:
         print(json.dumps({"version": 1, "command": "benchmarks.soak", "result": plain(result)}))
     else:
