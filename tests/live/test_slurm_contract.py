@@ -135,7 +135,8 @@ def site(
         why = "Slurm and munge are not on PATH"
         pytest.fail(why) if os.environ.get("CI") else pytest.skip(why)
     if backend == "pyslurm" and importlib.util.find_spec("pyslurm") is None:
-        pytest.skip("PySlurm is not installed in this environment")
+        why = "PySlurm is not installed in this environment"
+        pytest.fail(why) if os.environ.get("CI") else pytest.skip(why)
     folder = tmp_path_factory.mktemp("contract")
     with Sandbox.up(folder / "box", LAYOUT, prefix, cred_expire_s=5, kill_wait_s=2) as box:
         programs = prefix / "bin" if prefix else None
