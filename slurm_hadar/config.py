@@ -131,7 +131,7 @@ class Moving(_Section):
     commit_s: float = Field(default=120.0, ge=0)
     """A job told to start is left alone this long before it is placed anew."""
     after_return_s: float = Field(default=40.0, ge=0)
-    """A node that was out of use is used this long after it came back: more than Slurm's KillWait,
+    """A node that was down is used this long after it came back: more than Slurm's KillWait,
     since what ran there may still be leaving."""
 
 

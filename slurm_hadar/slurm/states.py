@@ -61,6 +61,22 @@ PLANNED only says that backfill has a plan for it. All others (DOWN, DRAIN, FAIL
 RESERVED, REBOOT_ISSUED, NOT_RESPONDING, POWERING_DOWN, INVAL, FUTURE ...), and those that this
 release has not met, make it unusable."""
 
+_NODE_CLOSED = frozenset(
+    {
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "FAIL",
+        "FAILING",
+        "MAINT",
+        "MAINTENANCE",
+        "RES",
+        "RESERVED",
+        "REBOOT_REQUESTED",
+    }
+)
+"""States in which a node takes no new job of ours while those that it runs go on."""
+
 _NODE_MARKS = {
     "*": "NOT_RESPONDING",
     "~": "POWERED_DOWN",
@@ -114,3 +130,9 @@ def node_usable(state: str) -> bool:
     """Whether Slurm may start a job on a node in this state."""
     flags = node_flags(state)
     return bool(flags) and flags <= _NODE_USABLE
+
+
+def node_keeps_its_jobs(state: str) -> bool:
+    """Whether what a node in this state runs goes on there, be the node open to new jobs or not."""
+    flags = node_flags(state)
+    return bool(flags) and flags <= _NODE_USABLE | _NODE_CLOSED

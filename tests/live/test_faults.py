@@ -129,7 +129,7 @@ def test_a_node_that_came_back_is_left_alone_at_first(site):
     """Slurm would take the end of an attempt that is still leaving there for that of the next."""
     careful = site.another(site.with_settings(moving={"after_return_s": 5.0}))
     assert careful.observe().nodes["k1"].usable
-    site.box.run("scontrol", "update", "NodeName=k1", "State=DRAIN", "Reason=test")
+    site.box.run("scontrol", "update", "NodeName=k1", "State=DOWN", "Reason=test")
     seen = careful.observe()
     assert not seen.nodes["k1"].usable
     site.box.run("scontrol", "update", "NodeName=k1", "State=RESUME")

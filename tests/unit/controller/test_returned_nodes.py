@@ -8,7 +8,12 @@ from hand_made import node
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.seen.returned_nodes import ReturnedNodes
 
-UP, DOWN = {"v1": node("v1")}, {"v1": replace(node("v1"), usable=False)}
+
+def shown(state, usable=True):
+    return {"v1": replace(node("v1"), state=state, usable=usable)}
+
+
+UP, DOWN = shown("IDLE"), shown("DOWN*", usable=False)
 
 
 @pytest.fixture
@@ -47,3 +52,19 @@ def test_only_what_is_recent_is_kept(store):
     returned.applied(DOWN, 100.0)
     returned.keep(141.0)
     assert store.policy_state("returned nodes") == {}
+
+
+@pytest.mark.parametrize(
+    "state", ["IDLE+RESERVED", "MIXED+DRAIN", "ALLOCATED+MAINTENANCE", "IDLE+FAIL"]
+)
+def test_a_node_that_kept_its_jobs_is_used_as_soon_as_it_is_open(store, state):
+    returned = ReturnedNodes(store, 40.0)
+    assert not usable(returned, shown(state, usable=False), 100.0)
+    assert usable(returned, UP, 100.5)
+
+
+@pytest.mark.parametrize("state", ["DOWN+DRAIN", "IDLE*+RESERVED", "DOWN+REBOOT_ISSUED", "", "NEW"])
+def test_whatever_else_is_shown_beside_down_the_node_was_down(store, state):
+    returned = ReturnedNodes(store, 40.0)
+    assert not usable(returned, shown(state, usable=False), 100.0)
+    assert not usable(returned, UP, 100.5)
