@@ -210,10 +210,12 @@ class Controller:
             ours = observed.remember(seen.jobs)
         else:
             ours = kept.recall(self.config, self.store, managed, self._took_over)
+        nodes = self._returned.applied(seen.nodes, seen.now)
+        jobs = self._returned.later(seen.jobs, seen.now)
         return Observed(
             now=seen.now,
-            jobs=self.rules.applied(seen.jobs, seen.partitions),
-            nodes=self._returned.applied(seen.nodes, seen.now),
+            jobs=self.rules.applied(jobs, seen.partitions),
+            nodes=nodes,
             partitions=seen.partitions,
             reservations=seen.reservations,
             progress=said.progress,
@@ -300,8 +302,7 @@ class Controller:
             in_step = progress.in_step if progress is not None and current else None
             hopes = trail.hopes(shown, action, progress)
             sent.append(acting.ask_to_save(hands, action, in_step, self._clock(), hopes))
-        uids = {job.id: job.uid for job in seen.jobs.values()}
-        settled = moves.settle(hands, uids, self._clock, self._sleep)
+        settled = moves.settle(hands, seen.jobs, self._clock, self._sleep)
         return acting.Sent(
             (*(words for one in sent for words in one.said), *settled),
             frozenset().union(*(one.refused for one in sent)),

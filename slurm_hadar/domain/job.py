@@ -84,6 +84,8 @@ class Job:
     requeue: bool = True
     exclusive: bool = False
     restarts: int = 0
+    not_before_s: float = 0.0
+    """What its last attempt left on a node that was down may still be leaving until then."""
     het: bool = False
     array_job_id: int = 0
     reservation: str = ""

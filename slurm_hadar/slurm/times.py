@@ -77,7 +77,7 @@ def at_once(job: Job, now: float) -> str:
 
 def startable_s(job: Job) -> float:
     """First second in which a waiting job may start; a requeue counts as a submission to Slurm."""
-    return job.submit_s + 1 if job.restarts else 0.0
+    return max(job.submit_s + 1, job.not_before_s) if job.restarts else 0.0
 
 
 def set_back(job: Job, now: float) -> bool:

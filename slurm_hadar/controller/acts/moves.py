@@ -6,7 +6,7 @@ it when its begin time has passed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from slurm_hadar.controller.acts.acting import Hands, batch_of_entry, copies_of, steering_of
@@ -66,13 +66,13 @@ def advance(
 
 def settle(
     hands: Hands,
-    uids: Mapping[str, int],
+    known: Mapping[str, Job],
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> list[str]:
     """Follow the open moves for a bounded time. Slurm is asked about these jobs only.
 
-    ``uids``: job -> UID of its owner.
+    ``known``: the jobs as this tick has seen them.
     """
     said: list[str] = []
     end = clock() + hands.config.moving.settle_s
@@ -84,12 +84,13 @@ def settle(
         if not entries:
             return said
         names = [entry.job for entry in entries]
-        progress = read_all_progress(folder, {job: uids[job] for job in names if job in uids})
+        owners = {name: known[name].uid for name in names if name in known}
+        progress = read_all_progress(folder, owners)
         ripe = any(_ripe(entry, progress.get(entry.job), clock()) for entry in entries)
         # The other half of a minute's requests is for the next tick and for what is sent.
         if ripe and traffic.half_left():
             try:
-                jobs = {job.id: job for job in hands.cluster.read_jobs(names)}
+                jobs = {job.id: _later(job, known) for job in hands.cluster.read_jobs(names)}
             except SlurmError as error:
                 return [*said, f"moves under way go on at the next tick: {error}"]
             said += advance(hands, jobs, progress, clock()).said
@@ -97,6 +98,13 @@ def settle(
         if clock() >= end or looks == 0:
             return said
         sleep(_POLL_S)
+
+
+def _later(job: Job, known: Mapping[str, Job]) -> Job:
+    """The job as it is shown now, with what only the tick's whole picture tells of it."""
+    if job.id not in known or known[job.id].restarts != job.restarts:
+        return job
+    return replace(job, not_before_s=known[job.id].not_before_s)
 
 
 def destinations(entries: Iterable[Entry]) -> dict[str, Mapping[str, Mapping[str, int]]]:

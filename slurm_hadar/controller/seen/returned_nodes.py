@@ -3,18 +3,31 @@
 When a node goes DOWN, Slurm requeues its jobs at once, while their processes there may take as long
 as KillWait to leave. A job that starts there again meanwhile is ended with its own last attempt:
 Slurm compares the node only (seen on 22.05.8: FAILED, JobLaunchFailure). Slurm itself waits for
-cred_expire before it starts a requeued job; as the controller does not, it leaves such nodes alone.
+cred_expire before it starts a requeued job. As the controller does not, it plans nothing for such
+nodes and starts no job that was requeued meanwhile: Slurm, not the plan, chooses its node.
 A node that is only drained or reserved kept its jobs and is used as soon as it is open again.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
+from typing import NamedTuple
 
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.node import Node
 from slurm_hadar.slurm.states import node_keeps_its_jobs
 
 _KEPT_AS = "returned nodes"
+_SLACK_S = 5.0
+"""Slurm's clock and ours differ by less, and the jobs are read a moment before the nodes."""
+
+
+class Down(NamedTuple):
+    """When a node was first and last seen down without a break, s since the epoch."""
+
+    first_s: float
+    last_s: float
 
 
 class ReturnedNodes:
@@ -24,21 +37,49 @@ class ReturnedNodes:
         """``after_s``: how long a node that came back is not used yet."""
         self._store, self._after_s = store, after_s
         kept = store.policy_state(_KEPT_AS)
-        self._last = {name: at for name, at in kept.items() if isinstance(at, int | float)}
+        self._down = {name: found for name, row in kept.items() if (found := _down(row))}
 
     def applied(self, nodes: Mapping[str, Node], now: float) -> dict[str, Node]:
         """The nodes; those that came back less than ``after_s`` ago still count as unusable."""
-        self._last |= {
-            name: now for name, node in nodes.items() if not node_keeps_its_jobs(node.state)
-        }
-        # A time ahead was noted before the clock was set back.
-        recent = {n for n, at in self._last.items() if 0 <= now - at < self._after_s}
+        self._down = self._recent(now)
+        for name, node in nodes.items():
+            if not node_keeps_its_jobs(node.state):
+                self._down[name] = Down(self._down.get(name, Down(now, now)).first_s, now)
         return {
-            name: replace(node, usable=False) if name in recent else node
+            name: replace(node, usable=False) if name in self._down else node
             for name, node in nodes.items()
+        }
+
+    def later(self, jobs: Mapping[str, Job], now: float) -> dict[str, Job]:
+        """The jobs; those that may have been requeued by a node that went down just now get the
+        time from which they may start.
+
+        On which nodes a waiting job ran Slurm does not say, so any node that went down counts.
+        """
+        newest = max((down.first_s for down in self._recent(now).values()), default=-inf)
+
+        def waits(job: Job) -> bool:
+            until = job.submit_s + self._after_s
+            ended = job.restarts > 0 and job.state is JobState.PENDING
+            return ended and job.submit_s <= newest + _SLACK_S and now < until
+
+        return {
+            id_: replace(job, not_before_s=job.submit_s + self._after_s) if waits(job) else job
+            for id_, job in jobs.items()
         }
 
     def keep(self, now: float) -> None:
         """Write down what the next controller must know."""
-        self._last = {n: at for n, at in self._last.items() if 0 <= now - at < self._after_s}
-        self._store.keep_policy_state(_KEPT_AS, dict(self._last))
+        self._down = self._recent(now)
+        self._store.keep_policy_state(_KEPT_AS, {name: list(d) for name, d in self._down.items()})
+
+    def _recent(self, now: float) -> dict[str, Down]:
+        # A time ahead was noted before the clock was set back.
+        return {n: down for n, down in self._down.items() if 0 <= now - down.last_s < self._after_s}
+
+
+def _down(row: object) -> Down | None:
+    match row:
+        case [int() | float() as first_s, int() | float() as last_s]:
+            return Down(first_s, last_s)
+    return None

@@ -178,25 +178,26 @@ def test_a_job_that_fails_again_and_again_is_left_to_an_admin(hands):
 
 
 class Asked:
-    """A cluster that is asked for jobs, and shows none or does not answer."""
+    """A cluster that is asked for jobs, and shows some or does not answer. It takes no update."""
 
-    def __init__(self, limit=100.0, error=None):
+    def __init__(self, limit=100.0, error=None, jobs=()):
         self.traffic = Traffic(lambda: 0.0)
         self.traffic.limit = limit
         self.error = error
+        self.jobs = jobs
 
     def read_jobs(self, ids):
         with self.traffic.request("jobs"):
             if self.error:
                 raise self.error
-            return []
+            return list(self.jobs)
 
 
-def settled(hands, cluster, clock):
+def settled(hands, cluster, clock, known=None):
     number = hands.store.begin("1", "move", "asked", NOW, TO_V100)
     hands.store.advance(number, "requeued", NOW)
     slept = []
-    said = settle(replace(hands, cluster=cluster), {}, clock, slept.append)
+    said = settle(replace(hands, cluster=cluster), known or {}, clock, slept.append)
     return said, slept, cluster.traffic.queries["jobs"]
 
 
@@ -209,6 +210,15 @@ def test_moves_are_followed_for_a_bounded_time_though_the_clock_goes_back(hands)
 def test_following_moves_uses_up_half_of_the_requests_at_most(hands):
     said, slept, asked = settled(hands, Asked(limit=20), lambda: NOW)
     assert not said and asked == 10 and len(slept) > 20
+
+
+def test_a_move_waits_until_the_last_attempt_has_left_a_node_that_went_down(hands):
+    shown = job("1", restarts=1, submit_s=NOW - 10)
+    known = {"1": replace(shown, not_before_s=NOW + 30)}
+    said, _, asked = settled(hands, Asked(jobs=[shown]), lambda: NOW, known)
+    assert not said and asked > 1 and hands.store.open_entries()
+    with pytest.raises(AttributeError, match="apply"):
+        settled(hands, Asked(jobs=[shown]), lambda: NOW)
 
 
 def test_where_slurm_falls_silent_the_next_tick_goes_on(hands):

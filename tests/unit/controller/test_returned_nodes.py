@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import node
+from hand_made import job, node, running
 
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.seen.returned_nodes import ReturnedNodes
@@ -68,3 +68,37 @@ def test_whatever_else_is_shown_beside_down_the_node_was_down(store, state):
     returned = ReturnedNodes(store, 40.0)
     assert not usable(returned, shown(state, usable=False), 100.0)
     assert not usable(returned, UP, 100.5)
+
+
+def told(returned, now, *jobs):
+    return {
+        id_: job.not_before_s for id_, job in returned.later({j.id: j for j in jobs}, now).items()
+    }
+
+
+def test_a_job_that_a_failing_node_requeued_may_start_when_its_last_attempt_has_left(store):
+    returned = ReturnedNodes(store, 40.0)
+    returned.applied(DOWN, 100.0)
+    returned.keep(100.0)
+    requeued, fresh = job("1", submit_s=95.0, restarts=1), job("2", submit_s=95.0)
+    runs = running("3", {"k1": {"k80": 1}}, submit_s=95.0, restarts=1)
+    for one in (returned, ReturnedNodes(store, 40.0)):
+        one.applied(UP, 110.0)
+        assert told(one, 110.0, requeued, fresh, runs) == {"1": 135.0, "2": 0.0, "3": 0.0}
+    assert told(returned, 135.0, requeued) == {"1": 0.0}
+
+
+def test_a_node_that_is_down_for_long_keeps_no_requeued_job_waiting(store):
+    returned = ReturnedNodes(store, 40.0)
+    for now in (100.0, 130.0, 160.0, 190.0):
+        returned.applied(DOWN, now)
+        returned.keep(now)
+    moved = job("1", submit_s=185.0, restarts=1)
+    assert told(returned, 190.0, moved) == {"1": 0.0}
+    assert told(ReturnedNodes(store, 40.0), 190.0, moved) == {"1": 0.0}
+
+
+@pytest.mark.parametrize("row", [100.0, [100.0], ["a", 1.0], None, [1.0, 2.0, 3.0]])
+def test_what_was_kept_in_another_form_is_forgotten(store, row):
+    store.keep_policy_state("returned nodes", {"v1": row})
+    assert usable(ReturnedNodes(store, 40.0), UP, 101.0)

@@ -93,6 +93,13 @@ def test_a_requeued_job_does_not_start_in_the_second_of_its_requeue() -> None:
     assert times.at_once(again, 1002.0) == "now"
 
 
+def test_a_job_starts_when_its_last_attempt_has_left() -> None:
+    again = Job("1", 1, 0, "u", "n", JobState.PENDING, "PENDING", submit_s=1000.0, restarts=1)
+    leaving = replace(again, not_before_s=1040.0)
+    assert times.at_once(leaving, 1010.0) == "uts1040"
+    assert times.at_once(leaving, 1041.0) == "now"
+
+
 def test_a_clock_that_was_set_back_keeps_no_job_waiting() -> None:
     again = Job("1", 1, 0, "u", "n", JobState.PENDING, "PENDING", submit_s=4600.0, restarts=1)
     assert times.set_back(again, 1000.0) and not times.set_back(again, 4599.0)
