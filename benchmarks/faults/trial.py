@@ -19,13 +19,13 @@ from slurm_hadar.runtime.plan_file import read_plan
 from slurm_hadar.runtime.samples import check_lineage, from_plain
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
-from slurm_hadar.slurm.cluster import open_cluster
+from slurm_hadar.slurm.cluster import Update, open_cluster
 
 ROOT = Path(__file__).parents[2]
 MODEL = "paced"
 SPEEDS = {"v100": 240.0, "p100": 160.0, "k80": 120.0}
 """Samples/s."""
-SAMPLES = 1200
+SAMPLES = 1600
 LAYOUT = Layout(
     (NodeGroup("v", 2, "v100", 1), NodeGroup("p", 2, "p100", 1), NodeGroup("k", 2, "k80", 1))
 )
@@ -33,7 +33,7 @@ CRED_EXPIRE_S = 5
 """Slurm takes no less, and 120 s instead."""
 LEASE_S = 20
 """The least that a configuration allows."""
-LONGEST_S = 120.0
+LONGEST_S = 240.0
 THEN = ("at once", "later", "never")
 """When another controller ticks after one has died; later is when Slurm has acted by itself."""
 LATER_S = 10.0
@@ -72,7 +72,7 @@ def sandbox(folder: Path) -> Sandbox:
         "guards": {"min_between_moves_s": 0.0, "preempt": True},
         "lease": {"length_s": LEASE_S},
         "slurm": {"backend": "cli"},
-        "moving": {"ack_wait_s": 20.0, "settle_s": 5.0, "commit_s": 4.0},
+        "moving": {"ack_wait_s": 20.0, "settle_s": 20.0, "commit_s": 4.0},
     }
     base = {MODEL: {kind: {1: speed} for kind, speed in SPEEDS.items()}}
     return Sandbox.up(
@@ -158,10 +158,10 @@ class Trial:
             self.ids[name] = self._submit(name, TRAINING)
         self._want({name: {kind: 1} for name, kind in TRAININGS.items()})
         self._tick("", "before")
-        self._until(lambda: all(self._saves(name) for name in TRAININGS), "the trainings begin")
         for name in WAITING:
             self.ids[name] = self._submit(name, SHORT)
         self._want(ASKED)
+        self._until(self._ready, "the trainings begin")
 
     def _submit(self, name: str, text: str) -> str:
         script = self.folder / f"{name}.sh"
@@ -174,7 +174,7 @@ class Trial:
         argv = [str(Path(sys.executable).parent / "hbatch"), "--parsable", "--gres=gpu:1"]
         argv += ["-o", f"{self.folder}/{name}.out", str(script)]
         done = subprocess.run(
-            argv, env=self.env, capture_output=True, text=True, timeout=30, check=False
+            argv, env=self.env, capture_output=True, text=True, timeout=90, check=False
         )
         if done.returncode:
             raise HadarError(done.stderr.strip())
@@ -189,7 +189,7 @@ class Trial:
         argv += ["--log", f"{self.folder}/{log}", "--at", at, "--ticks", str(ticks)]
         argv += ["--plant", plant] if plant else []
         done = subprocess.run(
-            argv, env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False
+            argv, env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False
         )
         if done.returncode > 0:
             self._say(f"the controller failed: {done.stderr.strip()[-300:]}")
@@ -198,6 +198,15 @@ class Trial:
     def _touches(self) -> list[Touch]:
         lines = (self.folder / "touches").read_text().splitlines()
         return [Touch(*json.loads(line)) for line in lines]
+
+    def _ready(self) -> bool:
+        """The trainings train, and a whole lease is left to those that wait."""
+        lease = {"StartTime": f"now+{LEASE_S}"}
+        ready = all(self._saves(name) for name in TRAININGS)
+        for error in self.cluster.apply([Update(self.ids[name], lease) for name in WAITING]):
+            if error is not None:
+                raise error
+        return ready
 
     def _saves(self, name: str) -> bool:
         # Before its first step a training does not listen yet.

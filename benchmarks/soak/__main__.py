@@ -41,6 +41,7 @@ def table(result: Result) -> list[str]:
         ("actions", _counts(result.journal.actions)),
         ("moves and stops carried out", str(result.journal.moved)),
         ("restarts of jobs", str(result.account.restarts)),
+        ("starts without a GPU, by Slurm", str(result.account.bare)),
         ("launch failures released by hand", str(result.released)),
     ]
     ended: dict[str, dict[str, int]] = {}

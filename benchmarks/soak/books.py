@@ -75,6 +75,9 @@ class Account:
     exact: int = 0
     lineages: int = 0
     restarts: int = 0
+    bare: int = 0
+    """Starts without a GPU, by Slurm, of jobs that ask for one: seen on 22.05.8 where a job was
+    COMPLETING on a silent node as slurmctld restarted, without any software of ours too."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -93,12 +96,13 @@ def account(books: Books, folder: Path, silent: Collection[str]) -> Account:
         elif end.startswith("CANCELLED"):
             if job.id not in books.cancelled and job.id.split("_")[0] not in books.cancelled:
                 found.wrong.append(f"{who}: cancelled, and not by us")
-        elif end != "COMPLETED":
+        elif end != "COMPLETED" and _begun(folder, job, sent)[-1:] != ["bare"]:
             said = last_words(folder, [sent.name])
             found.wrong.append(f"{who}: ended as {job.slurm_state} ({job.reason}); it said: {said}")
         if job.id in books.strayed:
             found.wrong.append(f"{who}: it opted in, and was read as if it had not")
         found.ended[sent.kind, end] += 1
+        found.bare += _begun(folder, job, sent).count("bare")
         found.wrong += _twice(folder, job, sent, silent, who)
         if end == "COMPLETED" and sent.samples:
             found.lineages += 1
@@ -108,10 +112,22 @@ def account(books: Books, folder: Path, silent: Collection[str]) -> Account:
     return found
 
 
-def _twice(folder: Path, job: Job, sent: Sent, silent: Collection[str], who: str) -> list[str]:
+def _lines(folder: Path, job: Job, sent: Sent) -> list[tuple[str, str]]:
     task = f"_{job.id.split('_')[1]}" if "_" in job.id else ""
-    lines = starts(folder, f"{sent.name}{task}")
-    counts = Counter(word for word, _ in lines if word != "twice")
+    return starts(folder, f"{sent.name}{task}")
+
+
+def _begun(folder: Path, job: Job, sent: Sent) -> list[str]:
+    """Its starts; ``bare`` follows one without a GPU, where its request still names one."""
+    request = job.request
+    asks = any(sum(gpus.values()) for gpus in (request.per_node, request.per_job, request.per_task))
+    words = [word for word, _ in _lines(folder, job, sent)]
+    return words if asks else [word for word in words if word != "bare"]
+
+
+def _twice(folder: Path, job: Job, sent: Sent, silent: Collection[str], who: str) -> list[str]:
+    lines = _lines(folder, job, sent)
+    counts = Counter(word for word, _ in lines if word not in ("twice", "bare"))
     wrong = [f"{who}: its start {n} came {times} times" for n, times in counts.items() if times > 1]
     if not {node for _, node in lines} & set(silent):
         wrong += [f"{who}: it ran twice at a time" for word, _ in lines if word == "twice"][:1]

@@ -26,6 +26,7 @@ name={folder}/{name}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
 exec 9>>$name.lock
 flock -n 9 || echo "twice $SLURMD_NODENAME" >> $name.starts
 echo "${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME" >> $name.starts
+[ -n "$SLURM_JOB_GPUS" ] || echo "bare $SLURMD_NODENAME" >> $name.starts
 """
 _TRAIN = """exec {python} {root}/examples/train_digits.py --model {model} --batch 8 \\
   --samples {samples} --every 5 --checkpoint {folder}/{name}.pt --data {folder}/digits.npy \\
@@ -106,7 +107,7 @@ def submit(box: Sandbox, folder: Path, sent: Sent, seconds: float) -> str:
 
 
 def starts(folder: Path, name: str) -> list[tuple[str, str]]:
-    """What a job wrote when it began: restart count or ``twice``, and the node."""
+    """What a job wrote when it began: restart count, ``twice`` or ``bare``, and the node."""
     try:
         lines = (folder / f"{name}.starts").read_text().splitlines()
     except FileNotFoundError:

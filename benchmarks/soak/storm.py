@@ -202,7 +202,7 @@ class Storm:
                 break
             time.sleep(1.0)
         # A last tick or two for what ended just now.
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while self.daemon.moves_open() and time.monotonic() < end:
             time.sleep(0.5)
 

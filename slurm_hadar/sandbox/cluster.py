@@ -237,7 +237,7 @@ class Sandbox:
         return self.run("squeue", "-h", "-t", "all", "-o", "%T", "-j", job_id).strip()
 
     def wait_state(
-        self, job_id: str, states: Sequence[str] = ("COMPLETED",), timeout_s: float = 30.0
+        self, job_id: str, states: Sequence[str] = ("COMPLETED",), timeout_s: float = 60.0
     ) -> str:
         """Wait until a job is in one of ``states``, and return it. Raises SlurmError if not."""
         seen = ""

@@ -155,6 +155,7 @@ class Daemons:
         sinfo: list[str | Path] = [self._tools.bin_dir / "sinfo", "-h", "-N", "-o", "%N %T"]
         end = time.monotonic() + wait_s
         waiting = list(nodes)
+        states: dict[str, str] = {}
         while waiting:
             with contextlib.suppress(SlurmError):
                 lines = programs.run(sinfo, self._env).splitlines()

@@ -47,6 +47,8 @@ def site_toml(
             "gain_over_cost": 1.5,
             # Its slurmctld has nobody else to serve, and its days are minutes.
             "max_queries_per_minute": 100_000,
+            # A laptop that is busy answers late; its ticks need not become rarer for that.
+            "slow_answer_s": 60.0,
             "stop_file": str(places.folder / "stop"),
         },
         "moving": {

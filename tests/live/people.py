@@ -126,20 +126,44 @@ class Site:
                 return word.strip().partition("=")[2]
         return ""
 
-    def until(self, holds, timeout_s=60.0):
+    def until(self, holds, timeout_s=120.0):
         end = time.monotonic() + timeout_s
         while not holds():
-            assert time.monotonic() < end, "it did not come about in time"
+            assert time.monotonic() < end, self.seen()
             time.sleep(0.3)
 
-    def runs(self, job):
-        self.until(lambda: self.show(job, "%T") == "RUNNING")
+    def seen(self):
+        """What there was when something did not come about."""
+        queue = self.box.run("squeue", "-t", "all", "-o", "%i %T %P %r %N %S")
+        nodes = self.box.run("sinfo", "-N", "-o", "%N %P %T %E")
+        return f"it did not come about in time\n{queue}\n{nodes}"
+
+    def starts(self, *jobs, user=HADAR, **more):
+        """Tick until these jobs run: at the first one a node may not be free again yet. What the
+        ticks said."""
+        said = []
+
+        def run():
+            return all(self.show(job, "%T") == "RUNNING" for job in jobs)
+
+        def ticked():
+            said.append(self(user, "hadar", "tick", **more))
+            # More than Slurm needs to start a job, so that one tick is enough as a rule.
+            return processes.wait_until(run, 5.0, 0.3)
+
+        self.until(ticked)
+        return "".join(said)
 
     def cancel(self):
         """All jobs end, so that the next test finds the nodes idle."""
         self.box.run("scancel", "--state=PENDING")
         self.box.run("scancel", "--state=RUNNING")
         self.until(lambda: not self.box.run("squeue", "-h").strip())
+        self.until(lambda: set(self.nodes()) <= {"idle", "reserved"})
+
+    def nodes(self):
+        """Their states."""
+        return self.box.run("sinfo", "-h", "-N", "-o", "%T").split()
 
     def journal(self):
         """What ``hadar`` knows, as its user sees it."""
@@ -202,8 +226,9 @@ def up() -> Site:
                     "exchange_dir": str(exchange),
                 },
                 "partitions": {"steer": ("open", *(f"k_{name}" for name in CLOSED))},
-                "lease": {"length_s": 600},
-                "controller": {"interval_s": 60.0},
+                # A controller counts as alive for three intervals: longer than any test takes.
+                "lease": {"length_s": 900},
+                "controller": {"interval_s": 300.0},
             },
         )
     except BaseException:

@@ -52,8 +52,11 @@ def main(folder, total, linger):
             )
         )
 
-    note("begin")
+    # One that is told to leave between the two would seem to have been lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     signal.signal(signal.SIGTERM, leave)
+    note("begin")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     while done < total:
         time.sleep(_STEP_S)
         done += _SAMPLES

@@ -40,10 +40,23 @@ def task(box, id_, rank):
 
 def copy(box, id_, rank):
     """The process that trains, once its guard has started it."""
-    processes.wait_until(lambda: len(task(box, id_, rank)) == 2, 20, 0.1)
-    guard, found = task(box, id_, rank)
-    assert guard != found
-    return found
+    found = []
+
+    def there():
+        found[:] = task(box, id_, rank)
+        return len(found) == 2
+
+    assert processes.wait_until(there, 60, 0.1), found
+    return found[1]
+
+
+def stop(pid):
+    """SIGSTOP a process, and come back when it stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    stat = Path(f"/proc/{pid}/stat")
+    assert processes.wait_until(
+        lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 60, 0.001
+    )
 
 
 def srun(box, id_):

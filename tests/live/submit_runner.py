@@ -13,7 +13,7 @@ import sys
 
 from slurm_hadar.cli import additions, batch_script, handover, hbatch, wrapper_site  # noqa: F401
 
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 def run(program: str, argv: list[str], env: dict[str, str], stdin: bytes) -> tuple[int, str, str]:

@@ -15,7 +15,7 @@ HBATCH, HADAR = (str(Path(sys.executable).parent / name) for name in ("hbatch", 
 
 def run(env, *words, text=None):
     done = subprocess.run(
-        words, env=env, input=text, capture_output=True, text=True, timeout=60, check=False
+        words, env=env, input=text, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

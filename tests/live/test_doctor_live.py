@@ -22,7 +22,7 @@ from slurm_hadar.profiles.rates import open_rates
 pytestmark = pytest.mark.live
 
 HADAR = str(Path(sys.executable).parent / "hadar")
-SAMPLES = 1500
+SAMPLES = 1400
 PLAIN = "#!/bin/sh\n#SBATCH -J secret-name --comment secret-comment\nsleep 300\n"
 
 
@@ -74,7 +74,7 @@ def train(site):
 
 
 def hadar(site, *words):
-    done = subprocess.run([HADAR, *words], env=site.env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([HADAR, *words], env=site.env, capture_output=True, text=True, timeout=90)
     assert "Traceback" not in done.stderr
     return done
 
@@ -92,6 +92,8 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
 
     told.want = {id_: {"k80": 1}}
     told.until(lambda: (site.told(id_) and site.told(id_).rate) and not told.phase(id_))
+    # There it must not come to its end.
+    site.pace(0.5)
     told.want = {id_: {"v100": 1}}
     told.until(lambda: told.store.history(id_)[0].effect)
     moved = told.store.history(id_)[0]
@@ -100,8 +102,9 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
     effect = moved.effect
     # As declared in the table, but for the sandbox's deviation; a short window is not exact.
     assert effect["rate_after"] > effect["rate_before"] > 0
-    assert 0 < effect["without_training_s"] < 60 and effect["cost_expected_s"] == 1.0
+    assert 0 < effect["without_training_s"] < 200 and effect["cost_expected_s"] == 1.0
 
+    site.pace(1.0)
     # The next move: requeued, not yet sent on, and the file is gone.
     told.want = {id_: {"p100": 1}}
     with monkeypatch.context() as patch:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 HADAR = str(Path(sys.executable).parent / "hadar")
 
@@ -44,13 +44,13 @@ def test_nothing_is_left_of_a_sandbox(tmp_path, words, log, number):
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while not (folder / log).exists():
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < end
             time.sleep(0.01)
         process.send_signal(number)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=120)[1]
     finally:
         if process.poll() is None:
             process.terminate()

@@ -5,7 +5,7 @@ from trainings import start_sandbox
 
 from slurm_hadar.domain import steering
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 
 def started(make_sandbox, tmp_path, policy="hadare", **options):
@@ -36,10 +36,13 @@ def test_the_number_of_copies_changes_by_an_ordinary_move(make_sandbox, tmp_path
     site = started(make_sandbox, tmp_path)
     filler = site.ordinary("-wv1", "--gres=gpu:1")
     site.until(site.runs(filler), ticks=False)
+    # What it trains here must not be the end of it.
+    site.pace(0.25)
     samples = 2000
     id_ = site.train(samples, "fork=1-3 restart_cost=1")
     site.until(site.runs(id_, "p1", "k1"))
-    site.until(site.trained(id_, 200))
+    site.until(site.trained(id_, 50))
+    site.pace(1.0)
     site.cluster.cancel([filler])
     site.until(site.runs(id_, "v1", "p1", "k1"))
     assert site.job(id_).restarts == 1

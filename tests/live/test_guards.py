@@ -14,7 +14,7 @@ from slurm_hadar.controller.words import telling
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 SPEEDS = {"v100": 160.0, "p100": 80.0, "k80": 40.0}
 CHANGES = ("update", "requeue", "release")
@@ -31,9 +31,17 @@ def site(tmp_path_factory):
         "min_between_moves_s": 0.0,
         "max_moves_per_tick": 20,
         "slow_answer_s": 2.5,
-        "longest_interval_s": 15.0,
+        # Long enough for what is looked at before the next tick is due.
+        "longest_interval_s": 180.0,
     }
-    found = Dictated(folder, {"guards": guards, "profiles": {"tables": (str(table),)}})
+    found = Dictated(
+        folder,
+        {
+            "guards": guards,
+            "controller": {"interval_s": 60.0},
+            "profiles": {"tables": (str(table),)},
+        },
+    )
     yield found
     found.close()
 
@@ -44,8 +52,7 @@ def two(site):
     # Short enough for what a job may take here: nobody is sent where his work does not fit.
     first, second = (site.submit(100_000, declared="model=quick") for _ in range(2))
     site.want = {first: {"k80": 1}, second: {"k80": 1}}
-    site.controller.tick()
-    site.until(lambda: site.trains(first) and site.trains(second))
+    site.until(lambda: site.patient_tick() and site.trains(first) and site.trains(second))
     return first, second
 
 
@@ -184,7 +191,7 @@ def hadar(site, *words):
         env=site.env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
         check=False,
     )
     assert "Traceback" not in done.stderr
@@ -199,8 +206,8 @@ def test_slow_answers_make_the_ticks_rarer_until_they_are_quick_again(site):
     for _ in range(2):
         ticking.tick()
         seen.append(ticking.backoff.interval_s)
-    assert seen == [2 * interval, 15.0], "it doubles up to guards.longest_interval_s"
-    assert ticking.backoff.pause_s(interval) == 15.0
+    assert seen == [2 * interval, 180.0], "it doubles up to guards.longest_interval_s"
+    assert ticking.backoff.pause_s(interval) == 180.0
     assert "jobs took" in ticking.backoff.words()
     beat = json.loads((site.config.site.exchange_dir / "heartbeat.json").read_text())
     assert beat["interval_s"] == 2 * interval, "others must not take it for dead"
@@ -212,8 +219,9 @@ def test_slow_answers_make_the_ticks_rarer_until_they_are_quick_again(site):
     assert "no tick for another" in asjson["result"]["left_out"]
     assert len(site.faulty.calls()) == before, "nothing was asked"
     site.faulty.mend()
-    ticking.tick()
-    assert ticking.backoff.interval_s == interval and not ticking.backoff.words()
+    # On a busy machine Slurm itself may be slow once.
+    site.until(lambda: ticking.tick() and ticking.backoff.interval_s == interval)
+    assert not ticking.backoff.words()
     assert "changes sent" in hadar(site, "tick").stdout
 
 
@@ -226,8 +234,7 @@ def test_a_slurm_that_has_too_much_to_do_is_asked_less_often(site, fault):
     assert ticking.backoff.interval_s > site.config.controller.interval_s
     assert "has too much to do" in site.another().backoff.why_not_now()
     site.faulty.mend()
-    ticking.tick()
-    assert ticking.backoff.why_not_now() == ""
+    site.until(lambda: ticking.tick() and ticking.backoff.why_not_now() == "")
 
 
 def test_after_a_request_without_an_answer_the_tick_sends_no_more(site, two):
@@ -246,7 +253,7 @@ def test_after_a_request_without_an_answer_the_tick_sends_no_more(site, two):
     site.faulty.mend()
 
     def two_run():
-        patient.tick()
+        site.patient_tick()
         return sum(site.job(i).state is JobState.RUNNING for i in waiting) == 2
 
     site.until(two_run)
@@ -262,7 +269,9 @@ def test_never_more_requests_in_a_minute_than_allowed(site, two):
     site.want = {slow: {"k80": 1}}
     site.until(lambda: site.controller.tick() and site.trains(slow))
     ticking = site.another(
-        site.with_settings(guards={"max_queries_per_minute": 20}, moving={"settle_s": 6.0})
+        site.with_settings(
+            guards={"max_queries_per_minute": 20, "slow_answer_s": 60.0}, moving={"settle_s": 6.0}
+        )
     )
     # What the tests before sent in this minute was no part of it.
     ticking.cluster.traffic._sent.clear()

@@ -12,7 +12,7 @@ import pytest
 
 from slurm_hadar.sandbox.cluster import Sandbox
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"(?:<!-- tried: (\w+) -->\n)?^```(\w*)\n(.*?)^```", re.M | re.S)
@@ -91,7 +91,7 @@ class Reader:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=120,
         )
         said = done.stdout + done.stderr
         assert done.returncode == code, f"{command}\n{said}"
@@ -150,7 +150,7 @@ def training(place):
     place.job = job
     place.types("squeue", typed["squeue"])
     place.types("hadar tick")
-    place.box.wait_state(job, ("RUNNING",), 60)
+    place.box.wait_state(job, ("RUNNING",), 90)
     until(lambda: list(place.box.exchange.glob(f"progress.{job}.*")), "it trains")
     yield job
     place.box.run("scancel", job)
@@ -182,7 +182,8 @@ def test_the_operators_night(place, training):
         place.types(command, lines)
     (grep,) = [one for one in typed if "grep -E" in one]
     place.types(grep, ["Features=", "AdminComment=[hadarplan;t=..."])
-    # A job that waits under its lease, and is let go.
+    # A job that waits under its lease, and is let go; only where a controller is alive.
+    place.types("hadar tick")
     lease = "hbatch --parsable --gres=gpu:1 --hadar-types=any --wrap true"
     waits = place.types(lease).split()[0]
     assert "BeginTime" in place.box.run("squeue", "-h", "-o", "%r", "-j", waits)

@@ -11,7 +11,7 @@ from trainings import MODEL, ROOT, start_sandbox
 from slurm_hadar.domain import steering
 from slurm_hadar.runtime import checkpoint
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 SAMPLES, BATCH, TASKS = 1680, 56, 7
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(280)]
+from slurm_hadar.sandbox.processes import wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 INSIDE = (
@@ -25,7 +27,7 @@ def ran(argv, env=None, code=0):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=550,
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr
@@ -44,14 +46,16 @@ def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in INSIDE if f"slurm_hadar/{name}" not in names]
 
-    box = make_sandbox(mode="act")
+    box = make_sandbox(mode="act", settings={"lease": {"length_s": 600}})
     env = {**box.env, "PATH": f"{prefix}/bin:{box.env['PATH']}"}
     ran(["hadar", "check", "--write"], env)
     ran(["hadar", "tick"], env)
     submit = ["hbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:1", "--hadar-types=any"]
     submit += ["--wrap", "true"]
     job, _ = ran(submit, env)
-    assert "BeginTime" in box.run("squeue", "-h", "-o", "%r", "-j", job)
+    assert wait_until(
+        lambda: "BeginTime" in box.run("squeue", "-h", "-o", "%r", "-j", job), 60, 0.2
+    )
 
     ran(["./install.sh", "uninstall", "--prefix", prefix], env)
     assert not prefix.exists()

@@ -45,12 +45,21 @@ class Site:
         found = {p: p.read_bytes() for p in self.etc.rglob("*") if p.is_file()}
         return {p: data for p, data in found.items() if ".before-hadar-" not in p.name}
 
-    def use(self, *plugins, **wish):
-        """Have these plugins and no others, and Slurm know it."""
+    def use(self, *plugins, nodes=False, **wish):
+        """Have these plugins and no others, and Slurm know it; ``nodes``: every slurmd as well."""
         wanted = Wish(plugins, include=self.headers, plugin_dir=self.modules, **wish)
         plan = planned(self.box.conf, self.config, wanted)
         changes.apply(plan.changes)
+        logs = {path: path.stat().st_size for path in self.box.places.log.glob("slurmd.*.log")}
         self.reconfigure()
+
+        def read_again():
+            # It logs something as it reads; Slurm 24.11 then gives its place to a new process.
+            new = [path.read_bytes()[size:] for path, size in logs.items()]
+            return all(n and (b"SIGHUP" not in n or b"Relinquishing" in n) for n in new)
+
+        if nodes:
+            wait_until(read_again, 60.0)
         return plan.by_hand
 
     def remove(self):
@@ -229,13 +238,13 @@ def test_hbatch_in_front_of_both_declares_once(site):
 
 def test_all_together_from_the_submit_to_the_tasks(site, with_spank):
     """The lease, the controller's placement, the plan in the task's environment, on real nodes."""
-    by_hand = site.use(*PLUGINS, untype=True)
+    by_hand = site.use(*PLUGINS, nodes=True, untype=True)
     # The sandbox has a task prolog of its own, so the line to add to it is told.
     (line,) = [one for one in by_hand if "TaskProlog" in one]
     own = site.etc / "task_prolog.sh"
     kept = own.read_text()
     own.write_text(kept + line.rpartition(" ")[2] + "\n")
-    write_heartbeat(site.box.exchange, "act", 5.0)
+    write_heartbeat(site.box.exchange, "act", 60.0)
     out = site.folder / "out"
     done = site.run("sbatch", "--parsable", "-o", str(out), "--gres=gpu:v100:1", script(site))
     job = done.stdout.strip()
@@ -251,7 +260,7 @@ def test_all_together_from_the_submit_to_the_tasks(site, with_spank):
             assert tick.returncode == 0 or "does not know" in tick.stderr, tick.stderr
             return site.show(job)["JobState"] == "COMPLETED"
 
-        assert wait_until(ended, 90, 1.0), site.show(job)
+        assert wait_until(ended, 150, 1.0), site.show(job)
     finally:
         own.write_text(kept)
     lines = out.read_text().splitlines()
@@ -294,7 +303,7 @@ sys.exit(on_node.main())
 
 def test_the_sampler_lives_as_long_as_its_job_and_tells_the_controller(site, tmp_path):
     """slurmd's own prolog and epilog; only NVIDIA's library is a stand-in on this machine."""
-    site.use("job-submit", "gpu-sampling")
+    site.use("job-submit", "gpu-sampling", nodes=True)
     (tmp_path / "pynvml.py").write_text(PYNVML)
     # The same program, which looks and writes more often. An epilog knows a sampler by its name.
     program = tmp_path / "slurm_hadar.plugins.on_node"

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_hadar.profiles import cpu_table
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
 HADAR = str(Path(sys.executable).parent / "hadar")
@@ -56,7 +56,7 @@ def profiled(sandbox, *words):
         # There lies what data loaders leave behind when their training is stopped.
         "srun", f"--export=ALL,TMPDIR={sandbox.folder}", "-n1", "-c2", "--mem=1G", "--gres=gpu:1",
         HADAR, "profile", "--gpus", "1",
-        "--seconds", "0.6", "--warmup", "0.2", *words, timeout_s=150.0,
+        "--seconds", "0.6", "--warmup", "0.2", *words, timeout_s=240.0,
     )  # fmt: skip
     return out
 

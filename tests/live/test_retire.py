@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 
 def hadar(box, *words, command="main", code=0):
     argv = [sys.executable, "-m", f"slurm_hadar.cli.{command}", *words]
     done = subprocess.run(
-        argv, env=box.env, capture_output=True, text=True, timeout=60, check=False
+        argv, env=box.env, capture_output=True, text=True, timeout=90, check=False
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout.strip()
@@ -27,14 +27,20 @@ def shown(box, job):
 
 
 def test_all_jobs_are_slurms_own_afterwards(make_sandbox):
-    box = make_sandbox(mode="act", settings={"site": {"name": "leaving"}})
+    # Its one tick counts as alive, and its leases last, as long as the commands here may take.
+    settings = {
+        "site": {"name": "leaving"},
+        "controller": {"interval_s": 60.0},
+        "lease": {"length_s": 600},
+    }
+    box = make_sandbox(mode="act", settings=settings)
     hadar(box, "check", "--write")
     hadar(box, "tick")
     plain = box.run(
-        "sbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:1", "--wrap", "sleep 60"
+        "sbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:1", "--wrap", "sleep 600"
     ).strip()
     submit = (
-        "--parsable", "-o", "/dev/null", "--gres=gpu:2", "--hadar-types=v100", "--wrap", "sleep 60"
+        "--parsable", "-o", "/dev/null", "--gres=gpu:2", "--hadar-types=v100", "--wrap", "sleep 600"
     )  # fmt: skip
     jobs = [hadar(box, *submit, command="hbatch") for _ in range(4)]
     hadar(box, "tick")

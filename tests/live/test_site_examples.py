@@ -11,9 +11,10 @@ import pytest
 from slurm_hadar import config
 from slurm_hadar.controller.checks import check
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
+from slurm_hadar.sandbox.processes import wait_until
 from slurm_hadar.slurm.hosts import expand
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "site_configs").glob("*.toml"))
 SHAPED = [path for path in EXAMPLES if "NodeName=" in path.read_text()]
@@ -94,11 +95,14 @@ def test_an_example_works_on_its_own_site(path, make_sandbox, tmp_path):
         box, "hbatch", "--parsable", f"--partition={partition}", "--gres=gpu:1", f"--output={out}",
         "--hadar-types=any", "--wrap", "echo $CUDA_VISIBLE_DEVICES",
     )  # fmt: skip
-    hadar(box, "main", "tick")
-    shown = box.run("scontrol", "-o", "show", "job", job)
-    feature = re.search(r" Features=(\S+) ", shown)
     known = {gpu.feature or name for name, gpu in site.gpu_types.items()}
-    assert feature and feature[1] in known, shown
+
+    def placed():
+        hadar(box, "main", "tick")
+        feature = re.search(r" Features=(\S+) ", box.run("scontrol", "-o", "show", "job", job))
+        return feature and feature[1] in known
+
+    assert wait_until(placed, 90, 1.0), box.run("scontrol", "-o", "show", "job", job)
     assert box.wait_state(job) == "COMPLETED"
     assert out.read_text().strip().isdigit()
 

@@ -10,7 +10,7 @@ from slurm_hadar.domain import steering
 from slurm_hadar.profiles import cpu_table
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 SERVER = Layout((NodeGroup("s", 1, "v100", 8, cpus=24, memory_mb=48_000),))
 GB = 1024
@@ -38,7 +38,7 @@ def started(make_sandbox, tmp_path, **options):
     return start_sandbox(make_sandbox, tmp_path, settings, layout=SERVER, **options)
 
 
-def submit(site, model, cpus="1-12", request="-c3 --mem=4G", seconds=30, more=""):
+def submit(site, model, cpus="1-12", request="-c3 --mem=4G", seconds=600, more=""):
     script = (
         f"#!/bin/bash\n#HADAR model={model} types=any cpus={cpus} mem=1G-4G {more}\n"
         f"#SBATCH {request} --gres=gpu:1\n"
@@ -95,7 +95,7 @@ def test_what_was_changed_is_undone(make_sandbox, tmp_path, slurm_prefix):
             env=site.env,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
         )
         assert done.returncode == 0, done.stderr
     for id_, per_node, per_cpu in ((node, 4 * GB, 0), (cpu, 0, GB)):
@@ -109,7 +109,8 @@ def test_a_running_job_moves_for_more_cpus(make_sandbox, tmp_path, slurm_prefix)
     site = started(make_sandbox, tmp_path, slurm_prefix=slurm_prefix)
     filler = site.ordinary("-c18", "--mem=1G", "--gres=gpu:1")
     site.until(site.runs(filler), ticks=False)
-    samples = 4000
+    # More than it can do until it is moved.
+    samples = 20_000
     script = (
         f"#!/bin/bash\n#HADAR model={MODEL} types=any cpus=1-12 mem=1G-4G batch=8 checkpoint=yes "
         f"samples={samples} restart_cost=1\n#SBATCH -c3 --mem=4G --gres=gpu:1\n"
@@ -122,8 +123,13 @@ def test_a_running_job_moves_for_more_cpus(make_sandbox, tmp_path, slurm_prefix)
     assert site.job(id_).cpus == 6
     site.until(site.trained(id_, 100))
     site.cluster.cancel([filler])
-    site.until(lambda: site.runs(id_)() and site.job(id_).cpus == 12)
+    site.until(
+        lambda: (
+            site.runs(id_)()
+            and site.job(id_).cpus == 12
+            and site.store.history(id_)[0].outcome == "moved"
+        )
+    )
     assert site.job(id_).restarts == 1
-    assert site.store.history(id_)[0].outcome == "moved"
     site.until(site.trained(id_, 200, restarts=1), ticks=False)
     assert len(site.tick().done) == 0

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from slurm_hadar import templates
 from slurm_hadar.cli.main import app
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 SAY = "import os, sys; print('ran', *sys.argv[1:], os.environ.get('SLURM_ARRAY_TASK_ID', ''))"
@@ -103,7 +103,7 @@ def test_it_runs(submitted, sandbox, name):
     job, folder, lines = submitted[name]
     tasks = [f"{job}_{n}" for n in range(len(lines))] if "array" in name else [job]
     for task in tasks:
-        sandbox.wait_state(task, ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"), 120)
+        sandbox.wait_state(task, ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"), 240)
     outputs = [path.read_text() for path in sorted(folder.glob("out*"))]
     assert all(sandbox.job_state(task) == "COMPLETED" for task in tasks), outputs
     printed = "".join(outputs)

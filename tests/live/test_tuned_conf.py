@@ -14,7 +14,7 @@ from slurm_hadar.slurm.commands import clean_environment
 from slurm_hadar.tuning import sources, study
 from slurm_hadar.tuning.draft import applied
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 LAYOUT = Layout(
     (NodeGroup("v", 1, "v100", 2), NodeGroup("k", 1, "k80", 4)),
@@ -66,10 +66,10 @@ def test_slurm_takes_the_advice_and_idle_nodes_give_way(
     nodes = box.run("scontrol", "-o", "show", "node")
     assert "ActiveFeatures=k80" in nodes and "ActiveFeatures=v100" in nodes
     quiet = ("sbatch", "--parsable", "-o", "/dev/null")
-    low = box.run(*quiet, "-p", "idle", "--gres=gpu:2", "-w", "v1", "--wrap", "sleep 60").strip()
+    low = box.run(*quiet, "-p", "idle", "--gres=gpu:2", "-w", "v1", "--wrap", "sleep 600").strip()
     box.wait_state(low, ("RUNNING",))
     high = box.run(*quiet, "-p", "gpu", "-C", "v100", "--gres=gpu:2", "--wrap", "sleep 1").strip()
-    box.wait_state(high, ("RUNNING", "COMPLETED"), 20)
+    box.wait_state(high, ("RUNNING", "COMPLETED"), 90)
     assert box.job_state(low) == "PENDING"
     _asks_slurm_itself(box)
 

@@ -16,6 +16,7 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.runtime.heartbeat import NAME
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.processes import wait_until
 from slurm_hadar.slurm.cluster import open_cluster
 
 pytestmark = [
@@ -65,7 +66,11 @@ class LoginNodes:
         return self.run(ONE, "hbatch", "--parsable", "-o", "/dev/null", text=SCRIPT).strip()
 
     def waits(self, job):
-        return "BeginTime" in self.box.run("squeue", "-h", "-o", "%r", "-j", job)
+        def shown():
+            return "BeginTime" in self.box.run("squeue", "-h", "-o", "%r", "-j", job)
+
+        # Slurm writes it a moment after the submit.
+        return wait_until(shown, 60, 0.2)
 
     def ago(self, seconds):
         """The last heartbeat was that long ago."""
@@ -82,7 +87,11 @@ def nodes(make_sandbox, tmp_path):
     box = make_sandbox(
         mode="act",
         layout=Layout((NodeGroup("v", 2, "v100", 2), NodeGroup("k", 1, "k80", 2))),
-        settings={"site": {"rights": "user"}, "lease": {"length_s": 600}},
+        settings={
+            "site": {"rights": "user"},
+            "lease": {"length_s": 600},
+            "controller": {"interval_s": 60.0},
+        },
     )
     return LoginNodes(box, tmp_path)
 
@@ -100,7 +109,7 @@ def test_the_second_steps_back_and_takes_over(nodes):
     second = nodes.submit()
     nodes.ago(15)
     assert "0 changes sent" in nodes.tick(TWO), "not yet"
-    nodes.ago(60)
+    nodes.ago(300)
     assert f"start job {second}" in nodes.tick(TWO)
     nodes.box.wait_state(second, ("RUNNING",), 60)
     status = json.loads(nodes.run(TWO, "hadar", "status", "--json"))["result"]

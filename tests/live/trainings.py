@@ -33,17 +33,24 @@ THREE = Layout(
 
 
 def start_sandbox(make_sandbox, folder, settings, layout=THREE, **options):
-    """A sandbox in which the model's speeds are known to the profiles, and a controller acts."""
+    """A sandbox in which the model's speeds are known to the profiles, and a controller acts.
+
+    Slurm gives a lease up, and a requeued job another start, long after a slow controller.
+    """
     table = folder / "speeds.json"
     rows = [[MODEL, kind, 1, 8, speed, None] for kind, speed in SPEEDS.items()]
     table.write_text(json.dumps({"version": 1, "source": "test", "rows": rows}))
-    common = {"guards": {"min_between_moves_s": 0.0}, "profiles": {"tables": (str(table),)}}
+    common = {
+        "guards": {"min_between_moves_s": 0.0},
+        "lease": {"length_s": 300},
+        "profiles": {"tables": (str(table),)},
+    }
     box = make_sandbox(
         mode="act",
         layout=layout,
         settings={**common, **settings},
         base_rates={MODEL: {kind: {1: speed} for kind, speed in SPEEDS.items()}},
-        **options,
+        **{"cred_expire_s": 90, **options},
     )
     return Trainings(box, folder)
 
@@ -56,7 +63,7 @@ def consolidated(path):
     return state["samples"] + sum(stop - start for start, stop, _ in state["ahead"])
 
 
-def until_it_saves(path, pid, seconds=20.0):
+def until_it_saves(path, pid, seconds=60.0):
     """Wait for the moment in which a process writes the checkpoint ``path`` aside."""
     aside = path.with_name(f".{path.name}.{pid}")
     end = time.monotonic() + seconds
@@ -78,6 +85,22 @@ class Trainings:
         self.said = []
         self.controller = Controller(self.config, self.cluster, self.store, rates, os.getuid())
         self.env = {**os.environ, **box.env, "HADAR_PROGRESS_S": "0.2", "OMP_NUM_THREADS": "1"}
+        self._full_speed = json.loads(box.true_rates.read_text())["rates"]
+
+    def pace(self, factor):
+        """Trainings that start from now on have this part of the speeds: one that must not end
+        before a test has done something to it is slow until then."""
+        content = json.loads(self.box.true_rates.read_text())
+        content["rates"] = {
+            model: {
+                kind: {count: factor * speed for count, speed in speeds.items()}
+                for kind, speeds in by_type.items()
+            }
+            for model, by_type in self._full_speed.items()
+        }
+        aside = self.box.true_rates.with_suffix(".aside")
+        aside.write_text(json.dumps(content))
+        aside.replace(self.box.true_rates)
 
     def hbatch(self, script, *words, alive=True):
         if alive:
@@ -90,7 +113,7 @@ class Trainings:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -177,13 +200,13 @@ class Trainings:
             bad = [line for line in states if "COMPLETING" in line or "eld" in line]
             return not bad and set(nodes) == {"idle"}
 
-        self.until(holds, 20, ticks=False)
+        self.until(holds, 60, ticks=False)
 
     def log(self, id_):
         path = self.folder / f"{id_}.out"
         return path.read_text() if path.exists() else ""
 
-    def ends_exact(self, id_, samples, name="a", seconds=90.0, ticks=True):
+    def ends_exact(self, id_, samples, name="a", seconds=120.0, ticks=True):
         """The lineage of the finished training; each sample went in exactly once."""
         self.until(lambda: self.job(id_).state is JobState.FINISHED, seconds, ticks)
         assert self.job(id_).slurm_state.startswith("COMPLETED"), self.log(id_)

@@ -10,7 +10,7 @@ from benchmarks.soak.books import Books, account
 from benchmarks.soak.jobs import Sent
 from benchmarks.soak.memory import MOST_MB, Memory
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.job import GpuRequest, Job, JobState
 from slurm_hadar.runtime.samples import Segment, digest, order, to_plain
 
 SAMPLES = 80
@@ -61,6 +61,25 @@ def test_nothing_is_wrong_where_all_is_well(books, tmp_path):
 def test_a_job_that_did_not_end_well_is_told(books, tmp_path, end, says):
     books.seen["0"] = a_job("soak0", end, held=not end)
     assert says in " ".join(account(books, tmp_path, ()).wrong)
+
+
+BARE = "0 v1\n1 p1\nbare p1\n"
+ASKS = GpuRequest(per_node={"p100": 1})
+
+
+def test_a_job_that_slurm_started_without_its_gpu_is_counted_apart(books, tmp_path):
+    books.seen["0"] = a_job("soak0", "FAILED", request=ASKS)
+    (tmp_path / "soak0.starts").write_text(BARE)
+    found = account(books, tmp_path, ())
+    assert not found.wrong and found.bare == 1
+    assert found.ended["plain", "FAILED"] == 1
+
+
+@pytest.mark.parametrize(("request_", "text"), [(ASKS, BARE + "2 v1\n"), (GpuRequest(), BARE)])
+def test_a_job_that_had_its_gpu_or_asks_for_none_any_more_is_told(books, tmp_path, request_, text):
+    books.seen["0"] = a_job("soak0", "FAILED", request=request_)
+    (tmp_path / "soak0.starts").write_text(text)
+    assert "ended as FAILED" in account(books, tmp_path, ()).wrong[0]
 
 
 def test_our_own_cancel_is_fine(books, tmp_path):

@@ -37,9 +37,10 @@ def picture(seen: Observed, config: Config, rates: Rates, past: Past) -> Picture
     hopeless = [shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)]
     if not hopeless:
         return shown
-    # Waiting for us would be in vain: Slurm shall have them as they are.
-    left_out |= dict.fromkeys(hopeless, _HOPELESS)
-    targets = {id_: target for id_, target in targets.items() if id_ not in left_out}
+    targets = {id_: target for id_, target in targets.items() if id_ not in hopeless}
+    # Waiting for us would be in vain: Slurm shall have them as they are. Not in the middle of a
+    # move, though: it was told where to go, and would start elsewhere and move once more.
+    left_out |= {id_: _HOPELESS for id_ in hopeless if id_ not in past.moving}
     return picture_of(seen, config, rates, past, targets, left_out)
 
 

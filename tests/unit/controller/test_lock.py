@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -14,36 +15,41 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.runtime.heartbeat import NAME, write_heartbeat
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from slurm_hadar.controller.lock import only_one
 with only_one(Path(sys.argv[1]), 0):
     print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
+    sys.stdin.read()
 """
 
 
 def test_a_second_one_leaves_or_waits(tmp_path):
-    argv = [sys.executable, "-c", HOLD, str(tmp_path / "s"), "1.0"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as other:
+    argv = [sys.executable, "-c", HOLD, str(tmp_path / "s")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(argv, **pipes, text=True) as other:
         assert other.stdout.readline() == "held\n"
         with (
             pytest.raises(HadarError, match="in the middle of a tick"),
             only_one(tmp_path / "s", 0),
         ):
             pass
+        later = threading.Timer(0.5, other.stdin.close)
+        later.start()
         began = time.monotonic()
-        with only_one(tmp_path / "s", 10):
-            assert time.monotonic() - began < 5
-        assert other.wait(5) == 0
+        with only_one(tmp_path / "s", 120):
+            assert time.monotonic() - began < 60
+        later.join()
+        assert other.wait(60) == 0
 
 
 def test_a_killed_one_leaves_no_lock(tmp_path):
-    argv = [sys.executable, "-c", HOLD, str(tmp_path / "s"), "60"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as other:
+    argv = [sys.executable, "-c", HOLD, str(tmp_path / "s")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(argv, **pipes, text=True) as other:
         assert other.stdout.readline() == "held\n"
         other.kill()
-        other.wait(5)
+        other.wait(60)
         with only_one(tmp_path / "s", 5):
             pass
 

@@ -203,6 +203,12 @@ def test_a_job_whose_work_fits_nowhere_is_left_to_slurm_with_the_reason():
     assert list(shown.targets) == ["2"] and "time limit" in shown.left_out["1"]
 
 
+def test_a_job_in_the_middle_of_a_move_is_not_let_go():
+    late = job("1", declaration=MODEL, time_limit_s=60.0)
+    shown = look(seen([late, job("2")]), past=Past(moving={"1": {}}))
+    assert list(shown.targets) == ["2"] and not shown.left_out
+
+
 def test_where_a_job_runs_is_possible_whatever_the_tables_say():
     late = running("1", {"k1": {"k80": 1}}, declaration=MODEL, time_limit_s=60.0)
     shown = look(seen([late]))

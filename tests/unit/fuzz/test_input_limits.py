@@ -27,7 +27,7 @@ from slurm_hadar.template_values import describe, from_words
 from slurm_hadar.tuning import conf, site
 
 SOON_S = 20.0
-"""What took the square of the input's size took minutes and hours."""
+"""CPU time. What took the square of the input's size took minutes and hours."""
 
 
 def sparse(path: Path, size: int) -> Path:
@@ -234,9 +234,9 @@ def test_template_values_have_their_limit() -> None:
     ],
 )  # fmt: skip
 def test_a_megabyte_of_one_thing_ends_soon(read: Callable[[], object]) -> None:
-    begin = time.monotonic()
+    begin = time.process_time()
     read()
-    assert time.monotonic() - begin < SOON_S
+    assert time.process_time() - begin < SOON_S
 
 
 @given(st.text(alphabet="ab,[]()", max_size=40))

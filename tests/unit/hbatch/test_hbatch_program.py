@@ -81,7 +81,7 @@ class Place:
             env=self.env,
             cwd=self.folder,
             capture_output=True,
-            timeout=30,
+            timeout=60,
             **options,
         )
         done.seen = json.loads(self.out.read_text()) if self.out.exists() else None

