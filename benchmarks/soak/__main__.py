@@ -41,7 +41,10 @@ def table(result: Result) -> list[str]:
         ("actions", _counts(result.journal.actions)),
         ("moves and stops carried out", str(result.journal.moved)),
         ("restarts of jobs", str(result.account.restarts)),
-        ("starts without a GPU, by Slurm", str(result.account.bare)),
+        (
+            "starts without a GPU, by Slurm",
+            f"{result.account.bare}, of which {result.account.failed_bare} jobs FAILED",
+        ),
         ("launch failures released by hand", str(result.released)),
     ]
     ended: dict[str, dict[str, int]] = {}

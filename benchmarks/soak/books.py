@@ -78,6 +78,8 @@ class Account:
     bare: int = 0
     """Starts without a GPU, by Slurm, of jobs that ask for one: seen on 22.05.8 where a job was
     COMPLETING on a silent node as slurmctld restarted, without any software of ours too."""
+    failed_bare: int = 0
+    """Jobs that FAILED in such a start."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -96,7 +98,9 @@ def account(books: Books, folder: Path, silent: Collection[str]) -> Account:
         elif end.startswith("CANCELLED"):
             if job.id not in books.cancelled and job.id.split("_")[0] not in books.cancelled:
                 found.wrong.append(f"{who}: cancelled, and not by us")
-        elif end != "COMPLETED" and _begun(folder, job, sent)[-1:] != ["bare"]:
+        elif end == "FAILED" and _begun(folder, job, sent)[-1:] == ["bare"]:
+            found.failed_bare += 1
+        elif end != "COMPLETED":
             said = last_words(folder, [sent.name])
             found.wrong.append(f"{who}: ended as {job.slurm_state} ({job.reason}); it said: {said}")
         if job.id in books.strayed:

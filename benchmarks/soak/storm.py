@@ -210,6 +210,8 @@ class Storm:
         found = account(self.books, self.folder, self.faults.silent)
         journal = read_journal(self.config.site.state_dir, time.time())
         wrong = [*found.wrong, *self.faults.wrong, *self.memory.wrong()]
+        if found.bare > self.faults.done["slurmctld"]:
+            wrong.append(f"{found.bare} starts without a GPU: more than slurmctld was restarted")
         wrong += [f"the controller ended by itself: {why}" for why in self.daemon.ended]
         wrong += [f"the controller's log: {line}" for line in self.daemon.faults()]
         if journal.still_open or journal.left_when_old:

@@ -287,7 +287,7 @@ class Controller:
         self.store.keep_policy_state(name, state)
         if idle.state:
             self.store.keep_policy_state(_BACKFILL, idle.state)
-        self._returned.keep(seen.now)
+        self._returned.keep()
         self.store.decide(decisions(seen, shown, plan, means, idle))
         self.store.forget(seen.now - _KEEP_S)
 

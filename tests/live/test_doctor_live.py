@@ -19,7 +19,7 @@ from slurm_hadar.controller.words.log_file import close_log, open_log
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.profiles.rates import open_rates
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 HADAR = str(Path(sys.executable).parent / "hadar")
 SAMPLES = 1400

@@ -59,7 +59,7 @@ class Site:
             return all(n and (b"SIGHUP" not in n or b"Relinquishing" in n) for n in new)
 
         if nodes:
-            wait_until(read_again, 60.0)
+            assert wait_until(read_again, 60.0), "a slurmd did not read its configuration again"
         return plan.by_hand
 
     def remove(self):

@@ -16,7 +16,7 @@ from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.templates import render
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 N = 1500

@@ -107,7 +107,7 @@ def test_the_second_steps_back_and_takes_over(nodes):
 
     # The first one is gone, for longer than three intervals and 30 s.
     second = nodes.submit()
-    nodes.ago(15)
+    nodes.ago(150)
     assert "0 changes sent" in nodes.tick(TWO), "not yet"
     nodes.ago(300)
     assert f"start job {second}" in nodes.tick(TWO)

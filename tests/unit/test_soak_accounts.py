@@ -71,8 +71,15 @@ def test_a_job_that_slurm_started_without_its_gpu_is_counted_apart(books, tmp_pa
     books.seen["0"] = a_job("soak0", "FAILED", request=ASKS)
     (tmp_path / "soak0.starts").write_text(BARE)
     found = account(books, tmp_path, ())
-    assert not found.wrong and found.bare == 1
+    assert not found.wrong and (found.bare, found.failed_bare) == (1, 1)
     assert found.ended["plain", "FAILED"] == 1
+
+
+def test_a_job_without_its_gpu_that_ends_otherwise_is_told(books, tmp_path):
+    books.seen["0"] = a_job("soak0", "TIMEOUT", request=ASKS)
+    (tmp_path / "soak0.starts").write_text(BARE)
+    found = account(books, tmp_path, ())
+    assert "ended as TIMEOUT" in found.wrong[0] and found.failed_bare == 0
 
 
 @pytest.mark.parametrize(("request_", "text"), [(ASKS, BARE + "2 v1\n"), (GpuRequest(), BARE)])

@@ -34,13 +34,13 @@ def picture(seen: Observed, config: Config, rates: Rates, past: Past) -> Picture
     targets, left_out = targets_of(seen, config, past.moving)
     shown = picture_of(seen, config, rates, past, targets, left_out)
     possible = shown.view.jobs.rate.any(axis=(1, 2))
-    hopeless = [shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)]
+    hopeless = {shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)}
     if not hopeless:
         return shown
     targets = {id_: target for id_, target in targets.items() if id_ not in hopeless}
-    # Waiting for us would be in vain: Slurm shall have them as they are. Not in the middle of a
-    # move, though: it was told where to go, and would start elsewhere and move once more.
-    left_out |= {id_: _HOPELESS for id_ in hopeless if id_ not in past.moving}
+    # Waiting for us would be in vain: Slurm shall have them as they are. Not one that is stopped or
+    # moved at this moment, though: it would start where it was, and have to go once more.
+    left_out |= {id_: _HOPELESS for id_ in sorted(hopeless) if id_ not in past.moving}
     return picture_of(seen, config, rates, past, targets, left_out)
 
 

@@ -23,11 +23,17 @@ _SLACK_S = 5.0
 """Slurm's clock and ours differ by less, and the jobs are read a moment before the nodes."""
 
 
+_OUT_OF_SIGHT_S = 900.0
+"""After a longer pause nobody knows whether a node that is down was up meanwhile."""
+
+
 class Down(NamedTuple):
-    """When a node was first and last seen down without a break, s since the epoch."""
+    """When a node was first and last seen down without a break, s since the epoch; ``back``: it
+    was seen up since."""
 
     first_s: float
     last_s: float
+    back: bool
 
 
 class ReturnedNodes:
@@ -41,12 +47,17 @@ class ReturnedNodes:
 
     def applied(self, nodes: Mapping[str, Node], now: float) -> dict[str, Node]:
         """The nodes; those that came back less than ``after_s`` ago still count as unusable."""
-        self._down = self._recent(now)
+        down: dict[str, Down] = {}
         for name, node in nodes.items():
+            before = self._down.get(name)
             if not node_keeps_its_jobs(node.state):
-                self._down[name] = Down(self._down.get(name, Down(now, now)).first_s, now)
+                down[name] = Down(_since(before, now), now, False)
+            # A time ahead was noted before the clock was set back.
+            elif before is not None and 0 <= now - before.last_s < self._after_s:
+                down[name] = before._replace(back=True)
+        self._down = down
         return {
-            name: replace(node, usable=False) if name in self._down else node
+            name: replace(node, usable=False) if name in down else node
             for name, node in nodes.items()
         }
 
@@ -56,7 +67,7 @@ class ReturnedNodes:
 
         On which nodes a waiting job ran Slurm does not say, so any node that went down counts.
         """
-        newest = max((down.first_s for down in self._recent(now).values()), default=-inf)
+        newest = max((down.first_s for down in self._down.values()), default=-inf)
 
         def waits(job: Job) -> bool:
             until = job.submit_s + self._after_s
@@ -68,18 +79,20 @@ class ReturnedNodes:
             for id_, job in jobs.items()
         }
 
-    def keep(self, now: float) -> None:
+    def keep(self) -> None:
         """Write down what the next controller must know."""
-        self._down = self._recent(now)
         self._store.keep_policy_state(_KEPT_AS, {name: list(d) for name, d in self._down.items()})
 
-    def _recent(self, now: float) -> dict[str, Down]:
-        # A time ahead was noted before the clock was set back.
-        return {n: down for n, down in self._down.items() if 0 <= now - down.last_s < self._after_s}
+
+def _since(before: Down | None, now: float) -> float:
+    """When a node that is down now went down, as far as was seen."""
+    if before is None or before.back or not 0 <= now - before.last_s <= _OUT_OF_SIGHT_S:
+        return now
+    return before.first_s
 
 
 def _down(row: object) -> Down | None:
     match row:
-        case [int() | float() as first_s, int() | float() as last_s]:
-            return Down(first_s, last_s)
+        case [int() | float() as first_s, int() | float() as last_s, bool() as back]:
+            return Down(first_s, last_s, back)
     return None

@@ -37,7 +37,7 @@ def test_a_node_is_used_some_time_after_it_came_back(store):
 def test_the_next_controller_knows_it_too(store):
     before = ReturnedNodes(store, 40.0)
     before.applied(DOWN, 100.0)
-    before.keep(100.0)
+    before.keep()
     assert [usable(ReturnedNodes(store, 40.0), UP, now) for now in (120.0, 140.0)] == [False, True]
 
 
@@ -50,7 +50,11 @@ def test_a_clock_set_back_keeps_no_node_out_for_long(store):
 def test_only_what_is_recent_is_kept(store):
     returned = ReturnedNodes(store, 40.0)
     returned.applied(DOWN, 100.0)
-    returned.keep(141.0)
+    returned.applied(UP, 139.0)
+    returned.keep()
+    assert set(store.policy_state("returned nodes")) == {"v1"}
+    returned.applied(UP, 141.0)
+    returned.keep()
     assert store.policy_state("returned nodes") == {}
 
 
@@ -79,7 +83,7 @@ def told(returned, now, *jobs):
 def test_a_job_that_a_failing_node_requeued_may_start_when_its_last_attempt_has_left(store):
     returned = ReturnedNodes(store, 40.0)
     returned.applied(DOWN, 100.0)
-    returned.keep(100.0)
+    returned.keep()
     requeued, fresh = job("1", submit_s=95.0, restarts=1), job("2", submit_s=95.0)
     runs = running("3", {"k1": {"k80": 1}}, submit_s=95.0, restarts=1)
     for one in (returned, ReturnedNodes(store, 40.0)):
@@ -88,17 +92,37 @@ def test_a_job_that_a_failing_node_requeued_may_start_when_its_last_attempt_has_
     assert told(returned, 135.0, requeued) == {"1": 0.0}
 
 
-def test_a_node_that_is_down_for_long_keeps_no_requeued_job_waiting(store):
+@pytest.mark.parametrize("pause_s", [5.0, 30.0, 60.0, 600.0])
+@pytest.mark.parametrize("timer", [True, False])
+def test_a_node_that_is_down_for_long_keeps_no_requeued_job_waiting(store, pause_s, timer):
     returned = ReturnedNodes(store, 40.0)
-    for now in (100.0, 130.0, 160.0, 190.0):
+    for tick in range(5):
+        now = 1000.0 + tick * pause_s
+        returned = ReturnedNodes(store, 40.0) if timer else returned
         returned.applied(DOWN, now)
-        returned.keep(now)
-    moved = job("1", submit_s=185.0, restarts=1)
-    assert told(returned, 190.0, moved) == {"1": 0.0}
-    assert told(ReturnedNodes(store, 40.0), 190.0, moved) == {"1": 0.0}
+        returned.keep()
+    moved = job("1", submit_s=now - 4.0, restarts=1)
+    assert told(returned, now, moved) == {"1": 0.0}
 
 
-@pytest.mark.parametrize("row", [100.0, [100.0], ["a", 1.0], None, [1.0, 2.0, 3.0]])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_node_that_goes_down_once_more_keeps_its_jobs_waiting_once_more(store, kept):
+    returned = ReturnedNodes(store, 40.0)
+    for shown_, now in ((DOWN, 100.0), (UP, 105.0), (DOWN, 120.0)):
+        returned.applied(shown_, now)
+        returned.keep()
+        returned = ReturnedNodes(store, 40.0) if kept else returned
+    assert told(returned, 120.0, job("1", submit_s=119.0, restarts=1)) == {"1": 159.0}
+
+
+def test_after_a_long_pause_a_node_may_have_been_up_meanwhile(store):
+    returned = ReturnedNodes(store, 40.0)
+    returned.applied(DOWN, 100.0)
+    returned.applied(DOWN, 2000.0)
+    assert told(returned, 2000.0, job("1", submit_s=1999.0, restarts=1)) == {"1": 2039.0}
+
+
+@pytest.mark.parametrize("row", [100.0, [100.0, 100.0], ["a", 1.0, True], None, [1.0, 2.0, 3.0]])
 def test_what_was_kept_in_another_form_is_forgotten(store, row):
     store.keep_policy_state("returned nodes", {"v1": row})
     assert usable(ReturnedNodes(store, 40.0), UP, 101.0)

@@ -18,6 +18,8 @@ from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.runtime.steering import SUPERSEDED
 
+pytestmark = pytest.mark.timeout(600)
+
 SCRIPT = Path(__file__).parents[3] / "examples" / "train_digits.py"
 N = 1500
 
