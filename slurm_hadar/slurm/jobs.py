@@ -107,7 +107,7 @@ def one(record: Record) -> Job:
     job_id = f"{array}_{int(task)}" if array and task is not None else str(raw_id)
     names = _names(record.get("job_state"))
     state = states.job_state(names)
-    priority, reason = _whole(record, "priority"), _text(record, "state_reason")
+    priority, reason = _whole(record, "priority"), _reason(record)
     nodes = hosts.expand(_text(record, "nodes")) if state is not JobState.PENDING else ()
     limit = _number(record, "time_limit")
     comment = _text(record, "comment")
@@ -305,6 +305,14 @@ def _whole(record: Record, key: str) -> int:
 
 def _seconds(record: Record, key: str) -> float:
     return float(_number(record, key) or 0)
+
+
+def _reason(record: Record) -> str:
+    """Why it waits. That a launch failed stands in the description alone: the reason beside it
+    is JobHeldUser, as if its owner had held it (seen on 22.05.8)."""
+    described = _text(record, "state_description")
+    failed = "launch failed" in described.lower().replace("_", " ")
+    return described if failed else _text(record, "state_reason")
 
 
 def _text(record: Record, key: str) -> str:

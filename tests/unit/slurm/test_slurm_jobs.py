@@ -213,3 +213,20 @@ def test_a_job_that_was_requeued_is_a_batch_job_whatever_is_shown(restarts, batc
     record |= {"batch_flag": False, "restart_cnt": restarts}
     (job,), _ = jobs.parse(json.dumps({"jobs": [record]}), None, 100)
     assert job.batch == batch and job.managed == batch
+
+
+def test_a_failed_launch_is_no_hold_of_the_owners() -> None:
+    """What 22.05.8 shows of a job whose launch failed on a node that had been DOWN."""
+    shown = json.loads((DATA / "22.05.8" / "squeue_forms.json").read_text())
+    record = next(one for one in shown["jobs"] if one["job_id"] == FIRST["22.05.8"])
+    record |= {
+        "job_state": "PENDING",
+        "state_reason": "JobHeldUser",
+        "state_description": "launch failed requeued held",
+        "priority": 0,
+    }
+    (job,), _ = jobs.parse(json.dumps({"jobs": [record]}), None, 100)
+    assert job.held and job.reason == "launch failed requeued held"
+    record["state_description"] = "something else"
+    (job,), _ = jobs.parse(json.dumps({"jobs": [record]}), None, 100)
+    assert job.held and job.reason == "JobHeldUser"
