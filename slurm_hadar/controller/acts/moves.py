@@ -18,6 +18,8 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.progress import Progress, read_all_progress
 from slurm_hadar.slurm.times import at_once, begin_time, set_back, startable_s
 
+_NOT_PENDING = "no longer pending"
+"""Slurm's words for a job that has started since it was read."""
 _LOST_SIGHT_S = 3600.0
 _POLL_S = 0.5
 
@@ -207,7 +209,8 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
             outcome, where = _done(steering_of(entry.details, now))
             hands.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}, {where}")
-        elif not error.retry:
+        # Where it began meanwhile, the next look tells as what.
+        elif not error.retry and _NOT_PENDING not in str(error):
             outcome = f"the placement was refused, Slurm starts it as it was: {error}"
             hands.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")

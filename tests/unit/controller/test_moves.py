@@ -221,6 +221,32 @@ def test_a_move_waits_until_the_last_attempt_has_left_a_node_that_went_down(hand
         settled(hands, Asked(jobs=[shown]), lambda: NOW)
 
 
+class Refuses:
+    """A cluster that refuses every update with these words."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def apply(self, updates):
+        return [SlurmError(f"scontrol update: {self.words}") for _ in updates]
+
+
+def test_a_job_that_began_as_it_was_sent_on_is_looked_at_again(hands):
+    begun(hands)
+    requeued = job("1", restarts=1, submit_s=NOW - 10)
+    busy = replace(hands, cluster=Refuses("Job is no longer pending execution for job 1"))
+    assert advanced(busy, requeued).said == () and outcome(hands) is None
+    there = running("1", {"v1": {"v100": 1}}, restarts=1)
+    assert "moved" in advanced(busy, there).said[0] and outcome(hands) == "moved"
+
+
+def test_a_placement_that_slurm_refuses_ends_the_move(hands):
+    begun(hands)
+    refusing = replace(hands, cluster=Refuses("Requested node configuration is not available"))
+    said = advanced(refusing, job("1", restarts=1, submit_s=NOW - 10)).said
+    assert "placement was refused" in said[0] and hands.store.open_entries() == []
+
+
 def test_where_slurm_falls_silent_the_next_tick_goes_on(hands):
     silent = Asked(error=SlurmError("squeue gave no answer within 30 s", retry=True))
     said, slept, asked = settled(hands, silent, lambda: NOW)
