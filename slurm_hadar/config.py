@@ -131,8 +131,8 @@ class Moving(_Section):
     commit_s: float = Field(default=120.0, ge=0)
     """A job told to start is left alone this long before it is placed anew."""
     after_return_s: float = Field(default=40.0, ge=0)
-    """A node that was down is used this long after it came back: more than Slurm's KillWait,
-    since what ran there may still be leaving."""
+    """A node that was down is used this long after it came back, and a job that somebody else
+    requeued this long after that: more than Slurm's KillWait, as what ran may still be leaving."""
 
 
 class Controller(_Section):

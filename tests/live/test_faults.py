@@ -16,6 +16,7 @@ from conftest import need
 from dictated import Dictated
 
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.words import story
 from slurm_hadar.controller.words.telling import tick_lines
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import JobState
@@ -159,6 +160,26 @@ def test_a_node_that_came_back_is_left_alone_at_first(site):
     assert not careful.observe().nodes["k1"].usable
     at += 0.2
     assert careful.observe().nodes["k1"].usable
+
+
+def test_a_job_of_a_node_that_was_down_between_two_looks_is_not_started_at_once(site):
+    """Nothing is left to be seen of the node, so it is the job that tells."""
+    id_ = site.running("k80")
+    site.want[id_] = {"v100": 1}
+    site.box.run("scontrol", "update", "NodeName=k1", "State=DOWN", "Reason=test")
+    site.box.run("scontrol", "update", "NodeName=k1", "State=RESUME")
+    site.until(lambda: all(node.usable for node in site.slurm.read_nodes()))
+    site.until(lambda: site.job(id_).state is JobState.PENDING)
+    careful = site.another(site.with_settings(moving={"after_return_s": 600.0}))
+    careful.tick()
+    waits = site.job(id_)
+    assert waits.eligible_s == pytest.approx(waits.submit_s + 600, abs=1)
+    assert "v100" in waits.features, "it is placed all the same"
+    found = story.of_controller(careful, id_)
+    assert any("moving.after_return_s" in line for line in found.next)
+    site.until(lambda: site.patient_tick() and site.trains(id_, 1))
+    assert site.where(id_) == {"v100"}
+    assert site.unharmed(id_).restarts == 1
 
 
 def test_the_slurmd_of_a_moving_job_is_killed(site):

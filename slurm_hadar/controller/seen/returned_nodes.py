@@ -6,6 +6,11 @@ Slurm compares the node only (seen on 22.05.8: FAILED, JobLaunchFailure). Slurm 
 cred_expire before it starts a requeued job. As the controller does not, it plans nothing for such
 nodes and starts no job that was requeued meanwhile: Slurm, not the plan, chooses its node.
 A node that is only drained or reserved kept its jobs and is used as soon as it is open again.
+
+A node may also go down and come back between two looks. Nothing of that can be seen afterwards, nor
+what else requeued a job (its owner, preemption, a lost node), so a job that the controller did not
+requeue itself waits as long. With Slurm's default cred_expire it still starts sooner than Slurm
+alone would have it.
 """
 
 from collections.abc import Mapping
@@ -62,22 +67,35 @@ class ReturnedNodes:
         }
 
     def later(self, jobs: Mapping[str, Job], now: float) -> dict[str, Job]:
-        """The jobs; those that may have been requeued by a node that went down just now get the
-        time from which they may start.
+        """The jobs; those that a node may have requeued by going down just now get the time from
+        which they may start.
 
         On which nodes a waiting job ran Slurm does not say, so any node that went down counts.
         """
         newest = max((down.first_s for down in self._down.values()), default=-inf)
-
-        def waits(job: Job) -> bool:
-            until = job.submit_s + self._after_s
-            ended = job.restarts > 0 and job.state is JobState.PENDING
-            return ended and job.submit_s <= newest + _SLACK_S and now < until
-
-        return {
-            id_: replace(job, not_before_s=job.submit_s + self._after_s) if waits(job) else job
-            for id_, job in jobs.items()
+        requeued = [
+            job
+            for job in jobs.values()
+            if job.restarts > 0
+            and job.state is JobState.PENDING
+            and now < job.submit_s + self._after_s
+        ]
+        late = {
+            job.id: replace(job, not_before_s=job.submit_s + self._after_s)
+            for job in requeued
+            if job.submit_s <= newest + _SLACK_S or not self._by_us(job)
         }
+        return {**jobs, **late}
+
+    def _by_us(self, job: Job) -> bool:
+        """Whether the controller itself ended the job's last attempt, by a move."""
+        last = self._store.entries(
+            "WHERE job=? AND kind='move' ORDER BY id DESC LIMIT 1", (job.id,)
+        )
+        return any(
+            entry.phase == "requeued" and entry.details.get("restarts") == job.restarts - 1
+            for entry in last
+        )
 
     def keep(self) -> None:
         """Write down what the next controller must know."""

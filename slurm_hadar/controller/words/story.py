@@ -229,6 +229,12 @@ def _of_move(entry: Entry, config: Config) -> Iterator[str]:
 
 def _of_waiting(job: Job, known: Known) -> Iterator[str]:
     steered, now = known.seen.steered(job.id), known.seen.now
+    if job.not_before_s > now:
+        at = formats.moment(job.not_before_s)
+        yield (
+            "Its last attempt was not ended by the controller and may still be leaving its node: "
+            f"it is started from {at} on (moving.after_return_s)."
+        )
     if job.eligible_s > now and begin_is_ours(job, known.seen, known.config):
         at = formats.moment(job.eligible_s)
         yield f"If nobody renews its lease, Slurm starts it by itself from {at} on."

@@ -243,6 +243,9 @@ def test_what_comes_next_is_told_with_its_time(site, store):
     store.advance(entry, "requeued", NOW - 2)
     sent = story.of_controller(Reader(site, store, job("1", restarts=1)), "1")
     assert any("without one Slurm starts it itself" in line for line in sent.next)
+    late = story.of_controller(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
+    assert any("(moving.after_return_s)" in line for line in late.next)
+    assert not any("after_return_s" in line for line in (*waits.next, *sent.next))
     over = job("1", JobState.FINISHED, slurm_state="COMPLETED")
     assert story.of_controller(Reader(site, store, over), "1").next == ()
 

@@ -74,6 +74,13 @@ def test_whatever_else_is_shown_beside_down_the_node_was_down(store, state):
     assert not usable(returned, UP, 100.5)
 
 
+def moved(store, job_id, restarts, phase="requeued", kind="move"):
+    entry = store.begin(job_id, kind, "asked", 0.0, {"restarts": restarts})
+    if phase != "asked":
+        store.advance(entry, phase, 1.0)
+    return entry
+
+
 def told(returned, now, *jobs):
     return {
         id_: job.not_before_s for id_, job in returned.later({j.id: j for j in jobs}, now).items()
@@ -81,6 +88,7 @@ def told(returned, now, *jobs):
 
 
 def test_a_job_that_a_failing_node_requeued_may_start_when_its_last_attempt_has_left(store):
+    moved(store, "1", 0)
     returned = ReturnedNodes(store, 40.0)
     returned.applied(DOWN, 100.0)
     returned.keep()
@@ -101,8 +109,40 @@ def test_a_node_that_is_down_for_long_keeps_no_requeued_job_waiting(store, pause
         returned = ReturnedNodes(store, 40.0) if timer else returned
         returned.applied(DOWN, now)
         returned.keep()
-    moved = job("1", submit_s=now - 4.0, restarts=1)
-    assert told(returned, now, moved) == {"1": 0.0}
+    moved(store, "1", 0)
+    assert told(returned, now, job("1", submit_s=now - 4.0, restarts=1)) == {"1": 0.0}
+
+
+def test_a_job_that_somebody_else_requeued_waits_as_long_since_a_node_may_have_done_it(store):
+    returned = ReturnedNodes(store, 40.0)
+    returned.applied(UP, 100.0)
+    requeued, fresh = job("1", submit_s=95.0, restarts=2), job("2", submit_s=95.0)
+    assert told(returned, 100.0, requeued, fresh) == {"1": 135.0, "2": 0.0}
+    assert told(returned, 135.0, requeued) == {"1": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("restarts", "phase", "kind", "waits"),
+    [
+        (1, "requeued", "move", False),
+        (1, "asked", "move", True),  # it was requeued before the controller came to it
+        (0, "requeued", "move", True),  # that move was an earlier one
+        (1, "requeued", "start", True),
+    ],
+)
+@pytest.mark.parametrize("over", [True, False])
+def test_a_job_that_the_controller_requeued_need_not_wait(
+    store, restarts, phase, kind, waits, over
+):
+    moved(store, "1", 0)
+    entry = moved(store, "1", restarts, phase, kind)
+    moved(store, "2", 7)
+    if over:
+        store.end(entry, "moved", 2.0)
+    returned = ReturnedNodes(store, 40.0)
+    returned.applied(UP, 100.0)
+    found = told(returned, 100.0, job("1", submit_s=95.0, restarts=2))
+    assert found == {"1": 135.0 if waits else 0.0}
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -112,6 +152,7 @@ def test_a_node_that_goes_down_once_more_keeps_its_jobs_waiting_once_more(store,
         returned.applied(shown_, now)
         returned.keep()
         returned = ReturnedNodes(store, 40.0) if kept else returned
+    moved(store, "1", 0)
     assert told(returned, 120.0, job("1", submit_s=119.0, restarts=1)) == {"1": 159.0}
 
 
@@ -119,6 +160,7 @@ def test_after_a_long_pause_a_node_may_have_been_up_meanwhile(store):
     returned = ReturnedNodes(store, 40.0)
     returned.applied(DOWN, 100.0)
     returned.applied(DOWN, 2000.0)
+    moved(store, "1", 0)
     assert told(returned, 2000.0, job("1", submit_s=1999.0, restarts=1)) == {"1": 2039.0}
 
 
