@@ -21,6 +21,7 @@ from types import FrameType
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime.exchange import Exchange
+from slurm_hadar.runtime.without_gpus import GAVE_NONE, WAIT_S, another_start, given_none
 
 TRACKER_LOST = 75
 WITHOUT_SOME = 76
@@ -36,7 +37,6 @@ _MPI_FAILED = 15
 _NO_STEP = 77
 """Exit code of srun, as it is told here, when Slurm refused or could not start the step."""
 _PAUSE_S = 2.0
-_REQUEUE_S = 60.0
 _MPI = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
 """Environment of the step, where the user set no other. MPICH 5.0's other way through the network,
 ucx, hands Slurm an address with whatever lies behind it in memory; where that makes a line of more
@@ -77,6 +77,8 @@ def supervise(command: Sequence[str]) -> int:
     environment = {**_MPI, **kept, "SLURM_EXIT_ERROR": str(_NO_STEP)}
     asked = _Asked()
     failures = 0
+    if _began_without_gpus(asked):
+        return LEFT_ON_TERM
     while True:
         began = time.monotonic()
         code = _run(argv, environment, asked)
@@ -105,19 +107,22 @@ def _requeued(asked: "_Asked") -> bool:
     When a node goes down while its job is being requeued, Slurm 22.05.8 loses the job's GPUs and
     refuses the steps of the next attempt.
     """
-    exchange = Exchange.from_env(_say)
-    before = exchange.before if exchange else None
-    if exchange is None or before is None or before.restarts != exchange.restarts - 1:
+    exchange, why = Exchange.from_env(_say), "Slurm takes no step of this attempt"
+    if exchange is None or not another_start(exchange, why, _say, at_first=False):
         return False
-    _say("Slurm takes no step of this attempt; it is asked to requeue the job")
-    try:
-        argv = ["scontrol", "requeue", os.environ.get("SLURM_JOB_ID", "")]
-        subprocess.run(argv, check=True, timeout=_REQUEUE_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        _say(f"that was refused: {error}")
-        return False
-    asked.wait(_REQUEUE_S)
+    asked.wait(WAIT_S)
     return asked.leave
+
+
+def _began_without_gpus(asked: "_Asked") -> bool:
+    """Like :func:`_requeued` where this node's GPUs are missing; the other nodes' are not seen."""
+    exchange = Exchange.from_env(_say)
+    if exchange is None or not given_none(exchange):
+        return False
+    if not another_start(exchange, GAVE_NONE, _say, at_first=True):
+        return False
+    asked.wait(WAIT_S)
+    return True
 
 
 def guard(command: Sequence[str]) -> int:

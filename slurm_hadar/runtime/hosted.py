@@ -24,6 +24,7 @@ from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.signals import Signals
 from slurm_hadar.runtime.steering import Steering
 from slurm_hadar.runtime.store import Say, State, Store
+from slurm_hadar.runtime.without_gpus import leave_without_gpus
 
 
 def _say(line: str) -> None:
@@ -139,6 +140,7 @@ class Hosted:
                 f"data set of {self._parts} samples at least"
             )
         self._exchange = Exchange.from_env(say) if self._ranks.first else None
+        leave_without_gpus(self._exchange, self.signals, say)
         plan = self._exchange.plan(now=True) if self._exchange else None
         planned = self._ranks.gather(dict(plan.gpus) if plan else None)[0]
         self._pace = Pace.from_env(self._name, planned, self._ranks.gather)

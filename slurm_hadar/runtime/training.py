@@ -28,6 +28,7 @@ from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.signals import Signals
 from slurm_hadar.runtime.steering import Steering
 from slurm_hadar.runtime.store import State, Store, parts_of
+from slurm_hadar.runtime.without_gpus import leave_without_gpus
 
 
 def _say(line: str) -> None:
@@ -114,6 +115,7 @@ class Training:
             )
         say = log if self._ranks.first else (lambda line: None)
         exchange = Exchange.from_env(say) if self._ranks.first else None
+        leave_without_gpus(exchange, self._signals, say)
         plan = exchange.plan(now=True) if exchange else None
         planned = self._ranks.gather(dict(plan.gpus) if plan else None)[0]
         pace = Pace.from_env(name, planned, self._ranks.gather)

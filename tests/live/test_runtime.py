@@ -26,7 +26,10 @@ MODEL = "ResNet-18"
 class Job:
     """``train_digits.py`` in a job of the sandbox, long enough to be moved."""
 
-    def __init__(self, box: Sandbox, folder: Path, template: str, feature: str) -> None:
+    def __init__(
+        self, box: Sandbox, folder: Path, template: str, feature: str, before: tuple[str, ...] = ()
+    ) -> None:
+        """``before``: what stands before the command, in a job that starts when it is told to."""
         self.box, self.folder = box, folder
         self.feature = feature
         pacing = json.loads(box.true_rates.read_text())
@@ -38,8 +41,9 @@ class Job:
             {
                 "job_name": "digits",
                 "output": str(folder / "out"),
-                "sbatch": [f"--constraint={feature}"],
+                "sbatch": [f"--constraint={feature}", *(["--begin=now+999"] if before else [])],
                 "command": [
+                    *before,
                     sys.executable,
                     str(ROOT / "examples" / "train_digits.py"),
                     *("--model", MODEL, "--samples", str(self.samples)),
@@ -150,6 +154,26 @@ def test_term_alone_saves_and_nothing_is_lost(sandbox_each, tmp_path):
     assert job.fault() is None
     assert job.wait_for(lambda p: p.finished, restarts=1).lost == 0
     assert "on TERM; leaving" in job.out
+
+
+def test_started_without_its_gpus_it_asks_for_another_start_once(sandbox_each, tmp_path):
+    """As Slurm 22.05 does it now and then after a start of slurmctld. That cannot be had at will,
+    so the first attempt forgets its GPUs by itself."""
+    first, second = two_types(sandbox_each)
+    forgets = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || unset SLURM_JOB_GPUS CUDA_VISIBLE_DEVICES'
+    shell = ("bash", "-c", f'{forgets}; exec "$@"', "bash")
+    job = Job(sandbox_each, tmp_path, "pytorch_single", first, shell)
+    write_plan(sandbox_each.exchange, job.id, gpus={first: 2})
+    sandbox_each.run("scontrol", "update", f"JobId={job.id}", "StartTime=now")
+    until = time.monotonic() + 120
+    while "it is asked to requeue the job" not in job.out and time.monotonic() < until:
+        time.sleep(0.2)
+    sandbox_each.wait_state(job.id, ("PENDING",))
+    job.feature = second
+    job.resume()
+    assert job.fault() is None
+    assert job.wait_for(lambda p: p.finished, restarts=1).gpus == 2
+    assert job.out.count("without the job's GPUs") == 1
 
 
 def test_a_sabotaged_resume_is_caught(sandbox_each, tmp_path):

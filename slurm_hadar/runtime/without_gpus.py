@@ -1,0 +1,68 @@
+"""An attempt that Slurm started without the job's GPUs asks for another one.
+
+After a restart of slurmctld 22.05.8 may start a job without a GPU although it asks for one, and
+after a node went down in a requeue it may refuse every step of the next attempt (both seen). Such
+an attempt would fail, or train on the CPU for days.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+
+from slurm_hadar.runtime.exchange import Exchange
+from slurm_hadar.runtime.leaving import LeftOnTerm
+from slurm_hadar.runtime.pace import node_gpus
+from slurm_hadar.runtime.signals import Signals
+
+GAVE_NONE = "Slurm started this attempt without the job's GPUs"
+WAIT_S = 60.0
+"""Longest time that Slurm's programs, and then Slurm itself, may take to end this attempt."""
+_LOOK_S = 0.2
+
+Say = Callable[[str], None]
+
+
+def given_none(exchange: Exchange | None) -> bool:
+    """Whether this attempt of a job whose plan names GPUs sees none of its node's."""
+    if exchange is None or "SLURMD_NODENAME" not in os.environ or node_gpus(os.environ):
+        return False
+    plan = exchange.plan(now=True)
+    if plan is None or not plan.gpus:
+        return False
+    import torch
+
+    return not torch.cuda.is_available()
+
+
+def another_start(exchange: Exchange, why: str, say: Say, *, at_first: bool) -> bool:
+    """Ask Slurm to requeue the job; True when it then ends this attempt.
+
+    Only after an attempt that trained, and ``at_first``: it must not go round in circles.
+    """
+    last, before = exchange.restarts, exchange.before
+    trained = before is not None and before.restarts == last - 1
+    if not (trained or (at_first and last == 0)):
+        return False
+    say(f"{why}; it is asked to requeue the job")
+    try:
+        argv = ["scontrol", "requeue", os.environ.get("SLURM_JOB_ID", "")]
+        subprocess.run(argv, check=True, timeout=WAIT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        say(f"that was refused: {error}")
+        return False
+    return True
+
+
+def leave_without_gpus(exchange: Exchange | None, signals: Signals, say: Say) -> None:
+    """In the process that keeps the files of a training: where Slurm gave no GPU, ask for another
+    start and raise LeftOnTerm. Where that cannot be had it is said, and the training goes on."""
+    if exchange is None or not given_none(exchange):
+        return
+    if not another_start(exchange, GAVE_NONE, say, at_first=True):
+        say(f"{GAVE_NONE}; scontrol requeue {exchange.job} gives it another start")
+        return
+    end = time.monotonic() + WAIT_S
+    while not signals.leave and time.monotonic() < end:
+        time.sleep(_LOOK_S)
+    raise LeftOnTerm
