@@ -12,6 +12,7 @@ exit status is 1 where a promise was broken.
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from dataclasses import asdict
@@ -93,6 +94,8 @@ def main() -> None:
     args = words.parse_args()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="hadar-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
+    # Else the controller would outlive it, and Slurm too for a while.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     result = soak(args.minutes, args.seed, folder, Rates())
     if result.wrong:
         print(f"The logs of all this are in {folder}", file=sys.stderr)

@@ -123,16 +123,18 @@ class Storm:
         for thread in threads:
             thread.start()
         try:
-            self._submits(began + 60 * minutes * (1 - CALM), end)
+            try:
+                self._submits(began + 60 * minutes * (1 - CALM), end)
+            finally:
+                self._calm.set()
+                self._over.set()
+                for thread in threads:
+                    thread.join()
+            calmed = time.monotonic()
+            self._drain(calmed + drain_s)
+            self.daemon.alive()
         finally:
-            self._calm.set()
-            self._over.set()
-            for thread in threads:
-                thread.join()
-        calmed = time.monotonic()
-        self._drain(calmed + drain_s)
-        self.daemon.alive()
-        self.daemon.stop()
+            self.daemon.stop()
         return self._result(minutes, time.monotonic() - calmed)
 
     def _submits(self, calm: float, end: float) -> None:
