@@ -211,7 +211,8 @@ class Controller:
         else:
             ours = kept.recall(self.config, self.store, managed, self._took_over)
         nodes = self._returned.applied(seen.nodes, seen.now)
-        jobs = self._returned.later(seen.jobs, seen.now)
+        trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self.config)}
+        jobs = self._returned.later(seen.jobs, seen.now, trainers)
         return Observed(
             now=seen.now,
             jobs=self.rules.applied(jobs, seen.partitions),

@@ -108,7 +108,9 @@ def _requeued(asked: "_Asked") -> bool:
     refuses the steps of the next attempt.
     """
     exchange, why = Exchange.from_env(_say), "Slurm takes no step of this attempt"
-    if exchange is None or not another_start(exchange, why, _say, at_first=False):
+    if exchange is None or asked.leave:
+        return False
+    if not another_start(exchange, why, _say, at_first=False):
         return False
     asked.wait(WAIT_S)
     return asked.leave
@@ -117,7 +119,7 @@ def _requeued(asked: "_Asked") -> bool:
 def _began_without_gpus(asked: "_Asked") -> bool:
     """Like :func:`_requeued` where this node's GPUs are missing; the other nodes' are not seen."""
     exchange = Exchange.from_env(_say)
-    if exchange is None or not given_none(exchange):
+    if exchange is None or asked.leave or not given_none(exchange):
         return False
     if not another_start(exchange, GAVE_NONE, _say, at_first=True):
         return False

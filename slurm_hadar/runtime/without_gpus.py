@@ -38,15 +38,17 @@ def given_none(exchange: Exchange | None) -> bool:
 def another_start(exchange: Exchange, why: str, say: Say, *, at_first: bool) -> bool:
     """Ask Slurm to requeue the job; True when it then ends this attempt.
 
-    Only after an attempt that trained, and ``at_first``: it must not go round in circles.
+    Only after an attempt that trained, on GPUs where it knew, and ``at_first``: it must not go
+    round in circles.
     """
     last, before = exchange.restarts, exchange.before
-    trained = before is not None and before.restarts == last - 1
+    trained = before is not None and before.restarts == last - 1 and before.gpus > 0
     if not (trained or (at_first and last == 0)):
         return False
     say(f"{why}; it is asked to requeue the job")
     try:
-        argv = ["scontrol", "requeue", os.environ.get("SLURM_JOB_ID", "")]
+        # Of an array this task alone, which SLURM_JOB_ID may not mean; and no job that is ending.
+        argv = ["scontrol", "requeue", "Incomplete", exchange.job]
         subprocess.run(argv, check=True, timeout=WAIT_S)
     except (OSError, subprocess.SubprocessError) as error:
         say(f"that was refused: {error}")
@@ -57,7 +59,7 @@ def another_start(exchange: Exchange, why: str, say: Say, *, at_first: bool) -> 
 def leave_without_gpus(exchange: Exchange | None, signals: Signals, say: Say) -> None:
     """In the process that keeps the files of a training: where Slurm gave no GPU, ask for another
     start and raise LeftOnTerm. Where that cannot be had it is said, and the training goes on."""
-    if exchange is None or not given_none(exchange):
+    if exchange is None or signals.leave or not given_none(exchange):
         return
     if not another_start(exchange, GAVE_NONE, say, at_first=True):
         say(f"{GAVE_NONE}; scontrol requeue {exchange.job} gives it another start")

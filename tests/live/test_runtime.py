@@ -166,7 +166,8 @@ def test_started_without_its_gpus_it_asks_for_another_start_once(sandbox_each, t
     write_plan(sandbox_each.exchange, job.id, gpus={first: 2})
     sandbox_each.run("scontrol", "update", f"JobId={job.id}", "StartTime=now")
     until = time.monotonic() + 120
-    while "it is asked to requeue the job" not in job.out and time.monotonic() < until:
+    while "it is asked to requeue the job" not in job.out:
+        assert time.monotonic() < until, job.out
         time.sleep(0.2)
     sandbox_each.wait_state(job.id, ("PENDING",))
     job.feature = second

@@ -109,7 +109,7 @@ def start(
     """Tell a waiting job to start; ``pin``: on these very nodes. None where it is told already."""
     job, steered = target.job, seen.steered(target.job.id)
     fields = laying.fields(job, target.wanted, placement, seen, config, pin)
-    eligible = job.eligible_s <= seen.now + 1 and not steered.leased
+    eligible = max(job.eligible_s, job.not_before_s) <= seen.now + 1 and not steered.leased
     if not fields and eligible and dict(steered.gpus) == dict(placement.gpus):
         return None
     steering = Steering(

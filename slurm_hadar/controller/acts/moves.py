@@ -54,6 +54,7 @@ def advance(
         elif job.restarts == entry.details.get("restarts"):
             outcome = _before_requeue(hands, entry, job, progress.get(job.id), requeue, now)
         elif job.state is JobState.PENDING:
+            job = _requeued(hands, entry, job)
             if now >= startable_s(job) or set_back(job, now):
                 send_on.append((entry, job))
         elif job.state is JobState.RUNNING:
@@ -116,6 +117,15 @@ def destinations(entries: Iterable[Entry]) -> dict[str, Mapping[str, Mapping[str
         if entry.kind == "move":
             found[entry.job] = steering_of(entry.details, entry.changed_s).nodes
     return found
+
+
+def _requeued(hands: Hands, entry: Entry, job: Job) -> Job:
+    """The job, which may have to wait where somebody else requeued it before we came to it: a node
+    may have done it by going down."""
+    if entry.phase != "asked":
+        return job
+    until = job.submit_s + hands.config.moving.after_return_s
+    return replace(job, not_before_s=max(job.not_before_s, until))
 
 
 def _ripe(entry: Entry, progress: Progress | None, now: float) -> bool:

@@ -160,7 +160,7 @@ def _told_to_start(job: Job, seen: Observed, config: Config) -> bool:
     return (
         bool(steered.gpus)
         and not steered.leased
-        and job.eligible_s <= seen.now + 1
+        and max(job.eligible_s, job.not_before_s) <= seen.now + 1
         and seen.now - steered.time <= config.moving.commit_s
     )
 

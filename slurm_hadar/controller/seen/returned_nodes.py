@@ -10,10 +10,11 @@ A node that is only drained or reserved kept its jobs and is used as soon as it 
 A node may also go down and come back between two looks. Nothing of that can be seen afterwards, nor
 what else requeued a job (its owner, preemption, a lost node), so a job that the controller did not
 requeue itself waits as long. With Slurm's default cred_expire it still starts sooner than Slurm
-alone would have it.
+alone would have it. Trainings on idle nodes do not wait for that: to be preempted is their daily
+life, and Slurm requeues a preempted job when its processes have left.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -66,11 +67,14 @@ class ReturnedNodes:
             for name, node in nodes.items()
         }
 
-    def later(self, jobs: Mapping[str, Job], now: float) -> dict[str, Job]:
+    def later(
+        self, jobs: Mapping[str, Job], now: float, preempted: Collection[str] = ()
+    ) -> dict[str, Job]:
         """The jobs; those that a node may have requeued by going down just now get the time from
         which they may start.
 
         On which nodes a waiting job ran Slurm does not say, so any node that went down counts.
+        ``preempted``: jobs that give way to others all the time.
         """
         newest = max((down.first_s for down in self._down.values()), default=-inf)
         requeued = [
@@ -83,7 +87,7 @@ class ReturnedNodes:
         late = {
             job.id: replace(job, not_before_s=job.submit_s + self._after_s)
             for job in requeued
-            if job.submit_s <= newest + _SLACK_S or not self._by_us(job)
+            if job.submit_s <= newest + _SLACK_S or not (job.id in preempted or self._by_us(job))
         }
         return {**jobs, **late}
 

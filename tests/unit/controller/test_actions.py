@@ -42,6 +42,17 @@ def test_a_placed_job_is_sent_off_with_its_type():
     assert action.steering.gpus == {"k80": 1} and action.steering.was == {"Features": ""}
 
 
+def test_a_job_that_must_not_start_yet_is_told_so_though_slurm_would_start_it():
+    asked = job(
+        features="k80", admin_comment=told({"k80": 1}), restarts=1, submit_s=NOW - 7,
+        eligible_s=NOW - 1, reason="None",
+    )  # fmt: skip
+    assert starts(decide(seen([asked]), {"1": {"k80": 1}})) == set()
+    late = replace(asked, not_before_s=NOW + 33)
+    action = only(decide(seen([late]), {"1": {"k80": 1}}), Kind.START)
+    assert action.fields["StartTime"] == f"uts{int(NOW) + 33}"
+
+
 def test_a_job_without_a_place_keeps_its_lease_until_half_of_it_is_gone():
     fresh, old = job("1", eligible_s=NOW + 151), job("2", eligible_s=NOW + 149)
     action = only(decide(seen([fresh, old]), {}), Kind.WAIT)

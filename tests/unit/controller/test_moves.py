@@ -231,9 +231,24 @@ class Refuses:
         return [SlurmError(f"scontrol update: {self.words}") for _ in updates]
 
 
-def test_a_job_that_began_as_it_was_sent_on_is_looked_at_again(hands):
+def sent(hands):
+    """Requeued by us, and waiting to be sent on."""
+    hands.store.advance(begun(hands), "requeued", NOW - 10)
+    return job("1", restarts=1, submit_s=NOW - 10)
+
+
+def test_a_job_that_somebody_else_requeued_before_we_did_is_not_sent_on_at_once(hands):
+    """A node may have done it by going down, and what ran there may still be leaving."""
     begun(hands)
+    late = hands.config.moving.after_return_s
+    refusing = replace(hands, cluster=Refuses("any"))
     requeued = job("1", restarts=1, submit_s=NOW - 10)
+    assert advanced(refusing, requeued, now=NOW - 11 + late).said == ()
+    assert "refused" in advanced(refusing, requeued, now=NOW - 10 + late).said[0]
+
+
+def test_a_job_that_began_as_it_was_sent_on_is_looked_at_again(hands):
+    requeued = sent(hands)
     busy = replace(hands, cluster=Refuses("Job is no longer pending execution for job 1"))
     assert advanced(busy, requeued).said == () and outcome(hands) is None
     there = running("1", {"v1": {"v100": 1}}, restarts=1)
@@ -241,9 +256,9 @@ def test_a_job_that_began_as_it_was_sent_on_is_looked_at_again(hands):
 
 
 def test_a_placement_that_slurm_refuses_ends_the_move(hands):
-    begun(hands)
+    requeued = sent(hands)
     refusing = replace(hands, cluster=Refuses("Requested node configuration is not available"))
-    said = advanced(refusing, job("1", restarts=1, submit_s=NOW - 10)).said
+    said = advanced(refusing, requeued).said
     assert "placement was refused" in said[0] and hands.store.open_entries() == []
 
 

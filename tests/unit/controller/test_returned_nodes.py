@@ -121,6 +121,15 @@ def test_a_job_that_somebody_else_requeued_waits_as_long_since_a_node_may_have_d
     assert told(returned, 135.0, requeued) == {"1": 0.0}
 
 
+def test_who_is_preempted_all_the_time_waits_for_a_node_that_was_seen_down_only(store):
+    returned = ReturnedNodes(store, 40.0)
+    returned.applied(UP, 100.0)
+    jobs = {"1": job("1", submit_s=95.0, restarts=2)}
+    assert returned.later(jobs, 100.0, {"1"}) == jobs
+    returned.applied(DOWN, 101.0)
+    assert returned.later(jobs, 101.0, {"1"})["1"].not_before_s == 135.0
+
+
 @pytest.mark.parametrize(
     ("restarts", "phase", "kind", "waits"),
     [

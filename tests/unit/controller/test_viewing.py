@@ -286,6 +286,9 @@ def test_a_job_that_was_told_to_start_holds_its_place_for_a_while():
     fresh = look(seen([told(NOW - 5)]))
     assert fresh.targets["1"].starting and fresh.targets["1"].held == {"k1": {"k80": 2}}
     assert not look(seen([told(NOW - 500)])).targets["1"].held
+    # A node took it down since, and it must not start yet.
+    late = look(seen([told(NOW - 5, restarts=1, not_before_s=NOW + 30)]))
+    assert not late.targets["1"].starting
     # Somebody else was faster, and no other node has two of them.
     gone = look(seen([told(NOW - 5)], nodes(k1=1, k2=1)))
     assert gone.targets["1"].held == {"k1": {"k80": 1}, "k2": {"k80": 1}}

@@ -108,7 +108,7 @@ def test_slurm_is_asked_to_requeue_where_it_takes_no_step_of_a_training(tmp_path
     assert len((tmp_path / "tries").read_text().splitlines()) == 4
     assert (tmp_path / "asked").exists() == asks
     if asks:
-        assert (tmp_path / "asked").read_text() == "requeue 7\n"
+        assert (tmp_path / "asked").read_text() == "requeue Incomplete 7\n"
         assert done.returncode == copies_launch.LEFT_ON_TERM
     else:
         assert "giving up" in done.stderr and done.returncode == 77

@@ -26,7 +26,8 @@ GIVEN = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 @pytest.fixture
 def bare(tmp_path, monkeypatch):
     """A job whose plan names a GPU, on a node where it was given none."""
-    for key in (*GIVEN, "HADAR_PACE", "SLURM_RESTART_COUNT"):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for key in (*GIVEN, "HADAR_PACE", "SLURM_RESTART_COUNT", "SLURM_ARRAY_JOB_ID"):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("SLURMD_NODENAME", "v1")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -43,8 +44,8 @@ def scontrol(folder, monkeypatch, then="exit 0"):
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def told(folder, restarts):
-    one = Progress("7", 1.0, restarts, "n", 1, True, 1.0, "m", 5, 1.0, 1.0, 8, 1)
+def told(folder, restarts, gpus=1):
+    one = Progress("7", 1.0, restarts, "n", 1, True, 1.0, "m", 5, 1.0, 1.0, 8, gpus)
     write_json(folder / f"progress.7.{'a' * 16}.json", asdict(one))
 
 
@@ -107,7 +108,7 @@ def test_it_asks_once_and_leaves(bare, monkeypatch, attempt, before, asks, hoste
     if asks:
         with pytest.raises(LeftOnTerm):
             begun(bare, hosted, said)
-        assert (bare / "asked").read_text() == "requeue 7\n"
+        assert (bare / "asked").read_text() == "requeue Incomplete 7\n"
         assert said == ["Slurm started this attempt without the job's GPUs; it is asked to requeue "
                         "the job"]  # fmt: skip
     else:
@@ -133,6 +134,34 @@ def begun(folder, hosted, said):
         for which, handler in handlers.items():
             signal.signal(which, handler)
     assert run.samples == 0
+
+
+def test_of_an_array_its_own_task_alone_is_requeued(bare, monkeypatch):
+    """SLURM_JOB_ID of one of the tasks is the array's own number."""
+    scontrol(bare, monkeypatch)
+    monkeypatch.setattr(without_gpus, "WAIT_S", 0.5)
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    write_plan(bare, "7_3", gpus={"v100": 1})
+    with pytest.raises(LeftOnTerm):
+        leave_without_gpus(exchange(), Signals(), print)
+    assert (bare / "asked").read_text() == "requeue Incomplete 7_3\n"
+
+
+def test_a_job_that_is_being_ended_is_not_brought_back(bare, monkeypatch):
+    scontrol(bare, monkeypatch)
+    ending = Signals()
+    ending.leave = True
+    leave_without_gpus(exchange(), ending, print)
+    assert not (bare / "asked").exists()
+
+
+def test_where_no_attempt_ever_sees_a_gpu_only_the_first_one_asks(bare, monkeypatch):
+    scontrol(bare, monkeypatch)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    told(bare, 1, gpus=0)
+    leave_without_gpus(exchange(), Signals(), print)
+    assert not (bare / "asked").exists()
 
 
 @pytest.mark.parametrize("then", ["exit 1", None])
@@ -162,7 +191,8 @@ def test_the_launcher_of_copies_asks_before_its_step(bare, monkeypatch, attempt,
     (bare / "srun").chmod(0o755)
     done = subprocess.run(
         [sys.executable, "-m", "slurm_hadar.runtime.copies_launch", "--", "train"],
-        env={**os.environ, "SLURM_JOB_NUM_NODES": "1"},
+        # The program's own torch must not see a GPU of this machine either.
+        env={**os.environ, "SLURM_JOB_NUM_NODES": "1", "CUDA_VISIBLE_DEVICES": "NoDevFiles"},
         timeout=60,
         check=False,
     )
