@@ -42,6 +42,18 @@ def distinct(points: Sequence[Touch]) -> list[Touch]:
     return [touch for touch in points if touch.times <= _LOOKS]
 
 
+def not_reached(found: Sequence[tuple[Case, Found]], only: str = "") -> list[Case]:
+    """Where no controller died yet: points tried in vain, and those that only a trial has met.
+
+    ``only``: what the name of a point that was not tried must have in it.
+    """
+    died = {(case.at, case.then) for case, one in found if one.killed}
+    tried = [case.at for case, _ in found]
+    met = [touch.name for _, one in found for touch in distinct(one.touches)]
+    names = dict.fromkeys([*tried, *(name for name in met if only in name)])
+    return [Case(at, then) for at in names for then in THEN if (at, then) not in died]
+
+
 Tell = Callable[[Case, Found], None]
 """Called with each answer as it comes, from the thread of its sandbox."""
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.trial import Touch
-from benchmarks.faults.trials import distinct, planted
+from benchmarks.faults.trial import THEN, Found, Touch
+from benchmarks.faults.trials import Case, distinct, not_reached, planted
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -75,3 +75,17 @@ def test_faults_are_planted_after_the_requeue_of_a_move():
     ]
     assert {case.plant for case in cases} == {"hold"}
     assert [point.times for point in distinct(points)] == [1, 1, 1, 1, 2, 3]
+
+
+def test_what_no_trial_reached_and_what_only_a_trial_met_is_left():
+    one, other, more = (touch("acts/moves.py", words) for words in ("squeue", "scontrol", "sbatch"))
+    often = [touch("acts/moves.py", "squeue", times) for times in (2, 3, 4)]
+    found = [(Case(one.name, then), Found(killed=True, touches=[one])) for then in THEN]
+    assert not_reached(found) == []
+    found += [(Case(other.name, then), Found(then == "later", [more, *often])) for then in THEN]
+    left = not_reached(found)
+    names = [other.name, more.name, often[0].name, often[1].name]
+    assert left == [
+        Case(name, then) for name in names for then in THEN if (name, then) != (names[0], "later")
+    ]
+    assert {case.at for case in not_reached(found, "sbatch")} == {other.name, more.name}
