@@ -108,7 +108,8 @@ class Guards(_Section):
     """Whether a running job may be checkpointed and sent back to the queue for one that gains
     more."""
     gain_over_cost: float = Field(default=2.0, ge=1)
-    """A move must save at least this many times the seconds that it costs."""
+    """A move must save at least this many times the seconds that it costs. Policies that share GPUs
+    in turns (gavel_*, tiresias) know no such gain."""
     max_queries_per_minute: int = Field(default=60, ge=20)
     """Most requests to Slurm in any minute, over ticks and within one."""
     slow_answer_s: float = Field(default=5.0, gt=0)

@@ -1,6 +1,6 @@
 """The controller is killed before every statement of a tick that touches Slurm or the journal.
 
-``python -m benchmarks.faults [--sample N] [--only TEXT] [--side-by-side N]``
+``python -m benchmarks.faults [--sample N] [--only TEXT] [--side-by-side N] [--rights R]``
 
 One undisturbed tick finds the points. For each of them a controller is killed there, and another
 one ticks at once, or when Slurm has acted by itself, or never. A tick takes another way when a job
@@ -14,11 +14,14 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from benchmarks.faults import scene
 from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.trial import THEN, Found, Touch
-from benchmarks.faults.trials import Case, Room, distinct, not_reached, planted, room
+from benchmarks.faults.trials import Case, Room, distinct, never_reached, not_reached, planted, room
+from slurm_hadar.domain.errors import UsageError
 
 LEAST_POINTS = 25
 _AGAIN = 2
@@ -26,36 +29,68 @@ _AGAIN = 2
 
 
 def main() -> None:
-    """Run the trials and print what came of them; exit 1 where a promise was broken."""
+    """Run the trials and print what came of them; exit 1 where a promise was broken or, all points
+    asked for, one was never reached."""
     words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    words.add_argument("--sample", type=int, default=0, help="so many points, drawn; 0: all")
+    words.add_argument("--sample", type=_count, default=0, help="so many points, drawn; 0: all")
     words.add_argument("--only", default="", help="points whose names have this in them")
-    words.add_argument("--side-by-side", type=int, default=2, help="sandboxes at a time")
+    words.add_argument("--side-by-side", type=_count, default=2, help="sandboxes at a time")
     words.add_argument("--seed", type=int, default=0)
+    words.add_argument(
+        "--rights", choices=("user", "sandbox"), default="user",
+        help="where the controller keeps what it did: as on a site, or in the jobs",
+    )  # fmt: skip
+    words.add_argument(
+        "--plants", action=argparse.BooleanOptionalAction, default=True,
+        help="plant faults in the recovery at the end",
+    )  # fmt: skip
     args = words.parse_args()
     with tempfile.TemporaryDirectory(prefix="hadar-faults-") as name:
         # The lock of a job's script, the data and the logs are everybody's.
         folder = Path(name)
         folder.chmod(0o755)
-        with room(folder, args.side_by_side) as boxes:
-            failed = _all(boxes, args.sample, args.seed, args.only)
+        try:
+            with room(folder, max(1, args.side_by_side), args.rights) as boxes:
+                failed = _all(boxes, args.sample, args.seed, args.only, args.plants)
+        except UsageError as error:
+            words.exit(2, f"{error}\n")
     sys.exit(1 if failed else 0)
 
 
-def _all(boxes: Room, sample: int, seed: int, only: str) -> bool:
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
+    return int(text)
+
+
+def chosen(points: Sequence[Touch], only: str, sample: int, seed: int) -> list[Touch]:
+    """The points to try. Raises UsageError where no name has ``only`` in it."""
+    found = [touch for touch in points if only in touch.name]
+    if not found:
+        raise UsageError(
+            f"none of the {len(points)} points has {only!r} in its name; one is "
+            f"{points[len(points) // 2].name!r}"
+            if points
+            else "the tick came to no point at all"
+        )
+    if sample and sample < len(found):
+        found = random.Random(seed).sample(found, sample)
+    return found
+
+
+def _all(boxes: Room, sample: int, seed: int, only: str, plants: bool) -> bool:
     began = time.monotonic()
     whole = boxes.run([Case()])[0][1]
     points = distinct(whole.touches)
     places = {touch.place for touch in points}
     _say(f"{len(points)} points between statements of one tick, {len(places)} functions")
     broken = 0
-    for sentence in whole.wrong:
+    undone = scene.KINDS - whole.kinds
+    for sentence in [*whole.wrong, *(f"its tick did no {kind!r}" for kind in sorted(undone))]:
         _say(f"BROKEN not killed: {sentence}")
         broken += 1
-    chosen = [touch for touch in points if only in touch.name]
-    if sample and sample < len(chosen):
-        chosen = random.Random(seed).sample(chosen, sample)
-    found = boxes.run([Case(touch.name, then) for touch in chosen for then in THEN], _told)
+    some = chosen(points, only, sample, seed)
+    found = boxes.run([Case(touch.name, then) for touch in some for then in THEN], _told)
     for _ in range(0 if sample else _AGAIN):
         again = not_reached(found, only)
         found += boxes.run(again, _told) if again else []
@@ -66,21 +101,44 @@ def _all(boxes: Room, sample: int, seed: int, only: str) -> bool:
         _say(f"another tick {then}: {tried} trials, {wrong} broke a promise")
         broken += wrong
     names = {case.at for case, _ in found}
-    _say(f"{len(found)} trials at {len(names)} points, {killed} killed; {broken} broke a promise")
-    for case in not_reached(found, only):
+    left = not_reached(found, only)
+    for case in left:
         _say(f"NOT REACHED: {case.at}, then {case.then}")
-    missed = _planted(boxes, whole.touches)
-    _say(f"{(time.monotonic() - began) / 60:.0f} min")
-    return bool(broken or missed or len(points) < LEAST_POINTS)
+    missed = _planted(boxes, whole.touches) if plants else []
+    never = never_reached(found, left)
+    _say(
+        f"{len(found)} trials at {len(names)} points, {killed} killed, "
+        f"{(time.monotonic() - began) / 60:.0f} min; {broken} broke a promise; "
+        f"{len(left)} not reached, of these at {len(never)} points nobody ever died; "
+        + (_of_plants(missed) if plants else "no fault planted")
+    )
+    return is_failure(broken, missed, len(points), never if not (sample or only) else ())
 
 
-def _planted(boxes: Room, points: list[Touch]) -> int:
+def is_failure(broken: int, missed: Collection[str], points: int, never: Collection[str]) -> bool:
+    """Whether a run did not prove what it should. ``never``: points where no controller died."""
+    return bool(broken or missed or points < LEAST_POINTS or never)
+
+
+def _planted(boxes: Room, points: list[Touch]) -> list[str]:
+    """The planted faults that no trial caught."""
     caught: dict[str, list[str]] = {plant: [] for plant in FAULTS}
     for case, found in boxes.run([case for plant in FAULTS for case in planted(plant, points)]):
         caught[case.plant or ""] += found.wrong
+    missed = []
     for plant, wrong in caught.items():
-        _say(f"planted fault {plant!r}: " + (f"caught ({wrong[0]})" if wrong else "NOT CAUGHT"))
-    return sum(not wrong for wrong in caught.values())
+        sentence = FAULTS[plant].told_by(wrong)
+        if sentence is None:
+            missed.append(plant)
+        _say(
+            f"planted fault {plant!r}: "
+            + (f"caught ({sentence})" if sentence else f"NOT CAUGHT; said was {wrong}")
+        )
+    return missed
+
+
+def _of_plants(missed: Sequence[str]) -> str:
+    return f"{len(FAULTS) - len(missed)} of {len(FAULTS)} planted faults caught"
 
 
 def _told(case: Case, found: Found) -> None:

@@ -20,8 +20,8 @@ from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.cluster import open_cluster
 
 WANT = "want.json"
-"""In the folder: a list, tick by tick (the last one holds on), of job -> GPU type -> count: what
-the policy answers whatever it sees."""
+"""In the folder: a list, tick by tick (the last one holds on), of job -> fields of its placement:
+what the policy answers whatever it sees."""
 BETWEEN_S = 1.5
 
 
@@ -40,12 +40,14 @@ def main() -> None:
     def decide(view: View, state: State) -> tuple[Plan, State]:
         wanted = plans[min(ticks, len(plans) - 1)]
         there = {
-            job: Placement(wanted[job], reason="dictated") for job in view.jobs.ids if job in wanted
+            job: Placement(**wanted[job], reason="dictated")
+            for job in view.jobs.ids
+            if job in wanted
         }
         return Plan(there, {job: "dictated" for job in view.jobs.ids if job not in there}), state
 
     if args.plant:
-        FAULTS[args.plant]()
+        FAULTS[args.plant].put()
     config = configuration.load(configuration.find())
     store = Store.open(config.site.state_dir)
     touches = Touches(args.log, args.at)

@@ -1,10 +1,12 @@
 """Faults put into the recovery on purpose: a harness that lets them pass proves nothing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from slurm_hadar.controller.acts import acting, moves
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.runtime.plan_file import write_plan
 
 
 def _requeue_once_more() -> None:
@@ -37,14 +39,25 @@ def _hold() -> None:
     _put(moves, _send_on=held)
 
 
-def _another_plan() -> None:
+def _swapped_plans() -> None:
     """A job is told what another one should run with."""
-    write_plan = acting.Hands.write_plan
+    tell = acting.Hands.write_plan
+    swapped = {"k80": "v100", "v100": "k80"}
 
-    def wrong(self: acting.Hands, job: Any, _: Any, *rest: Any, **more: Any) -> Any:
-        return write_plan(self, job, {"k80": 2}, *rest, **more)
+    def wrong(self: acting.Hands, job: Any, gpus: Mapping[str, int], *rest: Any, **m: Any) -> Any:
+        others = {swapped.get(kind, kind): count for kind, count in gpus.items()}
+        return tell(self, job, others, *rest, **m)
 
     _put(acting.Hands, write_plan=wrong)
+
+
+def _another_batch() -> None:
+    """A job is told another batch than was decided."""
+
+    def wrong(*rest: Any, **more: Any) -> None:
+        write_plan(*rest, **{**more, "batch": 12})
+
+    _put(acting, write_plan=wrong)
 
 
 def _put(where: object, **names: object) -> None:
@@ -52,8 +65,21 @@ def _put(where: object, **names: object) -> None:
         setattr(where, name, value)
 
 
-FAULTS: dict[str, Callable[[], None]] = {
-    "requeue once more": _requeue_once_more,
-    "hold": _hold,
-    "another plan": _another_plan,
+@dataclass(frozen=True)
+class Plant:
+    """A fault: ``put`` makes it, and a sentence with ``shown`` in it is how it must show."""
+
+    put: Callable[[], None]
+    shown: str
+
+    def told_by(self, wrong: Iterable[str]) -> str | None:
+        """The sentence that belongs to this fault; any other one may have come by chance."""
+        return next((sentence for sentence in wrong if self.shown in sentence), None)
+
+
+FAULTS: dict[str, Plant] = {
+    "requeue once more": Plant(_requeue_once_more, "moves in the journal"),
+    "hold": Plant(_hold, "it is held"),
+    "swapped plans": Plant(_swapped_plans, "its plan speaks of"),
+    "another batch": Plant(_another_batch, "batch 12"),
 }

@@ -1,4 +1,5 @@
-"""Every statement of a controller that touches Slurm or the journal, and death just before one."""
+"""Every statement of a controller that touches Slurm, the journal or the files that jobs read, and
+death just before one."""
 
 import json
 import os
@@ -12,8 +13,13 @@ from pathlib import Path
 import slurm_hadar
 
 _PACKAGE = str(Path(slurm_hadar.__file__).parent) + os.sep
-_BELOW = (f"{_PACKAGE}slurm{os.sep}", f"{_PACKAGE}controller{os.sep}journal{os.sep}")
-"""Where the doors to Slurm and to the journal are; who comes through them is in other files."""
+_BELOW = tuple(
+    f"{_PACKAGE}{room.replace('/', os.sep)}"
+    for room in ("slurm/", "controller/journal/", "runtime/")
+)
+"""Where the doors to Slurm, the journal and the files are; who comes through is elsewhere."""
+_ASIDE = re.compile(r"\.(.+)\.[0-9a-f]{16}")
+"""What a file is called before it takes its place."""
 
 
 class Touches:
@@ -29,7 +35,8 @@ class Touches:
         self._seen: Counter[str] = Counter()
 
     def watch(self, journal: sqlite3.Connection) -> None:
-        """Every program that is started from now on, and every statement of this connection."""
+        """Every program that is started from now on, every file that is put in its place, and every
+        statement of this connection."""
         sys.addaudithook(self._started)
         journal.set_trace_callback(self._executed)
 
@@ -38,6 +45,11 @@ class Touches:
             words = arguments[1]
             argv = [str(word) for word in words] if isinstance(words, list | tuple) else []
             self._touch("slurm", " ".join([Path(argv[0]).name, *argv[1:3]]) if argv else "?")
+        elif event == "os.rename":
+            # Until then nobody but the writer knows of what is in a file.
+            aside = _ASIDE.fullmatch(Path(os.fsdecode(str(arguments[0]))).name)
+            if aside is not None:
+                self._touch("file", aside[1])
 
     def _executed(self, statement: str) -> None:
         self._touch("journal", " ".join(statement.split()[:3]))

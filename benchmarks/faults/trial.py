@@ -8,81 +8,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.faults import scene
 from benchmarks.faults.child import WANT
+from benchmarks.faults.planted import FAULTS
+from benchmarks.faults.promises import Promises
+from benchmarks.faults.scene import ALL, ASKED, BEFORE, HELD, LEASE_S, TRAININGS, WAITING
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
-from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.placement import Placement
 from slurm_hadar.runtime.heartbeat import write_heartbeat
-from slurm_hadar.runtime.plan_file import read_plan
-from slurm_hadar.runtime.samples import check_lineage, from_plain
 from slurm_hadar.sandbox.cluster import Sandbox
-from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import Update, open_cluster
 
-ROOT = Path(__file__).parents[2]
-MODEL = "paced"
-SPEEDS = {"v100": 240.0, "p100": 160.0, "k80": 120.0}
-"""Samples/s."""
-SAMPLES = 1600
-LAYOUT = Layout(
-    (NodeGroup("v", 2, "v100", 1), NodeGroup("p", 2, "p100", 1), NodeGroup("k", 2, "k80", 1))
-)
-CRED_EXPIRE_S = 5
-"""Slurm takes no less, and 120 s instead."""
-LEASE_S = 20
-"""The least that a configuration allows."""
 LONGEST_S = 240.0
+_BEGIN_S = 90.0
 THEN = ("at once", "later", "never")
 """When another controller ticks after one has died; later is when Slurm has acted by itself."""
 LATER_S = 10.0
 LOOK = "look"
 """Only to find the points: what becomes of the jobs is not waited for."""
 
-TRAINING = """#!/bin/bash
-#HADAR model={model} types=any gpus=1 batch=8 samples={samples} checkpoint=yes
-exec 9>>{folder}/{name}.lock
-flock -n 9 || echo twice >> {folder}/{name}.starts
-echo "${{SLURM_RESTART_COUNT:-0}}" >> {folder}/{name}.starts
-exec {python} {root}/examples/train_digits.py --model {model} --batch 8 --samples {samples} \\
-  --checkpoint {folder}/{name}.pt --data {folder}/../digits.npy --lineage {folder}/{name}.json \\
-  --every 600
-"""
-SHORT = """#!/bin/bash
-#HADAR types=any gpus=1
-exec 9>>{folder}/{name}.lock
-flock -n 9 || echo twice >> {folder}/{name}.starts
-echo "${{SLURM_RESTART_COUNT:-0}}" >> {folder}/{name}.starts
-exec sleep 2
-"""
-TRAININGS = {"moves": "k80", "stops": "p100"}
-"""Jobs that run when the tick begins, and where."""
-WAITING = ("starts", "waits")
-ASKED = {"moves": {"v100": 1}, "starts": {"k80": 1}}
-"""What the policy answers in the tick that dies: one moves, one stops, one starts, one waits."""
-OWN = {"moves": {"k80", "v100"}, "stops": {"p100"}, "starts": {"k80"}, "waits": {"p100"}}
-"""GPU types that each job's plan may name, beside those that it was seen on."""
-ALL = {**ASKED, "stops": {"p100": 1}, "waits": {"p100": 1}}
-
-
-def sandbox(folder: Path) -> Sandbox:
-    """A sandbox for trials, one after another."""
-    settings: dict[str, dict[str, str | int | float | bool]] = {
-        "guards": {"min_between_moves_s": 0.0, "preempt": True},
-        "lease": {"length_s": LEASE_S},
-        "slurm": {"backend": "cli"},
-        "moving": {"ack_wait_s": 20.0, "settle_s": 20.0, "commit_s": 4.0},
-    }
-    base = {MODEL: {kind: {1: speed} for kind, speed in SPEEDS.items()}}
-    return Sandbox.up(
-        folder, LAYOUT, mode="act", settings=settings, base_rates=base, cred_expire_s=CRED_EXPIRE_S
-    )
-
 
 @dataclass(frozen=True)
 class Touch:
-    """One statement that touches Slurm or the journal.
+    """One statement that touches Slurm or the journal, or a file that jobs read.
 
     ``place``: file and function that asked. ``times``: how often it came, this time included.
     """
@@ -100,16 +51,18 @@ class Touch:
 
 @dataclass
 class Found:
-    """What a trial came to. ``wrong``: sentences, empty where all held."""
+    """What a trial came to. ``wrong``: sentences, empty where all held; ``kinds``: what was
+    done, in the words of the journal."""
 
     killed: bool = False
     touches: list[Touch] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)
     seconds: float = 0.0
 
 
 class Trial:
-    """A folder with four managed jobs and one that is not, on a sandbox of its own."""
+    """A folder with the managed jobs of the scene and one that is not, on a sandbox of its own."""
 
     def __init__(self, box: Sandbox, folder: Path) -> None:
         self.box, self.folder = box, folder
@@ -121,7 +74,7 @@ class Trial:
         self.ids: dict[str, str] = {}
         self.other = ""
         self.seen_wrong: dict[str, None] = {}
-        self._been: dict[str, set[str]] = {name: set() for name in OWN}
+        self._promises = Promises(self.config, folder, self.ids, self._say)
 
     def run(self, at: str = "", then: str = "never", plant: str | None = None) -> Found:
         """``at``: name of the touch before which the controller dies, "": it lives.
@@ -133,14 +86,14 @@ class Trial:
         try:
             self._begin()
             found.killed = self._tick(at) < 0
-            found.touches = self._touches()
+            found.touches, found.kinds = self._touches(), self._promises.kinds()
             if then == "later":
                 time.sleep(LATER_S)
             if then in ("at once", "later"):
                 self._want(ASKED, ASKED, ALL)
                 self._tick("", "again", 3, plant)
             if then != LOOK:
-                self._to_the_end(enough=plant is not None)
+                self._to_the_end(alone=then == "never", plant=plant)
         except HadarError as error:
             self._say(f"the trial failed: {error}")
         finally:
@@ -152,27 +105,28 @@ class Trial:
     def _begin(self) -> None:
         self._beat()
         self.other = self.cluster.submit(
-            "#!/bin/bash\nexec sleep 600\n", ["-o", "/dev/null", "--gres=gpu:v100:1"]
+            "#!/bin/bash\nexec sleep 600\n", ["-o", "/dev/null", f"--gres=gpu:{scene.RARE}:1"]
         )
-        for name in TRAININGS:
-            self.ids[name] = self._submit(name, TRAINING)
-        self._want({name: {kind: 1} for name, kind in TRAININGS.items()})
+        for name in (*TRAININGS, *HELD):
+            self.ids[name] = self._submit(name)
+        scene.fail_next_launch(self.box, self.ids["fails"])
+        self.box.wait_state(self.other, ("RUNNING",))
+        self._want(BEFORE)
         self._tick("", "before")
+        scene.take_the_feature(self.box)
         for name in WAITING:
-            self.ids[name] = self._submit(name, SHORT)
+            self.ids[name] = self._submit(name)
+        self._send("leaves", "Features", scene.ODD_CONSTRAINT)
         self._want(ASKED)
-        self._until(self._ready, "the trainings begin")
+        what = "the trainings begin, and Slurm holds what it shall hold"
+        self._until(self._ready, what, _BEGIN_S)
+        scene.undrain(self.box)
 
-    def _submit(self, name: str, text: str) -> str:
-        script = self.folder / f"{name}.sh"
-        script.write_text(
-            text.format(
-                folder=self.folder, name=name, python=sys.executable, root=ROOT, model=MODEL,
-                samples=SAMPLES,
-            )
-        )  # fmt: skip
+    def _submit(self, name: str) -> str:
+        path = self.folder / f"{name}.sh"
+        path.write_text(scene.script(self.folder, name))
         argv = [str(Path(sys.executable).parent / "hbatch"), "--parsable", "--gres=gpu:1"]
-        argv += ["-o", f"{self.folder}/{name}.out", str(script)]
+        argv += ["-o", f"{self.folder}/{name}.out", str(path)]
         done = subprocess.run(
             argv, env=self.env, capture_output=True, text=True, timeout=90, check=False
         )
@@ -180,8 +134,14 @@ class Trial:
             raise HadarError(done.stderr.strip())
         return done.stdout.strip()
 
-    def _want(self, *plans: Mapping[str, Mapping[str, int]]) -> None:
-        named = [{self.ids[name]: gpus for name, gpus in plan.items()} for plan in plans]
+    def _want(self, *plans: Mapping[str, Placement]) -> None:
+        named = [
+            {
+                self.ids[name]: {"gpus": dict(one.gpus), "batch": one.batch}
+                for name, one in p.items()
+            }
+            for p in plans
+        ]
         (self.folder / WANT).write_text(json.dumps(named))
 
     def _tick(self, at: str, log: str = "touches", ticks: int = 1, plant: str | None = None) -> int:
@@ -189,10 +149,11 @@ class Trial:
         argv += ["--log", f"{self.folder}/{log}", "--at", at, "--ticks", str(ticks)]
         argv += ["--plant", plant] if plant else []
         done = subprocess.run(
-            argv, env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False
-        )
+            argv, env=self.env, cwd=scene.ROOT, capture_output=True, text=True, timeout=180,
+            check=False,
+        )  # fmt: skip
         if done.returncode > 0:
-            self._say(f"the controller failed: {done.stderr.strip()[-300:]}")
+            raise HadarError(f"the controller failed: {done.stderr.strip()[-300:]}")
         return done.returncode
 
     def _touches(self) -> list[Touch]:
@@ -200,73 +161,44 @@ class Trial:
         return [Touch(*json.loads(line)) for line in lines]
 
     def _ready(self) -> bool:
-        """The trainings train, and a whole lease is left to those that wait."""
-        lease = {"StartTime": f"now+{LEASE_S}"}
+        """Each job is in its state, and of the leases is left what shall be."""
+        jobs = {job.id: job for job in self.cluster.read_jobs([*self.ids.values()])}
         ready = all(self._saves(name) for name in TRAININGS)
-        for error in self.cluster.apply([Update(self.ids[name], lease) for name in WAITING]):
+        ready &= all(jobs[self.ids[name]].held for name in HELD)
+        for name in WAITING:
+            left_s = scene.LEASES_S.get(name, LEASE_S)
+            self._send(name, "StartTime", f"now+{left_s:.0f}")
+        return ready
+
+    def _send(self, name: str, key: str, value: str) -> None:
+        for error in self.cluster.apply([Update(self.ids[name], {key: value})]):
             if error is not None:
                 raise error
-        return ready
 
     def _saves(self, name: str) -> bool:
         # Before its first step a training does not listen yet.
         folder = self.config.site.exchange_dir
         return any(folder.glob(f"progress.{self.ids[name]}.*"))
 
-    def _to_the_end(self, enough: bool) -> None:
-        """``enough``: one broken promise is, as for a planted fault that holds a job for ever."""
-        self._until(lambda: self._all_over() or (enough and bool(self.seen_wrong)), "all jobs end")
-        if enough and self.seen_wrong:
-            return
-        for name in (*TRAININGS, *WAITING):
-            starts = (self.folder / f"{name}.starts").read_text().split()
-            if starts != [str(number) for number in range(len(starts))]:
-                self._say(f"{name}: its starts were {starts}")
-            moves = self._moves(self.ids[name])
-            if len(starts) - 1 > moves:
-                self._say(f"{name}: {len(starts)} starts, {moves} moves in the journal")
-        for name in TRAININGS:
-            record = json.loads((self.folder / f"{name}.json").read_text())
-            rows = from_plain(record["segments"])
-            fault = check_lineage(rows, record["dataset_size"], samples=SAMPLES)
-            if fault:
-                self._say(f"{name}: not every sample went in exactly once: {fault}")
+    def _to_the_end(self, alone: bool, plant: str | None) -> None:
+        """``plant``: one sentence about it is enough, as it may hold a job for ever."""
+        self._until(lambda: self._all_over(alone) or self._caught(plant), "all jobs end")
 
-    def _moves(self, id_: str) -> int:
-        store = Store.open(self.config.site.state_dir)
-        try:
-            return sum(entry.kind == "move" for entry in store.history(id_))
-        finally:
-            store.close()
+    def _caught(self, plant: str | None) -> bool:
+        return plant is not None and FAULTS[plant].told_by(self.seen_wrong) is not None
 
-    def _all_over(self) -> bool:
+    def _all_over(self, alone: bool) -> bool:
         jobs = {job.id: job for job in self.cluster.read_jobs([*self.ids.values(), self.other])}
-        for name, id_ in self.ids.items():
-            if id_ not in jobs:
-                self._say(f"{name}: Slurm does not show it")
-            else:
-                self._look(name, jobs[id_])
-        other = jobs[self.other]
-        if other.state is not JobState.RUNNING or other.restarts or other.comment:
+        other = jobs.get(self.other)
+        if other is None or other.state is not JobState.RUNNING or other.restarts or other.comment:
             self._say("the job that did not opt in was touched")
-        return all(jobs[id_].state is JobState.FINISHED for id_ in self.ids.values())
+        return self._promises.all_over(jobs, alone)
 
-    def _look(self, name: str, job: Job) -> None:
-        if job.state is JobState.FINISHED and not job.slurm_state.startswith("COMPLETED"):
-            self._say(f"{name}: it ended as {job.slurm_state}")
-        if job.state is JobState.PENDING and job.held:
-            self._say(f"{name}: it is held ({job.reason})")
-        plan = read_plan(self.config.site.exchange_dir, job.id, (self.config.controller_uid,))
-        self._been[name].update(kind for gpus in job.gpus.values() for kind in gpus)
-        allowed = [{}, *({kind: 1} for kind in OWN[name] | self._been[name])]
-        if plan is not None and dict(plan.gpus) not in allowed:
-            self._say(f"{name}: its plan speaks of {dict(plan.gpus)}")
-
-    def _until(self, holds: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + LONGEST_S
+    def _until(self, holds: Callable[[], bool], what: str, longest_s: float = LONGEST_S) -> None:
+        end = time.monotonic() + longest_s
         while not holds():
             if time.monotonic() > end:
-                raise HadarError(f"not within {LONGEST_S:g} s: {what}; {self._queue()}")
+                raise HadarError(f"not within {longest_s:g} s: {what}; {self._queue()}")
             time.sleep(0.5)
 
     def _queue(self) -> str:
@@ -284,10 +216,12 @@ class Trial:
     def _clean_up(self) -> None:
         ids = [id_ for id_ in (*self.ids.values(), self.other) if id_]
         self.cluster.cancel(ids)
-        for file in self.config.site.exchange_dir.glob("p*.json"):
-            file.unlink(missing_ok=True)
+        for kind in ("plan", "progress", "steer"):
+            for file in self.config.site.exchange_dir.glob(f"{kind}.*.json"):
+                file.unlink(missing_ok=True)
         end = time.monotonic() + 30
         while any(self.box.job_state(id_) in ("RUNNING", "COMPLETING") for id_ in ids):
             if time.monotonic() > end:
                 break
             time.sleep(0.3)
+        scene.repair_nodes(self.box)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from benchmarks.faults.trial import THEN, Found, Touch, Trial, sandbox
+from benchmarks.faults.scene import Rights, sandbox
+from benchmarks.faults.trial import THEN, Found, Touch, Trial
 from slurm_hadar.sandbox.cluster import Sandbox
 
 
@@ -29,12 +30,15 @@ _TRIED_AT = 3
 def planted(plant: str, points: Sequence[Touch]) -> list[Case]:
     """Where a planted fault is tried: between the requeue of a move and its end a recovery has most
     to do."""
-    asked = max(
-        n for n, touch in enumerate(points) if touch.place.startswith("controller/acts/acting")
-    )
+    asked = max(n for n, touch in enumerate(points) if is_sent(touch))
     sent = next(n for n in range(asked, len(points)) if points[n].words.startswith("scontrol"))
     some = points[sent + 1 : sent + 1 + _TRIED_AT]
     return [Case(touch.name, then, plant) for touch in some for then in THEN[:2]]
+
+
+def is_sent(touch: Touch) -> bool:
+    """Whether it belongs to the sending of what a tick decided; a plan file also comes later."""
+    return touch.place.startswith("controller/acts/acting") and touch.what != "file"
 
 
 def distinct(points: Sequence[Touch]) -> list[Touch]:
@@ -54,6 +58,12 @@ def not_reached(found: Sequence[tuple[Case, Found]], only: str = "") -> list[Cas
     return [Case(at, then) for at in names for then in THEN if (at, then) not in died]
 
 
+def never_reached(found: Sequence[tuple[Case, Found]], left: Sequence[Case]) -> list[str]:
+    """Names of points in ``left`` at which no controller died, whatever came then."""
+    died = {case.at for case, one in found if one.killed}
+    return list(dict.fromkeys(case.at for case in left if case.at not in died))
+
+
 Tell = Callable[[Case, Found], None]
 """Called with each answer as it comes, from the thread of its sandbox."""
 
@@ -61,9 +71,10 @@ Tell = Callable[[Case, Found], None]
 class Room:
     """Sandboxes that are started when they are needed, and a folder for the trials."""
 
-    def __init__(self, folder: Path, side_by_side: int) -> None:
+    def __init__(self, folder: Path, side_by_side: int, rights: Rights) -> None:
         self.folder = folder
         self.side_by_side = side_by_side
+        self.rights = rights
         self._boxes: dict[int, Sandbox] = {}
         self._trials = 0
 
@@ -80,7 +91,7 @@ class Room:
             mine = self.folder / f"w{worker}"
             if worker not in self._boxes:
                 mine.mkdir(parents=True)
-                self._boxes[worker] = sandbox(mine / "box")
+                self._boxes[worker] = sandbox(mine / "box", self.rights)
             while True:
                 try:
                     number, case = waiting.get_nowait()
@@ -104,9 +115,9 @@ class Room:
 
 
 @contextmanager
-def room(folder: Path, side_by_side: int) -> Iterator[Room]:
+def room(folder: Path, side_by_side: int, rights: Rights = "user") -> Iterator[Room]:
     """Sandboxes below ``folder``, taken down at the end."""
-    made = Room(folder, side_by_side)
+    made = Room(folder, side_by_side, rights)
     try:
         yield made
     finally:

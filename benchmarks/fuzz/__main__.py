@@ -3,7 +3,7 @@
 Real input is damaged (cut, repeated, swapped, of another type, huge, nested, of every plane of
 Unicode, bytes flipped) and handed to each parser in turn. Printed are how many gave an answer, how
 many one clear error, and everything else, which there must be none of: exit 1. ``--only`` takes
-words of the parsers' names.
+words of the parsers' names. Whole ticks over extreme values come after them, ``--ticks`` in all.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.fuzz.parsers import Parser, all_parsers
+from benchmarks.fuzz.parsers import Parser, all_parsers, whole_ticks
 from benchmarks.fuzz.trial import Outcome, make, trial
 
 
@@ -79,14 +79,16 @@ def main() -> None:
     words.add_argument("--inputs", type=int, default=100_000)
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--only", default="", help="parsers whose name has these words in it")
+    words.add_argument("--ticks", type=int, default=3_000, help="whole ticks beside them")
     words.add_argument("--json", action="store_true")
     args = words.parse_args()
-    parsers = [one for one in all_parsers(bool(find_spec("torch"))) if args.only in one.name]
-    if not parsers:
+    every = ((all_parsers(bool(find_spec("torch"))), args.inputs), (whole_ticks(), args.ticks))
+    chosen = [([one for one in parsers if args.only in one.name], most) for parsers, most in every]
+    if not any(parsers for parsers, _ in chosen):
         words.error(f"no parser has {args.only!r} in its name")
-    found = run(parsers, args.inputs, args.seed)
-    print(json.dumps(found, indent=1) if args.json else _shown(found))
-    sys.exit(1 if found["tracebacks"] else 0)
+    found = [run(parsers, most, args.seed) for parsers, most in chosen if parsers]
+    print(json.dumps(found, indent=1) if args.json else "\n".join(map(_shown, found)))
+    sys.exit(1 if any(part["tracebacks"] for part in found) else 0)
 
 
 def _shown(found: dict[str, object]) -> str:

@@ -54,7 +54,7 @@ def _all_of(store: Store) -> object:
             found = [
                 store.open_entries(), store.history("3"), store.count_since("move", 0.0),
                 store.last_time("3", "move"), store.last_times("move"), store.decisions(),
-                store.steerings(), store.policy_state("hadar"),
+                store.steerings(["3"]), store.policy_state("hadar"),
                 store.serve({"3": (2, seeds.CLOSED)}, seeds.CLOSED + 9),
             ]  # fmt: skip
             store.end(store.begin("1", "move", "asked", 1.0, {}), "done", 2.0)

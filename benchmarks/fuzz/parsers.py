@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks.fuzz import asked, mutations, seeds, told
+from benchmarks.fuzz import asked, hostile, mutations, seeds, ticked, told
 from benchmarks.fuzz.journal import damage, read_journal
 from slurm_hadar import config, template_values, templates
 from slurm_hadar.cli import sbatch_words, wrapper_site
@@ -199,12 +199,21 @@ def all_parsers(torch: bool = True) -> list[Parser]:
     return found
 
 
+def whole_ticks() -> list[Parser]:
+    """A tick of each policy; trainings on idle nodes are in all of them. They take far longer."""
+    return [
+        Parser(f"tick, {name}", ticked.ticked, [ticked.scene(name)], hostile.damage)
+        for name in ticked.POLICIES
+    ]
+
+
 def _parsers() -> Iterator[Parser]:
     tree, binary = mutations.tree, mutations.binary
     answers: Mapping[str, Sequence[bytes]] = seeds.answers()
     yield Parser("declaration words", _as_words(_declared), [seeds.WORDS])
     yield Parser("declaration in a Comment", _as_text(_merged), seeds.COMMENTS)
     yield Parser("steering in an AdminComment", _as_text(_steered), seeds.ADMIN_COMMENTS)
+    yield Parser("constraint", _as_text(ticked.constrained), ticked.CONSTRAINTS)
     yield Parser("batch script", _script, [seeds.SCRIPT])
     yield Parser("sbatch command line", _as_words(_typed), [seeds.ARGV])
     yield Parser("template values", _as_words(_template), [seeds.VALUES])

@@ -16,6 +16,8 @@ from slurm_hadar.domain.errors import HadarError
 LONGEST_S = 20.0
 """An input that takes longer is taken for an endless loop. Far more than any needs, for machines
 that are slow and shared."""
+MOST_MB = 250
+"""What the peak of memory may grow by for one input. The most that was seen of any is 44."""
 LONGEST_BYTES = 1_000_000
 """Of an input; the limits themselves have tests of their own."""
 LONGEST_WORDS = 1000
@@ -45,8 +47,15 @@ def make(parser: Parser, draw: random.Random) -> bytes:
     return parser.damage(draw, draw.choice(parser.seeds))[:LONGEST_BYTES]
 
 
-def trial(parser: Parser, data: bytes, folder: Path, longest_s: float = LONGEST_S) -> Outcome:
-    """Hand ``data`` to a parser. Only in the main thread, since the clock is a signal."""
+def trial(
+    parser: Parser,
+    data: bytes,
+    folder: Path,
+    longest_s: float = LONGEST_S,
+    most_mb: float = MOST_MB,
+) -> Outcome:
+    """Hand ``data`` to a parser. Only in the main thread, since the clock is a signal. One that
+    takes too long or too much memory ends as one with a traceback does."""
     before = signal.signal(signal.SIGALRM, _stop)
     high = _peak_kb(reset=True)
     begin = time.perf_counter()
@@ -66,7 +75,10 @@ def trial(parser: Parser, data: bytes, folder: Path, longest_s: float = LONGEST_
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     seconds = time.perf_counter() - begin
-    return Outcome(parser.name, ending, words, seconds, _peak_kb() - high, len(data))
+    grown_kb = _peak_kb() - high
+    if grown_kb > 1024 * most_mb and ending != "traceback":
+        ending, words = "traceback", f"{grown_kb / 1024:.0f} MB more, the limit is {most_mb:g}"
+    return Outcome(parser.name, ending, words, seconds, grown_kb, len(data))
 
 
 def _is_clear(words: str) -> bool:

@@ -1,10 +1,12 @@
 """The contract with Slurm on its releases: ``python -m benchmarks.releases [--suite forky]``.
 
-Without ``--suite`` on the Slurm of PATH, and on that below $HADAR_TEST_SLURM where it is set. With
-``--suite`` on the Slurm of that suite of Debian, which is made in ``--folder`` (root, debootstrap
-and about 2 GB are needed) and removed again unless ``--keep``. ``--write`` puts the columns into
-docs/releases.md; exit 1 where a test failed. ``--tests`` runs others than the contract inside the
-later Debian and prints what they print.
+Without ``--suite`` on the Slurm of PATH, and on that below $HADAR_TEST_SLURM where it is set
+(``/usr``, with a PySlurm for it: the Slurm of PATH once more); ``--only pyslurm`` with that back
+end alone. With ``--suite`` on the Slurm of that suite of Debian, which is made in ``--folder``
+(root, debootstrap and about 2 GB are needed) and removed again unless ``--keep``. ``--write`` puts
+the columns into docs/releases.md; exit 1 where a test failed. ``--check`` runs nothing and says
+which columns are older than the contract or than the code that talks to Slurm. ``--tests`` runs
+others than the contract inside the later Debian and prints what they print.
 """
 
 import argparse
@@ -12,11 +14,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 
 from benchmarks.releases import page
 from benchmarks.releases.debian import PYTHON, Debian
-from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.sandbox import programs
 
 _ARGUMENTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
@@ -30,8 +33,13 @@ def main() -> None:
     words.add_argument("--folder", type=Path, help="where it is made")
     words.add_argument("--keep", action="store_true", help="leave it there for the next time")
     words.add_argument("--tests", nargs="*", help="other tests, by their paths")
+    words.add_argument("--only", choices=("commands", "pyslurm"), help="this back end alone")
+    words.add_argument("--check", action="store_true", help="which columns are too old")
     words.add_argument("--write", action="store_true", help="into docs/releases.md")
     args = words.parse_args()
+    if args.check:
+        sys.exit(_too_old())
+    made = page.now()
     try:
         if args.suite:
             with tempfile.TemporaryDirectory() as name:
@@ -40,7 +48,7 @@ def main() -> None:
                 if args.folder and not args.keep:
                     debian.remove()
         else:
-            found = _here()
+            found = _here(args.only or "")
     except HadarError as error:
         sys.exit(str(error))
     for column, cells in found.items():
@@ -48,24 +56,43 @@ def main() -> None:
         failed = [test for test, cell in cells.items() if cell == "failed"]
         print(f"{column}: {len(counts)} tests, failed: {', '.join(failed) or 'none'}")
     if args.write:
-        page.PAGE.write_text(page.written(page.PAGE.read_text(), found))
+        page.PAGE.write_text(page.written(page.PAGE.read_text(), found, made))
     sys.exit(any("failed" in cells.values() for cells in found.values()))
 
 
-def _here() -> dict[str, page.Column]:
+def _too_old() -> bool:
+    text = page.PAGE.read_text()
+    found = {what: page.older(text, what) for what in ("contract", "code")}
+    for what, columns in found.items():
+        print(f"made with another {what} than today's: {'; '.join(columns) or 'none'}")
+    return any(found.values())
+
+
+def _here(only: str) -> dict[str, page.Column]:
     second = os.environ.get("HADAR_TEST_SLURM")
-    names = {"commands-path": f"{_version(None)}, commands"}
+    first = _version(None)
+    names = {"commands-path": f"{first}, commands"}
     if second:
         version = _version(Path(second))
-        names |= {
-            "commands-prefix": f"{version}, commands",
-            "pyslurm-prefix": f"{version}, PySlurm",
-        }
+        if version != first:
+            names["commands-prefix"] = f"{version}, commands"
+        names["pyslurm-prefix"] = f"{version}, {_pyslurm()}"
+    names = {id_: column for id_, column in names.items() if id_.startswith(only)}
+    if not names:
+        raise UsageError("HADAR_TEST_SLURM names no Slurm for PySlurm; set it to a prefix")
     with tempfile.TemporaryDirectory() as name:
         report = Path(name) / "report.xml"
-        argv = [sys.executable, *_ARGUMENTS, f"--junitxml={report}", str(page.CONTRACT)]
+        which = ["-k", " or ".join(names), f"--junitxml={report}"]
+        argv = [sys.executable, *_ARGUMENTS, *which, str(page.CONTRACT)]
         subprocess.run(argv, cwd=page.ROOT, timeout=_LONGEST_S, check=False)
         return page.columns(report.read_text(), names)
+
+
+def _pyslurm() -> str:
+    try:
+        return f"PySlurm {metadata.version('pyslurm')}"
+    except metadata.PackageNotFoundError:
+        return "PySlurm"
 
 
 def _version(prefix: Path | None) -> str:

@@ -15,6 +15,9 @@ _PACKAGES = (
     "ca-certificates",
 )  # fmt: skip
 _PYTHON = ("pytest>=8.2", "pytest-timeout>=2.3", "hypothesis>=6.100")
+_ETC = Path("/etc")
+_NETWORK = ("resolv.conf", "hosts")
+_TRUST = "ssl/certs/ca-certificates.crt"
 _MARK = "hadar-is-ready"
 _ENTER = """\
 set -e
@@ -53,15 +56,15 @@ class Debian:
             raise UsageError(f"{self.folder} is not empty and was not made here; name another one")
         # Suites that this machine's debootstrap has not heard of are made as sid is.
         _run(["debootstrap", "--variant=minbase", suite, str(self.folder), _mirror(), "sid"], 1800)
-        for name in ("resolv.conf", "hosts", "ssl/certs/ca-certificates.crt"):
-            there = self.folder / "etc" / name
-            there.parent.mkdir(parents=True, exist_ok=True)
-            there.write_bytes((Path("/etc") / name).read_bytes())
+        for name in (*_NETWORK, _TRUST):
+            self._as_here(name)
         # Nothing that is installed may be started by that.
         quiet = self.folder / "usr/sbin/policy-rc.d"
         quiet.write_text("#!/bin/sh\nexit 101\n")
         quiet.chmod(0o755)
         self.run(["apt-get", "install", "-y", "--no-install-recommends", *_PACKAGES], 1800)
+        # The package of certificates has written its own over those of this machine.
+        self._as_here(_TRUST)
         self.run(["python3", "-m", "venv", "/opt/venv"], 300)
         self.run([PYTHON, "-m", "pip", "install", "-q", "--prefer-binary", "/src", *_PYTHON], 1800)
         (self.folder / _MARK).write_text(suite + "\n")
@@ -73,6 +76,12 @@ class Debian:
         spaces = ["unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child"]
         enter = ["sh", "-c", _ENTER, "sh", str(self.folder), str(self.source)]
         return _run([*spaces, *enter, *inside], timeout_s, check)
+
+    def _as_here(self, name: str) -> None:
+        here, there = _ETC / name, self.folder / "etc" / name
+        if here.exists():
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.write_bytes(here.read_bytes())
 
     def remove(self) -> None:
         """Delete the folder. Raises HadarError while anything is mounted below it."""

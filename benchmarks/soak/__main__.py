@@ -1,6 +1,6 @@
 """A sandbox under random jobs, cancels, moves and faults; at the end everything is accounted for.
 
-``python -m benchmarks.soak --minutes 60 [--seed N] [--json]``
+``python -m benchmarks.soak --minutes 60 [--seed N] [--rights user|sandbox] [--json]``
 
 For the given time jobs of all kinds are submitted and cancelled, ``hadar run`` ticks under policies
 that move a lot and is killed (SIGKILL, half of the times in the middle of a move), nodes lose their
@@ -23,10 +23,17 @@ from benchmarks.soak.storm import Rates, Result, Storm, start
 DRAIN_S = 600.0
 
 
-def soak(minutes: float, seed: int, folder: Path, rates: Rates, drain_s: float = DRAIN_S) -> Result:
-    """One soak in ``folder``."""
+def soak(
+    minutes: float,
+    seed: int,
+    folder: Path,
+    rates: Rates,
+    drain_s: float = DRAIN_S,
+    rights: str = "user",
+) -> Result:
+    """One soak in ``folder``, with a controller of these ``rights``."""
     folder.chmod(0o755)
-    with start(folder) as box:
+    with start(folder, rights) as box:
         return Storm(box, folder, seed, rates).run(minutes, drain_s)
 
 
@@ -46,6 +53,7 @@ def table(result: Result) -> list[str]:
             "starts without a GPU, by Slurm",
             f"{result.account.bare}, of which {result.account.failed_bare} jobs FAILED",
         ),
+        ("starts beside a hidden attempt", f"{result.account.hidden}, on nodes that were silent"),
         ("launch failures released by hand", str(result.released)),
     ]
     ended: dict[str, dict[str, int]] = {}
@@ -54,13 +62,16 @@ def table(result: Result) -> list[str]:
     rows += [(f"ended: {kind}", _counts(ends)) for kind, ends in ended.items()]
     weighed = result.memory.first_and_last_mb()
     grew = f"{weighed[0]:.1f} to {weighed[1]:.1f} MB" if weighed else "too short to say"
+    slopes = (result.memory.slope_mb_h(), result.memory.slope_with_steps_mb_h())
+    steep = ", ".join(f"{one:+.1f}" for one in slopes if one is not None)
     journal = result.journal
     rows += [
         ("lineages exact", f"{result.account.exact} of {result.account.lineages}"),
         ("memory of the controller", f"{grew} in {result.memory.seconds():.0f} s of one life"),
+        ("last half, MB/h; with steps", steep),
         ("state file", f"{journal.size_mb:.2f} MB; rows: {_counts(journal.rows)}"),
         ("journal", f"{journal.still_open} open, {journal.left_when_old} left when all is old"),
-        ("files in the exchange folder", str(result.exchange_files)),
+        ("files in the exchange folder", _counts(result.exchange.files)),
     ]
     wide = max(len(name) for name, _ in rows)
     lines = [f"{name:<{wide}}  {value}" for name, value in rows]
@@ -80,8 +91,21 @@ def plain(result: Result) -> dict[str, object]:
         f"{kind} {end}": count for (kind, end), count in result.account.ended.items()
     }
     weighed = result.memory.first_and_last_mb()
-    whole["memory"] = {"first_and_last_mb": weighed, "life_s": result.memory.seconds()}
+    whole["memory"] = {
+        "first_and_last_mb": weighed,
+        "life_s": result.memory.seconds(),
+        "slope_mb_per_h": result.memory.slope_mb_h(),
+        "slope_with_steps_mb_per_h": result.memory.slope_with_steps_mb_h(),
+        "weighed_s_mb": result.memory.longest(),
+    }
     return whole
+
+
+def _end(number: int, _: object) -> None:
+    # A second one must not cut short what the first one has ended.
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def main() -> None:
@@ -89,14 +113,21 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     words.add_argument("--minutes", type=float, default=60.0)
     words.add_argument("--seed", type=int, default=0)
+    words.add_argument(
+        "--rights",
+        choices=("user", "sandbox"),
+        default="user",
+        help="where the controller keeps what it did: as on a site, or in the AdminComment",
+    )
     words.add_argument("--folder", type=Path, help="keep everything in this new folder")
     words.add_argument("--json", action="store_true")
     args = words.parse_args()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="hadar-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
     # Else the controller would outlive it, and Slurm too for a while.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    result = soak(args.minutes, args.seed, folder, Rates())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    result = soak(args.minutes, args.seed, folder, Rates(), rights=args.rights)
     if result.wrong:
         print(f"The logs of all this are in {folder}", file=sys.stderr)
     elif args.folder is None:

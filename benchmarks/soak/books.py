@@ -1,12 +1,13 @@
 """What became of every job, by looking at the queue again and again."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.soak.jobs import Sent, inexact, last_words, starts
-from slurm_hadar.controller.journal.store import Store
+from benchmarks.soak.jobs import TRAINS, Sent, Start, inexact, last_words, starts
+from benchmarks.soak.silence import Silence, hidden
+from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 
 _LAUNCH_FAILED = "launch failed"
@@ -40,6 +41,13 @@ class Books:
             if "_" in id_ and self.seen[id_].state is not JobState.FINISHED:
                 gone = replace(self.seen[id_], state=JobState.FINISHED, slurm_state="CANCELLED")
                 self.seen[id_] = gone
+
+    def cancel(self, job: str, refused: HadarError | None) -> bool:
+        """Note a cancel; whether it was carried out, or may have been with its answer lost."""
+        if refused is not None and not getattr(refused, "retry", False):
+            return False
+        self.cancelled.add(job)
+        return True
 
     def alive(self) -> list[Job]:
         """Jobs that have not ended."""
@@ -79,12 +87,14 @@ class Account:
     """Starts without a GPU, by Slurm, of jobs that ask for one: seen on 22.05.8 where a job was
     COMPLETING on a silent node as slurmctld restarted, without any software of ours too."""
     failed_bare: int = 0
-    """Jobs that FAILED in such a start."""
+    """Jobs that FAILED in such a start: without our runtime, or in the second one running."""
+    hidden: int = 0
+    """Starts beside another attempt of the same job that ran on unseen, on a silent node."""
     wrong: list[str] = field(default_factory=list)
 
 
-def account(books: Books, folder: Path, silent: Collection[str]) -> Account:
-    """Every job in its place. ``silent``: nodes on which a job may run on unseen by Slurm."""
+def account(books: Books, folder: Path, silences: Sequence[Silence]) -> Account:
+    """Every job in its place. ``silences``: when a job might run on at a node unseen by Slurm."""
     found = Account()
     for name in books.missing():
         found.wrong.append(f"{name} ({books.sent[name].kind}): Slurm never showed it")
@@ -93,12 +103,14 @@ def account(books: Books, folder: Path, silent: Collection[str]) -> Account:
         found.restarts += job.restarts
         who = f"job {job.id} ({sent.kind})"
         end = job.slurm_state.split()[0] if job.slurm_state else "?"
+        began = _began(folder, job, sent)
+        bare = _bare(began, job)
         if job.state is not JobState.FINISHED:
             found.wrong.append(f"{who}: still {job.slurm_state} ({job.reason}), held {job.held}")
         elif end.startswith("CANCELLED"):
             if job.id not in books.cancelled and job.id.split("_")[0] not in books.cancelled:
                 found.wrong.append(f"{who}: cancelled, and not by us")
-        elif end == "FAILED" and _begun(folder, job, sent)[-1:] == ["bare"]:
+        elif end == "FAILED" and _no_more_to_ask(bare, sent):
             found.failed_bare += 1
         elif end != "COMPLETED":
             said = last_words(folder, [sent.name])
@@ -106,8 +118,10 @@ def account(books: Books, folder: Path, silent: Collection[str]) -> Account:
         if job.id in books.strayed:
             found.wrong.append(f"{who}: it opted in, and was read as if it had not")
         found.ended[sent.kind, end] += 1
-        found.bare += _begun(folder, job, sent).count("bare")
-        found.wrong += _twice(folder, job, sent, silent, who)
+        found.bare += sum(bare)
+        _once(found, began, silences, who)
+        if end == "COMPLETED" and not began:
+            found.wrong.append(f"{who}: completed and never began")
         if end == "COMPLETED" and sent.samples:
             found.lineages += 1
             fault = inexact(folder, sent)
@@ -116,81 +130,46 @@ def account(books: Books, folder: Path, silent: Collection[str]) -> Account:
     return found
 
 
-def _lines(folder: Path, job: Job, sent: Sent) -> list[tuple[str, str]]:
+def _began(folder: Path, job: Job, sent: Sent) -> list[Start]:
     task = f"_{job.id.split('_')[1]}" if "_" in job.id else ""
     return starts(folder, f"{sent.name}{task}")
 
 
-def _begun(folder: Path, job: Job, sent: Sent) -> list[str]:
-    """Its starts; ``bare`` follows one without a GPU, where its request still names one."""
+def _bare(began: Sequence[Start], job: Job) -> list[bool]:
+    """Of each start, whether it had no GPU although the request still names one."""
     request = job.request
     asks = any(sum(gpus.values()) for gpus in (request.per_node, request.per_job, request.per_task))
-    words = [word for word, _ in _lines(folder, job, sent)]
-    return words if asks else [word for word in words if word != "bare"]
+    found: list[bool] = []
+    for start in began:
+        if start.counts:
+            found.append(False)
+        elif start.word == "bare" and found:
+            found[-1] = asks
+    return found
 
 
-def _twice(folder: Path, job: Job, sent: Sent, silent: Collection[str], who: str) -> list[str]:
-    lines = _lines(folder, job, sent)
-    counts = Counter(word for word, _ in lines if word not in ("twice", "bare"))
-    wrong = [f"{who}: its start {n} came {times} times" for n, times in counts.items() if times > 1]
-    if not {node for _, node in lines} & set(silent):
-        wrong += [f"{who}: it ran twice at a time" for word, _ in lines if word == "twice"][:1]
-    if job.slurm_state.startswith("COMPLETED") and not counts:
-        wrong.append(f"{who}: completed and never began")
-    return wrong
+def _no_more_to_ask(bare: Sequence[bool], sent: Sent) -> bool:
+    """Whether its last start was without a GPU, and it had no way, or no second one, to ask for
+    another start."""
+    return bare[-2:] == [True, True] or (sent.kind not in TRAINS and bare[-1:] == [True])
 
 
-@dataclass(frozen=True)
-class Journal:
-    """The controller's file at the end. Sizes in MB."""
-
-    actions: Mapping[str, int]
-    moved: int
-    still_open: int
-    rows: Mapping[str, int]
-    size_mb: float
-    left_when_old: int
-    """Rows about jobs that stay when all of them are older than they are kept."""
-
-
-_ABOUT_JOBS = ("journal", "told", "decision", "attained")
-
-
-def _count(store: Store, table: str) -> int:
-    return int(store.connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
-
-
-def read_journal(folder: Path, now: float) -> Journal:
-    """Read the state file; at the end old entries are forgotten, so nobody may need it any more."""
-    store = Store.open(folder)
-    try:
-        rows = {
-            str(name): _count(store, str(name))
-            for (name,) in store.connection.execute(
-                "SELECT name FROM sqlite_master WHERE type='table' AND name NOT LIKE 'sqlite_%'"
-            ).fetchall()
-        }
-        kinds = store.connection.execute("SELECT kind, COUNT(*) FROM journal GROUP BY kind")
-        actions = {str(kind): int(count) for kind, count in kinds.fetchall()}
-        moved = store.connection.execute(
-            "SELECT COUNT(*) FROM journal WHERE kind='move' AND outcome IN ('moved', 'stopped')"
-        ).fetchone()[0]
-        still_open = len(store.open_entries())
-        size = sum(file.stat().st_size for file in folder.glob("hadar.sqlite*"))
-        store.forget(now + 1)
-        left = sum(_count(store, name) for name in rows if name in _ABOUT_JOBS)
-    finally:
-        store.close()
-    return Journal(actions, int(moved), still_open, rows, size / 2**20, left)
-
-
-def releases_of(folder: Path) -> dict[str, int]:
-    """Job -> how often the controller released it after a failed launch."""
-    store = Store.open(folder)
-    try:
-        rows = store.connection.execute(
-            "SELECT job, COUNT(*) FROM journal WHERE kind='release' GROUP BY job"
-        )
-        return {str(job): int(count) for job, count in rows.fetchall()}
-    finally:
-        store.close()
+def _once(found: Account, began: Sequence[Start], silences: Sequence[Silence], who: str) -> None:
+    """No start twice, and none beside another one that Slurm could see."""
+    counts = Counter(start.word for start in began if start.counts)
+    for word, times in counts.items():
+        if times > 1:
+            found.wrong.append(f"{who}: its start {word} came {times} times")
+    beside: list[Start] = []
+    alone = True
+    for start in began:
+        if start.counts:
+            # Whoever finds nobody else running shows that all before him are over.
+            beside = [start] if alone else [*beside, start]
+            alone = True
+        elif start.word == "twice":
+            alone = False
+            if hidden(beside, start.at_s, silences):
+                found.hidden += 1
+            else:
+                found.wrong.append(f"{who}: it ran twice at a time, from {start.at_s:.1f} on")

@@ -6,7 +6,9 @@ import random
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from slurm_hadar import config as configuration
@@ -17,6 +19,9 @@ _FAULTS = ("by a fault of slurm-hadar", "Traceback (most recent call last)")
 
 _OF_THE_UNIT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
 """The environment that packaging/slurm-hadar.service gives it."""
+
+_WAIT_S, _FIRST_S = 10.0, 30.0
+"""Longest wait for a move to kill it in; not every policy moves jobs all the time."""
 
 
 class Daemon:
@@ -32,16 +37,20 @@ class Daemon:
         self._site = box.config_path.read_text()
         self._state = configuration.load(box.config_path).site.state_dir / "hadar.sqlite"
         self._process: subprocess.Popen[bytes] | None = None
+        self._over = False
+        self._starting = threading.Lock()
 
     def start(self, policy: str) -> None:
-        """Begin a life."""
+        """Begin a life; nothing happens after :meth:`stop`."""
         site = self.folder / f"{policy}.toml"
         site.write_text(self._site.replace('policy = "hadar"', f'policy = "{policy}"'))
         argv = [str(Path(sys.executable).parent / "hadar"), "run", "--config", str(site)]
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, self._starting:
+            if self._over:
+                return
             env = {**os.environ, **self.box.env, **_OF_THE_UNIT}
             self._process = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
-        self.lives += 1
+            self.lives += 1
 
     def alive(self) -> bool:
         """Whether it runs; an end by itself is noted."""
@@ -53,13 +62,15 @@ class Daemon:
             self._process = None
         return code is None
 
-    def kill(self, random_: random.Random, wait_s: float) -> None:
-        """SIGKILL; half of the times when the journal shows a move under way."""
+    def kill(self, random_: random.Random, give_up: Callable[[], bool]) -> None:
+        """SIGKILL; half of the times, and until that was had once, when the journal shows a move
+        under way. ``give_up``: whether to wait for none any more."""
         if not self.alive() or self._process is None:
             return
-        if random_.random() < 0.5:
-            end = time.monotonic() + wait_s
-            while time.monotonic() < end and not self.moves_open():
+        first = not self.kills_in_moves
+        if first or random_.random() < 0.5:
+            end = time.monotonic() + (_FIRST_S if first else _WAIT_S)
+            while not self.moves_open() and not give_up() and time.monotonic() < end:
                 time.sleep(0.05)
             time.sleep(random_.uniform(0.0, 0.6))
             self.kills_in_moves += bool(self.moves_open())
@@ -68,7 +79,9 @@ class Daemon:
         self._process = None
 
     def stop(self) -> None:
-        """Its own way to end."""
+        """Its own way to end, for good."""
+        with self._starting:
+            self._over = True
         if self._process is not None and self.alive():
             self._process.terminate()
             try:

@@ -18,16 +18,20 @@ SPEEDS = {"v100": 160.0, "p100": 110.0, "k80": 80.0}
 """Samples/s of one GPU."""
 KINDS = {"training": 6, "plain": 4, "copies": 2, "idle nodes": 2, "array": 2, "ordinary": 4}
 """Kind -> weight in the draw. All but the last go through hbatch and opt in."""
-_TRAINS = ("training", "copies", "idle nodes")
+TRAINS = ("training", "copies", "idle nodes")
+"""The kinds that train, with our runtime; the others sleep."""
 
 _BEGIN = """#!/bin/bash
 {declared}
 name={folder}/{name}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
+where="$SLURMD_NODENAME ${{EPOCHREALTIME/,/.}}"
 exec 9>>$name.lock
-flock -n 9 || echo "twice $SLURMD_NODENAME" >> $name.starts
-echo "${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME" >> $name.starts
-[ -n "$SLURM_JOB_GPUS" ] || echo "bare $SLURMD_NODENAME" >> $name.starts
+flock -n 9 || echo "twice $where" >> $name.starts
+flock -w 5 -s 9
+echo "${{SLURM_RESTART_COUNT:-0}} $where" >> $name.starts
+[ -n "$SLURM_JOB_GPUS" ] || echo "bare $where" >> $name.starts
 """
+"""The lock is shared by all who run, so that a third attempt meets the second one too."""
 _TRAIN = """exec {python} {root}/examples/train_digits.py --model {model} --batch 8 \\
   --samples {samples} --every 5 --checkpoint {folder}/{name}.pt --data {folder}/digits.npy \\
   --lineage {folder}/{name}.json
@@ -58,15 +62,17 @@ class Sent:
 def draw(random_: random.Random, number: int) -> Sent:
     """The next submission."""
     kind = random_.choices(list(KINDS), list(KINDS.values()))[0]
-    samples = random_.randrange(1600, 4800, 8) if kind in _TRAINS else 0
+    samples = random_.randrange(1600, 4800, 8) if kind in TRAINS else 0
     return Sent(f"soak{number}", kind, random_.randrange(2, 5) if kind == "array" else 1, samples)
 
 
-def submit(box: Sandbox, folder: Path, sent: Sent, seconds: float) -> str:
-    """Hand it to hbatch or sbatch; why it was refused, or "". ``seconds``: of a job that sleeps."""
-    bin_ = Path(sys.executable).parent
-    words = [f"--job-name={sent.name}", "--gres=gpu:1", f"--output={folder}/{sent.name}.out"]
-    words += ["--open-mode=append"]
+def training(number: int) -> Sent:
+    """One that trains for 20 s on the fastest GPU."""
+    return Sent(f"soak{number}", "training", 1, 3200)
+
+
+def script(folder: Path, sent: Sent, seconds: float) -> str:
+    """The batch script of a submission. ``seconds``: of a job that sleeps."""
     declared = f"#HADAR model={MODEL} types=any batch=8 samples={sent.samples} checkpoint=yes"
     text = _BEGIN + (_SLEEP if not sent.samples else _COPIES)
     match sent.kind:
@@ -76,29 +82,36 @@ def submit(box: Sandbox, folder: Path, sent: Sent, seconds: float) -> str:
             declared += " fork=1-2"
         case "idle nodes":
             declared += " backfill=yes nodes=1-2 restart_cost=2"
-            words += ["--partition=idle"]
         case "ordinary":
             declared = "# nothing is declared"
         case _:
             declared = "#HADAR types=any gpus=1"
+    return text.format(
+        declared=declared, folder=folder, name=sent.name, python=sys.executable, root=ROOT,
+        model=MODEL, samples=sent.samples, seconds=seconds,
+    )  # fmt: skip
+
+
+def submit(box: Sandbox, folder: Path, sent: Sent, seconds: float) -> str:
+    """Hand it to hbatch or sbatch; why it was refused, or "". ``seconds``: of a job that sleeps."""
+    bin_ = Path(sys.executable).parent
+    words = [f"--job-name={sent.name}", "--gres=gpu:1", f"--output={folder}/{sent.name}.out"]
+    words += ["--open-mode=append"]
+    if sent.kind == "idle nodes":
+        words += ["--partition=idle"]
     if sent.kind in ("copies", "idle nodes"):
         words += ["--ntasks-per-node=1"]
     if sent.tasks > 1:
         words += [f"--array=0-{sent.tasks - 1}"]
-    script = folder / f"{sent.name}.sh"
-    script.write_text(
-        text.format(
-            declared=declared, folder=folder, name=sent.name, python=sys.executable, root=ROOT,
-            model=MODEL, samples=sent.samples, seconds=seconds,
-        )
-    )  # fmt: skip
+    path = folder / f"{sent.name}.sh"
+    path.write_text(script(folder, sent, seconds))
     wrapper = "sbatch" if sent.kind == "ordinary" else str(bin_ / "hbatch")
     if sent.kind == "ordinary":
         wrapper = str(box.programs.bin_dir / wrapper)
     env = {**os.environ, **box.env, "HADAR_PROGRESS_S": "0.5", "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
-            [wrapper, "--parsable", *words, str(script)],
+            [wrapper, "--parsable", *words, str(path)],
             env=env, cwd=folder, capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -106,13 +119,28 @@ def submit(box: Sandbox, folder: Path, sent: Sent, seconds: float) -> str:
     return "" if done.returncode == 0 else done.stderr.strip()[-200:] or "refused"
 
 
-def starts(folder: Path, name: str) -> list[tuple[str, str]]:
-    """What a job wrote when it began: restart count, ``twice`` or ``bare``, and the node."""
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A line that a job wrote when it began. ``word``: its restart count; ``twice`` before it where
+    another attempt still ran, ``bare`` after it where it had no GPU. ``at_s``: since the epoch."""
+
+    word: str
+    node: str
+    at_s: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is the start itself, and not a remark about it."""
+        return self.word not in ("twice", "bare")
+
+
+def starts(folder: Path, name: str) -> list[Start]:
+    """What a job wrote when it began, each time."""
     try:
         lines = (folder / f"{name}.starts").read_text().splitlines()
     except FileNotFoundError:
         return []
-    return [(word, node) for word, _, node in (line.partition(" ") for line in lines)]
+    return [Start(word, node, float(at_s)) for word, node, at_s in map(str.split, lines)]
 
 
 def inexact(folder: Path, sent: Sent) -> str:

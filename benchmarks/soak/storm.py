@@ -5,15 +5,25 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.soak import jobs
-from benchmarks.soak.books import Account, Books, Journal, account, read_journal, releases_of
+from benchmarks.soak.books import Account, Books, account
 from benchmarks.soak.daemon import Daemon
+from benchmarks.soak.leftovers import (
+    Exchange,
+    Journal,
+    Work,
+    read_exchange,
+    read_journal,
+    releases_of,
+)
 from benchmarks.soak.memory import Memory
 from benchmarks.soak.nodes import SLURMD_TIMEOUT_S, Faults
+from benchmarks.soak.silence import KILL_WAIT_S
+from benchmarks.soak.watched import Watched, join
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import HadarError
@@ -41,6 +51,9 @@ class Rates:
     cancel_s: float = 40.0
     fault_s: float = 10.0
     kill_s: float = 12.0
+    burst: int = 0
+    """Trainings that are submitted at once before all else: with more of them than GPUs jobs move
+    in a short storm too."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +74,13 @@ class Result:
     account: Account
     journal: Journal
     memory: Memory
-    exchange_files: int
+    exchange: Exchange
     wrong: tuple[str, ...]
 
 
-def start(folder: Path) -> Sandbox:
-    """A sandbox whose controller moves a lot."""
+def start(folder: Path, rights: str = "user") -> Sandbox:
+    """A sandbox whose controller moves a lot. ``rights``: ``user`` keeps what it did as on a site,
+    in its state file and in the exchange folder; ``sandbox`` in the jobs' AdminComments."""
     table = folder / "speeds.json"
     rows = [[jobs.MODEL, kind, 1, 8, speed, None] for kind, speed in jobs.SPEEDS.items()]
     table.write_text(json.dumps({"version": 1, "source": "benchmark", "rows": rows}))
@@ -75,6 +89,7 @@ def start(folder: Path) -> Sandbox:
         LAYOUT,
         mode="act",
         settings={
+            "site": {"rights": rights},
             "guards": {
                 "min_between_moves_s": 4.0,
                 "max_moves_per_tick": 3,
@@ -91,7 +106,7 @@ def start(folder: Path) -> Sandbox:
         },
         base_rates={jobs.MODEL: {kind: {1: speed} for kind, speed in jobs.SPEEDS.items()}},
         cred_expire_s=5,
-        kill_wait_s=5,
+        kill_wait_s=KILL_WAIT_S,
         slurmd_timeout_s=SLURMD_TIMEOUT_S,
     )
 
@@ -117,59 +132,64 @@ class Storm:
         began = time.monotonic()
         end = began + 60 * minutes
         threads = [
-            threading.Thread(target=self.faults.run, args=(self.rates.fault_s,)),
-            threading.Thread(target=self._controllers),
+            Watched("the faults", lambda: self.faults.run(self.rates.fault_s)),
+            Watched("the controllers", self._controllers),
         ]
-        for thread in threads:
-            thread.start()
         try:
             try:
+                for thread in threads:
+                    thread.start()
                 self._submits(began + 60 * minutes * (1 - CALM), end)
             finally:
                 self._calm.set()
                 self._over.set()
-                for thread in threads:
-                    thread.join()
+                join(threads)
             calmed = time.monotonic()
             self._drain(calmed + drain_s)
             self.daemon.alive()
         finally:
             self.daemon.stop()
-        return self._result(minutes, time.monotonic() - calmed)
+        ended = [sentence for thread in threads for sentence in thread.wrong]
+        return self._result(minutes, time.monotonic() - calmed, ended)
 
     def _submits(self, calm: float, end: float) -> None:
         dice = self._draws[0]
+        for number in range(self.rates.burst):
+            self._submit(jobs.training(number), 0.0)
         at = time.monotonic()
         next_submit, next_cancel, next_look = at, at + self.rates.cancel_s, at
         while (now := time.monotonic()) < end:
             if now >= calm:
                 self._calm.set()
             if now >= next_submit:
-                sent = jobs.draw(dice, len(self.books.sent))
-                self.books.sent[sent.name] = sent
-                why = jobs.submit(self.box, self.folder, sent, dice.uniform(2, 15))
-                if why:
-                    self.books.refused[sent.name] = why
+                self._submit(jobs.draw(dice, len(self.books.sent)), dice.uniform(2, 15))
                 next_submit = now + dice.expovariate(1 / self.rates.submit_s)
             if now >= next_cancel:
-                self._cancel(dice)
-                next_cancel = now + dice.expovariate(1 / self.rates.cancel_s)
+                pause = dice.expovariate(1 / self.rates.cancel_s)
+                next_cancel = now + (pause if self._cancel(dice) else _POLL_S)
             if now >= next_look:
                 self._look()
                 next_look = now + _POLL_S
             time.sleep(0.1)
 
-    def _cancel(self, dice: random.Random) -> None:
+    def _submit(self, sent: jobs.Sent, seconds: float) -> None:
+        self.books.sent[sent.name] = sent
+        why = jobs.submit(self.box, self.folder, sent, seconds)
+        if why:
+            self.books.refused[sent.name] = why
+
+    def _cancel(self, dice: random.Random) -> bool:
+        """Whether a job was cancelled, or may have been."""
         alive = sorted(self.books.alive(), key=lambda job: job.id)
         if not alive:
-            return
-        job = dice.choice(alive)
-        # Noted first: it may be carried out although the answer is lost.
-        self.books.cancelled.add(job.id)
+            return False
+        job = dice.choice(alive).id
+        refused: HadarError | None
         try:
-            self.cluster.cancel([job.id])
-        except HadarError:
-            return
+            refused = self.cluster.cancel([job])[0]
+        except HadarError as error:
+            refused = error
+        return self.books.cancel(job, refused)
 
     def _look(self) -> None:
         try:
@@ -190,7 +210,7 @@ class Storm:
         dice = self._draws[2]
         self.daemon.start(dice.choice(POLICIES))
         while not self._calm.wait(dice.uniform(0.5, 1.5) * self.rates.kill_s):
-            self.daemon.kill(dice, 10.0)
+            self.daemon.kill(dice, self._calm.is_set)
             # Now and then nobody ticks for longer than a lease.
             self._calm.wait(25.0 if dice.random() < 0.1 else dice.uniform(0.0, 4.0))
             self.daemon.start(dice.choice(POLICIES[1:]))
@@ -208,21 +228,22 @@ class Storm:
         while self.daemon.moves_open() and time.monotonic() < end:
             time.sleep(0.5)
 
-    def _result(self, minutes: float, drained_s: float) -> Result:
-        found = account(self.books, self.folder, self.faults.silent)
+    def _result(self, minutes: float, drained_s: float, ended: Sequence[str]) -> Result:
+        found = account(self.books, self.folder, self.faults.silences)
+        work = Work(
+            jobs=len(self.books.seen),
+            starts=len(self.books.seen) + found.restarts,
+            ticks=self.daemon.ticks() + self.daemon.idle_ticks() + self.daemon.lives,
+            kills=self.daemon.lives,
+        )
         journal = read_journal(self.config.site.state_dir, time.time())
-        wrong = [*found.wrong, *self.faults.wrong, *self.memory.wrong()]
+        exchange = read_exchange(self.config.site.exchange_dir)
+        wrong = [*found.wrong, *ended, *self.faults.wrong, *self.memory.wrong()]
         if found.bare > self.faults.done["slurmctld"]:
             wrong.append(f"{found.bare} starts without a GPU: more than slurmctld was restarted")
         wrong += [f"the controller ended by itself: {why}" for why in self.daemon.ended]
         wrong += [f"the controller's log: {line}" for line in self.daemon.faults()]
-        if journal.still_open or journal.left_when_old:
-            wrong.append(
-                f"the journal keeps {journal.still_open} open entries, "
-                f"{journal.left_when_old} that it never forgets"
-            )
-        if journal.size_mb > 4 + sum(journal.rows.values()) * 4096 / 2**20:
-            wrong.append(f"the state file has {journal.size_mb:.1f} MB")
+        wrong += [*journal.wrong(work), *exchange.wrong(work)]
         if not journal.moved:
             wrong.append("no job moved: this soak shows nothing")
         return Result(
@@ -240,6 +261,6 @@ class Storm:
             account=found,
             journal=journal,
             memory=self.memory,
-            exchange_files=sum(1 for _ in self.config.site.exchange_dir.iterdir()),
+            exchange=exchange,
             wrong=tuple(wrong),
         )

@@ -45,7 +45,6 @@ def controller_of(config: Config, wait_s: float) -> Iterator[Controller]:
     refuse_root(config)
     _writable(config.site.state_dir)
     with only_one(config.site.state_dir, wait_s), _opened(config, repair=True) as controller:
-        controller.rules.refuse_slurm_user()
         yield controller
 
 

@@ -1,12 +1,9 @@
 """The operator's commands: tick, run, plan, backfill, status, explain."""
 
-import logging
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated
 
@@ -20,12 +17,12 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
-from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Damaged
 from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.seen.rules import TooMuch
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.words import record, telling
-from slurm_hadar.controller.words.log_file import close_log, open_log
+from slurm_hadar.controller.words.log_file import Log, open_log
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.reports import text
 from slurm_hadar.slurm.commands import checked_id
@@ -51,10 +48,11 @@ def tick(
     """One pass: observe, decide, act. For a timer."""
     _in_range("--wait", wait, 0.0)
     site = load(config)
-    with controller_of(site, wait) as controller, _log_of(site) as log:
+    with controller_of(site, wait) as controller:
+        log = open_log(site)
         if why := controller.backoff.why_not_now():
             # No failure: a timer fires again.
-            record.fault(log, why, site.log.people)
+            record.fault(log, why)
             if as_json:
                 print_json("tick", {"left_out": why})
             else:
@@ -62,8 +60,10 @@ def tick(
             return
         try:
             report = controller.tick()
+        except TooMuch:
+            raise
         except HadarError as error:
-            record.fault(log, str(error), site.log.people)
+            record.fault(log, str(error))
             raise
         _record(log, controller, report)
     if as_json:
@@ -88,13 +88,16 @@ def run(
     opened = False
     while not stop.is_set():
         try:
-            with controller_of(site, 0.0) as controller, _log_of(site) as log:
+            with controller_of(site, 0.0) as controller:
+                log = open_log(site)
                 opened = healthy = True
                 while healthy and not stop.is_set():
                     began = time.monotonic()
                     healthy = _one(controller, log)
                     rest = controller.backoff.pause_s(pause)
                     stop.wait(max(0.2, rest - (time.monotonic() - began)))
+        except TooMuch:
+            raise
         except HadarError as error:
             # After a damaged file was put aside its disk may be full; that passes.
             if not opened:
@@ -156,45 +159,37 @@ def _in_range(name: str, seconds: float, least: float) -> None:
         raise UsageError(f"{name} takes seconds between {least:g} and {_DAY_S:g}")
 
 
-@contextmanager
-def _log_of(site: Config) -> Iterator[logging.Logger | None]:
-    log = open_log(site.log)
-    try:
-        yield log
-    finally:
-        close_log(log)
-
-
-def _record(log: logging.Logger | None, controller: Controller, report: Report) -> None:
+def _record(log: Log | None, controller: Controller, report: Report) -> None:
     if log is not None:
-        record.write(log, controller.store, report, controller.config.log.people)
+        record.write(log, controller.store, report)
 
 
-def _one(controller: Controller, log: logging.Logger | None) -> bool:
+def _one(controller: Controller, log: Log | None) -> bool:
     """A tick of the daemon: Slurm may be away for a while, the daemon stays.
 
     False where the state file must be opened anew, which puts a damaged one aside.
     """
-    people = controller.config.log.people
     try:
         report = controller.tick()
         _say(report)
         _record(log, controller, report)
+    except TooMuch:
+        raise
     except Damaged as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
-        record.fault(log, str(error), people)
+        record.fault(log, str(error))
         return False
     except HadarError as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
-        record.fault(log, str(error), people)
+        record.fault(log, str(error))
     except Exception as error:
         # A fault of ours in one tick must not end the daemon: jobs wait for the next one.
         typer.echo(f"{_clock()} this tick failed by a fault of slurm-hadar: {error!r}", err=True)
-        record.fault(log, f"a fault of slurm-hadar: {type(error).__name__}", people)
+        record.fault(log, f"a fault of slurm-hadar: {type(error).__name__}")
         traceback.print_exc()
     if words := controller.backoff.words():
         typer.echo(f"{_clock()} {words}")
-        record.fault(log, words, people)
+        record.fault(log, words)
     return True
 
 

@@ -31,6 +31,9 @@ def add_to(app: typer.Typer) -> None:
 def doctor(
     job: Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")],
     config: ConfigOption = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Each event, where many in a row are one line otherwise.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """The whole story of one job: what happened, what comes next, what is wrong and its cure.
@@ -42,7 +45,7 @@ def doctor(
     if as_json:
         print_json("doctor", asdict(found))
     else:
-        text.console().print(told(found))
+        text.console().print(told(found, everything))
 
 
 def _story(site: Config, job: str) -> Story:

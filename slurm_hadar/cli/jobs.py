@@ -97,7 +97,7 @@ def _steering(job: Job, site: Config) -> Steering | None:
     if site.site.rights != "user":
         return kept.of_jobs(site, [job]).get(job.id)
     with reader_of(site) as controller:
-        return decode(controller.store.steerings().get(job.id, ""))
+        return decode(controller.store.steerings([job.id]).get(job.id, ""))
 
 
 def _find(cluster: Cluster, id_: str) -> list[Job]:

@@ -65,6 +65,8 @@ def read_site(path: str, config: str) -> WrapperSite | None:
         return None
     except OSError as error:
         raise SiteError(str(error)) from None
+    if len(data) > _LIMIT:
+        raise SiteError("it is larger than 1 MiB, the limit")
     try:
         source = json.loads(data)
     except (ValueError, RecursionError):

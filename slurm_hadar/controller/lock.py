@@ -14,6 +14,11 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.runtime.heartbeat import Heartbeat, read_heartbeat
 
 _POLL_S = 0.1
+_LONGEST_INTERVAL_S = 3600.0
+"""As hbatch has it; no file keeps everybody away for ever."""
+_MOST_AHEAD_S = 600.0
+"""A heartbeat from further ahead is of no controller that could act: munge takes nothing from a
+clock that is 300 s off. Within it whoever's clock is ahead acts, and the other one steps back."""
 SETTLE_S = 2.0
 """Two that take over at once both see the later heartbeat after this time."""
 
@@ -58,5 +63,6 @@ def takes_over(config: Config, now: float) -> bool:
 
 
 def is_fresh(beat: Heartbeat, now: float) -> bool:
-    """Whether whoever wrote a heartbeat is taken for alive; a tick may be late."""
-    return now - beat.time < 3 * beat.interval_s + 30
+    """Whether whoever wrote a heartbeat is taken for alive; a tick may be late, a clock ahead."""
+    longest_s = 3 * min(beat.interval_s, _LONGEST_INTERVAL_S) + 30
+    return -max(longest_s, _MOST_AHEAD_S) < now - beat.time < longest_s

@@ -15,6 +15,8 @@ from slurm_hadar.runtime.heartbeat import NAME
 from slurm_hadar.slurm.cluster import Update
 from slurm_hadar.slurm.times import at_once
 
+_KIND = "retire"
+
 
 @dataclass(frozen=True)
 class Retired:
@@ -42,6 +44,7 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
 
     ``only_show``: name them, change nothing. Raises HadarError where another controller acts.
     """
+    controller.rules.refuse_slurm_user(now)
     other = rival(controller.config, now)
     if other is not None and not only_show:
         raise HadarError(
@@ -53,7 +56,15 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
         return Retired(tuple(job.id for job in ours), {})
     _still(controller.config)
     updates = [ordinary(job, seen.steered(job.id), now) for job in ours]
-    return _told(ours, controller.cluster.apply(updates))
+    store = controller.store
+    with store.transaction():
+        written = [store.begin(u.job_id, _KIND, "sent", now, {"fields": u.fields}) for u in updates]
+    errors = controller.cluster.apply(updates)
+    with store.transaction():
+        for entry, error in zip(written, errors, strict=True):
+            outcome = "an ordinary job again" if error is None else f"refused: {error}"
+            store.end(entry, outcome, now)
+    return _told(ours, errors)
 
 
 def _is_ours(job: Job) -> bool:

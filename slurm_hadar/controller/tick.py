@@ -74,13 +74,13 @@ class Controller:
         self.gpus = GpuLessons(store.connection)
         self._lost_gpus = LostGpus()
         self._returned = ReturnedNodes(store, config.moving.after_return_s)
-        self._unsaid = store.notes
         self.backoff = Backoff(config, cluster.traffic, store)
 
     def tick(self) -> Report:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
         it changes nothing in Slurm. Whether it is time for one is told by ``backoff``."""
         with self.backoff.tick():
+            self.rules.refuse_slurm_user(self._clock())
             return self._tick()
 
     def _tick(self) -> Report:
@@ -105,8 +105,13 @@ class Controller:
                 why = f"a controller on {other} took over at the same time: this one only watches"
                 return self._pass(False, (why,))
         report = self._pass(may_act, (why_not,) if why_not else ())
-        tidied = self._folder.tidy(report.seen.jobs.values(), self._clock())
+        tidied = self._folder.tidy(report.seen.jobs.values(), self._clock(), self._seen_since)
         return replace(report, said=(*report.said, *tidied))
+
+    def _seen_since(self, time_s: float) -> list[str]:
+        with self.store.in_words():
+            decided = self.store.decisions().values()
+        return [one.job for one in decided if one.time_s >= time_s]
 
     def plan(self) -> Report:
         """What a tick would do and why; nothing is changed and nothing is kept."""
@@ -126,9 +131,7 @@ class Controller:
 
     def _pass(self, may_act: bool, said: tuple[str, ...], keep: bool = True) -> Report:
         with self.store.in_words():
-            report = self._whole_pass(may_act, (*self._unsaid, *said), keep)
-        self._unsaid = ()
-        return report
+            return self._whole_pass(may_act, said, keep)
 
     def _whole_pass(self, may_act: bool, said: tuple[str, ...], keep: bool) -> Report:
         before = Counter(self.cluster.queries)
@@ -137,11 +140,8 @@ class Controller:
         hands = acting.Hands(self.cluster, self.store, self.config)
         words = list(said)
         sent: Mapping[str, Place] = {}
-        if keep and self.store.new:
-            # Of a new installation no job can tell.
-            lost = "the state file was lost; what it knew is read from Slurm"
-            words += [lost] if seen.steering else []
-            self.store.new = False
+        if keep:
+            words += self._of_the_opening(seen)
         if keep:
             # First: of what this tick sends nothing can be seen yet.
             trail.follow(self.store, seen, self.config.moving.commit_s)
@@ -165,6 +165,7 @@ class Controller:
         others = idle_nodes.without(seen, trainers)
         past = self._past(sent, attained)
         shown = picture(others, self.config, self.rates, past)
+        words += shown.faults
         read_s, at = time.perf_counter() - at, time.perf_counter()
         name = self.config.controller.policy
         plan, state = self._decide(shown.view, self.store.policy_state(name))
@@ -179,7 +180,11 @@ class Controller:
         if keep:
             self._keep(name, state, seen, shown, plan, means, idle)
         refused: frozenset[str] = frozenset()
-        if may_act:
+        other = rival(self.config, self._clock()) if may_act else None
+        if other is not None:
+            # This tick may have taken longer than a heartbeat lasts.
+            words.append(f"a controller on {other} took over meanwhile: nothing more is sent")
+        elif may_act:
             done = self._act(hands, means, seen, shown)
             words += done.said
             refused = done.refused
@@ -190,7 +195,7 @@ class Controller:
             picture=shown,
             plan=plan,
             intent=means,
-            acted=may_act,
+            acted=may_act and other is None,
             backfill=idle,
             said=tuple(words),
             queries={kind: number for kind, number in after.items() if number},
@@ -200,22 +205,31 @@ class Controller:
             act_s=time.perf_counter() - at,
         )
 
+    def _of_the_opening(self, seen: Observed) -> list[str]:
+        words = list(self.store.notes)
+        # Of a new installation no job can tell.
+        if self.store.new and seen.steering:
+            words.append("the state file was lost; what it knew is read from Slurm")
+        self.store.told_of_opening()
+        return words
+
     def observe(self) -> Observed:
         """One bulk query of each kind, and the jobs' own files."""
         seen = observed.read(self.cluster, self._clock(), self.config, self.own_uid)
         self.rules.read(seen.now)
-        managed = {job.id for job in seen.jobs.values() if job.managed}
+        managed = {job.id: job for job in seen.jobs.values() if job.managed}
         said = self._folder.read(seen.jobs.values())
         if kept.in_the_job(self.config):
             ours = observed.remember(seen.jobs)
         else:
             ours = kept.recall(self.config, self.store, managed, self._took_over)
+        ours = kept.with_moves(ours, self.store.counts(Kind.MOVE.value, moves.REQUEUED))
         nodes = self._returned.applied(seen.nodes, seen.now)
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self.config)}
         jobs = self._returned.later(seen.jobs, seen.now, trainers)
         return Observed(
             now=seen.now,
-            jobs=self.rules.applied(jobs, seen.partitions),
+            jobs=self.rules.applied(jobs, seen.partitions, ours),
             nodes=nodes,
             partitions=seen.partitions,
             reservations=seen.reservations,
@@ -303,7 +317,9 @@ class Controller:
             in_step = progress.in_step if progress is not None and current else None
             hopes = trail.hopes(shown, action, progress)
             sent.append(acting.ask_to_save(hands, action, in_step, self._clock(), hopes))
-        settled = moves.settle(hands, seen.jobs, self._clock, self._sleep)
+        settled = moves.settle(
+            hands, seen.jobs, self._clock, self._sleep, lambda: self._may_act()[1]
+        )
         return acting.Sent(
             (*(words for one in sent for words in one.said), *settled),
             frozenset().union(*(one.refused for one in sent)),

@@ -107,4 +107,4 @@ def _median(values: Iterable[float]) -> float:
     middle = len(listed) // 2
     if len(listed) % 2:
         return listed[middle]
-    return math.sqrt(listed[middle - 1] * listed[middle])
+    return math.sqrt(listed[middle - 1]) * math.sqrt(listed[middle])

@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from slurm_hadar.profiles.table import model_key
+from slurm_hadar.runtime.progress import FASTEST, SLOWEST
 
 HALF_LIFE_S = 1800.0
 """Measured seconds after which an older measurement counts half."""
 MOST_ROWS_PER_USER = 2000
 """Model names are the users' own words: one user's rows may not fill the file. What he has not run
 for longest makes room for new ones."""
+
+_SHORTEST_S, _LONGEST_S = 1e-3, 1e9
+"""Seconds of one measurement."""
+_MOST_GPUS, _MOST_BATCH = 10**6, 2**53
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -68,7 +73,10 @@ class MeasuredStore:
         for row in self._connection.execute(f"SELECT {_COLUMNS} FROM {self._table}"):
             # SQLite keeps whatever a bad disk made of a cell.
             if all(isinstance(cell, kind) for cell, kind in zip(row, _KINDS, strict=True)):
-                self._keep(Measurement(*row))
+                found = Measurement(*row)
+                # Earlier releases took more.
+                if _can_be(found):
+                    self._keep(found)
 
     def of(self, model: str) -> Iterator[Measurement]:
         """All measurements of one model."""
@@ -93,10 +101,10 @@ class MeasuredStore:
         """
         model = model_key(model)
         batch = batch or 0
-        sane = 0 < samples_per_s < 1e12 and 0 < seconds < 1e9 and 0 < gpus < 1e6
-        if not (sane and model and gpu_type and 0 <= batch < 2**53):
-            return False
         key = (uid, model, gpu_type, gpus, batch)
+        alone = Measurement(*key, samples_per_s, seconds, seconds, 1)
+        if not (_can_be(alone) and _SHORTEST_S <= seconds <= _LONGEST_S):
+            return False
         old = self._found.get(model, {}).get(key)
         if old is None:
             if self._rows.get(uid, 0) >= MOST_ROWS_PER_USER:
@@ -104,9 +112,10 @@ class MeasuredStore:
             old = Measurement(*key, samples_per_s, 0.0, 0.0, 0)
         faded = old.weight_s * math.exp2(-seconds / HALF_LIFE_S)
         weight = faded + seconds
+        mean = (old.samples_per_s * faded + samples_per_s * seconds) / weight
         new = Measurement(
             *key,
-            (old.samples_per_s * faded + samples_per_s * seconds) / weight,
+            min(max(mean, SLOWEST), FASTEST),
             weight,
             old.seconds + seconds,
             old.runs + (old.runs == 0 or not run or run != old.last_run),
@@ -154,3 +163,15 @@ class MeasuredStore:
         self._connection.execute(statement, values)
         if outside and self._connection.in_transaction:
             self._connection.commit()
+
+
+def _can_be(found: Measurement) -> bool:
+    """Whether figures are such as a training could have: rates come from users' files."""
+    return (
+        bool(found.model and found.gpu_type)
+        and 0 < found.gpus < _MOST_GPUS
+        and 0 <= found.batch < _MOST_BATCH
+        and SLOWEST <= found.samples_per_s <= FASTEST
+        and _SHORTEST_S <= found.weight_s < 1e12
+        and _SHORTEST_S <= found.seconds < math.inf
+    )

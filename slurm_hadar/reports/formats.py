@@ -3,8 +3,11 @@
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from math import isfinite, isnan
 
 ABSENT = "–"
+_LONG_S = 1000 * 365 * 86400
+"""A longer time comes of a speed of nearly nothing, or of a user's nonsense."""
 _UNSEEN = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u200b-\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
@@ -17,8 +20,10 @@ def plain(text: str) -> str:
 
 def duration(seconds: float | None) -> str:
     """``42 s``, ``6 min 52 s``, ``3 h 05 min``, ``2 d 04 h``."""
-    if seconds is None:
+    if seconds is None or isnan(seconds) or seconds < -_LONG_S:
         return ABSENT
+    if seconds > _LONG_S:
+        return "more than 1,000 years"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -31,11 +36,16 @@ def duration(seconds: float | None) -> str:
 
 def moment(epoch_s: float) -> str:
     """A time of day in ISO's form, with the zone: ``2026-11-21T08:19:00+00:00``."""
-    return datetime.fromtimestamp(epoch_s).astimezone().isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(epoch_s).astimezone().isoformat(timespec="seconds")
+    except (OSError, OverflowError, ValueError):
+        return "after the year 9999" if epoch_s > 0 else ABSENT
 
 
 def clock(seconds: float) -> str:
     """``1:20`` or ``2:03:07`` since the run began."""
+    if not isfinite(seconds):
+        return ABSENT
     whole = round(seconds)
     hours, rest = divmod(whole, 3600)
     minutes, seconds_left = divmod(rest, 60)
@@ -46,7 +56,7 @@ def clock(seconds: float) -> str:
 
 def percent(part: float | None) -> str:
     """``73%``."""
-    return ABSENT if part is None else f"{part:.0%}"
+    return ABSENT if part is None or not isfinite(part) else f"{part:.0%}"
 
 
 def number(value: int | None) -> str:
@@ -56,7 +66,7 @@ def number(value: int | None) -> str:
 
 def rate(samples_per_s: float | None) -> str:
     """Samples/s with three digits that matter: ``1,240``, ``31.5``, ``0.42``."""
-    if not samples_per_s:
+    if not samples_per_s or not isfinite(samples_per_s):
         return ABSENT
     if samples_per_s >= 100:
         return f"{samples_per_s:,.0f}"

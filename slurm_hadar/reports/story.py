@@ -1,7 +1,9 @@
 """What ``hadar doctor`` prints: the whole story of one job."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,17 +12,22 @@ from rich.text import Text
 from slurm_hadar.reports import formats
 
 _LONGEST = 2000
+_RUN, _WHOLE = (2, 3), (60, 60)
+"""Lines of the beginning and of the end: of many minor events in a row, and of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened or was decided. ``until_s``: how long it stood, 0 where that says
-    nothing; times in s since the epoch."""
+    nothing; times in s since the epoch. ``minor``: many in a row tell little; ``number``: how many
+    it stands for."""
 
     time_s: float
     what: str
     detail: str = ""
     until_s: float = 0.0
+    minor: bool = False
+    number: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +40,23 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One job from its submission to what comes next. ``told_s``: when this was told."""
+    """One job from its submission to what comes next. ``told_s``: when this was told;
+    ``not_kept``: what of its past nobody knows any more."""
 
     id: str
     state: str
     told_s: float
     facts: Sequence[tuple[str, str]] = ()
     events: Sequence[Event] = ()
+    not_kept: Sequence[str] = ()
     now: Sequence[str] = ()
     next: Sequence[str] = ()
     wrong: Sequence[Trouble] = ()
     undo: Sequence[str] = field(default_factory=tuple)
 
 
-def told(story: Story) -> RenderableType:
-    """The story for a terminal."""
+def told(story: Story, everything: bool = False) -> RenderableType:
+    """The story for a terminal. ``everything``: each event has its line, however many they are."""
     parts: list[RenderableType] = [
         Text(f"Job {formats.plain(story.id)}  {formats.plain(story.state)}", style="bold")
     ]
@@ -57,7 +66,11 @@ def told(story: Story) -> RenderableType:
             table.add_row(_text(key), _text(value))
         parts.append(table)
     if story.events:
-        parts += [Text(""), Text("What happened", style="bold"), _events(story.events)]
+        shown = list(story.events) if everything else _short(story.events)
+        parts += [Text(""), Text("What happened", style="bold"), _events(shown)]
+        if len(shown) < len(story.events):
+            parts.append(_text(f"  Each of them: hadar doctor {story.id} --all"))
+        parts += [_text(f"  {line}") for line in story.not_kept]
     for title, lines in (("Now", story.now), ("Next", story.next)):
         if lines:
             parts += [Text(""), Text(title, style="bold"), *(_text(f"  {line}") for line in lines)]
@@ -70,6 +83,35 @@ def told(story: Story) -> RenderableType:
         parts += [Text(""), Text("To undo it by hand", style="bold")]
         parts += [_text(f"  {line}") for line in story.undo]
     return Group(*parts)
+
+
+_Row = tuple[Event, Counter[str]]
+"""A line, and how many events of each kind it stands for."""
+
+
+def _short(events: Sequence[Event]) -> list[Event]:
+    """The events with the middle of each long run of minor ones in one line, and where there are
+    too many of the others the middle of all."""
+    rows = [(one, Counter({one.what.partition(":")[0]: one.number})) for one in events]
+    found: list[_Row] = []
+    for minor, group in groupby(rows, key=lambda row: row[0].minor):
+        run = list(group)
+        found += _ends(run, *_RUN) if minor else run
+    return [one for one, _ in _ends(found, *_WHOLE)]
+
+
+def _ends(rows: list[_Row], first: int, last: int) -> list[_Row]:
+    if len(rows) <= first + last + 1:
+        return rows
+    left_out = rows[first:-last]
+    kinds: Counter[str] = Counter()
+    for _, what in left_out:
+        kinds += what
+    begin, end = left_out[0][0], left_out[-1][0]
+    words = ", ".join(f"{count} x {what}" for what, count in kinds.most_common())
+    until_s = max(end.time_s, end.until_s)
+    line = Event(begin.time_s, f"... {kinds.total()} more", words, until_s, number=kinds.total())
+    return [*rows[:first], (line, kinds), *rows[-last:]]
 
 
 def _events(events: Sequence[Event]) -> Table:

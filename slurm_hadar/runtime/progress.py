@@ -5,7 +5,6 @@ user counts, whatever its name promises, and a field of the wrong kind voids the
 Neither torch nor numpy is imported here.
 """
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,9 @@ from slurm_hadar.runtime.folder import Listing, listing
 _NAME = re.compile(r"progress\.(\d{1,10}(?:_\d{1,10})?)\.([A-Za-z0-9]{1,64})\.json")
 _PER_OWNER = 8
 """Files of one job that are looked into; the runtime keeps one."""
+SLOWEST, FASTEST = 1e-6, 1e9
+"""Rates of a job that are believed, samples/s. Ratios and logarithms of what is believed have to
+stay finite, for all users of a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ def parse(source: Mapping[str, object]) -> Progress | None:
     """The record in a file's contents; None when any field is missing or of the wrong kind."""
     try:
         saved, ack = files.section(source, "checkpoint"), files.section(source, "ack")
+        rate = files.number(source, "rate", FASTEST)
         optional = {
             key: None if source.get(key) is None else files.number(source, key)
             for key in ("noise_scale", "restart_s")
@@ -80,7 +83,7 @@ def parse(source: Mapping[str, object]) -> Progress | None:
             started=files.number(source, "started", 1e11),
             model=files.text(source, "model"),
             samples=files.whole(source, "samples"),
-            rate=files.number(source, "rate", 1e12),
+            rate=rate if rate >= SLOWEST else 0.0,
             window_s=files.number(source, "window_s", 1e9),
             batch=files.whole(source, "batch", 10**12),
             gpus=files.whole(source, "gpus", 10**6),
@@ -135,19 +138,6 @@ def read_all_progress(
 
 
 def own_files(folder: Path, job_id: str, uid: int) -> list[Path]:
-    """The progress files of a job that belong to ``uid``, whatever they contain."""
-    found = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                match = _NAME.fullmatch(entry.name)
-                if match is not None and match[1] == job_id:
-                    try:
-                        mine = entry.stat(follow_symlinks=False).st_uid == uid
-                    except OSError:
-                        continue
-                    if mine:
-                        found.append(folder / entry.name)
-    except OSError:
-        return []
-    return found
+    """The progress files of a job that belong to ``uid``, whatever they contain, as far as the
+    folder is listed."""
+    return [path for _, _, path in listing(folder).owned(_NAME, {job_id: uid})]

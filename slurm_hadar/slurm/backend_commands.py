@@ -178,8 +178,11 @@ class CommandsCluster:
         return answers
 
     def requeue(self, ids: Sequence[str]) -> list[SlurmError | None]:
-        """``scontrol requeue`` through one standard input."""
-        lines = {i: ["requeue", job_id] for i, job_id in enumerate(checked_ids(ids))}
+        """``scontrol requeue Incomplete`` through one standard input.
+
+        A plain requeue would run a job anew that has ended, or was cancelled, a moment ago.
+        """
+        lines = {i: ["requeue", "Incomplete", id_] for i, id_ in enumerate(checked_ids(ids))}
         answers: list[SlurmError | None] = [None] * len(lines)
         self._many("requeue", lines, answers)
         return answers

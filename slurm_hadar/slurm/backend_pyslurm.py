@@ -1,8 +1,8 @@
 """Slurm through PySlurm, with the commands for what PySlurm cannot do.
 
-Through PySlurm: reading jobs and partitions, ``requeue``, ``release``, and those updates that
-change only Features, Partition, Comment, AdminComment, TimeLimit, StartTime, ReqNodeList,
-ExcNodeList or TresPerNode of a whole job, to a value that is not empty.
+Through PySlurm: reading jobs and partitions, ``release``, and those updates that change only
+Features, Partition, Comment, AdminComment, TimeLimit, StartTime, ReqNodeList, ExcNodeList or
+TresPerNode of a whole job, to a value that is not empty.
 
 Through the commands, because PySlurm (seen with 25.11.2 adapted to Slurm 24.11.5):
 
@@ -10,7 +10,8 @@ Through the commands, because PySlurm (seen with 25.11.2 adapted to Slurm 24.11.
 - shows no ``--gpus`` and ``--gpus-per-task``: one cheap ``squeue -O`` completes ``read_jobs``;
 - ignores a changed node count, does not apply CPUs per task to the number of CPUs, knows no total
   of GPUs in our form, and cannot clear a field: the other updates;
-- takes no id of an array task that Slurm has not split off: updates and requeues of ``84_2``;
+- takes no id of an array task that Slurm has not split off: updates of ``84_2``;
+- requeues a job that has ended too, which would run it again: ``requeue``;
 - judges signals by an errno that need not be this call's: ``signal``, ``cancel``;
 - takes no sbatch options and reads none from a script in sbatch's way: ``submit``;
 - crashes the process on ``hold(mode=...)``: ``hold``;
@@ -170,21 +171,8 @@ class PySlurmCluster:
         return answers
 
     def requeue(self, ids: Sequence[str]) -> list[SlurmError | None]:
-        """One request per job; tasks by their own id through the commands."""
-        checked = commands.checked_ids(ids)
-        answers: list[SlurmError | None] = [None] * len(checked)
-        left = [index for index, job_id in enumerate(checked) if not job_id.isdigit()]
-        for index, job_id in enumerate(checked):
-            if job_id.isdigit():
-                answers[index] = self._call(
-                    "requeue",
-                    f"requeue of job {job_id}",
-                    pyslurm.Job(int(job_id)).requeue,
-                )
-        found = self._plain.requeue([checked[index] for index in left])
-        for index, answer in zip(left, found, strict=True):
-            answers[index] = answer
-        return answers
+        """Through the commands."""
+        return self._plain.requeue(ids)
 
     def hold(self, job_id: str) -> None:
         """Through the commands."""

@@ -15,10 +15,29 @@ from slurm_hadar.slurm.commands import Commands, clean_environment
 
 _USUAL_CONFS = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
 
+_CALLED = (
+    "Job.get_resource_layout_per_node",
+    "Job.modify",
+    "Job.release",
+    "JobSubmitDescription",
+    "Jobs.load",
+    "Partitions.load",
+    "RPCError",
+)
+"""What the back end needs of PySlurm. 22.5.3 and 23.2.2 are the first of their release to have it
+all."""
+
 _PROBE = """
+import operator
+import sys
 import pyslurm
 api = getattr(pyslurm, "slurm_api_version", None)
 print(api() if api else pyslurm.__version__)
+for name in sys.argv[1:]:
+    try:
+        operator.attrgetter(name)(pyslurm)
+    except AttributeError:
+        print("lacks", name)
 """
 
 _bound: Path | None = None
@@ -75,7 +94,7 @@ def pyslurm_obstacle(plain: CommandsCluster, conf: Path | None) -> str:
         return f"PySlurm in this process already reads {_bound}"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE],
+            [sys.executable, "-c", _PROBE, *_CALLED],
             capture_output=True,
             timeout=plain.commands.timeout_s,
             env=clean_environment(None, conf),
@@ -83,11 +102,15 @@ def pyslurm_obstacle(plain: CommandsCluster, conf: Path | None) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"PySlurm could not be tried: {error}"
-    numbers = re.findall(r"\d+", done.stdout.decode(errors="replace"))
+    told = done.stdout.decode(errors="replace")
+    numbers = re.findall(r"\d+", told.partition("lacks ")[0])
     if done.returncode != 0 or len(numbers) < 2:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no word why"]
         return f"PySlurm cannot be imported: {said[0][:200]}"
     built, site = (int(numbers[0]), int(numbers[1])), plain.slurm_version[:2]
     if built != site:
         return f"PySlurm is for Slurm {built[0]}.{built[1]:02}, the site has {site[0]}.{site[1]:02}"
+    lacking = re.findall(r"^lacks (\S+)$", told, re.MULTILINE)
+    if lacking:
+        return f"this PySlurm is too old: it lacks {', '.join(lacking)}; install a later one"
     return ""

@@ -133,7 +133,10 @@ class Cluster(Protocol):
         ...
 
     def requeue(self, ids: Sequence[str]) -> list[SlurmError | None]:
-        """Requeue running jobs (plainly: Slurm starts them again by itself after a while)."""
+        """Requeue running jobs (plainly: Slurm starts them again by itself after a while).
+
+        To a job that waits, or has ended since it was read, nothing happens.
+        """
         ...
 
     def hold(self, job_id: str) -> None:

@@ -164,8 +164,12 @@ def partition(entry: Any) -> Partition:
 def _allocated(entry: Any, state: JobState) -> dict[str, dict[str, int]]:
     if state in (JobState.PENDING, JobState.FINISHED):
         return {}
+    layouts = entry.get_resource_layout_per_node()
+    if state is JobState.RUNNING and not layouts:
+        # PySlurm 24.11.0 on Slurm 24.11.5: its GPUs would pass for free ones.
+        raise ValueError(f"PySlurm shows nothing of what the running job {entry.id} has")
     found = {}
-    for node, layout in entry.get_resource_layout_per_node().items():
+    for node, layout in layouts.items():
         text = ",".join(
             f"{name}:{gres['count'] if isinstance(gres, dict) else gres}"
             for name, gres in (layout["gres"] or {}).items()

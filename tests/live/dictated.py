@@ -1,13 +1,16 @@
 """A sandbox whose placements the test dictates, Slurm's commands that fail at will, and trainings
 that take no torch."""
 
+import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 from itertools import pairwise
 from pathlib import Path
 
+from benchmarks.faults.plans import complaint
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.controller.journal.store import Store
@@ -17,6 +20,7 @@ from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.runtime.plan_file import read_plan
 from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox
@@ -230,7 +234,8 @@ class Dictated:
         self.until(lambda: self.trains(id_, self.job(id_).restarts))
 
     def unharmed(self, id_):
-        """Neither lost nor held nor in two places at once nor begun twice."""
+        """Neither lost nor held nor in two places at once nor begun twice, and what it is told is
+        what was decided for it."""
         job = self.job(id_)
         assert job.state in (JobState.RUNNING, JobState.PENDING, JobState.COMPLETING), job
         assert not job.held and "JobHeld" not in job.reason
@@ -239,7 +244,18 @@ class Dictated:
         assert begun == sorted(set(begun)), attempts
         words = [word for word, _, _ in attempts]
         assert all(a != b for a, b in pairwise(words)), attempts
+        plan = read_plan(self.config.site.exchange_dir, id_, (self.config.controller_uid,))
+        wrong = complaint(plan, job, self.history(id_))
+        assert not wrong, wrong
         return job
+
+    def history(self, id_):
+        """What the journal that knows the job tells of it, newest first."""
+        for store in self.stores:
+            with contextlib.suppress(sqlite3.ProgrammingError):
+                if found := store.history(id_):
+                    return found
+        return []
 
     def attempts(self, id_):
         """What each attempt of a training wrote: (begin or left, restarts, node)."""

@@ -15,7 +15,7 @@ from slurm_hadar.controller.acts import moves
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.words import record
-from slurm_hadar.controller.words.log_file import close_log, open_log
+from slurm_hadar.controller.words.log_file import open_log
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.profiles.rates import open_rates
 
@@ -31,7 +31,7 @@ class Told:
 
     def __init__(self, site):
         self.site, self.want = site, {}
-        self.log = open_log(site.config.log)
+        self.log = open_log(site.config)
         self.open()
 
     def open(self):
@@ -49,7 +49,7 @@ class Told:
 
     def tick(self):
         report = self.controller.tick()
-        record.write(self.log, self.store, report, "ids")
+        record.write(self.log, self.store, report)
         return report
 
     def until(self, holds):
@@ -77,6 +77,65 @@ def hadar(site, *words):
     done = subprocess.run([HADAR, *words], env=site.env, capture_output=True, text=True, timeout=90)
     assert "Traceback" not in done.stderr
     return done
+
+
+def test_a_stop_tells_its_cost_and_an_outage_of_the_log_costs_no_line(
+    make_sandbox, tmp_path, capsys
+):
+    folder = tmp_path / "log"
+    folder.mkdir()
+    site = start_sandbox(
+        make_sandbox,
+        tmp_path,
+        {
+            "guards": {"min_between_moves_s": 0.0, "preempt": True},
+            "log": {"file": str(folder / "hadar.log"), "people": "none"},
+        },
+    )
+    site.store.close()
+    told = Told(site)
+    site.pace(0.5)
+    id_ = train(site)
+    told.want = {id_: {"k80": 1}}
+    told.until(lambda: site.told(id_) and site.told(id_).rate)
+    # The log's disk is gone while the job is stopped.
+    folder.rename(tmp_path / "away")
+    told.want = {}
+    told.until(lambda: told.store.history(id_)[0].outcome == "stopped")
+    told.tick()
+    said = [line for line in capsys.readouterr().err.splitlines() if "cannot be written" in line]
+    assert len(said) == 1 and "No such file" in said[0]
+    (tmp_path / "away").rename(folder)
+    site.pace(1.0)
+    told.want = {id_: {"v100": 1}}
+    told.until(lambda: [e for e in told.store.history(id_) if e.kind == "move" and e.effect])
+    told.tick()
+    del told.want[id_]
+    site.ends_exact(id_, SAMPLES, ticks=False)
+
+    lines = told.lines()
+    stops = [line for line in lines if line.get("kind") == "stop"]
+    # What became of it while the log was away stands there once, as far as it was then.
+    states = [line["state"] for line in stops]
+    assert states[-1] == "measured" and len(states) == len(set(states)), states
+    effect = stops[-1]["effect"]
+    assert 0 <= effect["waited_s"] <= effect["without_training_s"] < 200
+    assert effect["lost_samples"] == 0 and effect["rate_after"] > effect["rate_before"] > 0
+    assert any("lacks" in line.get("what", "") for line in lines if line["event"] == "fault")
+    assert {line["decision"] for line in lines if line["event"] == "decision"} > {"waits"}
+    text = folder.joinpath("hadar.log").read_text()
+    assert str(site.config.site.exchange_dir) not in text and '"uid"' not in text
+
+    for number in range(60):
+        start = told.store.begin(id_, "start", "sent", number, {"gpus": {"k80": 1}})
+        told.store.end(start, "done", number)
+    found = hadar(site, "doctor", id_)
+    assert "stop for other jobs" in found.stdout and "for its next start" in found.stdout
+    assert "more" in found.stdout and f"hadar doctor {id_} --all" in found.stdout
+    whole = hadar(site, "doctor", id_, "--all").stdout
+    assert whole.count("told to start") >= 62 and "--all" not in whole
+    assert "older lines of its history" in hadar(site, "explain", id_).stdout
+    told.store.close()
 
 
 def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
@@ -136,5 +195,4 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
     assert hadar(site, "tick").stderr == ""
     assert sum(line["event"] == "tick" for line in told.lines()) == ticks + 1
     site.cluster.cancel([other])
-    close_log(told.log)
     told.store.close()

@@ -146,16 +146,31 @@ def test_slurm_goes_down_between_requeue_and_sending_on(site, kind):
     assert moves == ["moved"]
 
 
+def go_down(site, node):
+    site.box.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+
+
+def come_back(site, node):
+    # Slurm takes it back by itself as soon as its slurmd tells of itself, and then there is no more
+    # to resume.
+    with suppress(SlurmError):
+        site.box.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    site.until(lambda: all(node.usable for node in site.slurm.read_nodes()))
+
+
 def test_a_node_that_came_back_is_left_alone_at_first(site):
     """Slurm would take the end of an attempt that is still leaving there for that of the next."""
     at = time.time()
     times = {"after_return_s": 5.0}
     careful = site.another(site.with_settings(moving=times), clock=lambda: at)
     assert careful.observe().nodes["k1"].usable
-    site.box.run("scontrol", "update", "NodeName=k1", "State=DOWN", "Reason=test")
-    assert not careful.observe().nodes["k1"].usable
-    site.box.run("scontrol", "update", "NodeName=k1", "State=RESUME")
-    site.until(lambda: all(node.usable for node in site.slurm.read_nodes()))
+
+    def seen_down():
+        go_down(site, "k1")
+        return not careful.observe().nodes["k1"].usable
+
+    site.until(seen_down)
+    come_back(site, "k1")
     at += 4.9
     assert not careful.observe().nodes["k1"].usable
     at += 0.2
@@ -166,9 +181,8 @@ def test_a_job_of_a_node_that_was_down_between_two_looks_is_not_started_at_once(
     """Nothing is left to be seen of the node, so it is the job that tells."""
     id_ = site.running("k80")
     site.want[id_] = {"v100": 1}
-    site.box.run("scontrol", "update", "NodeName=k1", "State=DOWN", "Reason=test")
-    site.box.run("scontrol", "update", "NodeName=k1", "State=RESUME")
-    site.until(lambda: all(node.usable for node in site.slurm.read_nodes()))
+    go_down(site, "k1")
+    come_back(site, "k1")
     site.until(lambda: site.job(id_).state is JobState.PENDING)
     careful = site.another(site.with_settings(moving={"after_return_s": 600.0}))
     careful.tick()

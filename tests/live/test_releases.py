@@ -1,5 +1,6 @@
 """docs/releases.md has all of the contract, and making a later Debian harms nothing."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ REPORT = """<testsuites><testsuite>
 <testcase name="test_of_two[pyslurm-prefix-k80]"><failure message="no">no</failure></testcase>
 <testcase name="test_of_two[commands-prefix-k80]"><skipped message="no second Slurm"/></testcase>
 </testsuite></testsuites>"""
+EMPTY = "\n".join(["before", *page.RESULTS, "between", *page.MADE, "after\n"])
 NAMES = {
     "commands-path": "1.2.3, commands",
     "commands-prefix": "4.5.6, commands",
@@ -31,6 +33,32 @@ def test_the_table_is_that_of_todays_contract() -> None:
         assert list(cells) == page.tests(), f"{column}: python -m benchmarks.releases --write"
         assert all(cell == "-" or cell.startswith("passed") for cell in cells.values()), column
         assert sum(cell != "-" for cell in cells.values()) > 30
+        both = cells["both back ends see the same"]
+        assert both == ("passed" if "PySlurm" in column else "-"), column
+
+
+def test_no_column_is_older_than_the_contract() -> None:
+    again = "python -m benchmarks.releases --write, and once more with --suite for the last column"
+    assert page.older(page.PAGE.read_text(), "contract") == [], again
+
+
+def test_a_column_that_is_older_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contract = tmp_path / "test_slurm_contract.py"
+    contract.write_text(page.CONTRACT.read_text())
+    (tmp_path / "code").mkdir()
+    monkeypatch.setattr(page, "CONTRACT", contract)
+    monkeypatch.setattr(page, "CODE", tmp_path / "code")
+    one = page.written(EMPTY, {"old": {}}, page.now())
+    with contract.open("a") as more:
+        more.write("\n# A remark changes nothing.\n")
+    assert page.older(one, "contract") == page.older(one, "code") == []
+    with contract.open("a") as more:
+        more.write("def test_more() -> None: ...\n")
+    assert page.older(one, "contract") == ["old"] and page.older(one, "code") == []
+    two = page.written(one, {"new": {}}, page.now())
+    assert page.older(two, "contract") == ["old"]
+    (tmp_path / "code" / "jobs.py").write_text("answer = 42\n")
+    assert page.older(two, "code") == ["new", "old"]
 
 
 @pytest.mark.live
@@ -53,15 +81,14 @@ def test_columns_of_a_report() -> None:
 
 def test_new_columns_replace_those_of_their_name_only() -> None:
     first, second = page.tests()[:2]
-    empty = f"before\n{page.BEGIN}\n{page.END}\nafter\n"
-    one = page.written(empty, {"b": {first: "passed", second: "-"}})
-    two = page.written(one, {"a": {first: "failed"}})
+    one = page.written(EMPTY, {"b": {first: "passed", second: "-"}}, {})
+    two = page.written(one, {"a": {first: "failed"}}, {})
     assert one.startswith("before\n") and two.endswith("\nafter\n")
     read = page.read(two)
     assert list(read) == ["a", "b"]
     assert read["b"][first] == "passed" and read["a"][first] == "failed"
     assert read["a"][second] == read["b"][second] == "-"
-    assert page.read(page.written(two, {"a": {first: "passed"}}))["a"][first] == "passed"
+    assert page.read(page.written(two, {"a": {first: "passed"}}, {}))["a"][first] == "passed"
 
 
 def test_a_folder_of_something_else_is_not_taken(tmp_path: Path) -> None:
@@ -69,6 +96,30 @@ def test_a_folder_of_something_else_is_not_taken(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not empty and was not made here"):
         Debian(tmp_path, page.ROOT).make("forky")
     assert (tmp_path / "mine").exists()
+
+
+def test_it_trusts_whom_this_machine_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, folder = tmp_path / "etc", tmp_path / "forky"
+    (here / "ssl/certs").mkdir(parents=True)
+    (here / "ssl/certs/ca-certificates.crt").write_text("ours")
+    trusted = folder / "etc/ssl/certs/ca-certificates.crt"
+    seen_by_pip = []
+
+    def run(argv: Sequence[str], *_: object) -> str:
+        if argv[0] == "debootstrap":
+            (folder / "usr/sbin").mkdir(parents=True)
+        elif "ca-certificates" in argv:
+            trusted.write_text("Debian's")
+        elif "pip" in argv:
+            seen_by_pip.append(trusted.read_text())
+        return "http://mirror"
+
+    monkeypatch.setattr("benchmarks.releases.debian._ETC", here)
+    monkeypatch.setattr("benchmarks.releases.debian._run", run)
+    Debian(folder, page.ROOT).make("forky")
+    assert seen_by_pip == ["ours"]
 
 
 def test_a_folder_with_something_mounted_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:

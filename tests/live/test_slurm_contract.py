@@ -1,7 +1,7 @@
 """What every back end must do, on a running Slurm.
 
 Runs with the commands on the Slurm of PATH, and with the commands and PySlurm on the Slurm below
-``$HADAR_TEST_SLURM`` where that is set.
+``$HADAR_TEST_SLURM`` where that is set (``/usr``: the Slurm of PATH with a PySlurm that fits it).
 """
 
 import importlib.util
@@ -38,6 +38,7 @@ LAYOUT = Layout(
 SLEEP = "#!/bin/bash\nsleep 120\n"
 QUIET = ("-o", "/dev/null", "-t", "10")
 LEASED = (*QUIET, "--begin=now+600")
+PYSLURM = ("pyslurm", True)
 HOSTILE = 'it\'s "q" \\n [x] a=b JobId=1 $(id) `id` ;|& é %20 #c'
 
 
@@ -120,8 +121,8 @@ class Site:
 
 @pytest.fixture(
     scope="module",
-    params=[("commands", False), ("commands", True), ("pyslurm", True)],
-    ids=["commands-path", "commands-prefix", "pyslurm-prefix"],
+    params=[PYSLURM, ("commands", False), ("commands", True)],
+    ids=["pyslurm-prefix", "commands-path", "commands-prefix"],
 )
 def site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -316,13 +317,82 @@ def test_a_job_starts_again_right_after_its_requeue(site: Site) -> None:
 
 
 def test_requeue_answers_for_each(site: Site) -> None:
-    running, waiting = site.submit("--requeue"), site.submit("-H")
-    site.running(running)
-    answers = site.cluster.requeue([waiting, running, "999999"])
-    assert answers[1] is None
-    assert isinstance(answers[0], SlurmError) and isinstance(answers[2], SlurmError)
-    assert "Invalid job id" in str(answers[2])
-    site.until(running, lambda job: job.restarts == 1)
+    first, second = site.submit("--requeue"), site.submit("--requeue")
+    for job_id in (first, second):
+        site.running(job_id)
+    answers = site.cluster.requeue([first, "999999", second])
+    assert answers[0] is None and answers[2] is None
+    assert isinstance(answers[1], SlurmError) and "Invalid job id" in str(answers[1])
+    for job_id in (first, second):
+        site.until(job_id, lambda job: job.restarts == 1)
+
+
+@pytest.mark.parametrize(
+    ("ending", "state"),
+    [("exit 0", "COMPLETED"), ("exit 3", "FAILED"), ("sleep 120", "CANCELLED")],
+)
+def test_a_requeue_of_an_ended_job_does_not_run_it_again(
+    site: Site, tmp_path: Path, ending: str, state: str
+) -> None:
+    starts = tmp_path / "starts"
+    script = f"#!/bin/bash\necho start >> {starts}\n{ending}\n"
+    job_id = site.submit("--requeue", script=script)
+    if state == "CANCELLED":
+        site.running(job_id)
+        site.cluster.cancel([job_id])
+    site.until(job_id, lambda job: job.state is JobState.FINISHED)
+    site.cluster.requeue([job_id])
+    # A requeued job would be PENDING at once, and could start when cred_expire has passed.
+    for _ in range(5):
+        time.sleep(0.3)
+        job = site.job(job_id)
+        assert job.slurm_state == state and job.restarts == 0
+    assert state == "CANCELLED" or starts.read_text().split() == ["start"]
+
+
+def test_a_requeue_of_a_waiting_job_changes_nothing(site: Site) -> None:
+    leased = site.cluster.submit(SLEEP, [*LEASED, "--gres=gpu:1", "-C", "k80", "--requeue"])
+    held = site.submit("-H", "--requeue")
+    before = site.until(leased, lambda job: job.reason == "BeginTime")
+    site.cluster.requeue([leased, held])
+    time.sleep(1)
+    after = site.job(leased)
+    assert after.state is JobState.PENDING and not after.held and after.restarts == 0
+    assert (after.start_s, after.eligible_s) == (before.start_s, before.eligible_s)
+    assert site.job(held).held and site.job(held).restarts == 0
+    site.update(leased, StartTime="now")
+    assert site.running(leased).nodes == ("k1",)
+
+
+def test_a_job_held_after_a_failed_launch_says_so_and_can_be_released(
+    site: Site, tmp_path: Path
+) -> None:
+    box, prolog = site.box, tmp_path / "prolog"
+    prolog.write_text("#!/bin/sh\nexit 1\n")
+    prolog.chmod(0o755)
+    before = box.conf.read_text()
+    box.kill_slurmd("k1")
+    box.conf.write_text(f"{before}\nProlog={prolog}\n")
+    try:
+        box.start_slurmd("k1")
+        job_id = site.submit("--requeue", "-w", "k1")
+        job = site.until(job_id, lambda job: job.held)
+        assert "launch failed" in job.reason.lower().replace("_", " "), job
+        assert job.state is JobState.PENDING and job.requeue
+        end = time.monotonic() + 60
+        while all(node.usable for node in site.cluster.read_nodes()):
+            assert time.monotonic() < end, "Slurm does not drain the node"
+            time.sleep(0.2)
+    finally:
+        box.conf.write_text(before)
+        box.kill_slurmd("k1")
+        box.run("scontrol", "update", "nodename=k1", "state=resume")
+        box.start_slurmd("k1")
+    site.cluster.release(job_id)
+    waiting = site.job(job_id)
+    assert not waiting.held
+    site.update(job_id, StartTime=at_once(waiting, time.time()))
+    assert site.running(job_id).nodes == ("k1",)
 
 
 @pytest.mark.parametrize(
@@ -569,7 +639,9 @@ def test_reservations_and_drained_nodes(site: Site) -> None:
     assert not node.usable and node.gpus == {"p100": 2, "t4": 2}
 
 
+@pytest.mark.parametrize("site", [PYSLURM], ids=["pyslurm-prefix"], indirect=True)
 def test_both_back_ends_see_the_same(site: Site) -> None:
+    assert (site.cluster.backend, site.plain.backend) == ("pyslurm", "commands")
     ids = [
         site.running(site.submit("--gpus=3", "-w", "v1,k1", "-N2", "-n2")).id,
         site.submit("-H", "--gres=gpu:v100:2", f"--comment={HOSTILE}"),

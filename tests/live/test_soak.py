@@ -11,14 +11,16 @@ from benchmarks.soak.storm import Rates
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
-OFTEN = Rates(submit_s=6.0, cancel_s=25.0, fault_s=10.0, kill_s=9.0)
+OFTEN = Rates(submit_s=6.0, cancel_s=25.0, fault_s=10.0, kill_s=9.0, burst=9)
 
 
 def test_every_job_is_accounted_for(tmp_path):
+    """With the rights of a user, as what a site's controller does to a job is kept then."""
     need(None)
-    result = soak(2.0, 1, tmp_path, OFTEN)
+    result = soak(3.0, 1, tmp_path, OFTEN, rights="user")
     print("\n".join(table(result)))
     assert not result.wrong, "\n".join([*table(result), str(tmp_path)])
     assert result.lives >= 3
     assert sum(result.faults.values()) >= 3
+    assert result.faults["slurmctld"] and result.cancelled and result.kills_in_moves
     assert result.account.lineages

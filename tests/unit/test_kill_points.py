@@ -9,20 +9,25 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.faults.__main__ import chosen, is_failure
+from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.trial import THEN, Found, Touch
-from benchmarks.faults.trials import Case, distinct, not_reached, planted
+from benchmarks.faults.trials import Case, distinct, never_reached, not_reached, planted
+from slurm_hadar.domain.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sqlite3, subprocess, sys
 from pathlib import Path
 from benchmarks.faults.touches import Touches
+from slurm_hadar.runtime.plan_file import write_plan
 folder = Path(sys.argv[1])
 link = sqlite3.connect(folder / "file", isolation_level=None)
 link.execute("CREATE TABLE t (x)")
 Touches(folder / "log", sys.argv[2]).watch(link)
 link.execute("INSERT INTO t VALUES (1)")
 link.execute("INSERT INTO t VALUES (2)")
+write_plan(folder, "7", gpus={})
 subprocess.run(["touch", str(folder / "done")], check=True)
 """
 
@@ -43,6 +48,7 @@ def test_every_statement_and_every_program_is_a_point(tmp_path):
     assert names(tmp_path) == [
         "? journal INSERT INTO t",
         "? journal INSERT INTO t",
+        "runtime/plan_file.py write_plan file plan.N.json",
         "? slurm touch",
     ]
 
@@ -57,6 +63,17 @@ def test_it_dies_before_the_statement(tmp_path, rows):
     assert len(names(tmp_path)) == rows + 1
 
 
+def test_it_dies_before_a_file_is_put_in_its_place(tmp_path):
+    run(tmp_path, "")
+    point = Touch(*json.loads((tmp_path / "log").read_text().splitlines()[2]))
+    assert point.name.endswith("write_plan file plan.N.json #1") and point.what == "file"
+    there = tmp_path / "there"
+    there.mkdir()
+    done = run(there, point.name)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (there / "plan.7.json").exists() and (tmp_path / "plan.7.json").exists()
+
+
 def touch(place, words, times=1):
     return Touch("slurm", words, place, times)
 
@@ -68,13 +85,15 @@ def test_faults_are_planted_after_the_requeue_of_a_move():
         touch("controller/acts/moves.py settle", "squeue"),
         touch("controller/acts/moves.py _requeue", "scontrol"),
         *(touch("controller/acts/moves.py settle", "squeue", times) for times in (2, 3, 4)),
+        # A plan file is written when a job is sent on as well, which is the end of its move.
+        Touch("file", "plan.N.json", "controller/acts/acting.py write_plan", 1),
     ]
     cases = planted("hold", points)
     assert [case.at for case in cases[::2]] == [
         f"controller/acts/moves.py settle slurm squeue #{times}" for times in (2, 3, 4)
     ]
     assert {case.plant for case in cases} == {"hold"}
-    assert [point.times for point in distinct(points)] == [1, 1, 1, 1, 2, 3]
+    assert [point.times for point in distinct(points)] == [1, 1, 1, 1, 2, 3, 1]
 
 
 def test_what_no_trial_reached_and_what_only_a_trial_met_is_left():
@@ -89,3 +108,31 @@ def test_what_no_trial_reached_and_what_only_a_trial_met_is_left():
         Case(name, then) for name in names for then in THEN if (name, then) != (names[0], "later")
     ]
     assert {case.at for case in not_reached(found, "sbatch")} == {other.name, more.name}
+
+
+def test_a_run_fails_where_a_point_was_never_reached_in_any_way():
+    one, other = touch("acts/moves.py", "squeue"), touch("acts/moves.py", "scontrol")
+    found = [(Case(one.name, then), Found(killed=then == "later")) for then in THEN]
+    found += [(Case(other.name, then), Found()) for then in THEN]
+    left = not_reached(found)
+    assert len(left) == 5 and never_reached(found, left) == [other.name]
+    assert is_failure(0, [], 90, [other.name]) and not is_failure(0, [], 90, [])
+    assert (
+        is_failure(1, [], 90, []) and is_failure(0, ["hold"], 90, []) and is_failure(0, [], 9, [])
+    )
+
+
+def test_a_name_that_no_point_has_is_told():
+    points = [touch("acts/moves.py", "squeue"), touch("acts/moves.py", "scontrol")]
+    assert chosen(points, "scontrol", 0, 0) == points[1:]
+    assert len(chosen(points, "", 1, 0)) == 1
+    with pytest.raises(UsageError, match="none of the 2 points has 'typo' in its name"):
+        chosen(points, "typo", 0, 0)
+
+
+def test_a_planted_fault_is_caught_by_its_own_sentence_only():
+    failed = "the trial failed: not within 240 s: all jobs end"
+    for plant in FAULTS.values():
+        assert plant.told_by([failed, "moves: its starts were []"]) is None
+    held = "moves: it is held (JobHeldUser)"
+    assert FAULTS["hold"].told_by([failed, held]) == held

@@ -1,15 +1,20 @@
 """A soak says what is wrong: planted here, job by job."""
 
 import json
+import os
+import subprocess
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from benchmarks.soak import jobs
 from benchmarks.soak.books import Books, account
 from benchmarks.soak.jobs import Sent
-from benchmarks.soak.memory import MOST_MB, Memory
+from benchmarks.soak.silence import GRACE_S, Silence
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import GpuRequest, Job, JobState
 from slurm_hadar.runtime.samples import Segment, digest, order, to_plain
 
@@ -31,7 +36,7 @@ def books(tmp_path):
         sent = Sent(f"soak{number}", kind, 1, SAMPLES if kind == "training" else 0)
         books.sent[sent.name] = sent
         books.seen[str(number)] = replace(a_job(sent.name), id=str(number))
-        (tmp_path / f"{sent.name}.starts").write_text("0 v1\n1 p1\n")
+        (tmp_path / f"{sent.name}.starts").write_text("0 v1 100\n1 p1 200\n")
     lineage(tmp_path, SAMPLES)
     return books
 
@@ -63,7 +68,7 @@ def test_a_job_that_did_not_end_well_is_told(books, tmp_path, end, says):
     assert says in " ".join(account(books, tmp_path, ()).wrong)
 
 
-BARE = "0 v1\n1 p1\nbare p1\n"
+BARE = "0 v1 100\n1 p1 200\nbare p1 200\n"
 ASKS = GpuRequest(per_node={"p100": 1})
 
 
@@ -75,6 +80,18 @@ def test_a_job_that_slurm_started_without_its_gpu_is_counted_apart(books, tmp_pa
     assert found.ended["plain", "FAILED"] == 1
 
 
+def test_a_training_that_failed_without_its_gpu_should_have_asked_for_another_start(
+    books, tmp_path
+):
+    books.seen["1"] = a_job("soak1", "FAILED", request=ASKS)
+    (tmp_path / "soak1.starts").write_text(BARE)
+    assert "ended as FAILED" in account(books, tmp_path, ()).wrong[0]
+    # It asks once, not for ever.
+    (tmp_path / "soak1.starts").write_text(BARE + "2 k1 300\nbare k1 300\n")
+    found = account(books, tmp_path, ())
+    assert not found.wrong and (found.bare, found.failed_bare) == (2, 1)
+
+
 def test_a_job_without_its_gpu_that_ends_otherwise_is_told(books, tmp_path):
     books.seen["0"] = a_job("soak0", "TIMEOUT", request=ASKS)
     (tmp_path / "soak0.starts").write_text(BARE)
@@ -82,7 +99,7 @@ def test_a_job_without_its_gpu_that_ends_otherwise_is_told(books, tmp_path):
     assert "ended as TIMEOUT" in found.wrong[0] and found.failed_bare == 0
 
 
-@pytest.mark.parametrize(("request_", "text"), [(ASKS, BARE + "2 v1\n"), (GpuRequest(), BARE)])
+@pytest.mark.parametrize(("request_", "text"), [(ASKS, BARE + "2 v1 300\n"), (GpuRequest(), BARE)])
 def test_a_job_that_had_its_gpu_or_asks_for_none_any_more_is_told(books, tmp_path, request_, text):
     books.seen["0"] = a_job("soak0", "FAILED", request=request_)
     (tmp_path / "soak0.starts").write_text(text)
@@ -95,6 +112,21 @@ def test_our_own_cancel_is_fine(books, tmp_path):
     assert not account(books, tmp_path, ()).wrong
 
 
+@pytest.mark.parametrize(
+    ("refused", "ours"),
+    [
+        (None, True),
+        (SlurmError("the answer was lost", retry=True), True),
+        (SlurmError("Access denied"), False),
+        (HadarError("scancel is not there"), False),
+    ],
+)
+def test_a_cancel_that_was_refused_is_no_cancel_of_ours(books, tmp_path, refused, ours):
+    books.seen["0"] = a_job("soak0", "CANCELLED by 0")
+    assert books.cancel("7", refused) is ours
+    assert bool(account(books, tmp_path, ()).wrong) is not ours
+
+
 def test_a_job_that_slurm_never_showed_is_told_unless_it_was_refused(books, tmp_path):
     del books.seen["0"]
     assert "never showed" in " ".join(account(books, tmp_path, ()).wrong)
@@ -102,15 +134,86 @@ def test_a_job_that_slurm_never_showed_is_told_unless_it_was_refused(books, tmp_
     assert not account(books, tmp_path, ()).wrong
 
 
-@pytest.mark.parametrize("lines", ["0 v1\n0 v1\n", "0 v1\ntwice p1\n1 p1\n"])
-def test_a_double_start_is_told(books, tmp_path, lines):
+def test_a_start_that_came_twice_is_told(books, tmp_path):
+    (tmp_path / "soak0.starts").write_text("0 v1 100\n0 v1 200\n")
+    for silences in ([], [Silence("v1", 90.0, 210.0)]):
+        assert "start 0 came 2 times" in account(books, tmp_path, silences).wrong[0]
+
+
+TWICE = "0 v1 100\ntwice p1 200\n1 p1 200\n"
+
+
+@pytest.mark.parametrize(
+    "silence",
+    [
+        pytest.param(Silence("v1", 150.0, 180.0), id="just back: its steps may take KillWait"),
+        pytest.param(Silence("v1", 150.0, 250.0), id="away"),
+    ],
+)
+def test_a_node_that_slurm_could_not_see_may_run_a_job_on(books, tmp_path, silence):
+    (tmp_path / "soak0.starts").write_text(TWICE.replace("200", f"{180 + GRACE_S - 1:g}"))
+    found = account(books, tmp_path, [Silence("k1", 0.0, 999.0), silence])
+    assert not found.wrong and found.hidden == 1
+
+
+@pytest.mark.parametrize(
+    "silences",
+    [
+        pytest.param([], id="none"),
+        pytest.param([Silence("v1", 201.0, 220.0)], id="later"),
+        pytest.param([Silence("v1", 120.0, 199.0 - GRACE_S)], id="long over"),
+        pytest.param([Silence("k1", 150.0, 250.0)], id="of a node that it was never on"),
+        pytest.param([Silence("p1", 150.0, 250.0)], id="of the node that it began on"),
+        pytest.param([Silence("v1", 1.0, 99.0)], id="over before the earlier start"),
+    ],
+)
+def test_two_attempts_at_a_time_that_slurm_could_see_are_told(books, tmp_path, silences):
+    (tmp_path / "soak0.starts").write_text(TWICE)
+    assert "ran twice at a time" in account(books, tmp_path, silences).wrong[0]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param("0 v1 100\ntwice p1 105\n1 p1 105\n", id="begun after its return"),
+        pytest.param("0 v1 10\n1 k1 70\ntwice p1 105\n2 p1 105\n", id="over before another one"),
+    ],
+)
+def test_an_earlier_attempt_that_cannot_be_the_hidden_one_is_no_excuse(books, tmp_path, lines):
     (tmp_path / "soak0.starts").write_text(lines)
-    assert account(books, tmp_path, ()).wrong
+    assert "ran twice" in account(books, tmp_path, [Silence("v1", 50.0, 99.0)]).wrong[0]
 
 
-def test_a_node_that_slurm_could_not_see_may_run_a_job_on(books, tmp_path):
-    (tmp_path / "soak0.starts").write_text("0 v1\ntwice p1\n1 p1\n")
-    assert not account(books, tmp_path, {"v1"}).wrong
+def test_a_third_attempt_beside_the_second_is_told(books, tmp_path):
+    (tmp_path / "soak0.starts").write_text(TWICE + "twice k1 900\n2 k1 900\n")
+    found = account(books, tmp_path, [Silence("v1", 150.0, 250.0)])
+    assert len(found.wrong) == 1 and "from 900.0 on" in found.wrong[0] and found.hidden == 1
+
+
+def test_what_a_job_writes_of_its_starts_tells_who_ran_beside_it(tmp_path):
+    """Three attempts of one script: the second beside the first, the third beside the second."""
+    sent = Sent("soak0", "plain", 1, 0)
+    script = jobs.script(tmp_path, sent, 1.0)
+    env = {**os.environ, "SLURMD_NODENAME": "v1", "SLURM_JOB_GPUS": "0"}
+    begun = []
+    try:
+        for restart, seconds in enumerate((0.7, 5.0, 0.1)):
+            text = script.replace("sleep 1.0", f"sleep {seconds}")
+            argv = ["bash", "-c", text]
+            begun.append(subprocess.Popen(argv, env={**env, "SLURM_RESTART_COUNT": str(restart)}))
+            until = time.monotonic() + 30
+            while str(restart) not in (one.word for one in jobs.starts(tmp_path, "soak0")):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            if restart == 1:
+                begun[0].wait(30)
+    finally:
+        for process in begun:
+            process.kill()
+            process.wait()
+    found = jobs.starts(tmp_path, "soak0")
+    assert [one.word for one in found] == ["0", "twice", "1", "twice", "2"]
+    assert abs(found[0].at_s - time.time()) < 60 and {one.node for one in found} == {"v1"}
 
 
 def test_a_lost_sample_is_told(books, tmp_path):
@@ -133,21 +236,3 @@ def test_a_waiting_task_that_was_cancelled_leaves_no_record(books, tmp_path):
     books.look([])
     assert not books.alive()
     assert not account(books, tmp_path, ()).wrong
-
-
-def weighed(*mb):
-    memory = Memory()
-    for second, one in enumerate(mb):
-        memory.note(1, float(5 * second), one)
-    return memory
-
-
-def test_memory_that_grows_is_told():
-    assert not weighed(*[60.0] * 30).wrong()
-    assert not weighed(*[20.0, 40.0], *[60.0] * 30).wrong()
-    grown = weighed(*(60.0 + MOST_MB / 10 * n for n in range(30)))
-    assert "grew" in grown.wrong()[0]
-
-
-def test_a_life_too_short_to_be_weighed_is_told():
-    assert "too short" in weighed(60.0, 60.0).wrong()[0]

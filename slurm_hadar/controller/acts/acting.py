@@ -12,6 +12,7 @@ from types import MappingProxyType
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.picture.request import may_have_copies
 from slurm_hadar.controller.seen import kept
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.errors import SlurmError
@@ -112,16 +113,20 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> Sent:
             )
             complaints += [complaint] if complaint else []
     errors = hands.cluster.apply(updates)
+    late = 0
     with hands.store.transaction():
         for action, error in zip(actions, errors, strict=True):
             outcome = "done" if error is None else f"refused: {error}"
             if action.job.id in entries:
                 hands.store.end(entries[action.job.id], outcome, now)
+            else:
+                late += error is not None
             if error is not None:
                 refused.add(action.job.id)
                 complaints.append(f"job {action.job.id}: {action.kind.value} {outcome}")
         if renewed:
-            hands.store.end(entries[""], "done", now)
+            outcome = f"refused for {late} of {len(renewed)}" if late else "done"
+            hands.store.end(entries[""], outcome, now)
     return Sent(tuple(complaints), frozenset(refused))
 
 
@@ -156,10 +161,21 @@ def ask_to_save(
         hands.cluster.signal(action.job.id, name, "steps")
     except SlurmError as error:
         outcome = f"the signal was refused: {error}"
+        stays(hands, action.job)
         hands.store.end(entry, outcome, now)
         complaint = f"job {action.job.id}: {action.kind.value} given up, {outcome}"
         return Sent((complaint,), frozenset({action.job.id}))
     return Sent()
+
+
+def stays(hands: Hands, job: Job) -> str | None:
+    """Tell a running job that it goes on with what it has, and need not save; see write_plan."""
+    held: dict[str, int] = {}
+    for gpus in job.gpus.values():
+        for kind, count in gpus.items():
+            held[kind] = held.get(kind, 0) + count
+    copies = len(job.gpus) if may_have_copies(job) else 1
+    return hands.write_plan(job, held, "stays", copies=copies)
 
 
 def _details(action: Action) -> dict[str, object]:

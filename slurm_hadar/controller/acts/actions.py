@@ -14,7 +14,7 @@ from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.slurm.times import at_once, begin_time
+from slurm_hadar.slurm.times import at_once, begin_time, begins_at_once
 
 
 class Kind(Enum):
@@ -109,8 +109,8 @@ def start(
     """Tell a waiting job to start; ``pin``: on these very nodes. None where it is told already."""
     job, steered = target.job, seen.steered(target.job.id)
     fields = laying.fields(job, target.wanted, placement, seen, config, pin)
-    eligible = max(job.eligible_s, job.not_before_s) <= seen.now + 1 and not steered.leased
-    if not fields and eligible and dict(steered.gpus) == dict(placement.gpus):
+    told = begins_at_once(job, seen.now) and not steered.leased
+    if not fields and told and dict(steered.gpus) == dict(placement.gpus):
         return None
     steering = Steering(
         gpus=placement.gpus,

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.picture import cpus
-from slurm_hadar.controller.picture.access import allowed_partitions
 from slurm_hadar.controller.picture.constraints import with_feature
 from slurm_hadar.controller.picture.request import Wanted, cpus_per_copy
 from slurm_hadar.controller.seen import racks
+from slurm_hadar.controller.seen.access import allowed_partitions
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import UNTYPED, Job
 from slurm_hadar.domain.placement import Placement

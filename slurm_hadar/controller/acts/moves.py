@@ -9,9 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from slurm_hadar.controller.acts.acting import Hands, batch_of_entry, copies_of, steering_of
+from slurm_hadar.controller.acts.acting import (
+    Hands,
+    batch_of_entry,
+    copies_of,
+    stays,
+    steering_of,
+)
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.picture.request import may_have_copies
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -20,6 +25,8 @@ from slurm_hadar.slurm.times import at_once, begin_time, set_back, startable_s
 
 _NOT_PENDING = "no longer pending"
 """Slurm's words for a job that has started since it was read."""
+REQUEUED = "requeued"
+"""The phase of a move whose job has been ended here."""
 _LOST_SIGHT_S = 3600.0
 _POLL_S = 0.5
 
@@ -58,7 +65,7 @@ def advance(
             if now >= startable_s(job) or set_back(job, now):
                 send_on.append((entry, job))
         elif job.state is JobState.RUNNING:
-            outcome = _started(entry, job)
+            outcome = _started(hands, entry, job)
         if outcome is not None:
             hands.store.end(entry.id, outcome, now)
             said.append(f"job {entry.job}: {outcome}")
@@ -72,10 +79,12 @@ def settle(
     known: Mapping[str, Job],
     clock: Callable[[], float],
     sleep: Callable[[float], None],
+    why_not: Callable[[], str] = str,
 ) -> list[str]:
     """Follow the open moves for a bounded time. Slurm is asked about these jobs only.
 
-    ``known``: the jobs as this tick has seen them.
+    ``known``: the jobs as this tick has seen them; ``why_not``: why nothing may be changed any
+    more, empty where it may.
     """
     said: list[str] = []
     end = clock() + hands.config.moving.settle_s
@@ -91,6 +100,9 @@ def settle(
         progress = read_all_progress(folder, owners)
         ripe = any(_ripe(entry, progress.get(entry.job), clock()) for entry in entries)
         # The other half of a minute's requests is for the next tick and for what is sent.
+        stopped = why_not()
+        if stopped:
+            return [*said, f"moves under way wait: {stopped}"]
         if ripe and traffic.half_left():
             try:
                 jobs = {job.id: _later(job, known) for job in hands.cluster.read_jobs(names)}
@@ -160,19 +172,11 @@ def _before_requeue(
     waited = abs(now - entry.opened_s)
     if waited > hands.config.moving.ack_wait_s:
         # The job has gone on training since; an old answer is no reason to stop it now.
-        _unask(hands, job)
+        stays(hands, job)
         return f"the job did not save within {waited:.0f} s and stays where it is"
     if _acknowledged(entry, progress):
         requeue.append(entry)
     return None
-
-
-def _unask(hands: Hands, job: Job) -> None:
-    held: dict[str, int] = {}
-    for gpus in job.gpus.values():
-        for kind, count in gpus.items():
-            held[kind] = held.get(kind, 0) + count
-    hands.write_plan(job, held, "stays", copies=len(job.gpus) if may_have_copies(job) else 1)
 
 
 def _requeue(hands: Hands, entries: Sequence[Entry], now: float) -> list[str]:
@@ -182,7 +186,7 @@ def _requeue(hands: Hands, entries: Sequence[Entry], now: float) -> list[str]:
     errors = hands.cluster.requeue([entry.job for entry in entries])
     for entry, error in zip(entries, errors, strict=True):
         if error is None:
-            hands.store.advance(entry.id, "requeued", now)
+            hands.store.advance(entry.id, REQUEUED, now)
         elif not error.retry:
             outcome = f"the requeue was refused: {error}"
             hands.store.end(entry.id, outcome, now)
@@ -227,11 +231,15 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
     return said
 
 
-def _started(entry: Entry, job: Job) -> str:
+def _started(hands: Hands, entry: Entry, job: Job) -> str:
     kinds = {kind for gpus in job.gpus.values() for kind in gpus}
     meant = steering_of(entry.details, 0.0).gpus
     there = kinds == set(meant) and job.gpu_count == sum(meant.values())
-    return "moved" if there else "it started by itself before it was placed"
+    if there:
+        return "moved"
+    # Its plan may speak of GPUs already that it did not get.
+    stays(hands, job)
+    return "it started by itself before it was placed"
 
 
 def _done(ours: Steering) -> tuple[str, str]:

@@ -5,14 +5,15 @@ from dataclasses import replace
 
 from slurm_hadar.controller.acts import laying
 from slurm_hadar.controller.acts.acting import Hands
+from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.slurm.times import at_once
 
 _MOST_RELEASES = 3
-_RELEASE = "release"
-_UNDO = "undo"
+_RELEASE, _RELEASED = "release", "released after a failed launch"
+_UNDO, _UNDONE = "undo", "its placement could not be carried out; it is as its owner wrote it again"
 
 
 def release_failed_launches(hands: Hands, seen: Observed) -> list[str]:
@@ -24,12 +25,12 @@ def release_failed_launches(hands: Hands, seen: Observed) -> list[str]:
 
     def release(job: Job) -> str:
         hands.cluster.release(job.id)
-        return "released after a failed launch"
+        return _RELEASED
 
     said = []
     for job in seen.jobs.values():
         failed = _held(job) and "launch failed" in job.reason.lower().replace("_", " ")
-        if failed and _times(hands, job, _RELEASE) < _MOST_RELEASES:
+        if failed and _outcomes(hands, job, _RELEASE).count(_RELEASED) < _MOST_RELEASES:
             said += _try(hands, seen, job, _RELEASE, release)
     return said
 
@@ -38,7 +39,8 @@ def undo_impossible_placements(hands: Hands, seen: Observed) -> list[str]:
     """Take back a placement that Slurm cannot carry out at all.
 
     It sets such a job's priority to 0 (BadConstraints), which is a hold in all but name. That is
-    our own doing, so it is undone as often as it happens.
+    our own doing, so it is undone as often as it happens. It takes two requests, and the second may
+    not have been sent.
     """
 
     def undo(job: Job) -> str:
@@ -49,11 +51,14 @@ def undo_impossible_placements(hands: Hands, seen: Observed) -> list[str]:
         if error is not None:
             raise error
         hands.cluster.release(job.id)
-        return "its placement could not be carried out; it is as its owner wrote it again"
+        return _UNDONE
 
     said = []
     for job in seen.jobs.values():
-        if _held(job) and job.reason == "BadConstraints" and laying.back(job, seen.steered(job.id)):
+        if not _held(job) or job.reason != "BadConstraints":
+            continue
+        half_done = _outcomes(hands, job, _UNDO)[-1:] not in ([], [_UNDONE])
+        if half_done or laying.back(job, seen.steered(job.id)):
             said += _try(hands, seen, job, _UNDO, undo)
     return said
 
@@ -63,23 +68,37 @@ def close_interrupted(hands: Hands, seen: Observed) -> None:
     with hands.store.transaction():
         for entry in hands.store.open_entries():
             if entry.kind != "move":
-                meant = entry.details.get("gpus")
-                shown = entry.job in seen.jobs and dict(seen.steered(entry.job).gpus) == meant
+                shown = _is_shown(entry, seen.jobs.get(entry.job))
                 outcome = "carried out" if shown else "not seen to be carried out"
                 hands.store.end(entry.id, f"{outcome}; the controller was interrupted", seen.now)
+
+
+def _is_shown(entry: Entry, job: Job | None) -> bool:
+    """Whether Slurm shows what the entry was about to send. Of a begin time alone nobody can tell:
+    it passes."""
+    sent = entry.details.get("fields")
+    fields = {k: v for k, v in sent.items() if k != "StartTime"} if isinstance(sent, dict) else {}
+    if job is None or not fields:
+        return False
+    return all(laying.current(job, key) == value for key, value in fields.items())
 
 
 def _held(job: Job) -> bool:
     return job.managed and job.state is JobState.PENDING and job.held
 
 
-def _times(hands: Hands, job: Job, kind: str) -> int:
-    return sum(entry.kind == kind for entry in hands.store.history(job.id))
+def _outcomes(hands: Hands, job: Job, kind: str) -> list[str]:
+    """How the cures of a kind ended, oldest first."""
+    entries = hands.store.entries("WHERE job=? AND kind=? ORDER BY id", (job.id, kind))
+    return [entry.outcome or "" for entry in entries]
 
 
 def _try(
     hands: Hands, seen: Observed, job: Job, kind: str, cure: Callable[[Job], str]
 ) -> list[str]:
+    if not hands.cluster.traffic.half_left():
+        # The rest of a minute's requests is for what else this tick sends; the next one goes on.
+        return []
     entry = hands.store.begin(job.id, kind, "sent", seen.now, {"reason": job.reason})
     try:
         outcome = cure(job)

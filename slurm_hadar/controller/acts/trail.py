@@ -49,20 +49,25 @@ def follow(store: Store, seen: Observed, commit_s: float) -> None:
         for id_, words in shown.items():
             store.connection.execute("UPDATE journal SET shown=?, news=1 WHERE id=?", (words, id_))
         for id_, effect in effects.items():
+            # Nothing to measure is no news.
             store.connection.execute(
-                "UPDATE journal SET effect=?, news=1 WHERE id=?", (json.dumps(effect), id_)
+                "UPDATE journal SET effect=?, news=MAX(news, ?) WHERE id=?",
+                (json.dumps(effect), int(bool(effect)), id_),
             )
 
 
 def hopes(picture: Picture, action: Action, progress: Progress | None) -> dict[str, object]:
-    """What a move is expected to cost and gain, for its entry in the journal: samples/s and s.
+    """What a move is expected to cost and gain, for its entry in the journal: samples/s and s, and
+    the samples that the job had lost before.
 
     What is not known is left out.
     """
     found: dict[str, object] = {}
     job, jobs = action.job, picture.view.jobs
-    if progress is not None and progress.restarts == job.restarts and progress.rate > 0:
-        found["rate_before"] = progress.rate
+    if progress is not None and progress.restarts == job.restarts:
+        found["lost_before"] = progress.lost
+        if progress.rate > 0:
+            found["rate_before"] = progress.rate
     if job.id not in jobs.ids:
         return found
     row = jobs.ids.index(job.id)
@@ -83,13 +88,23 @@ def hopes(picture: Picture, action: Action, progress: Progress | None) -> dict[s
 
 
 def effect_words(entry: Entry) -> str:
-    """``8 s without training, 512 -> 980 samples/s (expected 1,010)``; empty where unknown."""
+    """``8 s without training, 512 -> 980 samples/s (expected 1,010)``; empty where unknown.
+
+    Of a stop also ``waited 310 s for its next start``.
+    """
     effect = entry.effect or {}
     without, before, after = (
         number(effect, key) for key in ("without_training_s", "rate_before", "rate_after")
     )
     expected, paid = number(effect, "rate_expected"), number(effect, "paid_back_after_s")
-    parts = [f"{without:.0f} s without training"] if without is not None else []
+    waited, lost, lost_s = (number(effect, key) for key in ("waited_s", "lost_samples", "lost_s"))
+    ended = effect.get("ended_waiting") is True
+    until = "until it ended, without another start" if ended else "for its next start"
+    parts = [f"waited {waited:.0f} s {until}"] if waited is not None else []
+    if lost:
+        seconds = f" ({lost_s:.0f} s)" if lost_s is not None else ""
+        parts.append(f"{lost:,.0f} samples of work lost{seconds}")
+    parts += [f"{without:.0f} s without training"] if without is not None else []
     if after is not None:
         speed = f"{after:,.4g} samples/s"
         parts.append(f"{before:,.4g} -> {speed}" if before is not None else speed)
@@ -155,32 +170,61 @@ def _restarts_after(entry: Entry, job: Job) -> int:
 
 
 def _effect(entry: Entry, seen: Observed) -> dict[str, object] | None:
-    """Cost and gain of a move; {} where there is nothing to measure, None: not yet."""
+    """Cost and gain of a move or a stop; {} where there is nothing to measure, None: not yet."""
     job, before = seen.jobs.get(entry.job), entry.details.get("restarts")
-    if not isinstance(before, int) or not steering_of(entry.details, 0.0).gpus:
+    if not isinstance(before, int):
         return {}
     if job is None:
         return {} if seen.now - entry.changed_s > _LOST_SIGHT_S else None
-    if job.restarts != before + 1 or job.state is JobState.FINISHED:
+    if job.restarts != before + 1:
         return {}
-    if job.state is not JobState.RUNNING:
-        return None
+    stopped = not steering_of(entry.details, 0.0).gpus
     progress = seen.progress.get(job.id)
-    if progress is None or progress.restarts != job.restarts or progress.rate <= 0:
+    if progress is not None and progress.restarts != job.restarts:
+        progress = None
+    if job.state is JobState.FINISHED:
+        return {**_wait(entry, job), **_lost(entry, progress)} if stopped else {}
+    if job.state is not JobState.RUNNING or progress is None or progress.rate <= 0:
         return None
     found: dict[str, object] = {"on": where(job, seen), "rate_after": progress.rate}
-    without = progress.restart_s
-    if without is None:
-        # The job did not measure it: from the requeue to its start at least.
-        requeued = next((time for phase, time in entry.steps if phase == "requeued"), None)
-        without = None if requeued is None else max(0.0, progress.started - requeued)
     for key in ("rate_before", "rate_expected", "cost_expected_s"):
         value = number(entry.details, key)
         if value is not None:
             found[key] = value
+    found |= {**(_wait(entry, job) if stopped else {}), **_lost(entry, progress)}
+    without, rate_before = progress.restart_s, number(entry.details, "rate_before")
+    if without is None:
+        # The job did not measure it: from the requeue to its start at least.
+        requeued = _requeued_s(entry)
+        without = None if requeued is None else max(0.0, progress.started - requeued)
     if without is not None:
         found["without_training_s"] = without
-        rate_before = number(entry.details, "rate_before")
-        if rate_before is not None and progress.rate > rate_before:
-            found["paid_back_after_s"] = without * rate_before / (progress.rate - rate_before)
+        if not stopped and rate_before is not None and progress.rate > rate_before:
+            undone = without * rate_before + (number(found, "lost_samples") or 0.0)
+            found["paid_back_after_s"] = undone / (progress.rate - rate_before)
     return found
+
+
+def _wait(entry: Entry, job: Job) -> dict[str, object]:
+    """How long a stopped job waited until it ran again, or ended."""
+    requeued = _requeued_s(entry)
+    if requeued is None or job.start_s < requeued - _SAME_TIME_S:
+        return {}
+    waited: dict[str, object] = {"waited_s": max(0.0, job.start_s - requeued)}
+    # Slurm's start of a job that was cancelled while it waited is its end.
+    if job.state is JobState.FINISHED and job.end_s <= job.start_s:
+        waited["ended_waiting"] = True
+    return waited
+
+
+def _lost(entry: Entry, progress: Progress | None) -> dict[str, object]:
+    """The work since its last checkpoint that a job had to do again."""
+    before, rate = (number(entry.details, key) for key in ("lost_before", "rate_before"))
+    if progress is None or before is None:
+        return {}
+    lost = max(0, progress.lost - int(before))
+    return {"lost_samples": lost, **({"lost_s": lost / rate} if rate else {})}
+
+
+def _requeued_s(entry: Entry) -> float | None:
+    return next((time for phase, time in entry.steps if phase == "requeued"), None)

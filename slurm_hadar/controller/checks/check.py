@@ -12,6 +12,8 @@ from slurm_hadar.controller.checks.check_options import option_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.wrapper_site import is_current
+from slurm_hadar.controller.seen.rules import NO_SANDBOX
+from slurm_hadar.controller.seen.throw_away import is_throw_away
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.node import Partition
@@ -88,7 +90,11 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
     slurm_user = settings.get("SlurmUser", "").split("(")[0]
     rights = config.site.rights
     if rights == "sandbox":
-        yield Finding("ok", f"throw-away sandbox: the controller runs as {me()}")
+        if is_throw_away(config):
+            yield Finding("ok", f"throw-away sandbox: the controller runs as {me()}")
+        else:
+            cure = 'set site.rights = "operator", or "user" for one researcher\'s own jobs'
+            yield Finding("problem", NO_SANDBOX, cure)
         return
     if os.getuid() == 0 or me() == slurm_user:
         yield Finding(

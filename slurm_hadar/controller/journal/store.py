@@ -25,19 +25,18 @@ from slurm_hadar.domain.view import State
 __all__ = ["VERSION", "Damaged", "Store", "make_private"]
 
 _LEASES_KEPT_S = 86400.0
-_MOST_TOLD = 200
+_UNTOLD = "untold"
+"""Under this name it keeps what the operator was not told yet of how the file was opened: the tick
+that opened it may have ended before it could say so."""
+MOST_TOLD = 200
 """Decisions that are kept of one job."""
 
 
 class Store:
     """An open state file. One controller writes it; the folder's lock sees to that."""
 
-    def __init__(self, connection: sqlite3.Connection, notes: tuple[str, ...] = ()) -> None:
-        """``notes``: what the operator should know of how it was opened."""
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
-        self.notes = notes
-        self.new = False
-        """Whether there was no file before; for whoever sees that there should have been one."""
         row = connection.execute("PRAGMA database_list").fetchone()
         self._path = Path(row[2] if row else "hadar.sqlite")
         self._file = _identity(self._path)
@@ -67,7 +66,8 @@ class Store:
         new = not path.exists()
         try:
             opened = cls(open_file(path))
-            opened.new = new
+            if new:
+                opened.keep_policy_state(_UNTOLD, {"new": True})
             return opened
         except Damaged:
             if not repair:
@@ -76,7 +76,25 @@ class Store:
         said = (
             f"the state file was damaged and lies in {aside} now; what it knew is read from Slurm"
         )
-        return cls(open_file(path), (said,))
+        opened = cls(open_file(path))
+        opened.keep_policy_state(_UNTOLD, {"said": said})
+        return opened
+
+    @property
+    def new(self) -> bool:
+        """Whether there was no file before, and nobody was told yet; for whoever sees that there
+        should have been one."""
+        return self.policy_state(_UNTOLD).get("new") is True
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the operator should know of how it was opened, and was not told yet."""
+        said = self.policy_state(_UNTOLD).get("said")
+        return (said,) if isinstance(said, str) else ()
+
+    def told_of_opening(self) -> None:
+        """The operator knows now."""
+        self.connection.execute("DELETE FROM policy WHERE name=?", (_UNTOLD,))
 
     def close(self) -> None:
         """Close the file."""
@@ -112,9 +130,10 @@ class Store:
         """Actions under way, oldest first."""
         return self.entries("WHERE outcome IS NULL ORDER BY id")
 
-    def history(self, job: str, limit: int = 50) -> list[Entry]:
-        """What was done to a job, newest first."""
-        return self.entries("WHERE job=? ORDER BY id DESC LIMIT ?", (job, limit))
+    def history(self, job: str, limit: int | None = None) -> list[Entry]:
+        """What was done to a job, newest first; ``limit``: as many, None: all that is kept."""
+        most = -1 if limit is None else limit
+        return self.entries("WHERE job=? ORDER BY id DESC LIMIT ?", (job, most))
 
     def count_since(self, kind: str, since_s: float) -> int:
         """Actions of a kind opened since a time."""
@@ -129,6 +148,13 @@ class Store:
             "SELECT MAX(changed_s) FROM journal WHERE job=? AND kind=?", (job, kind)
         ).fetchone()
         return float(row[0] or 0.0)
+
+    def counts(self, kind: str, phase: str) -> dict[str, int]:
+        """How many actions of a kind came as far as a phase, of every job at once."""
+        rows = self.connection.execute(
+            "SELECT job, COUNT(*) FROM journal WHERE kind=? AND phase=? GROUP BY job", (kind, phase)
+        )
+        return {str(job): int(count) for job, count in rows}
 
     def last_times(self, kind: str) -> dict[str, float]:
         """:meth:`last_time` of every job at once."""
@@ -171,7 +197,7 @@ class Store:
         self.connection.execute(
             "DELETE FROM told WHERE job=? AND id <= (SELECT id FROM told WHERE job=?"
             " ORDER BY id DESC LIMIT 1 OFFSET ?)",
-            (one.job, one.job, _MOST_TOLD),
+            (one.job, one.job, MOST_TOLD),
         )
 
     def told(self, job: str) -> list[Decision]:
@@ -225,9 +251,9 @@ class Store:
         """Without the right to write AdminComment, what it would have held is kept here."""
         self.connection.execute("INSERT OR REPLACE INTO steering VALUES (?,?)", (job, text))
 
-    def steerings(self) -> dict[str, str]:
-        """What :meth:`keep_steering` kept, by job."""
-        return dict(self.connection.execute("SELECT job, text FROM steering"))
+    def steerings(self, jobs: Collection[str]) -> dict[str, str]:
+        """What :meth:`keep_steering` kept of these jobs."""
+        return dict(self._rows("SELECT job, text FROM steering", jobs))
 
     def policy_state(self, name: str) -> State:
         """A policy's memory, empty where it has none yet."""

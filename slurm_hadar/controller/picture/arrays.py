@@ -6,7 +6,6 @@ import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.picture import batch_choice, claims, cpus, distance
-from slurm_hadar.controller.picture.access import allowed_partitions
 from slurm_hadar.controller.picture.groups import Groups
 from slurm_hadar.controller.picture.request import cpus_per_copy
 from slurm_hadar.controller.picture.targets import (
@@ -18,6 +17,7 @@ from slurm_hadar.controller.picture.targets import (
     tasks_of,
 )
 from slurm_hadar.controller.seen import racks
+from slurm_hadar.controller.seen.access import allowed_partitions
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
@@ -67,7 +67,7 @@ def node_arrays(
             for kind, count in row.items():
                 if kind in kinds:
                     gpus[i, kinds.index(kind)] += count
-            cpus[i] += -(-target.job.cpus // len(held))
+            cpus[i] += -(-min(target.job.cpus, claims.MOST) // len(held))
             mem[i] += claims.memory_mb(target.job) // len(held)
     found = NodeArrays(
         names=tuple(node.name for node in nodes),
@@ -163,7 +163,8 @@ def job_arrays(
 
 def _cpus(target: Target) -> int:
     """CPUs of the job, of one copy where it may have several."""
-    return target.job.cpus if target.wanted.copies[1] == 1 else cpus_per_copy(target.job)
+    asked = target.job.cpus if target.wanted.copies[1] == 1 else cpus_per_copy(target.job)
+    return min(asked, claims.MOST)
 
 
 def _mem_mb(target: Target) -> int:
@@ -171,7 +172,7 @@ def _mem_mb(target: Target) -> int:
     job = target.job
     if target.wanted.copies[1] == 1:
         return claims.memory_mb(job)
-    return job.mem_per_node_mb or job.mem_per_cpu_mb * cpus_per_copy(job)
+    return min(job.mem_per_node_mb or job.mem_per_cpu_mb * cpus_per_copy(job), claims.MOST)
 
 
 def _offered(

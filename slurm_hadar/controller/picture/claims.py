@@ -19,6 +19,9 @@ _OF_ONE_JOB = ("PerJob", "PerNode", "PerLimit", "MaxWall", "QOSMin", "NotAllowed
 """Reasons that begin like the first name a limit of a user, an account or a QOS, unless one of the
 second is in them: those speak of the size of one job."""
 
+MOST = 10**12
+"""CPUs or MB of a job that are counted: its owner may ask for what no array of numbers holds."""
+
 Payer = tuple[int, str, str]
 """Whom Slurm's limits look at: uid, account, QOS."""
 
@@ -161,7 +164,7 @@ def set_aside(gpus: Mapping[str, int], names: Iterable[str], free: Free) -> None
 
 def memory_mb(job: Job) -> int:
     """Memory of the whole job in MB; 0 where it asks for none."""
-    return job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * job.cpus
+    return min(job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * job.cpus, MOST)
 
 
 def _open(job: Job, node: Node) -> bool:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Set
 
+DEEPEST = 20
+"""Parentheses in one another that are read; Slurm itself takes fewer."""
 _TOKEN = re.compile(r"\s*([&|()]|[A-Za-z0-9_.:@+/-]+)")
 
 
@@ -14,15 +16,52 @@ def met(constraint: str, features: Set[str]) -> bool:
     """Whether a node with these features meets the constraint.
 
     AND binds stronger than OR. Raises :class:`OpaqueConstraint` for anything beyond names, ``&``,
-    ``|`` and parentheses.
+    ``|`` and parentheses, and for more than :data:`DEEPEST` of these in one another.
     """
     if not constraint:
         return True
-    tokens = _tokens(constraint)
-    value, rest = _either(tokens, features)
-    if rest:
+    # A job's owner writes it as he likes, so nothing here calls itself for each parenthesis.
+    levels, after_value = [_Level()], False
+    for token in _tokens(constraint):
+        if after_value == (token == "(" or token not in "&|)"):
+            raise OpaqueConstraint(constraint)
+        if token == "(":
+            levels.append(_Level())
+            if len(levels) > DEEPEST + 1:
+                raise OpaqueConstraint(constraint)
+        elif token == ")":
+            closed = levels.pop()
+            if not levels:
+                raise OpaqueConstraint(constraint)
+            levels[-1].takes(closed.value)
+        elif token == "|":
+            levels[-1].begins_another()
+            after_value = False
+        elif token == "&":
+            after_value = False
+        else:
+            levels[-1].takes(token in features)
+            after_value = True
+    if not after_value or len(levels) > 1:
         raise OpaqueConstraint(constraint)
-    return value
+    return levels[0].value
+
+
+class _Level:
+    """What is between two parentheses, as far as it was read: an OR of ANDs."""
+
+    def __init__(self) -> None:
+        self._either, self._both = False, True
+
+    @property
+    def value(self) -> bool:
+        return self._either or self._both
+
+    def takes(self, value: bool) -> None:
+        self._both = self._both and value
+
+    def begins_another(self) -> None:
+        self._either, self._both = self.value, True
 
 
 def readable(constraint: str) -> bool:
@@ -52,30 +91,3 @@ def _tokens(text: str) -> list[str]:
         tokens.append(match[1])
         at = match.end()
     return tokens
-
-
-def _either(tokens: list[str], features: Set[str]) -> tuple[bool, list[str]]:
-    value, rest = _both(tokens, features)
-    while rest and rest[0] == "|":
-        right, rest = _both(rest[1:], features)
-        value = value or right
-    return value, rest
-
-
-def _both(tokens: list[str], features: Set[str]) -> tuple[bool, list[str]]:
-    value, rest = _one(tokens, features)
-    while rest and rest[0] == "&":
-        right, rest = _one(rest[1:], features)
-        value = value and right
-    return value, rest
-
-
-def _one(tokens: list[str], features: Set[str]) -> tuple[bool, list[str]]:
-    if not tokens or tokens[0] in "&|)":
-        raise OpaqueConstraint(" ".join(tokens))
-    if tokens[0] == "(":
-        value, rest = _either(tokens[1:], features)
-        if not rest or rest[0] != ")":
-            raise OpaqueConstraint("unbalanced")
-        return value, rest[1:]
-    return tokens[0] in features, tokens[1:]

@@ -1,7 +1,7 @@
 """From what Slurm shows to what a policy sees."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,12 +27,28 @@ class Picture:
     view: View
     targets: Mapping[str, Target]
     left_out: Mapping[str, str]
+    faults: Sequence[str] = ()
+    """Faults of ours that one job's own data brought up; that job alone is left out for it."""
 
 
 def picture(seen: Observed, config: Config, rates: Rates, past: Past) -> Picture:
     """Build the view of this round."""
     targets, left_out = targets_of(seen, config, past.moving)
-    shown = picture_of(seen, config, rates, past, targets, left_out)
+    try:
+        shown = picture_of(seen, config, rates, past, targets, left_out)
+    except Exception as error:
+        faults = _faults(seen, config, rates, past, targets)
+        if not faults:
+            raise
+        # Its owner must not hold up all others with what he writes.
+        targets = {id_: target for id_, target in targets.items() if id_ not in faults}
+        left_out |= faults
+        try:
+            shown = picture_of(seen, config, rates, past, targets, left_out)
+        except Exception:
+            raise error from None
+        said = tuple(f"job {id_} is left alone: {why}" for id_, why in faults.items())
+        shown = replace(shown, faults=said)
     possible = shown.view.jobs.rate.any(axis=(1, 2))
     hopeless = {shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)}
     if not hopeless:
@@ -41,7 +57,22 @@ def picture(seen: Observed, config: Config, rates: Rates, past: Past) -> Picture
     # Waiting for us would be in vain: Slurm shall have them as they are. Not one that is stopped or
     # moved at this moment, though: it would start where it was, and have to go once more.
     left_out |= {id_: _HOPELESS for id_ in sorted(hopeless) if id_ not in past.moving}
-    return picture_of(seen, config, rates, past, targets, left_out)
+    again = picture_of(seen, config, rates, past, targets, left_out)
+    return replace(again, faults=shown.faults)
+
+
+def _faults(
+    seen: Observed, config: Config, rates: Rates, past: Past, targets: Mapping[str, Target]
+) -> dict[str, str]:
+    """The jobs of which no picture can be made even when they are alone, and why."""
+    found: dict[str, str] = {}
+    for id_, target in targets.items():
+        try:
+            picture_of(seen, config, rates, past, {id_: target}, {})
+        except Exception as error:
+            found[id_] = f"its data brought up a fault of slurm-hadar ({type(error).__name__})"
+    # Where no job goes through it is no job's own fault.
+    return found if len(found) < len(targets) else {}
 
 
 def picture_of(

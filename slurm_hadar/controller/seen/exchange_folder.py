@@ -5,7 +5,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,17 +60,23 @@ class ExchangeFolder:
             gpus={numbers[number].id: found for number, found in uses.items()},
         )
 
-    def tidy(self, jobs: Iterable[Job], now: float) -> list[str]:
+    def tidy(
+        self,
+        jobs: Iterable[Job],
+        now: float,
+        seen_since: Callable[[float], Iterable[str]] = lambda _: (),
+    ) -> list[str]:
         """Once an hour, remove what jobs left that ended, or that Slurm does not know any more.
 
-        ``jobs``: all that Slurm shows. Only what was listed last and not written for
-        :data:`KEEP_S`, and only what this user may remove: his own files, and all where the folder
-        is his own. Returns what the operator should know.
+        ``jobs``: all that Slurm shows; ``seen_since``: ids of those that were seen since a time,
+        for one answer that lacks a job does not mean that it has ended. Only what was listed last
+        and not written for :data:`KEEP_S`, and only what this user may remove: his own files, and
+        all where the folder is his own. Returns what the operator should know.
         """
         if now < self._tidied_s + _EVERY_S:
             return []
         said = [f"{self._path} holds more than {MOST} files"] if self._listed.cut else []
-        old = self._outlived(jobs, now - KEEP_S)
+        old = self._outlived(jobs, seen_since(now - KEEP_S), now - KEEP_S)
         removed = 0
         for path in old[:_MOST_REMOVED]:
             with contextlib.suppress(OSError):
@@ -82,8 +88,8 @@ class ExchangeFolder:
             said.append(f"{removed} files of jobs that ended are removed from {self._path}")
         return said
 
-    def _outlived(self, jobs: Iterable[Job], before_s: float) -> list[Path]:
-        alive: set[str] = set()
+    def _outlived(self, jobs: Iterable[Job], lately: Iterable[str], before_s: float) -> list[Path]:
+        alive = {id_.partition("_")[0] for id_ in lately}
         for job in jobs:
             if job.state is not JobState.FINISHED:
                 # Not every task of an array is shown by itself.

@@ -9,7 +9,8 @@ as all files there.
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_hadar.config import Config
@@ -19,6 +20,8 @@ from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime import files
 
+_CLOCKS_S = 86400.0
+"""A clock that is wrong by less than this makes no other job of one."""
 _JOB = re.compile(r"\d{1,10}(_\d{1,10})?")
 
 
@@ -39,7 +42,7 @@ def keep(config: Config, store: Store, job: str, ours: Steering) -> None:
 
 
 def recall(
-    config: Config, store: Store, jobs: Collection[str], everything: bool
+    config: Config, store: Store, jobs: Mapping[str, Job], everything: bool
 ) -> dict[str, Steering]:
     """What was kept of these jobs.
 
@@ -48,15 +51,32 @@ def recall(
     """
     found = {
         job: known
-        for job, text in store.steerings().items()
-        if job in jobs and (known := steering.decode(text)) is not None
+        for job, text in store.steerings(jobs).items()
+        if (known := steering.decode(text)) is not None
     }
     for job in jobs:
         if everything or job not in found:
             other = shared(config, job)
             if other is not None and (job not in found or other.time > found[job].time):
                 found[job] = other
+    return {id_: ours for id_, ours in found.items() if not _of_an_older(jobs[id_], ours)}
+
+
+def with_moves(ours: Mapping[str, Steering], carried_out: Mapping[str, int]) -> dict[str, Steering]:
+    """With the moves that the journal knows of: one whose job started by itself is not written
+    with the job."""
+    found = dict(ours)
+    for job, number in carried_out.items():
+        known = found.get(job)
+        if known is not None and known.moves < number:
+            found[job] = replace(known, moves=number)
     return found
+
+
+def _of_an_older(job: Job, ours: Steering) -> bool:
+    """Whether it was kept of another job that had this number: Slurm counts anew where it lost its
+    own state, and somebody's request is nobody else's."""
+    return job.restarts == 0 and job.submit_s > ours.time + _CLOCKS_S
 
 
 def of_jobs(config: Config, jobs: Iterable[Job]) -> dict[str, Steering]:
@@ -65,7 +85,7 @@ def of_jobs(config: Config, jobs: Iterable[Job]) -> dict[str, Steering]:
     for job in jobs:
         text = job.admin_comment
         ours = steering.decode(text) if in_the_job(config) else shared(config, job.id)
-        if ours is not None:
+        if ours is not None and not _of_an_older(job, ours):
             found[job.id] = ours
     return found
 

@@ -6,13 +6,17 @@ where there are such limits the controller leaves alone what they speak of.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.seen.access import allowed_partitions
+from slurm_hadar.controller.seen.throw_away import is_slurm_user, is_throw_away
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Partition
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.slurm.limits import Limits
 
@@ -21,12 +25,31 @@ _TOO_MUCH = (
     "may do more to Slurm than the controller should; run it as a user of its own with "
     "AdminLevel=Operator, see hadar check"
 )
+NO_SANDBOX = (
+    'site.rights = "sandbox" is for a Slurm that listens on this machine\'s loopback address alone '
+    "and whose SlurmUser is who asks, as slurm.conf says"
+)
+
+
+class TooMuch(HadarError):
+    """This user may not be the controller: no later tick of his changes that."""
 
 
 def refuse_root(config: Config) -> None:
-    """Raise HadarError where root would be a site's controller."""
-    if config.site.rights == "operator" and os.geteuid() == 0:
-        raise HadarError(f"root {_TOO_MUCH}")
+    """Raise TooMuch where root or SlurmUser would control a site's Slurm.
+
+    A throw-away Slurm of one's own is no site's. An operator's SlurmUser is refused when Slurm has
+    said who that is, see :meth:`Rules.refuse_slurm_user`.
+    """
+    if config.site.rights == "operator":
+        if os.geteuid() == 0:
+            raise TooMuch(f"root {_TOO_MUCH}")
+    elif not is_throw_away(config):
+        if config.site.rights == "sandbox":
+            raise TooMuch(NO_SANDBOX)
+        if os.geteuid() == 0 or is_slurm_user(config):
+            who = "root" if os.geteuid() == 0 else "SlurmUser"
+            raise TooMuch(f"{who} {_TOO_MUCH}, or as the researcher whose jobs they are")
 
 
 class Rules:
@@ -36,20 +59,27 @@ class Rules:
     def __init__(self, cluster: Cluster, config: Config) -> None:
         self._cluster = cluster
         self._asks = config.site.rights == "operator"
+        self._steer = config.partitions.steer
         self._until = 0.0
+        self._slurm_user: int | None = None
         self._enforced = False
         self._limits: Limits | None = None
 
-    def refuse_slurm_user(self) -> None:
-        """Raise HadarError where this process is SlurmUser, who may do all that root may."""
-        if self._asks and _slurm_user(self._cluster.read_config()) == os.geteuid():
-            raise HadarError(f"SlurmUser {_TOO_MUCH}")
+    def refuse_slurm_user(self, now: float) -> None:
+        """Raise TooMuch where this process is SlurmUser, who may do all that root may.
+
+        Raises SlurmError where the configuration cannot be read.
+        """
+        self.read(now)
+        if self._slurm_user == os.geteuid():
+            raise TooMuch(f"SlurmUser {_TOO_MUCH}")
 
     def read(self, now: float) -> None:
         """Ask again where it is time. Raises SlurmError where the configuration cannot be read."""
         if not self._asks or now < self._until:
             return
         settings = self._cluster.read_config()
+        self._slurm_user = _slurm_user(settings)
         said = settings.get("AccountingStorageEnforce", "").lower()
         self._enforced = any(word in said for word in ("limits", "safe", "all"))
         self._until = now + _ASK_AGAIN_S
@@ -61,19 +91,44 @@ class Rules:
                 self._until = now + _ASK_AGAIN_S / 10
 
     def applied(
-        self, jobs: Mapping[str, Job], partitions: Mapping[str, Partition]
+        self,
+        jobs: Mapping[str, Job],
+        partitions: Mapping[str, Partition],
+        steering: Mapping[str, Steering] = MappingProxyType({}),
     ) -> dict[str, Job]:
-        """The jobs; those under a limit on CPUs or memory keep the CPUs, memory and nodes that
-        they asked for. Where the limits are not known that is every job."""
-        return {id_: self._bound(job, partitions) for id_, job in jobs.items()}
-
-    def _bound(self, job: Job, partitions: Mapping[str, Partition]) -> Job:
-        declared = job.declaration
-        if declared is None or not self._enforced:
-            return job
-        qos = [partitions[name].qos for name in job.partitions if name in partitions]
+        """The jobs; those under a limit on CPUs or memory, where they are or where they may be
+        sent, keep the CPUs, memory and nodes that they asked for. Where the limits are not known
+        that is every job. ``steering``: tells in which partitions a job was submitted."""
+        if not self._enforced:
+            return dict(jobs)
+        # A job must not gain and lose its copies with each partition that is down for a while.
+        up = {name: replace(partition, up=True) for name, partition in partitions.items()}
         known = self._limits
-        if known is not None and not known.bind(job.user, job.account, job.qos, *qos):
+        limited = [
+            name for name in self._steer if known and name in up and up[name].qos in known.qos
+        ]
+        return {
+            id_: self._bound(job, up, limited, steering.get(id_, Steering()))
+            for id_, job in jobs.items()
+        }
+
+    def _bound(
+        self,
+        job: Job,
+        partitions: Mapping[str, Partition],
+        limited: Sequence[str],
+        steered: Steering,
+    ) -> Job:
+        """``limited``: those of the site's partitions whose own QOS has such a limit."""
+        declared = job.declaration
+        if declared is None:
+            return job
+        own = steered.was.get("Partition", "").split(",")
+        reached = allowed_partitions(job, [*job.partitions, *own], partitions, limited)
+        known = self._limits
+        if known is not None and not known.bind(
+            job.user, job.account, job.qos, *(partition.qos for partition in reached)
+        ):
             return job
         kept = replace(declared, cpus=None, mem=None, fork=(1, 1), nodes=None)
         return replace(job, declaration=kept)

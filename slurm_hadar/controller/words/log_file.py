@@ -1,110 +1,178 @@
 """Where the log's lines go: stderr, which journald collects, or a file turned over by size."""
 
+import errno
 import fcntl
-import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol
 
-from slurm_hadar import config
+from slurm_hadar.config import Config
+from slurm_hadar.controller.words.privacy import Privacy
 
-_MODE = 0o640
+_PATIENCE_S, _PATIENCE_AFTER_FAILURE_S = 2.0, 0.1
+"""Longest wait for another process that writes."""
+_POLL_S = 0.01
 
 
-class SharedFile(RotatingFileHandler):
+class Sink(Protocol):
+    """Takes whole lines."""
+
+    name: str
+
+    def write(self, line: bytes) -> None:
+        """Write one line, all of it or nothing. Raises OSError."""
+
+
+class SharedFile:
     """A file turned over by size that several processes may write.
 
-    A lock beside it is held for each line. Whoever finds that another process (or logrotate) put
-    the file aside opens the new one first.
+    A lock beside it is held for each line, and the file is opened for each: another process, or
+    logrotate, may have put it aside.
     """
 
     def __init__(self, path: Path, max_bytes: int, files: int) -> None:
         """Opens nothing yet: a log that cannot be written must not stop a controller."""
-        super().__init__(path, maxBytes=max_bytes, backupCount=files, encoding="ascii", delay=True)
-        self._complained = False
+        self.name = str(path)
+        self._path, self._max_bytes, self._files = path, max_bytes, files
+        self._patience_s = _PATIENCE_S
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one line; a failure is said once, on stderr."""
-        try:
-            with self._locked():
-                self._follow()
-                if self.shouldRollover(record):
-                    self.doRollover()
-                stream = self.stream or self._open()
-                self.stream = stream
-                stream.write(self.format(record) + "\n")
-                stream.flush()
-        except OSError as error:
-            self._close_stream()
-            if not self._complained:
-                self._complained = True
-                why = error.strerror or str(error)
-                print(f"hadar: the log {self.baseFilename} cannot be written: {why}",
-                      file=sys.stderr)  # fmt: skip
+    def write(self, line: bytes) -> None:
+        """Write one line, all of it or nothing. Raises OSError, at the latest after 2 s of waiting
+        for another process."""
+        with self._locked():
+            handle = self._open()
+            try:
+                size = os.fstat(handle).st_size
+                if size and size + len(line) > self._max_bytes:
+                    os.close(handle)
+                    handle = -1
+                    self._turn_over()
+                    handle, size = self._open(), 0
+                _append(handle, size, line)
+            finally:
+                if handle >= 0:
+                    os.close(handle)
 
-    def _open(self) -> TextIOWrapper:
-        handle = _opener(self.baseFilename, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        return os.fdopen(handle, "a", encoding="ascii")
+    def _open(self) -> int:
+        # A link in place of the file would lead the lines elsewhere, a pipe would let them wait.
+        flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+        return os.open(self._path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
+
+    def _turn_over(self) -> None:
+        for number in range(self._files, 1, -1):
+            with suppress(FileNotFoundError):
+                Path(f"{self._path}.{number - 1}").replace(f"{self._path}.{number}")
+        self._path.replace(f"{self._path}.1")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        handle = _opener(f"{self.baseFilename}.lock", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC)
+        flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = os.open(f"{self._path}.lock", flags, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            with suppress(OSError):
+                # Whoever may read it could hold it for ever; older ones were 0640.
+                os.fchmod(handle, 0o600)
+            self._wait_for(handle)
             yield
         finally:
             os.close(handle)
 
-    def _follow(self) -> None:
-        if self.stream is None:
-            return
+    def _wait_for(self, handle: int) -> None:
+        end = time.monotonic() + self._patience_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    self._patience_s = _PATIENCE_AFTER_FAILURE_S
+                    why = "another process holds the lock beside it"
+                    raise OSError(errno.EAGAIN, why) from None
+                time.sleep(_POLL_S)
+            else:
+                self._patience_s = _PATIENCE_S
+                return
+
+
+class Stderr:
+    """This process's stderr."""
+
+    name = "on stderr"
+
+    def __init__(self) -> None:
+        self._torn = False
+
+    def write(self, line: bytes) -> None:
+        """Write one line. Raises OSError."""
         try:
-            there = Path(self.baseFilename).lstat()
-        except FileNotFoundError:
-            there = None
-        mine = os.fstat(self.stream.fileno())
-        if there is None or (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
-            self._close_stream()
-
-    def _close_stream(self) -> None:
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            with suppress(OSError):
-                stream.close()
-
-
-class _Stderr(logging.StreamHandler[TextIO]):
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Whoever read them is gone: nobody misses the lines."""
+            handle = sys.stderr.fileno()
+        except (OSError, ValueError):
+            sys.stderr.write(line.decode("ascii"))
+            return
+        # Past Python's buffer, which would write again later what fails now.
+        sys.stderr.flush()
+        rest = b"\n" + line if self._torn else line
+        while rest:
+            written = os.write(handle, rest)
+            rest = rest[written:]
+            self._torn = bool(rest)
 
 
-def open_log(settings: config.Log) -> logging.Logger | None:
-    """A logger for whole lines; None where none are wanted. Close it with :func:`close_log`."""
-    if not settings.enabled or (settings.file is None and sys.stderr.isatty()):
+class Log:
+    """The controller's log: whole lines, and what of persons may stand in them.
+
+    ``missed``: lines of what no journal keeps that could not be written.
+    """
+
+    def __init__(self, sink: Sink, privacy: Privacy) -> None:
+        """``sink``: where the lines go."""
+        self.privacy = privacy
+        self.missed = 0
+        self._sink = sink
+        self._out = False
+
+    def write(self, line: str) -> bool:
+        """Write a line; False where that cannot be done now, which is said once on stderr."""
+        try:
+            self._sink.write(line.encode("ascii") + b"\n")
+        except OSError as error:
+            if not self._out:
+                self._out = True
+                why = error.strerror or str(error)
+                with suppress(OSError):
+                    print(f"hadar: the log {self._sink.name} cannot be written: {why}; "
+                          "moves and decisions are written when it can be",
+                          file=sys.stderr, flush=True)  # fmt: skip
+            return False
+        self._out = False
+        return True
+
+
+def open_log(config: Config) -> Log | None:
+    """The log of a site; None where no lines are wanted."""
+    settings = config.log
+    if not settings.enabled:
         return None
-    handler: logging.Handler
-    if settings.file is None:
-        handler = _Stderr()
+    if settings.file is not None:
+        sink: Sink = SharedFile(settings.file, int(settings.max_mb * 1e6), settings.files)
+    elif sys.stderr is None or sys.stderr.isatty():
+        return None
     else:
-        handler = SharedFile(settings.file, int(settings.max_mb * 1e6), settings.files)
-    # Not registered by a name: a logger of the process would gather handlers.
-    logger = logging.Logger("hadar", logging.INFO)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger.addHandler(handler)
-    return logger
+        sink = Stderr()
+    return Log(sink, Privacy(config))
 
 
-def close_log(logger: logging.Logger | None) -> None:
-    """Close its file."""
-    for handler in list(logger.handlers) if logger else []:
-        handler.close()
-
-
-def _opener(path: str, flags: int) -> int:
-    # A link in place of the file would lead the controller's lines elsewhere.
-    return os.open(path, flags | os.O_NOFOLLOW, _MODE)
+def _append(handle: int, size: int, line: bytes) -> None:
+    # A machine that went down may have left half a line.
+    if size and os.pread(handle, 1, size - 1) != b"\n":
+        line = b"\n" + line
+    try:
+        while line:
+            line = line[os.write(handle, line) :]
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(handle, size)
+        raise

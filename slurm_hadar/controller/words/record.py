@@ -6,12 +6,11 @@ so nothing that a user chose can break it or begin another one.
 """
 
 import json
-import logging
-import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from math import isfinite
-from typing import Literal
+from typing import Any
 
 from slurm_hadar.controller.acts import laying
 from slurm_hadar.controller.acts.acting import steering_of
@@ -19,59 +18,54 @@ from slurm_hadar.controller.acts.trail import number
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.words.log_file import Log
+from slurm_hadar.controller.words.privacy import Privacy
 from slurm_hadar.domain.job import Job, JobState
 
-People = Literal["none", "ids", "names"]
 Fields = dict[str, object]
 
 _LONGEST_TEXT, _LONGEST_NAME, _LONGEST_LINE = 400, 64, 4000
 _MOST_NOTES = 10
 _AT_ONCE = 5000
 """Lines of a kind that one tick writes; the rest comes with the next one."""
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_TOLD, _JOURNAL = "told", "journal"
 _HOPES = ("rate_before", "rate_expected", "rate_expected_here", "cost_expected_s")
 
 
-def write(logger: logging.Logger, store: Store, report: Report, people: People) -> None:
-    """What one tick decided, did and saw."""
+def write(log: Log, store: Store, report: Report) -> None:
+    """What one tick decided, did and saw. What cannot be written now stays news."""
+    written = _owns_up(log)
     with store.in_words():
-        told = store.connection.execute(
-            "SELECT id, job, time_s, placement, reason FROM told WHERE news=1 ORDER BY id LIMIT ?",
-            (_AT_ONCE,),
-        ).fetchall()
-        entries = store.entries("WHERE news=1 ORDER BY id LIMIT ?", (_AT_ONCE,))
-        jobs = report.seen.jobs
-        for _, job, time_s, placement, reason in told:
-            why = _without_names(reason, jobs.get(job), people)
-            fields = {"job": job, **_person(jobs.get(job), people), "decided": _time(time_s)}
-            say(logger, "decision", {**fields, "decision": placement, "reason": why})
-        for entry in entries:
-            job_ = jobs.get(entry.job)
-            done = _action(entry)
-            for key in ("reason", "outcome"):
-                if key in done:
-                    done[key] = _without_names(str(done[key]), job_, people)
-            say(logger, "action", {"job": entry.job, **_person(job_, people), **done})
+        done: dict[str, list[int]] = {_TOLD: [], _JOURNAL: []}
+        for table, id_, event, fields in _news(store, report.seen.jobs, log.privacy):
+            written = written and log.write(line(event, fields))
+            if not written:
+                break
+            done[table].append(id_)
         with store.transaction():
-            for table, ids in (
-                ("told", [row[0] for row in told]),
-                ("journal", [e.id for e in entries]),
-            ):
+            for table, ids in done.items():
                 store.connection.executemany(
                     f"UPDATE {table} SET news=0 WHERE id=?", [(id_,) for id_ in ids]
                 )
-    say(logger, "tick", _tick(report, people))
+    # One that fails is enough: each may wait for another process.
+    log.missed += not (written and log.write(line("tick", _tick(report, log.privacy))))
 
 
-def fault(logger: logging.Logger | None, what: str, people: People) -> None:
+def fault(log: Log | None, what: str) -> None:
     """A tick that did nothing, and why."""
-    if logger is not None:
-        say(logger, "fault", {"what": _without_quotes(what, people)})
+    if log is not None:
+        fields = {"what": log.privacy.text(what)}
+        log.missed += not (_owns_up(log) and log.write(line("fault", fields)))
 
 
-def say(logger: logging.Logger, event: str, fields: Mapping[str, object]) -> None:
-    """One line."""
-    logger.info("%s", line(event, fields))
+def _owns_up(log: Log) -> bool:
+    """Whether the log can be written, and tells how many lines it lacks."""
+    if log.missed:
+        what = f"the log could not be written: it lacks {log.missed} lines of ticks and faults"
+        if not log.write(line("fault", {"what": what})):
+            return False
+        log.missed = 0
+    return True
 
 
 def line(event: str, fields: Mapping[str, object], now: float | None = None) -> str:
@@ -97,35 +91,37 @@ def _bounded(value: object) -> object:
     return value
 
 
-def _person(job: Job | None, people: People) -> Fields:
-    """What of the owner may stand in a line. Paths and comments never do."""
-    if job is None or people == "none":
-        return {}
-    found: Fields = {"uid": job.uid}
-    if people == "names":
-        names = {"user": job.user, "name": job.name, "account": job.account}
-        found |= {key: value[:_LONGEST_NAME] for key, value in names.items()}
-    return found
+def _news(
+    store: Store, jobs: Mapping[str, Job], privacy: Privacy
+) -> Iterator[tuple[str, int, str, Fields]]:
+    told = store.connection.execute(
+        "SELECT id, job, time_s, placement, reason FROM told WHERE news=1 ORDER BY id LIMIT ?",
+        (_AT_ONCE,),
+    ).fetchall()
+    for row in told:
+        yield _TOLD, row[0], "decision", _decision(row, jobs, privacy)
+    for entry in store.entries("WHERE news=1 ORDER BY id LIMIT ?", (_AT_ONCE,)):
+        yield _JOURNAL, entry.id, "action", _action(entry, jobs, privacy)
 
 
-def _without_names(text: str, job: Job | None, people: People) -> str:
-    """A reason such as "partition x does not admit account y" without the account."""
-    names = [name for name in (job.user, job.account) if name] if job else []
-    if people == "names" or not names:
-        return _without_quotes(text, people)
-    words = "|".join(re.escape(name) for name in names)
-    return _without_quotes(re.sub(rf"(?<!\w)(?:{words})(?!\w)", "...", text), people)
+def _decision(row: tuple[Any, ...], jobs: Mapping[str, Job], privacy: Privacy) -> Fields:
+    _, id_, time_s, placement, reason = row
+    job = jobs.get(id_)
+    return {
+        "job": id_,
+        **privacy.person(job),
+        "decided": _time(time_s),
+        "decision": placement,
+        "reason": privacy.text(reason, [job] if job else []),
+    }
 
 
-def _without_quotes(text: str, people: People) -> str:
-    """What a message quotes may come from a user."""
-    return text if people == "names" else _QUOTED.sub("'...'", text)
-
-
-def _action(entry: Entry) -> Fields:
-    meant = steering_of(entry.details, 0.0)
+def _action(entry: Entry, jobs: Mapping[str, Job], privacy: Privacy) -> Fields:
+    meant, job = steering_of(entry.details, 0.0), jobs.get(entry.job)
     stops = entry.kind == "move" and not meant.gpus
     found: Fields = {
+        "job": entry.job,
+        **privacy.person(job),
         "action": entry.id,
         "kind": "stop" if stops else entry.kind,
         "state": _state(entry),
@@ -151,6 +147,9 @@ def _action(entry: Entry) -> Fields:
         found["seen"] = entry.shown
     if entry.effect:
         found["effect"] = dict(entry.effect)
+    for key in ("reason", "outcome", "seen"):
+        if key in found:
+            found[key] = privacy.text(str(found[key]), [job] if job else [])
     return found
 
 
@@ -163,7 +162,7 @@ def _state(entry: Entry) -> str:
     return "answered" if entry.shown is None else "closed"
 
 
-def _tick(report: Report, people: People) -> Fields:
+def _tick(report: Report, privacy: Privacy) -> Fields:
     running = waiting = 0
     for target in [*report.picture.targets.values(), *report.backfill.targets.values()]:
         runs = target.job.state is JobState.RUNNING
@@ -179,8 +178,9 @@ def _tick(report: Report, people: People) -> Fields:
     }
     for key in ("read_s", "decide_s", "act_s"):
         found[key] = round(getattr(report, key), 3)
-    notes = [_without_quotes(words, people) for words in _notes(report)]
-    return found | ({"notes": notes[:_MOST_NOTES]} if notes else {})
+    jobs = report.seen.jobs.values()
+    notes = [privacy.text(words, jobs) for words in islice(_notes(report), _MOST_NOTES)]
+    return found | ({"notes": notes} if notes else {})
 
 
 def _notes(report: Report) -> Iterator[str]:

@@ -11,30 +11,20 @@ from dataclasses import replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import trail
-from slurm_hadar.controller.acts.acting import steering_of
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.picture.targets import begin_is_ours
 from slurm_hadar.controller.seen import kept, observed
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.tick import Controller
-from slurm_hadar.controller.words import telling
+from slurm_hadar.controller.words import past, telling
 from slurm_hadar.controller.words.troubles import Known, troubles
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.story import Event, Story
+from slurm_hadar.reports.story import Story
 from slurm_hadar.runtime.heartbeat import read_heartbeat
 from slurm_hadar.runtime.progress import read_all_progress
 from slurm_hadar.slurm.cluster import Cluster
-
-_KINDS = {
-    "start": "told to start",
-    "move": "move",
-    "let go": "given back to Slurm",
-    "wait": "start taken back",
-    "release": "release",
-    "undo": "placement undone",
-}
 
 
 def of_controller(controller: Controller, id_: str) -> Story:
@@ -50,6 +40,7 @@ def of_controller(controller: Controller, id_: str) -> Story:
             known,
             entries=tuple(reversed(store.history(id_))),
             decisions=tuple(store.told(id_)),
+            renewals=tuple(past.renewals(store, id_)),
             last=store.decisions().get(id_),
         )
     )
@@ -99,7 +90,8 @@ def _told(known: Known) -> Story:
         state=job.slurm_state if job else "not shown by Slurm any more",
         told_s=seen.now,
         facts=tuple(_facts(known)),
-        events=tuple(sorted(_events(known), key=lambda event: event.time_s)),
+        events=tuple(past.events(known)),
+        not_kept=tuple(past.not_kept(known)),
         now=tuple(_now(known)),
         next=tuple(_next(known)),
         wrong=tuple(troubles(known)),
@@ -134,52 +126,6 @@ def _facts(known: Known) -> Iterator[tuple[str, str]]:
         yield "Idle nodes", "trains on them, and gives way to everybody (hadar backfill)"
     if not known.journal:
         yield "Told from", "Slurm and the job's own files; the controller's user sees its journal"
-
-
-def _events(known: Known) -> Iterator[Event]:
-    job = known.job
-    if job is not None:
-        yield from _of_slurm(job, known.seen)
-    ends = [one.time_s for one in known.decisions[1:]]
-    ends.append(known.last.time_s if known.last else 0.0)
-    for one, until in zip(known.decisions, ends, strict=False):
-        yield Event(one.time_s, f"decided: {one.placement}", one.reason, until)
-    for entry in known.entries:
-        yield _action(entry)
-
-
-def _of_slurm(job: Job, seen: Observed) -> Iterator[Event]:
-    if job.submit_s:
-        yield Event(job.submit_s, "requeued" if job.restarts else "submitted")
-    if job.start_s and job.state is not JobState.PENDING:
-        yield Event(job.start_s, "started", trail.where(job, seen))
-    if _over(job) and job.end_s:
-        yield Event(job.end_s, "ended", job.slurm_state)
-    progress = seen.progress.get(job.id)
-    if progress is None:
-        return
-    if progress.checkpoint is not None:
-        saved = progress.checkpoint
-        yield Event(saved.time, "checkpoint", f"{saved.samples:,} samples, {saved.seconds:.1f} s")
-    speed = f", {formats.rate(progress.rate)} samples/s" if progress.rate else ""
-    lost = f", {progress.lost:,} lost by kills" if progress.lost else ""
-    yield Event(progress.time, "last report", f"{progress.samples:,} samples{speed}{lost}")
-
-
-def _action(entry: Entry) -> Event:
-    meant = steering_of(entry.details, 0.0)
-    what = _KINDS.get(entry.kind, entry.kind)
-    if entry.kind == "move" and not meant.gpus:
-        what = "stop for other jobs"
-    elif meant.gpus:
-        what += f": {telling.words(meant)}"
-    parts = [f"{phase} after {time - entry.opened_s:.0f} s" for phase, time in entry.steps]
-    if entry.outcome is None:
-        parts.append(f"under way ({entry.phase})")
-    else:
-        parts.append(f"{entry.outcome} after {max(0.0, entry.changed_s - entry.opened_s):.0f} s")
-    parts += [part for part in (entry.shown, trail.effect_words(entry)) if part]
-    return Event(entry.opened_s, what, "; ".join(parts))
 
 
 def _now(known: Known) -> Iterator[str]:

@@ -19,6 +19,8 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
 
 _SAME = 1 - 1e-6
+_EXPLAINED = 50
+"""Lines of a job's history."""
 
 _HANDLED = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
 
@@ -168,6 +170,7 @@ def story(controller: Controller, id_: str) -> Explanation:
     seen = controller.observe()
     job = seen.jobs.get(id_)
     history = controller.store.history(id_)
+    older = len(history) - _EXPLAINED
     if job is None:
         no_array(seen, id_)
         raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
@@ -177,7 +180,9 @@ def story(controller: Controller, id_: str) -> Explanation:
     decision = controller.store.decisions().get(id_)
     known = controller.gpus.known(job)
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
-    hints = filter(None, [gpu_use.too_small(job, known, memory)])
+    hints = list(filter(None, [gpu_use.too_small(job, known, memory)]))
+    if older > 0:
+        hints.append(f"{older} older lines of its history: hadar doctor {id_}")
     return Explanation(
         row=row_of(job, seen, decision),
         declaration=_declared(job.declaration),
@@ -185,7 +190,7 @@ def story(controller: Controller, id_: str) -> Explanation:
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
         reason=decision.reason if decision else "",
-        moves=[_move(entry) for entry in reversed(history)],
+        moves=[_move(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[*hints, *undo(job, seen)],
         gpus=gpu_use.rows(seen, job, known),
     )

@@ -34,8 +34,9 @@ _OPT_IN = (
 
 @dataclass(frozen=True)
 class Known:
-    """All that is known of one job. ``controller_uid``: whose files are believed; ``entries``
-    oldest first; ``journal``: whether the controller's own file was read."""
+    """All that is known of one job. ``controller_uid``: whose files are believed; ``entries`` and
+    ``renewals`` (times of its lease) oldest first; ``journal``: whether the controller's own file
+    was read."""
 
     id: str
     seen: Observed
@@ -44,6 +45,7 @@ class Known:
     beat: Heartbeat | None = None
     entries: tuple[Entry, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    renewals: tuple[float, ...] = ()
     last: Decision | None = None
     journal: bool = True
 
@@ -242,7 +244,8 @@ def _moves(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble]:
     elif "refused" in (last.outcome or ""):
         yield Trouble(f"its last move failed: {last.outcome}", (f"hadar pin {job.id}",))
     before, after = number(effect, "rate_before"), number(effect, "rate_after")
-    if before is not None and after is not None and after < before:
+    moved = bool(last.details.get("gpus"))
+    if moved and before is not None and after is not None and after < before:
         yield Trouble(
             f"its last move made it slower: {formats.rate(before)} -> {formats.rate(after)} "
             "samples/s",

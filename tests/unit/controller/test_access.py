@@ -9,7 +9,7 @@ from math import inf
 import pytest
 from hand_made import job
 
-from slurm_hadar.controller.picture.access import allowed_partitions, groups_of, refusal
+from slurm_hadar.controller.seen.access import allowed_partitions, groups_of, refusal
 from slurm_hadar.domain.node import Partition
 
 OPEN = Partition("open")

@@ -51,6 +51,10 @@ def test_a_job_that_must_not_start_yet_is_told_so_though_slurm_would_start_it():
     late = replace(asked, not_before_s=NOW + 33)
     action = only(decide(seen([late]), {"1": {"k80": 1}}), Kind.START)
     assert action.fields["StartTime"] == f"uts{int(NOW) + 33}"
+    # Until then nothing more is sent.
+    knows = replace(late, eligible_s=NOW + 33)
+    assert starts(decide(seen([knows]), {"1": {"k80": 1}})) == set()
+    assert starts(decide(seen([replace(late, eligible_s=NOW + 120)]), {"1": {"k80": 1}})) == {"1"}
 
 
 def test_a_job_without_a_place_keeps_its_lease_until_half_of_it_is_gone():

@@ -60,10 +60,10 @@ def lines(found):
     return [one.what for one in found]
 
 
-def printed(tale, width=200):
+def printed(tale, width=200, everything=False):
     console = text.console(width=width)
     with console.capture() as kept:
-        console.print(told(tale))
+        console.print(told(tale, everything))
     return kept.get()
 
 
@@ -160,6 +160,9 @@ def test_a_move_that_failed_or_did_not_pay_is_told_of(site, store):
     slow = replace(slow, effect={"rate_before": 50.0, "rate_after": 20.0})
     (found,) = wrong(site, here, progress=report(), entries=(slow,))
     assert "made it slower: 50 -> 20 samples/s" in found.what
+    # Where it runs after a stop is no move of ours.
+    stop = replace(slow, outcome="stopped", details={"gpus": {}, "restarts": 0})
+    assert wrong(site, here, progress=report(), entries=(stop,)) == []
 
 
 def moved(store):
@@ -216,6 +219,74 @@ def test_the_story_has_each_step_with_its_cost_and_gain_and_is_plain_data(site, 
     assert json.loads(json.dumps(asdict(tale)))["state"] == "RUNNING"
     shown = printed(tale)
     assert "What happened" in shown and "(for 5 min 40 s)" in shown and "runs on 1 x v100" in shown
+
+
+def restless(store, moves):
+    """A job that was sent hither and thither, its lease renewed between; refused once."""
+    at = NOW - 80_000
+    for number in range(moves):
+        for step in range(6):
+            at += 60
+            store.decide([Decision("1", at, f"1 x k80 on k{step % 2}", "by the test")])
+            start = store.begin("1", "start", "sent", at, {"gpus": {"k80": 1}})
+            store.end(start, "done", at)
+            named = [str(id_) for id_ in range(50)] if step else ["7", "11"]
+            lease = store.begin("", "lease", "sent", at + 1, {"number": 60, "jobs": named})
+            store.end(lease, "done", at + 1)
+        refused = store.begin("1", "start", "sent", at + 2, {"gpus": {"k80": 1}})
+        store.end(refused, f"refused: odd {number}", at + 2)
+        move = store.begin("1", "move", "asked", at + 3, {"gpus": {}, "restarts": number})
+        store.end(move, "stopped", at + 5)
+
+
+def test_the_story_leaves_nothing_out_and_stays_readable(site, store):
+    restless(store, 40)
+    tale = story.of_controller(Reader(site, store, job("1")), "1")
+    happened = [event.what.partition(":")[0] for event in tale.events]
+    counts = {what: happened.count(what) for what in happened}
+    # 240 decisions were kept up to the state file's own limit, which is told.
+    assert counts.pop("submitted", 1) == 1
+    assert counts == {
+        "told to start": 280,
+        "stop for other jobs": 40,
+        "decided": 200,
+        "lease renewed": 200,
+    }
+    assert any("are not kept: the state file holds the last 200" in one for one in tale.not_kept)
+    assert any("kept for a day" in one for one in tale.not_kept)
+    assert json.loads(json.dumps(asdict(tale)))["events"][0]["number"] == 1
+
+    whole, short = printed(tale, everything=True), printed(tale)
+    assert all(whole.count(what) == number for what, number in counts.items())
+    lines = short.splitlines()
+    assert len(lines) < 180 and "Each of them: hadar doctor 1 --all" in short
+    assert "--all" not in whole and "refused: odd 39" in short and "refused: odd 0" in short
+    assert all(f" x {what}" in short for what in counts)
+
+
+def test_small_steps_in_a_row_are_one_line_and_a_move_never_is(site, store):
+    restless(store, 3)
+    tale = story.of_controller(Reader(site, store, job("1")), "1")
+    assert len(tale.not_kept) == 1
+    short = printed(tale)
+    assert short.count("stop for other jobs") == 3 and short.count("refused: odd") == 3
+    # Of 17 in a row five stay: 6 decided, 6 told to start, 5 renewals of its lease.
+    (line, *others) = [line for line in short.splitlines() if "... 12 more" in line]
+    assert len(others) == 2 and "4 x decided, 4 x told to start, 4 x lease renewed" in line
+    quiet = printed(replace(tale, events=tale.events[:6]))
+    assert "more" not in quiet and "--all" not in quiet
+
+
+def test_renewals_with_nothing_between_are_one_event(site, store):
+    for number in range(30):
+        named = {"number": 2, "jobs": ["1", "11"]}
+        store.end(store.begin("", "lease", "sent", NOW - 900 + number, named), "done", NOW)
+    tale = story.of_controller(Reader(site, store, job("1")), "1")
+    (renewed,) = [event for event in tale.events if event.what == "lease renewed"]
+    assert (renewed.number, renewed.detail) == (30, "30 times")
+    assert renewed.until_s - renewed.time_s == 29
+    other = story.of_controller(Reader(site, store, job("2")), "2")
+    assert [event.what for event in other.events if "lease" in event.what] == []
 
 
 def test_a_job_that_slurm_forgot_is_told_from_the_journal_alone(site, store):

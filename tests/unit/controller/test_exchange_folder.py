@@ -58,6 +58,16 @@ def test_what_ended_jobs_left_is_removed_and_nothing_else(tmp_path):
     assert tidied(tmp_path)[0] == []
 
 
+def test_one_answer_that_lacks_a_job_does_not_cost_it_its_files(tmp_path):
+    laid(tmp_path, ENDED)
+    asked = []
+    found = ExchangeFolder(tmp_path)
+    found.read([])
+    found.tidy([], NOW, lambda since: asked.append(since) or ["84_9"])
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert asked == [NOW - KEEP_S] and left == ["plan.84_2.json", "progress.84_2.a.json"]
+
+
 @pytest.mark.parametrize("state", [s for s in JobState if s is not JobState.FINISHED])
 def test_files_of_a_job_that_may_go_on_stay(tmp_path, state):
     task = job("84_9", state, array_job_id=84)

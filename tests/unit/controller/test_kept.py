@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from hand_made import NOW, config, job
@@ -11,6 +12,10 @@ from slurm_hadar.controller.seen import kept
 from slurm_hadar.domain.steering import Steering, merge
 
 OURS = Steering({"k80": 1}, {"k1": {"k80": 1}}, NOW, moves=1, was={"Features": "a b"})
+
+
+def known(*ids):
+    return {id_: job(id_) for id_ in ids}
 
 
 @pytest.fixture
@@ -31,8 +36,8 @@ def test_it_outlives_the_state_file(site, store, tmp_path):
     kept.keep(site, store, "5", Steering(time=NOW, leased=True))
     assert [path.name for path in (tmp_path / "ex").iterdir()] == ["steer.84_2.json"]
     new = Store.open(tmp_path / "new")
-    assert kept.recall(site, new, {"84_2", "5"}, False) == {"84_2": OURS}
-    assert kept.recall(site, new, {"5"}, False) == {}
+    assert kept.recall(site, new, known("84_2", "5"), False) == {"84_2": OURS}
+    assert kept.recall(site, new, known("5"), False) == {}
     new.close()
 
 
@@ -42,8 +47,8 @@ def test_the_later_word_holds_after_another_controller(site, store, tmp_path):
     later = Steering({"v100": 1}, time=NOW + 60, was=OURS.was)
     kept.keep(site, other, "1", later)
     other.close()
-    assert kept.recall(site, store, {"1"}, False) == {"1": OURS}
-    assert kept.recall(site, store, {"1"}, True) == {"1": later}
+    assert kept.recall(site, store, known("1"), False) == {"1": OURS}
+    assert kept.recall(site, store, known("1"), True) == {"1": later}
 
 
 def test_only_the_controllers_own_files_about_that_job_are_believed(site, store, tmp_path):
@@ -51,7 +56,7 @@ def test_only_the_controllers_own_files_about_that_job_are_believed(site, store,
     good = {"version": 1, "job": "1", "steering": merge("", OURS)}
     for text in ("{", json.dumps({**good, "job": "2"}), json.dumps({**good, "steering": 3})):
         path.write_text(text)
-        assert kept.recall(site, store, {"1", "1+0", "../1"}, True) == {}
+        assert kept.recall(site, store, dict.fromkeys(("1", "1+0", "../1"), job()), True) == {}
     path.write_text(json.dumps(good))
     assert kept.shared(site, "1") == OURS
     path.rename(tmp_path / "real")
@@ -77,4 +82,22 @@ def test_a_job_of_a_sandbox_carries_it_and_others_words_are_not_taken_for_it(sit
 def test_a_folder_that_cannot_be_written_costs_the_copy_only(store):
     away = config('[site]\nexchange_dir = "/nowhere"\n')
     kept.keep(away, store, "1", OURS)
-    assert kept.recall(away, store, {"1"}, True) == {"1": OURS}
+    assert kept.recall(away, store, known("1"), True) == {"1": OURS}
+
+
+def test_a_number_that_slurm_gives_anew_inherits_nothing(site, store):
+    """Another user's job would get the request of one that had its number before."""
+    kept.keep(site, store, "1", OURS)
+    later = job("1", submit_s=NOW + 2 * 86400)
+    for everything in (False, True):
+        assert kept.recall(site, store, {"1": later}, everything) == {}
+        # A requeue counts as a submission to Slurm.
+        again = replace(later, restarts=1)
+        assert kept.recall(site, store, {"1": again}, everything) == {"1": OURS}
+    assert kept.of_jobs(site, [later]) == {}
+
+
+def test_moves_that_the_journal_counted_count(site):
+    ours = {"1": OURS, "2": replace(OURS, moves=5)}
+    found = kept.with_moves(ours, {"1": 3, "2": 3, "9": 7})
+    assert {job: steering.moves for job, steering in found.items()} == {"1": 3, "2": 5}

@@ -93,3 +93,29 @@ def test_who_takes_over_looks_twice(tmp_path):
     write_heartbeat(tmp_path, "act", 10.0)
     assert not takes_over(site, time.time())
     assert takes_over(site, time.time() + 61)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "interval_s", "alive"),
+    [
+        (0, 10, True), (61, 10, True), (599, 10, True), (601, 10, False), (3600, 10, False),
+        (1e10, 10, False), (601, 600, True), (1831, 600, False), (-1829, 600, True),
+        (-1831, 600, False), (-10_000, 1e9, True), (-10_831, 1e9, False), (10_831, 1e9, False),
+    ],
+)  # fmt: skip
+def test_a_heartbeat_is_fresh_for_a_while_only_in_both_directions(
+    tmp_path, ahead_s, interval_s, alive
+):
+    site = config(f'[site]\nexchange_dir = "{tmp_path}"\n')
+    now = time.time()
+    beat(tmp_path, time=now + ahead_s, interval_s=interval_s)
+    assert rival(site, now) == ("elsewhere" if alive else None)
+
+
+def test_of_two_whose_clocks_differ_one_acts(tmp_path):
+    site = config(f'[site]\nexchange_dir = "{tmp_path}"\n')
+    now, apart = time.time(), 400.0
+    beat(tmp_path, time=now)
+    assert rival(site, now + apart) is None, "the one ahead takes over"
+    beat(tmp_path, time=now + apart)
+    assert rival(site, now) == "elsewhere", "the other one steps back"

@@ -1,16 +1,19 @@
 """The controller's log: whole lines, nobody's names, bounded files."""
 
+import errno
 import fcntl
 import json
-import logging
+import os
+import resource
 import subprocess
 import sys
 import threading
+import time
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from hand_made import CONFIG, NOW, dictate, job, look, running, seen
+from hand_made import CONFIG, NOW, config, dictate, job, look, running, seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,21 +23,35 @@ from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.words import record
-from slurm_hadar.controller.words.log_file import SharedFile, close_log, open_log
+from slurm_hadar.controller.words.log_file import Log, SharedFile, open_log
+from slurm_hadar.controller.words.privacy import Privacy
 from slurm_hadar.domain.steering import Steering
 
 EVIL = 'SECRET"\n{"event": "action", "job": "1"}\r\u2028\u202e\x00' + "x" * 5000
 
 
-class Kept(logging.Handler):
-    """Lines in memory."""
+class Kept:
+    """Lines in memory; ``full``: how many more it takes."""
 
-    def __init__(self):
-        super().__init__()
-        self.lines = []
+    name = "in memory"
 
-    def emit(self, record):
-        self.lines.append(record.getMessage())
+    def __init__(self, full=None):
+        self.lines, self.full = [], full
+
+    def write(self, line):
+        if self.full is not None and len(self.lines) >= self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        assert line.isascii() and len(line) <= 4001
+        assert line.endswith(b"\n") and len(line.splitlines()) == 1
+        self.lines.append(json.loads(line))
+
+    def events(self):
+        return [(line["event"], line.get("job", "")) for line in self.lines]
+
+
+def log_of(sink, people="ids", **site):
+    settings = config(f'[log]\npeople = "{people}"\n')
+    return Log(sink, Privacy(settings.model_copy(update=site)))
 
 
 @pytest.fixture
@@ -64,12 +81,9 @@ def report(*jobs, **more):
 
 
 def written(store, said, people="ids"):
-    kept, logger = Kept(), logging.Logger("test")
-    logger.addHandler(kept)
-    record.write(logger, store, said, people)
-    for line in kept.lines:
-        assert line.isascii() and len(line) <= 4000 and len(line.splitlines()) == 1
-    return [json.loads(line) for line in kept.lines]
+    kept = Kept()
+    record.write(log_of(kept, people), store, said)
+    return kept.lines
 
 
 @settings(max_examples=200, deadline=None)
@@ -142,7 +156,7 @@ def test_a_tick_counts_what_it_saw_and_did(store):
 
 
 def log_to(path, **more):
-    return open_log(configuration.Log(file=path, **more))
+    return open_log(CONFIG.model_copy(update={"log": configuration.Log(file=path, **more)}))
 
 
 def files(folder):
@@ -152,24 +166,28 @@ def files(folder):
 def test_a_file_is_turned_over_by_size_and_only_some_are_kept(tmp_path):
     log = log_to(tmp_path / "h.log", max_mb=0.001, files=2)
     for number in range(100):
-        log.info("%s", f"{number:03d}" + "x" * 96)
-    close_log(log)
+        assert log.write(f"{number:03d}" + "x" * 96)
     assert files(tmp_path) == ["h.log", "h.log.1", "h.log.2"]
     assert all((tmp_path / name).stat().st_size <= 1000 for name in files(tmp_path))
-    assert (tmp_path / "h.log").read_text().splitlines()[-1].startswith("099")
+    lines = [x for n in reversed(files(tmp_path)) for x in (tmp_path / n).read_text().split()]
+    assert [int(line[:3]) for line in lines] == list(range(70, 100))
     assert (tmp_path / "h.log").stat().st_mode & 0o137 == 0
+    # Whoever may read the log must not be able to stop it.
+    assert (tmp_path / "h.log.lock").stat().st_mode & 0o077 == 0
 
 
 WRITER = """
-import logging, sys
+import sys
 from pathlib import Path
 from slurm_hadar import config
 from slurm_hadar.controller.words.log_file import open_log
-log = open_log(config.Log(file=Path(sys.argv[1]), max_mb=0.004, files=50))
+settings = config.Log(file=Path(sys.argv[1]), max_mb=0.004, files=50)
+log = open_log(config.Config(log=settings))
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(400):
-    log.info("%s", sys.argv[2] + str(number) + "x" * 60)
+    while not log.write(sys.argv[2] + str(number) + "x" * 60):
+        pass
 """
 
 
@@ -197,54 +215,193 @@ def test_two_processes_lose_and_break_no_line(tmp_path):
 
 def test_a_line_waits_for_another_process_that_writes(tmp_path):
     log = log_to(tmp_path / "h.log")
-    log.info("one")
+    assert log.write("one")
     with (tmp_path / "h.log.lock").open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        late = threading.Thread(target=log.info, args=("two",))
+        late = threading.Thread(target=log.write, args=("two",))
         late.start()
         late.join(0.3)
         assert late.is_alive() and (tmp_path / "h.log").read_text() == "one\n"
     late.join(60)
-    close_log(log)
     assert (tmp_path / "h.log").read_text() == "one\ntwo\n"
+
+
+HOLDER = """
+import fcntl, sys, time
+lock = open(sys.argv[1])
+fcntl.flock(lock, fcntl.LOCK_SH)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_tick_does_not_wait_for_somebody_who_never_lets_go(store, tmp_path, capsys):
+    path = tmp_path / "h.log"
+    log = log_to(path)
+    entry = store.begin("1", "move", "asked", NOW, {"gpus": {"k80": 1}})
+    store.end(entry, "moved", NOW)
+    assert log.write("{}")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, f"{path}.lock"], stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        began = time.monotonic()
+        for _ in range(3):
+            record.write(log, store, report())
+        # 2 s for the first, and no more than a moment for each later one.
+        assert 1.9 < time.monotonic() - began < 10
+        assert path.read_text() == "{}\n"
+        (said,) = capsys.readouterr().err.splitlines()
+        assert "another process holds the lock" in said
+    finally:
+        holder.kill()
+        holder.communicate()
+    record.write(log, store, report())
+    lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    assert [line["event"] for line in lines] == ["fault", "action", "tick"]
+    assert lines[0]["what"].endswith("it lacks 3 lines of ticks and faults")
 
 
 def test_a_file_that_logrotate_took_away_is_begun_anew(tmp_path):
     log = log_to(tmp_path / "h.log")
-    log.info("one")
+    assert log.write("one")
     (tmp_path / "h.log").rename(tmp_path / "old")
-    log.info("two")
-    close_log(log)
+    assert log.write("two")
     assert (tmp_path / "h.log").read_text() == "two\n"
     assert (tmp_path / "old").read_text() == "one\n"
 
 
-def test_a_log_that_cannot_be_written_is_said_once_and_stops_nothing(tmp_path, capsys):
+def test_a_log_that_cannot_be_written_is_said_once_an_outage(tmp_path, capsys):
     (tmp_path / "elsewhere").touch()
     (tmp_path / "h.log").symlink_to(tmp_path / "elsewhere")
     log = log_to(tmp_path / "h.log")
-    log.info("one")
-    log.info("two")
-    gone = log_to(tmp_path / "none" / "h.log")
-    gone.info("one")
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and all("cannot be written" in line for line in said)
-    assert (tmp_path / "elsewhere").read_text() == ""
+    assert not log.write("one") and not log.write("two")
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "cannot be written" in said and (tmp_path / "elsewhere").read_text() == ""
+    (tmp_path / "h.log").unlink()
+    assert log.write("three") and capsys.readouterr().err == ""
+    (tmp_path / "h.log").unlink()
+    (tmp_path / "h.log").mkdir()
+    assert not log.write("four") and not log.write("five")
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_full_disk_is_no_failure_of_a_tick(tmp_path, capsys):
-    handler = SharedFile(tmp_path / "h.log", 10**6, 1)
-    handler._open = lambda: Path("/dev/full").open("w")  # noqa: SIM115
-    handler.emit(logging.makeLogRecord({"msg": "x"}))
-    assert "No space left" in capsys.readouterr().err
+def test_a_pipe_in_its_place_stops_nobody(tmp_path):
+    os.mkfifo(tmp_path / "h.log")
+    log = log_to(tmp_path / "h.log")
+    late = threading.Thread(target=log.write, args=("one",), daemon=True)
+    late.start()
+    late.join(20)
+    assert not late.is_alive()
+
+
+@contextmanager
+def full_at(size):
+    """As if the disk were full: files of this process end at this size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_line_leaves_whole_lines(tmp_path):
+    sink = SharedFile(tmp_path / "h.log", 10**6, 1)
+    sink.write(b"one\n")
+    with full_at(7), pytest.raises(OSError) as full:
+        sink.write(b"two, longer\n")
+    assert full.value.errno == errno.EFBIG
+    assert (tmp_path / "h.log").read_text() == "one\n"
+    # And where the machine went down then.
+    with (tmp_path / "h.log").open("a") as file:
+        file.write("tw")
+    sink.write(b"three\n")
+    assert (tmp_path / "h.log").read_text() == "one\ntw\nthree\n"
+
+
+def test_what_could_not_be_written_is_written_once_when_it_can_be(store, capsys):
+    def done(job_):
+        store.decide([Decision(job_, NOW, "1 x k80", "by the test")])
+        store.end(store.begin(job_, "move", "asked", NOW, {"gpus": {"k80": 1}}), "moved", NOW + 2)
+
+    sink = Kept(full=4)
+    log = log_of(sink)
+    done("1")
+    record.write(log, store, report())
+    assert sink.events() == [("decision", "1"), ("action", "1"), ("tick", "")]
+    done("2")
+    done("3")
+    # The disk is full after one of them, and stays so for two ticks and a fault.
+    record.write(log, store, report())
+    record.write(log, store, report())
+    record.fault(log, "Slurm did not answer")
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    sink.full = None
+    record.write(log, store, report())
+    record.write(log, store, report())
+    assert sink.events()[3:] == [
+        ("decision", "2"),
+        ("fault", ""),
+        ("decision", "3"),
+        ("action", "2"),
+        ("action", "3"),
+        ("tick", ""),
+        ("tick", ""),
+    ]
+    assert sink.lines[4]["what"].endswith("it lacks 3 lines of ticks and faults")
+    # The next outage is one of its own, and so is what a next controller finds.
+    done("4")
+    sink.full = 0
+    record.write(log, store, report())
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert ("action", "4") in [
+        (line["event"], line.get("job")) for line in written(store, report())
+    ]
+
+
+STDERR = """
+import json, os, resource, sys
+from slurm_hadar import config
+from slurm_hadar.controller.words.log_file import open_log
+log = open_log(config.Config())
+assert log.write("one")
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (7, hard))
+assert not log.write("two, longer")
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+assert log.write("two, longer")
+"""
+
+
+def test_stderr_on_a_full_disk_gets_a_line_whole_and_once_later(tmp_path):
+    # To the same file as words, as a timer has it.
+    with (tmp_path / "tick.log").open("ab") as kept:
+        done = subprocess.run([sys.executable, "-c", STDERR], stderr=kept, timeout=60)
+    lines = (tmp_path / "tick.log").read_text().splitlines()
+    assert done.returncode == 0, lines
+    assert lines[0] == "one" and lines.count("two, longer") == 1
+
+
+def test_a_reader_that_is_gone_and_no_stderr_at_all_stop_nobody():
+    code = STDERR.split("hard")[0].replace("assert log.write", "assert not log.write")
+    read, write = os.pipe()
+    os.close(read)
+    assert subprocess.run([sys.executable, "-c", code], stderr=write, timeout=60).returncode == 0
+    os.close(write)
+    none = code.replace("assert not log.write", "assert log is None #")
+    shell = ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, none]
+    assert subprocess.run(shell, timeout=60).returncode == 0
 
 
 def test_no_lines_where_none_are_wanted(monkeypatch, capsys):
-    assert open_log(configuration.Log(enabled=False)) is None
+    off = configuration.Log(enabled=False)
+    assert open_log(CONFIG.model_copy(update={"log": off})) is None
     # On a terminal the words are enough.
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert open_log(configuration.Log()) is None
+    assert open_log(CONFIG) is None
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    record.fault(open_log(configuration.Log()), "no answer from 'SECRET'", "ids")
+    record.fault(open_log(CONFIG), "no answer from 'SECRET'")
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["what"] == "no answer from '...'"

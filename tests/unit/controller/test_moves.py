@@ -16,7 +16,7 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, decode, merge
 from slurm_hadar.runtime.plan_file import read_plan
-from slurm_hadar.slurm.traffic import Traffic
+from slurm_hadar.slurm.traffic import Paused, Traffic
 
 TO_V100 = {
     "gpus": {"v100": 1},
@@ -124,7 +124,7 @@ def test_who_may_not_write_there_keeps_it_in_his_own_file(hands, rights):
     own = replace(hands, config=hands.config.model_copy(update={"site": site}))
     ours = Steering({"k80": 1}, time=NOW, was={"Features": "a b"})
     assert own.update(job(), {"Features": "k80"}, ours).fields == {"Features": "k80"}
-    assert decode(own.store.steerings()["1"]) == ours
+    assert decode(own.store.steerings(["1"])["1"]) == ours
 
 
 def test_a_plan_file_that_cannot_be_written_is_a_complaint_and_no_more(hands):
@@ -146,14 +146,18 @@ def test_a_plan_file_that_cannot_be_written_is_a_complaint_and_no_more(hands):
 
 
 def test_what_a_dead_controller_left_open_is_closed_by_what_is_seen(hands):
+    sent = {"gpus": {"k80": 1}, "fields": {"Features": "k80", "StartTime": "now"}}
     for id_ in ("1", "2", "3"):
-        hands.store.begin(id_, "start", "sent", NOW - 60, {"gpus": {"k80": 1}})
+        hands.store.begin(id_, "start", "sent", NOW - 60, sent)
+    hands.store.begin("4", "wait", "sent", NOW - 60, {"gpus": {}, "fields": {"StartTime": "now"}})
     move = begun(hands)
-    done = merge("", Steering({"k80": 1}, time=NOW - 60))
-    repair.close_interrupted(hands, seen([job("1", admin_comment=done), job("2")]))
+    # What we wrote of the job before the request was sent says nothing of the request.
+    meant = {id_: Steering({"k80": 1}, time=NOW - 60) for id_ in ("1", "2")}
+    shown = seen([job("1", features="k80"), job("2"), job("4")], steering=meant)
+    repair.close_interrupted(hands, shown)
     assert [entry.id for entry in hands.store.open_entries()] == [move]
-    says = [hands.store.history(id_)[-1].outcome for id_ in ("1", "2", "3")]
-    assert [text.startswith("carried out") for text in says] == [True, False, False]
+    says = [hands.store.history(id_)[-1].outcome for id_ in ("1", "2", "3", "4")]
+    assert [text.startswith("carried out") for text in says] == [True, False, False, False]
 
 
 def test_nothing_is_released_that_somebody_wants_held(hands):
@@ -172,9 +176,61 @@ def test_nothing_is_released_that_somebody_wants_held(hands):
 
 def test_a_job_that_fails_again_and_again_is_left_to_an_admin(hands):
     for _ in range(3):
-        hands.store.end(hands.store.begin("1", "release", "sent", NOW, {}), "released", NOW)
+        entry = hands.store.begin("1", "release", "sent", NOW, {})
+        hands.store.end(entry, "released after a failed launch", NOW)
     stuck = job(held=True, reason="launch_failed_requeued_held")
     assert repair.release_failed_launches(hands, seen([stuck])) == []
+
+
+class Held:
+    """A cluster of one job that Slurm holds; releases fail with ``errors`` one after another."""
+
+    def __init__(self, *errors, limit=100.0):
+        self.traffic = Traffic(lambda: 0.0)
+        self.traffic.limit = limit
+        self.errors, self.updates, self.released = list(errors), [], []
+
+    def apply(self, updates):
+        self.updates += updates
+        return [None for _ in updates]
+
+    def release(self, id_):
+        with self.traffic.request("release"):
+            if self.errors:
+                raise self.errors.pop(0)
+            self.released.append(id_)
+
+
+def test_a_release_that_was_never_sent_does_not_count(hands):
+    """Three ticks in which Slurm was silent must not leave a job held for good."""
+    cluster = Held(*[Paused("not sent") for _ in range(5)])
+    stuck = seen([job(held=True, reason="launch_failed_requeued_held")])
+    said = [
+        repair.release_failed_launches(replace(hands, cluster=cluster), stuck) for _ in range(9)
+    ]
+    assert [len(words) for words in said] == [1] * 8 + [0] and cluster.released == ["1"] * 3
+
+
+def test_a_rack_that_failed_leaves_requests_for_the_rest_of_a_tick(hands):
+    cluster = Held(limit=10)
+    rack = seen([job(str(n), held=True, reason="launch failed requeued held") for n in range(50)])
+    repair.release_failed_launches(replace(hands, cluster=cluster), rack)
+    assert len(cluster.released) == 5 and hands.store.history("20") == []
+
+
+def test_an_undo_that_was_cut_off_between_its_two_requests_goes_on(hands):
+    """The owner's fields are back already, and the job is still held."""
+    steered = {"1": Steering({"k80": 1}, time=NOW, was={"Features": "v100"})}
+    placed = seen([job(held=True, reason="BadConstraints", features="k80")], steering=steered)
+    cluster = Held(Paused("not sent"))
+    working = replace(hands, cluster=cluster)
+    assert "refused" in repair.undo_impossible_placements(working, placed)[0]
+    assert cluster.updates[0].fields["Features"] == "v100"
+    back = seen([job(held=True, reason="BadConstraints", features="v100")], steering=steered)
+    assert "as its owner wrote it" in repair.undo_impossible_placements(working, back)[0]
+    assert cluster.released == ["1"]
+    # What its owner wrote cannot be carried out either: that is for him to see.
+    assert repair.undo_impossible_placements(working, back) == []
 
 
 class Asked:
@@ -199,6 +255,15 @@ def settled(hands, cluster, clock, known=None):
     slept = []
     said = settle(replace(hands, cluster=cluster), known or {}, clock, slept.append)
     return said, slept, cluster.traffic.queries["jobs"]
+
+
+def test_under_the_stop_file_moves_are_not_followed_any_further(hands):
+    cluster = Asked(jobs=[HERE])
+    begun(hands)
+    said = settle(
+        replace(hands, cluster=cluster), {}, lambda: NOW, lambda _: None, lambda: "stop exists"
+    )
+    assert said == ["moves under way wait: stop exists"] and not cluster.traffic.queries
 
 
 def test_moves_are_followed_for_a_bounded_time_though_the_clock_goes_back(hands):
@@ -253,6 +318,17 @@ def test_a_job_that_began_as_it_was_sent_on_is_looked_at_again(hands):
     assert advanced(busy, requeued).said == () and outcome(hands) is None
     there = running("1", {"v1": {"v100": 1}}, restarts=1)
     assert "moved" in advanced(busy, there).said[0] and outcome(hands) == "moved"
+
+
+def test_a_job_that_slurm_started_elsewhere_has_a_plan_for_what_it_got(hands):
+    requeued = sent(hands)
+    busy = replace(hands, cluster=Refuses("Job is no longer pending execution for job 1"))
+    advanced(busy, requeued)
+    folder = hands.config.site.exchange_dir
+    assert read_plan(folder, "1", {os.getuid()}).gpus == {"v100": 1}
+    elsewhere = running("1", {"k1": {"k80": 1}}, restarts=1)
+    assert "started by itself" in advanced(busy, elsewhere).said[0]
+    assert read_plan(folder, "1", {os.getuid()}).gpus == {"k80": 1}
 
 
 def test_a_placement_that_slurm_refuses_ends_the_move(hands):

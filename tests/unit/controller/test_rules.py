@@ -1,15 +1,20 @@
 """What binds an operator's controller."""
 
 import os
+import pwd
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, job
+from hand_made import NOW, config, decide, job, node, only, seen
 
+from slurm_hadar import config as configuration
+from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.seen import throw_away
 from slurm_hadar.controller.seen.rules import Rules, refuse_root
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.node import Partition
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.limits import Limits
 
 WIDE = Declaration(types=("any",), gpus=(1, 2), cpus=(1, 8), mem=(1, 9), fork=(1, 4), nodes=(1, 4))
@@ -60,6 +65,69 @@ def test_under_a_limit_a_job_keeps_what_it_asked_for(limits, kept):
     assert left(Slurm(limits=limits)) == kept
 
 
+NOWHERE = configuration.parse("version = 1", "test")
+QOS = Limits(qos=frozenset({"small"}))
+ELSEWHERE = {
+    "own": Partition("own"),
+    "k80": Partition("k80", qos="small"),
+    "v100": Partition("v100", qos="wide"),
+}
+
+
+def bound_in(there, site=None, limits=QOS, steering=None, **more):
+    """Whether ann's job keeps its CPUs and copies, in the partition ``own`` if no other is told."""
+    rules = Rules(Slurm(limits=limits), site or config())
+    rules.read(NOW)
+    mine = replace(ANN, **{"partitions": ("own",), **more})
+    (found,) = rules.applied({"1": mine}, there, steering or {}).values()
+    return found.declaration == BOUND
+
+
+def test_the_qos_of_each_partition_that_it_may_be_sent_to_counts():
+    assert bound_in(ELSEWHERE)
+    assert not bound_in(ELSEWHERE, limits=Limits(qos=frozenset({"another"})))
+    assert not bound_in(ELSEWHERE, NOWHERE)
+    closed = replace(ELSEWHERE["k80"], deny_accounts=("phys",))
+    assert not bound_in({**ELSEWHERE, "k80": closed})
+    assert not bound_in({**ELSEWHERE, "k80": replace(ELSEWHERE["k80"], priority_tier=9)})
+
+
+def test_it_stays_bound_while_that_partition_is_down_for_a_while():
+    assert bound_in({**ELSEWHERE, "k80": replace(ELSEWHERE["k80"], up=False)})
+
+
+def test_it_may_be_sent_back_to_where_it_was_submitted():
+    own = {**ELSEWHERE, "own": replace(ELSEWHERE["own"], qos="small"), "k80": Partition("k80")}
+    assert not bound_in(own, partitions=("v100",))
+    was = {"1": Steering(was={"Partition": "own,nowhere"})}
+    assert bound_in(own, partitions=("v100",), steering=was)
+
+
+def test_a_job_that_is_sent_under_a_limit_gets_no_copies():
+    site = config('[controller]\npolicy = "hadare"\n')
+    declared = Declaration(
+        types=("any",), lease=True, checkpoint=True, fork=(1, 2), model="ResNet-18",
+        batch=(64, 64), samples=900000,
+    )  # fmt: skip
+    mine = job(
+        "1", user="ann", account="phys", qos="normal", partitions=("k80",), declaration=declared
+    )
+    found = [
+        node("k1", partitions=("k80",), gpus_used={"k80": 2}),
+        *(node(name, partitions=("v100",)) for name in ("v1", "v2")),
+    ]
+    copies = {}
+    for qos in ("small", ""):
+        parts = [Partition("k80", ("k1",)), Partition("v100", ("v1", "v2"), qos=qos)]
+        rules = Rules(Slurm(limits=QOS), site)
+        rules.read(NOW)
+        applied = rules.applied({"1": mine}, {one.name: one for one in parts})
+        action = only(decide(seen(list(applied.values()), found, parts), site=site), Kind.START)
+        assert dict(action.fields)["Partition"] == "v100"
+        copies[qos] = dict(action.fields).get("NumNodes")
+    assert copies == {"small": None, "": "2-2"}
+
+
 def test_where_limits_are_not_enforced_nobody_is_asked_for_them():
     slurm = Slurm("associations", limits=None)
     assert left(slurm) == WIDE and slurm.asked == 0
@@ -71,8 +139,69 @@ def test_only_an_operator_goes_past_limits(rights):
     slurm = Slurm(limits=Limits(accounts=frozenset({"phys"})), user=f"me({os.getuid()})")
     site = config(f'[site]\nrights = "{rights}"\n')
     assert left(slurm, site) == WIDE and slurm.asked == 0
+    Rules(slurm, site).refuse_slurm_user(NOW)
+
+
+ME = "root"
+BOX = f"ClusterName=box\nSlurmctldHost=here(127.0.0.1)\nSlurmctldPort=7000\nSlurmUser={ME}\n"
+A_SITE = "SlurmctldHost=login(10.1.2.3)\n"
+SLURM_CONFS = {
+    "the sandbox": (BOX, True),
+    "a remark": (BOX.replace("Slurmctld", " slurmctld") + "#SlurmctldHost=x(10.0.0.1)\n", True),
+    "an address": (BOX.replace("127.0.0.1", "10.1.2.3"), False),
+    "no address": (BOX.replace("(127.0.0.1)", ""), False),
+    "two hosts": (BOX + A_SITE, False),
+    "no host": (f"SlurmUser={ME}\n", False),
+    "another user": (BOX.replace(f"User={ME}", "User=nobody"), False),
+    "nobody's name": (BOX.replace(f"User={ME}", "User=no-such-user"), False),
+    "nothing": ("", False),
+    "garbage": ("\0\xff=(127.0.0.1)\nSlurmUser=9" + "9" * 50, False),
+}
+
+
+def of_slurm_conf(path, rights, text=None):
+    if text is not None:
+        path.write_text(text)
+    return config(f'[site]\nrights = "{rights}"\n[slurm]\nconf = "{path}"\n')
+
+
+@pytest.mark.parametrize(("text", "own"), SLURM_CONFS.values(), ids=SLURM_CONFS)
+@pytest.mark.parametrize("rights", ["user", "sandbox"])
+def test_root_and_slurm_user_control_a_throw_away_slurm_only(
+    tmp_path, monkeypatch, text, own, rights
+):
+    site = of_slurm_conf(tmp_path / "slurm.conf", rights, text)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    if own:
+        return refuse_root(site)
+    with pytest.raises(HadarError, match="rights" if rights == "sandbox" else "root may do more"):
+        refuse_root(site)
+
+
+def test_slurm_conf_is_looked_for_where_slurm_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    site = config('[site]\nrights = "user"\n')
+    text = BOX.replace(f"User={ME}", "User=root")
+    of_slurm_conf(tmp_path / "slurm.conf", "user", text)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     refuse_root(site)
-    Rules(slurm, site).refuse_slurm_user()
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none"))
+    with pytest.raises(HadarError, match="root may do more"):
+        refuse_root(site)
+    monkeypatch.delenv("SLURM_CONF")
+    monkeypatch.setattr(throw_away, "_PLACES", ("/nowhere", str(tmp_path / "slurm.conf")))
+    refuse_root(site)
+
+
+def test_a_researcher_may_and_slurms_own_user_may_not(tmp_path, monkeypatch):
+    nobody = pwd.getpwnam("nobody").pw_uid
+    monkeypatch.setattr(os, "geteuid", lambda: nobody)
+    refuse_root(of_slurm_conf(tmp_path / "slurm.conf", "user", A_SITE + "SlurmUser=root\n"))
+    refuse_root(of_slurm_conf(tmp_path / "none", "user"))
+    with pytest.raises(HadarError, match="SlurmUser may do more"):
+        refuse_root(of_slurm_conf(tmp_path / "slurm.conf", "user", A_SITE + "SlurmUser=nobody\n"))
+    with pytest.raises(HadarError, match="sandbox"):
+        refuse_root(of_slurm_conf(tmp_path / "slurm.conf", "sandbox", BOX))
 
 
 def test_they_are_asked_for_every_ten_minutes_and_known_while_the_database_is_away():
@@ -90,9 +219,9 @@ def test_they_are_asked_for_every_ten_minutes_and_known_while_the_database_is_aw
 
 def test_more_than_an_operator_is_refused(monkeypatch):
     with pytest.raises(HadarError, match="SlurmUser may do more"):
-        Rules(Slurm(user=f"me({os.geteuid()})"), config()).refuse_slurm_user()
-    Rules(Slurm(user="slurm(4000000)"), config()).refuse_slurm_user()
-    Rules(Slurm(user="slurm"), config()).refuse_slurm_user()
+        Rules(Slurm(user=f"me({os.geteuid()})"), config()).refuse_slurm_user(NOW)
+    Rules(Slurm(user="slurm(4000000)"), config()).refuse_slurm_user(NOW)
+    Rules(Slurm(user="slurm"), config()).refuse_slurm_user(NOW)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(HadarError, match="root may do more"):
         refuse_root(config())

@@ -1,12 +1,18 @@
 """Which of the jobs' own reports of speed were learned from, and how long that is remembered."""
 
-from dataclasses import replace
+import os
+import sqlite3
+from dataclasses import asdict, replace
 
-from hand_made import NOW, running, seen
+import pytest
+from hand_made import CONFIG, NOW, job, running, seen
 
 from slurm_hadar.controller.learned.speeds import Speeds
+from slurm_hadar.controller.picture.targets import Past
+from slurm_hadar.controller.picture.viewing import picture
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.profiles.rates import Rates, open_rates
+from slurm_hadar.runtime import files, progress
 from slurm_hadar.runtime.progress import Progress
 
 
@@ -45,3 +51,41 @@ def test_jobs_that_slurm_shows_no_more_are_forgotten():
     for number in range(100):
         speeds.learn(look(told(str(number))))
     assert len(speeds._learned) == 1
+
+
+def harmless(rates, *jobs):
+    """All others' jobs of the model have a finite speed, possible on some type."""
+    shown = picture(seen(list(jobs)), CONFIG, rates, Past()).view.jobs
+    return set(shown.ids) == {one.id for one in jobs} and all(
+        0 < row.max() < 1e15 for row in shown.rate
+    )
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-320, 1e-300, 9.9e11, 1e300])
+@pytest.mark.parametrize("model", ["resnet18", "m"])
+def test_an_impossible_rate_in_a_progress_file_spoils_no_model(tmp_path, rate, model):
+    declared = Declaration(types=("any",), lease=True, model=model, samples=10**6, batch=(64, 64))
+    others = [job(id_, declaration=declared, uid=uid) for id_, uid in (("2", 1002), ("3", 1003))]
+    state = sqlite3.connect(":memory:", isolation_level=None)
+    rates = open_rates(CONFIG, state)
+    for eve in (1000, 1001):
+        mine = running("1", {"v1": {"v100": 1}}, declaration=declared, uid=eve)
+        told_ = replace(told("1"), rate=rate, gpus=1)
+        files.write_json(tmp_path / "progress.1.a.json", asdict(told_))
+        said = progress.read_all_progress(tmp_path, {"1": os.getuid()})
+        Speeds(rates).learn(seen([mine], progress=said))
+    assert harmless(rates, *others)
+    assert harmless(open_rates(CONFIG, state), *others)
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e300])
+def test_an_impossible_rate_that_was_kept_before_is_not_believed_either(rate):
+    state = sqlite3.connect(":memory:", isolation_level=None)
+    open_rates(CONFIG, state).record("resnet18", "k80", 1, 64, 100.0, 60.0, uid=1000)
+    state.execute("UPDATE throughput SET samples_per_s = ?", (rate,))
+    declared = Declaration(types=("any",), lease=True, model="resnet18", samples=10**6)
+    again = open_rates(CONFIG, state)
+    assert not list(again.store.of("resnet18"))
+    assert harmless(again, job("2", declaration=declared, uid=1002))
+    assert again.record("resnet18", "k80", 1, 64, 100.0, 60.0, uid=1000), "its place is free"
+    assert len(list(open_rates(CONFIG, state).store.of("resnet18"))) == 1

@@ -64,7 +64,7 @@ def test_decisions_and_steering_come_back(shared, job, where, reason, text):
     shared.decide([Decision(job, 1.0, "old", ""), Decision(job, 2.0, where, reason)])
     shared.keep_steering(job, text)
     assert shared.decisions()[job] == Decision(job, 2.0, where, reason)
-    assert shared.steerings()[job] == text
+    assert shared.steerings([job])[job] == text
 
 
 def test_everything_survives_closing(tmp_path):
@@ -110,7 +110,7 @@ def test_what_is_closed_and_old_is_forgotten_and_what_is_open_is_not(store):
     store.forget(50.0)
     assert store.history("1") == [] and [e.job for e in store.open_entries()] == ["2"]
     assert list(store.decisions()) == ["3"] and store.serve({}, 60.0) == {}
-    assert store.steerings() == {"3": "kept"}
+    assert store.steerings(["1", "3"]) == {"3": "kept"}
 
 
 def test_all_or_nothing(store):
@@ -167,6 +167,11 @@ def test_a_damaged_file_is_said_so_and_put_aside_by_who_may(tmp_path, damage):
     (aside,) = folder.glob("*.damaged-*")
     assert str(aside) in note and aside.read_bytes() == as_it_was
     again.close()
+    healthy = Store.open(folder, repair=True)
+    # Told once it is told, and not by whoever opened it.
+    assert healthy.notes == (note,)
+    healthy.told_of_opening()
+    healthy.close()
     healthy = Store.open(folder, repair=True)
     assert healthy.notes == () and len(list(folder.glob("*.damaged-*"))) == 1
     healthy.close()
@@ -232,6 +237,8 @@ def test_a_file_that_is_taken_away_is_not_written_any_longer(tmp_path):
     assert again.new and again.open_entries() == []
     again.close()
     known = Store.open(tmp_path / "state")
+    assert known.new, "whoever opened it may have ended before it could be told"
+    known.told_of_opening()
     assert not known.new
     known.close()
 

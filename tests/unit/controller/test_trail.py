@@ -84,8 +84,6 @@ def test_a_stop_holds_when_the_job_waits(store):
     store.end(entry, "stopped", NOW)
     leased = merge("", Steering(time=NOW, leased=True))
     assert shown(store, job(restarts=1, admin_comment=leased)) == "waits under a lease"
-    trail.follow(store, seen([job(restarts=1, admin_comment=leased)], now=LATER), 120.0)
-    assert store.history("1")[0].effect == {}
 
 
 def test_what_must_be_put_back_and_is_not_is_said(store):
@@ -147,12 +145,86 @@ def test_a_move_whose_job_went_on_elsewhere_is_not_measured(store):
     assert effect(store, replace(here, restarts=2), told(2, 100.0)) == {}
 
 
+def test_work_that_a_move_lost_is_part_of_its_cost(store):
+    entry = store.begin(
+        "1", "move", "asked", NOW,
+        {**K80, "restarts": 0, "rate_before": 50.0, "lost_before": 300},
+    )  # fmt: skip
+    store.advance(entry, "requeued", NOW + 2)
+    store.end(entry, "moved", NOW + 3)
+    here = running("1", {"k1": {"k80": 1}}, restarts=1)
+    found = effect(store, here, told(1, 100.0, restart_s=8.0, lost=800))
+    assert (found["lost_samples"], found["lost_s"]) == (500, 10.0)
+    # 8 s at 50 samples/s and these 500, at 50 samples/s more than before.
+    assert found["paid_back_after_s"] == 18.0
+    words = trail.effect_words(store.history("1")[0])
+    assert words.startswith("500 samples of work lost (10 s), 8 s without training")
+
+
+def stopped(store, **details):
+    known = {"gpus": {}, "restarts": 0, "rate_before": 50.0, "lost_before": 0, **details}
+    entry = store.begin("1", "move", "asked", NOW, known)
+    store.advance(entry, "requeued", NOW + 2)
+    store.end(entry, "stopped", NOW + 3)
+
+
+def test_a_stop_costs_the_wait_until_it_runs_again_and_the_work_that_was_not_saved(store):
+    stopped(store)
+    leased = merge("", Steering(time=NOW + 3, leased=True))
+    assert effect(store, job(restarts=1, admin_comment=leased)) is None
+    assert store.history("1")[0].shown == "waits under a lease"
+    here = running("1", {"k1": {"k80": 1}}, restarts=1, start_s=NOW + 302)
+    assert effect(store, here, now=NOW + 305) is None
+    report = told(1, 100.0, restart_s=310.0, lost=200)
+    assert effect(store, here, report, now=NOW + 320) == {
+        "on": "1 x k80 on k1",
+        "rate_before": 50.0,
+        "rate_after": 100.0,
+        "waited_s": 300.0,
+        "lost_samples": 200,
+        "lost_s": 4.0,
+        "without_training_s": 310.0,
+    }
+    words = trail.effect_words(store.history("1")[0])
+    assert words == (
+        "waited 300 s for its next start, 200 samples of work lost (4 s), "
+        "310 s without training, 50 -> 100 samples/s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "known", "says"),
+    [
+        (NOW + 302, NOW + 400, {"waited_s": 300.0}, "waited 300 s for its next start"),
+        (
+            NOW + 402,
+            NOW + 402,
+            {"waited_s": 400.0, "ended_waiting": True},
+            "waited 400 s until it ended, without another start",
+        ),
+        (0.0, NOW + 400, {}, ""),
+    ],
+)
+def test_of_a_stopped_job_that_has_ended_what_is_known_is_told(store, start, end, known, says):
+    stopped(store)
+    over = job(restarts=1, state=JobState.FINISHED, start_s=start, end_s=end)
+    assert effect(store, over, now=NOW + 500) == known
+    assert trail.effect_words(store.history("1")[0]) == says
+
+
+def test_a_stop_that_was_not_carried_out_costs_nothing(store):
+    entry = store.begin("1", "move", "asked", NOW, {"gpus": {}, "restarts": 0})
+    store.end(entry, "the job did not save within 120 s and stays where it is", NOW + 120)
+    assert effect(store, running("1", {"k1": {"k80": 1}}), told(0, 50.0)) == {}
+
+
 def test_what_is_hoped_for_a_move_is_what_the_policy_saw(store):
     here = running("1", {"k1": {"k80": 1}})
     observed = seen([here])
     action = only(decide(observed, {"1": {"v100": 1}}), Kind.MOVE)
     view = look(observed)
-    hopes = trail.hopes(view, action, told(0, 30.0))
+    hopes = trail.hopes(view, action, told(0, 30.0, lost=7))
+    assert hopes["lost_before"] == 7
     kinds, jobs = view.view.types, view.view.jobs
     assert hopes["rate_before"] == 30.0
     assert hopes["rate_expected"] == jobs.rate[0, kinds.index("v100"), 0]

@@ -23,6 +23,7 @@ from hand_made import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_hadar.controller.picture import arrays
 from slurm_hadar.controller.picture.targets import Past, placed
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
@@ -310,3 +311,39 @@ def test_a_partition_that_gives_whole_nodes_is_left_to_slurm():
     parts = [replace(p, exclusive=p.name == "gpu") for p in partitions_of(nodes())]
     shown = look(seen([job(), job("2", partitions=("k80",))], partitions=parts))
     assert "whole nodes" in shown.left_out["1"] and "2" in shown.targets
+
+
+@pytest.fixture
+def fault(monkeypatch):
+    """A fault of ours that shows with jobs of the model ``sick`` only, or with all."""
+
+    def planted(models=("sick",)):
+        def brought_up(one):
+            if one.declaration.model in models:
+                raise ZeroDivisionError("a fault")
+            return 30.0
+
+        monkeypatch.setattr(arrays, "first_guess_s", brought_up)
+
+    return planted
+
+
+def test_a_fault_that_one_jobs_data_brings_up_leaves_that_job_alone_only(fault):
+    fault()
+    sick = job("1", declaration=replace(MODEL, model="sick"))
+    slow = job("3", declaration=replace(MODEL, samples=10**15))
+    shown = look(seen([sick, job("2", declaration=MODEL), slow]))
+    assert set(shown.targets) == set(shown.view.jobs.ids) == {"2"}
+    why = "its data brought up a fault of slurm-hadar (ZeroDivisionError)"
+    assert shown.left_out["1"] == why and "time limit" in shown.left_out["3"]
+    assert shown.faults == (f"job 1 is left alone: {why}",)
+    assert look(seen([job("2", declaration=MODEL)])).faults == ()
+
+
+def test_a_fault_of_no_one_job_is_not_hidden(fault):
+    fault(("sick", "resnet18"))
+    sick = job("1", declaration=replace(MODEL, model="sick"))
+    with pytest.raises(ZeroDivisionError):
+        look(seen([sick, job("2", declaration=MODEL)]))
+    with pytest.raises(ZeroDivisionError):
+        look(seen([sick]))

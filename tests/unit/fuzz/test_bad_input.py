@@ -1,9 +1,12 @@
 """Bad input for every parser: an answer or one clear error, never a traceback, never without end.
 
-2,000 inputs in all; ``python -m benchmarks.fuzz`` is the long form.
+2,000 inputs in all, and some whole ticks; ``python -m benchmarks.fuzz`` is the long form.
 """
 
+import json
 import random
+import sqlite3
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,10 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.fuzz.parsers import Parser, all_parsers
+from benchmarks.fuzz import ticked
+from benchmarks.fuzz.parsers import Parser, all_parsers, whole_ticks
 from benchmarks.fuzz.trial import Outcome, make, trial
+from slurm_hadar.controller.acts.actions import Kind
 
 PARSERS = all_parsers(bool(find_spec("torch")))
+TICKS = whole_ticks()
 EACH = 2000 // len(PARSERS) + 1
 
 
@@ -24,7 +30,7 @@ def judge(parser: Parser, data: bytes, folder: Path) -> Outcome:
     return found
 
 
-@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
+@pytest.mark.parametrize("parser", [*PARSERS, *TICKS], ids=lambda parser: parser.name)
 def test_what_is_not_damaged_is_understood(parser: Parser, tmp_path: Path) -> None:
     for seed in parser.seeds:
         found = trial(parser, seed, tmp_path)
@@ -44,3 +50,47 @@ def test_bad_input_is_an_answer_or_one_clear_error(parser: Parser, tmp_path: Pat
         judge(parser, make(parser, draw), tmp_path)
 
     tried()
+
+
+@pytest.mark.parametrize("parser", TICKS, ids=lambda parser: parser.name)
+def test_what_one_user_writes_stops_no_tick_and_no_others_job(
+    parser: Parser, tmp_path: Path
+) -> None:
+    for number in range(2):
+        judge(parser, make(parser, random.Random(f"{parser.name}/{number}")), tmp_path)
+
+
+def test_the_ticks_do_what_they_are_tried_for(tmp_path: Path) -> None:
+    """Jobs are started, the profiles learn, and trainings get idle nodes."""
+    first, second = ticked.ticked(ticked.scene("hadar"), tmp_path)
+    kinds = {action.kind for action in first.intent.actions}
+    assert Kind.START in kinds and first.acted and second.acted
+    assert first.backfill.targets
+    with closing(sqlite3.connect(tmp_path / "state" / "hadar.sqlite")) as state:
+        (rate,) = state.execute("SELECT samples_per_s FROM throughput").fetchone()
+    assert rate == 12.5
+
+
+def replaced(**changes: object) -> bytes:
+    scene = json.loads(ticked.scene("hadar"))
+    eve = scene["jobs"][0]
+    eve["comment"] = eve["comment"].replace("samples=1e6", "samples=1e18")
+    told = {**scene["progress"], **changes.pop("progress", {})}  # type: ignore[dict-item]
+    jobs = [eve | changes, *scene["jobs"][1:]]
+    return json.dumps({**scene, "progress": told, "jobs": jobs}).encode()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"comment": f"[hadar1 types=any constraint={'(' * 900}]"},
+        {"features": "(" * 900, "comment": "[hadar1 lease=yes]"},
+        *({"progress": {"rate": rate}} for rate in (5e-324, 1e-300, 1e9)),
+        {"progress": {"window_s": 5e-324}},
+        {"memory_per_cpu": 10**18, "cpus": 10**18},
+    ],
+    ids=["nest", "nest by -C", "5e-324", "1e-300", "1e9", "window", "memory"],
+)
+def test_what_stopped_a_tick_once(changes: dict[str, object], tmp_path: Path) -> None:
+    (parser,) = (one for one in TICKS if one.name == "tick, hadar")
+    judge(parser, replaced(**changes), tmp_path)

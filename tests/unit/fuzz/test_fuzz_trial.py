@@ -58,6 +58,16 @@ def test_memory_is_seen(tmp_path: Path) -> None:
     assert trial(planted(len), b"a", tmp_path).memory_kb < 20_000
 
 
+def test_a_hungry_parser_is_caught(tmp_path: Path) -> None:
+    def hungry(_: bytes) -> int:
+        return len(bytes(range(256)) * 400_000)
+
+    found = trial(planted(hungry), b"a", tmp_path, most_mb=60)
+    assert found.ending == "traceback" and "MB more, the limit is 60" in found.words
+    assert trial(planted(hungry), b"a", tmp_path).ending == "answer"
+    assert trial(planted(len), b"a", tmp_path, most_mb=60).ending == "answer"
+
+
 def test_a_seed_gives_the_same_inputs_again() -> None:
     seen: list[list[bytes]] = [[], []]
     for again in seen:

@@ -6,25 +6,28 @@ import os
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.fuzz import asked
+from benchmarks.fuzz import asked, seeds
 from slurm_hadar import config, reading, templates
+from slurm_hadar.cli import batch_script
+from slurm_hadar.cli import wrapper_site as site_of_hbatch
 from slurm_hadar.controller.checks import wrapper_site
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.plugins import slurm_conf
-from slurm_hadar.profiles import cpu_table, table
-from slurm_hadar.runtime import files
+from slurm_hadar.profiles import cpu_table, gpu_sampling_files, table
+from slurm_hadar.runtime import files, folder, progress
 from slurm_hadar.simulator import csv_rows, idle_fragments, idle_trainers
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.slurm import hosts, jobs, lists, output, records, topology, tres
 from slurm_hadar.slurm.commands import Commands
 from slurm_hadar.template_values import describe, from_words
-from slurm_hadar.tuning import conf, site
+from slurm_hadar.tuning import conf, history, site
 
 SOON_S = 20.0
 """CPU time. What took the square of the input's size took minutes and hours."""
@@ -272,3 +275,83 @@ def test_an_include_whose_name_holds_a_zero_byte() -> None:
     assert found.settings == {"clustername": "c"}
     assert found.notes == ("/x/a?b cannot be read: its name holds a zero byte",)
     assert list(slurm_conf.settings(text, where)) == ["clustername"]
+
+
+def test_hbatch_reads_no_more_of_a_script_than_sbatch_takes(tmp_path: Path) -> None:
+    path = sparse(tmp_path / "train.sh", 10 * batch_script._LARGEST)
+    assert len(batch_script.read_script(str(path))) == batch_script._LARGEST + 1
+    sparse(path, batch_script._LARGEST)
+    assert len(batch_script.read_script(str(path))) == batch_script._LARGEST
+    endless = os.open("/dev/zero", os.O_RDONLY)
+    try:
+        found = batch_script.read_handle(endless)
+        assert batch_script._LARGEST < len(found) <= batch_script._LARGEST + (1 << 16)
+        assert os.fstat(endless).st_size == len(found), "sbatch reads it from there"
+    finally:
+        os.close(endless)
+
+
+def test_hbatchs_own_json_has_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "hadar.hbatch.json"
+    path.write_bytes(seeds.WRAPPER_JSON.ljust(site_of_hbatch._LIMIT))
+    assert site_of_hbatch.read_site(str(path), "/nowhere") is not None
+    path.write_bytes(seeds.WRAPPER_JSON.ljust(site_of_hbatch._LIMIT) + b"\n{}")
+    with pytest.raises(site_of_hbatch.SiteError, match="larger than 1 MiB, the limit"):
+        site_of_hbatch.read_site(str(path), "/nowhere")
+
+
+def test_a_past_of_too_many_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    header, *lines = seeds.answers()["sacct"][0].decode().splitlines()
+    few = "\n".join([header, *lines[:3]])
+    made = site.of_conf(conf.parse(seeds.SLURM_CONF, Path("/x/slurm.conf")))
+    monkeypatch.setattr(history, "_MOST_ROWS", 3)
+    history.read(few, "sacct.txt", made)
+    with pytest.raises(UsageError, match=r"sacct\.txt has more than 3 lines; ask sacct"):
+        history.read("\n".join([few, *lines[3:4]]), "sacct.txt", made)
+
+
+def read_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files of the exchange folder that are read from now on."""
+    names: list[str] = []
+
+    def read_owned(path: Path, uids: object) -> None:
+        names.append(path.name)
+
+    monkeypatch.setattr(files, "read_owned", read_owned)
+    return names
+
+
+def test_of_many_progress_files_of_a_job_the_newest_are_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3 * progress._PER_OWNER):
+        path = tmp_path / f"progress.84.{number}.json"
+        path.write_text("{}")
+        os.utime(path, (number, number))
+    names = read_of(monkeypatch)
+    assert progress.read_all_progress(tmp_path, {"84": os.getuid()}) == {}
+    last = range(3 * progress._PER_OWNER - 1, 2 * progress._PER_OWNER - 1, -1)
+    assert names == [f"progress.84.{number}.json" for number in last]
+
+
+def test_of_many_gpu_files_of_a_job_some_are_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_sampling_files, "_PER_JOB", 5)
+    for number in range(12):
+        (tmp_path / f"gpu.84.{number}.json").write_text("{}")
+    (tmp_path / "gpu.85.a.json").write_text("{}")
+    names = read_of(monkeypatch)
+    gpu_sampling_files.read_all_uses(tmp_path, {"84": os.getuid(), "85": os.getuid()})
+    assert len(names) == 6 and "gpu.85.a.json" in names, "no other job loses its own"
+
+
+def test_a_job_looks_for_its_own_files_among_so_many_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        (tmp_path / f"progress.84.{number}.json").write_text("{}")
+    assert len(progress.own_files(tmp_path, "84", os.getuid())) == 30
+    monkeypatch.setattr(progress, "listing", partial(folder.listing, most=10))
+    assert len(progress.own_files(tmp_path, "84", os.getuid())) == 10
+    assert progress.own_files(tmp_path / "none", "84", os.getuid()) == []

@@ -13,6 +13,7 @@ from slurm_hadar.profiles import rates as rating
 from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER, MeasuredStore
 from slurm_hadar.profiles.rates import OTHERS_MOST, Rates, open_rates
 from slurm_hadar.profiles.recent import Recent
+from slurm_hadar.runtime.progress import FASTEST, SLOWEST
 
 TYPES = ("v100", "p100", "k80", "a100")
 COUNTS = (1, 2, 3, 4, 8)
@@ -278,3 +279,37 @@ def test_a_great_many_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         found = rates.rates(f"~job{number}", 8, TYPES, COUNTS, uid=number % 5)[0]
         np.testing.assert_array_equal(rates.rates("x", 8, TYPES, COUNTS, uid=3)[0], found)
     assert max(remembered(rates)) <= 40
+
+
+@pytest.mark.parametrize(
+    ("rate", "seconds"), [(5e-324, 60), (1e-7, 60), (1e10, 60), (0.1, 5e-324), (1.0, 2e-4)]
+)
+def test_figures_that_cannot_be_are_not_kept(rate: float, seconds: float) -> None:
+    rates = Rates()
+    assert not rates.record("resnet18", "k80", 1, 64, rate, seconds)
+    assert not list(rates.store.of("resnet18"))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(SLOWEST, FASTEST) | st.sampled_from([SLOWEST, FASTEST]),
+            st.floats(1e-3, 1e9),
+            st.integers(1, 3),
+            st.sampled_from(COUNTS),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_whatever_is_kept_gives_finite_rates(told: list[tuple[float, float, int, int]]) -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    rates = Rates(store=MeasuredStore(connection))
+    for rate, seconds, uid, gpus in told:
+        assert rates.record("resnet18", "k80", gpus, 64, rate, seconds, uid=uid)
+    kept = list(rates.store.of("resnet18"))
+    assert all(SLOWEST <= row.samples_per_s <= FASTEST for row in kept)
+    assert sorted(kept, key=str) == sorted(MeasuredStore(connection).of("resnet18"), key=str)
+    for uid in (None, 1, 2, 9):
+        found, _ = rates.rates("resnet18", 64, TYPES, COUNTS, uid)
+        assert (found > 0).all() and np.isfinite(found).all()

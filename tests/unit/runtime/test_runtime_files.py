@@ -6,6 +6,8 @@ import pytest
 
 from slurm_hadar.runtime import files, heartbeat, plan_file
 from slurm_hadar.runtime.progress import (
+    FASTEST,
+    SLOWEST,
     Ack,
     Progress,
     Saved,
@@ -129,6 +131,18 @@ def test_nonsense_is_no_progress(tmp_path, data):
 def test_a_field_of_the_wrong_kind_voids_the_file(tmp_path, key, value):
     path = tmp_path / "progress.84_2.aa.json"
     path.write_text(json.dumps({"version": 1, **asdict(RECORD), key: value}))
+    assert read_progress(tmp_path, "84_2", ME) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "believed"),
+    [(0.0, 0.0), (5e-324, 0.0), (9e-7, 0.0), (SLOWEST, SLOWEST), (12, 12.0), (FASTEST, FASTEST)],
+)
+def test_a_rate_that_no_training_has_is_not_known(tmp_path, told, believed):
+    put(tmp_path, "progress.84_2.aa.json", rate=told)
+    found = read_progress(tmp_path, "84_2", ME)
+    assert found is not None and found.rate == believed
+    put(tmp_path, "progress.84_2.aa.json", rate=1.01 * FASTEST)
     assert read_progress(tmp_path, "84_2", ME) is None
 
 

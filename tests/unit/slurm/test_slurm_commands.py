@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar import config
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
-from slurm_hadar.slurm import choice, commands, updates
+from slurm_hadar.slurm import choice, commands, pyslurm_records, updates
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.cluster import Update, open_cluster
 from slurm_hadar.slurm.commands import Commands
@@ -224,6 +224,68 @@ def test_without_a_slurm_conf_pyslurm_is_never_imported(monkeypatch: pytest.Monk
     assert "slurm.conf" in cluster.why or "not installed" in cluster.why
     with pytest.raises(HadarError, match=r"slurm\.backend = pyslurm"):
         open_cluster(config.Slurm(backend="pyslurm"))
+
+
+WITH_ALL = """
+class Job:
+    modify = release = get_resource_layout_per_node = None
+class Jobs:
+    load = None
+class JobSubmitDescription: ...
+class RPCError(Exception): ...
+"""
+WITH_PARTITIONS = WITH_ALL + "class Partitions:\n    load = None\n"
+
+
+@pytest.mark.parametrize(
+    ("has", "built", "obstacle"),
+    [
+        (WITH_PARTITIONS, (22, 5, 3), ""),
+        (WITH_ALL, (22, 5, 2), "too old: it lacks Partitions.load; install"),
+        (
+            "class job: ...\n",
+            (22, 5, 0),
+            "too old: it lacks Job.get_resource_layout_per_node, Job.m",
+        ),
+        (WITH_PARTITIONS, (23, 2, 2), "is for Slurm 23.02, the site has 22.05"),
+    ],
+)
+def test_a_pyslurm_that_lacks_what_is_called_is_not_chosen(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has: str,
+    built: tuple[int, int, int],
+    obstacle: str,
+) -> None:
+    (tmp_path / "pyslurm.py").write_text(f"{has}\ndef slurm_api_version():\n    return {built}\n")
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(choice, "_bound", None)
+    plain = CommandsCluster(Commands())
+    plain._version = (22, 5, 8)
+    found = choice.pyslurm_obstacle(plain, conf)
+    assert obstacle in found and bool(found) == bool(obstacle)
+
+
+class Entry:
+    """A job of a PySlurm: what is not given is None."""
+
+    id, state = 7, "RUNNING"
+
+    def __init__(self, layout: dict[str, object]) -> None:
+        self.get_resource_layout_per_node = lambda: layout
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def test_a_running_job_without_its_gpus_is_no_answer_of_pyslurm() -> None:
+    shown, _ = pyslurm_records.job(Entry({"v1": {"gres": {"gpu:v100": {"count": 2}}}}))
+    assert shown.gpus == {"v1": {"v100": 2}}
+    with pytest.raises(ValueError, match="shows nothing of what the running job 7 has"):
+        pyslurm_records.job(Entry({}))
 
 
 @pytest.mark.parametrize("backend", ["auto", "cli", "pyslurm"])

@@ -1,0 +1,151 @@
+"""The jobs of a trial, one in each state that a tick acts on, and the sandbox that they are on."""
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from slurm_hadar.domain.placement import Placement
+from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.layout import Layout, NodeGroup
+
+ROOT = Path(__file__).parents[2]
+Rights = Literal["sandbox", "user"]
+MODEL = "paced"
+SPEEDS = {"v100": 240.0, "p100": 160.0, "k80": 120.0, "a100": 240.0}
+"""Samples/s."""
+SAMPLES = 1600
+RARE, RARE_NODE = "a100", "a1"
+LAYOUT = Layout(
+    (
+        NodeGroup("v", 2, "v100", 1),
+        NodeGroup("p", 2, "p100", 1),
+        NodeGroup("k", 2, "k80", 1),
+        NodeGroup("a", 1, RARE, 1),
+    )
+)
+CRED_EXPIRE_S = 5
+"""Slurm takes no less, and 120 s instead."""
+LEASE_S = 20
+"""The least that a configuration allows."""
+
+_START = """exec 9>>{folder}/{name}.lock
+flock -n 9 || echo twice >> {folder}/{name}.starts
+echo "${{SLURM_RESTART_COUNT:-0}}" >> {folder}/{name}.starts
+"""
+_TRAINING = f"""#!/bin/bash
+#HADAR model={{model}} types=any gpus=1 batch=8:16 samples={{samples}} checkpoint=yes
+{_START}exec {{python}} {{root}}/examples/train_digits.py --model {{model}} --batch 8:16 \\
+  --samples {{samples}} --checkpoint {{folder}}/{{name}}.pt --data {{folder}}/../digits.npy \\
+  --lineage {{folder}}/{{name}}.json --every 600
+"""
+_SHORT = f"""#!/bin/bash
+#HADAR types=any gpus=1
+{_START}exec sleep 2
+"""
+TRAININGS = ("moves", "stops")
+"""Jobs that run when the tick begins."""
+HELD = {"fails": "launch failed", "cannot": "badconstraints"}
+"""Jobs that Slurm holds when the tick begins, and its reason: a prolog failed on its node; no node
+has the feature any more with which it was placed."""
+WAITING = ("starts", "waits", "renews", "leaves")
+"""Jobs under a lease: one is about to run out; one has a constraint that only Slurm can read."""
+LEASES_S = {"renews": LEASE_S / 2 - 1}
+"""What is left of a lease when the tick begins, where not the whole."""
+KINDS = {"start", "move", "lease", "let go", "release", "undo"}
+"""What the tick does to them, in the words of the journal; a stop is a move too."""
+ODD_CONSTRAINT = "[v100|p100|k80]"
+
+_BATCH = 16
+BEFORE = {
+    "moves": Placement({"k80": 1}),
+    "stops": Placement({"p100": 1}),
+    "fails": Placement({"p100": 1}),
+    "cannot": Placement({RARE: 1}),
+}
+"""What the policy answers in the tick before the one that dies."""
+ASKED = {"moves": Placement({"v100": 1}, batch=_BATCH), "starts": Placement({"k80": 1})}
+"""And in the one that dies: one moves, one starts, one stops, the others wait."""
+ALL = {
+    **ASKED,
+    "stops": Placement({"p100": 1}),
+    "waits": Placement({"p100": 1}),
+    "fails": Placement({"k80": 1}),
+    "cannot": Placement({"v100": 1}),
+    "renews": Placement({"p100": 1}),
+}
+"""And at last."""
+
+
+def script(folder: Path, name: str) -> str:
+    """The batch script of a job; its files lie in ``folder``."""
+    values = {"folder": folder, "name": name, "python": sys.executable, "root": ROOT}
+    text = _TRAINING if name in TRAININGS else _SHORT
+    return text.format(**values, model=MODEL, samples=SAMPLES)
+
+
+def sandbox(folder: Path, rights: Rights) -> Sandbox:
+    """A sandbox for trials, one after another.
+
+    ``rights``: as of a site; under "user" the controller keeps what it did as on real sites.
+    """
+    settings: dict[str, dict[str, str | int | float | bool]] = {
+        "site": {"rights": rights},
+        "guards": {"min_between_moves_s": 0.0, "preempt": True},
+        "lease": {"length_s": LEASE_S},
+        "slurm": {"backend": "cli"},
+        # A busy machine must not end a tick before its moves are through.
+        "moving": {"ack_wait_s": 45.0, "settle_s": 45.0, "commit_s": 4.0, "after_return_s": 5.0},
+    }
+    base = {MODEL: {kind: {1: speed} for kind, speed in SPEEDS.items()}}
+    box = Sandbox.up(
+        folder, LAYOUT, mode="act", settings=settings, base_rates=base, cred_expire_s=CRED_EXPIRE_S
+    )
+    try:
+        _fail_where_told(box)
+    except BaseException:
+        box.down()
+        raise
+    return box
+
+
+def fail_next_launch(box: Sandbox, job: str) -> None:
+    """The next launch of a job fails on its node, which Slurm then drains."""
+    _mark(box, job).touch()
+
+
+def _mark(box: Sandbox, job: str) -> Path:
+    return box.conf.parent / f"fails.{job}"
+
+
+def _fail_where_told(box: Sandbox) -> None:
+    prolog = box.conf.parent / "prolog.sh"
+    mark = _mark(box, "$SLURM_JOB_ID")
+    prolog.write_text(f'#!/bin/sh\nif rm "{mark}" 2>/dev/null; then exit 1; fi\nexit 0\n')
+    prolog.chmod(0o755)
+    with box.conf.open("a") as conf:
+        conf.write(f"Prolog={prolog}\n")
+    box.run("scontrol", "reconfigure")
+
+
+def take_the_feature(box: Sandbox) -> None:
+    """The rare node loses the feature by which jobs are placed on it."""
+    _features(box, "gone")
+
+
+def repair_nodes(box: Sandbox) -> None:
+    """The rare node has its feature again, and none is drained."""
+    _features(box, RARE)
+    undrain(box)
+
+
+def undrain(box: Sandbox) -> None:
+    """Resume the nodes that Slurm drained."""
+    shown = box.run("sinfo", "-h", "-N", "-o", "%N %T")
+    drained = {line.split()[0] for line in shown.splitlines() if "drain" in line}
+    for node in drained:
+        box.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def _features(box: Sandbox, name: str) -> None:
+    words = [f"AvailableFeatures={name}", f"ActiveFeatures={name}"]
+    box.run("scontrol", "update", f"NodeName={RARE_NODE}", *words)
