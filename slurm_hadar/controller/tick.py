@@ -27,7 +27,7 @@ from slurm_hadar.controller.seen.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.seen.lost_gpus import LostGpus
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.seen.racks import Topology
-from slurm_hadar.controller.seen.returned_nodes import ReturnedNodes
+from slurm_hadar.controller.seen.returned_nodes import REQUEUED, ReturnedNodes
 from slurm_hadar.controller.seen.rules import Rules
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
@@ -129,15 +129,25 @@ class Controller:
             return False, f"{stop} cannot be looked for ({error.strerror}): nothing is changed"
         return False, f"{stop} exists: nothing is changed"
 
+    def _stopped(self) -> str:
+        """Why nothing more may be sent since the tick began: it may have taken longer than a
+        heartbeat lasts. Empty where all is as it was."""
+        other = rival(self.config, self._clock())
+        taken = f"a controller on {other} took over meanwhile" if other is not None else ""
+        return taken or self._may_act()[1]
+
     def _pass(self, may_act: bool, said: tuple[str, ...], keep: bool = True) -> Report:
         with self.store.in_words():
-            return self._whole_pass(may_act, said, keep)
+            report = self._whole_pass(may_act, said, keep)
+            if keep:
+                self.store.told_of_opening()
+            return report
 
     def _whole_pass(self, may_act: bool, said: tuple[str, ...], keep: bool) -> Report:
         before = Counter(self.cluster.queries)
         at = time.perf_counter()
         seen = self.observe()
-        hands = acting.Hands(self.cluster, self.store, self.config)
+        hands = acting.Hands(self.cluster, self.store, self.config, seen.nodes, self._clock)
         words = list(said)
         sent: Mapping[str, Place] = {}
         if keep:
@@ -180,10 +190,9 @@ class Controller:
         if keep:
             self._keep(name, state, seen, shown, plan, means, idle)
         refused: frozenset[str] = frozenset()
-        other = rival(self.config, self._clock()) if may_act else None
-        if other is not None:
-            # This tick may have taken longer than a heartbeat lasts.
-            words.append(f"a controller on {other} took over meanwhile: nothing more is sent")
+        stopped = self._stopped() if may_act else ""
+        if stopped:
+            words.append(f"nothing more is sent: {stopped}")
         elif may_act:
             done = self._act(hands, means, seen, shown)
             words += done.said
@@ -195,7 +204,7 @@ class Controller:
             picture=shown,
             plan=plan,
             intent=means,
-            acted=may_act and other is None,
+            acted=may_act and not stopped,
             backfill=idle,
             said=tuple(words),
             queries={kind: number for kind, number in after.items() if number},
@@ -210,7 +219,6 @@ class Controller:
         # Of a new installation no job can tell.
         if self.store.new and seen.steering:
             words.append("the state file was lost; what it knew is read from Slurm")
-        self.store.told_of_opening()
         return words
 
     def observe(self) -> Observed:
@@ -223,7 +231,7 @@ class Controller:
             ours = observed.remember(seen.jobs)
         else:
             ours = kept.recall(self.config, self.store, managed, self._took_over)
-        ours = kept.with_moves(ours, self.store.counts(Kind.MOVE.value, moves.REQUEUED))
+        ours = kept.with_moves(ours, self.store.counts(Kind.MOVE.value, REQUEUED))
         nodes = self._returned.applied(seen.nodes, seen.now)
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self.config)}
         jobs = self._returned.later(seen.jobs, seen.now, trainers)
@@ -317,9 +325,7 @@ class Controller:
             in_step = progress.in_step if progress is not None and current else None
             hopes = trail.hopes(shown, action, progress)
             sent.append(acting.ask_to_save(hands, action, in_step, self._clock(), hopes))
-        settled = moves.settle(
-            hands, seen.jobs, self._clock, self._sleep, lambda: self._may_act()[1]
-        )
+        settled = moves.settle(hands, seen.jobs, self._clock, self._sleep, self._stopped)
         return acting.Sent(
             (*(words for one in sent for words in one.said), *settled),
             frozenset().union(*(one.refused for one in sent)),

@@ -5,18 +5,21 @@ Whether it holds is seen at a later tick (:mod:`slurm_hadar.controller.acts.trai
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.picture.request import may_have_copies
+from slurm_hadar.controller.picture.targets import by_type, placed
 from slurm_hadar.controller.seen import kept
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.slurm.cluster import Cluster, Update
@@ -37,11 +40,18 @@ class Sent:
 
 @dataclass(frozen=True)
 class Hands:
-    """What is needed to act: the cluster, our file, the site's settings."""
+    """What is needed to act: the cluster, our file, the site's settings, the nodes as they were
+    seen, and a clock in s since the epoch."""
 
     cluster: Cluster
     store: Store
     config: Config
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    clock: Callable[[], float] = time.time
+
+    def held(self, job: Job) -> dict[str, int]:
+        """GPUs that a running job has, by type."""
+        return by_type(placed(job, self.nodes) or job.gpus)
 
     def update(self, job: Job, fields: dict[str, str], ours: Steering) -> Update:
         """An update that also says, in the job, what we decided."""
@@ -170,12 +180,8 @@ def ask_to_save(
 
 def stays(hands: Hands, job: Job) -> str | None:
     """Tell a running job that it goes on with what it has, and need not save; see write_plan."""
-    held: dict[str, int] = {}
-    for gpus in job.gpus.values():
-        for kind, count in gpus.items():
-            held[kind] = held.get(kind, 0) + count
     copies = len(job.gpus) if may_have_copies(job) else 1
-    return hands.write_plan(job, held, "stays", copies=copies)
+    return hands.write_plan(job, hands.held(job), "stays", copies=copies)
 
 
 def _details(action: Action) -> dict[str, object]:

@@ -17,6 +17,7 @@ from slurm_hadar.controller.acts.acting import (
     steering_of,
 )
 from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.seen.returned_nodes import REQUEUED, ended_by
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -25,8 +26,6 @@ from slurm_hadar.slurm.times import at_once, begin_time, set_back, startable_s
 
 _NOT_PENDING = "no longer pending"
 """Slurm's words for a job that has started since it was read."""
-REQUEUED = "requeued"
-"""The phase of a move whose job has been ended here."""
 _LOST_SIGHT_S = 3600.0
 _POLL_S = 0.5
 
@@ -134,7 +133,7 @@ def destinations(entries: Iterable[Entry]) -> dict[str, Mapping[str, Mapping[str
 def _requeued(hands: Hands, entry: Entry, job: Job) -> Job:
     """The job, which may have to wait where somebody else requeued it before we came to it: a node
     may have done it by going down."""
-    if entry.phase != "asked":
+    if ended_by(entry, job):
         return job
     until = job.submit_s + hands.config.moving.after_return_s
     return replace(job, not_before_s=max(job.not_before_s, until))
@@ -183,10 +182,12 @@ def _requeue(hands: Hands, entries: Sequence[Entry], now: float) -> list[str]:
     said: list[str] = []
     if not entries:
         return said
+    # ``now`` is when the jobs were read, which may be some time ago.
+    sent_s = hands.clock()
     errors = hands.cluster.requeue([entry.job for entry in entries])
     for entry, error in zip(entries, errors, strict=True):
         if error is None:
-            hands.store.advance(entry.id, REQUEUED, now)
+            hands.store.advance(entry.id, REQUEUED, sent_s)
         elif not error.retry:
             outcome = f"the requeue was refused: {error}"
             hands.store.end(entry.id, outcome, now)
@@ -232,10 +233,7 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
 
 
 def _started(hands: Hands, entry: Entry, job: Job) -> str:
-    kinds = {kind for gpus in job.gpus.values() for kind in gpus}
-    meant = steering_of(entry.details, 0.0).gpus
-    there = kinds == set(meant) and job.gpu_count == sum(meant.values())
-    if there:
+    if hands.held(job) == dict(steering_of(entry.details, 0.0).gpus):
         return "moved"
     # Its plan may speak of GPUs already that it did not get.
     stays(hands, job)

@@ -13,6 +13,9 @@ from slurm_hadar.slurm.times import at_once
 
 _MOST_RELEASES = 3
 _RELEASE, _RELEASED = "release", "released after a failed launch"
+_REFUSED = "refused"
+_PAUSE_S = 600.0
+"""A cure that Slurm refused is not tried again sooner: what stands in its way stays for a while."""
 _UNDO, _UNDONE = "undo", "its placement could not be carried out; it is as its owner wrote it again"
 
 
@@ -30,7 +33,7 @@ def release_failed_launches(hands: Hands, seen: Observed) -> list[str]:
     said = []
     for job in seen.jobs.values():
         failed = _held(job) and "launch failed" in job.reason.lower().replace("_", " ")
-        if failed and _outcomes(hands, job, _RELEASE).count(_RELEASED) < _MOST_RELEASES:
+        if failed and hands.store.count_ended(job.id, _RELEASE, _RELEASED) < _MOST_RELEASES:
             said += _try(hands, seen, job, _RELEASE, release)
     return said
 
@@ -57,7 +60,8 @@ def undo_impossible_placements(hands: Hands, seen: Observed) -> list[str]:
     for job in seen.jobs.values():
         if not _held(job) or job.reason != "BadConstraints":
             continue
-        half_done = _outcomes(hands, job, _UNDO)[-1:] not in ([], [_UNDONE])
+        last = _last(hands, job, _UNDO)
+        half_done = last is not None and last.outcome != _UNDONE
         if half_done or laying.back(job, seen.steered(job.id)):
             said += _try(hands, seen, job, _UNDO, undo)
     return said
@@ -87,10 +91,10 @@ def _held(job: Job) -> bool:
     return job.managed and job.state is JobState.PENDING and job.held
 
 
-def _outcomes(hands: Hands, job: Job, kind: str) -> list[str]:
-    """How the cures of a kind ended, oldest first."""
-    entries = hands.store.entries("WHERE job=? AND kind=? ORDER BY id", (job.id, kind))
-    return [entry.outcome or "" for entry in entries]
+def _last(hands: Hands, job: Job, kind: str) -> Entry | None:
+    """The last cure of a kind that was tried."""
+    found = hands.store.entries("WHERE job=? AND kind=? ORDER BY id DESC LIMIT 1", (job.id, kind))
+    return found[0] if found else None
 
 
 def _try(
@@ -99,10 +103,14 @@ def _try(
     if not hands.cluster.traffic.half_left():
         # The rest of a minute's requests is for what else this tick sends; the next one goes on.
         return []
+    last = _last(hands, job, kind)
+    refused = last is not None and (last.outcome or "").startswith(_REFUSED)
+    if last is not None and refused and 0 <= seen.now - last.changed_s < _PAUSE_S:
+        return []
     entry = hands.store.begin(job.id, kind, "sent", seen.now, {"reason": job.reason})
     try:
         outcome = cure(job)
     except SlurmError as error:
-        outcome = f"refused: {error}"
+        outcome = f"not carried out: {error}" if error.retry else f"{_REFUSED}: {error}"
     hands.store.end(entry, outcome, seen.now)
     return [f"job {job.id}: {outcome}"]

@@ -15,6 +15,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.picture.targets import by_type, placed
 from slurm_hadar.controller.picture.viewing import Picture
 from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.controller.seen.returned_nodes import REQUEUED
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.runtime.progress import Progress
 
@@ -124,7 +125,7 @@ def number(values: Mapping[str, object], key: str) -> float | None:
 
 def where(job: Job, seen: Observed) -> str:
     """Where a job runs: ``1 x k80 on k1``."""
-    return laying.words(by_type(placed(job, seen)), list(job.nodes)).strip()
+    return laying.words(by_type(placed(job, seen.nodes)), list(job.nodes)).strip()
 
 
 def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:
@@ -150,7 +151,7 @@ def _seen_placed(entry: Entry, job: Job, seen: Observed, commit_s: float) -> str
     if job.state is JobState.RUNNING and job.restarts == _restarts_after(entry, job):
         if not meant.gpus:
             return f"Slurm started it again: {where(job, seen)}"
-        as_meant = by_type(placed(job, seen)) == dict(meant.gpus)
+        as_meant = by_type(placed(job, seen.nodes)) == dict(meant.gpus)
         return f"runs on {where(job, seen)}" + ("" if as_meant else ", which was not meant")
     if job.state is not JobState.PENDING:
         return "Slurm started it anew since" if job.state is JobState.RUNNING else None
@@ -227,4 +228,4 @@ def _lost(entry: Entry, progress: Progress | None) -> dict[str, object]:
 
 
 def _requeued_s(entry: Entry) -> float | None:
-    return next((time for phase, time in entry.steps if phase == "requeued"), None)
+    return entry.reached_s(REQUEUED)

@@ -15,7 +15,7 @@ from slurm_hadar.controller.idle import idle_nodes
 from slurm_hadar.controller.idle.curves import Curves
 from slurm_hadar.controller.idle.idle_view import Seats, learned
 from slurm_hadar.controller.picture.targets import Past, Target, targets_of
-from slurm_hadar.controller.picture.viewing import picture_of
+from slurm_hadar.controller.picture.viewing import picture_without_faults
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
@@ -67,7 +67,8 @@ def decide(
         left_out |= dict.fromkeys(targets, why)
         let_go = actions.let_go(left_out, seen, config)
         return Backfill(left_out=left_out, actions=tuple(let_go), state=state)
-    shown = picture_of(seen, config, rates, past, targets, left_out, in_limit=False)
+    shown = picture_without_faults(seen, config, rates, past, targets, left_out, in_limit=False)
+    targets, left_out = dict(shown.targets), dict(shown.left_out)
     curves = learned(Curves.read(state.get("curves")), seen, shown.view, targets, past)
     others = idle_nodes.without(seen, trainers)
     unused = set(idle_nodes.idle(seen, config))
@@ -95,7 +96,7 @@ def decide(
         deferred=round_.deferred,
         left_out=left_out,
         actions=tuple(round_.sent),
-        notes=chosen.notes,
+        notes=(*shown.faults, *chosen.notes),
         state={"stays": stays.to_dict(), "since": since, "curves": curves.plain()},
     )
 

@@ -39,7 +39,7 @@ def without(seen: Observed, jobs: Iterable[Job]) -> Observed:
         return seen
     nodes = dict(seen.nodes)
     for job in gone.values():
-        held = placed(job, seen) if job.state is JobState.RUNNING else {}
+        held = placed(job, seen.nodes) if job.state is JobState.RUNNING else {}
         for name, gpus in held.items():
             nodes[name] = _freed(nodes[name], gpus, job, len(held))
     left = {id_: job for id_, job in seen.jobs.items() if id_ not in gone}

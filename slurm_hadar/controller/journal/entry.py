@@ -30,6 +30,10 @@ class Entry:
     shown: str | None = None
     effect: Mapping[str, object] | None = None
 
+    def reached_s(self, phase: str) -> float | None:
+        """When it came as far as a phase after its first; None where it did not."""
+        return next((time for name, time in self.steps if name == phase), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

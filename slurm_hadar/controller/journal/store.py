@@ -13,6 +13,7 @@ from typing import Any
 
 from slurm_hadar.controller.journal.entry import Decision, Entry, entry_of, gist
 from slurm_hadar.controller.journal.store_file import (
+    UNTOLD,
     VERSION,
     Damaged,
     make_private,
@@ -25,9 +26,6 @@ from slurm_hadar.domain.view import State
 __all__ = ["VERSION", "Damaged", "Store", "make_private"]
 
 _LEASES_KEPT_S = 86400.0
-_UNTOLD = "untold"
-"""Under this name it keeps what the operator was not told yet of how the file was opened: the tick
-that opened it may have ended before it could say so."""
 MOST_TOLD = 200
 """Decisions that are kept of one job."""
 
@@ -63,12 +61,8 @@ class Store:
         """
         make_private(folder)
         path = folder / "hadar.sqlite"
-        new = not path.exists()
         try:
-            opened = cls(open_file(path))
-            if new:
-                opened.keep_policy_state(_UNTOLD, {"new": True})
-            return opened
+            return cls(open_file(path))
         except Damaged:
             if not repair:
                 raise
@@ -77,24 +71,25 @@ class Store:
             f"the state file was damaged and lies in {aside} now; what it knew is read from Slurm"
         )
         opened = cls(open_file(path))
-        opened.keep_policy_state(_UNTOLD, {"said": said})
+        with opened.in_words():
+            opened.keep_policy_state(UNTOLD, {"said": said})
         return opened
 
     @property
     def new(self) -> bool:
         """Whether there was no file before, and nobody was told yet; for whoever sees that there
         should have been one."""
-        return self.policy_state(_UNTOLD).get("new") is True
+        return self.policy_state(UNTOLD).get("new") is True
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the operator should know of how it was opened, and was not told yet."""
-        said = self.policy_state(_UNTOLD).get("said")
+        said = self.policy_state(UNTOLD).get("said")
         return (said,) if isinstance(said, str) else ()
 
     def told_of_opening(self) -> None:
         """The operator knows now."""
-        self.connection.execute("DELETE FROM policy WHERE name=?", (_UNTOLD,))
+        self.connection.execute("DELETE FROM policy WHERE name=?", (UNTOLD,))
 
     def close(self) -> None:
         """Close the file."""
@@ -148,6 +143,14 @@ class Store:
             "SELECT MAX(changed_s) FROM journal WHERE job=? AND kind=?", (job, kind)
         ).fetchone()
         return float(row[0] or 0.0)
+
+    def count_ended(self, job: str, kind: str, outcome: str) -> int:
+        """How many actions of a kind on a job ended with an outcome."""
+        row = self.connection.execute(
+            "SELECT COUNT(*) FROM journal WHERE job=? AND kind=? AND outcome=?",
+            (job, kind, outcome),
+        ).fetchone()
+        return int(row[0])
 
     def counts(self, kind: str, phase: str) -> dict[str, int]:
         """How many actions of a kind came as far as a phase, of every job at once."""

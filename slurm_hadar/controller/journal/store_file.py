@@ -45,6 +45,10 @@ CREATE INDEX told_news ON told (id) WHERE news=1;
 _CHANGES = (_FIRST, "CREATE INDEX journal_kind ON journal (kind, opened_s);", _SEEN)
 """What makes each version of the schema of the one before it; never change one that is out."""
 VERSION = len(_CHANGES)
+UNTOLD = "untold"
+"""Under this name it keeps what the operator was not told yet of how the file was opened: the tick
+that opened it may have ended before it could say so."""
+_NEW = f"INSERT OR REPLACE INTO policy VALUES ('{UNTOLD}', '{{\"new\": true}}');"
 
 _TEXT, _NUMBER, _NULL = "'text'", "'real','integer'", "'null'"
 _KINDS = {
@@ -147,7 +151,8 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
     for number in range(version, VERSION):
         # All of a change or nothing, whenever the machine goes down.
         connection.executescript(
-            f"BEGIN IMMEDIATE; {_CHANGES[number]} PRAGMA user_version={number + 1}; COMMIT;"
+            f"BEGIN IMMEDIATE; {_CHANGES[number]} {_NEW if number == 0 else ''}"
+            f" PRAGMA user_version={number + 1}; COMMIT;"
         )
 
 

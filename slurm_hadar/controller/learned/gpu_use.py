@@ -51,7 +51,7 @@ class GpuLessons:
         before, self._taken = self._taken, {}
         for id_, files in seen.gpus.items():
             job, use = seen.jobs[id_], present(seen, id_)
-            kinds = {kind for gpus in placed(job, seen).values() for kind in gpus}
+            kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
             if use is None or len(kinds) != 1 or use.gpus != job.gpu_count:
                 continue
             told = min(file.time for file in files)

@@ -21,7 +21,7 @@ class Speeds:
         self._rates.forget_unused()
         for id_, progress in seen.progress.items():
             job = seen.jobs[id_]
-            kinds = {kind for gpus in placed(job, seen).values() for kind in gpus}
+            kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
             new = progress.time - self._learned.get(id_, 0.0)
             current = job.state is JobState.RUNNING and progress.restarts == job.restarts
             # What copies make together is no speed of that many GPUs side by side.

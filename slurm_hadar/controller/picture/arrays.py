@@ -59,7 +59,7 @@ def node_arrays(
     for target in jobs:
         if target.job.state is not JobState.RUNNING:
             continue
-        held = placed(target.job, seen)
+        held = placed(target.job, seen.nodes)
         for name, row in held.items():
             i = index.get(name)
             if i is None:

@@ -9,6 +9,7 @@ from slurm_hadar.controller.picture.request import Wanted, wanted
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
+from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.steering import Steering
 
 LEASE_SLACK_S = 60.0
@@ -56,11 +57,11 @@ def tasks_of(job: Job) -> int:
     return job.declaration.tasks if job.declaration else 1
 
 
-def placed(job: Job, seen: Observed) -> dict[str, dict[str, int]]:
+def placed(job: Job, nodes: Mapping[str, Node]) -> dict[str, dict[str, int]]:
     """GPUs that a running job holds, with untyped ones named by their node's type."""
     held: dict[str, dict[str, int]] = {}
     for name, gpus in job.gpus.items():
-        node = seen.nodes.get(name)
+        node = nodes.get(name)
         if node is None:
             continue
         only = next((kind for kind in node.gpus if kind != UNTYPED), "")
@@ -106,7 +107,7 @@ def targets_of(
         elif job.id in moving:
             targets[job.id] = Target(job, want, moving[job.id], starting=True)
         elif job.state is JobState.RUNNING:
-            targets[job.id] = Target(job, want, placed(job, seen))
+            targets[job.id] = Target(job, want, placed(job, seen.nodes))
         elif told:
             starting.append((job, want))
         else:

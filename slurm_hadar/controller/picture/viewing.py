@@ -1,6 +1,6 @@
 """From what Slurm shows to what a policy sees."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,8 @@ from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.view import View
 from slurm_hadar.profiles.rates import Rates
 
+_MOST_FAULTS = 20
+"""Where more jobs bring up a fault it is not theirs."""
 _HOPELESS = (
     "its work does not fit in the time limit, or its memory on the GPU, "
     "on any type and count that it accepts"
@@ -34,45 +36,69 @@ class Picture:
 def picture(seen: Observed, config: Config, rates: Rates, past: Past) -> Picture:
     """Build the view of this round."""
     targets, left_out = targets_of(seen, config, past.moving)
-    try:
-        shown = picture_of(seen, config, rates, past, targets, left_out)
-    except Exception as error:
-        faults = _faults(seen, config, rates, past, targets)
-        if not faults:
-            raise
-        # Its owner must not hold up all others with what he writes.
-        targets = {id_: target for id_, target in targets.items() if id_ not in faults}
-        left_out |= faults
-        try:
-            shown = picture_of(seen, config, rates, past, targets, left_out)
-        except Exception:
-            raise error from None
-        said = tuple(f"job {id_} is left alone: {why}" for id_, why in faults.items())
-        shown = replace(shown, faults=said)
+    shown = picture_without_faults(seen, config, rates, past, targets, left_out)
     possible = shown.view.jobs.rate.any(axis=(1, 2))
     hopeless = {shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)}
     if not hopeless:
         return shown
-    targets = {id_: target for id_, target in targets.items() if id_ not in hopeless}
+    targets = {id_: target for id_, target in shown.targets.items() if id_ not in hopeless}
     # Waiting for us would be in vain: Slurm shall have them as they are. Not one that is stopped or
     # moved at this moment, though: it would start where it was, and have to go once more.
-    left_out |= {id_: _HOPELESS for id_ in sorted(hopeless) if id_ not in past.moving}
+    left_out = {
+        **shown.left_out,
+        **{id_: _HOPELESS for id_ in sorted(hopeless) if id_ not in past.moving},
+    }
     again = picture_of(seen, config, rates, past, targets, left_out)
     return replace(again, faults=shown.faults)
 
 
+def picture_without_faults(
+    seen: Observed,
+    config: Config,
+    rates: Rates,
+    past: Past,
+    targets: Mapping[str, Target],
+    left_out: Mapping[str, str],
+    in_limit: bool = True,
+) -> Picture:
+    """:func:`picture_of`, where the data of some few jobs bring up a fault of ours without these:
+    their owners must not hold up all others with what they write."""
+
+    def of(some: Mapping[str, Target], out: Mapping[str, str]) -> Picture:
+        return picture_of(seen, config, rates, past, some, out, in_limit)
+
+    try:
+        return of(targets, left_out)
+    except Exception:
+        faults = _faults(lambda some: of(some, {}), dict(targets))
+        if not faults:
+            raise
+        rest = {id_: target for id_, target in targets.items() if id_ not in faults}
+        said = tuple(f"job {id_} is left alone: {why}" for id_, why in faults.items())
+        return replace(of(rest, {**left_out, **faults}), faults=said)
+
+
 def _faults(
-    seen: Observed, config: Config, rates: Rates, past: Past, targets: Mapping[str, Target]
+    make: Callable[[Mapping[str, Target]], object], targets: Mapping[str, Target]
 ) -> dict[str, str]:
-    """The jobs of which no picture can be made even when they are alone, and why."""
+    """The jobs of which no picture can be made even when they are alone, and why; found by halves.
+
+    Empty where there are too many: then it is no job's own fault.
+    """
     found: dict[str, str] = {}
-    for id_, target in targets.items():
+    open_ = [list(targets)]
+    while open_ and len(found) <= _MOST_FAULTS:
+        ids = open_.pop()
         try:
-            picture_of(seen, config, rates, past, {id_: target}, {})
+            make({id_: targets[id_] for id_ in ids})
         except Exception as error:
-            found[id_] = f"its data brought up a fault of slurm-hadar ({type(error).__name__})"
-    # Where no job goes through it is no job's own fault.
-    return found if len(found) < len(targets) else {}
+            if len(ids) == 1:
+                kind = type(error).__name__
+                found[ids[0]] = f"its data brought up a fault of slurm-hadar ({kind})"
+            else:
+                half = len(ids) // 2
+                open_ += [ids[:half], ids[half:]]
+    return found if len(found) <= _MOST_FAULTS and len(found) < len(targets) else {}
 
 
 def picture_of(

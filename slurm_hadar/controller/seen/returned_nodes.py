@@ -19,6 +19,7 @@ from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
+from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.node import Node
@@ -29,6 +30,10 @@ _SLACK_S = 5.0
 """Slurm's clock and ours differ by less, and the jobs are read a moment before the nodes."""
 
 
+REQUEUED = "requeued"
+"""The phase of a move whose job has been ended here."""
+_SAME_REQUEST_S = 1
+"""Slurm tells the time of a requeue in whole seconds, by its own clock."""
 _OUT_OF_SIGHT_S = 900.0
 """After a longer pause nobody knows whether a node that is down was up meanwhile."""
 
@@ -96,14 +101,25 @@ class ReturnedNodes:
         last = self._store.entries(
             "WHERE job=? AND kind='move' ORDER BY id DESC LIMIT 1", (job.id,)
         )
-        return any(
-            entry.phase == "requeued" and entry.details.get("restarts") == job.restarts - 1
-            for entry in last
-        )
+        return any(ended_by(entry, job) for entry in last)
 
     def keep(self) -> None:
         """Write down what the next controller must know."""
         self._store.keep_policy_state(_KEPT_AS, {name: list(d) for name, d in self._down.items()})
+
+
+def ended_by(move: Entry, job: Job) -> bool:
+    """Whether this move ended the last attempt of a job that was requeued.
+
+    Somebody else may have requeued it after it was looked at; to our own request, which changes
+    nothing then, Slurm answers all the same.
+    """
+    sent_s = move.reached_s(REQUEUED)
+    return (
+        sent_s is not None
+        and move.details.get("restarts") == job.restarts - 1
+        and job.submit_s >= int(sent_s) - _SAME_REQUEST_S
+    )
 
 
 def _since(before: Down | None, now: float) -> float:

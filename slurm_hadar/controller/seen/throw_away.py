@@ -8,7 +8,11 @@ from pathlib import Path
 from slurm_hadar import reading
 from slurm_hadar.config import Config
 
-_PLACES = ("/run/slurm/conf/slurm.conf", "/etc/slurm/slurm.conf")
+_PLACES = (
+    "/run/slurm/conf/slurm.conf",
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+)
 """Where Slurm looks when nobody names one."""
 _LOOPBACK = re.compile(r"\S+\((127\.[0-9.]+|::1)\)")
 _LINE = re.compile(r"\s*(SlurmctldHost|SlurmUser)\s*=\s*(\S+)", re.IGNORECASE)

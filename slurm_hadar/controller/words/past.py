@@ -39,7 +39,8 @@ def renewals(store: Store, id_: str) -> Iterator[float]:
     clause = "WHERE kind='lease' AND instr(details, ?) ORDER BY id"
     for entry in store.entries(clause, (json.dumps(id_),)):
         jobs = entry.details.get("jobs")
-        if isinstance(jobs, list) and id_ in jobs:
+        # Which of them were refused is not kept.
+        if entry.outcome == "done" and isinstance(jobs, list) and id_ in jobs:
             yield entry.opened_s
 
 

@@ -234,7 +234,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
         user=job.user,
         name=job.name,
         state=job.slurm_state,
-        here=by_type(placed(job, seen)),
+        here=by_type(placed(job, seen.nodes)),
         nodes=",".join(job.nodes),
         planned=steered.gpus,
         done=min(1.0, progress.samples / total) if progress and total else None,

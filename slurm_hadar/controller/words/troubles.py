@@ -257,7 +257,7 @@ def _plan(known: Known, job: Job, _: Declaration) -> Iterator[Trouble]:
     plan = known.plan
     if job.state is not JobState.RUNNING or plan is None or known.under_way or not plan.gpus:
         return
-    held = by_type(placed(job, known.seen))
+    held = by_type(placed(job, known.seen.nodes))
     if plan.time < job.start_s and dict(plan.gpus) != held and plan.copies == 1:
         yield Trouble(
             f"it runs on {formats.gpus(held)}, its plan speaks of {formats.gpus(plan.gpus)}: Slurm "

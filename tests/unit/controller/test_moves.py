@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, job, running, seen
+from hand_made import NOW, config, job, node, running, seen
 
 from slurm_hadar.controller.acts import repair
 from slurm_hadar.controller.acts.acting import Hands, steering_of
@@ -211,6 +211,15 @@ def test_a_release_that_was_never_sent_does_not_count(hands):
     assert [len(words) for words in said] == [1] * 8 + [0] and cluster.released == ["1"] * 3
 
 
+def test_a_cure_that_slurm_refuses_is_not_tried_at_every_tick(hands):
+    cluster = Held(*[SlurmError("scontrol release: Access denied") for _ in range(9)])
+    stuck = seen([job(held=True, reason="launch_failed_requeued_held")])
+    for after_s in (0, 60, 120, 599, 601):
+        later = replace(stuck, now=NOW + after_s)
+        repair.release_failed_launches(replace(hands, cluster=cluster), later)
+    assert len(cluster.errors) == 7
+
+
 def test_a_rack_that_failed_leaves_requests_for_the_rest_of_a_tick(hands):
     cluster = Held(limit=10)
     rack = seen([job(str(n), held=True, reason="launch failed requeued held") for n in range(50)])
@@ -224,7 +233,7 @@ def test_an_undo_that_was_cut_off_between_its_two_requests_goes_on(hands):
     placed = seen([job(held=True, reason="BadConstraints", features="k80")], steering=steered)
     cluster = Held(Paused("not sent"))
     working = replace(hands, cluster=cluster)
-    assert "refused" in repair.undo_impossible_placements(working, placed)[0]
+    assert "not carried out" in repair.undo_impossible_placements(working, placed)[0]
     assert cluster.updates[0].fields["Features"] == "v100"
     back = seen([job(held=True, reason="BadConstraints", features="v100")], steering=steered)
     assert "as its owner wrote it" in repair.undo_impossible_placements(working, back)[0]
@@ -278,12 +287,21 @@ def test_following_moves_uses_up_half_of_the_requests_at_most(hands):
 
 
 def test_a_move_waits_until_the_last_attempt_has_left_a_node_that_went_down(hands):
-    shown = job("1", restarts=1, submit_s=NOW - 10)
+    shown = job("1", restarts=1, submit_s=NOW)
     known = {"1": replace(shown, not_before_s=NOW + 30)}
-    said, _, asked = settled(hands, Asked(jobs=[shown]), lambda: NOW, known)
+    said, _, asked = settled(hands, Asked(jobs=[shown]), lambda: NOW + 5, known)
     assert not said and asked > 1 and hands.store.open_entries()
     with pytest.raises(AttributeError, match="apply"):
-        settled(hands, Asked(jobs=[shown]), lambda: NOW)
+        settled(hands, Asked(jobs=[shown]), lambda: NOW + 5)
+
+
+def test_a_job_that_was_requeued_before_our_request_came_is_somebody_elses(hands):
+    """To a request that changes nothing any more Slurm answers as to any other."""
+    shown = job("1", restarts=1, submit_s=NOW - 3)
+    said, _, asked = settled(hands, Asked(jobs=[shown]), lambda: NOW + 5)
+    assert not said and asked > 1 and hands.store.open_entries()
+    with pytest.raises(AttributeError, match="apply"):
+        settled(hands, Asked(jobs=[shown]), lambda: NOW + 38)
 
 
 class Refuses:
@@ -298,7 +316,7 @@ class Refuses:
 
 def sent(hands):
     """Requeued by us, and waiting to be sent on."""
-    hands.store.advance(begun(hands), "requeued", NOW - 10)
+    hands.store.advance(begun(hands), "requeued", NOW - 10.5)
     return job("1", restarts=1, submit_s=NOW - 10)
 
 
@@ -318,6 +336,14 @@ def test_a_job_that_began_as_it_was_sent_on_is_looked_at_again(hands):
     assert advanced(busy, requeued).said == () and outcome(hands) is None
     there = running("1", {"v1": {"v100": 1}}, restarts=1)
     assert "moved" in advanced(busy, there).said[0] and outcome(hands) == "moved"
+
+
+def test_untyped_gpus_have_the_type_of_their_node(hands):
+    """Slurm shows no type where it is a feature of the node."""
+    requeued = sent(hands)
+    known = replace(hands, nodes={"v1": node("v1")})
+    there = running(requeued.id, {"v1": {"": 1}}, restarts=1)
+    assert "moved" in advanced(known, there).said[0] and outcome(hands) == "moved"
 
 
 def test_a_job_that_slurm_started_elsewhere_has_a_plan_for_what_it_got(hands):

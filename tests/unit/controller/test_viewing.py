@@ -23,7 +23,7 @@ from hand_made import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.picture import arrays
+from slurm_hadar.controller.picture import arrays, viewing
 from slurm_hadar.controller.picture.targets import Past, placed
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
@@ -269,7 +269,7 @@ def test_gpus_without_a_type_are_named_by_the_sites_feature():
     assert named.gpus == {"a100": 4} and named.gpus_used == {"a100": 1}
     assert typed(bare, CONFIG).gpus == {UNTYPED: 4}
     held = running("1", {"v1": {UNTYPED: 2}})
-    assert placed(held, seen([held], [named])) == {"v1": {"a100": 2}}
+    assert placed(held, seen([held], [named]).nodes) == {"v1": {"a100": 2}}
 
 
 def test_gpus_of_a_type_that_nobody_knows_any_more_stop_nothing():
@@ -347,3 +347,20 @@ def test_a_fault_of_no_one_job_is_not_hidden(fault):
         look(seen([sick, job("2", declaration=MODEL)]))
     with pytest.raises(ZeroDivisionError):
         look(seen([sick]))
+
+
+@pytest.mark.parametrize(
+    ("sick", "found"), [({7}, {7}), ({0, 999}, {0, 999}), (set(range(30)), set())]
+)
+def test_a_few_jobs_with_a_fault_are_found_among_many_in_few_pictures(sick, found):
+    made = []
+
+    def make(some):
+        made.append(len(some))
+        if sick & {int(id_) for id_ in some}:
+            raise ValueError
+
+    faults = viewing._faults(make, {str(number): None for number in range(1000)})
+    assert {int(id_) for id_ in faults} == found
+    # Each fault costs two whole pictures' work, and one more finds that there is one.
+    assert sum(made) <= 1000 * (1 + 2 * len(sick)) and len(made) <= 1 + 20 * len(sick)
