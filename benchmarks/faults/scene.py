@@ -25,7 +25,7 @@ LAYOUT = Layout(
 )
 CRED_EXPIRE_S = 5
 """Slurm takes no less, and 120 s instead."""
-LEASE_S = 20
+LEASE_S = 30
 """The least that a configuration allows."""
 
 _START = """exec 9>>{folder}/{name}.lock

@@ -152,7 +152,7 @@ class Trial:
             argv, env=self.env, cwd=scene.ROOT, capture_output=True, text=True, timeout=180,
             check=False,
         )  # fmt: skip
-        if done.returncode > 0:
+        if done.returncode > 0 or (done.returncode and not at):
             raise HadarError(f"the controller failed: {done.stderr.strip()[-300:]}")
         return done.returncode
 

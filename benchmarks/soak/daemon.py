@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -70,10 +71,12 @@ class Daemon:
         first = not self.kills_in_moves
         if first or random_.random() < 0.5:
             end = time.monotonic() + (_FIRST_S if first else _WAIT_S)
-            while not self.moves_open() and not give_up() and time.monotonic() < end:
+            while not self._in_a_move() and not give_up() and time.monotonic() < end:
                 time.sleep(0.05)
-            time.sleep(random_.uniform(0.0, 0.6))
-            self.kills_in_moves += bool(self.moves_open())
+            if not first:
+                self._process.send_signal(signal.SIGCONT)
+                time.sleep(random_.uniform(0.0, 0.6))
+            self.kills_in_moves += self._in_a_move()
         self._process.kill()
         self._process.wait()
         self._process = None
@@ -91,6 +94,16 @@ class Daemon:
                 self._process.wait()
                 self.ended.append("it did not end within 60 s of SIGTERM")
         self._process = None
+
+    def _in_a_move(self) -> bool:
+        """Whether it is in the middle of a move; it is stopped there, so that it stays so."""
+        if self._process is None or not self.moves_open():
+            return False
+        self._process.send_signal(signal.SIGSTOP)
+        if self.moves_open():
+            return True
+        self._process.send_signal(signal.SIGCONT)
+        return False
 
     def moves_open(self) -> int:
         """Moves under way in the journal."""

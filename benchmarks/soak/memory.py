@@ -14,6 +14,8 @@ MOST_WITH_STEPS_MB_H = 15.0
 SHORT_S = 600.0
 """A shorter half may grow by as much as one of this length: memory is had in whole blocks, and
 Slurm shows more jobs every second until the first of them is older than MinJobAge (600 s)."""
+_BLOCKS_MB = 1.5
+"""However short the half is, it may grow by this: such steps, and what is warmed up late."""
 _LEAST = 5
 """Fewer weighings than these say nothing."""
 
@@ -79,13 +81,15 @@ class Memory:
         slope, steps = self.slope_mb_h(), self.slope_with_steps_mb_h()
         if slope is None or steps is None:
             return ["the controller lived too short to be weighed"]
-        more = self.shortness()
-        if slope <= MOST_MB_H * more and steps <= MOST_WITH_STEPS_MB_H * more:
+        more, seconds = self.shortness(), _seconds(self.last_half())
+        least = 3600 * _BLOCKS_MB / seconds
+        most, most_steps = (max(least, bound * more) for bound in (MOST_MB_H, MOST_WITH_STEPS_MB_H))
+        if slope <= most and steps <= most_steps:
             return []
         return [
-            f"the controller grew by {slope:.1f} MB/h in the last {_seconds(self.last_half()):.0f}"
-            f" s of its longest life, {steps:.1f} with single steps; at most "
-            f"{MOST_MB_H * more:.1f} and {MOST_WITH_STEPS_MB_H * more:.1f} were expected"
+            f"the controller grew by {slope:.1f} MB/h in the last {seconds:.0f} s of its longest "
+            f"life, {steps:.1f} with single steps; at most {most:.1f} and {most_steps:.1f} were "
+            "expected"
         ]
 
 

@@ -32,7 +32,8 @@ def doctor(
     job: Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")],
     config: ConfigOption = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Each event, where many in a row are one line otherwise.")
+        bool,
+        typer.Option("--all", help="Every event; by default long runs of small ones are one line."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -106,7 +106,6 @@ def test_a_stop_tells_its_cost_and_an_outage_of_the_log_costs_no_line(
     said = [line for line in capsys.readouterr().err.splitlines() if "cannot be written" in line]
     assert len(said) == 1 and "No such file" in said[0]
     (tmp_path / "away").rename(folder)
-    site.pace(1.0)
     told.want = {id_: {"v100": 1}}
     told.until(lambda: [e for e in told.store.history(id_) if e.kind == "move" and e.effect])
     told.tick()

@@ -14,7 +14,11 @@ from benchmarks.faults.scene import KINDS
 from benchmarks.faults.trial import LOOK, THEN
 from benchmarks.faults.trials import Case, distinct, is_sent, planted, room
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
+
+
+_TRIES = 3
+"""Points of one part of a tick, until the controller dies at one."""
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +43,24 @@ def test_no_job_suffers_wherever_the_controller_dies(boxes):
     drawn = random.Random(0)
     # How often a statement comes again differs from run to run; the first time does come.
     parts = [points[slice(*part)] for part in itertools.pairwise(bounds)]
-    some = [drawn.choice([touch for touch in part if touch.times == 1]) for part in parts]
-    cases = [Case(touch.name, then) for touch, then in zip(some, THEN, strict=True)]
+    firsts = [[touch.name for touch in part if touch.times == 1] for part in parts]
+    some = [drawn.sample(names, min(_TRIES, len(names))) for names in firsts]
+    drawn_cases = [
+        [Case(name, then) for name in names] for names, then in zip(some, THEN, strict=True)
+    ]
+    cases = [tried[0] for tried in drawn_cases]
     # Each where another one ticks at once: before Slurm has started a job by itself.
     bad = {plant: planted(plant, found.touches)[::2] for plant in FAULTS}
     answers = dict(boxes.run([*(tried[0] for tried in bad.values()), *cases]))
-    for case in cases:
-        assert answers[case].killed, case
-        assert not answers[case].wrong, (case, answers[case].touches[-1], answers[case].wrong)
     # A busy machine may come to a point by another way.
     again = [tried[1] for tried in bad.values() if not answers[tried[0]].killed]
+    again += [n for tried in drawn_cases if not answers[tried[0]].killed for n in tried[1:]]
     answers |= dict(boxes.run(again)) if again else {}
+    for tried in drawn_cases:
+        found_by = [answers[case] for case in tried if case in answers]
+        assert any(answer.killed for answer in found_by), tried
+        for answer in found_by:
+            assert not answer.wrong, (tried, answer.touches[-1], answer.wrong)
     for plant, tried in bad.items():
         told = [answers[case] for case in tried if case in answers and answers[case].killed]
         assert told and FAULTS[plant].told_by(told[-1].wrong), (plant, told)

@@ -216,6 +216,7 @@ def test_two_processes_lose_and_break_no_line(tmp_path):
 def test_a_line_waits_for_another_process_that_writes(tmp_path):
     log = log_to(tmp_path / "h.log")
     assert log.write("one")
+    log._sink._patience_s = 60.0
     with (tmp_path / "h.log.lock").open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         late = threading.Thread(target=log.write, args=("two",))
