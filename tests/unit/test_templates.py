@@ -158,3 +158,15 @@ def test_the_command_lists_shows_and_renders(tmp_path):
     assert run(app, [*words, "--output", str(file)]).output == "" and file.read_text() == script
     again = run(app, [*words, "--output", str(file)])
     assert isinstance(again.exception, HadarError) and "there already" in str(again.exception)
+
+
+@pytest.mark.parametrize("name", ["pytorch_ddp", "pytorch_torchrun"])
+def test_the_port_where_processes_meet_is_none_of_those_that_linux_gives_away(name):
+    """A connection of anybody's held such a port, and the training could not begin."""
+    text = templates.text(name)
+    (line,) = [line for line in text.splitlines() if line.startswith("export MASTER_PORT=")]
+    for job in (1, 9_999, 19_999, 20_000, 555_106, 67_108_863):
+        script = f"SLURM_JOB_ID={job}; unset MASTER_PORT; {line}; echo $MASTER_PORT"
+        port = int(subprocess.check_output(["bash", "-c", script]))
+        # Of ip_local_port_range, as it is where nobody changed it.
+        assert 1024 < port < 32_768
