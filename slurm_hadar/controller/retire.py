@@ -1,6 +1,6 @@
 """Giving all jobs back to Slurm: what an uninstall, or an admin who has seen enough, asks for."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import Config
@@ -20,10 +20,14 @@ _KIND = "retire"
 
 @dataclass(frozen=True)
 class Retired:
-    """Jobs that are Slurm's own now, and those that Slurm would not change, with its words."""
+    """Jobs that are Slurm's own now, and those that Slurm would not change, with its words.
+
+    ``seen``: all jobs that were looked at, by id.
+    """
 
     jobs: tuple[str, ...]
     refused: dict[str, str]
+    seen: Mapping[str, Job]
 
 
 def ordinary(job: Job, steered: Steering, now: float) -> Update:
@@ -53,7 +57,7 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
     seen = controller.observe()
     ours = [job for job in seen.jobs.values() if _is_ours(job)]
     if only_show:
-        return Retired(tuple(job.id for job in ours), {})
+        return Retired(tuple(job.id for job in ours), {}, seen.jobs)
     _still(controller.config)
     updates = [ordinary(job, seen.steered(job.id), now) for job in ours]
     store = controller.store
@@ -64,20 +68,17 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
         for entry, error in zip(written, errors, strict=True):
             outcome = "an ordinary job again" if error is None else f"refused: {error}"
             store.end(entry, outcome, now)
-    return _told(ours, errors)
+    answers = list(zip(ours, errors, strict=True))
+    return Retired(
+        tuple(job.id for job, error in answers if error is None),
+        {job.id: str(error) for job, error in answers if error is not None},
+        seen.jobs,
+    )
 
 
 def _is_ours(job: Job) -> bool:
     # The comment, since a job of an opt-in partition may carry no declaration of its own.
     return job.managed and job.state in (JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED)
-
-
-def _told(jobs: list[Job], errors: Iterable[Exception | None]) -> Retired:
-    answers = list(zip(jobs, errors, strict=True))
-    return Retired(
-        tuple(job.id for job, error in answers if error is None),
-        {job.id: str(error) for job, error in answers if error is not None},
-    )
 
 
 def _still(config: Config) -> None:

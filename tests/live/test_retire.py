@@ -26,12 +26,13 @@ def shown(box, job):
     return {**found, "Comment": comment[1] if comment else ""}
 
 
-def test_all_jobs_are_slurms_own_afterwards(make_sandbox):
+def test_all_jobs_are_slurms_own_afterwards(make_sandbox, tmp_path):
     # Its one tick counts as alive, and its leases last, as long as the commands here may take.
     settings = {
         "site": {"name": "leaving"},
         "controller": {"interval_s": 60.0},
         "lease": {"length_s": 600},
+        "log": {"file": str(tmp_path / "hadar.log")},
     }
     box = make_sandbox(mode="act", settings=settings)
     hadar(box, "check", "--write")
@@ -57,6 +58,11 @@ def test_all_jobs_are_slurms_own_afterwards(make_sandbox):
     told = json.loads(hadar(box, "retire", "--json"))["result"]
     assert (sorted(told["jobs"]), told["refused"]) == (sorted(jobs), {})
     assert shown(box, plain)["Comment"] == ""
+    # Written at once: after it no tick may ever come.
+    lines = [json.loads(line) for line in (tmp_path / "hadar.log").read_text().splitlines()]
+    left = [line for line in lines if line.get("kind") == "retire"]
+    assert sorted(line["job"] for line in left) == sorted(jobs)
+    assert {line["outcome"] for line in left} == {"an ordinary job again"}
     for job in waiting:
         now = shown(box, job)
         assert "lease" not in now["Comment"] and "off=yes" in now["Comment"]

@@ -34,11 +34,19 @@ _HOPES = ("rate_before", "rate_expected", "rate_expected_here", "cost_expected_s
 
 def write(log: Log, store: Store, report: Report) -> None:
     """What one tick decided, did and saw. What cannot be written now stays news."""
-    written = _owns_up(log)
+    written = _owns_up(log) and news(log, store, report.seen.jobs)
+    # One that fails is enough: each may wait for another process.
+    log.missed += not (written and log.write(line("tick", _tick(report, log.privacy))))
+
+
+def news(log: Log, store: Store, jobs: Mapping[str, Job]) -> bool:
+    """Write the decisions and actions that were not written yet; False where one cannot be written
+    now, which leaves it and the rest to the next call. ``jobs``: by id, for whose they are."""
+    written = True
     with store.in_words():
         done: dict[str, list[int]] = {_TOLD: [], _JOURNAL: []}
-        for table, id_, event, fields in _news(store, report.seen.jobs, log.privacy):
-            written = written and log.write(line(event, fields))
+        for table, id_, event, fields in _news(store, jobs, log.privacy):
+            written = log.write(line(event, fields))
             if not written:
                 break
             done[table].append(id_)
@@ -47,8 +55,7 @@ def write(log: Log, store: Store, report: Report) -> None:
                 store.connection.executemany(
                     f"UPDATE {table} SET news=0 WHERE id=?", [(id_,) for id_ in ids]
                 )
-    # One that fails is enough: each may wait for another process.
-    log.missed += not (written and log.write(line("tick", _tick(report, log.privacy))))
+    return written
 
 
 def fault(log: Log | None, what: str) -> None:
