@@ -105,8 +105,10 @@ class Dictated:
     def __init__(self, folder, settings, **options):
         self.folder = folder
         self.faulty = Faulty(folder / "bin")
-        # What waits, or was requeued, does so longer than a slow machine takes for any test.
+        # With a user's rights what was done to a job is kept as on a site, not in the job. What
+        # waits, or was requeued, does so longer than a slow machine takes for any test.
         settings = {
+            "site": {"rights": "user"},
             "lease": {"length_s": 600},
             "moving": {"ack_wait_s": 60.0},
             **settings,

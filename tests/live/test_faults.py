@@ -16,6 +16,7 @@ from conftest import need
 from dictated import Dictated
 
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.seen import kept
 from slurm_hadar.controller.words import story
 from slurm_hadar.controller.words.telling import tick_lines
 from slurm_hadar.domain.errors import HadarError, SlurmError
@@ -228,6 +229,7 @@ def test_without_munge_nothing_is_done_and_it_is_said(site):
 def test_an_answer_that_is_none_means_that_nothing_is_done(site):
     waits, runs = site.submit(), site.running("k80")
     site.want = {waits: {"p100": 1}, runs: {"v100": 1}}
+    known = site.controller.store.steerings([waits, runs])
     before = {job.id: job for job in site.slurm.read_jobs([waits, runs])}
     for fault in ("garbage", "half", "empty", "fails", "limited"):
         for command, match in PARTS.values():
@@ -236,9 +238,9 @@ def test_an_answer_that_is_none_means_that_nothing_is_done(site):
                 site.controller.tick()
             site.faulty.mend()
             assert len(str(said.value)) < 300 and "\n" not in str(said.value)
+    assert site.controller.store.steerings([waits, runs]) == known != {}
     after = {job.id: job for job in site.slurm.read_jobs([waits, runs])}
     for id_ in (waits, runs):
-        assert after[id_].admin_comment == before[id_].admin_comment
         assert after[id_].restarts == 0 and after[id_].start_s == before[id_].start_s
     report = site.controller.tick()
     assert report.acted and len(report.intent.actions) == 2
@@ -423,11 +425,12 @@ def test_whatever_lies_where_a_progress_file_should_be(site):
     site.moves(id_, "v100")
 
 
-def test_whatever_others_lay_where_a_plan_file_goes(site):
-    ids = {}
+def test_whatever_others_lay_where_a_plan_and_what_was_done_are_kept(site):
+    ids, folder = {}, site.config.site.exchange_dir
     for kind in KINDS:
         id_ = ids[kind] = site.submit()
-        hostile(site.config.site.exchange_dir / f"plan.{id_}.json", kind)
+        for name in ("plan", "steer"):
+            hostile(folder / f"{name}.{id_}.json", kind)
         # Two GPUs of each type: three at a time on each.
         site.want[id_] = {("v100", "p100", "k80")[len(ids) % 3]: 1}
     report = site.controller.tick()
@@ -436,6 +439,8 @@ def test_whatever_others_lay_where_a_plan_file_goes(site):
     site.until(lambda: sum(site.job(i).state is JobState.RUNNING for i in ids.values()) == 6)
     for id_ in ids.values():
         site.unharmed(id_)
+    assert site.controller.store.steerings(ids.values()).keys() == set(ids.values())
+    assert all(kept.shared(site.config, id_) is not None for id_ in ids.values())
 
 
 def test_the_daemon_lives_through_all_of_it_and_goes_on(site):

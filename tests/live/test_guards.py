@@ -243,7 +243,7 @@ def test_after_a_request_without_an_answer_the_tick_sends_no_more(site, two):
         # With a blank in it such an update needs a scontrol of its own.
         site.box.run("scontrol", "update", f"JobId={id_}", "AdminComment=a b")
         site.want[id_] = {"k80": 1}
-    patient = site.another(site.with_settings(slurm={"timeout_s": 4.0}))
+    patient = site.another(site.with_settings(slurm={"timeout_s": 4.0}, site={"rights": "sandbox"}))
     site.faulty.set("scontrol", "silence", "update")
     before = len(site.faulty.calls())
     report = patient.tick()
