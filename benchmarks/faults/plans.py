@@ -35,7 +35,7 @@ def complaint(plan: JobPlan | None, job: Job, history: Sequence[Entry]) -> str:
         if entry.kind == "move" and (_asks(plan, entry) or _stays(plan, entry)):
             return _old_wish(plan, job, entry)
         decided.append(_words(told))
-        if not _cut_short(entry):
+        if not (_cut_short(entry) or _came_too_late(entry, job)):
             break
     wish = ", and asks it to save" if plan.save else ""
     was = " or ".join(decided) or "none"
@@ -69,6 +69,12 @@ def _stays(plan: JobPlan, entry: Entry) -> bool:
 def _cut_short(entry: Entry) -> bool:
     said = entry.outcome
     return said is None or "interrupted" in said or "plan file cannot" in said
+
+
+def _came_too_late(entry: Entry, job: Job) -> bool:
+    """Whether the job ended in the very attempt that was to save: it may never have been asked."""
+    over = "ended meanwhile" in (entry.outcome or "") and job.state is JobState.FINISHED
+    return over and entry.details.get("restarts") == job.restarts
 
 
 def _old_wish(plan: JobPlan, job: Job, entry: Entry) -> str:

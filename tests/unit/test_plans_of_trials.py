@@ -70,6 +70,15 @@ def test_an_action_that_was_cut_short_may_have_left_the_plan_before_it():
     assert "decided was {'v100': 1}" in complaint(TOLD, RUNS, [entry(gpus={"v100": 1}), entry()])
 
 
+def test_a_job_that_ended_before_it_was_asked_to_save_had_the_plan_before_it():
+    ended = replace(RUNS, state=JobState.FINISHED, slurm_state="COMPLETED")
+    never_asked = [move("the job ended meanwhile (COMPLETED)"), entry()]
+    assert complaint(TOLD, ended, never_asked) == ""
+    assert "decided was" in complaint(TOLD, replace(ended, restarts=1), never_asked)
+    assert "decided was" in complaint(TOLD, ended, [move("moved"), entry()])
+    assert "decided was" in complaint(replace(TOLD, batch=8), ended, never_asked)
+
+
 def test_a_wish_to_save_that_is_over_is_one_for_the_next_attempt_only():
     given_up = [move("the signal was refused: no"), entry()]
     assert complaint(WISH, RUNS, given_up).startswith("its plan still asks it to save")
