@@ -93,8 +93,9 @@ def sandbox(folder: Path, rights: Rights) -> Sandbox:
         "guards": {"min_between_moves_s": 0.0, "preempt": True},
         "lease": {"length_s": LEASE_S},
         "slurm": {"backend": "cli"},
-        # A busy machine must not end a tick before its moves are through.
-        "moving": {"ack_wait_s": 45.0, "settle_s": 45.0, "commit_s": 4.0, "after_return_s": 5.0},
+        # A busy machine must not end a tick before its moves are through, nor come to the tick when
+        # it is over that a launch failed.
+        "moving": {"ack_wait_s": 45.0, "settle_s": 45.0, "commit_s": 4.0, "after_return_s": 15.0},
     }
     base = {MODEL: {kind: {1: speed} for kind, speed in SPEEDS.items()}}
     box = Sandbox.up(
@@ -140,10 +141,19 @@ def repair_nodes(box: Sandbox) -> None:
 
 def undrain(box: Sandbox) -> None:
     """Resume the nodes that Slurm drained."""
-    shown = box.run("sinfo", "-h", "-N", "-o", "%N %T")
-    drained = {line.split()[0] for line in shown.splitlines() if "drain" in line}
-    for node in drained:
+    for node in _nodes(box, "drain"):
         box.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def all_answer(box: Sandbox) -> bool:
+    """Whether Slurm has heard of every node since it was resumed; before, a node counts as down."""
+    return not _nodes(box, "*")
+
+
+def _nodes(box: Sandbox, state: str) -> list[str]:
+    """Nodes in whose state this stands."""
+    shown = box.run("sinfo", "-h", "-N", "-o", "%N %T").splitlines()
+    return sorted({line.split()[0] for line in shown if state in line.split()[1]})
 
 
 def _features(box: Sandbox, name: str) -> None:

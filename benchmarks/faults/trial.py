@@ -121,6 +121,7 @@ class Trial:
         what = "the trainings begin, and Slurm holds what it shall hold"
         self._until(self._ready, what, _BEGIN_S)
         scene.undrain(self.box)
+        self._until(lambda: scene.all_answer(self.box), "all nodes answer", _BEGIN_S)
 
     def _submit(self, name: str) -> str:
         path = self.folder / f"{name}.sh"
