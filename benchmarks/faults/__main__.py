@@ -105,7 +105,7 @@ def _all(boxes: Room, sample: int, seed: int, only: str, plants: bool) -> bool:
     for case in left:
         _say(f"NOT REACHED: {case.at}, then {case.then}")
     missed = _planted(boxes, whole.touches) if plants else []
-    never = never_reached(found, left)
+    never = never_reached(found, left, {touch.name for touch in points})
     _say(
         f"{len(found)} trials at {len(names)} points, {killed} killed, "
         f"{(time.monotonic() - began) / 60:.0f} min; {broken} broke a promise; "

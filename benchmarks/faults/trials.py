@@ -1,6 +1,6 @@
 """Many trials, several sandboxes at a time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,10 +58,25 @@ def not_reached(found: Sequence[tuple[Case, Found]], only: str = "") -> list[Cas
     return [Case(at, then) for at in names for then in THEN if (at, then) not in died]
 
 
-def never_reached(found: Sequence[tuple[Case, Found]], left: Sequence[Case]) -> list[str]:
-    """Names of points in ``left`` at which no controller died, whatever came then."""
+def never_reached(
+    found: Sequence[tuple[Case, Found]], left: Sequence[Case], first: Collection[str]
+) -> list[str]:
+    """Names of points in ``left`` at which no controller died, whatever came then.
+
+    ``first``: points of the undisturbed tick. Of those that only a trial met, one more time of a
+    statement counts for nothing where a controller died at another time of it.
+    """
     died = {case.at for case, one in found if one.killed}
-    return list(dict.fromkeys(case.at for case in left if case.at not in died))
+    statements = {_statement(at) for at in died}
+    return [
+        at
+        for at in dict.fromkeys(case.at for case in left)
+        if at not in died and (at in first or _statement(at) not in statements)
+    ]
+
+
+def _statement(point: str) -> str:
+    return point.rsplit(" #", 1)[0]
 
 
 Tell = Callable[[Case, Found], None]

@@ -115,11 +115,23 @@ def test_a_run_fails_where_a_point_was_never_reached_in_any_way():
     found = [(Case(one.name, then), Found(killed=then == "later")) for then in THEN]
     found += [(Case(other.name, then), Found()) for then in THEN]
     left = not_reached(found)
-    assert len(left) == 5 and never_reached(found, left) == [other.name]
+    first = {one.name, other.name}
+    assert len(left) == 5 and never_reached(found, left, first) == [other.name]
     assert is_failure(0, [], 90, [other.name]) and not is_failure(0, [], 90, [])
     assert (
         is_failure(1, [], 90, []) and is_failure(0, ["hold"], 90, []) and is_failure(0, [], 9, [])
     )
+
+
+def test_one_more_time_of_a_statement_that_only_a_trial_met_need_not_come_again():
+    one, again, other = (
+        touch("acts/moves.py", *words) for words in (("squeue",), ("squeue", 2), ("scontrol",))
+    )
+    found = [(Case(one.name, then), Found(killed=True, touches=[again, other])) for then in THEN]
+    left = not_reached(found)
+    assert {case.at for case in left} == {again.name, other.name}
+    assert never_reached(found, left, {one.name}) == [other.name]
+    assert never_reached(found, left, {one.name, again.name}) == [again.name, other.name]
 
 
 def test_a_name_that_no_point_has_is_told():
