@@ -47,7 +47,7 @@ def read_fragments(path: Path) -> Fragments:
     censored: list[bool] = []
     lines: list[int] = []
     for row in rows(_text(path), name, COLUMNS):
-        node = row.text("node")
+        node = row.word("node")
         if not node:
             raise row.error("node is empty")
         begin, stop = row.number("idle_start_s"), row.number("idle_end_s")
@@ -63,10 +63,12 @@ def read_fragments(path: Path) -> Fragments:
         lines.append(row.line)
     if not names:
         raise UsageError(f"{name} has no fragment below its header")
-    known, node_number = np.unique(np.array(names), return_inverse=True)
+    # No array of texts: each place in it is as long as the longest.
+    known = sorted(set(names))
+    number = {node: n for n, node in enumerate(known)}
     found = Fragments(
-        tuple(str(one) for one in known),
-        node_number.ravel().astype(np.int64),
+        tuple(known),
+        np.array([number[node] for node in names], np.int64),
         np.array(start),
         np.array(end),
         np.array(censored),

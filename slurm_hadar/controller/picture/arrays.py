@@ -67,7 +67,7 @@ def node_arrays(
             for kind, count in row.items():
                 if kind in kinds:
                     gpus[i, kinds.index(kind)] += count
-            cpus[i] += -(-min(target.job.cpus, claims.MOST) // len(held))
+            cpus[i] += -(-claims.cpus(target.job) // len(held))
             mem[i] += claims.memory_mb(target.job) // len(held)
     found = NodeArrays(
         names=tuple(node.name for node in nodes),
@@ -163,8 +163,9 @@ def job_arrays(
 
 def _cpus(target: Target) -> int:
     """CPUs of the job, of one copy where it may have several."""
-    asked = target.job.cpus if target.wanted.copies[1] == 1 else cpus_per_copy(target.job)
-    return min(asked, claims.MOST)
+    if target.wanted.copies[1] == 1:
+        return claims.cpus(target.job)
+    return min(cpus_per_copy(target.job), claims.MOST)
 
 
 def _mem_mb(target: Target) -> int:

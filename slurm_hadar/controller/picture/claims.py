@@ -19,8 +19,9 @@ _OF_ONE_JOB = ("PerJob", "PerNode", "PerLimit", "MaxWall", "QOSMin", "NotAllowed
 """Reasons that begin like the first name a limit of a user, an account or a QOS, unless one of the
 second is in them: those speak of the size of one job."""
 
-MOST = 10**12
-"""CPUs or MB of a job that are counted: its owner may ask for what no array of numbers holds."""
+MOST = 10**10
+"""CPUs or MB of a job that are counted: its owner may ask for what no array of numbers holds. Those
+of all jobs of a node must fit in one together, in the millionths in which policies count."""
 
 Payer = tuple[int, str, str]
 """Whom Slurm's limits look at: uid, account, QOS."""
@@ -160,6 +161,11 @@ def set_aside(gpus: Mapping[str, int], names: Iterable[str], free: Free) -> None
             if part > 0:
                 free[name][kind] -= part
                 left -= part
+
+
+def cpus(job: Job) -> int:
+    """CPUs of the whole job."""
+    return min(job.cpus, MOST)
 
 
 def memory_mb(job: Job) -> int:

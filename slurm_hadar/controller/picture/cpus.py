@@ -52,7 +52,7 @@ def trait(targets: Sequence[Target], table: CpuTable, nodes: Iterable[Node]) -> 
     for target in targets:
         job, want = target.job, target.wanted
         gpus = max(1, want.count)
-        cpus, mem = job.cpus / gpus, claims.memory_mb(job) / gpus
+        cpus, mem = claims.cpus(job) / gpus, claims.memory_mb(job) / gpus
         declared = job.declaration or _NOBODY
         grid = table.grid(profile_key(job), gpus) if may_change(job, want) else None
         low, high = declared.cpus or (cpus, cpus)
@@ -66,10 +66,11 @@ def trait(targets: Sequence[Target], table: CpuTable, nodes: Iterable[Node]) -> 
             grid, low, high, least, most = None, cpus, cpus, mem, mem
         running = job.state is JobState.RUNNING
         held = max(1, job.gpu_count)
-        present = (job.cpus / held, claims.memory_mb(job) / held) if running else (0.0, 0.0)
+        present = (claims.cpus(job) / held, claims.memory_mb(job) / held)
         grids.append(grid)
-        rows.append((cpus, mem, low, high, least, most, *present))
-    asked_c, asked_m, low_c, high_c, low_m, high_m, now_c, now_m = np.array(rows, float).T
+        rows.append((cpus, mem, low, high, least, most, *(present if running else (0.0, 0.0))))
+    bounded = np.minimum(np.array(rows, float), claims.MOST)
+    asked_c, asked_m, low_c, high_c, low_m, high_m, now_c, now_m = bounded.T
     found = beside_of(grids, (asked_c, asked_m), (low_c, low_m), (high_c, high_m))
     return Beside(
         found.cpus,

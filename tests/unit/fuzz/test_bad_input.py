@@ -94,3 +94,14 @@ def replaced(**changes: object) -> bytes:
 def test_what_stopped_a_tick_once(changes: dict[str, object], tmp_path: Path) -> None:
     (parser,) = (one for one in TICKS if one.name == "tick, hadar")
     judge(parser, replaced(**changes), tmp_path)
+
+
+@pytest.mark.parametrize("parser", TICKS, ids=lambda parser: parser.name)
+@pytest.mark.parametrize("words", ["", "cpus=1-1000000 mem=1G-900000G", "cpus=1-1000000 pin=yes"])
+def test_more_cpus_and_memory_than_there_are(parser: Parser, words: str, tmp_path: Path) -> None:
+    """Of a job that runs and one that waits, where their owner lets them be changed too."""
+    scene = json.loads(ticked.scene(parser.name.removeprefix("tick, ")))
+    for job in scene["jobs"][:2]:
+        job["comment"] = job["comment"].replace("samples", f"{words} samples")
+        job |= {"cpus": 10**18} | ({} if "pin" in words else {"memory_per_node": 10**18})
+    judge(parser, json.dumps(scene).encode(), tmp_path)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import time
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -85,6 +86,29 @@ def test_a_gzip_that_unfolds_without_end(tmp_path: Path, monkeypatch: pytest.Mon
     head = gzip.compress(b"node,idle_start_s,idle_end_s,censored\n")
     path.write_bytes(head + gzip.compress(b"n1,0,5,0\n") + b"\0\0")
     assert idle_fragments.read_fragments(path).names == ("n1",)
+
+
+def test_one_long_name_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As much as may be read is set aside for it.
+    monkeypatch.setattr(reading, "HISTORY_BYTES", 1_000_000)
+    path, long = tmp_path / "idle.csv", "x" * 900
+    head = "node,idle_start_s,idle_end_s,censored"
+    rows = [f"n{number},0,5,0" for number in range(20_000)]
+    path.write_text("\n".join([head, f"{long},0,5,0", *rows]))
+    tracemalloc.start()
+    try:
+        found = idle_fragments.read_fragments(path)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert list(found.names) == sorted(found.names) and len(found.names) == 20_001
+    assert found.names[int(found.node[0])] == long
+    assert found.names[int(found.node[8])] == "n7"
+    # As many times the longest name as there are rows would be 72 MB.
+    assert most < 30e6
+    path.write_text(f"{head}\n{long * 2},0,5,0")
+    with pytest.raises(UsageError, match=r"line 2: node .* is longer than 1000 characters"):
+        idle_fragments.read_fragments(path)
 
 
 def test_a_table_of_too_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
