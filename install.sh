@@ -91,7 +91,7 @@ demo() {
 
 tests() {
   debian slurmctld slurmd slurm-client munge python3 python3-venv libslurm-dev gcc libc6-dev zsh fish \
-    slurmdbd mariadb-server-core mariadb-client-core
+    groff-base slurmdbd mariadb-server-core mariadb-client-core
   environment "$venv" test
   if [[ -n ${HADAR_TEST_SLURM_BUILD:-} ]]; then
     say "building a second Slurm with PySlurm in ${HADAR_TEST_SLURM:?needs a folder}"

@@ -1,5 +1,6 @@
 import errno
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,40 @@ def test_a_folder_that_may_not_be_entered_is_one_sentence(monkeypatch, capsys):
     )
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_a_state_folder_that_was_closed_is_told_with_its_cure(tmp_path):
-    folder = tmp_path / "state"
-    folder.mkdir(mode=0o000)
-    site = configuration.parse(f'[site]\nstate_dir = "{folder}"\n', "here")
-    with pytest.raises(HadarError, match="chmod 700"), controller_of(site, 0.0):
+def test_a_state_folder_that_was_closed_is_told_with_its_cure():
+    with tempfile.TemporaryDirectory(prefix="hadar-test-", dir="/tmp") as name:
+        folder = Path(name) / "state"
+        folder.mkdir(mode=0o000)
+        Path(name).chmod(0o755)
+        site = configuration.parse(f'[site]\nstate_dir = "{folder}"\n', "here")
+        if os.getuid() != 0:
+            said = _refused(site)
+        else:
+            # Root is no controller: whoever is one is somebody else.
+            os.chown(folder, 65534, -1)
+            said = _as_nobody(lambda: _refused(site))
+    assert "chmod 700" in said
+
+
+def _refused(site):
+    with pytest.raises(HadarError) as caught, controller_of(site, 0.0):
         pass
+    return str(caught.value)
+
+
+def _as_nobody(tell):
+    """What it says in a child of another user; "" where it fails."""
+    end, start = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setuid(65534)
+            os.write(start, tell().encode())
+        finally:
+            os._exit(0)
+    os.close(start)
+    with os.fdopen(end) as stream:
+        said = stream.read()
+    os.waitpid(child, 0)
+    return said

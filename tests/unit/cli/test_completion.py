@@ -49,7 +49,8 @@ def env(tmp_path):
 
 def need(shell):
     if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+        why = f"{shell} is not installed"
+        pytest.fail(why) if os.environ.get("CI") else pytest.skip(why)
 
 
 def run(argv, env):

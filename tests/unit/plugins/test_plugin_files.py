@@ -259,7 +259,7 @@ def test_paths_that_cannot_be_used_are_told(site, tmp_path):
         programs.program("prolog", Path("/usr/bin/python3"), Path("/x y"), 0)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.usefixtures("closed_to_root_too")
 def test_a_folder_of_others_is_told(site):
     site.chmod(0o555)
     with pytest.raises(HadarError, match="cannot be written"):
