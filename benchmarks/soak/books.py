@@ -1,7 +1,7 @@
 """What became of every job, by looking at the queue again and again."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -93,14 +93,8 @@ class Account:
     wrong: list[str] = field(default_factory=list)
 
 
-def account(
-    books: Books,
-    folder: Path,
-    silences: Sequence[Silence],
-    planned: Callable[[str], bool] = lambda job: True,
-) -> Account:
-    """Every job in its place. ``silences``: when a job might run on at a node unseen by Slurm;
-    ``planned``: whether a job was told a plan, or Slurm alone started it."""
+def account(books: Books, folder: Path, silences: Sequence[Silence]) -> Account:
+    """Every job in its place. ``silences``: when a job might run on at a node unseen by Slurm."""
     found = Account()
     for name in books.missing():
         found.wrong.append(f"{name} ({books.sent[name].kind}): Slurm never showed it")
@@ -116,7 +110,7 @@ def account(
         elif end.startswith("CANCELLED"):
             if job.id not in books.cancelled and job.id.split("_")[0] not in books.cancelled:
                 found.wrong.append(f"{who}: cancelled, and not by us")
-        elif end == "FAILED" and _no_more_to_ask(bare, sent, planned(job.id)):
+        elif end == "FAILED" and _no_more_to_ask(bare, sent):
             found.failed_bare += 1
         elif end != "COMPLETED":
             said = last_words(folder, [sent.name])
@@ -154,11 +148,10 @@ def _bare(began: Sequence[Start], job: Job) -> list[bool]:
     return found
 
 
-def _no_more_to_ask(bare: Sequence[bool], sent: Sent, planned: bool) -> bool:
+def _no_more_to_ask(bare: Sequence[bool], sent: Sent) -> bool:
     """Whether its last start was without a GPU, and it had no way, or no second one, to ask for
-    another start: a training knows by its plan that it should have GPUs."""
-    asks = sent.kind in TRAINS and planned
-    return bare[-2:] == [True, True] or (not asks and bare[-1:] == [True])
+    another start."""
+    return bare[-2:] == [True, True] or (sent.kind not in TRAINS and bare[-1:] == [True])
 
 
 def _once(found: Account, began: Sequence[Start], silences: Sequence[Silence], who: str) -> None:

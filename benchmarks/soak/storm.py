@@ -27,7 +27,6 @@ from benchmarks.soak.watched import Watched, join
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.runtime.plan_file import plan_path
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import open_cluster
@@ -230,13 +229,7 @@ class Storm:
             time.sleep(0.5)
 
     def _result(self, minutes: float, drained_s: float, ended: Sequence[str]) -> Result:
-        told = self.config.site.exchange_dir
-        found = account(
-            self.books,
-            self.folder,
-            self.faults.silences,
-            lambda job: plan_path(told, job).exists(),
-        )
+        found = account(self.books, self.folder, self.faults.silences)
         work = Work(
             jobs=len(self.books.seen),
             starts=len(self.books.seen) + found.restarts,
