@@ -6,6 +6,7 @@ an attempt would fail, or train on the CPU for days.
 """
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,23 +20,46 @@ GAVE_NONE = "Slurm started this attempt without the job's GPUs"
 WAIT_S = 60.0
 """Longest time that Slurm's programs, and then Slurm itself, may take to end this attempt."""
 _LOOK_S = 0.2
+_ASK_S = 20.0
+_REQUESTS = ("tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task")
+_WIDE = 1000
+_GPU = re.compile(r"(?:^|[\s:/,])gpu(?=[\s:=,]|$)")
 
 Say = Callable[[str], None]
 
 
 def given_none(exchange: Exchange | None) -> bool:
-    """Whether this attempt of a job whose plan names GPUs sees none of its node's."""
+    """Whether this attempt of a job that asks for GPUs sees none of its node's.
+
+    Its plan says whether it does; without one, as where a lease ran out, Slurm is asked.
+    """
     if exchange is None or "SLURMD_NODENAME" not in os.environ or node_gpus(os.environ):
         return False
     plan = exchange.plan(now=True)
-    if plan is None or not plan.gpus:
+    if plan is not None and not plan.gpus:
         return False
     try:
         import torch
     except ImportError:
         # A launcher may run where only the training itself has it.
         return False
-    return not torch.cuda.is_available()
+    if torch.cuda.is_available():
+        return False
+    return plan is not None or asks_for_gpus(exchange.job)
+
+
+def asks_for_gpus(job: str) -> bool:
+    """Whether the request of one job names GPUs, as squeue shows it; False where it cannot be had.
+
+    ``job``: its number, of an array's task ``"84_2"``.
+    """
+    columns = ",".join(f"{name}:{_WIDE}" for name in _REQUESTS)
+    argv = ["squeue", "--noheader", f"--jobs={job}", f"--Format={columns}"]
+    try:
+        shown = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=True)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return False
+    return _GPU.search(shown.stdout) is not None
 
 
 def another_start(exchange: Exchange, why: str, say: Say, *, at_first: bool) -> bool:

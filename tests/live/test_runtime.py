@@ -13,6 +13,7 @@ from slurm_hadar.runtime import check_lineage, checkpoint
 from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.runtime.progress import Progress, read_progress
 from slurm_hadar.runtime.samples import from_plain
+from slurm_hadar.runtime.without_gpus import asks_for_gpus
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.templates import render
 
@@ -156,14 +157,17 @@ def test_term_alone_saves_and_nothing_is_lost(sandbox_each, tmp_path):
     assert "on TERM; leaving" in job.out
 
 
-def test_started_without_its_gpus_it_asks_for_another_start_once(sandbox_each, tmp_path):
+@pytest.mark.parametrize("planned", [True, False])
+def test_started_without_its_gpus_it_asks_for_another_start_once(sandbox_each, tmp_path, planned):
     """As Slurm 22.05 does it now and then after a start of slurmctld. That cannot be had at will,
-    so the first attempt forgets its GPUs by itself."""
+    so the first attempt forgets its GPUs by itself. Without a plan Slurm started it by itself, as
+    where a lease ran out."""
     first, second = two_types(sandbox_each)
     forgets = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || unset SLURM_JOB_GPUS CUDA_VISIBLE_DEVICES'
     shell = ("bash", "-c", f'{forgets}; exec "$@"', "bash")
     job = Job(sandbox_each, tmp_path, "pytorch_single", first, shell)
-    write_plan(sandbox_each.exchange, job.id, gpus={first: 2})
+    if planned:
+        write_plan(sandbox_each.exchange, job.id, gpus={first: 2})
     sandbox_each.run("scontrol", "update", f"JobId={job.id}", "StartTime=now")
     until = time.monotonic() + 120
     while "it is asked to requeue the job" not in job.out:
@@ -175,6 +179,29 @@ def test_started_without_its_gpus_it_asks_for_another_start_once(sandbox_each, t
     assert job.fault() is None
     assert job.wait_for(lambda p: p.finished, restarts=1).gpus == 2
     assert job.out.count("without the job's GPUs") == 1
+
+
+def test_whether_a_job_asks_for_gpus_is_read_from_its_request(sandbox_each, tmp_path, monkeypatch):
+    """Of waiting jobs, since that does not change when one starts; by the real squeue."""
+    for key, value in sandbox_each.env.items():
+        monkeypatch.setenv(key, value)
+    first, _ = two_types(sandbox_each)
+    ways = {
+        "--gres=gpu:1": True,
+        f"--gres=gpu:{first}:2": True,
+        "--gpus-per-node=2": True,
+        f"--gpus={first}:1": True,
+        "--gpus-per-task=1": True,
+        "--job-name=gpu:1,gres/gpu:1": False,
+        "--exclusive": False,
+    }
+    common = ("--parsable", "--begin=now+999", "--ntasks=1", f"--output={tmp_path}/none")
+    for way, asks in ways.items():
+        id_ = sandbox_each.run("sbatch", *common, way, "--wrap=true").strip()
+        assert asks_for_gpus(id_) is asks, way
+    array = sandbox_each.run("sbatch", *common, "--array=3-4", "--gpus=1", "--wrap=true").strip()
+    assert asks_for_gpus(f"{array}_4")
+    assert not asks_for_gpus("4000000000")
 
 
 def test_a_sabotaged_resume_is_caught(sandbox_each, tmp_path):

@@ -44,6 +44,14 @@ def scontrol(folder, monkeypatch, then="exit 0"):
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
+def squeue(folder, monkeypatch, then):
+    """Another one; what the real one answers is tested live."""
+    program = folder / "squeue"
+    program.write_text(f"#!/bin/bash\necho $* >> {folder}/looked\n{then}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 def told(folder, restarts, gpus=1):
     one = Progress("7", 1.0, restarts, "n", 1, True, 1.0, "m", 5, 1.0, 1.0, 8, gpus)
     write_json(folder / f"progress.7.{'a' * 16}.json", asdict(one))
@@ -72,12 +80,53 @@ def test_what_slurm_says_of_gpus_counts(bare, monkeypatch, key, value, none):
     assert given_none(exchange()) is none
 
 
-@pytest.mark.parametrize("gpus", [{}, None])
-def test_a_job_that_was_not_to_have_one_misses_none(bare, gpus):
+@pytest.mark.parametrize("shown", ["gres:gpu:1", ""])
+def test_a_job_whose_plan_names_none_misses_none(bare, monkeypatch, shown):
+    squeue(bare, monkeypatch, f"echo {shown}")
     (bare / "plan.7.json").unlink()
-    if gpus is not None:
-        write_plan(bare, "7", gpus=gpus)
+    write_plan(bare, "7", gpus={})
     assert not given_none(exchange())
+    assert not (bare / "looked").exists()
+
+
+@pytest.mark.parametrize(
+    ("shown", "none"),
+    [
+        ("N/A  gres:gpu:1  N/A  N/A", True),
+        ("N/A  gres/gpu:v100:2  N/A  N/A", True),
+        ("N/A  gres/craynetwork:4,gres/gpu:2  N/A  N/A", True),
+        ("gres/gpu=2  N/A  N/A  N/A", True),
+        ("N/A  gpu  N/A  N/A", True),
+        ("N/A  N/A  N/A  N/A", False),
+        ("N/A  gres/shard:1,license/gpus:1  N/A  N/A", False),
+        ("", False),
+    ],
+)
+def test_without_a_plan_the_request_counts(bare, monkeypatch, shown, none):
+    """As where a lease ran out, and Slurm started the job by itself."""
+    squeue(bare, monkeypatch, f"echo '{shown}'")
+    (bare / "plan.7.json").unlink()
+    assert given_none(exchange()) is none
+    asked = (bare / "looked").read_text()
+    assert "--jobs=7 " in asked and "tres-per-node" in asked
+
+
+@pytest.mark.parametrize("then", ["echo gres:gpu:1; exit 1", "printf '\\xff'", None])
+def test_a_request_that_cannot_be_had_names_none(bare, monkeypatch, then):
+    (bare / "plan.7.json").unlink()
+    if then is None:
+        monkeypatch.setenv("PATH", str(bare))
+    else:
+        squeue(bare, monkeypatch, then)
+    assert not given_none(exchange())
+
+
+def test_slurm_is_not_asked_where_a_gpu_is_seen(bare, monkeypatch):
+    squeue(bare, monkeypatch, "echo gres:gpu:1")
+    (bare / "plan.7.json").unlink()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert not given_none(exchange())
+    assert not (bare / "looked").exists()
 
 
 def test_outside_of_a_job_nothing_is_missed(bare, monkeypatch):
