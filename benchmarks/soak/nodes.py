@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -119,7 +118,7 @@ def _end_steps(box: Sandbox, node: str) -> None:
     log = str(box.places.log / f"slurmd.{node}.log")
     for _ in range(2):
         there = [pid for pid in processes.steps(box.places) if log in _open_files(pid)]
-        processes.send([*there, *processes.descendants(there)], signal.SIGKILL)
+        processes.kill_trees(there)
         # The one that slurmd began last may not have opened it yet.
         time.sleep(0.5)
 

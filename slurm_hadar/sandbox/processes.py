@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from slurm_hadar.sandbox.places import Places
@@ -96,6 +97,22 @@ def end(pids: list[int], grace_s: float) -> None:
     if not wait_until(lambda: not any(map(is_alive, pids)), grace_s):
         send([pid for pid in pids if is_alive(pid)], signal.SIGKILL)
         wait_until(lambda: not any(map(is_alive, pids)), 5.0)
+
+
+def kill_trees(tops: Iterable[int]) -> None:
+    """KILL these processes and all below them, which are stopped first: one that is killed as it
+    begins another would leave that one behind."""
+    first = set(tops)
+    found: set[int] = set()
+    while new := {*first, *descendants(first)} - found:
+        send(new, signal.SIGSTOP)
+        wait_until(partial(_stand_still, new), 2.0, 0.005)
+        found |= new
+    send(found, signal.SIGKILL)
+
+
+def _stand_still(pids: Iterable[int]) -> bool:
+    return all(_state(pid)[0] in ("", "Z", "X", "T", "t") for pid in pids)
 
 
 def _all_pids() -> list[int]:

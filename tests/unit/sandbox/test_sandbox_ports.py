@@ -1,14 +1,9 @@
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.sandbox import ports, processes, programs
-from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox import ports, programs
 
 
 def test_held_ports_are_taken_for_others_and_free_for_a_daemon():
@@ -59,25 +54,3 @@ def test_a_failing_command_says_why():
         programs.run(["/bin/sh", "-c", "echo because >&2; exit 3"], {})
     with pytest.raises(HadarError, match="did not answer within"):
         programs.run(["/bin/sleep", "5"], {}, 0.1)
-
-
-def test_strangers_and_the_dead_are_not_ours(tmp_path):
-    places = Places(tmp_path, tmp_path / "run")
-    pid_file = tmp_path / "pid"
-    stranger = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(600)"],
-        env={"SLURM_CONF": str(places.slurm_conf)},
-    )
-    try:
-        pid_file.write_text(f"{stranger.pid}\n")
-        assert processes.is_alive(stranger.pid)
-        assert processes.pid_of(pid_file, places) is None
-        assert stranger.pid in processes.descendants([os.getpid()])
-    finally:
-        stranger.kill()
-        # Not reaped yet: a zombie counts as ended.
-        assert processes.wait_until(lambda: not processes.is_alive(stranger.pid), 60)
-        stranger.wait()
-    pid_file.write_text("nonsense")
-    assert processes.pid_of(pid_file, places) is None
-    assert processes.pid_of(Path("/nowhere/pid"), places) is None
