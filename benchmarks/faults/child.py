@@ -22,6 +22,8 @@ from slurm_hadar.slurm.cluster import open_cluster
 WANT = "want.json"
 """In the folder: a list, tick by tick (the last one holds on), of job -> fields of its placement:
 what the policy answers whatever it sees."""
+ACTED = "acted"
+"""In the folder: the planted fault came to act."""
 BETWEEN_S = 1.5
 
 
@@ -47,7 +49,7 @@ def main() -> None:
         return Plan(there, {job: "dictated" for job in view.jobs.ids if job not in there}), state
 
     if args.plant:
-        FAULTS[args.plant].put()
+        FAULTS[args.plant].put((args.folder / ACTED).touch)
     config = configuration.load(configuration.find())
     store = Store.open(config.site.state_dir)
     touches = Touches(args.log, args.at)

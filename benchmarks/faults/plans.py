@@ -12,6 +12,7 @@ _TELL = ("start", "move")
 _PLACE = (*_TELL, "wait", "let go", "undo")
 """Kinds of entries after which Slurm may place the job otherwise than before."""
 _TAKEN = ("done", "moved")
+_NOT_MOVED = ("stays where it is", "started by itself")
 
 _Told = tuple[dict[str, int], int | None, int, tuple[float, ...]]
 """GPUs by type, batch, copies and their shares."""
@@ -59,8 +60,9 @@ def _asks(plan: JobPlan, entry: Entry) -> bool:
 
 
 def _stays(plan: JobPlan, entry: Entry) -> bool:
-    """Whether it tells a job whose move was given up that it keeps what it has."""
-    if plan.save or not (entry.outcome is None or "stays where it is" in entry.outcome):
+    """Whether it tells a job that was not moved that it keeps what it has."""
+    said = entry.outcome
+    if plan.save or not (said is None or any(words in said for words in _NOT_MOVED)):
         return False
     had = entry.details.get("from")
     return dict(plan.gpus) == _by_type(had if isinstance(had, dict) else {})

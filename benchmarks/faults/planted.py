@@ -8,8 +8,11 @@ from slurm_hadar.controller.acts import acting, moves
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.runtime.plan_file import write_plan
 
+Acts = Callable[[], None]
+"""Called whenever a fault comes to act."""
 
-def _requeue_once_more() -> None:
+
+def _requeue_once_more(acts: Acts) -> None:
     """A move that is over is requeued again: the job starts more often than it should."""
     advance = moves.advance
     again: set[str] = set()
@@ -21,40 +24,45 @@ def _requeue_once_more() -> None:
             moved = job.managed and job.state is JobState.RUNNING and job.restarts > 0
             if moved and job.id not in again | under_way:
                 again.add(job.id)
+                acts()
                 hands.cluster.requeue([job.id])
         return step
 
     _put(moves, advance=over)
 
 
-def _hold() -> None:
+def _hold(acts: Acts) -> None:
     """What is found in the middle of a move is held, to be released by a later tick."""
     send_on = moves._send_on
 
     def held(hands: acting.Hands, moved: Any, now: float) -> Any:
         for _, job in moved:
+            acts()
             hands.cluster.hold(job.id)
         return send_on(hands, moved, now)
 
     _put(moves, _send_on=held)
 
 
-def _swapped_plans() -> None:
+def _swapped_plans(acts: Acts) -> None:
     """A job is told what another one should run with."""
     tell = acting.Hands.write_plan
     swapped = {"k80": "v100", "v100": "k80"}
 
     def wrong(self: acting.Hands, job: Any, gpus: Mapping[str, int], *rest: Any, **m: Any) -> Any:
         others = {swapped.get(kind, kind): count for kind, count in gpus.items()}
+        if others != gpus:
+            acts()
         return tell(self, job, others, *rest, **m)
 
     _put(acting.Hands, write_plan=wrong)
 
 
-def _another_batch() -> None:
+def _another_batch(acts: Acts) -> None:
     """A job is told another batch than was decided."""
 
     def wrong(*rest: Any, **more: Any) -> None:
+        acts()
         write_plan(*rest, **{**more, "batch": 12})
 
     _put(acting, write_plan=wrong)
@@ -69,7 +77,7 @@ def _put(where: object, **names: object) -> None:
 class Plant:
     """A fault: ``put`` makes it, and a sentence with ``shown`` in it is how it must show."""
 
-    put: Callable[[], None]
+    put: Callable[[Acts], None]
     shown: str
 
     def told_by(self, wrong: Iterable[str]) -> str | None:

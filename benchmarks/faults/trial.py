@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.faults import scene
-from benchmarks.faults.child import WANT
+from benchmarks.faults.child import ACTED, WANT
 from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.promises import Promises
 from benchmarks.faults.scene import ALL, ASKED, BEFORE, HELD, LEASE_S, TRAININGS, WAITING
@@ -51,14 +51,15 @@ class Touch:
 
 @dataclass
 class Found:
-    """What a trial came to. ``wrong``: sentences, empty where all held; ``kinds``: what was
-    done, in the words of the journal."""
+    """What a trial came to. ``acted``: whether the planted fault had anything to spoil; ``wrong``:
+    sentences, empty where all held; ``kinds``: what was done, in the words of the journal."""
 
     killed: bool = False
     touches: list[Touch] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
     seconds: float = 0.0
+    acted: bool = False
 
 
 class Trial:
@@ -98,6 +99,7 @@ class Trial:
             self._say(f"the trial failed: {error}")
         finally:
             self._clean_up()
+        found.acted = (self.folder / ACTED).exists()
         found.wrong = list(self.seen_wrong)
         found.seconds = time.monotonic() - began
         return found

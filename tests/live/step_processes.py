@@ -50,6 +50,19 @@ def copy(box, id_, rank):
     return found[1]
 
 
+def ignores(box, id_, number):
+    """Whether a process of a job does not mind this signal."""
+    for pid, _, _ in _of_job(box, id_):
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        (mask,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigIgn")]
+        if int(mask, 16) >> (number - 1) & 1:
+            return True
+    return False
+
+
 def stop(pid):
     """SIGSTOP a process, and come back when it stands still."""
     os.kill(pid, signal.SIGSTOP)
@@ -77,4 +90,4 @@ def dies_with_its_node(box, id_, node):
     above = [pid for pid in processes.steps(box.places) if pids & set(processes.descendants([pid]))]
     assert pids and above
     box.kill_slurmd(node)
-    processes.send([*above, *pids], signal.SIGKILL)
+    processes.kill_trees([*above, *pids])

@@ -52,8 +52,8 @@ def test_no_job_suffers_wherever_the_controller_dies(boxes):
     # Each where another one ticks at once: before Slurm has started a job by itself.
     bad = {plant: planted(plant, found.touches)[::2] for plant in FAULTS}
     answers = dict(boxes.run([*(tried[0] for tried in bad.values()), *cases]))
-    # A busy machine may come to a point by another way.
-    again = [tried[1] for tried in bad.values() if not answers[tried[0]].killed]
+    # A busy machine may come to a point by another way, or too late for the fault.
+    again = [tried[1] for tried in bad.values() if not _showed(answers[tried[0]])]
     again += [n for tried in drawn_cases if not answers[tried[0]].killed for n in tried[1:]]
     answers |= dict(boxes.run(again)) if again else {}
     for tried in drawn_cases:
@@ -62,5 +62,10 @@ def test_no_job_suffers_wherever_the_controller_dies(boxes):
         for answer in found_by:
             assert not answer.wrong, (tried, answer.touches[-1], answer.wrong)
     for plant, tried in bad.items():
-        told = [answers[case] for case in tried if case in answers and answers[case].killed]
+        told = [answers[case] for case in tried if case in answers and _showed(answers[case])]
         assert told and FAULTS[plant].told_by(told[-1].wrong), (plant, told)
+
+
+def _showed(answer):
+    """Whether it proves anything: a job that Slurm was faster to start has nothing to spoil."""
+    return answer.killed and answer.acted

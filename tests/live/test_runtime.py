@@ -2,18 +2,21 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from step_processes import ignores
 
 from slurm_hadar.runtime import check_lineage, checkpoint
 from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.runtime.progress import Progress, read_progress
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.runtime.without_gpus import asks_for_gpus
+from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.templates import render
 
@@ -137,6 +140,9 @@ def test_the_signal_may_come_before_the_training_listens(sandbox_each, tmp_path)
     first, _ = two_types(sandbox_each)
     job = Job(sandbox_each, tmp_path, "pytorch_single", first)
     sandbox_each.wait_state(job.id, ("RUNNING",))
+    # Slurm shows a job as running before its script has come to its first line, which could not
+    # be signalled at all; hadar does so guards.min_between_moves_s after a start.
+    assert processes.wait_until(lambda: ignores(sandbox_each, job.id, signal.SIGUSR2), 60, 0.01)
     for _ in range(10):
         sandbox_each.run("scancel", "--batch", "--signal=USR2", job.id)
         time.sleep(0.05)

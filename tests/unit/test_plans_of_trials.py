@@ -34,6 +34,9 @@ def test_what_was_decided_is_nothing_to_complain_of():
     assert complaint(WISH, RUNS, [move(), entry()]) == "", "it is asked to save"
     stays = replace(TOLD, batch=None)
     assert complaint(stays, RUNS, [move("the job did not save and stays where it is")]) == ""
+    alone = move("it started by itself before it was placed")
+    assert complaint(stays, replace(RUNS, restarts=1), [alone, entry()]) == ""
+    assert "decided was {'v100': 1}" in complaint(replace(stays, gpus={"p100": 1}), RUNS, [alone])
     sent_on = JobPlan("7", 1.0, {"v100": 1}, batch=16, restarts=1)
     there = replace(RUNS, gpus={"v1": {"v100": 1}}, restarts=1)
     assert complaint(sent_on, there, [move("moved"), entry()]) == ""
