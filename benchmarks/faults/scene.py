@@ -13,7 +13,8 @@ Rights = Literal["sandbox", "user"]
 MODEL = "paced"
 SPEEDS = {"v100": 240.0, "p100": 160.0, "k80": 120.0, "a100": 240.0}
 """Samples/s."""
-SAMPLES = 1600
+SAMPLES = 2400
+"""They train 10 s at least: a slow machine must come to the tick before they end."""
 RARE, RARE_NODE = "a100", "a1"
 LAYOUT = Layout(
     (
@@ -42,8 +43,16 @@ _SHORT = f"""#!/bin/bash
 #HADAR types=any gpus=1
 {_START}exec sleep 2
 """
+_ENDS = f"""#!/bin/bash
+#HADAR types=any gpus=1 checkpoint=yes
+{_START}cd {{root}} && exec {{python}} -m benchmarks.faults.ends {{folder}}/{{over}}
+"""
 TRAININGS = ("moves", "stops")
-"""Jobs that run when the tick begins."""
+ENDS = "ends"
+RUNNING = (*TRAININGS, ENDS)
+"""Jobs that run when the tick begins. The last one ends when it is asked to save, or at last when
+OVER is in the folder."""
+OVER = "over"
 HELD = {"fails": "launch failed", "cannot": "badconstraints"}
 """Jobs that Slurm holds when the tick begins, and its reason: a prolog failed on its node; no node
 has the feature any more with which it was placed."""
@@ -59,12 +68,18 @@ _BATCH = 16
 BEFORE = {
     "moves": Placement({"k80": 1}),
     "stops": Placement({"p100": 1}),
+    ENDS: Placement({"v100": 1}),
     "fails": Placement({"p100": 1}),
     "cannot": Placement({RARE: 1}),
 }
 """What the policy answers in the tick before the one that dies."""
-ASKED = {"moves": Placement({"v100": 1}, batch=_BATCH), "starts": Placement({"k80": 1})}
-"""And in the one that dies: one moves, one starts, one stops, the others wait."""
+ASKED = {
+    "moves": Placement({"v100": 1}, batch=_BATCH),
+    "starts": Placement({"k80": 1}),
+    ENDS: Placement({"p100": 1}),
+}
+"""And in the one that dies: one moves, one starts, one stops, one ends as it is to move, the others
+wait."""
 ALL = {
     **ASKED,
     "stops": Placement({"p100": 1}),
@@ -78,8 +93,10 @@ ALL = {
 
 def script(folder: Path, name: str) -> str:
     """The batch script of a job; its files lie in ``folder``."""
-    values = {"folder": folder, "name": name, "python": sys.executable, "root": ROOT}
-    text = _TRAINING if name in TRAININGS else _SHORT
+    values = {
+        "folder": folder, "name": name, "python": sys.executable, "root": ROOT, "over": OVER,
+    }  # fmt: skip
+    text = _TRAINING if name in TRAININGS else _ENDS if name == ENDS else _SHORT
     return text.format(**values, model=MODEL, samples=SAMPLES)
 
 

@@ -12,7 +12,7 @@ from benchmarks.faults import scene
 from benchmarks.faults.child import ACTED, WANT
 from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.promises import Promises
-from benchmarks.faults.scene import ALL, ASKED, BEFORE, HELD, LEASE_S, TRAININGS, WAITING
+from benchmarks.faults.scene import ALL, ASKED, BEFORE, HELD, LEASE_S, OVER, RUNNING, WAITING
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import HadarError
@@ -109,7 +109,7 @@ class Trial:
         self.other = self.cluster.submit(
             "#!/bin/bash\nexec sleep 600\n", ["-o", "/dev/null", f"--gres=gpu:{scene.RARE}:1"]
         )
-        for name in (*TRAININGS, *HELD):
+        for name in (*RUNNING, *HELD):
             self.ids[name] = self._submit(name)
         scene.fail_next_launch(self.box, self.ids["fails"])
         self.box.wait_state(self.other, ("RUNNING",))
@@ -120,7 +120,7 @@ class Trial:
             self.ids[name] = self._submit(name)
         self._send("leaves", "Features", scene.ODD_CONSTRAINT)
         self._want(ASKED)
-        what = "the trainings begin, and Slurm holds what it shall hold"
+        what = "the jobs begin, and Slurm holds what it shall hold"
         self._until(self._ready, what, _BEGIN_S)
         scene.undrain(self.box)
         self._until(lambda: scene.all_answer(self.box), "all nodes answer", _BEGIN_S)
@@ -166,7 +166,7 @@ class Trial:
     def _ready(self) -> bool:
         """Each job is in its state, and of the leases is left what shall be."""
         jobs = {job.id: job for job in self.cluster.read_jobs([*self.ids.values()])}
-        ready = all(self._saves(name) for name in TRAININGS)
+        ready = all(self._saves(name) for name in RUNNING)
         ready &= all(jobs[self.ids[name]].held for name in HELD)
         for name in WAITING:
             left_s = scene.LEASES_S.get(name, LEASE_S)
@@ -185,6 +185,7 @@ class Trial:
 
     def _to_the_end(self, alone: bool, plant: str | None) -> None:
         """``plant``: one sentence about it is enough, as it may hold a job for ever."""
+        (self.folder / OVER).touch()
         self._until(lambda: self._all_over(alone) or self._caught(plant), "all jobs end")
 
     def _caught(self, plant: str | None) -> bool:

@@ -23,6 +23,8 @@ class Case:
 
 _LOOKS = 3
 """So many times one statement counts as a point of its own."""
+_UNDISTURBED = 3
+"""So many ticks are looked at until one moves what it should."""
 _TRIED_AT = 3
 """Points at which a planted fault is tried; one is enough to catch it."""
 
@@ -34,6 +36,11 @@ def planted(plant: str, points: Sequence[Touch]) -> list[Case]:
     sent = next(n for n in range(asked, len(points)) if points[n].words.startswith("scontrol"))
     some = points[sent + 1 : sent + 1 + _TRIED_AT]
     return [Case(touch.name, then, plant) for touch in some for then in THEN[:2]]
+
+
+def has_moved(found: Found) -> bool:
+    """Whether a move came to its end, and not all of its jobs to theirs before."""
+    return any(touch.place.endswith("moves.py _send_on") for touch in found.touches)
 
 
 def is_sent(touch: Touch) -> bool:
@@ -122,6 +129,18 @@ class Room:
             for done in [pool.submit(work, worker) for worker in range(workers)]:
                 done.result()
         return [(case, answers[number]) for number, case in enumerate(cases)]
+
+    def undisturbed(self, then: str = "never") -> Found:
+        """A tick that nobody disturbs, from its beginning to its end: of several the first that
+        moved a job, or broke a promise. A slow machine may come to it when a training is over.
+
+        ``then``: as of a case.
+        """
+        for _ in range(_UNDISTURBED):
+            found = self.run([Case(then=then)])[0][1]
+            if has_moved(found) or found.wrong:
+                break
+        return found
 
     def close(self) -> None:
         """Take all sandboxes down."""

@@ -12,7 +12,7 @@ from conftest import need
 from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.scene import KINDS
 from benchmarks.faults.trial import LOOK, THEN
-from benchmarks.faults.trials import Case, distinct, is_sent, planted, room
+from benchmarks.faults.trials import Case, distinct, has_moved, is_sent, planted, room
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
 
@@ -29,8 +29,8 @@ def boxes(tmp_path_factory):
 
 
 def test_no_job_suffers_wherever_the_controller_dies(boxes):
-    found = boxes.run([Case(then=LOOK)])[0][1]
-    assert not found.wrong
+    found = boxes.undisturbed(LOOK)
+    assert not found.wrong and has_moved(found)
     points = distinct(found.touches)
     print(f"{len(points)} points between statements of one tick")
     assert len(points) >= 25

@@ -12,7 +12,15 @@ import pytest
 from benchmarks.faults.__main__ import chosen, is_failure
 from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.trial import THEN, Found, Touch
-from benchmarks.faults.trials import Case, distinct, never_reached, not_reached, planted
+from benchmarks.faults.trials import (
+    Case,
+    Room,
+    distinct,
+    has_moved,
+    never_reached,
+    not_reached,
+    planted,
+)
 from slurm_hadar.domain.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +102,24 @@ def test_faults_are_planted_after_the_requeue_of_a_move():
     ]
     assert {case.plant for case in cases} == {"hold"}
     assert [point.times for point in distinct(points)] == [1, 1, 1, 1, 2, 3, 1]
+
+
+def test_a_tick_that_comes_when_all_trainings_are_over_is_not_the_one_to_kill(
+    tmp_path, monkeypatch
+):
+    over = Found(touches=[touch("controller/acts/moves.py advance", "UPDATE")])
+    moves = Found(touches=[touch("controller/acts/moves.py _send_on", "UPDATE")])
+    assert has_moved(moves) and not has_moved(over)
+    answers = []
+    boxes = Room(tmp_path, 1, "user")
+    monkeypatch.setattr(boxes, "run", lambda cases: [(case, answers.pop(0)) for case in cases])
+    for ticks, found, left in (
+        ([over, moves, over], moves, 1),
+        ([over, over, over], over, 0),
+        ([wrong := Found(wrong=["lost"]), moves], wrong, 1),
+    ):
+        answers[:] = ticks
+        assert boxes.undisturbed() is found and len(answers) == left
 
 
 def test_what_no_trial_reached_and_what_only_a_trial_met_is_left():
