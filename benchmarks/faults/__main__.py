@@ -115,12 +115,13 @@ def _all(boxes: Room, sample: int, seed: int, only: str, plants: bool) -> bool:
     for case in left:
         _say(f"NOT REACHED: {case.at}, then {case.then}")
     missed = _planted(boxes, whole.touches) if plants else []
+    alive = {case.at for case in left} - {case.at for case, one in found if one.killed}
     never = never_reached(found, left, {touch.name for touch in points})
     _say(
         f"{len(found)} trials at {len(names)} points, {killed} killed, "
         f"{(time.monotonic() - began) / 60:.0f} min; {broken} broke a promise; "
-        f"{len(left)} not reached, of these at {len(never)} points nobody ever died; "
-        + (_of_plants(missed) if plants else "no fault planted")
+        f"{len(left)} not reached, nobody ever died at {len(alive)} points, of which {len(never)} "
+        "count; " + (_of_plants(missed) if plants else "no fault planted")
     )
     return is_failure(broken, missed, len(points), never if not (sample or only) else ())
 
