@@ -1,6 +1,10 @@
-"""What holds for all tests: a slow machine is no failure."""
+"""What holds for all tests: a slow machine is no failure, and no file is left behind."""
 
 import ctypes
+import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +17,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any machine")
+
+
+def pytest_configure(config):
+    """Each of torch's optimizers makes a folder for compiled kernels, in /tmp and for good.
+
+    Here all of a run make one, which goes with it. Tests train as other users too.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = Path(tempfile.mkdtemp(prefix="hadar-kernels-"))
+        folder.chmod(0o1777)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
 
 _VERSION_3 = 0x20080522
 _DAC_OVERRIDE, _DAC_READ_SEARCH = 1 << 1, 1 << 2
