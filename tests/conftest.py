@@ -1,9 +1,10 @@
 """What holds for all tests: a slow machine is no failure, and no file is left behind."""
 
 import ctypes
+import getpass
 import os
-import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,15 @@ settings.load_profile("any machine")
 
 
 def pytest_configure(config):
-    """Each of torch's optimizers makes a folder for compiled kernels, in /tmp and for good.
+    """Each of torch's optimizers makes a folder for compiled kernels, for good; we compile none."""
+    kernels = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+    if "PYTEST_XDIST_WORKER" not in os.environ and not kernels.exists():
+        config.add_cleanup(lambda: _remove_if_empty(kernels))
 
-    Here all of a run make one, which goes with it. Tests train as other users too.
-    """
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        folder = Path(tempfile.mkdtemp(prefix="hadar-kernels-"))
-        folder.chmod(0o1777)
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+def _remove_if_empty(folder):
+    with suppress(OSError):
+        folder.rmdir()
 
 
 _VERSION_3 = 0x20080522
