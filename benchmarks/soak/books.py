@@ -62,6 +62,10 @@ class Books:
             if shown[name] < one.tasks and name not in self.refused
         ]
 
+    def nodes(self) -> dict[str, int]:
+        """Job -> the most nodes that it may run on at a time."""
+        return {id_: self.sent[job.name].most_nodes for id_, job in self.seen.items()}
+
     def held_by_slurm(self, releases: Mapping[str, int], most: int) -> list[Job]:
         """Jobs for the operator: held after a failed launch, and not or no longer ours to free."""
         return [
@@ -85,7 +89,7 @@ class Account:
     restarts: int = 0
     bare: int = 0
     """Starts without a GPU, by Slurm, of jobs that ask for one: seen on 22.05.8 where a job was
-    COMPLETING on a silent node as slurmctld restarted, without any software of ours too."""
+    COMPLETING on that node as slurmctld restarted, without any software of ours too."""
     failed_bare: int = 0
     """Jobs that FAILED in such a start: without our runtime, or in the second one running."""
     hidden: int = 0

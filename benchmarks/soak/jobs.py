@@ -58,6 +58,11 @@ class Sent:
         """Whether it opted in."""
         return self.kind != "ordinary"
 
+    @property
+    def most_nodes(self) -> int:
+        """What it may run on at a time; see what ``script`` declares."""
+        return 2 if self.kind in ("copies", "idle nodes") else 1
+
 
 def draw(random_: random.Random, number: int) -> Sent:
     """The next submission."""

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.journal.store import MOST_TOLD, Store
 from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
 
 _ABOUT_JOBS = ("journal", "told", "decision", "attained", "steering")
 _ONE_A_JOB = ("decision", "attained", "steering")
 _A_START = 3
 """Entries of the journal for one start, leases apart; 1.2 were seen."""
-_TOLD = 6
-"""Decisions for one start that differed from the one before; 2.5 were seen."""
 _BESIDE = 64
 """Rows of any other table: policies, speeds by model and GPU type."""
 _MB_A_ROW = 1 / 1024
@@ -57,7 +55,9 @@ class Journal:
         leases = self.actions.get("lease", 0)
         most = dict.fromkeys(self.rows, _BESIDE)
         most |= dict.fromkeys(_ONE_A_JOB, work.jobs)
-        most |= {"told": _TOLD * work.starts, "journal": leases + _A_START * work.starts}
+        most |= {"journal": leases + _A_START * work.starts}
+        # What is decided on a job that waits may differ at each tick.
+        most["told"] = work.jobs * min(work.ticks, MOST_TOLD)
         if leases > work.ticks:
             found.append(f"{leases} entries about leases in {work.ticks} ticks")
         found += [

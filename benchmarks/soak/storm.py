@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.soak import jobs
 from benchmarks.soak.books import Account, Books, account
+from benchmarks.soak.completing import most_bare
 from benchmarks.soak.daemon import Daemon
 from benchmarks.soak.leftovers import (
     Exchange,
@@ -239,8 +240,12 @@ class Storm:
         journal = read_journal(self.config.site.state_dir, time.time())
         exchange = read_exchange(self.config.site.exchange_dir)
         wrong = [*found.wrong, *ended, *self.faults.wrong, *self.memory.wrong()]
-        if found.bare > self.faults.done["slurmctld"]:
-            wrong.append(f"{found.bare} starts without a GPU: more than slurmctld was restarted")
+        log = (self.box.places.log / "slurmctld.log").read_text(errors="replace")
+        if found.bare > (most := most_bare(log, self.books.nodes())):
+            wrong.append(
+                f"{found.bare} starts without a GPU: jobs that were COMPLETING as slurmctld "
+                f"restarted explain {most}"
+            )
         wrong += [f"the controller ended by itself: {why}" for why in self.daemon.ended]
         wrong += [f"the controller's log: {line}" for line in self.daemon.faults()]
         wrong += [*journal.wrong(work), *exchange.wrong(work)]

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.soak import jobs
 from benchmarks.soak.books import Books, account
+from benchmarks.soak.completing import completing, most_bare
 from benchmarks.soak.jobs import Sent
 from benchmarks.soak.silence import GRACE_S, Silence
 from slurm_hadar.domain.declaration import Declaration
@@ -66,6 +67,32 @@ def test_nothing_is_wrong_where_all_is_well(books, tmp_path):
 def test_a_job_that_did_not_end_well_is_told(books, tmp_path, end, says):
     books.seen["0"] = a_job("soak0", end, held=not end)
     assert says in " ".join(account(books, tmp_path, ()).wrong)
+
+
+RESTARTS = """\
+[2026-11-23T02:33:26.438] _sync_nodes_to_comp_job: JobId=604 in completing state
+[2026-11-23T02:33:26.438] select/cons_tres: job_res_rm_job: plugin still initializing
+[2026-11-23T02:33:26.439] _sync_nodes_to_comp_job: JobId=606 in completing state
+[2026-11-23T02:33:26.439] _sync_nodes_to_comp_job: completing 2 jobs
+[2026-11-23T02:34:30.264] slurmctld version 22.05.8 started on cluster sandbox
+[2026-11-23T02:35:33.165] _sync_nodes_to_comp_job: JobId=611_1(616) in completing state
+[2026-11-23T02:35:33.165] _sync_nodes_to_comp_job: completing 1 jobs
+"""
+
+
+def test_a_start_without_a_gpu_is_explained_by_jobs_that_were_completing_at_a_restart():
+    """slurmctld's own lines. One such start was seen for each of these jobs, never one more."""
+    assert completing(RESTARTS) == ["604", "606", "611_1"]
+    assert most_bare(RESTARTS, {"604": 1, "606": 1, "611_1": 1, "700": 2}) == 3
+    assert most_bare(RESTARTS, {"606": 2}) == 4
+    assert most_bare("", {"606": 2}) == 0
+
+
+def test_what_trains_on_several_nodes_may_leave_as_many_without_their_gpus(books):
+    books.sent["soak1"] = replace(books.sent["soak1"], kind="copies")
+    books.seen["1"] = a_job("soak1", "COMPLETED")
+    books.seen["0"] = a_job("soak0", "COMPLETED")
+    assert books.nodes() == {"1": 2, "0": 1}
 
 
 BARE = "0 v1 100\n1 p1 200\nbare p1 200\n"

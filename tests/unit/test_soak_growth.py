@@ -9,6 +9,7 @@ from benchmarks.soak.daemon import Daemon
 from benchmarks.soak.leftovers import Exchange, Journal, Work, read_exchange
 from benchmarks.soak.memory import Memory
 from benchmarks.soak.watched import Watched, join
+from slurm_hadar.controller.journal.store import MOST_TOLD
 
 
 def weighed(seconds, mb):
@@ -79,13 +80,19 @@ def test_a_journal_and_a_folder_that_grow_with_the_jobs_are_fine():
         ({"actions": {"lease": 51}}, "51 entries about leases in 50 ticks"),
         ({"rows": {"journal": 70}}, "70 rows of journal"),
         ({"rows": {"steering": 11}}, "11 rows of steering"),
-        ({"rows": {"told": 91}}, "91 rows of told"),
+        ({"rows": {"told": 501}}, "501 rows of told"),
         ({"rows": {"policy": 65}}, "65 rows of policy"),
         ({"size_mb": 1.5}, "has 1.5 MB"),
     ],
 )
 def test_a_journal_that_grows_with_more_than_the_jobs_is_told(change, says):
     assert says in replace(JOURNAL, **change).wrong(WORK)[0]
+
+
+def test_a_job_on_which_the_decision_goes_to_and_fro_does_not_fill_the_disk():
+    told = replace(JOURNAL, rows={"told": 10 * MOST_TOLD + 1}, size_mb=0.3)
+    assert "2001 rows of told" in told.wrong(replace(WORK, ticks=9999))[0]
+    assert not replace(told, rows={"told": 10 * MOST_TOLD}).wrong(replace(WORK, ticks=9999))
 
 
 @pytest.mark.parametrize(
