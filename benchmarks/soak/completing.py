@@ -1,7 +1,8 @@
-"""Jobs that were COMPLETING as slurmctld restarted: the only cause of a start without a GPU.
+"""Jobs that were COMPLETING as slurmctld restarted: what was seen to cause a start without a GPU.
 
 Slurm 22.05.8 brings such a job back before its select plugin is ready ("plugin still
-initializing"), and the job that it starts next on the same node gets no GPU, once for each.
+initializing"), and the job that it starts next on the same node may get no GPU. Seen for four such
+jobs in one run; the log lines of other releases were not looked at.
 """
 
 import re

@@ -56,7 +56,8 @@ class Journal:
         most = dict.fromkeys(self.rows, _BESIDE)
         most |= dict.fromkeys(_ONE_A_JOB, work.jobs)
         most |= {"journal": leases + _A_START * work.starts}
-        # What is decided on a job that waits may differ at each tick.
+        # What is decided on a job that waits may differ at each tick, so in a short soak this can
+        # only tell of more than one row a tick; in a long one, that what is kept has no end.
         most["told"] = work.jobs * min(work.ticks, MOST_TOLD)
         if leases > work.ticks:
             found.append(f"{leases} entries about leases in {work.ticks} ticks")

@@ -81,7 +81,7 @@ RESTARTS = """\
 
 
 def test_a_start_without_a_gpu_is_explained_by_jobs_that_were_completing_at_a_restart():
-    """slurmctld's own lines. One such start was seen for each of these jobs, never one more."""
+    """Lines of slurmctld 22.05.8, with shorter job ids."""
     assert completing(RESTARTS) == ["604", "606", "611_1"]
     assert most_bare(RESTARTS, {"604": 1, "606": 1, "611_1": 1, "700": 2}) == 3
     assert most_bare(RESTARTS, {"606": 2}) == 4
