@@ -7,7 +7,8 @@ from types import TracebackType
 from slurm_hadar.domain.errors import HadarError
 
 _LOWEST, _HIGHEST = 20_000, 32_000
-"""Below the range from which Linux takes the ports of outgoing connections."""
+"""Below the range from which Linux takes the ports of outgoing connections, and above the one
+where the processes of a job meet by our templates (``job_templates/_meet.j2``)."""
 _TRIES = 2000
 
 

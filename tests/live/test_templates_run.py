@@ -1,6 +1,8 @@
 """Each shipped template, rendered by the command and run by a real Slurm."""
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +67,7 @@ def cases(folder):
 
 @pytest.fixture(scope="module")
 def submitted(sandbox, tmp_path_factory):
-    """All at once: their jobs by template."""
+    """All at once: their jobs by template. Where processes would meet first, a daemon listens."""
     folder = tmp_path_factory.mktemp("templates")
     env = {**os.environ, **sandbox.env, "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
     # torchrun leaves its folder of logs behind.
@@ -81,7 +83,7 @@ def submitted(sandbox, tmp_path_factory):
         rendered = CliRunner().invoke(app, words)
         assert rendered.exit_code == 0, rendered.output
         done = subprocess.run(
-            ["sbatch", "--parsable", script],
+            ["sbatch", "--parsable", "--hold", script],
             env=env,
             cwd=made,
             capture_output=True,
@@ -91,7 +93,15 @@ def submitted(sandbox, tmp_path_factory):
         )
         assert done.returncode == 0, done.stderr
         jobs[name] = done.stdout.strip(), made, lines
-    return jobs
+    with contextlib.ExitStack() as daemons:
+        for job, _, _ in jobs.values():
+            daemon = daemons.enter_context(socket.socket())
+            # Where somebody else listens there, that is as good.
+            with contextlib.suppress(OSError):
+                daemon.bind(("127.0.0.1", 10_000 + int(job) % 10_000))
+                daemon.listen()
+            sandbox.run("scontrol", "release", job)
+        yield jobs
 
 
 def test_every_template_has_a_case(submitted):

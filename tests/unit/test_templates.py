@@ -1,5 +1,7 @@
+import errno
 import json
 import os
+import socket
 import subprocess
 
 import pytest
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 from slurm_hadar import templates
 from slurm_hadar.cli.main import app
 from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.sandbox import ports
 from slurm_hadar.template_values import describe, from_words
 from slurm_hadar.templates import names, render
 
@@ -160,13 +163,48 @@ def test_the_command_lists_shows_and_renders(tmp_path):
     assert isinstance(again.exception, HadarError) and "there already" in str(again.exception)
 
 
+MEET = (templates.folder() / "_meet.j2").read_text()
+
+
+def port_of(job, **env):
+    """The port where the processes of this job meet, if it starts now."""
+    script = f"{MEET}exec bash -c 'echo $MASTER_PORT'"
+    env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": str(job), **env}
+    return int(subprocess.check_output(["bash", "-euc", script], env=env, timeout=30))
+
+
 @pytest.mark.parametrize("name", ["pytorch_ddp", "pytorch_torchrun"])
-def test_the_port_where_processes_meet_is_none_of_those_that_linux_gives_away(name):
+def test_processes_meet_where_the_template_says(name):
+    assert MEET in render(name, {"job_name": "a", "nodes": 1, "gpus_per_node": 2, "command": ["a"]})
+
+
+def test_the_port_where_processes_meet_is_none_of_those_that_linux_gives_away():
     """A connection of anybody's held such a port, and the training could not begin."""
-    text = templates.text(name)
-    (line,) = [line for line in text.splitlines() if line.startswith("export MASTER_PORT=")]
     for job in (1, 9_999, 19_999, 20_000, 555_106, 67_108_863):
-        script = f"SLURM_JOB_ID={job}; unset MASTER_PORT; {line}; echo $MASTER_PORT"
-        port = int(subprocess.check_output(["bash", "-c", script]))
-        # Of ip_local_port_range, as it is where nobody changed it.
-        assert 1024 < port < 32_768
+        # Those are of ip_local_port_range: from 32768, where nobody changed it. From _LOWEST, a
+        # sandbox may take it for a daemon between the look and the meeting.
+        assert 1024 < port_of(job) < ports._LOWEST < 32_768
+    assert port_of(1, MASTER_PORT="77") == 77
+
+
+def listen(family, where):
+    """A daemon on a free port of those where processes meet."""
+    for port in range(19_999, 19_000, -1):
+        try:
+            return socket.create_server((where, port), family=family)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                pytest.skip(f"nobody can listen on {where} here: {error.strerror}")
+    raise AssertionError("no free port")
+
+
+@pytest.mark.parametrize(
+    ("family", "where"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+def test_processes_do_not_meet_where_another_program_listens(family, where):
+    """A job's port was a daemon's on that node: "address already in use", and the job FAILED."""
+    with listen(family, where) as daemon:
+        port = daemon.getsockname()[1]
+        other = port_of(port - 10_000)
+        assert other != port and 10_000 <= other < 20_000
+    assert port_of(port - 10_000) == port
