@@ -1,0 +1,14 @@
+"""What a test needs and this machine has not."""
+
+import os
+from typing import NoReturn
+
+import pytest
+
+
+def missing(why: str) -> NoReturn:
+    """Skip, saying what is missing; where CI is set, which has all there is, fail."""
+    __tracebackhide__ = True
+    if os.environ.get("CI"):
+        pytest.fail(why)
+    pytest.skip(why)
