@@ -12,6 +12,7 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.heartbeat import NAME
+from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Update
 from slurm_hadar.slurm.times import at_once
 
@@ -63,7 +64,7 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
     store = controller.store
     with store.transaction():
         written = [store.begin(u.job_id, _KIND, "sent", now, {"fields": u.fields}) for u in updates]
-    errors = controller.cluster.apply(updates)
+    errors = pending.apply(controller.cluster, ours, updates, now)
     with store.transaction():
         for entry, error in zip(written, errors, strict=True):
             outcome = "an ordinary job again" if error is None else f"refused: {error}"

@@ -4,8 +4,12 @@ import pytest
 from trainings import start_sandbox
 
 from slurm_hadar.domain import steering
+from slurm_hadar.sandbox.layout import Layout, NodeGroup
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+
+SLOWER = {"a1": "v100", "b1": "p100", "c1": "k80"}
+"""The first of a job's nodes has its script, and cannot be cut off: the fastest ones come first."""
 
 
 def started(make_sandbox, tmp_path, policy="hadare", **options):
@@ -46,11 +50,37 @@ def test_the_number_of_copies_changes_by_an_ordinary_move(make_sandbox, tmp_path
     site.cluster.cancel([filler])
     site.until(site.runs(id_, "v1", "p1", "k1"))
     assert site.job(id_).restarts == 1
-    assert site.store.history(id_)[0].outcome == "moved"
+    # The last is another where Slurm starts the job between a tick's look and its update.
+    assert [e.outcome for e in site.store.history(id_) if e.kind == "move"] == ["moved"]
     assert site.plan(id_).copies == 3 and len(site.plan(id_).shares) == 3
     segments = site.ends_exact(id_, samples)
     sizes = {(segment.attempt, segment.gpus) for segment in segments}
     assert (1, 2) in sizes and (2, 3) in sizes
+
+
+def test_a_job_that_slurm_starts_during_the_tick_keeps_its_nodes(
+    make_sandbox, tmp_path, slurm_prefix, monkeypatch
+):
+    """Slurm takes a list of nodes that is meant for a waiting job for a wish to give some back."""
+    layout = Layout(tuple(NodeGroup(name[0], 1, SLOWER[name], 1) for name in SLOWER))
+    policy = {"controller": {"policy": "hadare"}, "lease": {"length_s": 30}}
+    site = start_sandbox(make_sandbox, tmp_path, policy, layout, slurm_prefix=slurm_prefix)
+    apply = site.cluster.apply
+
+    def late(updates):
+        monkeypatch.setattr(site.cluster, "apply", apply)
+        site.box.run("scontrol", "update", f"JobId={id_}", "StartTime=now")
+        site.until(site.runs(id_), ticks=False)
+        return apply(updates)
+
+    # Its owner gave it all three; it may live with two.
+    id_ = site.train(400, "fork=1-2", "-N3")
+    monkeypatch.setattr(site.cluster, "apply", late)
+    report = site.tick()
+    assert any("start refused" in said and "no longer pending" in said for said in report.said)
+    assert site.job(id_).nodes == tuple(SLOWER)
+    segments = site.ends_exact(id_, 400, ticks=False)
+    assert {(segment.attempt, segment.gpus) for segment in segments} == {(1, 3)}
 
 
 def test_another_policy_gives_it_one_copy(make_sandbox, tmp_path):

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +24,7 @@ from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Target, Update, open_cluster
 from slurm_hadar.slurm.times import at_once, begin_time, startable_s
 
@@ -582,6 +583,62 @@ def test_one_bad_update_among_good_ones(site: Site) -> None:
     assert found[ids[0]].features == "k80" and found[ids[2]].features == "v100"
     assert found[ids[1]].partitions == ("gpu",) and found[ids[4]].partitions == ("v100",)
     assert found[ids[5]].cpus == 2
+
+
+TOLD_WAITING = [
+    {"NumNodes": "1-1"},
+    {"NumNodes": "1-1", "NumTasks": "2"},
+    {"NumNodes": "1-1", "NumTasks": "1", "NumCPUs": "1-1"},
+    {"NumNodes": "1-1", "Features": "v100"},
+    {"NumNodes": "1-1", "Partition": "idle"},
+    {"ReqNodeList": "v1"},
+    {"ReqNodeList": "v1", "NumNodes": "1-1", "NumTasks": "1", "NumCPUs": "1-1"},
+    {"ReqNodeList": "v1", "TresPerNode": "gpu:2"},
+    {"ReqNodeList": "v1", "NumNodes": "1-1", "Partition": "idle"},
+    {"ReqNodeList": "", "NumNodes": "1-1"},
+    {"Features": "k80", "NumTasks": "1", "NumCPUs": "1-1"},
+    {"CPUsPerTask": "1", "NumCPUs": "1-1", "MinCPUsNode": "1"},
+    {"MinMemoryNode": "100"},
+    {"MinMemoryCPU": "100"},
+    {"TresPerNode": "gpu:2"},
+    {"TresPerJob": "gpu:2"},
+]
+
+
+def test_what_a_waiting_job_was_to_be_told_does_nothing_to_one_that_began(site: Site) -> None:
+    """ReqNodeList and NumNodes cut nodes off a running job, and what trained there."""
+    job_id = site.submit("-N2", "-n2", "-wv1,v2", "--gres=gpu:1", "--begin=now+1")
+    waiting, now = site.job(job_id), time.time()
+    assert waiting.state is JobState.PENDING
+    running = site.running(job_id)
+    for told in TOLD_WAITING:
+        for begin in ({"StartTime": "now"}, {}):
+            update = Update(job_id, {**told, **begin, "AdminComment": "told"})
+            answers = pending.apply(site.cluster, [waiting], [update], now)
+            assert "no longer pending" in str(answers[0]), told
+            found = replace(site.job(job_id), admin_comment=running.admin_comment)
+            assert found == running, told
+
+
+def test_a_waiting_job_that_might_begin_at_any_moment_is_told_all_the_same(site: Site) -> None:
+    ids = [site.cluster.submit(SLEEP, [*LEASED, "-N1-2", "--gres=gpu:1"]) for _ in range(3)]
+    for job_id in ids:
+        site.update(job_id, StartTime="now+20")
+    jobs = [site.job(job_id) for job_id in ids]
+    told = ({"StartTime": "now"}, {}, {"StartTime": "now+600"})
+    updates = [
+        Update(job_id, {"ReqNodeList": "v2", "NumNodes": "1-1", **begin})
+        for job_id, begin in zip(ids, told, strict=True)
+    ]
+    assert pending.apply(site.cluster, jobs, updates, time.time()) == [None] * 3
+    assert site.job(ids[1]).eligible_s == pytest.approx(jobs[1].eligible_s, abs=1)
+    assert site.job(ids[2]).eligible_s > time.time() + 500
+    assert all(site.job(job_id).required_nodes == ("v2",) for job_id in ids)
+    assert site.running(ids[0]).nodes == ("v2",)
+    # One that cannot begin soon takes one request, as ever.
+    before = site.cluster.queries["update"]
+    last = pending.apply(site.cluster, [site.job(ids[2])], updates[2:], time.time())
+    assert last == [None] and site.cluster.queries["update"] == before + 1
 
 
 def test_many_plain_updates_cost_one_command(site: Site) -> None:

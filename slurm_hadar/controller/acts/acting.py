@@ -22,6 +22,7 @@ from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.plan_file import write_plan
+from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Update
 
 _OTHER = re.compile(r"\bjob \d+(?:[_+]\d+)?\b")
@@ -122,7 +123,7 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> Sent:
                 batch=action.placement.batch,
             )
             complaints += [complaint] if complaint else []
-    errors = hands.cluster.apply(updates)
+    errors = pending.apply(hands.cluster, [a.job for a in actions], updates, now)
     late = 0
     with hands.store.transaction():
         for action, error in zip(actions, errors, strict=True):

@@ -22,6 +22,7 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.progress import Progress, read_all_progress
+from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.times import at_once, begin_time, set_back, startable_s
 
 _NOT_PENDING = "no longer pending"
@@ -219,7 +220,8 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
         begin = begin_time(now + lease) if ours.leased else at_once(job, now)
         changes["StartTime"] = begin
         updates.append(hands.update(job, changes, ours))
-    for (entry, job), error in zip(waiting, hands.cluster.apply(updates), strict=True):
+    answers = pending.apply(hands.cluster, [job for _, job in waiting], updates, now)
+    for (entry, job), error in zip(waiting, answers, strict=True):
         if error is None:
             outcome, where = _done(steering_of(entry.details, now))
             hands.store.end(entry.id, outcome, now)

@@ -9,6 +9,7 @@ from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.times import at_once
 
 _MOST_RELEASES = 3
@@ -50,7 +51,8 @@ def undo_impossible_placements(hands: Hands, seen: Observed) -> list[str]:
         steered = seen.steered(job.id)
         ours = replace(steered, gpus={}, nodes={}, leased=False, time=seen.now)
         fields = {**laying.back(job, steered), "StartTime": at_once(job, seen.now)}
-        error = hands.cluster.apply([hands.update(job, fields, ours)])[0]
+        update = hands.update(job, fields, ours)
+        (error,) = pending.apply(hands.cluster, [job], [update], seen.now)
         if error is not None:
             raise error
         hands.cluster.release(job.id)
