@@ -1,9 +1,10 @@
 """Changes meant for a job that waits, which must do nothing to one that has begun meanwhile.
 
 Slurm may start a job between our look and our update. Of a running job it refuses what a waiting
-one may be told, with these exceptions, seen on 22.05.8 and 24.11.5: ReqNodeList, and on 24.11.5
-NumNodes too, are taken for a wish to give nodes back. The others are cut off, with what trains
-there, and only then the rest of the same update is refused.
+one may be told, with these exceptions: ReqNodeList (22.05.8, 24.11.5) and NumNodes (24.11.5) are
+taken for a wish to give nodes back, and the others are cut off with what trains there; only then
+the rest of the same update is refused. The memory is changed on 26.05.5, for jobs with an extern
+step (it says so of one without).
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,8 @@ from slurm_hadar.domain.job import Job
 from slurm_hadar.slurm.cluster import Cluster, Update
 from slurm_hadar.slurm.times import at_once, begin_time, set_back
 
-CUTTING = frozenset({"NumNodes", "ReqNodeList"})
-"""What would cut nodes off a running job."""
+_OF_RUNNING_JOBS = frozenset({"MinMemoryCPU", "MinMemoryNode", "NumNodes", "ReqNodeList"})
+"""What some release changes of a running job as well."""
 _AHEAD_S = 60
 """A job that begins no sooner is safe: thousands of updates are sent in less. Should we die between
 the two updates of one that is not, it begins so much later."""
@@ -32,7 +33,7 @@ def apply(
     exposed = [
         index
         for index, (job, update) in enumerate(zip(jobs, updates, strict=True))
-        if CUTTING & set(update.fields) and not _waits_on(job, now)
+        if _OF_RUNNING_JOBS & set(update.fields) and not _waits_on(job, now)
     ]
     answers: list[SlurmError | None] = [None] * len(updates)
     sent = list(updates)
