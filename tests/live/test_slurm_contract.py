@@ -607,9 +607,10 @@ TOLD_WAITING = [
 
 def test_what_a_waiting_job_was_to_be_told_does_nothing_to_one_that_began(site: Site) -> None:
     """ReqNodeList and NumNodes cut nodes off a running job, and what trained there."""
-    job_id = site.submit("-N2", "-n2", "-wv1,v2", "--gres=gpu:1", "--begin=now+1")
+    job_id = site.submit("-N2", "-n2", "-wv1,v2", "--gres=gpu:1", "--begin=now+40")
     waiting, now = site.job(job_id), time.time()
     assert waiting.state is JobState.PENDING
+    site.update(job_id, StartTime="now")
     running = site.running(job_id)
     for told in TOLD_WAITING:
         for begin in ({"StartTime": "now"}, {}):
