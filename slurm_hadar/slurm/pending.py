@@ -1,10 +1,10 @@
 """Changes meant for a job that waits, which must do nothing to one that has begun meanwhile.
 
 Slurm may start a job between our look and our update. Of a running job it refuses what a waiting
-one may be told, with these exceptions: ReqNodeList (22.05.8, 24.11.5) and NumNodes (24.11.5) are
-taken for a wish to give nodes back, and the others are cut off with what trains there; only then
-the rest of the same update is refused. The memory is changed on 26.05.5, for jobs with an extern
-step (it says so of one without).
+one may be told, with these exceptions: ReqNodeList (22.05.8, 24.11.5, 26.05.5) and NumNodes
+(24.11.5, 26.05.5) are taken for a wish to give nodes back, and the others are cut off with what
+trains there; only then the rest of the same update is refused. The memory of a job with an extern
+step 26.05.5 seems to change: it says of one without that it would need it.
 """
 
 from collections.abc import Sequence
