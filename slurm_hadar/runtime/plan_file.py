@@ -4,7 +4,7 @@ import contextlib
 import re
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from slurm_hadar.runtime import files
@@ -73,6 +73,16 @@ def remove_plan(folder: Path, job_id: str) -> None:
     """Remove a job's plan; nothing happens when there is none. Raises OSError otherwise."""
     with contextlib.suppress(FileNotFoundError):
         plan_path(folder, job_id).unlink()
+
+
+def put_back_plan(folder: Path, job_id: str, plan: JobPlan | None) -> None:
+    """Write a plan as it was read before, with the time of now; None: remove it. Raises as
+    :func:`write_plan`."""
+    if plan is None:
+        remove_plan(folder, job_id)
+        return
+    content = {one.name: getattr(plan, one.name) for one in fields(plan)}
+    write_plan(folder, job_id, **{k: v for k, v in content.items() if k not in ("job", "time")})
 
 
 def read_plan(folder: Path, job_id: str, uids: Collection[int]) -> JobPlan | None:

@@ -1,9 +1,10 @@
 """HadarE live: copies on nodes of different types, and a change of their number."""
 
 import pytest
-from trainings import start_sandbox
+from trainings import SPEEDS, start_sandbox
 
 from slurm_hadar.domain import steering
+from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
@@ -75,10 +76,12 @@ def test_a_job_that_slurm_starts_during_the_tick_keeps_its_nodes(
 
     # Its owner gave it all three; it may live with two.
     id_ = site.train(400, "fork=1-2", "-N3")
+    write_plan(site.config.site.exchange_dir, id_, gpus=dict.fromkeys(SPEEDS, 1), reason="earlier")
     monkeypatch.setattr(site.cluster, "apply", late)
     report = site.tick()
     assert any("start refused" in said and "no longer pending" in said for said in report.said)
     assert site.job(id_).nodes == tuple(SLOWER)
+    assert site.plan(id_).gpus == dict.fromkeys(SPEEDS, 1) and site.plan(id_).reason == "earlier"
     segments = site.ends_exact(id_, 400, ticks=False)
     assert {(segment.attempt, segment.gpus) for segment in segments} == {(1, 3)}
 

@@ -3,6 +3,8 @@
 Whether it holds is seen at a later tick (:mod:`slurm_hadar.controller.acts.trail`).
 """
 
+import contextlib
+import os
 import re
 import secrets
 import time
@@ -21,7 +23,7 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.runtime.plan_file import write_plan
+from slurm_hadar.runtime.plan_file import JobPlan, put_back_plan, read_plan, write_plan
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Update
 
@@ -94,6 +96,15 @@ class Hands:
             return f"job {job.id}: its plan file cannot be written: {error}"
         return None
 
+    def plan_of(self, job: Job) -> JobPlan | None:
+        """What the job was told to run with, None: nothing."""
+        return read_plan(self.config.site.exchange_dir, job.id, {os.getuid()})
+
+    def put_back(self, job: Job, plan: JobPlan | None) -> None:
+        """Tell the job again what it was told before; None: it goes by what Slurm gives it."""
+        with contextlib.suppress(OSError, ValueError):
+            put_back_plan(self.config.site.exchange_dir, job.id, plan)
+
 
 def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> Sent:
     """Start, let wait or let go pending jobs, all in one batch."""
@@ -111,8 +122,10 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> Sent:
             leases = {"number": len(renewed), "jobs": renewed[:_MOST_NAMED]}
             entries[""] = hands.store.begin("", "lease", "sent", now, leases)
     complaints, refused = [], set()
+    before: dict[str, JobPlan | None] = {}
     for action in actions:
         if action.placement is not None:
+            before[action.job.id] = hands.plan_of(action.job)
             copies, shares = action.placement.copies, action.placement.shares
             complaint = hands.write_plan(
                 action.job,
@@ -134,6 +147,9 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> Sent:
                 late += error is not None
             if error is not None:
                 refused.add(action.job.id)
+                if action.job.id in before and not error.retry:
+                    # Slurm starts it, or has begun it, as it was.
+                    hands.put_back(action.job, before[action.job.id])
                 complaints.append(f"job {action.job.id}: {action.kind.value} {outcome}")
         if renewed:
             outcome = f"refused for {late} of {len(renewed)}" if late else "done"
