@@ -6,6 +6,7 @@ from trainings import SPEEDS, start_sandbox
 from slurm_hadar.domain import steering
 from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.slurm import pending
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -84,6 +85,38 @@ def test_a_job_that_slurm_starts_during_the_tick_keeps_its_nodes(
     assert site.plan(id_).gpus == dict.fromkeys(SPEEDS, 1) and site.plan(id_).reason == "earlier"
     segments = site.ends_exact(id_, 400, ticks=False)
     assert {(segment.attempt, segment.gpus) for segment in segments} == {(1, 3)}
+
+
+class Died(BaseException):
+    """Nobody in the controller catches this."""
+
+
+@pytest.mark.parametrize("another", [True, False])
+def test_a_controller_that_dies_before_the_second_update_of_a_start_holds_nothing(
+    make_sandbox, tmp_path, monkeypatch, another
+):
+    site = started(make_sandbox, tmp_path)
+    apply, sent = site.cluster.apply, []
+
+    def last(updates):
+        if sent:
+            raise Died
+        sent.extend(updates)
+        return apply(updates)
+
+    monkeypatch.setattr(pending, "_AHEAD_S", 20)
+    id_ = site.train(400, "fork=1-2")
+    site.box.run("scontrol", "update", f"JobId={id_}", "StartTime=now+19")
+    monkeypatch.setattr(site.cluster, "apply", last)
+    with pytest.raises(Died):
+        site.tick()
+    assert [dict(update.fields) for update in sent] == [{"StartTime": "now+20"}]
+    monkeypatch.setattr(site.cluster, "apply", apply)
+    if another:
+        site.tick()
+    site.until(site.runs(id_), ticks=False)
+    assert len(site.job(id_).nodes) == (2 if another else 1)
+    site.ends_exact(id_, 400, ticks=another)
 
 
 def test_another_policy_gives_it_one_copy(make_sandbox, tmp_path):
