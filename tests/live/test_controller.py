@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from trainings import moves_of
 
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
@@ -261,7 +262,12 @@ def test_a_running_job_makes_way_and_goes_on_later(make_sandbox, tmp_path):
     site.controller.tick()
     site.until(lambda: _samples(site, id_) > 0)
     site.want = {}
-    site.until(lambda: site.controller.tick() and site.store.history(id_)[0].outcome == "stopped")
+    site.until(
+        lambda: (
+            site.controller.tick()
+            and [move.outcome for move in moves_of(site.store, id_)] == ["stopped"]
+        )
+    )
     job = site.job(id_)
     assert job.state is JobState.PENDING and job.eligible_s > time.time() and not job.held
     assert not site.store.open_entries()
@@ -363,7 +369,7 @@ def test_killed_in_a_move_and_started_again_the_move_is_ended(site, point, when)
     id_ = begun(site)
     killed_at(site, point, when)
     site.until(lambda: site.controller.tick() and not site.store.open_entries())
-    outcome = site.store.history(id_)[0].outcome
+    (outcome,) = (move.outcome for move in moves_of(site.store, id_))
     assert outcome in ("moved", "it started by itself before it was placed") or (
         "did not save" in outcome
     )
@@ -391,7 +397,8 @@ def test_a_job_that_does_not_answer_stays_where_it_is(make_sandbox, tmp_path):
     site.controller.tick()
     job = site.job(id_)
     assert job.state is JobState.RUNNING and job.restarts == 0
-    assert "stays where it is" in site.store.history(id_)[0].outcome
+    (move,) = moves_of(site.store, id_)
+    assert "stays where it is" in move.outcome
     site.store.close()
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainings import MODEL, ROOT, start_sandbox
+from trainings import MODEL, ROOT, moves_of, start_sandbox
 
 from slurm_hadar.controller.acts import moves
 from slurm_hadar.controller.journal.store import Store
@@ -101,13 +101,13 @@ def test_a_stop_tells_its_cost_and_an_outage_of_the_log_costs_no_line(
     # The log's disk is gone while the job is stopped.
     folder.rename(tmp_path / "away")
     told.want = {}
-    told.until(lambda: told.store.history(id_)[0].outcome == "stopped")
+    told.until(lambda: [move.outcome for move in moves_of(told.store, id_)] == ["stopped"])
     told.tick()
     said = [line for line in capsys.readouterr().err.splitlines() if "cannot be written" in line]
     assert len(said) == 1 and "No such file" in said[0]
     (tmp_path / "away").rename(folder)
     told.want = {id_: {"v100": 1}}
-    told.until(lambda: [e for e in told.store.history(id_) if e.kind == "move" and e.effect])
+    told.until(lambda: any(move.effect for move in moves_of(told.store, id_)))
     told.tick()
     del told.want[id_]
     site.ends_exact(id_, SAMPLES, ticks=False)
@@ -153,8 +153,8 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
     # There it must not come to its end.
     site.pace(0.5)
     told.want = {id_: {"v100": 1}}
-    told.until(lambda: told.store.history(id_)[0].effect)
-    moved = told.store.history(id_)[0]
+    told.until(lambda: any(move.effect for move in moves_of(told.store, id_)))
+    (moved,) = moves_of(told.store, id_)
     assert moved.outcome == "moved" and moved.shown == "runs on 1 x v100 on v1"
     assert [phase for phase, _ in moved.steps] == ["requeued"]
     effect = moved.effect

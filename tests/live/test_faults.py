@@ -14,6 +14,7 @@ import pytest
 import step_processes
 from conftest import need
 from dictated import Dictated
+from trainings import moves_of
 
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.controller.seen import kept
@@ -143,7 +144,7 @@ def test_slurm_goes_down_between_requeue_and_sending_on(site, kind):
     site.until(lambda: site.patient_tick() and site.where(id_) == {"v100"})
     site.until(lambda: site.trains(id_, 1))
     assert site.unharmed(id_).restarts == 1
-    moves = [e.outcome for e in site.controller.store.history(id_) if e.kind == "move"]
+    moves = [move.outcome for move in moves_of(site.controller.store, id_)]
     assert moves == ["moved"]
 
 
@@ -209,7 +210,7 @@ def test_the_slurmd_of_a_moving_job_is_killed(site):
     assert asking.store.open_entries(), "slurmctld waits for the node, and so does the move"
     site.box.start_slurmd("k1")
     site.until(lambda: asking.tick() and site.trains(id_, 1) and site.where(id_) == {"v100"})
-    moves = [entry.outcome for entry in asking.store.history(id_) if entry.kind == "move"]
+    moves = [move.outcome for move in moves_of(asking.store, id_)]
     # On a slow machine the node is back after Slurm's own begin time, and the job moves once more.
     alone = ["it started by itself before it was placed"] * (len(moves) - 1)
     assert sorted(moves) == [*alone, "moved"] and len(moves) <= 2

@@ -1,7 +1,7 @@
 """HadarE live: copies on nodes of different types, and a change of their number."""
 
 import pytest
-from trainings import SPEEDS, start_sandbox
+from trainings import SPEEDS, moves_of, start_sandbox
 
 from slurm_hadar.domain import steering
 from slurm_hadar.runtime.plan_file import write_plan
@@ -52,8 +52,7 @@ def test_the_number_of_copies_changes_by_an_ordinary_move(make_sandbox, tmp_path
     site.cluster.cancel([filler])
     site.until(site.runs(id_, "v1", "p1", "k1"))
     assert site.job(id_).restarts == 1
-    # The last is another where Slurm starts the job between a tick's look and its update.
-    assert [e.outcome for e in site.store.history(id_) if e.kind == "move"] == ["moved"]
+    assert [move.outcome for move in moves_of(site.store, id_)] == ["moved"]
     assert site.plan(id_).copies == 3 and len(site.plan(id_).shares) == 3
     segments = site.ends_exact(id_, samples)
     sizes = {(segment.attempt, segment.gpus) for segment in segments}

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from trainings import MODEL, ROOT, start_sandbox
+from trainings import MODEL, ROOT, moves_of, start_sandbox
 
 from slurm_hadar.domain import steering
 from slurm_hadar.profiles import cpu_table
@@ -127,7 +127,7 @@ def test_a_running_job_moves_for_more_cpus(make_sandbox, tmp_path, slurm_prefix)
         lambda: (
             site.runs(id_)()
             and site.job(id_).cpus == 12
-            and site.store.history(id_)[0].outcome == "moved"
+            and [move.outcome for move in moves_of(site.store, id_)] == ["moved"]
         )
     )
     assert site.job(id_).restarts == 1

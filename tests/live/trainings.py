@@ -63,6 +63,12 @@ def consolidated(path):
     return state["samples"] + sum(stop - start for start, stop, _ in state["ahead"])
 
 
+def moves_of(store, id_):
+    """A job's moves, newest first. Something else may stand after them in the journal, as where
+    Slurm starts the job between a tick's look and what it sends."""
+    return [entry for entry in store.history(id_) if entry.kind == "move"]
+
+
 def until_it_saves(path, pid, seconds=60.0):
     """Wait for the moment in which a process writes the checkpoint ``path`` aside."""
     aside = path.with_name(f".{path.name}.{pid}")
