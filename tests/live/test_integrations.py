@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from missing import missing
 
 from slurm_hadar.runtime import check_lineage, checkpoint
 from slurm_hadar.runtime.plan_file import write_plan
@@ -16,14 +17,7 @@ from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.templates import render
 
-pytestmark = [
-    pytest.mark.live,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        not (find_spec("lightning") and find_spec("transformers")),
-        reason="the extras lightning and huggingface are not installed",
-    ),
-]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 N = 1500
@@ -122,6 +116,8 @@ class Job:
 @pytest.fixture(scope="module")
 def jobs(sandbox, tmp_path_factory):
     """All of them at once: most of their time is the import of the framework."""
+    if not (find_spec("lightning") and find_spec("transformers")):
+        missing("the extras lightning and huggingface are not installed")
     return {name: Job(sandbox, tmp_path_factory.mktemp(name), name) for name in CASES}
 
 

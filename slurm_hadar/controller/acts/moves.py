@@ -228,6 +228,7 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
             said.append(f"job {job.id}: {outcome}, {where}")
         # Where it began meanwhile, the next look tells as what.
         elif not error.retry and _NOT_PENDING not in str(error):
+            hands.put_back(job, None)
             outcome = f"the placement was refused, Slurm starts it as it was: {error}"
             hands.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")

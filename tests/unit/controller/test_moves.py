@@ -374,3 +374,17 @@ def test_where_slurm_falls_silent_the_next_tick_goes_on(hands):
 def test_a_clock_that_was_set_back_ends_the_waiting_for_an_answer(hands):
     begun(hands, at=NOW + 3600)
     assert "stays where it is" in advanced(hands, HERE).said[0]
+
+
+def test_a_move_whose_placement_is_refused_leaves_no_plan_of_it(hands):
+    """Slurm starts the job as it was, and it would have gone by GPUs that it never got."""
+
+    class Refusing:
+        def apply(self, updates):
+            return [SlurmError("Requested node configuration is not available") for _ in updates]
+
+    begun(hands)
+    waiting = replace(HERE, state=JobState.PENDING, nodes=(), gpus={}, restarts=1)
+    advanced(replace(hands, cluster=Refusing()), waiting)
+    assert "the placement was refused" in outcome(hands)
+    assert read_plan(hands.config.site.exchange_dir, "1", {os.getuid()}) is None

@@ -5,7 +5,7 @@ import ctypes.util
 import json
 from pathlib import Path
 
-import pytest
+from missing import missing
 
 from slurm_hadar import plugins
 
@@ -37,7 +37,7 @@ def library() -> ctypes.CDLL:
     for name in ("lua5.1", "lua5.4", "lua5.3", "lua5.2"):
         if found := ctypes.util.find_library(name):
             return ctypes.CDLL(found)
-    pytest.skip("no liblua on this machine (Debian: apt-get install liblua5.1-0)")
+    missing("no liblua on this machine (Debian: apt-get install liblua5.1-0)")
 
 
 def literal(value: object) -> str:

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from missing import missing
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import check_lineage
@@ -158,8 +159,9 @@ def test_what_does_not_fit_is_refused(tmp_path):
         opened(tmp_path, 31, 60, kept)
 
 
-@pytest.mark.skipif(not find_spec("lightning"), reason="the extra lightning is not installed")
 def test_a_lightning_checkpoint_that_was_cut_short_is_not_taken(tmp_path):
+    if not find_spec("lightning"):
+        missing("the extra lightning is not installed")
     from slurm_hadar.runtime.lightning import HadarCallback
 
     path = tmp_path / "run.ckpt"
@@ -176,8 +178,9 @@ def test_a_lightning_checkpoint_that_was_cut_short_is_not_taken(tmp_path):
     run._run.signals.restore()
 
 
-@pytest.mark.skipif(not find_spec("transformers"), reason="the extra huggingface is not installed")
 def test_a_hugging_face_checkpoint_without_its_mark_is_not_taken(tmp_path):
+    if not find_spec("transformers"):
+        missing("the extra huggingface is not installed")
     from slurm_hadar.runtime.huggingface import _whole
 
     for number, text in ((7, ""), (8, "{"), (9, '{"samples": 9}')):
