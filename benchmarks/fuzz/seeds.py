@@ -288,11 +288,13 @@ def checkpoint() -> bytes:
     import torch
 
     from slurm_hadar.runtime import checkpoint as own
+    from slurm_hadar.runtime.attempts import Attempt
 
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "checkpoint.pt"
         parts = {"model": torch.nn.Linear(3, 2).state_dict()}
-        own.save(path, {"parts": parts, "random": own.random_state(), "state": "{}"})
+        attempt = Attempt.begin(path, "", 0)
+        own.save(attempt, {"parts": parts, "random": own.random_state(), "state": "{}"})
         return path.read_bytes()
 
 

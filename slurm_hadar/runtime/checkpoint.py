@@ -1,13 +1,16 @@
-"""Checkpoints that survive a kill at any moment, and a bad disk.
+"""Checkpoints that survive a kill or a stall at any moment, and a bad disk.
 
-The newest is ``PATH``, the one before ``PATH.previous``. Written aside, synchronised, renamed, so
-that ``PATH`` is whole at every moment. Loaded without running code from the file.
+The newest is ``PATH``, the one before ``PATH.previous``. Written in the folder of the attempt,
+synchronised, renamed, so that ``PATH`` is whole at every moment and no attempt writes over a later
+one (see :mod:`.attempts`). Loaded without running code from the file.
 """
 
 import contextlib
+import errno
 import os
 import pickle
 import random
+import shutil
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -15,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.runtime.attempts import Attempt
 
 Content = dict[str, Any]
 FORMAT = 1
+_PASSING = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN)
+"""What a file system answers although the file may be whole."""
 
 
 def previous(path: Path) -> Path:
@@ -25,46 +31,99 @@ def previous(path: Path) -> Path:
     return path.with_name(path.name + ".previous")
 
 
-def save(path: Path, content: Content) -> None:
+class Damaged(HadarError):
+    """A checkpoint file that is cut short, altered, or not a checkpoint at all."""
+
+
+def save(attempt: Attempt, content: Content) -> None:
     """Write ``content`` as the newest checkpoint; the one that was there becomes the previous.
 
-    Raises OSError (a full disk, no right to write); the older checkpoints are whole then.
+    Raises OSError (a full disk, no right to write); the older checkpoints are whole then. Raises
+    Superseded where another attempt has taken over; nothing of its checkpoints is changed then.
     """
     import torch
 
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    written = attempt.folder / f"{os.urandom(8).hex()}.{attempt.path.name}"
     try:
-        with aside.open("wb") as stream:
+        with written.open("xb") as stream:
             torch.save({"hadar": FORMAT, **content}, stream)
-        publish(aside, path)
-    except RuntimeError as error:
+        publish(attempt, written)
+    except (OSError, RuntimeError) as error:
+        attempt.check()
+        if isinstance(error, OSError):
+            raise
         # torch reports a failing write as RuntimeError.
         raise OSError(str(error).splitlines()[0]) from None
     finally:
         with contextlib.suppress(OSError):
-            aside.unlink()
+            written.unlink()
 
 
-def publish(aside: Path, path: Path) -> None:
-    """Make the whole file ``aside`` the newest checkpoint, on the disk too. Raises OSError."""
-    sync(aside)
-    if path.exists():
-        _keep(path)
-    aside.replace(path)
+def publish(attempt: Attempt, written: Path) -> None:
+    """Make the file ``written`` in the attempt's folder the newest checkpoint, on the disk too.
+
+    Raises OSError, and Superseded where another attempt has taken over. Each rename takes its file
+    out of the attempt's folder, so the process may be stopped between any two of these lines: where
+    another attempt has taken over meanwhile, the next rename finds nothing.
+    """
+    path, kept = attempt.path, attempt.folder / "previous"
+    sync(written)
+    attempt.check()
+    try:
+        if path.exists():
+            _copy(path, kept)
+            kept.replace(previous(path))
+        written.replace(path)
+    except OSError:
+        attempt.check()
+        raise
     sync(path.parent)
 
 
-def _keep(path: Path) -> None:
-    """Make ``path`` the previous one too, so that there is no moment without a newest."""
-    link = path.with_name(f".{path.name}.{os.getpid()}.link")
+def publish_file(attempt: Attempt, written: Path, to: Path) -> None:
+    """Put the file ``written`` in the attempt's folder in the place of ``to``.
+
+    Raises OSError, and Superseded where another attempt has taken over.
+    """
+    sync(written)
+    attempt.check()
     try:
-        with contextlib.suppress(FileNotFoundError):
-            link.unlink()
-        os.link(path, link)
-        link.replace(previous(path))
+        written.replace(to)
     except OSError:
-        # A file system without hard links: for a moment there is only the previous one.
-        path.replace(previous(path))
+        attempt.check()
+        raise
+    sync(to.parent)
+
+
+def publish_folder(attempt: Attempt, written: Path, to: Path) -> None:
+    """Put the folder ``written`` in the attempt's folder in the place of ``to``.
+
+    Raises OSError, and Superseded where another attempt has taken over.
+    """
+    for path in [*written.rglob("*"), written]:
+        sync(path)
+    attempt.check()
+    try:
+        if to.exists():
+            to.rename(attempt.folder / f"{os.urandom(8).hex()}.replaced")
+        written.rename(to)
+    except OSError:
+        attempt.check()
+        raise
+    sync(to.parent)
+    for old in attempt.folder.glob("*.replaced"):
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Give the file a second name, so that there is no moment without a newest checkpoint."""
+    to.unlink(missing_ok=True)
+    try:
+        os.link(path, to)
+    except OSError:
+        # A file system without hard links.
+        shutil.copyfile(path, to)
+        sync(to)
 
 
 def sync(path: Path) -> None:
@@ -83,9 +142,10 @@ def sync(path: Path) -> None:
 def load(path: Path, say: Callable[[str], None], *, trusted: bool = False) -> Content | None:
     """The newest checkpoint that is whole; None when there is none at all.
 
-    A broken newest one is said in one line and the previous one is taken. ``trusted`` allows
+    A damaged newest one is reported in one line and the previous one is taken. ``trusted`` allows
     objects other than tensors and plain values. Raises HadarError when there are files but none
-    can be read: to begin anew by ourselves would throw work away.
+    can be read, and for one that is whole but needs another release or ``trusted``: to go on from
+    an older one would throw work away.
     """
     faults = []
     for candidate in (path, previous(path)):
@@ -93,7 +153,7 @@ def load(path: Path, say: Callable[[str], None], *, trusted: bool = False) -> Co
             content = read(candidate, trusted=trusted)
         except FileNotFoundError:
             continue
-        except HadarError as error:
+        except Damaged as error:
             faults.append(str(error))
             continue
         if faults:
@@ -110,16 +170,16 @@ def load(path: Path, say: Callable[[str], None], *, trusted: bool = False) -> Co
 def read(path: Path, *, trusted: bool = False, lazy: bool = False) -> Content:
     """The contents of one file, tensors on the CPU; ``lazy`` leaves them on disk until used.
 
-    Raises FileNotFoundError, and HadarError for a file that is cut short, damaged or not ours.
+    Raises FileNotFoundError; Damaged for a file that is cut short, altered or not ours; HadarError
+    for one that a newer release wrote, that holds objects of other kinds or that may not be read.
     """
     import torch
 
     try:
-        if not lazy:
-            with zipfile.ZipFile(path) as archive:
-                damaged = archive.testzip()
-            if damaged is not None:
-                raise HadarError(f"checkpoint {path} is damaged")
+        with zipfile.ZipFile(path) as archive:
+            damaged = None if lazy else archive.testzip()
+        if damaged is not None:
+            raise Damaged(f"checkpoint {path} is damaged")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(
@@ -133,12 +193,25 @@ def read(path: Path, *, trusted: bool = False, lazy: bool = False) -> Content:
                 f"checkpoint {path} holds objects other than tensors and plain values; "
                 "pass trusted=True to Training if it is your own"
             ) from None
-        raise HadarError(f"checkpoint {path} is damaged") from None
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
-        raise HadarError(f"checkpoint {path} is damaged or cut short") from None
-    if not isinstance(content, dict) or content.get("hadar") != FORMAT:
-        raise HadarError(f"{path} is not a checkpoint of slurm-hadar")
-    return content
+        raise Damaged(f"checkpoint {path} is damaged") from None
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        if isinstance(error, OSError) and error.errno in _PASSING:
+            raise HadarError(f"checkpoint {path} cannot be read now: {error.strerror}") from None
+        raise Damaged(f"checkpoint {path} is damaged or cut short") from None
+    form = content.get("hadar") if isinstance(content, dict) else None
+    check_format(form, f"checkpoint {path}")
+    if form != FORMAT:
+        raise Damaged(f"{path} is not a checkpoint of slurm-hadar")
+    return dict(content)
+
+
+def check_format(form: object, what: str) -> None:
+    """Raises HadarError when ``what`` has a format that a newer release wrote."""
+    if isinstance(form, int) and form > FORMAT:
+        raise HadarError(
+            f"{what} has format {form}, and this release of slurm-hadar reads formats up to "
+            f"{FORMAT}; install the release that wrote it"
+        )
 
 
 def random_state() -> Content:

@@ -54,7 +54,8 @@ class Copies:
 
     ``every_s``: least seconds between two checkpoints, which are written at the end of a round and
     take 5% of the time at most. The scheduler is stepped between rounds. Rank 0 alone reads and
-    writes the checkpoint. The rest is as in Training.
+    writes the checkpoint; to make this object takes over from earlier attempts. The rest is as in
+    Training.
 
     Raises UsageError for arguments that make no sense or do not fit the checkpoint, HadarError for
     a checkpoint that cannot be read.
@@ -86,6 +87,7 @@ class Copies:
         name: str = "",
         signal: str | None = None,
         gpus: int | None = None,
+        nonfinite: str = "report",
         trusted: bool = False,
         log: Callable[[str], None] = _say,
     ) -> None:
@@ -126,7 +128,7 @@ class Copies:
             parts = parts_of(model, optimizer, scheduler, None, also or {})
             where = None if path is None else Path(path).absolute()
             store = Store(where, parts, say, trusted=trusted)
-            self._begin_tracker(store, settings, scheduler, name, say)
+            self._begin_tracker(store, settings, scheduler, name, nonfinite, say)
         else:
             self._flat = self._make_flat()
         self._current: Batch | None = None
@@ -134,7 +136,13 @@ class Copies:
         self._idle_since = time.monotonic()
 
     def _begin_tracker(
-        self, store: Store, settings: Settings, scheduler: Any, name: str, say: Callable[..., None]
+        self,
+        store: Store,
+        settings: Settings,
+        scheduler: Any,
+        name: str,
+        nonfinite: str,
+        say: Callable[..., None],
     ) -> None:
         optimizer, gpus = self._optimizer, self.gpus
         self._random = resume(self._ledger, store, self._exchange, self._link.size, say)
@@ -148,6 +156,7 @@ class Copies:
             optimizer=optimizer,
             scheduler=scheduler,
             say=say,
+            nonfinite=nonfinite,
         )
         # Laid out only now: the checkpoint brought the optimizer's state.
         self._flat = self._make_flat()
@@ -272,6 +281,8 @@ class Copies:
         """Add the gradients of ``loss``, the mean over the samples of the pass."""
         if self._current is None:
             raise UsageError("backward() belongs inside the loop over the copies")
+        if self._tracker is not None:
+            self._steering.loss.note(loss)
         loss.backward()
         self._had_backward = True
 
@@ -282,6 +293,8 @@ class Copies:
             raise UsageError("call backward() before step(), once each in every round of the loop")
         self._optimizer.step()
         self._optimizer.zero_grad()
+        if self._tracker is not None:
+            self._steering.loss.step()
 
     def stop(self) -> None:
         """End the training after this round, for good; called by the first process."""

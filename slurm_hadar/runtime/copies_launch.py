@@ -34,7 +34,7 @@ _SHORT_S = 60.0
 _KILL_S = 10.0
 _MPI_FAILED = 15
 """Exit code of MPICH when it could not begin."""
-_NO_STEP = 77
+_NO_STEP = 78
 """Exit code of srun, as it is told here, when Slurm refused or could not start the step."""
 _PAUSE_S = 2.0
 _MPI = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
@@ -87,7 +87,7 @@ def supervise(command: Sequence[str]) -> int:
         if code in (0, WITHOUT_SOME):
             return 0
         if 0 < code < 128 and code not in (TRACKER_LOST, _MPI_FAILED, _NO_STEP):
-            # The program's own error: to try again would fail again.
+            # The program's own error, or a later attempt: to try again would fail again.
             return code
         failures = 1 if time.monotonic() - began > _SHORT_S else failures + 1
         if failures > _TRIES:

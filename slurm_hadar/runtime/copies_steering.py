@@ -16,12 +16,16 @@ _SAVES = 20.0
 def resume(
     ledger: Ledger, store: Store, exchange: Exchange | None, copies: int, say: Say
 ) -> dict[str, Any] | None:
-    """Take up the checkpoint; the random state in it, None when there is none.
+    """Take over from earlier attempts and take up the checkpoint; the random state in it, None when
+    there is none.
 
-    Raises HadarError for a checkpoint that cannot be read, UsageError for one of another training.
+    Raises Superseded where a later attempt has taken over, HadarError for a checkpoint that cannot
+    be read, UsageError for one of another training or that could not be saved.
     """
     state = ledger.state
+    number = store.begin()
     random = store.load_after(state, exchange.before if exchange else None)
+    state.attempt = max(number, state.attempt)
     if random is not None:
         say(f"resumed at {ledger.done} samples (attempt {state.attempt}, {copies} copies)")
     return random
@@ -46,6 +50,7 @@ class CopiesSteering(Steering):
         optimizer: Any,
         scheduler: Any,
         say: Say,
+        nonfinite: str,
     ) -> "CopiesSteering":
         """The steering of rank 0, which decides for all copies. A copy's batch stays as it is."""
         batch = ledger.state.batch
@@ -64,6 +69,7 @@ class CopiesSteering(Steering):
             scheduler=scheduler,
             rule="none",
             say=say,
+            nonfinite=nonfinite,
         )
         made.ledger = ledger
         return made

@@ -96,15 +96,6 @@ class Exchange:
                 self._plan = read_plan(self.folder, self.job, self._uids) if stamp else None
         return self._plan
 
-    def superseded(self) -> bool:
-        """Whether Slurm started the job again elsewhere, because it lost sight of this node."""
-        for path in progress.own_files(self.folder, self.job, os.getuid()):
-            source = files.read_owned(path, (os.getuid(),)) if path != self._path else None
-            found = progress.parse(source) if source is not None else None
-            if found is not None and found.restarts > self.restarts:
-                return True
-        return False
-
     def due(self) -> bool:
         """Whether it is time to tell the progress again."""
         return time.monotonic() - self._told >= self._every_s

@@ -78,6 +78,7 @@ class FixedScale(Copies):
                     order = tracker.gather(report)
                 self._optimizer.step()
                 self._optimizer.zero_grad()
+                self._steering.loss.step()
                 tracker.end_step()
             self._steering.finish()
         finally:
@@ -127,6 +128,8 @@ class FixedScale(Copies):
         """Add the gradients of ``loss``, the mean over the samples of the task."""
         if self._current is None:
             raise UsageError("backward() belongs inside the loop over the training")
+        if self._tracker is not None:
+            self._steering.loss.note(loss)
         (loss * self._current.weight).backward()
         self._had_backward = True
 

@@ -1,25 +1,26 @@
 """A training whose loop belongs to a framework: its position, its samples, its steering.
 
-The framework's callback opens it, takes the batches from :meth:`Hosted.passes`, says
-:meth:`Hosted.trained` after each pass and :meth:`Hosted.boundary` where it is safe to save.
+The framework's callback calls :meth:`Hosted.take_over`, loads, calls :meth:`Hosted.open`, takes the
+batches from :meth:`Hosted.passes`, calls :meth:`Hosted.trained` after each pass and
+:meth:`Hosted.boundary` before the first pass of the next global batch.
 """
 
 import json
 import os
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.runtime import batches, samples
+from slurm_hadar.runtime import batches, finite, samples
+from slurm_hadar.runtime.attempts import Attempt, Superseded
 from slurm_hadar.runtime.exchange import Exchange
 from slurm_hadar.runtime.pace import Pace, node_gpus
-from slurm_hadar.runtime.progress import Saved
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.signals import Signals
 from slurm_hadar.runtime.steering import Steering
@@ -41,23 +42,24 @@ class HostedStore(Store):
         super().__init__(path, {}, say, trusted=False)
         self.collective = True
         self.kept = ""
-        self._write = write
+        self.model: Any = None
+        self._write_all = write
 
-    def save(self, state: State, *, moving: bool = False) -> bool:
-        """Have the framework write; False, and one line, when the disk does not take it."""
-        begin, kept = time.monotonic(), self.describe(state, moving=moving)
+    def _write(self, kept: Mapping[str, Any]) -> None:
         self.kept = json.dumps(kept)
         try:
-            self._write()
+            self._write_all()
         except (OSError, RuntimeError) as error:
+            if self.attempt is not None:
+                self.attempt.check()
             # torch reports a failing write as RuntimeError.
-            first = str(error).splitlines()[0]
-            self._say(f"checkpoint {self.path} cannot be written ({first}); training goes on")
-            return False
+            raise OSError(str(error).splitlines()[0]) from None
         finally:
             self.kept = ""
-        self.saved = Saved(state.samples, kept["time"], time.monotonic() - begin)
-        return True
+
+    def nonfinite(self) -> str:
+        """As of any store; of the framework's model."""
+        return finite.nonfinite(self.model)
 
 
 class Hosted:
@@ -79,6 +81,7 @@ class Hosted:
         name: str = "",
         signal: str | None = None,
         gpus: int | None = None,
+        nonfinite: str = "report",
         log: Callable[[str], None] = _say,
     ) -> None:
         self.range = (batch, batch) if isinstance(batch, int) else batch
@@ -93,7 +96,7 @@ class Hosted:
         self.signals.install()
         self.work, self.total, self.gpus = samples, 0, gpus
         self._seed, self._every_s, self._rule = seed, every_s, learning_rate
-        self._name, self._log = name, log
+        self._name, self._log, self._when_nonfinite = name, log, nonfinite
         self._given: deque[tuple[int, int]] = deque()
         self._state: State | None = None
         self._store: HostedStore | None = None
@@ -117,30 +120,48 @@ class Hosted:
         """Whether this process writes the files; only once it is opened."""
         return self._ranks.first
 
-    def open(
-        self,
-        dataset_size: int,
-        total: int,
-        path: Path,
-        write: Callable[[], None],
-        kept: str | None,
-        passes: int = 1,
-    ) -> None:
-        """Take up the position in ``kept`` (None: begin), once all processes have joined.
+    def take_over(self, path: Path, write: Callable[[], None]) -> None:
+        """Become the attempt that may save, once all processes have joined and before the
+        checkpoint is loaded; in every process alike.
+
+        ``write``: has the framework write the newest checkpoint into :attr:`folder`. Raises
+        Superseded where a later attempt has taken over already, UsageError where the checkpoint
+        could not be saved.
+        """
+        self._ranks = Ranks()
+        self._say = self._log if self._ranks.first else (lambda line: None)
+        self._exchange = Exchange.from_env(self._say) if self._ranks.first else None
+        leave_without_gpus(self._exchange, self.signals, self._say)
+        self._store = HostedStore(path, write, self._say)
+        failure: BaseException | None = None
+        if self._ranks.first:
+            try:
+                self._store.begin()
+            except (Superseded, UsageError) as error:
+                failure = error
+        attempt = self._store.attempt
+        found = self._ranks.gather((failure, attempt.identity if attempt else None))[0]
+        failure, identity = found
+        if failure is not None:
+            raise failure
+        assert identity is not None
+        self.attempt = Attempt(path, identity)
+        """The right to write; of rank 0, in all processes."""
+
+    def open(self, dataset_size: int, total: int, kept: str | None, passes: int = 1) -> None:
+        """Take up the position in ``kept`` (None: begin), after :meth:`take_over`.
 
         ``passes``: into how many each process cuts its part of a global batch. Raises UsageError
         when the batch or the data set is too small for that, or ``kept`` is another training's.
         """
-        self._ranks, self._passes = Ranks(), passes
-        say = self._log if self._ranks.first else (lambda line: None)
+        assert self._store is not None
+        self._passes = passes
         self._parts = self._ranks.size * passes
         if min(self.range[0], dataset_size, total) < self._parts:
             raise UsageError(
                 f"{self._ranks.size} processes x {passes} accumulated passes need a batch and a "
                 f"data set of {self._parts} samples at least"
             )
-        self._exchange = Exchange.from_env(say) if self._ranks.first else None
-        leave_without_gpus(self._exchange, self.signals, say)
         plan = self._exchange.plan(now=True) if self._exchange else None
         planned = self._ranks.gather(dict(plan.gpus) if plan else None)[0]
         self._pace = Pace.from_env(self._name, planned, self._ranks.gather)
@@ -148,18 +169,41 @@ class Hosted:
             self.gpus = self._count_gpus()
         low = self.range[0]
         state = State(dataset_size, self._seed, low, -(-low // max(1, self.gpus)))
-        self._store = HostedStore(path, write, say)
         if kept is not None:
             record = json.loads(kept)
             self._store.check(state, record)
             self._store.restore(state, record)
-            say(f"resumed at {state.samples} samples (attempt {state.attempt}, {self.gpus} GPUs)")
+        state.attempt = max(state.attempt, self.attempt.identity.number)
+        if kept is not None:
+            self._say(
+                f"resumed at {state.samples} samples (attempt {state.attempt}, {self.gpus} GPUs)"
+            )
         self._store.note_lost(state, self._exchange.before if self._exchange else None)
-        self.total, self._state, self._say = total, state, say
+        self.total, self._state = total, state
 
-    def begin(self, optimizer: Any, scheduler: Any) -> None:
+    def wait(self) -> None:
+        """Until all processes are here."""
+        self._ranks.wait()
+
+    def is_finite(self) -> bool:
+        """Whether loss and parameters may go into a checkpoint; in every process alike."""
+        return self._steering is None or self._steering.is_finite()
+
+    @contextmanager
+    def reported(self, *, quiet: bool) -> Iterator[None]:
+        """Report where a later attempt has taken over, unless ``quiet``."""
+        assert self._store is not None
+        try:
+            yield
+        except Superseded as superseded:
+            if not quiet:
+                self._store.leave_to(superseded)
+            raise
+
+    def begin(self, optimizer: Any, scheduler: Any, model: Any = None) -> None:
         """The training starts or goes on now, with these as the checkpoint left them."""
         assert self._store is not None
+        self._store.model = model
         # The framework may have put its own handlers there since.
         self.signals.restore()
         self.signals.install()
@@ -178,6 +222,7 @@ class Hosted:
             scheduler=scheduler,
             rule=self._rule,
             say=self._say,
+            nonfinite=self._when_nonfinite,
         )
         self._steering.begin()
 
@@ -222,12 +267,15 @@ class Hosted:
         return rest if rest - size < self._parts else size
 
     def trained(self) -> bool:
-        """A pass was trained. True when it ended a global batch: then :meth:`boundary` is due."""
+        """A pass was trained. True when it ended a global batch: :meth:`boundary` is due before the
+        next one begins."""
         digest, size = self._given.popleft()
         if self._steering is not None:
             self._steering.give(digest)
         self.state.samples += size
         self._pending += size
+        if size and self._steering is not None:
+            self._steering.loss.step()
         return size > 0
 
     @property
@@ -240,8 +288,13 @@ class Hosted:
         """Whether all the work is done."""
         return self.state.samples >= self.total
 
+    def loss(self, loss: Any) -> None:
+        """The loss of a pass, where the framework shows it; before :meth:`trained`."""
+        if self._steering is not None:
+            self._steering.loss.note(loss)
+
     def boundary(self) -> None:
-        """Save, answer, wait and tell where needed; on TERM the process leaves with 143.
+        """Save, answer, wait and report where needed; on TERM the process leaves with 143.
 
         Nothing happens when no global batch ended since the last time.
         """

@@ -10,7 +10,7 @@
 import json
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from slurm_hadar.runtime import checkpoint
 from slurm_hadar.runtime.hosted import Hosted, position
 
 try:
-    from transformers import TrainerCallback
+    from transformers import TrainerCallback, trainer_utils
 except ImportError:
     raise ImportError(
         "Hugging Face's Trainer is not installed here: pip install transformers accelerate"
@@ -45,6 +45,8 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, *, batch: int | tuple[int, int], **options: Any) -> None:
         self._run = Hosted(batch, **options)
         self._trainer: Any = None
+        self._save: Callable[[Any, Any], None]
+        self._asked = False
 
     @property
     def samples(self) -> int:
@@ -56,6 +58,7 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
 
         That is the newest whole one, for ``train(resume_from_checkpoint=...)``; None to begin.
         """
+        self._trainer = trainer
         arguments, dataset = trainer.args, trainer.train_dataset
         try:
             size = len(dataset)
@@ -65,17 +68,12 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
         total = self._run.work or (
             steps * low if steps > 0 else math.ceil(arguments.num_train_epochs * size)
         )
-        folder = self._newest(Path(arguments.output_dir))
+        output = Path(arguments.output_dir).absolute()
+        self._run.take_over(output / "checkpoint", self._write)
+        folder = self._newest(output)
         kept = (folder / MARK).read_text() if folder else None
-        self._trainer = trainer
-        self._run.open(
-            size,
-            total,
-            Path(arguments.output_dir).absolute() / "checkpoint",
-            self._write,
-            kept,
-            arguments.gradient_accumulation_steps,
-        )
+        self._run.open(size, total, kept, arguments.gradient_accumulation_steps)
+        self._save, trainer._save_checkpoint = trainer._save_checkpoint, self._save_own
         # The order goes on by itself: nothing is to be read and thrown away.
         arguments.ignore_data_skip = True
         before = trainer.get_train_dataloader
@@ -89,7 +87,11 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
         optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
         # accelerate wraps both.
         optimizer = getattr(optimizer, "optimizer", optimizer)
-        self._run.begin(optimizer, getattr(scheduler, "scheduler", scheduler))
+        self._run.begin(optimizer, getattr(scheduler, "scheduler", scheduler), kwargs.get("model"))
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """All callbacks, loggers and evaluations of the last step are complete: save now if due."""
+        self._run.boundary()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """A global batch went in."""
@@ -98,12 +100,7 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
         run = self._run.state
         state.epoch = run.samples / run.dataset_size
         control.should_training_stop = control.should_training_stop or self._run.finished
-        self._run.boundary()
         return control
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The trainer wrote a checkpoint of its own accord; it can be gone on from."""
-        self._mark(Path(args.output_dir), asked=False)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """All work is done, or somebody stopped early."""
@@ -120,35 +117,90 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
         )
 
     def _write(self) -> None:
-        trainer = self._trainer
-        trainer._save_checkpoint(trainer.model, None)
-        self._mark(Path(trainer.args.output_dir), asked=True)
+        self._asked = True
+        try:
+            self._trainer._save_checkpoint(self._trainer.model, None)
+        finally:
+            self._asked = False
 
-    def _mark(self, output: Path, *, asked: bool) -> None:
-        kept = self._run.kept()
+    def _save_own(self, model: Any, trial: Any) -> None:
+        """Stands for the trainer's own way to save; it comes here of its own accord too."""
+        with self._run.reported(quiet=self._asked):
+            self._save_fenced(model, trial)
+
+    def _save_fenced(self, model: Any, trial: Any) -> None:
+        """Write in the attempt's folder, then publish: an attempt that was stopped meanwhile
+        must not write over a later one's."""
+        trainer, output = self._trainer, Path(self._trainer.args.output_dir)
+        folder = output / f"checkpoint-{trainer.state.global_step}"
+        kept = position(self._run.kept())
+        record = {**kept, "asked": self._asked}
+        if _is_of(folder, kept):
+            # Saved at this very position already, of the trainer's own accord.
+            self._publish_mark(folder, record)
+            return
+        written = self._run.attempt.folder / folder.name
+        fine = self._asked or self._run.is_finite()
+        best = trainer.state.best_model_checkpoint
+        trainer._get_output_dir = lambda *_, **__: str(written.parent)
+        try:
+            self._save(model, trial)
+        finally:
+            del trainer._get_output_dir
+        if trainer.state.best_model_checkpoint != best:
+            trainer.state.best_model_checkpoint = str(folder)
+            if self._run.first:
+                trainer.state.save_to_json(str(written / "trainer_state.json"))
+        self._run.wait()
         if not self._run.first:
             return
-        folder = output / f"checkpoint-{self._trainer.state.global_step}"
-        for path in [*folder.iterdir(), folder]:
-            checkpoint.sync(path)
-        aside = folder / f".{MARK}"
-        aside.write_text(json.dumps({**position(kept), "asked": asked}))
-        aside.replace(folder / MARK)
-        if asked:
-            for old in [path for path, record in _whole(output) if record.get("asked")][2:]:
-                shutil.rmtree(old, ignore_errors=True)
+        if fine:
+            (written / MARK).write_text(json.dumps(record))
+        checkpoint.publish_folder(self._run.attempt, written, folder)
+        self._rotate(output)
+
+    def _publish_mark(self, folder: Path, record: Mapping[str, Any]) -> None:
+        if self._run.first:
+            written = self._run.attempt.folder / MARK
+            written.write_text(json.dumps(record))
+            checkpoint.publish_file(self._run.attempt, written, folder / MARK)
+
+    def _rotate(self, output: Path) -> None:
+        arguments, state = self._trainer.args, self._trainer.state
+        for old in [path for path, record in _whole(output) if record.get("asked")][2:]:
+            shutil.rmtree(old, ignore_errors=True)
+        if arguments.save_total_limit is not None:
+            trainer_utils.rotate_checkpoints(
+                output_dir=str(output),
+                save_total_limit=arguments.save_total_limit,
+                best_model_checkpoint=state.best_model_checkpoint,
+                use_mtime=True,
+            )
 
     def _newest(self, output: Path) -> Path | None:
         found = _whole(output)
         return found[0][0] if found else None
 
 
+def _is_of(folder: Path, kept: Mapping[str, Any]) -> bool:
+    """Whether ``folder`` is a whole checkpoint of this attempt at this very position."""
+    try:
+        there = position((folder / MARK).read_text())
+    except (OSError, ValueError):
+        return False
+    return all(there.get(key) == kept[key] for key in ("samples", "attempt"))
+
+
 def _whole(output: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The checkpoints that were written to the end, the newest first."""
+    """The checkpoints that were written to the end, the newest first.
+
+    Raises HadarError for one that a newer release wrote.
+    """
     found = []
     for mark in output.glob(f"checkpoint-*/{MARK}"):
         try:
             record = dict(position(mark.read_text()))
+            checkpoint.check_format(record.get("format"), f"checkpoint {mark.parent}")
             found.append((int(record["samples"]), float(record["time"]), mark.parent, record))
         except (OSError, ValueError, KeyError, TypeError):
             continue

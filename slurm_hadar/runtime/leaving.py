@@ -17,6 +17,8 @@ import sys
 
 LEFT_ON_TERM = 128 + 15
 """Exit code after TERM: a job that has work left must not look completed."""
+NOT_SAVED = 74
+"""Exit code of a training whose end is not in its checkpoint."""
 SLOW = "HADAR_SLOW_EXIT"
 """Environment variable: set to anything, the interpreter is taken down as usual. For programs that
 leave a write to a destructor or to an exit handler in C (an HDF5 file that nobody closes)."""
@@ -42,14 +44,19 @@ class LeftOnTerm(SystemExit):
         atexit.register(_end)
 
 
-def _end() -> None:
+def fail_at_exit(code: int) -> None:
+    """Let the program go on, and end its process with ``code`` whatever it ends with."""
+    atexit.register(_end, code)
+
+
+def _end(code: int = LEFT_ON_TERM) -> None:
     """Do what the end of the interpreter is relied on for, then end the process."""
     try:
         atexit.unregister(_end)
         atexit._run_exitfuncs()
         _flush()
     finally:
-        os._exit(LEFT_ON_TERM)
+        os._exit(code)
 
 
 def _flush() -> None:

@@ -48,6 +48,7 @@ class HadarCallback(Callback):  # type: ignore[misc]
         self._kept: str | None = None
         self._random: dict[str, Any] | None = None
         self._dataset_size = 0
+        self._found: Path | None = None
 
     @property
     def samples(self) -> int:
@@ -69,12 +70,14 @@ class HadarCallback(Callback):  # type: ignore[misc]
     def resume(self) -> str | None:
         """The newest checkpoint that is whole, for ``fit(ckpt_path=...)``; None to begin.
 
-        Raises HadarError when there are files but none can be read.
+        Call it just before ``fit``. Raises HadarError when there are files but none can be read.
         """
+        self._found = None
         found = [path for path in (self.path, checkpoint.previous(self.path)) if path.exists()]
         for path in found:
             with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
                 if archive.testzip() is None:
+                    self._found = path
                     return str(path)
         if found:
             raise HadarError(f"checkpoint {found[0]} is damaged; to begin from the start remove it")
@@ -91,7 +94,10 @@ class HadarCallback(Callback):  # type: ignore[misc]
         self._kept, self._random = state_dict.get("position"), state_dict.get("random")
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Look whether the trainer is set as it must be."""
+        """Look whether the trainer is set as it must be, and become the attempt that may save.
+
+        Lightning reads the checkpoint after this.
+        """
         if stage != "fit":
             return
         self._trainer = trainer
@@ -101,28 +107,44 @@ class HadarCallback(Callback):  # type: ignore[misc]
             raise UsageError("hand run.loader(dataset) to fit(): a data set with a length")
         if self._run.work is None and not trainer.max_epochs > 0:
             raise UsageError("say how much work there is: Trainer(max_epochs=N) or samples=N")
+        self._run.take_over(self.path, self._write)
+        if self._found is None and self.path.exists():
+            raise HadarError(
+                f"checkpoint {self.path} was saved after resume() looked for it; start again, and "
+                "call resume() just before fit()"
+            )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The training starts or goes on."""
         self._open()
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
-        self._run.begin(trainer.optimizers[0], schedulers[0] if schedulers else None)
+        optimizer = trainer.optimizers[0]
+        self._run.begin(optimizer, schedulers[0] if schedulers else None, pl_module)
         if self._random is not None and self._run.first:
             checkpoint.restore_random(self._random)
         self._random = None
         trainer.should_stop = trainer.should_stop or self._run.finished
 
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """A pass ended, and with the last one of a global batch a step."""
-        if self._run.trained() and not self._run.at_end:
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        """All callbacks, loggers and validations of the last step are complete: save now if due."""
+        loop = trainer.fit_loop.epoch_loop
+        # Lightning counts the step that just ended when it restarts, as its own checkpoints are
+        # written before that is counted.
+        counted = 0 if loop._should_accumulate() else 1
+        loop._batches_that_stepped -= counted
+        try:
             self._run.boundary()
+        finally:
+            loop._batches_that_stepped += counted
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
+        """A pass ended, and with the last one of a global batch a step."""
+        self._run.loss(outputs.get("loss") if isinstance(outputs, dict) else outputs)
+        self._run.trained()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """The step that ended the epoch is dealt with here: Lightning resumes from here rightly."""
-        if self._run.finished:
-            trainer.should_stop = True
-        else:
-            self._run.boundary()
+        """With ``samples`` it is not the trainer that knows when all work is done."""
+        trainer.should_stop = trainer.should_stop or self._run.finished
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """All work is done, or somebody stopped early."""
@@ -136,20 +158,13 @@ class HadarCallback(Callback):  # type: ignore[misc]
         if self._run.opened:
             return
         total = self._run.work or self._trainer.max_epochs * self._dataset_size
-        self._run.open(
-            self._dataset_size,
-            total,
-            self.path,
-            self._write,
-            self._kept,
-            self._trainer.accumulate_grad_batches,
-        )
+        self._run.open(self._dataset_size, total, self._kept, self._trainer.accumulate_grad_batches)
 
     def _write(self) -> None:
-        aside = self.path.with_name(f".{self.path.name}.aside")
-        self._trainer.save_checkpoint(aside)
+        written = self._run.attempt.folder / self.path.name
+        self._trainer.save_checkpoint(written)
         if self._run.first:
-            checkpoint.publish(aside, self.path)
+            checkpoint.publish(self._run.attempt, written)
 
 
 class _Passes:

@@ -62,6 +62,8 @@ class Progress:
     restart_s: float | None = None
     lost: int = 0
     finished: bool = False
+    nonfinite: bool = False
+    """Whether the loss or a parameter is NaN or infinite, so that nothing is saved."""
 
 
 def parse(source: Mapping[str, object]) -> Progress | None:
@@ -105,6 +107,7 @@ def parse(source: Mapping[str, object]) -> Progress | None:
             restart_s=optional["restart_s"],
             lost=files.whole(source, "lost"),
             finished=files.flag(source, "finished"),
+            nonfinite="nonfinite" in source and files.flag(source, "nonfinite"),
         )
     except files.Malformed:
         return None

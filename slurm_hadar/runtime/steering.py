@@ -1,13 +1,16 @@
-"""What happens between two steps: save, answer, wait, leave, take another batch, tell."""
+"""What happens between two iterations: save, answer, wait, leave, take another batch, report."""
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import batches, samples
+from slurm_hadar.runtime.attempts import Superseded
 from slurm_hadar.runtime.exchange import Exchange, host, in_step, seconds
-from slurm_hadar.runtime.leaving import LeftOnTerm
+from slurm_hadar.runtime.finite import NOT_FINITE, LossWatch
+from slurm_hadar.runtime.leaving import NOT_SAVED, LeftOnTerm, fail_at_exit
 from slurm_hadar.runtime.meter import Meter
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.pace import Pace
@@ -20,8 +23,10 @@ from slurm_hadar.runtime.store import Say, State, Store
 
 _PAUSE_S = 10.0
 _LOOK_S = 0.05
-SUPERSEDED = 77
-"""Exit code of an attempt that Slurm gave up, and whose node was only out of sight."""
+_CHECK_S = 5.0
+"""How often an attempt looks whether it is superseded and whether its loss is finite."""
+WHEN_NOT_FINITE = ("report", "end")
+"""What a training may do about a loss that is not finite."""
 
 
 class Steering:
@@ -44,8 +49,11 @@ class Steering:
         scheduler: Any,
         rule: batches.LearningRateRule,
         say: Say,
+        nonfinite: str = "report",
         noise: NoiseScale | None = None,
     ) -> None:
+        if nonfinite not in WHEN_NOT_FINITE:
+            raise UsageError(f"nonfinite={nonfinite!r}: {' or '.join(WHEN_NOT_FINITE)}")
         self._state, self._store, self._ranks = state, store, ranks
         self._signals, self._exchange, self._pace = signals, exchange, pace
         self._name, self._gpus, self._every_s, self._say = name, gpus, every_s, say
@@ -57,8 +65,10 @@ class Steering:
         )
         self._noise = noise
         self._started = time.time()
-        self._saved_at = time.monotonic()
-        self._saved_samples = store.saved.samples if store.saved else -1
+        self._saved_at = self._checked_at = time.monotonic()
+        self._saved_samples = -1
+        self._ends_on_nonfinite, self._ended, self._nonfinite = nonfinite == "end", False, ""
+        self.loss = LossWatch()
         self._meter = Meter()
         self._acked: Ack | None = None
         self._answered: set[str] = set()
@@ -66,8 +76,32 @@ class Steering:
         self._refused = 0
         self._digest, self._agreed, self._until_agreement = 0, state.samples, 1
 
+    def take_over(self, reload: Callable[[], None]) -> None:
+        """Become the attempt that may save; in every process alike, before :meth:`begin`.
+
+        ``reload`` restores the checkpoint again, where an earlier attempt saved after it was
+        loaded. Raises Superseded where a later attempt has taken over already, UsageError where
+        the checkpoint could not be saved.
+        """
+        number, failure = 1, None
+        if self._ranks.first:
+            try:
+                number = self._store.begin()
+            except (Superseded, UsageError) as error:
+                failure = error
+        found = self._ranks.gather((number, failure, self._store.stamp_now()))[0]
+        number, failure, stamp = found
+        if failure is not None:
+            raise failure
+        if stamp != self._store.stamp:
+            reload()
+        # Checkpoints of releases before 0.1 have a number, and their attempts no folders.
+        self._state.attempt = max(number, self._state.attempt)
+
     def begin(self) -> None:
         """The training starts or goes on now."""
+        self._saved_samples = self._store.saved.samples if self._store.saved else -1
+        self._agreed = self._state.samples
         low, high = self._range
         plan = self._exchange.plan(now=True) if self._exchange else None
         wanted = self._wanted_batch(plan) or min(max(self._state.batch, low), high)
@@ -82,7 +116,7 @@ class Steering:
         self._digest = (self._digest + digest) % 2**64
 
     def boundary(self, size: int, *, must_agree: bool) -> None:
-        """A step of ``size`` samples ended; may raise SystemExit after TERM."""
+        """An iteration that trained ``size`` samples ended; may raise SystemExit."""
         if self._store.left is not None:
             self._restart_s = max(0.0, time.time() - self._store.left)
             self._store.left = None
@@ -99,8 +133,14 @@ class Steering:
         """All work is done."""
         if self._state.samples > self._agreed:
             self._agree()
-        self.save()
+        saved = self.save()
         self._tell(finished=True)
+        if self._store.path is not None and self._ranks.first and not saved:
+            self._say(
+                f"the end of the training is not in checkpoint {self._store.path}; "
+                f"the process will end with exit code {NOT_SAVED}"
+            )
+            fail_at_exit(NOT_SAVED)
 
     def _nonce(self, plan: JobPlan | None) -> str:
         """The plan's wish to save that was not answered yet."""
@@ -115,9 +155,13 @@ class Steering:
 
     def _agree(self) -> None:
         plan = self._exchange.plan(now=self._signals.asked) if self._exchange else None
+        if self._ranks.first and time.monotonic() - self._checked_at >= _CHECK_S:
+            self._checked_at = time.monotonic()
+            self._store.check_current()
+            self._note_finite("the loss" if self.loss.bad else "")
         agreed = self._ranks.agree(
             asked=self._signals.asked or bool(self._nonce(plan)),
-            leave=self._signals.leave,
+            leave=self._signals.leave or self._ended,
             due=time.monotonic() - self._saved_at >= self._every_s,
             batch=self._wanted_batch(plan),
             digest=self._digest,
@@ -136,6 +180,9 @@ class Steering:
 
     def _note_samples(self, digest: int) -> None:
         state = self._state
+        if state.samples == self._agreed:
+            # A save in the middle of the iteration noted them.
+            return
         epoch, start = divmod(self._agreed, state.dataset_size)
         stop = start + state.samples - self._agreed
         segment = Segment(epoch, start, stop, state.attempt, state.batch, self._gpus, digest)
@@ -147,6 +194,8 @@ class Steering:
             self._say(f"saved at {self._state.samples} samples on TERM; leaving")
         self._tell()
         self._ranks.wait()
+        if self._ended:
+            raise SystemExit(NOT_FINITE)
         raise LeftOnTerm
 
     def _answer(self) -> None:
@@ -234,10 +283,9 @@ class Steering:
         self.settle()
         if self._saved_samples == self._state.samples:
             return True
-        if self._exchange is not None and self._exchange.superseded():
-            # A later attempt may have saved more already.
-            self._say("the job was started again elsewhere; leaving the checkpoint to it")
-            raise SystemExit(SUPERSEDED)
+        if not self.is_finite():
+            self._saved_at = time.monotonic()
+            return False
         begin, done = time.monotonic(), True
         self._state.owed = self._pace.owed if self._pace is not None else 0.0
         if self._ranks.first or self._store.collective:
@@ -248,6 +296,30 @@ class Steering:
             self._saved_samples = self._state.samples
             self._tell()
         return done
+
+    def forget_saved(self) -> None:
+        """The iteration goes on after a save, so this position is to be saved again at its end."""
+        self._saved_samples = -1
+
+    def is_finite(self) -> bool:
+        """Whether loss and parameters may go into a checkpoint; in every process alike."""
+        bad = "the loss" if self.loss.bad else ""
+        if not bad and self._ranks.first:
+            bad = self._store.nonfinite()
+        found = [one for one in self._ranks.gather(bad) if one]
+        self._note_finite(found[0] if found else "")
+        return not found
+
+    def _note_finite(self, bad: str) -> None:
+        """Report what is not finite, once, and end the training where that is wanted."""
+        if bad and not self._nonfinite:
+            kept = "no checkpoint was saved yet"
+            if self._store.saved is not None:
+                kept = f"the checkpoint at {self._store.saved.samples} samples is kept"
+            then = "ending" if self._ends_on_nonfinite else "going on without saving"
+            self._say(f"{bad} is not finite at {self._state.samples} samples; {kept}; {then}")
+        self._nonfinite = bad
+        self._ended = self._ended or (bool(bad) and self._ends_on_nonfinite)
 
     def _tell(self, *, finished: bool = False) -> None:
         if self._exchange is None:
@@ -274,5 +346,6 @@ class Steering:
                 restart_s=self._restart_s,
                 lost=self._state.lost,
                 finished=finished,
+                nonfinite=bool(self._nonfinite),
             )
         )

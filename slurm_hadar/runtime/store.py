@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.domain.errors import HadarError, UsageError
-from slurm_hadar.runtime import checkpoint, samples
-from slurm_hadar.runtime.exchange import restarts
+from slurm_hadar.runtime import checkpoint, finite, samples
+from slurm_hadar.runtime.attempts import Attempt, Superseded
+from slurm_hadar.runtime.exchange import job_id, restarts
 from slurm_hadar.runtime.progress import Progress, Saved
 from slurm_hadar.runtime.samples import Segment
 
 Say = Callable[[str], None]
+Stamp = tuple[tuple[int, int, int], ...]
+"""What tells one checkpoint from another: inode, time (ns) and size (bytes) of newest, previous."""
 
 
 @dataclass(slots=True)
@@ -77,6 +80,55 @@ class Store:
         self.saved: Saved | None = None
         self.left: float | None = None
         """When an earlier attempt saved because it was to be moved, s since the epoch."""
+        self.attempt: Attempt | None = None
+        """The right to write, from :meth:`begin` on."""
+        self.stamp: Stamp = ()
+        """Of the checkpoint that was loaded."""
+
+    def begin(self) -> int:
+        """Take over from all earlier attempts; returns the number of this one.
+
+        Raises Superseded where a later start of this job has taken over already, UsageError where
+        the checkpoint could not be written.
+        """
+        if self.path is None:
+            return 1
+        try:
+            self.attempt = Attempt.begin(self.path, job_id(os.environ), restarts(os.environ))
+        except Superseded as superseded:
+            self.leave_to(superseded)
+            raise
+        return self.attempt.identity.number
+
+    def check_current(self) -> None:
+        """Raises Superseded where another attempt has taken over."""
+        if self.attempt is not None:
+            try:
+                self.attempt.check()
+            except Superseded as superseded:
+                self.leave_to(superseded)
+                raise
+
+    def leave_to(self, superseded: Superseded) -> None:
+        """Report that a later attempt has taken over."""
+        self._say(f"checkpoint {self.path}: {superseded.reason}; leaving without saving")
+
+    def stamp_now(self) -> Stamp:
+        """The stamp of the checkpoint as it is now."""
+        if self.path is None:
+            return ()
+        found = []
+        for path in (self.path, checkpoint.previous(self.path)):
+            try:
+                status = path.stat()
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+            except OSError:
+                found.append((0, 0, 0))
+        return tuple(found)
+
+    def nonfinite(self) -> str:
+        """The first parameter or buffer of the model that holds NaN or infinity, "": none."""
+        return finite.nonfinite(self._parts.get("model"))
 
     def load(self, state: State) -> dict[str, Any] | None:
         """Restore the parts and ``state``; returns the random state, None without a checkpoint.
@@ -85,6 +137,7 @@ class Store:
         training.
         """
         content = None
+        self.stamp = self.stamp_now()
         if self.path is not None:
             content = checkpoint.load(self.path, self._say, trusted=self._trusted)
         if content is None:
@@ -103,7 +156,9 @@ class Store:
         return dict(content["random"])
 
     def check(self, state: State, kept: Mapping[str, Any]) -> None:
-        """Raises UsageError when ``kept`` is of another training than ``state``."""
+        """Raises UsageError when ``kept`` is of another training than ``state``, HadarError when a
+        newer release wrote it."""
+        checkpoint.check_format(kept.get("format"), f"checkpoint {self.path}")
         for key, mine in (("dataset_size", state.dataset_size), ("seed", state.seed)):
             if kept[key] != mine:
                 raise UsageError(
@@ -125,6 +180,7 @@ class Store:
     def describe(self, state: State, *, moving: bool) -> dict[str, Any]:
         """``state`` as plain values for a checkpoint that is written now."""
         return {
+            "format": checkpoint.FORMAT,
             **{name: getattr(state, name) for name in State.__slots__},
             "segments": samples.to_plain(state.segments),
             "moving": moving,
@@ -151,24 +207,36 @@ class Store:
                 self.left = None
 
     def save(self, state: State, *, moving: bool = False) -> bool:
-        """Write ``state`` and the parts; False, and one line, when the disk does not take them."""
+        """Write ``state`` and the parts; False, and one line, when the disk does not take them.
+
+        Raises Superseded where another attempt has taken over.
+        """
         if self.path is None:
             return False
         begin, kept = time.monotonic(), self.describe(state, moving=moving)
         try:
-            checkpoint.save(
-                self.path,
-                {
-                    "parts": {key: part.state_dict() for key, part in self._parts.items()},
-                    "random": checkpoint.random_state(),
-                    "state": json.dumps(kept),
-                },
-            )
+            self._write(kept)
+        except Superseded as superseded:
+            self.leave_to(superseded)
+            raise
         except OSError as error:
             self._say(f"checkpoint {self.path} cannot be written ({error}); training goes on")
             return False
         self.saved = Saved(state.samples, kept["time"], time.monotonic() - begin)
         return True
+
+    def _write(self, kept: Mapping[str, Any]) -> None:
+        """Make the newest checkpoint with ``kept`` in it. Raises OSError and Superseded."""
+        if self.attempt is None:
+            raise UsageError("save() belongs inside the loop over the training, or behind it")
+        checkpoint.save(
+            self.attempt,
+            {
+                "parts": {key: part.state_dict() for key, part in self._parts.items()},
+                "random": checkpoint.random_state(),
+                "state": json.dumps(kept),
+            },
+        )
 
 
 def lineage(path: str | Path) -> list[Segment]:

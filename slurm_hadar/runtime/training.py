@@ -63,9 +63,13 @@ class Training:
 
     ``path`` is the checkpoint, written every ``every_s`` seconds, on the signal (``signal``, else
     ``HADAR_SIGNAL``, else USR2), when a plan asks, on TERM (then the process exits with 143) and
-    at the end. The scheduler is stepped per ``schedule`` (``"epoch"`` or ``"step"``). ``also`` is
-    anything else with ``state_dict`` and ``load_state_dict``, by name. ``name`` is the model's
-    name in the profiles, ``gpus`` how many it trains on where that cannot be seen.
+    at the end; always between two iterations of the loop, so that all of the loop's body counts for
+    the iteration that ended. The attempt takes over from earlier ones when the loop begins. A loss
+    or parameter that is not finite is reported and never saved; with ``nonfinite="end"`` it ends
+    the process with exit code 1. The scheduler is stepped per ``schedule`` (``"epoch"`` or
+    ``"step"``). ``also`` is anything else with ``state_dict`` and ``load_state_dict``, by name.
+    ``name`` is the model's name in the profiles, ``gpus`` how many it trains on where that cannot
+    be seen.
 
     Raises UsageError for arguments that make no sense or do not fit the checkpoint, HadarError for
     a checkpoint that cannot be read.
@@ -92,6 +96,7 @@ class Training:
         name: str = "",
         signal: str | None = None,
         gpus: int | None = None,
+        nonfinite: str = "report",
         trusted: bool = False,
         log: Callable[[str], None] = _say,
     ) -> None:
@@ -124,8 +129,9 @@ class Training:
         self._state = State(dataset_size, seed, low, per_gpu or -(-low // max(1, self.gpus)))
         parts = parts_of(model, optimizer, scheduler, scaler, also or {})
         store = Store(None if path is None else Path(path).absolute(), parts, say, trusted=trusted)
-        self._random = self._resume(store, exchange, say)
-        self._state.per_gpu = per_gpu or self._state.per_gpu
+        self._per_gpu, self._exchange, self._say = per_gpu, exchange, say
+        self._random: dict[str, Any] | None = None
+        self._load(store)
         before = exchange.before if exchange else None
         self._noise = NoiseScale(
             optimizer,
@@ -150,9 +156,12 @@ class Training:
             rule=learning_rate,
             noise=self._noise,
             say=say,
+            nonfinite=nonfinite,
         )
+        self._store = store
         self._current: Batch | None = None
         self._had_backward = False
+        self._stepped: tuple[int, bool] | None = None
 
     @property
     def samples(self) -> int:
@@ -192,6 +201,11 @@ class Training:
     def __iter__(self) -> Iterator[Batch]:
         """The passes that are still to do; ends when all work is done."""
         try:
+            self._steering.take_over(lambda: self._load(self._store))
+            if self._resumed:
+                self._say(
+                    f"resumed at {self.samples} samples (attempt {self.attempt}, {self.gpus} GPUs)"
+                )
             self._restore_random()
             self._steering.begin()
             while self.samples < self.total and not self._state.stopped:
@@ -225,6 +239,10 @@ class Training:
             yield self._current
             if self._current is not None:
                 raise UsageError("call step() after backward(), in every round of the loop")
+            if self._stepped is not None:
+                # Only now: what the loop's body did after step() belongs to this iteration.
+                (size, last), self._stepped = self._stepped, None
+                self._steering.boundary(size, must_agree=last)
 
     def load(self, dataset: Any, **options: Any) -> Iterator[tuple[Batch, Any]]:
         """The passes with their data, through a torch ``DataLoader`` made with ``options``.
@@ -255,6 +273,7 @@ class Training:
         factor = self._current.weight * self._ranks.size
         if factor != 1.0:
             loss = loss * factor
+        self._steering.loss.note(loss)
         if self._scaler is not None:
             loss = self._scaler.scale(loss)
         loss.backward()
@@ -265,7 +284,8 @@ class Training:
     def step(self) -> None:
         """End the pass; the last one of a global batch changes the parameters.
 
-        Here the training saves, tells its progress, waits and leaves when it has to.
+        Nothing is saved here: the training saves, reports its progress, waits and leaves when the
+        loop asks for its next iteration, or ends.
         """
         batch, self._current = self._current, None
         if batch is None or not self._had_backward:
@@ -282,15 +302,23 @@ class Training:
         self._state.samples += size
         if self._scheduler is not None and (self._schedule == "step" or batch.ends_epoch):
             self._scheduler.step()
-        last = batch.ends_epoch or self.samples >= self.total
-        self._steering.boundary(size, must_agree=last)
+        self._steering.loss.step()
+        self._stepped = size, batch.ends_epoch or self.samples >= self.total
 
     def save(self) -> bool:
-        """Save now, between two steps; in every process alike. Whether the disk took it."""
-        return self._steering.save()
+        """Save now, after step(); in every process alike. Whether the disk took it.
+
+        Raises Superseded (the process ends with 77) where a later attempt has taken over.
+        """
+        saved = self._steering.save()
+        self._steering.forget_saved()
+        return saved
 
     def stop(self) -> None:
-        """End the training after this step, for good (early stopping); in every process alike."""
+        """End the training after this iteration, for good (early stopping); in every process alike.
+
+        Leave the loop this way rather than with ``break``, after which nothing more is saved.
+        """
         self._state.stopped = True
 
     def _size(self, done: int) -> int:
@@ -335,18 +363,17 @@ class Training:
         # DataParallel spreads one process over several GPUs.
         return self._ranks.size * len(getattr(self._model, "device_ids", None) or [0])
 
-    def _resume(
-        self, store: Store, exchange: Exchange | None, say: Callable[[str], None]
-    ) -> dict[str, Any] | None:
+    def _load(self, store: Store) -> None:
+        """Restore the checkpoint, if there is one."""
         state = self._state
-        random_state = store.load_after(state, exchange.before if exchange else None)
+        before = self._exchange.before if self._exchange else None
+        self._random = store.load_after(state, before)
+        self._resumed = self._random is not None
         if state.ahead:
             raise UsageError(
                 f"checkpoint {store.path} holds copies' work with gaps in it; go on with Copies"
             )
-        if random_state is not None:
-            say(f"resumed at {state.samples} samples (attempt {state.attempt}, {self.gpus} GPUs)")
-        return random_state
+        state.per_gpu = self._per_gpu or state.per_gpu
 
 
 def _signals(name: str | None) -> Signals:

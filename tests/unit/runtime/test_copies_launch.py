@@ -111,7 +111,7 @@ def test_slurm_is_asked_to_requeue_where_it_takes_no_step_of_a_training(tmp_path
         assert (tmp_path / "asked").read_text() == "requeue Incomplete 7\n"
         assert done.returncode == copies_launch.LEFT_ON_TERM
     else:
-        assert "giving up" in done.stderr and done.returncode == 77
+        assert "giving up" in done.stderr and done.returncode == 78
 
 
 def test_term_reaches_the_step_and_nothing_begins_again(tmp_path):

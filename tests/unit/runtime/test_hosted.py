@@ -27,7 +27,8 @@ class Optimizer:
 def opened(tmp_path, dataset_size, total, kept=None, passes=1, batch=8, written=None, **options):
     run = Hosted(batch, log=lambda line: None, **options)
     write = written.append if written is not None else (lambda text: None)
-    run.open(dataset_size, total, tmp_path / "c", lambda: write(run.kept()), kept, passes)
+    run.take_over(tmp_path / "c", lambda: write(run.kept()))
+    run.open(dataset_size, total, kept, passes)
     return run
 
 
@@ -127,7 +128,8 @@ def test_a_full_disk_is_said_and_the_training_goes_on(tmp_path):
     def write():
         raise RuntimeError("[enforce fail] no space\nmore")
 
-    run.open(30, 60, tmp_path / "c", write, None)
+    run.take_over(tmp_path / "c", write)
+    run.open(30, 60, None)
     run.begin(Optimizer(), None)
     next(reader := run.passes())
     run.trained()

@@ -6,17 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from slurm_hadar.runtime import check_lineage
-from slurm_hadar.runtime.files import write_json
 from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.runtime.samples import from_plain
-from slurm_hadar.runtime.steering import SUPERSEDED
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -209,15 +206,3 @@ def test_works_without_slurm_hadar_around_it(tmp_path):
     )
     assert "3000 samples, test accuracy" in done.stdout
     assert done.stderr == ""
-
-
-def test_an_attempt_that_slurm_gave_up_leaves_the_checkpoint_to_the_next_one(job):
-    process = job.start()
-    job.wait_for(lambda p: p.checkpoint is not None or p.samples > 1000)
-    later = job.exchange / f"progress.12.{'0' * 16}.json"
-    write_json(later, asdict(job.progress()) | {"restarts": 1})
-    process.send_signal(signal.SIGUSR2)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == SUPERSEDED
-    assert "started again elsewhere; leaving the checkpoint to it" in err
-    assert not (job.folder / "c.pt").exists()

@@ -170,7 +170,8 @@ def begun(folder, hosted, said):
     if hosted:
         run = Hosted(8, log=said.append)
         try:
-            run.open(100, 100, folder / "c", lambda: None, None)
+            run.take_over(folder / "c", lambda: None)
+            run.open(100, 100, None)
         finally:
             run.signals.restore()
         return
