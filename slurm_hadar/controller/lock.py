@@ -48,7 +48,12 @@ def only_one(folder: Path, wait_s: float) -> Iterator[None]:
 def rival(config: Config, now: float) -> str | None:
     """The host of another controller that is alive; None when we may act."""
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
-    if beat is None or beat.host == socket.gethostname() or beat.mode != "act":
+    return rival_in(beat, socket.gethostname(), now)
+
+
+def rival_in(beat: Heartbeat | None, host: str, now: float) -> str | None:
+    """The host of the other controller that ``beat`` shows alive and acting; see :func:`rival`."""
+    if beat is None or beat.host == host or beat.mode != "act":
         return None
     return beat.host if is_fresh(beat, now) else None
 
@@ -57,9 +62,15 @@ def takes_over(config: Config, now: float) -> bool:
     """Whether another controller, or this one long ago, was the last to act: then somebody else may
     be about to take over as well, and the heartbeat is looked at once more after a while."""
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
+    return takes_over_from(beat, socket.gethostname(), now)
+
+
+def takes_over_from(beat: Heartbeat | None, host: str, now: float) -> bool:
+    """Whether the controller on ``host`` takes over from who wrote ``beat``; see
+    :func:`takes_over`."""
     if beat is None:
         return False
-    return beat.host != socket.gethostname() or not is_fresh(beat, now)
+    return beat.host != host or not is_fresh(beat, now)
 
 
 def is_fresh(beat: Heartbeat, now: float) -> bool:

@@ -16,18 +16,18 @@ from slurm_hadar.controller.acts.acting import (
     stays,
     steering_of,
 )
+from slurm_hadar.controller.acts.move_steps import MOVED, MoveStep, acknowledged, decide_move
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.seen.returned_nodes import REQUEUED, ended_by
+from slurm_hadar.controller.seen.returned_nodes import REQUEUED
 from slurm_hadar.domain.errors import SlurmError
-from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.progress import Progress, read_all_progress
 from slurm_hadar.slurm import pending
-from slurm_hadar.slurm.times import at_once, begin_time, set_back, startable_s
+from slurm_hadar.slurm.times import at_once, begin_time
 
 _NOT_PENDING = "no longer pending"
 """Slurm's words for a job that has started since it was read."""
-_LOST_SIGHT_S = 3600.0
 _POLL_S = 0.5
 
 
@@ -48,27 +48,28 @@ def advance(
     requeue: list[Entry] = []
     send_on: list[tuple[Entry, Job]] = []
     said: list[str] = []
+    moving = hands.config.moving
     for entry in entries:
         job = jobs.get(entry.job)
-        outcome = None
-        if job is None:
-            if now - entry.changed_s > _LOST_SIGHT_S:
-                outcome = "lost sight of the job: Slurm does not show it any more"
-        elif job.state is JobState.FINISHED:
-            outcome = f"the job ended meanwhile ({job.slurm_state})"
-        elif not job.managed:
-            outcome = "it is not ours any more"
-        elif job.restarts == entry.details.get("restarts"):
-            outcome = _before_requeue(hands, entry, job, progress.get(job.id), requeue, now)
-        elif job.state is JobState.PENDING:
-            job = _requeued(hands, entry, job)
-            if now >= startable_s(job) or set_back(job, now):
-                send_on.append((entry, job))
-        elif job.state is JobState.RUNNING:
-            outcome = _started(hands, entry, job)
-        if outcome is not None:
-            hands.store.end(entry.id, outcome, now)
-            said.append(f"job {entry.job}: {outcome}")
+        held = hands.held(job) if job is not None else {}
+        decided = decide_move(
+            entry,
+            job,
+            progress.get(entry.job),
+            held,
+            now,
+            ack_wait_s=moving.ack_wait_s,
+            after_return_s=moving.after_return_s,
+        )
+        if decided.step is MoveStep.REQUEUE:
+            requeue.append(entry)
+        elif decided.step is MoveStep.SEND_ON and decided.job is not None:
+            send_on.append((entry, decided.job))
+        elif decided.step in (MoveStep.STAY, MoveStep.END):
+            if decided.step is MoveStep.STAY and job is not None:
+                stays(hands, job)
+            hands.store.end(entry.id, decided.outcome, now)
+            said.append(f"job {entry.job}: {decided.outcome}")
     said += _requeue(hands, requeue, now)
     said += _send_on(hands, send_on, now)
     return Step(tuple(said), destinations(entry for entry, _ in send_on))
@@ -131,52 +132,11 @@ def destinations(entries: Iterable[Entry]) -> dict[str, Mapping[str, Mapping[str
     return found
 
 
-def _requeued(hands: Hands, entry: Entry, job: Job) -> Job:
-    """The job, which may have to wait where somebody else requeued it before we came to it: a node
-    may have done it by going down."""
-    if ended_by(entry, job):
-        return job
-    until = job.submit_s + hands.config.moving.after_return_s
-    return replace(job, not_before_s=max(job.not_before_s, until))
-
-
 def _ripe(entry: Entry, progress: Progress | None, now: float) -> bool:
     """Whether asking Slurm about a move may get it further."""
     if entry.phase != "asked":
         return True
-    return _acknowledged(entry, progress) or (progress is not None and progress.finished)
-
-
-def _acknowledged(entry: Entry, progress: Progress | None) -> bool:
-    if progress is None or progress.ack is None:
-        return False
-    if progress.restarts != entry.details.get("restarts"):
-        return False
-    nonce = entry.details.get("save")
-    return progress.ack.save == nonce or (
-        not progress.ack.save and progress.ack.time >= entry.opened_s
-    )
-
-
-def _before_requeue(
-    hands: Hands,
-    entry: Entry,
-    job: Job,
-    progress: Progress | None,
-    requeue: list[Entry],
-    now: float,
-) -> str | None:
-    if job.state is not JobState.RUNNING:
-        return None
-    # A clock that was set back by an hour must not make it wait for one.
-    waited = abs(now - entry.opened_s)
-    if waited > hands.config.moving.ack_wait_s:
-        # The job has gone on training since; an old answer is no reason to stop it now.
-        stays(hands, job)
-        return f"the job did not save within {waited:.0f} s and stays where it is"
-    if _acknowledged(entry, progress):
-        requeue.append(entry)
-    return None
+    return acknowledged(entry, progress) or (progress is not None and progress.finished)
 
 
 def _requeue(hands: Hands, entries: Sequence[Entry], now: float) -> list[str]:
@@ -235,16 +195,8 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
     return said
 
 
-def _started(hands: Hands, entry: Entry, job: Job) -> str:
-    if hands.held(job) == dict(steering_of(entry.details, 0.0).gpus):
-        return "moved"
-    # Its plan may speak of GPUs already that it did not get.
-    stays(hands, job)
-    return "it started by itself before it was placed"
-
-
 def _done(ours: Steering) -> tuple[str, str]:
     if not ours.gpus:
         return "stopped", "waits for its turn"
     where = " + ".join(f"{count} x {kind}" for kind, count in sorted(ours.gpus.items()))
-    return "moved", f"to {where}"
+    return MOVED, f"to {where}"

@@ -12,7 +12,7 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.times import at_once
 
-_MOST_RELEASES = 3
+MOST_RELEASES = 3
 _RELEASE, _RELEASED = "release", "released after a failed launch"
 _REFUSED = "refused"
 _PAUSE_S = 600.0
@@ -33,10 +33,16 @@ def release_failed_launches(hands: Hands, seen: Observed) -> list[str]:
 
     said = []
     for job in seen.jobs.values():
-        failed = _held(job) and "launch failed" in job.reason.lower().replace("_", " ")
-        if failed and hands.store.count_ended(job.id, _RELEASE, _RELEASED) < _MOST_RELEASES:
+        if not held_after_failed_launch(job):
+            continue
+        if hands.store.count_ended(job.id, _RELEASE, _RELEASED) < MOST_RELEASES:
             said += _try(hands, seen, job, _RELEASE, release)
     return said
+
+
+def held_after_failed_launch(job: Job) -> bool:
+    """Whether Slurm holds a managed job because a launch failed on a node."""
+    return _held(job) and "launch failed" in job.reason.lower().replace("_", " ")
 
 
 def undo_impossible_placements(hands: Hands, seen: Observed) -> list[str]:
