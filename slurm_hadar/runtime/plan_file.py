@@ -31,6 +31,14 @@ class JobPlan:
     reason: str = ""
 
 
+def save_wish(plan: JobPlan | None, restarts: int, answered: Collection[str]) -> str:
+    """The plan's wish that the attempt with this restart count saves; empty where there is none,
+    or it is among ``answered``."""
+    if plan is None or plan.restarts != restarts or plan.save in answered:
+        return ""
+    return plan.save
+
+
 def plan_path(folder: Path, job_id: str) -> Path:
     """Where the plan of a job lies. Raises ValueError for what is no job id."""
     if not _JOB.fullmatch(job_id):

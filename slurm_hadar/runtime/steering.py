@@ -14,7 +14,7 @@ from slurm_hadar.runtime.leaving import NOT_SAVED, LeftOnTerm, fail_at_exit
 from slurm_hadar.runtime.meter import Meter
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.pace import Pace
-from slurm_hadar.runtime.plan_file import JobPlan
+from slurm_hadar.runtime.plan_file import JobPlan, save_wish
 from slurm_hadar.runtime.progress import Ack, Progress
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.samples import Segment
@@ -144,9 +144,9 @@ class Steering:
 
     def _nonce(self, plan: JobPlan | None) -> str:
         """The plan's wish to save that was not answered yet."""
-        if plan is None or self._exchange is None or plan.restarts != self._exchange.restarts:
+        if self._exchange is None:
             return ""
-        return "" if plan.save in self._answered else plan.save
+        return save_wish(plan, self._exchange.restarts, self._answered)
 
     def _urgent(self) -> bool:
         if self._signals.asked or self._signals.leave:
