@@ -33,7 +33,8 @@ SUPERSEDED = 77
 """Exit code of an attempt that a later one has taken over from."""
 _NAME = re.compile(r"(\d{1,9})\.(\d{1,10}(?:_\d{1,10})?|none)\.(\d{1,7})\.([0-9a-f]{16})")
 _OWNER = "owner"
-_REMOVED = "removed."
+_REMOVED, _PROBE = "removed.", "probe."
+_PROBE_BYTES = 4096
 _PATIENCE_S = 5.0
 
 
@@ -128,9 +129,12 @@ class Attempt:
         _probe(container)
         token = os.urandom(8).hex()
         attempt = cls(path, next_attempt(job or "none", restarts, present(path), token))
-        _make_folder(attempt.folder)
-        (attempt.folder / _OWNER).write_text(f"{socket.gethostname()} {os.getpid()}\n")
-        attempt._raise_if_later()
+        try:
+            _make_folder(attempt.folder)
+            (attempt.folder / _OWNER).write_text(f"{socket.gethostname()} {os.getpid()}\n")
+        finally:
+            # Before any error: a later attempt may have removed the folder already.
+            attempt._raise_if_later()
         for other in present(path):
             if other < attempt.identity:
                 _remove(container / other.name)
@@ -195,10 +199,13 @@ def _make_folder(folder: Path) -> None:
 
 def _probe(container: Path) -> None:
     """Write a file and remove it. Raises OSError where that cannot be done."""
-    probe = container / f"probe.{os.urandom(8).hex()}"
+    probe = container / f"{_PROBE}{os.urandom(8).hex()}"
     handle = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.write(handle, b"\0" * 4096)
+        left = _PROBE_BYTES
+        while left:
+            # A full disk or a quota may take a part, and refuse the rest only when asked again.
+            left -= os.write(handle, b"\0" * left)
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -236,6 +243,8 @@ def _remove_leftovers(path: Path) -> None:
     """Remove what killed saves left: of attempts that were removed, and of releases before 0.1."""
     for folder in attempts_folder(path).glob(f"{_REMOVED}*"):
         shutil.rmtree(folder, ignore_errors=True)
+    for probe in attempts_folder(path).glob(f"{_PROBE}*"):
+        probe.unlink(missing_ok=True)
     old = re.compile(rf"\.{re.escape(path.name)}\.(\d+(\.link)?|aside)")
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
         for entry in entries:

@@ -45,18 +45,42 @@ class LeftOnTerm(SystemExit):
 
 
 def fail_at_exit(code: int) -> None:
-    """Let the program go on, and end its process with ``code`` whatever it ends with."""
-    atexit.register(_end, code)
+    """Let the program go on to its end, and end its process with ``code`` then."""
+    global _failing
+    _failing = _Failing(code)
 
 
-def _end(code: int = LEFT_ON_TERM) -> None:
+class _Failing:
+    """Ends the process with ``code`` when the interpreter takes its modules down.
+
+    All exit handlers were called by then. Python has no other way to change the exit code of a
+    program that ended well.
+    """
+
+    def __init__(self, code: int) -> None:
+        # Held here: the names of modules go away around this object.
+        self._code, self._flush, self._exit = code, _flush, os._exit
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            return
+        try:
+            self._flush()
+        finally:
+            self._exit(self._code)
+
+
+_failing: _Failing | None = None
+
+
+def _end() -> None:
     """Do what the end of the interpreter is relied on for, then end the process."""
     try:
         atexit.unregister(_end)
         atexit._run_exitfuncs()
         _flush()
     finally:
-        os._exit(code)
+        os._exit(LEFT_ON_TERM)
 
 
 def _flush() -> None:

@@ -134,7 +134,9 @@ class Steering:
         if self._state.samples > self._agreed:
             self._agree()
         saved = self.save()
-        self._tell(finished=True)
+        self._tell(finished=not self._ended)
+        if self._ended:
+            raise SystemExit(NOT_FINITE)
         if self._store.path is not None and self._ranks.first and not saved:
             self._say(
                 f"the end of the training is not in checkpoint {self._store.path}; "

@@ -200,7 +200,7 @@ def test_the_step_begins_again_from_what_was_consolidated(box, tmp_path):
 
     job.wait_for(trained)
     tracker = job.copy(0)
-    until_it_saves(tmp_path / "c.pt", tracker)
+    until_it_saves(tmp_path / "c.pt")
     strike(tracker)
     # The copies wait in their exchange while the tracker stands still, and then it is dead.
     tracker = job.copy(0)

@@ -123,7 +123,7 @@ def test_killed_in_a_save_in_an_average_or_one_copy_it_loses_nothing(make_sandbo
     site.until(site.trained(id_))
 
     tracker = step_processes.copy(site.box, id_, 0)
-    until_it_saves(path, tracker)
+    until_it_saves(path)
     os.kill(tracker, signal.SIGKILL)
     saved = [consolidated(path)]
     site.until(lambda: len(site.resumed(id_)) == 1)

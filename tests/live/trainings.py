@@ -14,6 +14,7 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.runtime import check_lineage, checkpoint
+from slurm_hadar.runtime.attempts import attempts_folder
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.runtime.plan_file import read_plan
 from slurm_hadar.runtime.progress import read_progress
@@ -69,11 +70,10 @@ def moves_of(store, id_):
     return [entry for entry in store.history(id_) if entry.kind == "move"]
 
 
-def until_it_saves(path, pid, seconds=60.0):
-    """Wait for the moment in which a process writes the checkpoint ``path`` aside."""
-    aside = path.with_name(f".{path.name}.{pid}")
+def until_it_saves(path, seconds=60.0):
+    """Wait for the moment in which the checkpoint ``path`` is being written."""
     end = time.monotonic() + seconds
-    while not aside.exists():
+    while not list(attempts_folder(path).glob(f"*/*.{path.name}")):
         assert time.monotonic() < end, "it did not save in time"
         time.sleep(0.0005)
 

@@ -245,7 +245,7 @@ def test_a_full_disk_does_not_stop_the_training(tmp_path):
     attempt(tmp_path / "c.pt", 3, (3,))
     said: list[str] = []
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
     try:
         run, _, _ = attempt(tmp_path / "c.pt", 5, (2,), log=said.append)
     finally:

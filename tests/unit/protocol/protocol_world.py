@@ -1,0 +1,202 @@
+"""The state of the model: what Slurm, the files, the controllers and the processes hold.
+
+One job, which is a training of ``Bounds.work`` units. A world is immutable and hashable. Every time
+is one of a few classes, see :class:`SlurmJob`; clocks that differ are not modelled.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from slurm_hadar.controller.acts.move_steps import decide_move
+from slurm_hadar.controller.lock import rival_in
+from slurm_hadar.runtime.attempts import AttemptId, later, next_attempt
+from slurm_hadar.runtime.plan_file import save_wish
+
+PENDING, RUNNING, COMPLETING, ENDED = "PENDING", "RUNNING", "COMPLETING", "ENDED"
+SAME_SECOND, SETTLING, SETTLED = 0, 1, 2
+"""Time since the requeue: the same second; within KillWait; after cred_expire."""
+
+Lineage = tuple[int, ...]
+"""Which attempt (its restart count) trained each unit of the parameters."""
+
+
+class SlurmJob(NamedTuple):
+    """The job in slurmctld. ``features``: GPU type it asks for; ``on``: type it runs on. ``age``:
+    time since the requeue; ``begin``: the age from which Slurm starts it; ``by_us``: a controller
+    requeued it."""
+
+    state: str = PENDING
+    restarts: int = 0
+    features: str = ""
+    on: str = ""
+    age: int = SETTLED
+    begin: int = SAME_SECOND
+    by_us: bool = False
+    held: bool = False
+    end: str = ""
+
+
+class Plan(NamedTuple):
+    """The plan file. ``save``: nonce of a wish to save."""
+
+    restarts: int
+    on: str
+    save: str = ""
+
+
+class Progress(NamedTuple):
+    """The newest progress file. ``ack``: the nonce that is answered."""
+
+    restarts: int
+    ack: str = ""
+
+
+class Move(NamedTuple):
+    """The last move in a journal."""
+
+    nonce: str
+    restarts: int
+    to: str
+    requeued: bool = False
+    open: bool = True
+
+
+class Journal(NamedTuple):
+    """One state folder: the last move, whether a start is open, how many releases were made."""
+
+    move: Move | None = None
+    start: bool = False
+    releases: int = 0
+
+
+class Process(NamedTuple):
+    """One attempt of the job. Its place in ``World.processes`` is its restart count.
+
+    ``at``: its program counter. ``listed``: the attempts that it saw. ``stamp``: newest and
+    previous checkpoint as it loaded them. ``saved``: units in its last save. ``why``: what a save
+    is for. ``kept``: its copy of the newest checkpoint. ``term``: Slurm has sent TERM.
+    """
+
+    at: str = "load"
+    identity: AttemptId | None = None
+    listed: frozenset[AttemptId] = frozenset()
+    stamp: tuple[Lineage, Lineage] = ((), ())
+    lineage: Lineage = ()
+    saved: int = 0
+    why: str = ""
+    kept: Lineage = ()
+    ack: str = ""
+    answered: frozenset[str] = frozenset()
+    term: bool = False
+
+
+class Controller(NamedTuple):
+    """One controller. ``at``: its program counter; ``job``, ``progress``: what it has read;
+    ``late``: it has waited longer for the acknowledgement than a job may take; ``settling``: in the
+    part of a tick that follows open moves."""
+
+    at: str = "off"
+    job: SlurmJob | None = None
+    progress: Progress | None = None
+    late: bool = False
+    settling: bool = False
+    plan: Plan | None = None
+    begin: str = ""
+
+
+class Left(NamedTuple):
+    """How many faults and decisions may still come. Counts down."""
+
+    crashes: int = 0
+    """Controllers killed."""
+    silent: int = 0
+    """Nodes that go silent: Slurm requeues the job, its process runs on."""
+    requeues: int = 0
+    """Requeues by the owner or by preemption."""
+    launches: int = 0
+    """Launches that fail; Slurm then holds the job."""
+    moves: int = 0
+    starts: int = 0
+    stalls: int = 0
+    """Controllers that stop for longer than a heartbeat lasts, and go on."""
+
+
+class World(NamedTuple):
+    """Everything. Empty tuples of ``newest`` and ``previous``: no such checkpoint. ``beat``: host
+    of the heartbeat and whether it is fresh. ``told``: restart count and type that the job was
+    told to start with. ``owner``: the last attempt that completed its take-over. ``broken``: the
+    promise that the last step broke."""
+
+    job: SlurmJob
+    processes: tuple[Process, ...]
+    newest: Lineage
+    previous: Lineage
+    folders: frozenset[AttemptId]
+    plan: Plan | None
+    progress: Progress | None
+    told: tuple[int, str] | None
+    journals: tuple[Journal, ...]
+    controllers: tuple[Controller, ...]
+    beat: tuple[str, bool] | None
+    lock: int
+    left: Left
+    owner: int = -1
+    broken: str = ""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The pure functions of the product that the model calls, and the rules that it follows.
+
+    A planted fault replaces one of them.
+    """
+
+    next_attempt: Callable[..., AttemptId] = next_attempt
+    later: Callable[..., AttemptId | None] = later
+    save_wish: Callable[..., str] = save_wish
+    decide_move: Callable[..., object] = decide_move
+    rival_in: Callable[..., str | None] = rival_in
+    removes_earlier: bool = True
+    """A take-over removes the folders of earlier attempts."""
+    renames_from_folder: bool = True
+    """What is published is renamed out of the attempt's folder."""
+    reloads: bool = True
+    """A take-over loads the checkpoint again where it has changed."""
+    locks: bool = True
+    """Controllers with one state folder take its lock."""
+
+
+PRODUCT = Parts()
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What one exploration covers. ``hosts``: of each controller. ``whole_saves``: a take-over is
+    one step, and so is a save; else each change of a file is one."""
+
+    name: str
+    left: Left
+    hosts: tuple[str, ...] = ()
+    work: int = 2
+    whole_saves: bool = False
+    parts: Parts = PRODUCT
+
+
+def first(bounds: Bounds) -> World:
+    """The job is submitted, and nothing runs."""
+    return World(
+        job=SlurmJob(),
+        processes=(),
+        newest=(),
+        previous=(),
+        folders=frozenset(),
+        plan=None,
+        progress=None,
+        told=None,
+        journals=tuple(Journal() for _ in sorted(set(bounds.hosts))),
+        controllers=tuple(Controller() for _ in bounds.hosts),
+        beat=None,
+        lock=-1,
+        left=bounds.left,
+    )

@@ -1,0 +1,166 @@
+"""Attempts that are stopped or killed in a save, in processes of their own, for every kind of loop.
+
+Without an exchange folder: what keeps a stale attempt from writing must not depend on it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from missing import missing
+
+from slurm_hadar.runtime.attempts import SUPERSEDED, attempts_folder
+
+pytestmark = pytest.mark.timeout(300)
+
+PROGRAM = Path(__file__).with_name("stalled_training.py")
+SAMPLES = 160
+OWN = ("Training", "Copies", "FixedScale")
+FRAMEWORKS = ("lightning", "huggingface")
+POINTS = ("open 1", "os.rename 1", "os.rename 2")
+TAKE_OVER_S = 10.0
+
+
+def start(kind, folder, restarts, samples=SAMPLES, **env):
+    if kind in FRAMEWORKS and not find_spec({"huggingface": "transformers"}.get(kind, kind)):
+        missing(f"the extra {kind} is not installed")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "PMI"))}
+    job = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": str(restarts), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, PROGRAM, kind, folder, str(samples)],
+        env={**kept, **job, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_stopped(process, seconds=120.0):
+    end = time.monotonic() + seconds
+    while Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            raise AssertionError(f"it did not stop: {process.communicate()}")
+        time.sleep(0.02)
+
+
+def published(folder):
+    """The bytes of all that a next attempt could go on from."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".attempts" not in str(path)
+    }
+
+
+def cases():
+    for kind in OWN:
+        yield from ((kind, point) for point in POINTS)
+    # Their import takes seconds: one point each, the one between the last check and the rename.
+    yield from (("lightning", "os.rename 2"), ("huggingface", "os.rename 1"))
+
+
+@pytest.mark.parametrize(("kind", "point"), list(cases()))
+def test_an_attempt_stopped_in_a_save_cannot_write_over_a_finished_training(tmp_path, kind, point):
+    stale = start(kind, tmp_path, 0, STALL=point)
+    wait_stopped(stale)
+    began = time.monotonic()
+    second = start(kind, tmp_path, 1)
+    out, err = second.communicate(timeout=120)
+    assert second.returncode == 0 and out.split()[-1] == str(SAMPLES), err
+    assert time.monotonic() - began < TAKE_OVER_S + 60
+    before = published(tmp_path)
+    stale.send_signal(signal.SIGCONT)
+    _, err = stale.communicate(timeout=60)
+    assert published(tmp_path) == before
+    assert stale.returncode == SUPERSEDED, err
+    assert "attempt 2 of job 12 (restart 1) has taken over; leaving without saving" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("kind", ["Training", "lightning"])
+def test_what_killed_saves_left_is_removed_at_the_next_start(tmp_path, kind):
+    for restarts in range(2):
+        killed = start(kind, tmp_path, restarts, STALL="os.rename 2", STALL_BY="SIGKILL")
+        killed.communicate(timeout=120)
+        assert killed.returncode == -signal.SIGKILL
+    # As the release before named them.
+    (tmp_path / ".c.pt.4711").write_bytes(b"x" * 1000)
+    (tmp_path / ".c.pt.4711.link").write_bytes(b"x")
+    (tmp_path / ".c.pt.mine").write_bytes(b"a user's own")
+    last = start(kind, tmp_path, 2)
+    _, err = last.communicate(timeout=120)
+    assert last.returncode == 0, err
+    left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
+    assert left == [".c.pt.mine", "c.pt", "c.pt.previous", "owner"]
+    assert len(list(attempts_folder(tmp_path / "c.pt").iterdir())) == 1
+
+
+def test_an_attempt_that_begins_late_leaves_the_training_to_the_later_start(tmp_path):
+    """It was stopped before it came to its first line, and Slurm has started the job again."""
+    second = start("Training", tmp_path, 1)
+    second.communicate(timeout=120)
+    assert second.returncode == 0
+    before = published(tmp_path)
+    first = start("Training", tmp_path, 0, samples=2 * SAMPLES)
+    _, err = first.communicate(timeout=120)
+    assert first.returncode == SUPERSEDED and published(tmp_path) == before
+    assert "attempt 1 of job 12 (restart 1) has taken over" in err
+
+
+def test_a_second_training_of_the_same_job_goes_on_and_another_job_too(tmp_path):
+    first = start("Training", tmp_path, 1, samples=80)
+    first.communicate(timeout=120)
+    again = start("Training", tmp_path, 1, samples=120)
+    again.communicate(timeout=120)
+    other = start("Training", tmp_path, 0, SLURM_JOB_ID="13")
+    out, err = other.communicate(timeout=120)
+    assert [one.returncode for one in (first, again, other)] == [0, 0, 0], err
+    assert "resumed at 120 samples (attempt 3" in err and out.split() == [str(SAMPLES)]
+
+
+def test_a_full_disk_at_the_end_is_an_exit_code_and_what_follows_the_loop_runs(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(f"""
+import atexit, resource, sys, torch
+from slurm_hadar.runtime import Training
+model = torch.nn.Linear(4, 200)
+run = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset_size=8, samples=16,
+               batch=8, path={str(tmp_path / "c.pt")!r})
+for batch in run:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    run.backward(model(torch.zeros(1, 4)).sum())
+    run.step()
+atexit.register(print, "exit handlers run")
+print("after the loop", end=" ")
+""")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR"))}
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=120, env=clean,
+        check=False,
+    )  # fmt: skip
+    assert done.stdout == "after the loop exit handlers run\n"
+    assert "cannot be written" in done.stderr
+    assert "the end of the training is not in checkpoint" in done.stderr
+    assert done.returncode == 74
+
+
+@pytest.mark.parametrize("kind", ["Training", "Copies", "lightning"])
+def test_a_path_that_cannot_be_written_ends_the_training_at_its_start(tmp_path, kind):
+    (tmp_path / ".c.pt.attempts").write_text("in the way")
+    done = start(kind, tmp_path, 0)
+    _, err = done.communicate(timeout=120)
+    assert done.returncode == 1
+    assert f"checkpoint {tmp_path}/c.pt could not be saved" in err.splitlines()[-1]
+
+
+def test_the_state_tells_the_attempt(tmp_path):
+    from slurm_hadar.runtime import checkpoint
+
+    for restarts in range(2):
+        start("Training", tmp_path, restarts, samples=80 * (restarts + 1)).communicate(timeout=120)
+    state = json.loads(checkpoint.read(tmp_path / "c.pt")["state"])
+    assert state["attempt"] == 2 and state["format"] == 1
