@@ -1,0 +1,85 @@
+"""Faults put into what keeps a stale attempt from writing: the harness must catch each of them."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.runtime import attempts, checkpoint
+
+CHECKPOINT = "c.pt"
+
+
+def _nothing_is_removed() -> None:
+    """The folder of a stale attempt stays, and no attempt looks whether it is superseded."""
+    _put(attempts, _remove=lambda folder: None)
+    _put(attempts.Attempt, check=lambda self: None, _raise_if_later=lambda self: None)
+
+
+def _check_then_write() -> None:
+    """A checkpoint is written beside its place, and the attempt looks once before it is renamed."""
+
+    def outside(attempt: attempts.Attempt, written: Path) -> None:
+        attempt.check()
+        beside = attempt.path.with_name(f".{attempt.path.name}.{os.urandom(8).hex()}")
+        written.rename(beside)
+        checkpoint.sync(beside)
+        beside.rename(attempt.path)
+
+    _put(checkpoint, publish=outside)
+
+
+def _lock() -> None:
+    """An attempt holds a lock as long as it lives, and the next one waits for it."""
+    begin = attempts.Attempt._begin.__func__  # type: ignore[attr-defined]
+
+    def locked(cls: Any, path: Path, *rest: Any) -> attempts.Attempt:
+        handle = os.open(f"{path}.lock", os.O_WRONLY | os.O_CREAT, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        begun: attempts.Attempt = begin(cls, path, *rest)
+        return begun
+
+    _put(attempts.Attempt, _begin=classmethod(locked))
+
+
+def _left() -> None:
+    """What earlier attempts left is set aside and stays there."""
+
+    def aside(folder: Path) -> None:
+        shutil.move(folder, f"{folder}.old")
+
+    _put(attempts, _remove=aside, _remove_leftovers=lambda path: None)
+
+
+def _put(where: object, **names: object) -> None:
+    for name, value in names.items():
+        setattr(where, name, value)
+
+
+@dataclass(frozen=True)
+class SavePlant:
+    """A fault: ``put`` makes it, and a sentence with ``shown`` in it is how it must show.
+
+    ``at``: how the names of the points begin at which it is tried.
+    """
+
+    put: Callable[[], None]
+    shown: str
+    at: str = "checkpoint.py publish os.rename"
+
+    def told_by(self, wrong: Iterable[str]) -> str | None:
+        """The sentence that belongs to this fault."""
+        return next((sentence for sentence in wrong if self.shown in sentence), None)
+
+
+SAVE_FAULTS: dict[str, SavePlant] = {
+    "nothing is removed": SavePlant(_nothing_is_removed, "it changed"),
+    "check, then write": SavePlant(
+        _check_then_write, "it changed", f"checkpoint.py save os.rename .{CHECKPOINT}.R"
+    ),
+    "a lock": SavePlant(_lock, "did not complete within"),
+    "left behind": SavePlant(_left, "left over"),
+}
