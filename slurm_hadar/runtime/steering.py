@@ -66,7 +66,8 @@ class Steering:
         self._noise = noise
         self._started = time.time()
         self._saved_at = self._checked_at = time.monotonic()
-        self._saved_samples = -1
+        self._saved_samples = store.saved.samples if store.saved else -1
+        self._taken_over = False
         self._ends_on_nonfinite, self._ended, self._nonfinite = nonfinite == "end", False, ""
         self.loss = LossWatch()
         self._meter = Meter()
@@ -83,6 +84,11 @@ class Steering:
         loaded. Raises Superseded where a later attempt has taken over already, UsageError where
         the checkpoint could not be saved.
         """
+        if self._taken_over:
+            # A loop that was left with break goes on in another one.
+            self._store.check_current()
+            return
+        self._taken_over = True
         number, failure = 1, None
         if self._ranks.first:
             try:
@@ -95,13 +101,13 @@ class Steering:
             raise failure
         if stamp != self._store.stamp:
             reload()
+            self._saved_samples = self._store.saved.samples if self._store.saved else -1
+            self._agreed = self._state.samples
         # Checkpoints of releases before 0.1 have a number, and their attempts no folders.
         self._state.attempt = max(number, self._state.attempt)
 
     def begin(self) -> None:
         """The training starts or goes on now."""
-        self._saved_samples = self._store.saved.samples if self._store.saved else -1
-        self._agreed = self._state.samples
         low, high = self._range
         plan = self._exchange.plan(now=True) if self._exchange else None
         wanted = self._wanted_batch(plan) or min(max(self._state.batch, low), high)

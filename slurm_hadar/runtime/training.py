@@ -201,8 +201,9 @@ class Training:
     def __iter__(self) -> Iterator[Batch]:
         """The passes that are still to do; ends when all work is done."""
         try:
+            self._signals.install()
             self._steering.take_over(lambda: self._load(self._store))
-            if self._resumed:
+            if self._random is not None:
                 self._say(
                     f"resumed at {self.samples} samples (attempt {self.attempt}, {self.gpus} GPUs)"
                 )
@@ -368,7 +369,6 @@ class Training:
         state = self._state
         before = self._exchange.before if self._exchange else None
         self._random = store.load_after(state, before)
-        self._resumed = self._random is not None
         if state.ahead:
             raise UsageError(
                 f"checkpoint {store.path} holds copies' work with gaps in it; go on with Copies"

@@ -96,7 +96,8 @@ def _of_slurm(job: Job, seen: Observed) -> Iterator[Event]:
         yield Event(saved.time, "checkpoint", f"{saved.samples:,} samples, {saved.seconds:.1f} s")
     speed = f", {formats.rate(progress.rate)} samples/s" if progress.rate else ""
     lost = f", {progress.lost:,} lost by kills" if progress.lost else ""
-    yield Event(progress.time, "last report", f"{progress.samples:,} samples{speed}{lost}")
+    bad = ", not finite" if progress.nonfinite else ""
+    yield Event(progress.time, "last report", f"{progress.samples:,} samples{speed}{lost}{bad}")
 
 
 def _action(entry: Entry) -> Event:

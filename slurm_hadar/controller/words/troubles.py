@@ -198,6 +198,12 @@ def _progress(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble
             f"no progress since {formats.duration(silent)} (at {progress.samples:,} samples)",
             (f"tail its output: scontrol show job {job.id} | grep StdOut",),
         )
+    if progress.nonfinite:
+        yield Trouble(
+            f"its loss or a parameter is not finite (at {progress.samples:,} samples), so it saves "
+            "nothing any more",
+            (f"scancel {job.id}", 'a training with nonfinite="end" ends by itself'),
+        )
     since = now - (progress.checkpoint.time if progress.checkpoint else job.start_s)
     if declared.checkpoint and since > _LONG_WITHOUT_SAVING_S:
         saved = "its last checkpoint is" if progress.checkpoint else "it saved nothing in"

@@ -109,6 +109,7 @@ def test_each_trouble_has_its_cure(site, shown, says, cure):
         (report(time=NOW - 4000), "no progress since 1 h 06 min", "grep StdOut"),
         (report(checkpoint=Saved(1, NOW - 9000, 1.0)), "last checkpoint is 2 h 30 min old", "USR2"),
         (report(restarts=5), "no report since it started", "ls -l"),
+        (report(nonfinite=True), "its loss or a parameter is not finite", "scancel 1"),
     ],
 )
 def test_a_silent_training_is_told_of(site, said, says, cure):

@@ -126,6 +126,64 @@ def test_a_save_by_hand_does_not_stand_for_the_end_of_its_iteration(tmp_path):
     assert moved == counts
 
 
+def test_a_loop_left_with_break_goes_on_in_another_one(tmp_path):
+    """As people write it who want an outer loop over epochs."""
+    torch.manual_seed(3)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    run = Training(
+        model, optimizer, dataset_size=N, epochs=EPOCHS, batch=BATCH, path=tmp_path / "c.pt",
+        log=lambda line: None,
+    )  # fmt: skip
+    begun = []
+    while run.samples < run.total:
+        begun.append(run.samples)
+        for batch in run:
+            run.backward(model(X[batch.indices]).mean())
+            run.step()
+            if batch.ends_epoch and run.epoch < EPOCHS:
+                run.save()
+                break
+    assert begun == [0, N, 2 * N] and run.attempt == 1
+    assert check_lineage(lineage(tmp_path / "c.pt"), N, samples=N * EPOCHS, seed=0) is None
+
+
+def test_what_an_earlier_attempt_saved_after_it_was_loaded_is_not_lost(tmp_path):
+    """It still ran when the next one loaded, and saved once more before that took over."""
+
+    def make():
+        torch.manual_seed(3)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        made = Training(
+            model, optimizer, dataset_size=N, epochs=1, batch=BATCH, path=tmp_path / "c.pt",
+            log=lambda line: None,
+        )  # fmt: skip
+        return made, model
+
+    def train(run, model, most=100):
+        seen = 0
+        for batch in run:
+            run.backward(torch.nn.functional.mse_loss(model(X[batch.indices]), Y[batch.indices]))
+            run.step()
+            seen += len(batch.indices)
+            if seen == most:
+                run.save()
+                break
+        return seen
+
+    first, model = make()
+    train(first, model, 2 * BATCH)
+    later, later_model = make()
+    assert later.samples == 2 * BATCH
+    train(first, model, BATCH)
+    assert train(later, later_model) == N - 3 * BATCH
+    assert check_lineage(lineage(tmp_path / "c.pt"), N, samples=N, seed=0) is None
+    with pytest.raises(SystemExit) as left_by:
+        first.save()
+    assert left_by.value.code == 77
+
+
 def lightning_run(path, leave_at):
     if not find_spec("lightning"):
         missing("the extra lightning is not installed")

@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from slurm_hadar.domain.errors import HadarError, UsageError
-from slurm_hadar.runtime import Copies, FixedScale, Training, checkpoint, lineage
+from slurm_hadar.runtime import (
+    Copies,
+    FixedScale,
+    Training,
+    check_lineage,
+    checkpoint,
+    lineage,
+)
 from slurm_hadar.runtime.finite import LossWatch, nonfinite
 from slurm_hadar.runtime.hosted import Hosted
 from slurm_hadar.runtime.progress import read_progress
@@ -171,6 +178,16 @@ def test_a_loss_of_another_kind_is_not_looked_at():
 def test_only_report_and_end_are_known(tmp_path):
     with pytest.raises(UsageError, match="nonfinite='stop': report or end"):
         train(Training, tmp_path / "c.pt", 0, nonfinite="stop")
+
+
+def test_a_checkpoint_of_the_release_before_goes_on(tmp_path):
+    """``release-before.pt`` was saved by commit e298fe9 at 16 of 40 samples of this training."""
+    path = tmp_path / "c.pt"
+    path.write_bytes(Path(__file__).with_name("release-before.pt").read_bytes())
+    run, said = train(Training, path, 10**9)
+    assert said[0].startswith("resumed at 16 samples (attempt 2") and run.samples == N
+    assert check_lineage(lineage(path), N, samples=N, seed=0) is None
+    assert [segment.attempt for segment in run.segments] == [1, 2]
 
 
 @pytest.mark.parametrize("which", ["newest", "both"])
