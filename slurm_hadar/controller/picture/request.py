@@ -66,6 +66,10 @@ def wanted(job: Job, steered: Steering) -> Wanted | str:
     if copies[1] > 1:
         # Its script runs on any number of nodes: what it was submitted with says nothing.
         nodes = 1
+    if form != "node" and not declaration.nodes and (nodes > 1 or job.tasks > 1):
+        # Slurm spreads these over as many nodes as it likes; a plan for one node may never fit, and
+        # one for fewer nodes than asked for would break the script.
+        return "it asks for GPUs by job or by task, for several nodes or tasks"
     if form == "node":
         times = nodes
     count = sum(gpus.values()) * times

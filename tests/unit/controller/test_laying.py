@@ -109,9 +109,9 @@ def test_a_typed_request_is_never_written(request_):
 
 
 def test_gpus_per_task_are_counted_by_task_and_stay():
-    asked = job(request=GpuRequest(per_task={UNTYPED: 2}), tasks=2)
-    assert wanted(asked, Steering()).counts == (4,)
-    assert laid(asked, {"v100": 4})[0] == {"Features": "v100"}
+    asked = job(request=GpuRequest(per_task={UNTYPED: 2}), tasks=1)
+    assert wanted(asked, Steering()).counts == (2,)
+    assert laid(asked, {"v100": 2})[0] == {"Features": "v100"}
 
 
 def test_gpus_on_several_nodes_are_counted_together_and_stay():
@@ -168,6 +168,10 @@ def test_a_moved_job_goes_where_its_owner_may():
         ({"exclusive": True}, "whole nodes"),
         ({"request": GpuRequest(per_job={"v100": 1, "k80": 1})}, "several GPU types"),
         ({"features": "[a|b]"}, "constraint"),
+        # -G4 -n4, -n8 --gpus-per-task=1, -N2 --gpus=2: Slurm chooses over how many nodes.
+        ({"request": GpuRequest(per_job={UNTYPED: 4}), "tasks": 4}, "several nodes or tasks"),
+        ({"request": GpuRequest(per_task={UNTYPED: 1}), "tasks": 8}, "several nodes or tasks"),
+        ({"request": GpuRequest(per_job={UNTYPED: 2}), "node_count": 2}, "several nodes or tasks"),
     ],
 )
 def test_what_cannot_be_steered_says_why(more, says):
