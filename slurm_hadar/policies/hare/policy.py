@@ -115,11 +115,11 @@ def _first(view: View, order: IntArray, held: Mapping[int, Seats], bound: BoolAr
     rate = jobs.rate.max(axis=2, initial=0.0)
     faster = np.argsort(-rate, axis=1, kind="stable").tolist()
     able = (rate > 0).tolist()
-    counts = np.asarray(view.counts)
-    least = np.where(jobs.rate.any(axis=1), counts, np.iinfo(np.int64).max).min(
-        axis=1, initial=np.iinfo(np.int64).max
+    # (J, K): with fewer GPUs of this type the job does not run, whatever it needs of another.
+    least = np.where(jobs.rate > 0, np.asarray(view.counts), np.iinfo(np.int64).max).min(
+        axis=2, initial=np.iinfo(np.int64).max
     )
-    wanted = np.maximum(least, np.where(jobs.copies > 1, jobs.tasks, 1)).tolist()
+    tasks = np.where(jobs.copies > 1, jobs.tasks, 1).tolist()
     for job, fewest in zip(order.tolist(), least[order].tolist(), strict=True):
         if chosen[job]:
             continue
@@ -130,10 +130,10 @@ def _first(view: View, order: IntArray, held: Mapping[int, Seats], bound: BoolAr
                 for _, kind, count in seats:
                     left[kind] -= count
             continue
-        kinds = [kind for kind in faster[job] if able[job][kind] and left[kind] >= fewest]
-        need = wanted[job]
+        kinds = [kind for kind in faster[job] if able[job][kind] and left[kind] >= fewest[kind]]
+        need = max(tasks[job], min((fewest[kind] for kind in kinds), default=0))
         for kind in kinds:
-            taken = min(need, left[kind]) if need > fewest else fewest
+            taken = min(need, left[kind]) if need > fewest[kind] else fewest[kind]
             left[kind] -= taken
             need -= taken
             chosen[job] = True

@@ -125,6 +125,24 @@ def test_nobody_is_stopped_for_nothing(view: View) -> None:
             assert set(plan.placements) - set(before.placements)
 
 
+def test_room_that_is_too_small_for_a_waiting_job_is_not_kept_for_it() -> None:
+    """The second job needs four GPUs of this type and two of one that no node has; two are free
+    beside the first. The third, which runs there, comes after it and keeps its place."""
+    rate = [[[1.0, 2.0], [0.0, 0.0]], [[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]]
+    jobs = replace(
+        jobs_of(rate),
+        arrival_s=np.array([0.0, 1.0, 2.0]),
+        copies=np.array([2, 1, 1]),
+        tasks=np.array([7, 1, 1]),
+        held=np.array([[0, 0, 0, 4], [2, 1, 0, 2]]),
+        running=np.array([True, False, True]),
+        movable=np.array([True, False, True]),
+    )
+    view = view_of(nodes_of([[4, 0], [2, 0]]), jobs, (2, 4), {"exchange": 0.0})
+    plan, _ = decide(view, {})
+    assert set(plan.placements) == {"j0", "j2"}
+
+
 @pytest.mark.parametrize("name", ["hadar", "srtf"])
 @given(view=dealable(degenerate=False))
 @_QUICK
