@@ -121,6 +121,12 @@ class Guards(_Section):
     stop_file: _Place = Path("/etc/slurm-hadar/stop")
     """While this file exists nothing is changed."""
 
+    def between_moves_s(self, unanswered: int) -> float:
+        """Least time between two moves of a job, s: doubled for each save request in a row without
+        an answer, up to a day. A training that cannot answer may pause or lose work each time."""
+        usual = self.min_between_moves_s
+        return max(usual, min(usual * 2.0 ** min(unanswered, 20), 86_400.0))
+
 
 class Moving(_Section):
     """Times of a move."""

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import acting, moves, repair, trail
-from slurm_hadar.controller.acts.actions import Intent, Kind, intent
+from slurm_hadar.controller.acts.actions import Intent, Kind, MoveBudget, intent
+from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.idle import backfill, idle_nodes
@@ -181,11 +182,9 @@ class Controller:
         plan, state = self._decide(shown.view, self.store.policy_state(name))
         plan = forks.carried_out(plan, shown.view)
         decide_s, at = time.perf_counter() - at, time.perf_counter()
-        left = self.config.guards.max_moves_per_hour - self.store.count_since(
-            Kind.MOVE.value, seen.now - 3600
-        )
-        means = intent(shown, plan, others, self.config, left)
-        idle = self._backfill(seen, trainers, past, shown, means, left)
+        budget = self._move_budget(seen)
+        means = intent(shown, plan, others, self.config, budget)
+        idle = self._backfill(seen, trainers, past, shown, means, budget.left)
         means = Intent(means.actions + idle.actions, {**means.deferred, **idle.deferred})
         if keep:
             self._keep(name, state, seen, shown, plan, means, idle)
@@ -257,9 +256,22 @@ class Controller:
         others = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
         return picture(others, self.config, self.rates, self._past(sent, attained))
 
+    def _move_budget(self, seen: Observed) -> MoveBudget:
+        recent = self.store.counts_since(Kind.MOVE.value, seen.now - 3600)
+        by_user: Counter[int] = Counter()
+        for id_, number in recent.items():
+            if id_ in seen.jobs:
+                by_user[seen.jobs[id_].uid] += number
+        return MoveBudget(self.config.guards.max_moves_per_hour - sum(recent.values()), by_user)
+
     def _past(self, sent: Mapping[str, Place], attained: Mapping[str, float]) -> Past:
         going = {**moves.destinations(self.store.open_entries()), **sent}
-        return Past(attained, going, self.store.last_times(Kind.MOVE.value))
+        return Past(
+            attained,
+            going,
+            self.store.last_times(Kind.MOVE.value),
+            self.store.counts_after(Kind.MOVE.value, NOT_SAVED, MOVED),
+        )
 
     def _backfill(
         self,

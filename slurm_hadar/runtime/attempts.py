@@ -51,7 +51,7 @@ class Superseded(SystemExit):
 
 @dataclass(frozen=True, slots=True, order=True)
 class AttemptId:
-    """One attempt in the order in which attempts take over from each other.
+    """One attempt. The order is that of their numbers; see :meth:`supersedes`.
 
     ``number``: 1 for the first attempt. ``restarts``: Slurm's restart count of ``job``, which is
     ``none`` outside Slurm. ``token``: random.
@@ -72,6 +72,16 @@ class AttemptId:
         """What a message calls it."""
         where = "outside Slurm" if self.job == "none" else f"of job {self.job}"
         return f"attempt {self.number} {where} (restart {self.restarts})"
+
+    def supersedes(self, other: "AttemptId") -> bool:
+        """Whether this attempt takes over from ``other``.
+
+        Of two starts of one job it is the later start: an attempt may have been stopped between
+        choosing its number and making its folder, so that a stale one has the higher number.
+        """
+        if self.job == other.job != "none" and self.restarts != other.restarts:
+            return self.restarts > other.restarts
+        return self > other
 
     @classmethod
     def parse(cls, name: str) -> "AttemptId | None":
@@ -94,8 +104,7 @@ def next_attempt(job: str, restarts: int, present: Collection[AttemptId], token:
 
 def later(mine: AttemptId, present: Collection[AttemptId]) -> AttemptId | None:
     """The newest attempt in ``present`` that has taken over from ``mine``; None: there is none."""
-    newest = max(present, default=mine)
-    return newest if newest > mine else None
+    return max((other for other in present if other.supersedes(mine)), default=None)
 
 
 class Attempt:
@@ -136,7 +145,7 @@ class Attempt:
             # Before any error: a later attempt may have removed the folder already.
             attempt._raise_if_later()
         for other in present(path):
-            if other < attempt.identity:
+            if attempt.identity.supersedes(other):
                 _remove(container / other.name)
         _remove_leftovers(path)
         # Between the listing and the removal a later one may have begun.

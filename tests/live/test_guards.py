@@ -129,7 +129,7 @@ def test_the_most_moves_of_one_job(site, two):
 
 def test_the_most_moves_of_one_tick_and_of_one_hour(site, two):
     elsewhere(site, two, *two)
-    done = site.controller.store.count_since(Kind.MOVE.value, 0)
+    done = sum(site.controller.store.counts_since(Kind.MOVE.value, 0).values())
     report = guarded(site, max_moves_per_hour=done).tick()
     assert set(report.intent.deferred) == set(two) and not moves_of(report)
     assert len(moves_of(guarded(site, max_moves_per_hour=done + 1).plan())) == 1
@@ -138,7 +138,7 @@ def test_the_most_moves_of_one_tick_and_of_one_hour(site, two):
     assert len(moves_of(report)) == 1
     (left,) = set(two) - set(moves_of(report))
     assert report.intent.deferred[left] == "moves of this tick or hour are used up"
-    assert site.controller.store.count_since(Kind.MOVE.value, 0) == done + 1
+    assert sum(site.controller.store.counts_since(Kind.MOVE.value, 0).values()) == done + 1
     site.until(lambda: not one.store.open_entries() or one.tick() is None)
     for id_ in two:
         site.moves(id_, *site.want[id_])

@@ -1,6 +1,6 @@
 """The difference between the plan and the present, cut by the guards."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -51,11 +51,21 @@ class Intent:
         return [action for action in self.actions if action.kind in kinds]
 
 
-def intent(picture: Picture, plan: Plan, seen: Observed, config: Config, moves_left: int) -> Intent:
-    """What to send. ``moves_left``: moves that the hour still allows."""
+@dataclass(frozen=True)
+class MoveBudget:
+    """The moves that the hour still allows, and how many each user (UID) had in it already."""
+
+    left: int
+    by_user: Mapping[int, int] = field(default_factory=dict)
+
+
+def intent(
+    picture: Picture, plan: Plan, seen: Observed, config: Config, budget: MoveBudget
+) -> Intent:
+    """What to send."""
     actions: list[Action] = []
     deferred: dict[str, str] = {}
-    moves_left = min(moves_left, config.guards.max_moves_per_tick)
+    moves: list[Action] = []
     held_back = _held_back(picture, plan, seen)
     movable = dict(zip(picture.view.jobs.ids, picture.view.jobs.movable.tolist(), strict=True))
     for id_, target in picture.targets.items():
@@ -71,11 +81,8 @@ def intent(picture: Picture, plan: Plan, seen: Observed, config: Config, moves_l
             )
             if action is not None and not movable[id_]:
                 deferred[id_] = "it may not be moved now"
-            elif action is not None and moves_left <= 0:
-                deferred[id_] = "moves of this tick or hour are used up"
             elif action is not None:
-                moves_left -= 1
-                actions.append(action)
+                moves.append(action)
         elif target.job.state is JobState.PENDING:
             if id_ in held_back:
                 deferred[id_] = held_back[id_]
@@ -86,8 +93,28 @@ def intent(picture: Picture, plan: Plan, seen: Observed, config: Config, moves_l
                 waiting = wait(target, why, seen, config)
             if waiting is not None:
                 actions.append(waiting)
+    chosen = _shared(moves, min(budget.left, config.guards.max_moves_per_tick), budget.by_user)
+    for action in moves:
+        if action not in chosen:
+            deferred[action.job.id] = "moves of this tick or hour are used up"
+    actions += chosen
     actions += let_go(picture.left_out, seen, config)
     return Intent(tuple(actions), deferred)
+
+
+def _shared(moves: Sequence[Action], most: int, by_user: Mapping[int, int]) -> list[Action]:
+    """At most ``most`` of the moves, in turn from the users who had the fewest in this hour, so
+    that one user's many jobs do not take them all."""
+    had = dict(by_user)
+    waiting = list(moves)
+    chosen: list[Action] = []
+    while waiting and len(chosen) < most:
+        # The first of equals: the order of the plan.
+        action = min(waiting, key=lambda one: had.get(one.job.uid, 0))
+        waiting.remove(action)
+        had[action.job.uid] = had.get(action.job.uid, 0) + 1
+        chosen.append(action)
+    return chosen
 
 
 def let_go(left_out: Mapping[str, str], seen: Observed, config: Config) -> list[Action]:

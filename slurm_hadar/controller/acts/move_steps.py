@@ -17,6 +17,8 @@ from slurm_hadar.slurm.times import set_back, startable_s
 
 LOST_SIGHT_S = 3600.0
 MOVED = "moved"
+NOT_SAVED = "the job did not save"
+"""How the outcome begins where a job did not answer the wish to save."""
 
 
 class MoveStep(Enum):
@@ -97,7 +99,7 @@ def _before_requeue(
     waited = abs(now - entry.opened_s)
     if waited > ack_wait_s:
         # The job has gone on training since; an old answer is no reason to stop it now.
-        outcome = f"the job did not save within {waited:.0f} s and stays where it is"
+        outcome = f"{NOT_SAVED} within {waited:.0f} s and stays where it is"
         return MoveDecision(MoveStep.STAY, outcome)
     if acknowledged(entry, progress):
         return MoveDecision(MoveStep.REQUEUE)

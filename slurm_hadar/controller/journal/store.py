@@ -130,12 +130,31 @@ class Store:
         most = -1 if limit is None else limit
         return self.entries("WHERE job=? ORDER BY id DESC LIMIT ?", (job, most))
 
-    def count_since(self, kind: str, since_s: float) -> int:
-        """Actions of a kind opened since a time."""
-        row = self.connection.execute(
-            "SELECT COUNT(*) FROM journal WHERE kind=? AND opened_s>=?", (kind, since_s)
-        ).fetchone()
-        return int(row[0])
+    def counts_since(self, kind: str, since_s: float) -> dict[str, int]:
+        """Actions of a kind opened since a time, by job."""
+        rows = self.connection.execute(
+            "SELECT job, COUNT(*) FROM journal WHERE kind=? AND opened_s>=? GROUP BY job",
+            (kind, since_s),
+        )
+        return {str(job): int(count) for job, count in rows}
+
+    def counts_after(self, kind: str, outcome: str, ended: str) -> dict[str, int]:
+        """How many actions of a kind ended with an outcome that begins like ``outcome``, by job,
+        after the last one that ended with ``ended``."""
+        last: dict[str, int] = {}
+        for row in self.connection.execute(
+            "SELECT job, MAX(id) FROM journal WHERE kind=? AND outcome=? GROUP BY job",
+            (kind, ended),
+        ):
+            last[str(row[0])] = int(row[1])
+        counts: dict[str, int] = {}
+        for job, number in self.connection.execute(
+            "SELECT job, id FROM journal WHERE kind=? AND substr(outcome, 1, ?)=?",
+            (kind, len(outcome), outcome),
+        ):
+            if int(number) > last.get(str(job), 0):
+                counts[str(job)] = counts.get(str(job), 0) + 1
+        return counts
 
     def last_time(self, job: str, kind: str) -> float:
         """When an action of a kind on a job last changed, 0 where there was none."""

@@ -22,12 +22,14 @@ Place = Mapping[str, Mapping[str, int]]
 @dataclass(frozen=True)
 class Past:
     """What the controller remembers. ``attained``: job -> GPU-seconds received; ``moving``: jobs in
-    the middle of a move -> where they are going; ``last_moves``: job -> time of its last move, s.
+    the middle of a move -> where they are going; ``last_moves``: job -> time of its last move, s;
+    ``unanswered``: job -> save requests without an answer since it was last moved.
     """
 
     attained: Mapping[str, float] = field(default_factory=dict)
     moving: Mapping[str, Place] = field(default_factory=dict)
     last_moves: Mapping[str, float] = field(default_factory=dict)
+    unanswered: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

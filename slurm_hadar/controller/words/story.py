@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import trail
+from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.picture.targets import begin_is_ours
 from slurm_hadar.controller.seen import kept, observed
@@ -203,9 +204,13 @@ def _of_running(job: Job, known: Known, now: float) -> Iterator[str]:
         yield f"At its present speed it ends in {formats.duration(left)}."
     if job.end_s > now and job.time_limit_s != float("inf"):
         yield f"Its time limit ends it at {formats.moment(job.end_s)}."
-    since = max(
-        [job.start_s, *(entry.changed_s for entry in known.entries if entry.kind == "move")]
-    )
-    free = since + known.config.guards.min_between_moves_s
+    moves = [entry for entry in known.entries if entry.kind == "move"]
+    unanswered = 0
+    for entry in moves:
+        unanswered += (entry.outcome or "").startswith(NOT_SAVED)
+        unanswered *= entry.outcome != MOVED
+    since = max([job.start_s, *(entry.changed_s for entry in moves)])
+    free = since + known.config.guards.between_moves_s(unanswered)
     if free > now and declared and declared.checkpoint and not declared.pin:
-        yield f"It is not moved before {formats.moment(free)} (guards.min_between_moves_s)."
+        asked = f", and {unanswered} save requests without an answer" if unanswered else ""
+        yield f"It is not moved before {formats.moment(free)} (guards.min_between_moves_s{asked})."

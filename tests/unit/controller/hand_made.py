@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
-from slurm_hadar.controller.acts.actions import Kind, intent
+from slurm_hadar.controller.acts.actions import Kind, MoveBudget, intent
 from slurm_hadar.controller.picture.targets import Past
 from slurm_hadar.controller.picture.viewing import picture
 from slurm_hadar.controller.seen.observed import Observed, remember
@@ -143,14 +143,15 @@ def dictate(view, want):
     return Plan(placements, {id_: "not now" for id_ in view.jobs.ids if id_ not in want})
 
 
-def decide(observed, want=None, site=CONFIG, moves_left=100, past=None):
-    """What a tick would send; ``want`` None: what the site's policy says."""
+def decide(observed, want=None, site=CONFIG, moves_left=100, past=None, had=None):
+    """What a tick would send; ``want`` None: what the site's policy says. ``had``: UID -> moves in
+    this hour."""
     shown = look(observed, site, past)
     if want is None:
         plan, _ = policies.get(site.controller.policy)(shown.view, {})
     else:
         plan = dictate(shown.view, want)
-    return intent(shown, plan, observed, site, moves_left)
+    return intent(shown, plan, observed, site, MoveBudget(moves_left, had or {}))
 
 
 def only(intended, kind=None):

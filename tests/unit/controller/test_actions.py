@@ -269,6 +269,35 @@ def test_moves_are_counted_per_tick_and_per_hour():
     assert len(few.actions) == 3 and len(few.deferred) == 27
 
 
+def test_the_moves_of_an_hour_are_shared_among_users():
+    many = [running(str(n), {"k1": {"k80": 1}}, uid=501) for n in range(1, 31)]
+    few = [running(str(n), {"k1": {"k80": 1}}, uid=502) for n in range(31, 34)]
+    want = {j.id: {"v100": 1} for j in many + few}
+
+    def users(**more):
+        sent = decide(seen(many + few), want, **more).of(Kind.MOVE)
+        return sorted(action.job.uid for action in sent)
+
+    assert users(moves_left=4) == [501, 501, 502, 502]
+    assert users(moves_left=4, had={502: 2}) == [501, 501, 501, 502]
+    assert users(moves_left=4, had={501: 9}) == [501, 502, 502, 502]
+
+
+def test_a_job_that_does_not_answer_is_asked_less_and_less_often():
+    site = CONFIG.model_copy(
+        update={"guards": CONFIG.guards.model_copy(update={"min_between_moves_s": 600.0})}
+    )
+    here = running("1", {"k1": {"k80": 1}}, start_s=NOW - 1_000_000)
+
+    def moved(unanswered, ago_s):
+        past = Past(last_moves={"1": NOW - ago_s}, unanswered={"1": unanswered})
+        return bool(decide(seen([here]), {"1": {"v100": 1}}, site, past=past).of(Kind.MOVE))
+
+    assert moved(0, 601) and not moved(1, 601) and moved(1, 1201)
+    assert not moved(3, 4700) and moved(3, 4801)
+    assert not moved(1000, 86_300) and moved(1000, 86_401)
+
+
 # -- jobs of others ---------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.acts.actions import Action, Intent, Kind, intent
+from slurm_hadar.controller.acts.actions import Action, Intent, Kind, MoveBudget, intent
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.report import Report
@@ -76,7 +76,7 @@ def report(*jobs, **more):
     shown = seen(list(jobs))
     view = look(shown)
     plan = dictate(view.view, {})
-    means = intent(view, plan, shown, CONFIG, 10)
+    means = intent(view, plan, shown, CONFIG, MoveBudget(10))
     return Report(shown, view, plan, more.pop("intent", means), True, **more)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hand_made import NOW, config, dictate, job, look, seen
 
 from slurm_hadar.config import parse
-from slurm_hadar.controller.acts.actions import intent
+from slurm_hadar.controller.acts.actions import MoveBudget, intent
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
@@ -72,7 +72,7 @@ def test_folders_are_told_by_their_key(home, people):
     ]
     shown = seen([])
     view = look(shown)
-    means = intent(view, dictate(view.view, {}), shown, site, 10)
+    means = intent(view, dictate(view.view, {}), shown, site, MoveBudget(10))
     report = Report(shown, view, dictate(view.view, {}), means, True, said=tuple(said))
     record.write(log, store, report)
     # SQLite tells where a link leads.

@@ -95,9 +95,20 @@ def test_moves_are_counted_and_timed(store):
     store.begin("1", "move", "asked", 10.0, {})
     store.end(store.begin("1", "move", "asked", 20.0, {}), "moved", 25.0)
     store.begin("2", "start", "sent", 20.0, {})
-    assert store.count_since("move", 15.0) == 1 and store.count_since("move", 0.0) == 2
+    assert store.counts_since("move", 15.0) == {"1": 1}
+    assert store.counts_since("move", 0.0) == {"1": 2}
     assert store.last_times("move") == {"1": 25.0}
     assert store.last_time("1", "move") == 25.0 and store.last_time("9", "move") == 0.0
+
+
+def test_unanswered_wishes_count_from_the_last_move_on(store):
+    outcomes = ("the job did not save within 9 s", "moved", "the job did not save within 8 s", "x")
+    for outcome in outcomes:
+        store.end(store.begin("1", "move", "asked", 10.0, {}), outcome, 25.0)
+    store.end(store.begin("2", "move", "asked", 20.0, {}), "moved", 25.0)
+    store.begin("3", "move", "asked", 20.0, {})
+    assert store.counts_after("move", "the job did not save", "moved") == {"1": 1}
+    assert store.counts_since("move", 15.0) == {"2": 1, "3": 1}
 
 
 def test_what_is_closed_and_old_is_forgotten_and_what_is_open_is_not(store):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import test_backfill as idle
 from hand_made import CONFIG, dictate, job, look, ordinary, running, seen
 
-from slurm_hadar.controller.acts.actions import Intent, intent
+from slurm_hadar.controller.acts.actions import Intent, MoveBudget, intent
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.words.telling import (
     backfill_lines,
@@ -22,7 +22,7 @@ def report(jobs, want, acted=True, **more):
     shown = seen(jobs)
     view = look(shown)
     plan = dictate(view.view, want)
-    means = intent(view, plan, shown, CONFIG, 10)
+    means = intent(view, plan, shown, CONFIG, MoveBudget(10))
     return Report(shown, view, plan, means, acted, **more)
 
 
