@@ -2,7 +2,19 @@
 
 from collections.abc import Iterator
 
-from protocol_world import COMPLETING, ENDED, PENDING, RUNNING, Bounds, Process, Progress, World
+from protocol_world import (
+    COMPLETING,
+    ENDED,
+    PENDING,
+    RUNNING,
+    SAME_SECOND,
+    SETTLED,
+    Bounds,
+    Process,
+    Progress,
+    SlurmJob,
+    World,
+)
 
 from slurm_hadar.runtime.attempts import Superseded
 from slurm_hadar.runtime.plan_file import JobPlan
@@ -22,7 +34,7 @@ def attempt_steps(world: World, bounds: Bounds) -> Iterator[Step]:
         for label, after in _steps(world, bounds, index, process):
             text = label
             while bounds.whole_saves and after.processes[index].at in _MERGED:
-                ((label, after),) = _steps(after, bounds, index, after.processes[index])
+                _, after = next(_steps(after, bounds, index, after.processes[index]))
             yield f"attempt {index}: {text}", after
 
 
@@ -47,10 +59,10 @@ def exits(world: World, index: int, end: str) -> World:
     return world
 
 
-def requeued(job):
+def requeued(job: SlurmJob) -> SlurmJob:
     """The job waits for its next start, which Slurm puts cred_expire ahead."""
     return job._replace(
-        state=PENDING, restarts=job.restarts + 1, on="", age=0, begin=2, held=False
+        state=PENDING, restarts=job.restarts + 1, on="", age=SAME_SECOND, begin=SETTLED, held=False
     )
 
 
@@ -69,8 +81,9 @@ def _steps(world: World, bounds: Bounds, index: int, process: Process) -> Iterat
             except Superseded:
                 yield "finds a later attempt and leaves", exits(world, index, "SUPERSEDED")
                 return
-            yield "lists the attempts", put(
-                world, index, process._replace(at="mkdir", identity=identity)
+            yield (
+                "lists the attempts",
+                put(world, index, process._replace(at="mkdir", identity=identity)),
             )
         case "mkdir":
             after = world._replace(folders=world.folders | {process.identity})
@@ -83,7 +96,7 @@ def _steps(world: World, bounds: Bounds, index: int, process: Process) -> Iterat
             then = process._replace(at="reload", listed=frozenset())
             if process.at == "check":
                 # As the product: it lists once, and then removes one after the other.
-                older = frozenset(one for one in world.folders if one < process.identity)
+                older = frozenset(filter(parts.supersedes(process.identity), world.folders))
                 then = process._replace(at="remove" if older else "recheck", listed=older)
             yield "looks for later attempts", put(world, index, then)
         case "remove":
@@ -92,18 +105,24 @@ def _steps(world: World, bounds: Bounds, index: int, process: Process) -> Iterat
             after = world
             if parts.removes_earlier:
                 after = world._replace(folders=world.folders - {gone})
-            yield f"removes the folder of attempt {gone.restarts}", put(
-                after, index, process._replace(at="remove" if rest else "recheck", listed=rest)
+            yield (
+                f"removes the folder of attempt {gone.restarts}",
+                put(
+                    after, index, process._replace(at="remove" if rest else "recheck", listed=rest)
+                ),
             )
         case "reload":
             lineage = process.lineage
             if process.stamp != (world.newest, world.previous) and parts.reloads:
                 lineage = world.newest
-            yield "has taken over", _taken_over(
-                world,
-                index,
-                process._replace(
-                    at="train", lineage=lineage, saved=len(lineage), stamp=((), ())
+            yield (
+                "has taken over",
+                _taken_over(
+                    world,
+                    index,
+                    process._replace(
+                        at="train", lineage=lineage, saved=len(lineage), stamp=((), ())
+                    ),
                 ),
             )
         case "train":
@@ -111,23 +130,26 @@ def _steps(world: World, bounds: Bounds, index: int, process: Process) -> Iterat
         case "write":
             if _may_write(world, bounds, process):
                 at = "copy" if world.newest else "newest"
-                yield "writes a checkpoint in its folder", put(
-                    world, index, process._replace(at=at)
+                yield (
+                    "writes a checkpoint in its folder",
+                    put(world, index, process._replace(at=at)),
                 )
             else:
                 yield "cannot write: superseded", exits(world, index, "SUPERSEDED")
         case "copy":
             if _may_write(world, bounds, process):
-                yield "gives the newest checkpoint a second name", put(
-                    world, index, process._replace(at="previous", kept=world.newest)
+                yield (
+                    "gives the newest checkpoint a second name",
+                    put(world, index, process._replace(at="previous", kept=world.newest)),
                 )
             else:
                 yield "cannot copy: superseded", exits(world, index, "SUPERSEDED")
         case "previous":
             if _may_write(world, bounds, process):
                 after = _published(world._replace(previous=process.kept), index, process)
-                yield "renames the copy to PATH.previous", put(
-                    after, index, process._replace(at="newest", kept=())
+                yield (
+                    "renames the copy to PATH.previous",
+                    put(after, index, process._replace(at="newest", kept=())),
                 )
             else:
                 yield "cannot rename: superseded", exits(world, index, "SUPERSEDED")
@@ -145,8 +167,9 @@ def _steps(world: World, bounds: Bounds, index: int, process: Process) -> Iterat
             yield from _answers(world, bounds, index, process)
         case "tell":
             after = world._replace(progress=Progress(index, process.ack))
-            yield "acknowledges in its progress file", put(
-                after, index, process._replace(at="pause")
+            yield (
+                "acknowledges in its progress file",
+                put(after, index, process._replace(at="pause")),
             )
         case "leave":
             yield "leaves on TERM", exits(world, index, "LEFT")
@@ -183,10 +206,13 @@ def _answers(world: World, bounds: Bounds, index: int, process: Process) -> Iter
     nonce = _wish(world, bounds, index, process)
     if nonce:
         answered = process.answered | {nonce}
-        yield "reads the wish to acknowledge", _obeyed(
-            put(world, index, process._replace(at="tell", ack=nonce, answered=answered)),
-            index,
-            nonce,
+        yield (
+            "reads the wish to acknowledge",
+            _obeyed(
+                put(world, index, process._replace(at="tell", ack=nonce, answered=answered)),
+                index,
+                nonce,
+            ),
         )
     else:
         yield "was not moved and goes on", put(world, index, process._replace(at="train"))

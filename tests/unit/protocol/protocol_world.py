@@ -96,7 +96,7 @@ class Controller(NamedTuple):
     ``late``: it has waited longer for the acknowledgement than a job may take; ``settling``: in the
     part of a tick that follows open moves."""
 
-    at: str = "off"
+    at: str = "idle"
     job: SlurmJob | None = None
     progress: Progress | None = None
     late: bool = False
@@ -157,6 +157,8 @@ class Parts:
     save_wish: Callable[..., str] = save_wish
     decide_move: Callable[..., object] = decide_move
     rival_in: Callable[..., str | None] = rival_in
+    supersedes: Callable[[AttemptId], Callable[[AttemptId], bool]] = lambda mine: mine.supersedes
+    """Which attempts an attempt removes."""
     removes_earlier: bool = True
     """A take-over removes the folders of earlier attempts."""
     renames_from_folder: bool = True

@@ -42,6 +42,15 @@ def test_other_names_are_no_attempts(name):
     assert AttemptId.parse(name.format("0" * 16)) is None
 
 
+@given(st.integers(1, 9), st.integers(1, 9), TOKENS)
+def test_a_later_start_of_a_job_comes_first_whatever_the_numbers(one, two, token):
+    stale, mine = AttemptId(one, 1, "7", token), AttemptId(two, 2, "7", token)
+    assert mine.supersedes(stale) and not stale.supersedes(mine)
+    assert later(mine, [stale, mine]) is None and later(stale, [stale, mine]) == mine
+    outside = AttemptId(one, 1, "none", token), AttemptId(one + 1, 0, "none", token)
+    assert outside[1].supersedes(outside[0])
+
+
 @given(st.lists(IDS, max_size=6), JOBS, st.integers(0, 5), TOKENS)
 def test_the_next_attempt_is_after_all_and_never_after_a_later_start_of_its_job(
     there, job, restarts, token

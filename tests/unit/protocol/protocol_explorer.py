@@ -1,0 +1,116 @@
+"""Every world that the steps reach, breadth first, and what must hold in each."""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from protocol_attempts import attempt_steps
+from protocol_controllers import controller_steps
+from protocol_slurm import acts_on_old_look, slurm_steps
+from protocol_world import ENDED, Bounds, World, first
+
+
+@dataclass
+class Explored:
+    """What an exploration found. ``broken``: the first promise that does not hold, empty where all
+    hold; ``trace``: the steps that lead there, one of the shortest."""
+
+    states: int
+    steps: int
+    seconds: float
+    broken: str = ""
+    trace: list[str] = field(default_factory=list)
+    completed: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.states:,} states, {self.steps:,} steps, {self.seconds:.1f} s"
+        if self.broken:
+            text += f"\n{self.broken}:\n" + "\n".join(f"  {step}" for step in self.trace)
+        return text
+
+
+def explore(bounds: Bounds) -> Explored:
+    """Visit every reachable world, or stop at the first that breaks a promise."""
+    begin = perf_counter()
+    start = first(bounds)
+    worlds, number = [start], {start: 0}
+    origin: list[tuple[int, str]] = [(-1, "")]
+    backward: list[array[int]] = [array("l")]
+    steps = 0
+
+    def found(place: int, broken: str) -> Explored:
+        trace = []
+        while place > 0:
+            place, label = origin[place]
+            trace.append(label)
+        seconds = perf_counter() - begin
+        return Explored(len(worlds), steps, seconds, broken, trace[::-1])
+
+    place = 0
+    while place < len(worlds):
+        world = worlds[place]
+        broken = world.broken or promise_broken(world, bounds)
+        if broken:
+            return found(place, broken)
+        for label, after, lives in _next(world, bounds):
+            steps += 1
+            at = number.get(after)
+            if at is None:
+                at = number[after] = len(worlds)
+                worlds.append(after)
+                origin.append((place, label))
+                backward.append(array("l"))
+            if lives:
+                backward[at].append(place)
+        place += 1
+    stuck = _stuck(worlds, backward)
+    if stuck is not None:
+        return found(stuck, "the job cannot complete without a controller from here")
+    completed = sum(world.job.state == ENDED for world in worlds)
+    return Explored(len(worlds), steps, perf_counter() - begin, completed=completed)
+
+
+def promise_broken(world: World, bounds: Bounds) -> str:
+    """The promise that a world breaks; empty where it keeps all."""
+    job = world.job
+    if job.state == ENDED and len(world.newest) < bounds.work:
+        return "job lost: it completed and its checkpoint does not hold all work"
+    if world.newest[: len(world.previous)] != world.previous:
+        return "the previous checkpoint belongs to another lineage"
+    return ""
+
+
+def _next(world: World, bounds: Bounds) -> Iterator[tuple[str, World, bool]]:
+    """The steps from a world. The last of each: whether the job may rely on this step to complete.
+
+    It may rely on Slurm and its own processes, never on a controller, with two exceptions: a tick
+    that is under way ends (or its controller dies) before time passes, and a hold that Slurm itself
+    set after a failed launch needs a controller.
+    """
+    needed = world.job.held or acts_on_old_look(world)
+    for label, after in slurm_steps(world, bounds):
+        yield label, after, after.left == world.left
+    for label, after in attempt_steps(world, bounds):
+        yield label, after, True
+    for label, after in controller_steps(world, bounds):
+        yield label, after, needed and _same_faults(after, world)
+
+
+def _same_faults(after: World, before: World) -> bool:
+    left = before.left
+    return after.left._replace(moves=left.moves, starts=left.starts) == left
+
+
+def _stuck(worlds: list[World], backward: list["array[int]"]) -> int | None:
+    """The first world from which the job does not complete, whatever is chosen."""
+    reached = bytearray(len(worlds))
+    open_ = [place for place, world in enumerate(worlds) if world.job.state == ENDED]
+    for place in open_:
+        reached[place] = 1
+    while open_:
+        for before in backward[open_.pop()]:
+            if not reached[before]:
+                reached[before] = 1
+                open_.append(before)
+    return next((place for place, done in enumerate(reached) if not done), None)
