@@ -4,7 +4,9 @@
 
 For the given time jobs of all kinds are submitted and cancelled, ``hadar run`` ticks under policies
 that move a lot and is killed (SIGKILL, half of the times in the middle of a move), nodes lose their
-slurmd, their steps or their good name, slurmctld is restarted. In the last third the controller is
+slurmd, their steps or their good name, slurmctld is restarted. Trainings are stopped in the middle
+of a save and continued when Slurm may have started them elsewhere; no stale attempt may publish a
+checkpoint, which is watched. In the last third the controller is
 left alive, so that its memory can be weighed. Then all faults end, and every job must end well. The
 exit status is 1 where a promise was broken.
 """
@@ -53,7 +55,21 @@ def table(result: Result) -> list[str]:
             "starts without a GPU, by Slurm",
             f"{result.account.bare}, of which {result.account.failed_bare} jobs FAILED",
         ),
-        ("starts beside a hidden attempt", f"{result.account.hidden}, on nodes that were silent"),
+        (
+            "trainings stopped and continued",
+            f"{result.stalls}, {result.stalls_in_saves} in the middle of a save",
+        ),
+        (
+            "superseded when continued",
+            f"{sum(result.superseded_stalls.values())}: {_counts(result.superseded_stalls)}",
+        ),
+        ("attempts that ended as superseded", str(result.account.superseded)),
+        ("checkpoints published", f"{result.published} seen"),
+        (
+            "starts beside a hidden attempt",
+            f"{result.account.hidden_trainings} of trainings, {result.account.hidden} of other "
+            "jobs, on nodes that were silent",
+        ),
         ("launch failures released by hand", str(result.released)),
     ]
     ended: dict[str, dict[str, int]] = {}

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.soak.jobs import TRAINS, Sent, Start, inexact, last_words, starts
+from benchmarks.soak.jobs import TRAINS, Sent, Start, ends, inexact, last_words, starts
 from benchmarks.soak.silence import Silence, hidden
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.runtime.attempts import SUPERSEDED
 
 _LAUNCH_FAILED = "launch failed"
 
@@ -93,7 +94,12 @@ class Account:
     failed_bare: int = 0
     """Jobs that FAILED in such a start: without our runtime, or in the second one running."""
     hidden: int = 0
-    """Starts beside another attempt of the same job that ran on unseen, on a silent node."""
+    """Starts of jobs without a checkpoint beside another attempt of the same job that ran on,
+    unseen by Slurm, on a silent node: nothing prevents that both write."""
+    hidden_trainings: int = 0
+    """The same of jobs that train: there only the newest attempt can write the checkpoint."""
+    superseded: int = 0
+    """Attempts that ended by themselves as a later one had taken over."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -123,7 +129,12 @@ def account(books: Books, folder: Path, silences: Sequence[Silence]) -> Account:
             found.wrong.append(f"{who}: it opted in, and was read as if it had not")
         found.ended[sent.kind, end] += 1
         found.bare += sum(bare)
-        _once(found, began, silences, who)
+        found.superseded += sum(one.code == SUPERSEDED for one in ends(folder, sent.name))
+        beside = _once(found, began, silences, who)
+        if sent.kind in TRAINS:
+            found.hidden_trainings += beside
+        else:
+            found.hidden += beside
         if end == "COMPLETED" and not began:
             found.wrong.append(f"{who}: completed and never began")
         if end == "COMPLETED" and sent.samples:
@@ -158,22 +169,24 @@ def _no_more_to_ask(bare: Sequence[bool], sent: Sent) -> bool:
     return bare[-2:] == [True, True] or (sent.kind not in TRAINS and bare[-1:] == [True])
 
 
-def _once(found: Account, began: Sequence[Start], silences: Sequence[Silence], who: str) -> None:
-    """No start twice, and none beside another one that Slurm could see."""
+def _once(found: Account, began: Sequence[Start], silences: Sequence[Silence], who: str) -> int:
+    """No start twice, and none beside another one that Slurm could see; how many there were beside
+    one that it could not see."""
     counts = Counter(start.word for start in began if start.counts)
     for word, times in counts.items():
         if times > 1:
             found.wrong.append(f"{who}: its start {word} came {times} times")
     beside: list[Start] = []
-    alone = True
+    alone, unseen = True, 0
     for start in began:
         if start.counts:
-            # Whoever finds nobody else running shows that all before him are over.
+            # A start that finds no other one running shows that all before it are over.
             beside = [start] if alone else [*beside, start]
             alone = True
         elif start.word == "twice":
             alone = False
             if hidden(beside, start.at_s, silences):
-                found.hidden += 1
+                unseen += 1
             else:
                 found.wrong.append(f"{who}: it ran twice at a time, from {start.at_s:.1f} on")
+    return unseen

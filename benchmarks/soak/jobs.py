@@ -32,12 +32,14 @@ echo "${{SLURM_RESTART_COUNT:-0}} $where" >> $name.starts
 [ -n "$SLURM_JOB_GPUS" ] || echo "bare $where" >> $name.starts
 """
 """The lock is shared by all who run, so that a third attempt meets the second one too."""
-_TRAIN = """exec {python} {root}/examples/train_digits.py --model {model} --batch 8 \\
+_TRAIN = """exec {python} {root}/benchmarks/soak/noted.py {folder}/{name}.ends \\
+  {root}/examples/train_digits.py --model {model} --batch 8 \\
   --samples {samples} --every 5 --checkpoint {folder}/{name}.pt --data {folder}/digits.npy \\
   --lineage {folder}/{name}.json
 """
 _COPIES = """trap '' USR2
-exec {python} -m slurm_hadar.runtime.copies_launch -- {python} {root}/examples/train_copies.py \\
+exec {python} -m slurm_hadar.runtime.copies_launch -- \\
+  {python} {root}/benchmarks/soak/noted.py {folder}/{name}.ends {root}/examples/train_copies.py \\
   --model {model} --batch 8 --samples {samples} --round 2 --lr 0.02 \\
   --checkpoint {folder}/{name}.pt --data {folder}/digits.npy --lineage {folder}/{name}.json
 """
@@ -146,6 +148,24 @@ def starts(folder: Path, name: str) -> list[Start]:
     except FileNotFoundError:
         return []
     return [Start(word, node, float(at_s)) for word, node, at_s in map(str.split, lines)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A line that a training process wrote when it ended by itself. ``at_s``: since the epoch."""
+
+    pid: int
+    code: int
+    at_s: float
+
+
+def ends(folder: Path, name: str) -> list[Ended]:
+    """How the processes of a training ended, but for those that were killed."""
+    try:
+        lines = (folder / f"{name}.ends").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [Ended(int(pid), int(code), float(at_s)) for pid, code, at_s in map(str.split, lines)]
 
 
 def inexact(folder: Path, sent: Sent) -> str:

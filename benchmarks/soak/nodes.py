@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.soak.silence import Silence
+from benchmarks.soak.stalls import Stall, Stalls
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox
@@ -17,6 +18,10 @@ _UNNOTICED_S = SLURMD_TIMEOUT_S / 2
 """Slurm takes no node for lost that is away for less. It asks each three times in SlurmdTimeout, so
 its last answer may be a third of that older than the silence."""
 _BACK_S = 90.0
+_ELSEWHERE_S = 30.0
+"""So long a start elsewhere is waited for: GPUs may be scarce, or no controller be at work."""
+_LEAVES_S = 3.0
+"""What a stale attempt has to end by itself."""
 _FAULTS = ("slurmd back", "slurmd back", "node lost", "down", "down", "silent", "slurmctld")
 _UP = ("idle", "mixed", "allocated", "planned", "completing", "reserved")
 
@@ -24,9 +29,11 @@ _UP = ("idle", "mixed", "allocated", "planned", "completing", "reserved")
 class Faults:
     """Takes nodes and slurmctld away and gives them back."""
 
-    def __init__(self, box: Sandbox, random_: random.Random, stop: Callable[[], bool]) -> None:
-        """``stop``: whether the storm is over."""
-        self.box, self._random, self._stop = box, random_, stop
+    def __init__(
+        self, box: Sandbox, random_: random.Random, stop: Callable[[], bool], stalls: Stalls
+    ) -> None:
+        """``stop``: whether the storm is over; ``stalls``: stops trainings on silent nodes."""
+        self.box, self._random, self._stop, self._stalls = box, random_, stop, stalls
         self.done: Counter[str] = Counter()
         self.silences: list[Silence] = []
         """When nodes were cut off while their steps ran on."""
@@ -36,7 +43,7 @@ class Faults:
 
     def run(self, every_s: float) -> None:
         """A fault about every ``every_s``, until the storm is over; all is back at the end."""
-        deck: list[str] = ["slurmctld"]
+        deck: list[str] = ["silent", "slurmctld"]
         while not self._wait(self._random.uniform(0.5, 1.5) * every_s):
             what = deck.pop()
             # Dealt out of a deck, so that a short storm has them all as well.
@@ -70,13 +77,27 @@ class Faults:
                 self._wait(draw(1.0, 2.0 * SLURMD_TIMEOUT_S))
                 self._back(node)
             case _:
-                self._silence(node, SLURMD_TIMEOUT_S + draw(2.0, 10.0))
+                # Where a training is stopped on it, Slurm starts that elsewhere meanwhile.
+                stall = self._stalls.begin()
+                node = node if stall is None else stall.saver.node
+                try:
+                    self._silence(node, SLURMD_TIMEOUT_S + draw(2.0, 10.0), stall)
+                finally:
+                    if stall is not None and not stall.to_s:
+                        self._stalls.end(stall)
 
-    def _silence(self, node: str, seconds: float) -> None:
+    def _silence(self, node: str, seconds: float, stall: Stall | None = None) -> None:
+        """``stall``: what is stopped there, to be continued before the node is back: then Slurm
+        kills it."""
         from_s = time.time()
         self.box.kill_slurmd(node)
         try:
             self._wait(seconds)
+            if stall is not None:
+                self._stalls.wait_superseded(stall, _ELSEWHERE_S)
+                self._wait(self._random.uniform(0.0, 8.0))
+                self._stalls.end(stall)
+                self._wait(_LEAVES_S)
             self._back(node)
         finally:
             # A busy machine may be late with what should have passed unnoticed.

@@ -1,4 +1,8 @@
-"""When a node was cut off while its steps ran on: the only time in which a job may run twice."""
+"""When a node was cut off while its steps ran on: the only time in which a job may run twice.
+
+Slurm then starts the job elsewhere, which no software beside it can prevent. For a training that is
+no excuse: what a stale attempt writes is watched, see :mod:`.publications`.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -23,7 +23,9 @@ from benchmarks.soak.leftovers import (
 )
 from benchmarks.soak.memory import Memory
 from benchmarks.soak.nodes import SLURMD_TIMEOUT_S, Faults
+from benchmarks.soak.publications import Publications
 from benchmarks.soak.silence import KILL_WAIT_S
+from benchmarks.soak.stalls import Stalls
 from benchmarks.soak.watched import Watched, join
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
@@ -42,6 +44,9 @@ CALM = 1 / 3
 weighed. All other faults go on."""
 _POLL_S = 2.0
 _MOST_RELEASES = 3
+_WATCH_S = 0.1
+_LONGEST_STALL_S = 30.0
+"""More than SlurmdTimeout, a lease and the times that the controller waits for a training."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class Rates:
     cancel_s: float = 40.0
     fault_s: float = 10.0
     kill_s: float = 12.0
+    stall_s: float = 15.0
     burst: int = 0
     """Trainings that are submitted at once before all else: with more of them than GPUs jobs move
     in a short storm too."""
@@ -72,6 +78,12 @@ class Result:
     ticks: int
     idle_ticks: int
     released: int
+    stalls: int
+    stalls_in_saves: int
+    superseded_stalls: Mapping[str, int]
+    """How the attempts ended that were superseded when they were continued -> how many."""
+    published: int
+    """Checkpoints, as they were seen."""
     account: Account
     journal: Journal
     memory: Memory
@@ -113,11 +125,14 @@ def start(folder: Path, rights: str = "user") -> Sandbox:
 
 
 class Storm:
-    """Submits, cancels and looks in this thread; nodes and the controller have one each."""
+    """Submits, cancels and looks in this thread; nodes, the controller, stalls and the watch over
+    checkpoints have one each."""
 
     def __init__(self, box: Sandbox, folder: Path, seed: int, rates: Rates) -> None:
         self.box, self.folder, self.rates = box, folder, rates
-        self._draws = [random.Random(f"{seed}/{name}") for name in ("jobs", "nodes", "controller")]
+        self._draws = [
+            random.Random(f"{seed}/{name}") for name in ("jobs", "nodes", "controller", "stalls")
+        ]
         self.config = configuration.load(box.config_path)
         write_wrapper_site(self.config, box.config_path)
         self.cluster = open_cluster(self.config.slurm)
@@ -126,7 +141,14 @@ class Storm:
         self.memory = Memory()
         self._over = threading.Event()
         self._calm = threading.Event()
-        self.faults = Faults(box, self._draws[1], self._over.is_set)
+        self.stalls = Stalls(folder, self._draws[3], self._over.is_set)
+        self.faults = Faults(box, self._draws[1], self._over.is_set, self.stalls)
+        self.publications = Publications(folder)
+        self._alive: frozenset[str] = frozenset()
+        """Submissions that train and had not ended at the last look."""
+        self._watched: frozenset[str] = frozenset()
+        """The same with those of the look before."""
+        self._ended = threading.Event()
 
     def run(self, minutes: float, drain_s: float) -> Result:
         """The whole soak. ``drain_s``: longest time until all jobs have ended, s."""
@@ -135,7 +157,10 @@ class Storm:
         threads = [
             Watched("the faults", lambda: self.faults.run(self.rates.fault_s)),
             Watched("the controllers", self._controllers),
+            Watched("the stalls", lambda: self.stalls.run(self.rates.stall_s, _LONGEST_STALL_S)),
         ]
+        watch = Watched("the watch over checkpoints", self._watch)
+        watch.start()
         try:
             try:
                 for thread in threads:
@@ -149,8 +174,10 @@ class Storm:
             self._drain(calmed + drain_s)
             self.daemon.alive()
         finally:
+            self._ended.set()
             self.daemon.stop()
-        ended = [sentence for thread in threads for sentence in thread.wrong]
+            join([watch])
+        ended = [sentence for thread in (*threads, watch) for sentence in thread.wrong]
         return self._result(minutes, time.monotonic() - calmed, ended)
 
     def _submits(self, calm: float, end: float) -> None:
@@ -198,6 +225,9 @@ class Storm:
         except HadarError:
             return
         self.books.look(found)
+        alive = {job.name for job in self.books.alive()} | set(self.books.missing())
+        now = frozenset(one for one in alive if self.books.sent[one].samples)
+        self._watched, self._alive = self._alive | now, now
         releases = releases_of(self.config.site.state_dir)
         for job in self.books.held_by_slurm(releases, _MOST_RELEASES):
             try:
@@ -217,6 +247,11 @@ class Storm:
             self.daemon.start(dice.choice(POLICIES[1:]))
         while not self._over.wait(1.0):
             self.daemon.alive()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_WATCH_S):
+            self.publications.look(self._watched)
+        self.publications.look(self._watched)
 
     def _drain(self, until: float) -> None:
         while time.monotonic() < until:
@@ -240,6 +275,7 @@ class Storm:
         journal = read_journal(self.config.site.state_dir, time.time())
         exchange = read_exchange(self.config.site.exchange_dir)
         wrong = [*found.wrong, *ended, *self.faults.wrong, *self.memory.wrong()]
+        wrong += [*self.publications.wrong, *self.stalls.wrong()]
         log = (self.box.places.log / "slurmctld.log").read_text(errors="replace")
         if found.bare > (most := most_bare(log, self.books.nodes())):
             wrong.append(
@@ -263,6 +299,10 @@ class Storm:
             ticks=self.daemon.ticks(),
             idle_ticks=self.daemon.idle_ticks(),
             released=sum(self.books.released.values()),
+            stalls=len(self.stalls.done),
+            stalls_in_saves=sum(stall.in_save for stall in self.stalls.done),
+            superseded_stalls=dict(self.stalls.outcomes()),
+            published=self.publications.seen,
             account=found,
             journal=journal,
             memory=self.memory,
