@@ -82,6 +82,9 @@ class Job:
     """CPUs or memory are asked for per GPU (``--cpus-per-gpu``, ``--mem-per-gpu``)."""
     batch: bool = True
     requeue: bool = True
+    expedited: bool = False
+    """Submitted with ``--requeue=expedite`` (25.11): a requeue starts it at once, and an exit other
+    than 0 starts one."""
     exclusive: bool = False
     restarts: int = 0
     not_before_s: float = 0.0

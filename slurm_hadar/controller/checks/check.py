@@ -231,10 +231,18 @@ def _kill_wait(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
 
 
 def _margin(settings: dict[str, str]) -> Iterator[Finding]:
-    words = dict(
-        part.partition("=")[::2] for part in settings.get("AuthInfo", "").split(",") if "=" in part
-    )
-    expire = words.get("cred_expire", str(_USUAL_CRED_EXPIRE_S))
+    delay = _option(settings.get("SchedulerParameters", ""), "requeue_delay")
+    if delay.isdigit():
+        # Slurm 25.11 and later; read from its source and documentation, not run.
+        if int(delay) < _USUAL_CRED_EXPIRE_S:
+            yield Finding(
+                "warning",
+                f"requeue_delay={delay}: a requeued job may start {delay} s later by itself, so a "
+                "slow tick finds it started where it was",
+                f"set requeue_delay={_USUAL_CRED_EXPIRE_S} in SchedulerParameters",
+            )
+        return
+    expire = _option(settings.get("AuthInfo", ""), "cred_expire") or str(_USUAL_CRED_EXPIRE_S)
     if expire.isdigit() and int(expire) < _USUAL_CRED_EXPIRE_S:
         yield Finding(
             "warning",
@@ -242,3 +250,9 @@ def _margin(settings: dict[str, str]) -> Iterator[Finding]:
             "so a slow tick finds it started where it was",
             "leave cred_expire at its default of 120 s",
         )
+
+
+def _option(setting: str, name: str) -> str:
+    """The value of ``name=value`` in a setting of Slurm with several of them, "" without."""
+    parts = (part.strip().partition("=") for part in setting.split(","))
+    return next((value for key, _, value in parts if key.lower() == name), "")

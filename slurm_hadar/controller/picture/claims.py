@@ -12,7 +12,29 @@ from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Node
 
-_TURN = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Cleaning"})
+_TURN = frozenset(
+    {
+        *("", "None", "Priority", "Resources", "BeginTime", "Cleaning"),
+        # What 26.05 says in the place of Resources under block topologies (its source, acf2854820).
+        "No_suitable_topology_unit_found",
+    }
+)
+
+_BLOCKED = (
+    *(
+        "Account",
+        "Assoc",
+        "BadConstraints",
+        "BurstBuffer",
+        "DeadLine",
+        "Dependency",
+        "FrontEndDown",
+    ),
+    *("Inactive", "Invalid", "JobArrayTaskLimit", "JobHeld", "JobLaunchFailure", "launch failed"),
+    *("Licenses", "Max", "NodeDown", "Nodes_required", "Partition", "Prolog", "QOS"),
+    *("ReqNodeNotAvail", "Reserv", "SystemFailure"),
+)
+"""How the reasons of Slurm begin that keep a job waiting though GPUs are free."""
 
 _LIMITS = ("QOS", "Assoc", "Max")
 _OF_ONE_JOB = ("PerJob", "PerNode", "PerLimit", "MaxWall", "QOSMin", "NotAllowed", "TimeLimit")
@@ -109,7 +131,8 @@ def outsiders(seen: Observed, ours: Iterable[str]) -> list[Job]:
         and job.priority > 0
         and job.start_s <= max(seen.now, job.eligible_s)
         and job.eligible_s <= seen.now
-        and in_turn(job)
+        # A reason that a later release made up says nothing: it may start soon.
+        and not job.reason.startswith(_BLOCKED)
         and not job.reservation
     ]
     return sorted(waiting, key=lambda job: rank(job, seen), reverse=True)

@@ -242,6 +242,7 @@ def test_a_move_is_meant_only_where_the_type_or_count_changes():
         {"declaration": replace(LEASED, checkpoint=False)},
         {"declaration": replace(LEASED, pin=True)},
         {"requeue": False},
+        {"expedited": True},
         {"admin_comment": told({"k80": 1}, moves=50)},
     ],
 )

@@ -105,6 +105,8 @@ def test_a_tick_tells_of_lost_gpus_once_as_long_as_it_lasts():
         ({"AuthInfo": "socket=/run/x,cred_expire=20"}, True),
         ({"AuthInfo": "cred_expire=120"}, False),
         ({"AuthInfo": "(null)"}, False),
+        ({"SchedulerParameters": "bf_continue,requeue_delay=5"}, True),
+        ({"SchedulerParameters": "requeue_delay=120", "AuthInfo": "cred_expire=20"}, False),
     ],
 )
 def test_a_short_time_after_a_requeue_is_warned_of(settings, warned):

@@ -58,6 +58,22 @@ def test_claims_are_taken_in_slurms_order():
     assert rank(jobs[0], shown) == (1, 5)
 
 
+@pytest.mark.parametrize(
+    ("reason", "claims_gpus"),
+    [
+        ("Priority", True),
+        ("No_suitable_topology_unit_found", True),
+        ("SomethingNewIn27.05", True),
+        ("Dependency", False),
+        ("JobHeldUser", False),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("ReqNodeNotAvail,_UnavailableNodes:k1", False),
+    ],
+)
+def test_a_reason_that_is_not_known_is_taken_for_may_start_soon(reason, claims_gpus):
+    assert bool(outsiders(seen([ordinary("1", reason=reason)]), [])) is claims_gpus
+
+
 def test_a_claim_takes_whole_nodes_of_a_gang_or_nothing():
     found = [node("k1", gpus_used={"k80": 1}), node("k2")]
     gang = ordinary(request=GpuRequest(per_node={UNTYPED: 2}), node_count=2)

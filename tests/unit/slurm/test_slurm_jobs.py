@@ -215,6 +215,16 @@ def test_a_job_that_was_requeued_is_a_batch_job_whatever_is_shown(restarts, batc
     assert job.batch == batch and job.managed == batch
 
 
+def test_an_expedited_requeue_is_known() -> None:
+    """By a flag of 25.11, as its source has it; put into a record of 24.11.5."""
+    shown = json.loads((DATA / "24.11.5" / "squeue_forms.json").read_text())
+    record = next(one for one in shown["jobs"] if one["job_id"] == FIRST["24.11.5"])
+    for expedited in (False, True):
+        flags = [*record["flags"], *(["EXPEDITED_REQUEUE"] if expedited else [])]
+        (job,), _ = jobs.parse(json.dumps({"jobs": [{**record, "flags": flags}]}), None, 100)
+        assert job.expedited is expedited
+
+
 def test_a_failed_launch_is_no_hold_of_the_owners() -> None:
     """What 22.05.8 shows of a job whose launch failed on a node that had been DOWN."""
     shown = json.loads((DATA / "22.05.8" / "squeue_forms.json").read_text())
