@@ -1,12 +1,17 @@
-"""The controller is killed before every statement of a tick that touches Slurm or the journal.
+"""Controllers, and trainings in a save, are killed and stopped before every statement that counts.
 
-``python -m benchmarks.faults [--sample N] [--only TEXT] [--side-by-side N] [--rights R]``
+``python -m benchmarks.faults [--what ticks|saves|all] [--how kill|stall|both] [--sample N]
+[--only TEXT] [--side-by-side N] [--rights R]``
 
-One undisturbed tick finds the points. For each of them a controller is killed there, and another
-one ticks at once, or when Slurm has acted by itself, or never. A tick takes another way when a job
-answers later: points that only a trial met are tried too, and those that were not reached again.
-Printed are how many points there are, how many trials, and every promise that was broken. At the
-end faults are planted in the recovery, which must be caught.
+Ticks: one undisturbed tick finds the points, statements that touch Slurm, the journal or files.
+For each of them a controller is killed there, and another one ticks at once, or when Slurm has
+acted by itself, or never. Or it is stopped there (SIGSTOP) for longer than all times that it waits,
+another one is refused or takes over meanwhile, and it is continued (SIGCONT). A tick takes another
+way when a job answers later: points that only a trial met are tried too, and those that were not
+reached again. Saves: a training is killed or stopped at each statement that changes files, and the
+next attempt completes it before a stopped one is continued. Printed are how many points there are,
+how many trials, and every promise that was broken. At the end faults are planted, which must be
+caught.
 """
 
 import argparse
@@ -15,12 +20,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from benchmarks.faults import scene
 from benchmarks.faults.planted import FAULTS
-from benchmarks.faults.trial import THEN, Found, Touch
+from benchmarks.faults.planted_saves import SAVE_FAULTS
+from benchmarks.faults.saves import (
+    HOWS,
+    SaveCase,
+    SaveFound,
+    Saves,
+    caught,
+    saves,
+    summary,
+)
+from benchmarks.faults.trial import Found, Touch
 from benchmarks.faults.trials import (
+    THENS,
     Case,
     Room,
     distinct,
@@ -37,10 +55,33 @@ _AGAIN = 2
 """So often the points that were not reached are tried once more."""
 
 
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Point = TypeVar("_Point", bound=_Named)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to try. ``hows``: of "kill" and "stall"; the rest as on the command line."""
+
+    hows: Sequence[str]
+    sample: int
+    seed: int
+    only: str
+    side_by_side: int
+    rights: scene.Rights
+    plants: bool
+
+
 def main() -> None:
     """Run the trials and print what came of them; exit 1 where a promise was broken or, all points
     asked for, one was never reached."""
     words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    words.add_argument("--what", choices=("ticks", "saves", "all"), default="all")
+    words.add_argument("--how", choices=(*HOWS, "both"), default="both", help="SIGKILL, SIGSTOP")
     words.add_argument("--sample", type=_count, default=0, help="so many points, drawn; 0: all")
     words.add_argument("--only", default="", help="points whose names have this in them")
     words.add_argument("--side-by-side", type=_count, default=2, help="sandboxes at a time")
@@ -51,19 +92,71 @@ def main() -> None:
     )  # fmt: skip
     words.add_argument(
         "--plants", action=argparse.BooleanOptionalAction, default=True,
-        help="plant faults in the recovery at the end",
+        help="plant faults in the recovery and in the saves at the end",
     )  # fmt: skip
     args = words.parse_args()
-    with tempfile.TemporaryDirectory(prefix="hadar-faults-") as name:
-        # The lock of a job's script, the data and the logs are everybody's.
-        folder = Path(name)
-        folder.chmod(0o755)
-        try:
-            with room(folder, max(1, args.side_by_side), args.rights) as boxes:
-                failed = _all(boxes, args.sample, args.seed, args.only, args.plants)
-        except UsageError as error:
-            words.exit(2, f"{error}\n")
+    options = Options(
+        hows=HOWS if args.how == "both" else (args.how,),
+        sample=args.sample,
+        seed=args.seed,
+        only=args.only,
+        side_by_side=max(1, args.side_by_side),
+        rights=args.rights,
+        plants=args.plants,
+    )
+    try:
+        failed = _parts(options, args.what)
+    except UsageError as error:
+        words.exit(2, f"{error}\n")
     sys.exit(1 if failed else 0)
+
+
+def _parts(options: Options, what: str) -> bool:
+    """Whether any part failed. Raises UsageError where none has a point of the name asked for."""
+    failed, unknown, parts = False, [], 0
+    if what != "ticks":
+        parts += 1
+        with saves(options.side_by_side) as room_of_saves:
+            try:
+                failed |= _saves(room_of_saves, options)
+            except UsageError as error:
+                unknown.append(error)
+    for how in options.hows if what != "saves" else ():
+        parts += 1
+        with tempfile.TemporaryDirectory(prefix="hadar-faults-") as name:
+            # The lock of a job's script, the data and the logs are everybody's.
+            folder = Path(name)
+            folder.chmod(0o755)
+            with room(folder, options.side_by_side, options.rights, how == "stall") as boxes:
+                try:
+                    failed |= _ticks(boxes, how, options)
+                except UsageError as error:
+                    unknown.append(error)
+    if len(unknown) == parts:
+        raise unknown[-1]
+    return failed
+
+
+def _saves(some: Saves, options: Options) -> bool:
+    """All about saves; whether it failed."""
+    points = some.points()
+    _say(f"{len(points)} points of saves")
+    tried = chosen(points, options.only, options.sample, options.seed)
+    answers = some.run([SaveCase(point, how) for point in tried for how in options.hows], _of_save)
+    for line in summary(answers):
+        _say(line)
+    missed = []
+    if options.plants:
+        bad = some.run([case for plant in SAVE_FAULTS for case in some.planted(plant)])
+        for plant, sentence in caught(bad).items():
+            missed += [] if sentence else [plant]
+            _say(f"planted fault {plant!r}: " + (f"caught ({sentence})" if sentence else "MISSED"))
+    return bool(missed) or any(found.wrong for _, found in answers)
+
+
+def _of_save(case: SaveCase, found: SaveFound) -> None:
+    for sentence in found.wrong:
+        _say(f"BROKEN {case.name}: {sentence}")
 
 
 def _count(text: str) -> int:
@@ -72,9 +165,9 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def chosen(points: Sequence[Touch], only: str, sample: int, seed: int) -> list[Touch]:
+def chosen(points: Sequence[_Point], only: str, sample: int, seed: int) -> list[_Point]:
     """The points to try. Raises UsageError where no name has ``only`` in it."""
-    found = [touch for touch in points if only in touch.name]
+    found = [point for point in points if only in point.name]
     if not found:
         raise UsageError(
             f"none of the {len(points)} points has {only!r} in its name; one is "
@@ -87,41 +180,45 @@ def chosen(points: Sequence[Touch], only: str, sample: int, seed: int) -> list[T
     return found
 
 
-def _all(boxes: Room, sample: int, seed: int, only: str, plants: bool) -> bool:
-    began = time.monotonic()
+def _ticks(boxes: Room, how: str, options: Options) -> bool:
+    """All about controllers that are disturbed in one way; whether it failed."""
+    began, thens = time.monotonic(), THENS[how]
+    done = {"kill": "killed", "stall": "stopped and continued"}[how]
+    only, sample = options.only, options.sample
     whole = boxes.undisturbed()
     points = distinct(whole.touches)
     places = {touch.place for touch in points}
-    _say(f"{len(points)} points between statements of one tick, {len(places)} functions")
+    _say(f"{len(points)} points between statements of one tick, {len(places)} functions; {how}")
     broken = 0
     undone = [f"its tick did no {kind!r}" for kind in sorted(scene.KINDS - whole.kinds)]
     undone += [] if has_moved(whole) else ["its tick brought no move to its end"]
     for sentence in [*whole.wrong, *undone]:
-        _say(f"BROKEN not killed: {sentence}")
+        _say(f"BROKEN not {done}: {sentence}")
         broken += 1
-    some = chosen(points, only, sample, seed)
-    found = boxes.run([Case(touch.name, then) for touch in some for then in THEN], _told)
+    some = chosen(points, only, sample, options.seed)
+    found = boxes.run([Case(touch.name, then) for touch in some for then in thens], _told)
     for _ in range(0 if sample else _AGAIN):
-        again = not_reached(found, only)
+        again = not_reached(found, only, thens)
         found += boxes.run(again, _told) if again else []
-    killed = sum(one.killed for _, one in found)
-    for then in THEN:
+    for then in thens:
         wrong = sum(bool(one.wrong) for case, one in found if case.then == then)
         tried = sum(case.then == then for case, _ in found)
-        _say(f"another tick {then}: {tried} trials, {wrong} broke a promise")
+        _say(f"ticks, {how}, another one {then}: {tried} trials, {wrong} broke a promise")
         broken += wrong
     names = {case.at for case, _ in found}
-    left = not_reached(found, only)
+    left = not_reached(found, only, thens)
     for case in left:
         _say(f"NOT REACHED: {case.at}, then {case.then}")
+    plants = options.plants and how == "kill"
     missed = _planted(boxes, whole.touches) if plants else []
     alive = {case.at for case in left} - {case.at for case, one in found if one.killed}
     never = never_reached(found, left, {touch.name for touch in points})
     _say(
-        f"{len(found)} trials at {len(names)} points, {killed} killed, "
+        f"ticks, {how}: {len(found)} trials at {len(names)} points, "
+        f"{sum(one.killed for _, one in found)} {done}, "
         f"{(time.monotonic() - began) / 60:.0f} min; {broken} broke a promise; "
-        f"{len(left)} not reached, nobody ever died at {len(alive)} points, of which {len(never)} "
-        "count; " + (_of_plants(missed) if plants else "no fault planted")
+        f"{len(left)} not reached, no controller was {done} at {len(alive)} points, of which "
+        f"{len(never)} count; " + (_of_plants(missed) if plants else "no fault planted")
     )
     return is_failure(broken, missed, len(points), never if not (sample or only) else ())
 

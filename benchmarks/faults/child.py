@@ -1,11 +1,15 @@
-"""A controller of its own process that dies where it is told to.
+"""A controller of its own process that dies, or stops, at a given point.
 
-``python -m benchmarks.faults.child FOLDER --log FILE [--at POINT] [--ticks N] [--plant FAULT]``
+``python -m benchmarks.faults.child FOLDER --log FILE [--at POINT] [--stop] [--ticks N]
+[--host NAME] [--plant FAULT]``
 """
 
 import argparse
 import json
 import os
+import signal
+import socket
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +17,9 @@ from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.touches import Touches
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.lock import only_one
 from slurm_hadar.controller.tick import Controller
+from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.profiles.rates import open_rates
@@ -25,6 +31,8 @@ what the policy answers whatever it sees."""
 ACTED = "acted"
 """In the folder: the planted fault came to act."""
 BETWEEN_S = 1.5
+REFUSED = 75
+"""Exit code where another controller holds the lock of the state folder."""
 
 
 def main() -> None:
@@ -33,7 +41,9 @@ def main() -> None:
     words.add_argument("folder", type=Path)
     words.add_argument("--log", type=Path, required=True)
     words.add_argument("--at", default="")
+    words.add_argument("--stop", action="store_true", help="stop at the point, and go on later")
     words.add_argument("--ticks", type=int, default=1)
+    words.add_argument("--host", help="be a controller of this host")
     words.add_argument("--plant", choices=tuple(FAULTS))
     args = words.parse_args()
     plans = json.loads((args.folder / WANT).read_text())
@@ -50,9 +60,17 @@ def main() -> None:
 
     if args.plant:
         FAULTS[args.plant].put((args.folder / ACTED).touch)
+    if args.host:
+        vars(socket)["gethostname"] = lambda: args.host
     config = configuration.load(configuration.find())
+    lock = only_one(config.site.state_dir, 0.0)
+    try:
+        lock.__enter__()
+    except HadarError as error:
+        print(error, file=sys.stderr)
+        sys.exit(REFUSED)
     store = Store.open(config.site.state_dir)
-    touches = Touches(args.log, args.at)
+    touches = Touches(args.log, args.at, signal.SIGSTOP if args.stop else signal.SIGKILL)
     touches.watch(store.connection)
     rates = open_rates(config, store.connection)
     cluster = open_cluster(config.slurm)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.faults.plans import complaint
-from benchmarks.faults.scene import ALL, HELD, ODD_CONSTRAINT, SAMPLES, TRAININGS
+from benchmarks.faults.scene import ALL, HELD, ODD_CONSTRAINT, TRAININGS
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
@@ -22,10 +22,19 @@ class Promises:
     """Looks at the jobs of one trial while no controller is at work; says what is broken."""
 
     def __init__(
-        self, config: Config, folder: Path, ids: Mapping[str, str], say: Callable[[str], None]
+        self,
+        config: Config,
+        folder: Path,
+        ids: Mapping[str, str],
+        say: Callable[[str], None],
+        samples: int,
     ) -> None:
-        """``folder`` has the jobs' own files; ``ids``: name -> job id."""
+        """``folder`` has the jobs' own files; ``ids``: name -> job id; ``samples``: of a
+        training."""
         self._config, self._folder, self._ids, self._say = config, folder, ids, say
+        self._samples = samples
+        self.states = [config.site.state_dir]
+        """State folders of all controllers that took part."""
 
     def kinds(self) -> set[str]:
         """What was done to the jobs, in the words of the journal."""
@@ -33,11 +42,14 @@ class Promises:
         return {entry.kind for id_ in (*self._ids.values(), "") for entry in self._read(id_)}
 
     def _read(self, id_: str) -> list[Entry]:
-        store = Store.open(self._config.site.state_dir)
-        try:
-            return store.history(id_)
-        finally:
-            store.close()
+        found: list[Entry] = []
+        for folder in self.states:
+            store = Store.open(folder)
+            try:
+                found += store.history(id_)
+            finally:
+                store.close()
+        return found if len(self.states) == 1 else sorted(found, key=_opened, reverse=True)
 
     def all_over(self, jobs: Mapping[str, Job], alone: bool) -> bool:
         """Whether every job has ended, or is held by Slurm and nobody is there to release it.
@@ -96,9 +108,13 @@ class Promises:
             return
         record = json.loads(path.read_text())
         rows = from_plain(record["segments"])
-        fault = check_lineage(rows, record["dataset_size"], samples=SAMPLES)
+        fault = check_lineage(rows, record["dataset_size"], samples=self._samples)
         if fault:
             self._say(f"{name}: not every sample went in exactly once: {fault}")
+
+
+def _opened(entry: Entry) -> float:
+    return entry.opened_s
 
 
 def _held_by_slurm(name: str, job: Job) -> bool:

@@ -37,18 +37,31 @@ _TRIED_AT = 2
 
 
 @dataclass(frozen=True)
-class SaveCase:
-    """A training that is stopped or killed at a point. ``plant``: a fault in the runtime."""
+class SavePoint:
+    """A statement of an attempt of a scene that changes files."""
 
     scene: str
     at: str
+
+    @property
+    def name(self) -> str:
+        """What a report calls it."""
+        return f"{self.scene} attempt, {self.at}"
+
+
+@dataclass(frozen=True)
+class SaveCase:
+    """A training that is stopped or killed at a point. ``how``: one of :data:`HOWS`; ``plant``: a
+    fault in the runtime."""
+
+    point: SavePoint
     how: str
     plant: str | None = None
 
     @property
     def name(self) -> str:
         """What a report calls it."""
-        return f"{self.scene} attempt, {self.at}, {self.how}"
+        return f"{self.point.name}, {self.how}"
 
 
 @dataclass
@@ -60,16 +73,6 @@ class SaveFound:
     code: int | None = None
     next_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
-
-
-def cases(points: dict[str, list[str]]) -> list[SaveCase]:
-    """All trials. ``points``: names by scene."""
-    return [SaveCase(scene, at, how) for scene in SCENES for at in points[scene] for how in HOWS]
-
-
-def planted(plant: str, points: dict[str, list[str]]) -> list[SaveCase]:
-    """Where a planted fault is tried."""
-    return [SaveCase("again", name, "stall", plant) for name in points[plant][:_TRIED_AT]]
 
 
 def exit_fault(code: int | None, *, completed: bool) -> str | None:
@@ -97,12 +100,17 @@ class Saves:
 
     def __init__(self, folder: Path, pool: ProcessPoolExecutor) -> None:
         self._folder, self._pool, self._trials = folder, pool, 0
+        self._named: dict[str, list[str]] = {}
 
-    def points(self) -> dict[str, list[str]]:
-        """Names of the points of each scene, in their order, and for each planted fault those at
-        which it is tried; makes what the trials begin from."""
-        found: dict[str, list[str]] = self._pool.submit(_prepare, self._folder).result()
-        return found
+    def points(self) -> list[SavePoint]:
+        """The points of all scenes, in their order; makes what the trials begin from."""
+        self._named = self._pool.submit(_prepare, self._folder).result()
+        return [SavePoint(scene, at) for scene in SCENES for at in self._named[scene]]
+
+    def planted(self, plant: str) -> list[SaveCase]:
+        """Where a planted fault is tried, after :meth:`points`."""
+        points = [SavePoint("again", at) for at in self._named[plant][:_TRIED_AT]]
+        return [SaveCase(point, "stall", plant) for point in points]
 
     def run(
         self,
@@ -178,7 +186,7 @@ def _points_of(folder: Path, restarts: int, plant: str | None = None) -> list[st
 
 def _trial(room: Path, name: str, case: SaveCase) -> SaveFound:
     folder = room / name
-    shutil.copytree(room / case.scene, folder)
+    shutil.copytree(room / case.point.scene, folder)
     try:
         return _Trial(folder, case).run()
     finally:
@@ -188,14 +196,16 @@ def _trial(room: Path, name: str, case: SaveCase) -> SaveFound:
 class _Trial:
     def __init__(self, folder: Path, case: SaveCase) -> None:
         self.folder, self.case = folder, case
-        self.restarts = SCENES.index(case.scene)
+        self.restarts = SCENES.index(case.point.scene)
         self.found = SaveFound()
 
     def run(self) -> SaveFound:
         stops, found = self.case.how == "stall", self.found
         with_signal = signal.SIGSTOP if stops else signal.SIGKILL
         stale = fork(
-            Attempt(self.folder, self.restarts, self.case.at, with_signal, plant=self.case.plant)
+            Attempt(
+                self.folder, self.restarts, self.case.point.at, with_signal, plant=self.case.plant
+            )
         )
         found.code = _wait(stale, _LONGEST_S)
         found.reached = found.code == -with_signal
@@ -288,7 +298,7 @@ def summary(answers: Sequence[tuple[SaveCase, SaveFound]]) -> list[str]:
         if not some:
             continue
         broken = sum(bool(found.wrong) for _, found in some)
-        points = len({(case.scene, case.at) for case, _ in some})
+        points = len({case.point for case, _ in some})
         codes = [found.code for _, found in some]
         longest = max(found.next_s for _, found in some)
         ended = f"; {codes.count(SUPERSEDED)} ended with {SUPERSEDED}" if how == "stall" else ""
@@ -300,7 +310,7 @@ def summary(answers: Sequence[tuple[SaveCase, SaveFound]]) -> list[str]:
     return lines
 
 
-def not_caught(answers: Sequence[tuple[SaveCase, SaveFound]]) -> dict[str, str | None]:
+def caught(answers: Sequence[tuple[SaveCase, SaveFound]]) -> dict[str, str | None]:
     """Planted fault -> the sentence that caught it, None: it was not caught."""
     wrong: dict[str, list[str]] = {plant: [] for plant in SAVE_FAULTS}
     for case, found in answers:

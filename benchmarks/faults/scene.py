@@ -15,6 +15,12 @@ SPEEDS = {"v100": 240.0, "p100": 160.0, "k80": 120.0, "a100": 240.0}
 """Samples/s."""
 SAMPLES = 2400
 """They train 10 s at least: a slow machine must come to the tick before they end."""
+STALL_S = 35.0
+"""So long a controller is stopped: longer than a lease and all other times of SHORT."""
+STALL_SAMPLES = 9600
+"""With these they train for longer than it is stopped."""
+SHORT = {"ack_wait_s": 20.0, "settle_s": 20.0}
+"""Times of the controller where it is stopped."""
 RARE, RARE_NODE = "a100", "a1"
 LAYOUT = Layout(
     (
@@ -91,20 +97,22 @@ ALL = {
 """And at last."""
 
 
-def script(folder: Path, name: str) -> str:
-    """The batch script of a job; its files lie in ``folder``."""
+def script(folder: Path, name: str, samples: int) -> str:
+    """The batch script of a job; its files lie in ``folder``. ``samples``: of a training."""
     values = {
         "folder": folder, "name": name, "python": sys.executable, "root": ROOT, "over": OVER,
     }  # fmt: skip
     text = _TRAINING if name in TRAININGS else _ENDS if name == ENDS else _SHORT
-    return text.format(**values, model=MODEL, samples=SAMPLES)
+    return text.format(**values, model=MODEL, samples=samples)
 
 
-def sandbox(folder: Path, rights: Rights) -> Sandbox:
+def sandbox(folder: Path, rights: Rights, stalls: bool = False) -> Sandbox:
     """A sandbox for trials, one after another.
 
     ``rights``: as of a site; under "user" the controller keeps what it did as on real sites.
+    ``stalls``: whether controllers are stopped in it.
     """
+    moving = {"ack_wait_s": 45.0, "settle_s": 45.0, "commit_s": 4.0, "after_return_s": 15.0}
     settings: dict[str, dict[str, str | int | float | bool]] = {
         "site": {"rights": rights},
         "guards": {"min_between_moves_s": 0.0, "preempt": True},
@@ -112,7 +120,7 @@ def sandbox(folder: Path, rights: Rights) -> Sandbox:
         "slurm": {"backend": "cli"},
         # A busy machine must not end a tick before its moves are through, nor come to the tick when
         # it is over that a launch failed.
-        "moving": {"ack_wait_s": 45.0, "settle_s": 45.0, "commit_s": 4.0, "after_return_s": 15.0},
+        "moving": {**moving, **(SHORT if stalls else {})},
     }
     base = {MODEL: {kind: {1: speed} for kind, speed in SPEEDS.items()}}
     box = Sandbox.up(

@@ -1,5 +1,5 @@
 """Every statement of a controller that touches Slurm, the journal or the files that jobs read, and
-death just before one."""
+a signal just before one."""
 
 import json
 import os
@@ -23,15 +23,15 @@ _ASIDE = re.compile(r"\.(.+)\.[0-9a-f]{16}")
 
 
 class Touches:
-    """Writes each touch to a file, and kills this process before the one named ``at``.
+    """Writes each touch to a file, and sends this process ``by`` before the one named ``at``.
 
     A touch is named by who asks, by the first words, and by how often that came: a move that takes
     longer is looked at more often, and a plain number would be another statement each time.
     """
 
-    def __init__(self, log: Path, at: str = "") -> None:
+    def __init__(self, log: Path, at: str = "", by: signal.Signals = signal.SIGKILL) -> None:
         self._log = log.open("a", buffering=1)
-        self._at = at
+        self._at, self._by = at, by
         self._seen: Counter[str] = Counter()
 
     def watch(self, journal: sqlite3.Connection) -> None:
@@ -60,7 +60,7 @@ class Touches:
         self._seen[name] += 1
         self._log.write(json.dumps([what, words, place, self._seen[name]]) + "\n")
         if f"{name} #{self._seen[name]}" == self._at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._by)
 
 
 def _place() -> str:

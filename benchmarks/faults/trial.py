@@ -1,6 +1,9 @@
-"""One trial: jobs in every state that a tick acts on, a controller that dies, and what follows."""
+"""One trial: jobs in every state that a tick acts on, a controller that dies or is stopped,
+and what it comes to."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.faults import scene
-from benchmarks.faults.child import ACTED, WANT
+from benchmarks.faults.child import ACTED, REFUSED, WANT
 from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.promises import Promises
 from benchmarks.faults.scene import ALL, ASKED, BEFORE, HELD, LEASE_S, OVER, RUNNING, WAITING
@@ -18,6 +21,7 @@ from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Placement
+from slurm_hadar.runtime.heartbeat import NAME as HEARTBEAT
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.slurm.cluster import Update, open_cluster
@@ -26,7 +30,14 @@ LONGEST_S = 240.0
 _BEGIN_S = 90.0
 THEN = ("at once", "later", "never")
 """When another controller ticks after one has died; later is when Slurm has acted by itself."""
+STALLED = ("refused", "taken over")
+"""What another controller meets while one is stopped: on the same state folder the lock, which
+stays with the stopped one; on another host, with a state folder of its own, a heartbeat that is too
+old, so that it takes over. Then the first one is continued and ends its tick."""
 LATER_S = 10.0
+OTHER_HOST = "another"
+_OLD_S = 200.0
+Process = subprocess.Popen[str]
 LOOK = "look"
 """Only to find the points: what becomes of the jobs is not waited for."""
 
@@ -55,6 +66,7 @@ class Found:
     sentences, empty where all held; ``kinds``: what was done, in the words of the journal."""
 
     killed: bool = False
+    """Killed or stopped at its point."""
     touches: list[Touch] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
@@ -65,8 +77,9 @@ class Found:
 class Trial:
     """A folder with the managed jobs of the scene and one that is not, on a sandbox of its own."""
 
-    def __init__(self, box: Sandbox, folder: Path) -> None:
-        self.box, self.folder = box, folder
+    def __init__(self, box: Sandbox, folder: Path, samples: int = scene.SAMPLES) -> None:
+        """``samples``: of a training."""
+        self.box, self.folder, self.samples = box, folder, samples
         folder.mkdir(parents=True)
         self.config = configuration.load(box.config_path)
         write_wrapper_site(self.config, box.config_path)
@@ -75,24 +88,29 @@ class Trial:
         self.ids: dict[str, str] = {}
         self.other = ""
         self.seen_wrong: dict[str, None] = {}
-        self._promises = Promises(self.config, folder, self.ids, self._say)
+        self._promises = Promises(self.config, folder, self.ids, self._say, samples)
 
     def run(self, at: str = "", then: str = "never", plant: str | None = None) -> Found:
-        """``at``: name of the touch before which the controller dies, "": it lives.
+        """``at``: name of the touch before which the controller dies or stops, "": it does not.
 
-        ``then``: one of :data:`THEN`, or :data:`LOOK`; ``plant``: a fault in the recovery.
+        ``then``: one of :data:`THEN`, then it dies; one of :data:`STALLED`, then it stops; or
+        :data:`LOOK`. ``plant``: a fault in the recovery.
         """
         began = time.monotonic()
         found = Found()
         try:
             self._begin()
-            found.killed = self._tick(at) < 0
+            host = OTHER_HOST if then == "taken over" else None
+            if then in STALLED:
+                found.killed = self._stalled_tick(at, host)
+            else:
+                found.killed = self._tick(at) < 0
             found.touches, found.kinds = self._touches(), self._promises.kinds()
             if then == "later":
                 time.sleep(LATER_S)
-            if then in ("at once", "later"):
+            if then in ("at once", "later", *STALLED):
                 self._want(ASKED, ASKED, ALL)
-                self._tick("", "again", 3, plant)
+                self._tick("", "again", 3, plant, host)
             if then != LOOK:
                 self._to_the_end(alone=then == "never", plant=plant)
         except HadarError as error:
@@ -127,7 +145,7 @@ class Trial:
 
     def _submit(self, name: str) -> str:
         path = self.folder / f"{name}.sh"
-        path.write_text(scene.script(self.folder, name))
+        path.write_text(scene.script(self.folder, name, self.samples))
         argv = [str(Path(sys.executable).parent / "hbatch"), "--parsable", "--gres=gpu:1"]
         argv += ["-o", f"{self.folder}/{name}.out", str(path)]
         done = subprocess.run(
@@ -147,17 +165,88 @@ class Trial:
         ]
         (self.folder / WANT).write_text(json.dumps(named))
 
-    def _tick(self, at: str, log: str = "touches", ticks: int = 1, plant: str | None = None) -> int:
+    def _tick(
+        self,
+        at: str,
+        log: str = "touches",
+        ticks: int = 1,
+        plant: str | None = None,
+        host: str | None = None,
+    ) -> int:
+        words = ["--at", at, "--ticks", str(ticks), *(["--plant", plant] if plant else [])]
+        return self._ended(self._start(log, words, host), dies=bool(at))
+
+    def _start(self, log: str, words: list[str], host: str | None = None) -> Process:
+        """A controller; ``host``: another one than this, with a state folder of its own."""
         argv = [sys.executable, "-m", "benchmarks.faults.child", str(self.folder)]
-        argv += ["--log", f"{self.folder}/{log}", "--at", at, "--ticks", str(ticks)]
-        argv += ["--plant", plant] if plant else []
-        done = subprocess.run(
-            argv, env=self.env, cwd=scene.ROOT, capture_output=True, text=True, timeout=180,
-            check=False,
-        )  # fmt: skip
-        if done.returncode > 0 or (done.returncode and not at):
-            raise HadarError(f"the controller failed: {done.stderr.strip()[-300:]}")
-        return done.returncode
+        argv += ["--log", f"{self.folder}/{log}", *words, *(["--host", host] if host else [])]
+        env = self.env if host is None else {**self.env, "HADAR_CONFIG": str(self._site_of(host))}
+        return subprocess.Popen(
+            argv, env=env, cwd=scene.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def _site_of(self, host: str) -> Path:
+        """The configuration of a controller on another host."""
+        site, state = self.folder / f"{host}.toml", self.folder / host
+        if not site.exists():
+            text = self.box.config_path.read_text()
+            here = str(self.config.site.state_dir)
+            if here not in text:
+                raise HadarError(f"no {here} in {self.box.config_path}")
+            site.write_text(text.replace(here, str(state)))
+            self._promises.states.append(state)
+        return site
+
+    def _ended(self, process: Process, dies: bool = False) -> int:
+        """Exit status of a controller. ``dies``: whether it may have been killed."""
+        try:
+            _, err = process.communicate(timeout=180)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise HadarError("the controller did not end within 180 s") from None
+        code = process.returncode
+        if code > 0 or (code and not dies):
+            raise HadarError(f"the controller failed: {err.strip()[-300:]}")
+        return code
+
+    def _stalled_tick(self, at: str, host: str | None) -> bool:
+        """A tick in which the controller is stopped at ``at`` and continued after all times that a
+        controller waits; whether it came there. ``host``: of the one that takes over."""
+        first = self._start("touches", ["--at", at, "--stop"])
+        try:
+            # Waited for without reaping it: a stopped child stays a child.
+            os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            if not _is_stopped(first.pid):
+                self._ended(first)
+                return False
+            time.sleep(scene.STALL_S)
+            if host is None:
+                self._is_refused()
+            else:
+                self._age_heartbeat()
+                self._want(ASKED, ASKED, ALL)
+                self._tick("", "meanwhile", 3, host=host)
+            first.send_signal(signal.SIGCONT)
+            self._ended(first)
+        finally:
+            if first.returncode is None:
+                first.kill()
+                first.communicate()
+        return True
+
+    def _is_refused(self) -> None:
+        """Another controller on the same state folder ends at once and says why."""
+        second = self._start("meanwhile", [])
+        _, err = second.communicate(timeout=180)
+        if second.returncode != REFUSED or "in the middle of a tick" not in err:
+            self._say(f"a second controller on one state folder was not refused: {err[-300:]}")
+
+    def _age_heartbeat(self) -> None:
+        """The last heartbeat is too old to count; to wait for that would take 40 s more."""
+        path = self.config.site.exchange_dir / HEARTBEAT
+        beat = json.loads(path.read_text())
+        path.write_text(json.dumps({**beat, "time": beat["time"] - _OLD_S}))
 
     def _touches(self) -> list[Touch]:
         lines = (self.folder / "touches").read_text().splitlines()
@@ -229,3 +318,7 @@ class Trial:
                 break
             time.sleep(0.3)
         scene.repair_nodes(self.box)
+
+
+def _is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "Tt"

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from benchmarks.faults.scene import Rights, sandbox
-from benchmarks.faults.trial import THEN, Found, Touch, Trial
+from benchmarks.faults.scene import SAMPLES, STALL_SAMPLES, Rights, sandbox
+from benchmarks.faults.trial import STALLED, THEN, Found, Touch, Trial
 from slurm_hadar.sandbox.cluster import Sandbox
 
 
 @dataclass(frozen=True)
 class Case:
-    """Where the controller dies ("": nowhere), when another ticks, and a fault in that one."""
+    """Where the controller dies or is stopped ("": nowhere), what another one does then (see
+    :data:`THEN` and :data:`STALLED`), and a fault in that one."""
 
     at: str = ""
     then: str = "never"
@@ -53,16 +54,24 @@ def distinct(points: Sequence[Touch]) -> list[Touch]:
     return [touch for touch in points if touch.times <= _LOOKS]
 
 
-def not_reached(found: Sequence[tuple[Case, Found]], only: str = "") -> list[Case]:
-    """Where no controller died yet: points tried in vain, and those that only a trial has met.
+THENS = {"kill": THEN, "stall": STALLED}
+"""How a controller is disturbed -> what another one does then."""
 
-    ``only``: what the name of a point that was not tried must have in it.
+
+def not_reached(
+    found: Sequence[tuple[Case, Found]], only: str = "", thens: Sequence[str] = THEN
+) -> list[Case]:
+    """Where no controller died or stopped yet: points tried in vain, and those that only a trial
+    has met.
+
+    ``only``: what the name of a point that was not tried must have in it; ``thens``: one of
+    :data:`THENS`.
     """
     died = {(case.at, case.then) for case, one in found if one.killed}
     tried = [case.at for case, _ in found]
     met = [touch.name for _, one in found for touch in distinct(one.touches)]
     names = dict.fromkeys([*tried, *(name for name in met if only in name)])
-    return [Case(at, then) for at in names for then in THEN if (at, then) not in died]
+    return [Case(at, then) for at in names for then in thens if (at, then) not in died]
 
 
 def never_reached(
@@ -93,8 +102,11 @@ Tell = Callable[[Case, Found], None]
 class Room:
     """Sandboxes that are started when they are needed, and a folder for the trials."""
 
-    def __init__(self, folder: Path, side_by_side: int, rights: Rights) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, side_by_side: int, rights: Rights, stalls: bool = False
+    ) -> None:
+        """``stalls``: whether controllers are stopped in it instead of killed."""
+        self.folder, self.stalls = folder, stalls
         self.side_by_side = side_by_side
         self.rights = rights
         self._boxes: dict[int, Sandbox] = {}
@@ -112,14 +124,15 @@ class Room:
         def work(worker: int) -> None:
             mine = self.folder / f"w{worker}"
             if worker not in self._boxes:
-                mine.mkdir(parents=True)
-                self._boxes[worker] = sandbox(mine / "box", self.rights)
+                mine.mkdir(parents=True, exist_ok=True)
+                self._boxes[worker] = sandbox(mine / "box", self.rights, self.stalls)
             while True:
                 try:
                     number, case = waiting.get_nowait()
                 except Empty:
                     return
-                trial = Trial(self._boxes[worker], mine / f"t{first + number}")
+                samples = STALL_SAMPLES if self.stalls else SAMPLES
+                trial = Trial(self._boxes[worker], mine / f"t{first + number}", samples)
                 answers[number] = trial.run(case.at, case.then, case.plant)
                 if tell is not None:
                     tell(case, answers[number])
@@ -149,9 +162,11 @@ class Room:
 
 
 @contextmanager
-def room(folder: Path, side_by_side: int, rights: Rights = "user") -> Iterator[Room]:
+def room(
+    folder: Path, side_by_side: int, rights: Rights = "user", stalls: bool = False
+) -> Iterator[Room]:
     """Sandboxes below ``folder``, taken down at the end."""
-    made = Room(folder, side_by_side, rights)
+    made = Room(folder, side_by_side, rights, stalls)
     try:
         yield made
     finally:

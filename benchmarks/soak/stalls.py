@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.soak.jobs import Ended, ends
-from slurm_hadar.runtime.attempts import SUPERSEDED, AttemptId, present
+from slurm_hadar.runtime.attempts import SUPERSEDED, AttemptId, later, present
 from slurm_hadar.runtime.leaving import LEFT_ON_TERM
 
 PATIENCE_S = 7.0
@@ -44,7 +44,7 @@ class Saver:
     @property
     def superseded(self) -> bool:
         """Whether a later attempt has taken over."""
-        return max(present(self.path), default=self.attempt) > self.attempt
+        return later(self.attempt, present(self.path)) is not None
 
     @property
     def saving(self) -> bool:
