@@ -1,6 +1,7 @@
-"""The controller dies between two statements of a tick; no job suffers, and planted faults show.
+"""The controller dies, or is stopped, between two statements of a tick, and a training in a save.
 
-A few points only: ``python -m benchmarks.faults`` tries all of them.
+No job suffers, and planted faults show. Few points of ticks: ``python -m benchmarks.faults`` tries
+all of them.
 """
 
 import itertools
@@ -10,8 +11,10 @@ import pytest
 from conftest import need
 
 from benchmarks.faults.planted import FAULTS
+from benchmarks.faults.planted_saves import SAVE_FAULTS
+from benchmarks.faults.saves import HOWS, SaveCase, caught, saves, summary
 from benchmarks.faults.scene import KINDS
-from benchmarks.faults.trial import LOOK, THEN
+from benchmarks.faults.trial import LOOK, STALLED, THEN
 from benchmarks.faults.trials import Case, distinct, has_moved, is_sent, planted, room
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
@@ -28,8 +31,14 @@ def boxes(tmp_path_factory):
         yield made
 
 
-def test_no_job_suffers_wherever_the_controller_dies(boxes):
-    found = boxes.undisturbed(LOOK)
+@pytest.fixture(scope="module")
+def whole(boxes):
+    """A tick that is not disturbed."""
+    return boxes.undisturbed(LOOK)
+
+
+def test_no_job_suffers_wherever_the_controller_dies(boxes, whole):
+    found = whole
     assert not found.wrong and has_moved(found)
     points = distinct(found.touches)
     print(f"{len(points)} points between statements of one tick")
@@ -69,3 +78,42 @@ def test_no_job_suffers_wherever_the_controller_dies(boxes):
 def _showed(answer):
     """Whether it proves anything: a job that Slurm was faster to start has nothing to spoil."""
     return answer.killed and answer.acted
+
+
+def test_no_job_suffers_where_the_controller_is_stopped_and_goes_on(whole, tmp_path):
+    """In the middle of a move, and as starts are sent: with what it saw 35 s before."""
+    sent = [
+        touch for touch in distinct(whole.touches) if touch.times == 1 and touch.what == "slurm"
+    ]
+    starts = [one.name for one in sent if is_sent(one)]
+    moves = [one.name for one in sent if "acts/moves.py" in one.place]
+    drawn = random.Random(0)
+    tried = [
+        [Case(name, then) for name in drawn.sample(names, min(_TRIES, len(names)))]
+        for names, then in zip((moves, starts), STALLED, strict=True)
+    ]
+    with room(tmp_path, 2, stalls=True) as boxes:
+        answers = dict(boxes.run([cases[0] for cases in tried]))
+        again = [case for cases in tried if not answers[cases[0]].killed for case in cases[1:]]
+        answers |= dict(boxes.run(again)) if again else {}
+    for cases in tried:
+        found = [answers[case] for case in cases if case in answers]
+        assert any(one.killed for one in found), cases
+        assert not [one.wrong for one in found if one.wrong], cases
+
+
+def test_no_stale_attempt_changes_what_a_later_one_saved():
+    """Each point of a save and of taking over; kills at some of them only."""
+    with saves(2) as trials:
+        points = trials.points()
+        assert len(points) >= 50
+        kills = random.Random(0).sample(points, 12)
+        found = trials.run(
+            [SaveCase(point, "stall") for point in points]
+            + [SaveCase(point, "kill") for point in kills]
+        )
+        bad = trials.run([trials.planted(plant)[0] for plant in SAVE_FAULTS])
+    print("\n".join(summary(found)))
+    assert {case.how for case, _ in found} == set(HOWS)
+    assert not [(case.name, one.wrong) for case, one in found if one.wrong]
+    assert None not in caught(bad).values(), caught(bad)

@@ -11,7 +11,7 @@ from benchmarks.soak.storm import Rates
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
-OFTEN = Rates(submit_s=6.0, cancel_s=25.0, fault_s=10.0, kill_s=9.0, burst=9)
+OFTEN = Rates(submit_s=6.0, cancel_s=25.0, fault_s=10.0, kill_s=9.0, stall_s=8.0, burst=9)
 
 
 def test_every_job_is_accounted_for(tmp_path):
@@ -24,3 +24,4 @@ def test_every_job_is_accounted_for(tmp_path):
     assert sum(result.faults.values()) >= 3
     assert result.faults["slurmctld"] and result.cancelled and result.kills_in_moves
     assert result.account.lineages
+    assert result.stalls_in_saves and result.published

@@ -183,6 +183,17 @@ def test_a_node_that_slurm_could_not_see_may_run_a_job_on(books, tmp_path, silen
     assert not found.wrong and found.hidden == 1
 
 
+def test_of_a_training_such_a_start_is_counted_apart_and_attempts_that_gave_way_too(
+    books, tmp_path
+):
+    (tmp_path / "soak1.starts").write_text(TWICE)
+    (tmp_path / "soak1.ends").write_text("4711 77 210.5\n4712 0 220.5\n")
+    found = account(books, tmp_path, [Silence("v1", 150.0, 250.0)])
+    assert not found.wrong and (found.hidden, found.hidden_trainings) == (0, 1)
+    assert found.superseded == 1
+    assert "ran twice" in account(books, tmp_path, []).wrong[0]
+
+
 @pytest.mark.parametrize(
     "silences",
     [
