@@ -31,8 +31,9 @@ what the policy answers whatever it sees."""
 ACTED = "acted"
 """In the folder: the planted fault came to act."""
 BETWEEN_S = 1.5
-REFUSED = 75
-"""Exit code where another controller holds the lock of the state folder."""
+REFUSED, GAVE_UP = 75, 76
+"""Exit codes: another controller holds the lock of the state folder; a tick that was stopped and
+continued ended with an error, as where Slurm's answers came in time and were read too late."""
 
 
 def main() -> None:
@@ -78,7 +79,13 @@ def main() -> None:
     for ticks in range(args.ticks):
         if ticks:
             time.sleep(BETWEEN_S)
-        controller.tick()
+        try:
+            controller.tick()
+        except HadarError as error:
+            if not args.stop:
+                raise
+            print(error, file=sys.stderr)
+            sys.exit(GAVE_UP)
     store.close()
 
 

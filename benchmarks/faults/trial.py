@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.faults import scene
-from benchmarks.faults.child import ACTED, REFUSED, WANT
+from benchmarks.faults.child import ACTED, GAVE_UP, REFUSED, WANT
 from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.promises import Promises
 from benchmarks.faults.scene import ALL, ASKED, BEFORE, HELD, LEASE_S, OVER, RUNNING, WAITING
@@ -197,8 +197,9 @@ class Trial:
             self._promises.states.append(state)
         return site
 
-    def _ended(self, process: Process, dies: bool = False) -> int:
-        """Exit status of a controller. ``dies``: whether it may have been killed."""
+    def _ended(self, process: Process, expected: int = 0, *, dies: bool = False) -> int:
+        """Exit status of a controller, 0 or ``expected``. ``dies``: whether it may have been
+        killed."""
         try:
             _, err = process.communicate(timeout=180)
         except subprocess.TimeoutExpired:
@@ -206,7 +207,7 @@ class Trial:
             process.communicate()
             raise HadarError("the controller did not end within 180 s") from None
         code = process.returncode
-        if code > 0 or (code and not dies):
+        if code not in (0, expected) and not (dies and code < 0):
             raise HadarError(f"the controller failed: {err.strip()[-300:]}")
         return code
 
@@ -228,7 +229,7 @@ class Trial:
                 self._want(ASKED, ASKED, ALL)
                 self._tick("", "meanwhile", 3, host=host)
             first.send_signal(signal.SIGCONT)
-            self._ended(first)
+            self._ended(first, GAVE_UP)
         finally:
             if first.returncode is None:
                 first.kill()

@@ -18,11 +18,22 @@ _UNNOTICED_S = SLURMD_TIMEOUT_S / 2
 """Slurm takes no node for lost that is away for less. It asks each three times in SlurmdTimeout, so
 its last answer may be a third of that older than the silence."""
 _BACK_S = 90.0
-_ELSEWHERE_S = 30.0
+_SOME_TRAIN_S = 20.0
+"""So long a training is waited for that could be stopped on a silent node."""
+_ELSEWHERE_S = 60.0
 """So long a start elsewhere is waited for: GPUs may be scarce, or no controller be at work."""
 _LEAVES_S = 3.0
 """What a stale attempt has to end by itself."""
-_FAULTS = ("slurmd back", "slurmd back", "node lost", "down", "down", "silent", "slurmctld")
+_FAULTS = (
+    "slurmd back",
+    "slurmd back",
+    "node lost",
+    "down",
+    "down",
+    "silent",
+    "silent",
+    "slurmctld",
+)
 _UP = ("idle", "mixed", "allocated", "planned", "completing", "reserved")
 
 
@@ -78,7 +89,7 @@ class Faults:
                 self._back(node)
             case _:
                 # Where a training is stopped on it, Slurm starts that elsewhere meanwhile.
-                stall = self._stalls.begin()
+                stall = self._stalls.begin_within(_SOME_TRAIN_S)
                 node = node if stall is None else stall.saver.node
                 try:
                     self._silence(node, SLURMD_TIMEOUT_S + draw(2.0, 10.0), stall)

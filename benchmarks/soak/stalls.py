@@ -123,6 +123,14 @@ class Stalls:
         stall.in_save = saver.saving
         return stall
 
+    def begin_within(self, seconds: float) -> Stall | None:
+        """:meth:`begin`, as soon as there is a training."""
+        end = time.monotonic() + seconds
+        while (stall := self.begin()) is None and time.monotonic() < end:
+            if self._wait(0.5):
+                break
+        return stall
+
     def wait_superseded(self, stall: Stall, seconds: float) -> None:
         """Wait until a later attempt has taken over, ``seconds`` at most."""
         end = time.monotonic() + seconds
