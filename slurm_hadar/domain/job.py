@@ -82,6 +82,8 @@ class Job:
     """CPUs or memory are asked for per GPU (``--cpus-per-gpu``, ``--mem-per-gpu``)."""
     batch: bool = True
     requeue: bool = True
+    external: bool = False
+    """It asks for licences or a burst buffer, which a requeue would give to others."""
     expedited: bool = False
     """Submitted with ``--requeue=expedite`` (25.11): a requeue starts it at once, and an exit other
     than 0 starts one."""

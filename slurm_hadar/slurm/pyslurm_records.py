@@ -79,6 +79,7 @@ def job(entry: Any) -> tuple[Job, str]:
         per_gpu=bool(entry.cpus_per_gpu or entry.memory_per_gpu),
         batch=bool(entry.is_batch_job),
         requeue=bool(entry.is_requeueable),
+        external=bool(entry.licenses or entry.burst_buffer),
         exclusive=(entry.resource_sharing or "OK") not in ("OK", "YES"),
         restarts=int(entry.requeue_count or 0),
         het=het > 0,

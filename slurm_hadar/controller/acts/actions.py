@@ -81,6 +81,8 @@ def intent(
             )
             if action is not None and not movable[id_]:
                 deferred[id_] = "it may not be moved now"
+            elif action is not None and (node := _reserved(action, seen)):
+                deferred[id_] = f"a reservation of {node} begins before its time limit ends"
             elif action is not None:
                 moves.append(action)
         elif target.job.state is JobState.PENDING:
@@ -100,6 +102,15 @@ def intent(
     actions += chosen
     actions += let_go(picture.left_out, seen, config)
     return Intent(tuple(actions), deferred)
+
+
+def _reserved(action: Action, seen: Observed) -> str:
+    """A node of the placement on which Slurm would not start the job, as somebody reserved it
+    within the job's time limit; "": none."""
+    if action.placement is None or not action.placement.nodes:
+        return ""
+    closed = claims.reserved_nodes(seen, action.job.time_limit_s)
+    return next((name for name in action.placement.nodes if name in closed), "")
 
 
 def _shared(moves: Sequence[Action], most: int, by_user: Mapping[int, int]) -> list[Action]:

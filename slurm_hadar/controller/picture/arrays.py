@@ -265,7 +265,7 @@ def _movable(target: Target, seen: Observed, config: Config, past: Past) -> bool
         declaration.checkpoint
         and not declaration.pin
         and job.requeue
-        and not job.expedited
+        and not (job.expedited or job.external)
         and settled >= config.guards.between_moves_s(past.unanswered.get(job.id, 0))
         and seen.steered(job.id).moves < config.guards.max_moves_per_job
     )

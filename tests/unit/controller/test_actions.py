@@ -25,6 +25,7 @@ from slurm_hadar.controller.acts.actions import Kind
 from slurm_hadar.controller.picture.targets import Past
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
+from slurm_hadar.domain.node import Reservation
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering, merge
 
@@ -243,6 +244,7 @@ def test_a_move_is_meant_only_where_the_type_or_count_changes():
         {"declaration": replace(LEASED, pin=True)},
         {"requeue": False},
         {"expedited": True},
+        {"external": True},
         {"admin_comment": told({"k80": 1}, moves=50)},
     ],
 )
@@ -297,6 +299,20 @@ def test_a_job_that_does_not_answer_is_asked_less_and_less_often():
     assert moved(0, 601) and not moved(1, 601) and moved(1, 1201)
     assert not moved(3, 4700) and moved(3, 4801)
     assert not moved(1000, 86_300) and moved(1000, 86_401)
+
+
+def test_no_job_moves_to_where_a_reservation_begins_before_its_time_limit_ends():
+    here = running("1", {"k1": {"k80": 1}}, time_limit_s=7200.0)
+
+    def moved(start_s, nodes=("v1", "v2", "v3", "v4")):
+        books = (Reservation("r", nodes, NOW + start_s, NOW + start_s + 600),)
+        shown = replace(seen([here]), reservations=books)
+        return decide(shown, {"1": Placement({"v100": 1}, {"v1": {"v100": 1}})})
+
+    assert moved(7201).of(Kind.MOVE) and moved(3600, ("k1",)).of(Kind.MOVE)
+    late = moved(3600)
+    assert not late.of(Kind.MOVE)
+    assert late.deferred["1"] == "a reservation of v1 begins before its time limit ends"
 
 
 # -- jobs of others ---------------------------------------------------------------------------

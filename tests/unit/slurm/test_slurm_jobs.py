@@ -215,6 +215,16 @@ def test_a_job_that_was_requeued_is_a_batch_job_whatever_is_shown(restarts, batc
     assert job.batch == batch and job.managed == batch
 
 
+@pytest.mark.parametrize("key", ["licenses", "burst_buffer"])
+def test_what_a_requeue_would_give_to_others_is_known(key) -> None:
+    for release, first in FIRST.items():
+        shown = json.loads((DATA / release / "squeue_forms.json").read_text())
+        record = next(one for one in shown["jobs"] if one["job_id"] == first)
+        for text in ("", "matlab:1"):
+            (job,), _ = jobs.parse(json.dumps({"jobs": [{**record, key: text}]}), None, 100)
+            assert job.external is bool(text)
+
+
 def test_an_expedited_requeue_is_known() -> None:
     """By a flag of 25.11, as its source has it; put into a record of 24.11.5."""
     shown = json.loads((DATA / "24.11.5" / "squeue_forms.json").read_text())
