@@ -73,6 +73,21 @@ def takes_over_from(beat: Heartbeat | None, host: str, now: float) -> bool:
     return beat.host != host or not is_fresh(beat, now)
 
 
+def taken_over(config: Config, now: float) -> str:
+    """Why a tick that wrote its heartbeat may send nothing more; empty where it may."""
+    beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
+    return taken_over_from(beat, socket.gethostname(), now)
+
+
+def taken_over_from(beat: Heartbeat | None, host: str, now: float) -> str:
+    """Why the controller on ``host`` may send nothing more in a tick; see :func:`taken_over`."""
+    if beat is None or beat.mode != "act" or not takes_over_from(beat, host, now):
+        return ""
+    if beat.host != host:
+        return f"a controller on {beat.host} took over meanwhile"
+    return "this tick has taken longer than its heartbeat lasts, another controller may act now"
+
+
 def is_fresh(beat: Heartbeat, now: float) -> bool:
     """Whether whoever wrote a heartbeat is taken for alive; a tick may be late, a clock ahead."""
     longest_s = 3 * min(beat.interval_s, _LONGEST_INTERVAL_S) + 30

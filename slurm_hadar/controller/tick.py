@@ -18,7 +18,7 @@ from slurm_hadar.controller.idle.backfill import Backfill
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learned.gpu_use import GpuLessons
 from slurm_hadar.controller.learned.speeds import Speeds
-from slurm_hadar.controller.lock import SETTLE_S, rival, takes_over
+from slurm_hadar.controller.lock import SETTLE_S, rival, taken_over, takes_over
 from slurm_hadar.controller.picture import forks
 from slurm_hadar.controller.picture.targets import Past, Place
 from slurm_hadar.controller.picture.viewing import Picture, picture
@@ -133,9 +133,7 @@ class Controller:
     def _stopped(self) -> str:
         """Why nothing more may be sent since the tick began: it may have taken longer than a
         heartbeat lasts. Empty where all is as it was."""
-        other = rival(self.config, self._clock())
-        taken = f"a controller on {other} took over meanwhile" if other is not None else ""
-        return taken or self._may_act()[1]
+        return taken_over(self.config, self._clock()) or self._may_act()[1]
 
     def _pass(self, may_act: bool, said: tuple[str, ...], keep: bool = True) -> Report:
         with self.store.in_words():
@@ -157,7 +155,9 @@ class Controller:
             # First: of what this tick sends nothing can be seen yet.
             trail.follow(self.store, seen, self.config.moving.commit_s)
             words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
-        if may_act:
+        # Reading may have taken longer than a heartbeat lasts.
+        stopped = self._stopped() if may_act else ""
+        if may_act and not stopped:
             step = moves.advance(hands, seen.jobs, seen.progress, seen.now)
             sent = step.sent
             words += step.said
@@ -189,7 +189,7 @@ class Controller:
         if keep:
             self._keep(name, state, seen, shown, plan, means, idle)
         refused: frozenset[str] = frozenset()
-        stopped = self._stopped() if may_act else ""
+        stopped = stopped or (self._stopped() if may_act else "")
         if stopped:
             words.append(f"nothing more is sent: {stopped}")
         elif may_act:

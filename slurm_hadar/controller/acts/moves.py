@@ -109,6 +109,10 @@ def settle(
                 jobs = {job.id: _later(job, known) for job in hands.cluster.read_jobs(names)}
             except SlurmError as error:
                 return [*said, f"moves under way go on at the next tick: {error}"]
+            # Slurm may have taken longer to answer than a heartbeat lasts.
+            stopped = why_not()
+            if stopped:
+                return [*said, f"moves under way wait: {stopped}"]
             said += advance(hands, jobs, progress, clock()).said
         looks -= 1
         if clock() >= end or looks == 0:

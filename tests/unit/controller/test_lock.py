@@ -10,7 +10,7 @@ import time
 import pytest
 from hand_made import config
 
-from slurm_hadar.controller.lock import only_one, rival, takes_over
+from slurm_hadar.controller.lock import only_one, rival, taken_over, takes_over
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.runtime.heartbeat import NAME, write_heartbeat
 
@@ -93,6 +93,17 @@ def test_who_takes_over_looks_twice(tmp_path):
     write_heartbeat(tmp_path, "act", 10.0)
     assert not takes_over(site, time.time())
     assert takes_over(site, time.time() + 61)
+
+
+def test_a_tick_that_outlived_its_heartbeat_sends_nothing_more(tmp_path):
+    site = config(f'[site]\nexchange_dir = "{tmp_path}"\n')
+    assert taken_over(site, time.time()) == ""
+    write_heartbeat(tmp_path, "act", 10.0)
+    assert taken_over(site, time.time()) == ""
+    assert "longer than its heartbeat lasts" in taken_over(site, time.time() + 61)
+    beat(tmp_path)
+    assert taken_over(site, time.time()) == "a controller on elsewhere took over meanwhile"
+    assert taken_over(site, time.time() + 61), "who took over may have died since"
 
 
 @pytest.mark.parametrize(
