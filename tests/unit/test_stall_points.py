@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -20,6 +22,8 @@ from benchmarks.faults.saves import (
     left_over,
     summary,
 )
+from benchmarks.faults.trial import STALLED, Found, Touch
+from benchmarks.faults.trials import THENS, Case, not_reached
 from benchmarks.soak.jobs import Ended, ends
 from benchmarks.soak.publications import Course, Publications, Published
 from benchmarks.soak.stalls import Saver, Stall, outcome
@@ -46,6 +50,34 @@ def test_only_the_newest_attempt_keeps_a_folder():
     assert left_over(kept, NEWEST) == []
     strange = [f"{ATTEMPTS}/2.12.1.0123456789abcdef", f"{ATTEMPTS}/{NEWEST}/x.c.pt", ".c.pt.aside"]
     assert left_over(kept + strange, NEWEST) == sorted(strange)
+
+
+STOPS = """
+import os, signal, sqlite3, sys
+from pathlib import Path
+from benchmarks.faults.touches import Touches
+link = sqlite3.connect(Path(sys.argv[1]) / "file", isolation_level=None)
+link.execute("CREATE TABLE t (x)")
+Touches(Path(sys.argv[1]) / "log", "? journal INSERT INTO t #1", signal.SIGSTOP).watch(link)
+link.execute("INSERT INTO t VALUES (1)")
+"""
+
+
+def test_a_controller_stops_before_the_statement_and_goes_on(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", STOPS, str(tmp_path)], cwd=ROOT)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    with sqlite3.connect(tmp_path / "file") as link:
+        assert link.execute("SELECT COUNT(*) FROM t").fetchone() == (0,)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(30) == 0
+        assert link.execute("SELECT COUNT(*) FROM t").fetchone() == (1,)
+
+
+def test_points_where_no_controller_was_stopped_are_left():
+    point = Touch("slurm", "scontrol", "acts/moves.py", 1)
+    found = [(Case(point.name, STALLED[0]), Found(killed=True, touches=[point]))]
+    assert not_reached(found, "", STALLED) == [Case(point.name, STALLED[1])]
+    assert {then for case in THENS.values() for then in case} >= {*STALLED, "never"}
 
 
 def test_stalls_and_kills_are_counted_apart():
