@@ -1,7 +1,7 @@
 """What a controller does: one tick, each file and each command a step of its own."""
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from protocol_attempts import Step
 from protocol_slurm import OK, requeue, update
@@ -38,6 +38,7 @@ _JOB = "1"
 _OPENED_S, _SUBMITTED_S, _OURS_S = 0.0, 500.0, 1000.0
 _SINCE_S = {SAME_SECOND: 0.0, SETTLING: 5.0, SETTLED: 500.0}
 _ACK_WAIT_S, _AFTER_RETURN_S = 120.0, 40.0
+_BEFORE_IT_SENDS = ("idle", "beat", "settle", "job", "progress", "follow", "follow job", "decide")
 _STATES = {
     "PENDING": JobState.PENDING,
     "RUNNING": JobState.RUNNING,
@@ -108,8 +109,8 @@ def _steps(world: World, bounds: Bounds, index: int, one: Controller) -> Iterato
             yield from _advances(world, bounds, index, after)
         case "follow":
             # The part of a tick that follows moves: progress first, then Slurm.
-            if _rival(world, bounds, host):
-                yield "sees another controller and stops", _off(world, index, "idle")
+            if _taken_over(world, bounds, index):
+                yield "sees that another controller may act and stops", _off(world, index, "idle")
             else:
                 after = one._replace(at="follow job", progress=world.progress)
                 yield "reads the progress file again", _put(world, index, after)
@@ -123,21 +124,27 @@ def _steps(world: World, bounds: Bounds, index: int, one: Controller) -> Iterato
 
 
 def _looks_at_job(world: World, index: int) -> Iterator[Step]:
-    after = Controller(at="progress", job=world.job)
+    after = world.controllers[index]._replace(at="progress", job=world.job)
     yield f"asks Slurm: {world.job.state}", _put(world, index, after)
 
 
 def _advances(world: World, bounds: Bounds, index: int, one: Controller) -> Iterator[Step]:
-    """The next step of the open move, as the product decides it.
+    """Goes on to :func:`_decides` after the look before it, in one step where controllers run on
+    one host: what a controller thinks touches nothing that is shared."""
+    if _apart(bounds):
+        yield "has read all", _put(world, index, one._replace(at="decide"))
+    else:
+        yield from _decides(world, bounds, index, one)
 
-    In one step with the look before it: what a controller thinks touches nothing that is shared.
-    """
+
+def _decides(world: World, bounds: Bounds, index: int, one: Controller) -> Iterator[Step]:
+    """The next step of the open move, as the product decides it; without one, what is new."""
     move = _journal(world, bounds, index).move
+    if _taken_over(world, bounds, index):
+        yield "sees that another controller may act and sends nothing", _off(world, index, "idle")
+        return
     if move is None or not move.open:
-        if _apart(bounds):
-            yield "has read all", _put(world, index, one._replace(at="decide"))
-        else:
-            yield from _decides(world, bounds, index, one)
+        yield from _decides_anew(world, bounds, index, one)
         return
     for late in (False, True):
         decided = _decided(bounds.parts, move, one.job, one.progress, late)
@@ -154,14 +161,16 @@ def _advances(world: World, bounds: Bounds, index: int, one: Controller) -> Iter
                 then = "end"
             else:
                 begin = at_once(decided.job, _now(one.job))
-        after = one._replace(at=then, progress=None, begin=begin, late=False)
-        label = f"looks at job and progress: {decided.step.value}" + (" (it waited long)" if late else "")
+        after = one._replace(at=then, progress=None, begin=begin)
+        label = f"looks at job and progress: {decided.step.value}"
+        if late:
+            label += " (it waited long)"
         yield label, _put(world, index, after)
         if late or _decided(bounds.parts, move, one.job, one.progress, True) == decided:
             return
 
 
-def _decides(world: World, bounds: Bounds, index: int, one: Controller) -> Iterator[Step]:
+def _decides_anew(world: World, bounds: Bounds, index: int, one: Controller) -> Iterator[Step]:
     """What a tick begins anew: a release, a move, a start; or nothing."""
     job, journal, left = one.job, _journal(world, bounds, index), world.left
     one = one._replace(progress=None)
@@ -173,9 +182,6 @@ def _decides(world: World, bounds: Bounds, index: int, one: Controller) -> Itera
         return
     said = one.progress
     starting = said is not None and said.restarts != job.restarts
-    if _rival(world, bounds, bounds.hosts[index]):
-        yield "sees another controller and sends nothing", _off(world, index, "idle")
-        return
     if job.state == RUNNING and left.moves and not starting:
         yield "decides to move the job", _put(world, index, one._replace(at="ask"))
     told = world.told is not None and world.told[0] == job.restarts
@@ -251,8 +257,8 @@ def _acts(world: World, bounds: Bounds, index: int, one: Controller) -> Iterator
             after = _write(world, bounds, index, journal._replace(releases=journal.releases + 1))
             yield "writes the release in the journal", _at(after, index, "done")
         case "done":
-            if not one.settling and move is not None and move.open:
-                follows = Controller(at="follow", settling=True)
+            if bounds.follows and not one.settling and move is not None and move.open:
+                follows = Controller(at="follow", settling=True, stalled=one.stalled)
                 yield "follows the move", _put(world, index, follows)
             yield "ends its tick", _off(world, index, "idle")
 
@@ -270,23 +276,24 @@ def _apart(bounds: Bounds) -> bool:
 
 
 def _beat_gets_old(world: World, bounds: Bounds) -> Iterator[Step]:
-    host = world.beat[0]
-    alive = [
-        one
-        for one, its in zip(world.controllers, bounds.hosts, strict=True)
-        if its == host and one.at != "off"
-    ]
-    left = world.left
-    if alive and not left.stalls:
-        return
-    if alive:
-        left = left._replace(stalls=left.stalls - 1)
-    label = f"the controller on {host} is stalled" if alive else "time passes"
-    yield f"{label}: its heartbeat is old", world._replace(beat=(host, False), left=left)
+    host, left = world.beat[0], world.left
+    index = bounds.hosts.index(host)
+    one = world.controllers[index]
+    after = world._replace(beat=(host, False))
+    if one.at == "off":
+        yield f"time passes: the heartbeat of {host} is old", after
+    elif left.stalls and (bounds.stalls_anywhere or one.at in _BEFORE_IT_SENDS):
+        after = after._replace(left=left._replace(stalls=left.stalls - 1))
+        after = _put(after, index, one._replace(stalled=one.at != "idle"))
+        yield f"controller {index}: is stalled, its heartbeat is old", after
 
 
 def _rival(world: World, bounds: Bounds, host: str) -> bool:
     return bounds.parts.rival_in(_beat(world), host, _OURS_S) is not None
+
+
+def _taken_over(world: World, bounds: Bounds, index: int) -> bool:
+    return bounds.parts.taken_over_from(_beat(world), bounds.hosts[index], _OURS_S) != ""
 
 
 def _beat(world: World) -> Heartbeat | None:
@@ -301,7 +308,7 @@ def _heartbeat(host: str, fresh: bool) -> Heartbeat:
     return Heartbeat(host, 1, "act", _OURS_S if fresh else _OURS_S - 900, 30.0)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _decided(
     parts: Parts, move: Move, job: SlurmJob, progress: Progress | None, late: bool
 ) -> MoveDecision:
@@ -321,7 +328,7 @@ def _decided(
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _entry(move: Move) -> Entry:
     details = {"restarts": move.restarts, "save": move.nonce, "gpus": {move.to: 1}}
     steps = ((REQUEUED, _OURS_S),) if move.requeued else ()
@@ -329,7 +336,7 @@ def _entry(move: Move) -> Entry:
     return Entry(1, _JOB, "move", phase, _OPENED_S, _OPENED_S, details, None, steps)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _job(job: SlurmJob, not_before_s: float = 0.0) -> Job:
     return Job(
         id=_JOB,
@@ -350,7 +357,7 @@ def _job(job: SlurmJob, not_before_s: float = 0.0) -> Job:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _progress(progress: Progress | None) -> progress_file.Progress | None:
     if progress is None:
         return None

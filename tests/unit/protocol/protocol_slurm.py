@@ -18,7 +18,6 @@ from protocol_world import (
 
 DEFAULT_TYPE = "k80"
 OK, REFUSED = "ok", "refused"
-_NOT_ACTING = ("off", "idle", "beat", "write beat", "settle")
 
 
 def slurm_steps(world: World, bounds: Bounds) -> Iterator[Step]:
@@ -130,4 +129,4 @@ def _just_read_as_pending(world: World) -> bool:
 
 
 def _acts(one: Controller) -> bool:
-    return one.job is not None and one.at not in _NOT_ACTING
+    return one.job is not None and not one.stalled

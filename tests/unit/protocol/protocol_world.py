@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from slurm_hadar.controller.acts.move_steps import decide_move
-from slurm_hadar.controller.lock import rival_in
+from slurm_hadar.controller.lock import rival_in, taken_over_from
 from slurm_hadar.runtime.attempts import AttemptId, later, next_attempt
 from slurm_hadar.runtime.plan_file import save_wish
 
@@ -93,16 +93,16 @@ class Process(NamedTuple):
 
 class Controller(NamedTuple):
     """One controller. ``at``: its program counter; ``job``, ``progress``: what it has read;
-    ``late``: it has waited longer for the acknowledgement than a job may take; ``settling``: in the
-    part of a tick that follows open moves."""
+    ``settling``: in the part of a tick that follows open moves; ``stalled``: for longer than a
+    heartbeat lasts since this tick began."""
 
     at: str = "idle"
     job: SlurmJob | None = None
     progress: Progress | None = None
-    late: bool = False
     settling: bool = False
     plan: Plan | None = None
     begin: str = ""
+    stalled: bool = False
 
 
 class Left(NamedTuple):
@@ -157,6 +157,7 @@ class Parts:
     save_wish: Callable[..., str] = save_wish
     decide_move: Callable[..., object] = decide_move
     rival_in: Callable[..., str | None] = rival_in
+    taken_over_from: Callable[..., str] = taken_over_from
     supersedes: Callable[[AttemptId], Callable[[AttemptId], bool]] = lambda mine: mine.supersedes
     """Which attempts an attempt removes."""
     removes_earlier: bool = True
@@ -174,14 +175,21 @@ PRODUCT = Parts()
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one exploration covers. ``hosts``: of each controller. ``whole_saves``: a take-over is
-    one step, and so is a save; else each change of a file is one."""
+    """What one exploration covers.
+
+    ``hosts``: of each controller. ``whole_saves``: a take-over is one step, and so is a save; else
+    each change of a file is one. ``stalls_anywhere``: a controller may also be stalled between its
+    last look for another one and what it then sends. ``follows``: a tick follows the moves that it
+    began.
+    """
 
     name: str
     left: Left
     hosts: tuple[str, ...] = ()
     work: int = 2
     whole_saves: bool = False
+    stalls_anywhere: bool = False
+    follows: bool = True
     parts: Parts = PRODUCT
 
 
