@@ -168,7 +168,7 @@ def test_stopped_or_killed_while_it_takes_over_it_blocks_no_later_attempt(tmp_pa
             return
         began = time.monotonic()
         second = Attempt.begin(folder / "c.pt", "7", 1)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
         if how == "SIGSTOP":
             first.send_signal(signal.SIGCONT)
         code = first.wait(30) if how == "SIGSTOP" else -os.WTERMSIG(status)
