@@ -280,7 +280,7 @@ class Storm:
         if found.bare > (most := most_bare(log, self.books.nodes())):
             wrong.append(
                 f"{found.bare} starts without a GPU: jobs that were COMPLETING as slurmctld "
-                f"restarted explain {most}"
+                f"restarted, and steps that outlived a requeue, explain {most}"
             )
         wrong += [f"the controller ended by itself: {why}" for why in self.daemon.ended]
         wrong += [f"the controller's log: {line}" for line in self.daemon.faults()]

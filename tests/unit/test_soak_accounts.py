@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.soak import jobs
 from benchmarks.soak.books import Books, account
-from benchmarks.soak.completing import completing, most_bare
+from benchmarks.soak.completing import completing, late_steps, most_bare
 from benchmarks.soak.jobs import Sent
 from benchmarks.soak.silence import GRACE_S, Silence
 from slurm_hadar.domain.declaration import Declaration
@@ -86,6 +86,19 @@ def test_a_start_without_a_gpu_is_explained_by_jobs_that_were_completing_at_a_re
     assert most_bare(RESTARTS, {"604": 1, "606": 1, "611_1": 1, "700": 2}) == 3
     assert most_bare(RESTARTS, {"606": 2}) == 4
     assert most_bare("", {"606": 2}) == 0
+
+
+LATE_STEPS = """\
+[2026-11-23T11:48:15.252] step_partial_comp: JobId=231008 StepID=0 invalid
+[2026-11-23T12:06:02.325] step_partial_comp: JobId=231141 pending
+[2026-11-23T12:06:02.825] step_partial_comp: JobId=611_1(616) pending
+"""
+
+
+def test_a_start_without_a_gpu_is_explained_by_a_step_that_outlived_a_requeue():
+    """Lines of slurmctld 22.05.8."""
+    assert late_steps(LATE_STEPS) == ["231141", "611_1"]
+    assert most_bare(RESTARTS + LATE_STEPS, {"604": 1, "606": 1, "611_1": 1}) == 5
 
 
 def test_what_trains_on_several_nodes_may_leave_as_many_without_their_gpus(books):
