@@ -139,7 +139,9 @@ class Stalls:
 
     def end(self, stall: Stall) -> None:
         """Continue it."""
-        stall.superseded, stall.gone = stall.saver.superseded, not stall.saver.alive
+        # Slurm continues what it kills: that saves, and a later attempt takes over afterwards.
+        stall.gone = not stall.saver.alive
+        stall.superseded = stall.saver.superseded and not stall.gone
         stall.to_s = time.time()
         if not stall.gone:
             with contextlib.suppress(ProcessLookupError):

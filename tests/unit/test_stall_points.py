@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import sqlite3
 import subprocess
@@ -26,7 +27,7 @@ from benchmarks.faults.trial import STALLED, Found, Touch
 from benchmarks.faults.trials import THENS, Case, not_reached
 from benchmarks.soak.jobs import Ended, ends
 from benchmarks.soak.publications import Course, Publications, Published
-from benchmarks.soak.stalls import Saver, Stall, outcome
+from benchmarks.soak.stalls import Saver, Stall, Stalls, outcome
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime.attempts import AttemptId, attempts_folder
 
@@ -182,6 +183,22 @@ def test_a_saver_is_superseded_by_a_later_start_and_saves_while_its_file_is_ther
     assert saver.saving
     mine.with_name(attempt(2, 1).name).mkdir()
     assert saver.superseded
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_slurm_continued_and_ended_before_was_not_superseded(tmp_path, ended):
+    process = subprocess.Popen(["sleep", "60"])
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    saver = Saver("soak1", tmp_path / "soak1.pt", attempt(1), process.pid, fields[19], "v1")
+    (attempts_folder(saver.path) / attempt(2).name).mkdir(parents=True)
+    stalls, one = Stalls(tmp_path, random.Random(0), lambda: False), Stall(saver, 100.0, True)
+    if ended:
+        process.kill()
+        process.wait()
+    stalls.end(one)
+    assert (one.gone, one.superseded) == (ended, not ended)
+    process.kill()
+    process.wait()
 
 
 @pytest.mark.parametrize(("body", "code"), [("pass", 0), ("sys.exit(77)", 77), ("1 / 0", 1)])
