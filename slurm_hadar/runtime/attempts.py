@@ -114,6 +114,8 @@ class Attempt:
         self.path, self.identity = path, identity
         self.folder = attempts_folder(path) / identity.name
         """Where checkpoints are written before they are published."""
+        self.newest_is_damaged = False
+        """Whether the file at ``path`` is damaged, so that it must not replace the one before."""
 
     @classmethod
     def begin(cls, path: Path, job: str, restarts: int) -> "Attempt":
@@ -144,9 +146,14 @@ class Attempt:
         finally:
             # Before any error: a later attempt may have removed the folder already.
             attempt._raise_if_later()
-        for other in present(path):
-            if attempt.identity.supersedes(other):
-                _remove(container / other.name)
+        try:
+            for other in present(path):
+                if attempt.identity.supersedes(other):
+                    _remove(container / other.name)
+        except OSError:
+            # As where another user owns it: what cannot go on must not stand in the way of others.
+            shutil.rmtree(attempt.folder, ignore_errors=True)
+            raise
         _remove_leftovers(path)
         # Between the listing and the removal a later one may have begun.
         attempt._raise_if_later()
@@ -154,12 +161,17 @@ class Attempt:
 
     @property
     def current(self) -> bool:
-        """Whether no other attempt has taken over."""
-        # The folder alone proves nothing: a framework that saves into it makes it anew.
-        return (self.folder / _OWNER).exists()
+        """Whether no other attempt has taken over. Raises OSError where that cannot be seen."""
+        try:
+            # The folder alone proves nothing: a framework that saves into it makes it anew.
+            (self.folder / _OWNER).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def check(self) -> None:
-        """Raises Superseded where another attempt has taken over."""
+        """Raises Superseded where another attempt has taken over, OSError where that cannot be
+        seen."""
         if self.current:
             return
         found = later(self.identity, present(self.path))
@@ -203,7 +215,9 @@ def _make_folder(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     with contextlib.suppress(OSError):
         # A group that shares the folder of its checkpoints shares this one.
-        folder.chmod(folder.parent.stat().st_mode & 0o7777)
+        around = folder.parent.stat()
+        os.chown(folder, -1, around.st_gid)
+        folder.chmod(around.st_mode & 0o7777)
 
 
 def _probe(container: Path) -> None:

@@ -70,10 +70,11 @@ def publish(attempt: Attempt, written: Path) -> None:
     sync(written)
     attempt.check()
     try:
-        if path.exists():
+        if path.exists() and not attempt.newest_is_damaged:
             _copy(path, kept)
             kept.replace(previous(path))
         written.replace(path)
+        attempt.newest_is_damaged = False
     except OSError:
         attempt.check()
         raise
@@ -140,7 +141,15 @@ def sync(path: Path) -> None:
 
 
 def load(path: Path, say: Callable[[str], None], *, trusted: bool = False) -> Content | None:
-    """The newest checkpoint that is whole; None when there is none at all.
+    """As :func:`load_from`, the content alone."""
+    found = load_from(path, say, trusted=trusted)
+    return found[0] if found is not None else None
+
+
+def load_from(
+    path: Path, say: Callable[[str], None], *, trusted: bool = False
+) -> tuple[Content, Path] | None:
+    """The newest checkpoint that is whole and its file; None when there is none at all.
 
     A damaged newest one is reported in one line and the previous one is taken. ``trusted`` allows
     objects other than tensors and plain values. Raises HadarError when there are files but none
@@ -158,13 +167,32 @@ def load(path: Path, say: Callable[[str], None], *, trusted: bool = False) -> Co
             continue
         if faults:
             say(f"{faults[0]}; going on from {candidate}")
-        return content
+        return content, candidate
     if faults:
         raise HadarError(
             f"{faults[0]}; no older checkpoint is left. To begin from the start remove {path} "
             f"and {previous(path)}"
         )
     return None
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file in torch's format is there to its end.
+
+    Raises HadarError where it may be, and cannot be read now.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise_if_passing(error, path)
+        return False
+
+
+def raise_if_passing(error: Exception, path: Path) -> None:
+    """Raises HadarError where ``error`` says nothing of what is in the file."""
+    if isinstance(error, OSError) and error.errno in _PASSING:
+        raise HadarError(f"checkpoint {path} cannot be read now: {error.strerror}") from None
 
 
 def read(path: Path, *, trusted: bool = False, lazy: bool = False) -> Content:
@@ -195,8 +223,7 @@ def read(path: Path, *, trusted: bool = False, lazy: bool = False) -> Content:
             ) from None
         raise Damaged(f"checkpoint {path} is damaged") from None
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        if isinstance(error, OSError) and error.errno in _PASSING:
-            raise HadarError(f"checkpoint {path} cannot be read now: {error.strerror}") from None
+        raise_if_passing(error, path)
         raise Damaged(f"checkpoint {path} is damaged or cut short") from None
     form = content.get("hadar") if isinstance(content, dict) else None
     check_format(form, f"checkpoint {path}")

@@ -9,26 +9,54 @@ NOT_FINITE = 1
 def nonfinite(model: Any) -> str:
     """The first parameter of ``model`` with NaN or infinity, or buffer with NaN; "": there is none.
 
-    A buffer may hold infinity on purpose, as masks do. One reading of all values, no copy.
+    A buffer may hold infinity on purpose, as masks do. One reading of all values; a tensor of a
+    kind that cannot be looked at counts as finite.
     """
     import torch
 
-    names, fine = [], []
+    names: list[str] = []
+    ends: list[Any] = []
     with torch.no_grad():
-        for name, parameter in _named(model, "named_parameters"):
-            names.append(f"parameter {name}")
-            fine.append(torch.isfinite(parameter).all())
-        for name, buffer in _named(model, "named_buffers"):
-            if buffer.is_floating_point() or buffer.is_complex():
+        for name, tensor in _named(model, "named_parameters"):
+            found = _extremes(tensor)
+            if found is not None:
+                names.append(f"parameter {name}")
+                # Both are NaN where one value is; the difference of two infinities is NaN.
+                ends.append(found.sub(found).sum())
+        for name, tensor in _named(model, "named_buffers"):
+            found = _extremes(tensor)
+            if found is not None:
                 names.append(f"buffer {name}")
-                fine.append(~torch.isnan(buffer).any())
-        if not fine:
+                ends.append(found.nan_to_num(float("nan"), 0.0, 0.0).sum())
+        if not ends:
             return ""
-        # One transfer from each GPU, not one for each parameter.
-        first = fine[0].device
-        flags = torch.stack([flag.to(first, non_blocking=True) for flag in fine]).cpu()
-    bad = (~flags).nonzero()
-    return names[int(bad[0])] if len(bad) else ""
+        # One transfer from each GPU, not one for each tensor.
+        first = ends[0].device
+        bad = torch.stack([end.to(first, torch.float64) for end in ends]).isnan().cpu()
+    where = bad.nonzero()
+    return names[int(where[0])] if len(where) else ""
+
+
+def _extremes(tensor: Any) -> Any:
+    """(2,) the least and the greatest value, NaN where one is; None where there are no numbers."""
+    import torch
+
+    try:
+        if tensor.is_quantized or tensor.is_meta:
+            return None
+        if tensor.layout is torch.sparse_coo:
+            tensor = tensor._values()
+        elif tensor.layout is not torch.strided:
+            tensor = tensor.values()
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.resolve_conj())
+        if not tensor.is_floating_point() or not tensor.numel():
+            return None
+        if tensor.element_size() == 1:
+            tensor = tensor.float()
+        return torch.stack(torch.aminmax(tensor)).float()
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError):
+        return None
 
 
 def _named(model: Any, which: str) -> list[tuple[str, Any]]:
@@ -39,22 +67,23 @@ def _named(model: Any, which: str) -> list[tuple[str, Any]]:
 
 
 class LossWatch:
-    """Whether a loss of the present global batch was NaN or infinite; asks the GPU when read."""
+    """Whether a loss of the present global batch was NaN or infinite; looked at when it is asked
+    for, as a look at a GPU's value waits for the GPU."""
 
     def __init__(self) -> None:
-        self._bad: Any = None
+        self._losses: list[Any] = []
         self._over = True
 
     def note(self, loss: Any) -> None:
         """The loss of one pass."""
-        import torch
-
-        if not torch.is_tensor(loss):
+        detach = getattr(loss, "detach", None)
+        if detach is None:
             return
-        bad = (~torch.isfinite(loss.detach())).any()
-        # The first pass of the next global batch begins anew.
-        self._bad = bad if self._over or self._bad is None else self._bad | bad
-        self._over = False
+        if self._over:
+            # The first pass of the next global batch begins anew.
+            self._losses.clear()
+            self._over = False
+        self._losses.append(detach())
 
     def step(self) -> None:
         """The passes of a global batch are complete."""
@@ -63,4 +92,6 @@ class LossWatch:
     @property
     def bad(self) -> bool:
         """Whether one of them was not finite."""
-        return self._bad is not None and bool(self._bad)
+        import torch
+
+        return any(not bool(torch.isfinite(loss).all()) for loss in self._losses)

@@ -8,6 +8,7 @@ batches from :meth:`Hosted.passes`, calls :meth:`Hosted.trained` after each pass
 import json
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,11 +17,12 @@ from typing import Any
 
 import torch
 
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import batches, finite, samples
 from slurm_hadar.runtime.attempts import Attempt, Superseded
 from slurm_hadar.runtime.exchange import Exchange
 from slurm_hadar.runtime.pace import Pace, node_gpus
+from slurm_hadar.runtime.progress import Saved
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.signals import Signals
 from slurm_hadar.runtime.steering import Steering
@@ -49,11 +51,13 @@ class HostedStore(Store):
         self.kept = json.dumps(kept)
         try:
             self._write_all()
-        except (OSError, RuntimeError) as error:
+        except HadarError:
+            raise
+        except Exception as error:
             if self.attempt is not None:
                 self.attempt.check()
-            # torch reports a failing write as RuntimeError.
-            raise OSError(str(error).splitlines()[0]) from None
+            # Each library reports a failing write in its own way: torch as RuntimeError.
+            raise OSError((str(error) or repr(error)).splitlines()[0]) from None
         finally:
             self.kept = ""
 
@@ -178,12 +182,27 @@ class Hosted:
             self._say(
                 f"resumed at {state.samples} samples (attempt {state.attempt}, {self.gpus} GPUs)"
             )
+        what = f"the position in checkpoint {self._store.path}"
+        self._ranks.must_agree(state.samples, what)
         self._store.note_lost(state, self._exchange.before if self._exchange else None)
         self.total, self._state = total, state
 
-    def wait(self) -> None:
-        """Until all processes are here."""
-        self._ranks.wait()
+    def fail_together(self, error: Exception | None) -> None:
+        """Raises OSError in every process where one of them could not save."""
+        found = [one for one in self._ranks.gather(str(error or "")) if one]
+        if error is not None:
+            raise error
+        if found:
+            raise OSError(found[0].splitlines()[0])
+
+    def note_saved(self) -> None:
+        """The framework saved of its own accord, and it can be gone on from."""
+        assert self._store is not None
+        self._store.saved = Saved(self.state.samples, time.time(), 0.0)
+
+    def report(self, line: str) -> None:
+        """Say it in this process, also before the others have joined."""
+        self._log(line)
 
     def is_finite(self) -> bool:
         """Whether loss and parameters may go into a checkpoint; in every process alike."""

@@ -27,6 +27,7 @@ except ImportError:
         "Hugging Face's Trainer is not installed here: pip install transformers accelerate"
     ) from None
 
+_STANDS_FOR = "hadar_stands_for"
 MARK = "hadar.json"
 """The file that ends a checkpoint folder: without it the folder is taken for half written."""
 
@@ -46,6 +47,7 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
         self._run = Hosted(batch, **options)
         self._trainer: Any = None
         self._save: Callable[[Any, Any], None]
+        self._output = Path()
         self._asked = False
 
     @property
@@ -68,12 +70,28 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
         total = self._run.work or (
             steps * low if steps > 0 else math.ceil(arguments.num_train_epochs * size)
         )
-        output = Path(arguments.output_dir).absolute()
+        # Kept: the script may change its folder later.
+        output = self._output = Path(arguments.output_dir).absolute()
         self._run.take_over(output / "checkpoint", self._write)
         folder = self._newest(output)
         kept = (folder / MARK).read_text() if folder else None
         self._run.open(size, total, kept, arguments.gradient_accumulation_steps)
-        self._save, trainer._save_checkpoint = trainer._save_checkpoint, self._save_own
+        self._save = _own_method(trainer, "_save_checkpoint")
+
+        def save(model: Any, trial: Any) -> None:
+            self._save_own(model, trial)
+
+        _stand_for(trainer, "_save_checkpoint", save)
+        train = _own_method(trainer, "training_step")
+
+        def training_step(*arguments: Any, **named: Any) -> Any:
+            loss = train(*arguments, **named)
+            if getattr(trainer.accelerator, "scaler", None) is None:
+                # A scaler skips the step of a loss that is not finite.
+                self._run.loss(loss)
+            return loss
+
+        _stand_for(trainer, "training_step", training_step)
         # The order goes on by itself: nothing is to be read and thrown away.
         arguments.ignore_data_skip = True
         before = trainer.get_train_dataloader
@@ -131,33 +149,41 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
     def _save_fenced(self, model: Any, trial: Any) -> None:
         """Write in the attempt's folder, then publish: an attempt that was stopped meanwhile
         must not write over a later one's."""
-        trainer, output = self._trainer, Path(self._trainer.args.output_dir)
+        trainer, output = self._trainer, self._output
+        if not self._asked and not self._run.is_finite():
+            # Reported there. What the trainer keeps of older ones must not go for this one.
+            return
         folder = output / f"checkpoint-{trainer.state.global_step}"
         kept = position(self._run.kept())
         record = {**kept, "asked": self._asked}
         if _is_of(folder, kept):
             # Saved at this very position already, of the trainer's own accord.
-            self._publish_mark(folder, record)
+            self._publish_mark(folder, {**record, "files": _sizes(folder)})
             return
         written = self._run.attempt.folder / folder.name
-        fine = self._asked or self._run.is_finite()
         best = trainer.state.best_model_checkpoint
         trainer._get_output_dir = lambda *_, **__: str(written.parent)
+        failure: Exception | None = None
         try:
             self._save(model, trial)
+            if trainer.state.best_model_checkpoint != best:
+                trainer.state.best_model_checkpoint = str(folder)
+                if self._run.first:
+                    trainer.state.save_to_json(str(written / "trainer_state.json"))
+        except Exception as error:
+            failure = error
         finally:
-            del trainer._get_output_dir
-        if trainer.state.best_model_checkpoint != best:
-            trainer.state.best_model_checkpoint = str(folder)
+            trainer.__dict__.pop("_get_output_dir", None)
+        try:
+            self._run.fail_together(failure)
             if self._run.first:
-                trainer.state.save_to_json(str(written / "trainer_state.json"))
-        self._run.wait()
-        if not self._run.first:
-            return
-        if fine:
-            (written / MARK).write_text(json.dumps(record))
-        checkpoint.publish_folder(self._run.attempt, written, folder)
-        self._rotate(output)
+                (written / MARK).write_text(json.dumps({**record, "files": _sizes(written)}))
+                checkpoint.publish_folder(self._run.attempt, written, folder)
+                self._rotate(output)
+            self._run.note_saved()
+        finally:
+            if self._run.first:
+                shutil.rmtree(written, ignore_errors=True)
 
     def _publish_mark(self, folder: Path, record: Mapping[str, Any]) -> None:
         if self._run.first:
@@ -178,7 +204,7 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
             )
 
     def _newest(self, output: Path) -> Path | None:
-        found = _whole(output)
+        found = _whole(output, self._run.report)
         return found[0][0] if found else None
 
 
@@ -191,19 +217,51 @@ def _is_of(folder: Path, kept: Mapping[str, Any]) -> bool:
     return all(there.get(key) == kept[key] for key in ("samples", "attempt"))
 
 
-def _whole(output: Path) -> list[tuple[Path, dict[str, Any]]]:
+def _sizes(folder: Path) -> dict[str, int]:
+    """The files of a checkpoint and their bytes, without the mark."""
+    return {
+        str(path.relative_to(folder)): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MARK
+    }
+
+
+def _own_method(trainer: Any, name: str) -> Any:
+    """The trainer's method as its owner wrote it, where a callback stands for it already too."""
+    found = getattr(trainer, name)
+    return getattr(found, _STANDS_FOR, found)
+
+
+def _stand_for(trainer: Any, name: str, function: Callable[..., Any]) -> None:
+    setattr(function, _STANDS_FOR, _own_method(trainer, name))
+    setattr(trainer, name, function)
+
+
+def _nothing(line: str) -> None:
+    pass
+
+
+def _whole(
+    output: Path, say: Callable[[str], None] = _nothing
+) -> list[tuple[Path, dict[str, Any]]]:
     """The checkpoints that were written to the end, the newest first.
 
-    Raises HadarError for one that a newer release wrote.
+    One whose files have other sizes than were written is reported and left out. Raises HadarError
+    for one that a newer release wrote or that cannot be read now.
     """
     found = []
     for mark in output.glob(f"checkpoint-*/{MARK}"):
         try:
             record = dict(position(mark.read_text()))
             checkpoint.check_format(record.get("format"), f"checkpoint {mark.parent}")
-            found.append((int(record["samples"]), float(record["time"]), mark.parent, record))
-        except (OSError, ValueError, KeyError, TypeError):
+            row = (int(record["samples"]), float(record["time"]), mark.parent, record)
+            if record.get("files", {}) != {} and record["files"] != _sizes(mark.parent):
+                say(f"checkpoint {mark.parent} is damaged; going on from the one before")
+                continue
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            checkpoint.raise_if_passing(error, mark.parent)
             continue
+        found.append(row)
     found.sort(key=lambda row: row[:2], reverse=True)
     return [(folder, record) for _, _, folder, record in found]
 

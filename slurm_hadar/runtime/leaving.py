@@ -45,9 +45,9 @@ class LeftOnTerm(SystemExit):
 
 
 def fail_at_exit(code: int) -> None:
-    """Let the program go on to its end, and end its process with ``code`` then."""
+    """Let the program go on to its end, and end its process with ``code`` then; 0: as it ends."""
     global _failing
-    _failing = _Failing(code)
+    _failing = _Failing(code) if code else None
 
 
 class _Failing:

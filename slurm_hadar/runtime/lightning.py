@@ -8,7 +8,6 @@
 """
 
 import contextlib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,17 +69,20 @@ class HadarCallback(Callback):  # type: ignore[misc]
     def resume(self) -> str | None:
         """The newest checkpoint that is whole, for ``fit(ckpt_path=...)``; None to begin.
 
-        Call it just before ``fit``. Raises HadarError when there are files but none can be read.
+        Call it just before ``fit``. Raises HadarError when there are files but none is
+        whole, or one cannot be read now.
         """
         self._found = None
-        found = [path for path in (self.path, checkpoint.previous(self.path)) if path.exists()]
-        for path in found:
-            with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-                if archive.testzip() is None:
-                    self._found = path
-                    return str(path)
-        if found:
-            raise HadarError(f"checkpoint {found[0]} is damaged; to begin from the start remove it")
+        previous = checkpoint.previous(self.path)
+        there = [path for path in (self.path, previous) if path.exists()]
+        for path in there:
+            if checkpoint.is_whole(path):
+                self._found = path
+                if path != there[0]:
+                    self._run.report(f"checkpoint {there[0]} is damaged; going on from {path}")
+                return str(path)
+        if there:
+            raise HadarError(f"checkpoint {there[0]} is damaged; to begin from the start remove it")
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,6 +110,7 @@ class HadarCallback(Callback):  # type: ignore[misc]
         if self._run.work is None and not trainer.max_epochs > 0:
             raise UsageError("say how much work there is: Trainer(max_epochs=N) or samples=N")
         self._run.take_over(self.path, self._write)
+        self._run.attempt.newest_is_damaged = self._found not in (None, self.path)
         if self._found is None and self.path.exists():
             raise HadarError(
                 f"checkpoint {self.path} was saved after resume() looked for it; start again, and "
@@ -139,7 +142,9 @@ class HadarCallback(Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
         """A pass ended, and with the last one of a global batch a step."""
-        self._run.loss(outputs.get("loss") if isinstance(outputs, dict) else outputs)
+        if getattr(trainer.precision_plugin, "scaler", None) is None:
+            # A scaler skips the step of a loss that is not finite.
+            self._run.loss(outputs.get("loss") if isinstance(outputs, dict) else outputs)
         self._run.trained()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -162,9 +167,14 @@ class HadarCallback(Callback):  # type: ignore[misc]
 
     def _write(self) -> None:
         written = self._run.attempt.folder / self.path.name
-        self._trainer.save_checkpoint(written)
-        if self._run.first:
-            checkpoint.publish(self._run.attempt, written)
+        try:
+            self._trainer.save_checkpoint(written)
+            if self._run.first:
+                checkpoint.publish(self._run.attempt, written)
+        finally:
+            if self._run.first:
+                with contextlib.suppress(OSError):
+                    written.unlink()
 
 
 class _Passes:

@@ -31,6 +31,8 @@ class Agreement:
     """Sum of the digests since the last agreement, modulo 2**64."""
     steps: int = 1
     """Steps until the next agreement."""
+    superseded: bool = False
+    """Whether another attempt has taken over."""
 
 
 class Ranks:
@@ -63,20 +65,21 @@ class Ranks:
         batch: int = 0,
         digest: int = 0,
         step_s: float = 0.0,
+        superseded: bool = False,
     ) -> Agreement:
         """Put all wishes together; ``due``, ``batch``, ``step_s`` count from the first process."""
         steps = max(1, min(_MOST_STEPS, int(_EVERY_S / step_s))) if step_s > 0 else 1
         if self._group is None:
-            return Agreement(asked, leave, due, batch, digest)
+            return Agreement(asked, leave, due, batch, digest, superseded=superseded)
         import torch
 
-        own = [asked, leave, 0, 0, 0, digest - 2**64 if digest >= 2**63 else digest]
+        own = [asked, leave, 0, 0, 0, digest - 2**64 if digest >= 2**63 else digest, superseded]
         if self.first:
             own[2:5] = [due, batch, steps]
         total = torch.tensor(own, dtype=torch.int64)
         torch.distributed.all_reduce(total, group=self._group)
-        ask, go, late, batch, steps, digest = (int(value) for value in total)
-        return Agreement(ask > 0, go > 0, late > 0, batch, digest % 2**64, steps)
+        ask, go, late, batch, steps, digest, gone = (int(value) for value in total)
+        return Agreement(ask > 0, go > 0, late > 0, batch, digest % 2**64, steps, gone > 0)
 
     def gather(self, value: _T) -> list[_T]:
         """``value`` of every process, in the order of ranks."""
@@ -87,6 +90,15 @@ class Ranks:
         found: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(found, value, group=self._group)
         return found
+
+    def must_agree(self, value: object, what: str) -> None:
+        """Raises UsageError, in every process, where they have different values."""
+        found = self.gather(value)
+        if any(one != found[0] for one in found):
+            raise UsageError(
+                f"{what} differs between the processes ({', '.join(map(str, found))}); all of them "
+                "must read the same file, on a file system that their nodes share"
+            )
 
     def wait(self) -> None:
         """Go on when all processes are here."""

@@ -23,7 +23,7 @@ from slurm_hadar.runtime.store import Say, State, Store
 
 _PAUSE_S = 10.0
 _LOOK_S = 0.05
-_CHECK_S = 5.0
+_CHECK_S, _AGAIN_S = 5.0, 30.0
 """How often an attempt looks whether it is superseded and whether its loss is finite."""
 WHEN_NOT_FINITE = ("report", "end")
 """What a training may do about a loss that is not finite."""
@@ -103,6 +103,9 @@ class Steering:
             reload()
             self._saved_samples = self._store.saved.samples if self._store.saved else -1
             self._agreed = self._state.samples
+        self._ranks.must_agree(
+            self._state.samples, f"the position in checkpoint {self._store.path}"
+        )
         # Checkpoints of releases before 0.1 have a number, and their attempts no folders.
         self._state.attempt = max(number, self._state.attempt)
 
@@ -163,9 +166,10 @@ class Steering:
 
     def _agree(self) -> None:
         plan = self._exchange.plan(now=self._signals.asked) if self._exchange else None
+        superseded = None
         if self._ranks.first and time.monotonic() - self._checked_at >= _CHECK_S:
             self._checked_at = time.monotonic()
-            self._store.check_current()
+            superseded = self._look_for_later()
             self._note_finite("the loss" if self.loss.bad else "")
         agreed = self._ranks.agree(
             asked=self._signals.asked or bool(self._nonce(plan)),
@@ -174,7 +178,10 @@ class Steering:
             batch=self._wanted_batch(plan),
             digest=self._digest,
             step_s=self._meter.step_s,
+            superseded=superseded is not None,
         )
+        if agreed.superseded:
+            raise superseded or Superseded("another attempt has taken over")
         self._note_samples(agreed.digest)
         self._until_agreement = agreed.steps
         if agreed.leave:
@@ -185,6 +192,16 @@ class Steering:
         elif agreed.due:
             self.save()
         self._change_batch(agreed.batch)
+
+    def _look_for_later(self) -> Superseded | None:
+        try:
+            self._store.check_current()
+        except Superseded as superseded:
+            return superseded
+        except OSError:
+            # The file system does not answer as it should; at a save it is reported.
+            return None
+        return None
 
     def _note_samples(self, digest: int) -> None:
         state = self._state
@@ -200,6 +217,8 @@ class Steering:
     def _leave(self) -> None:
         if self.save(moving=True):
             self._say(f"saved at {self._state.samples} samples on TERM; leaving")
+        elif self._store.path is not None:
+            self._say(f"leaving at {self._state.samples} samples without saving")
         self._tell()
         self._ranks.wait()
         if self._ended:
@@ -292,12 +311,21 @@ class Steering:
         if self._saved_samples == self._state.samples:
             return True
         if not self.is_finite():
-            self._saved_at = time.monotonic()
+            # Looked at again soon: a loss may have been out of range for one step.
+            self._saved_at = time.monotonic() - max(0.0, self._every_s - _AGAIN_S)
             return False
         begin, done = time.monotonic(), True
+        superseded: Superseded | None = None
         self._state.owed = self._pace.owed if self._pace is not None else 0.0
         if self._ranks.first or self._store.collective:
-            done = self._store.save(self._state, moving=moving)
+            try:
+                done = self._store.save(self._state, moving=moving)
+            except Superseded as raised:
+                superseded = raised
+        for found, saved in self._ranks.gather((superseded, done)):
+            if found is not None:
+                raise superseded or found
+            done = done and saved
         self._saved_at = time.monotonic()
         self._skip(self._saved_at - begin)
         if done:

@@ -82,6 +82,7 @@ class Store:
         """When an earlier attempt saved because it was to be moved, s since the epoch."""
         self.attempt: Attempt | None = None
         """The right to write, from :meth:`begin` on."""
+        self._newest_is_damaged = False
         self.stamp: Stamp = ()
         """Of the checkpoint that was loaded."""
 
@@ -98,6 +99,7 @@ class Store:
         except Superseded as superseded:
             self.leave_to(superseded)
             raise
+        self.attempt.newest_is_damaged = self._newest_is_damaged
         return self.attempt.identity.number
 
     def check_current(self) -> None:
@@ -136,12 +138,16 @@ class Store:
         Raises HadarError for a checkpoint that cannot be read, UsageError for one of another
         training.
         """
-        content = None
         self.stamp = self.stamp_now()
-        if self.path is not None:
-            content = checkpoint.load(self.path, self._say, trusted=self._trusted)
-        if content is None:
+        if self.path is None:
             return None
+        found = checkpoint.load_from(self.path, self._say, trusted=self._trusted)
+        if found is None:
+            return None
+        content, source = found
+        self._newest_is_damaged = source != self.path and self.path.exists()
+        if self.attempt is not None:
+            self.attempt.newest_is_damaged = self._newest_is_damaged
         kept = json.loads(content["state"])
         self.check(state, kept)
         try:

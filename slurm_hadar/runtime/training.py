@@ -21,6 +21,7 @@ import torch
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import batches, checkpoint, samples
 from slurm_hadar.runtime.exchange import Exchange
+from slurm_hadar.runtime.leaving import fail_at_exit
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.pace import Pace, node_gpus
 from slurm_hadar.runtime.ranks import Ranks
@@ -162,6 +163,7 @@ class Training:
         self._current: Batch | None = None
         self._had_backward = False
         self._stepped: tuple[int, bool] | None = None
+        self._digest = self._digests = 0
 
     @property
     def samples(self) -> int:
@@ -228,9 +230,9 @@ class Training:
     def _step_passes(self) -> Iterator[Batch]:
         position = self.samples % self._state.dataset_size
         size, epoch = self._size(self.samples), self.epoch
+        self._digests = 0
         for indices, part in self._passes(self.samples):
-            if part.weight:
-                self._steering.give(samples.digest(indices.numpy()))
+            self._digest = samples.digest(indices.numpy()) if part.weight else 0
             if self._ranks.size > 1:
                 # What DistributedDataParallel.no_sync() sets: exchange gradients once.
                 self._model.require_backward_grad_sync = part.last
@@ -274,7 +276,9 @@ class Training:
         factor = self._current.weight * self._ranks.size
         if factor != 1.0:
             loss = loss * factor
-        self._steering.loss.note(loss)
+        if self._scaler is None:
+            # A scaler skips the step of such a loss, and the parameters stay as they were.
+            self._steering.loss.note(loss)
         if self._scaler is not None:
             loss = self._scaler.scale(loss)
         loss.backward()
@@ -291,8 +295,11 @@ class Training:
         batch, self._current = self._current, None
         if batch is None or not self._had_backward:
             raise UsageError("call backward() before step(), once each in every round of the loop")
+        self._digests += self._digest
         if not batch.last:
             return
+        # Only now: a global batch that is broken off is given to the loop again.
+        self._steering.give(self._digests)
         if self._scaler is not None:
             self._scaler.step(self._optimizer)
             self._scaler.update()
@@ -313,6 +320,8 @@ class Training:
         """
         saved = self._steering.save()
         self._steering.forget_saved()
+        if saved:
+            fail_at_exit(0)
         return saved
 
     def stop(self) -> None:
