@@ -1,4 +1,11 @@
-"""One controller at a time: a lock on this machine, a heartbeat across machines."""
+"""One controller at a time: a lock on this machine, a heartbeat across machines.
+
+A controller that was stopped in the middle of a tick goes on when another machine's may have taken
+over. So it looks at the heartbeat (:func:`taken_over`) before it sends anything, and for each file
+between writing it aside and its rename; the one that takes over writes its heartbeat first and then
+removes what lies aside. Either the look finds the heartbeat, or the rename finds nothing. A command
+to Slurm has no such second step: one that was on its way is carried out.
+"""
 
 import fcntl
 import os

@@ -105,6 +105,7 @@ class Controller:
             if other is not None:
                 why = f"a controller on {other} took over at the same time: this one only watches"
                 return self._pass(False, (why,))
+            self._folder.remove_unfinished()
         report = self._pass(may_act, (why_not,) if why_not else ())
         tidied = self._folder.tidy(report.seen.jobs.values(), self._clock(), self._seen_since)
         return replace(report, said=(*report.said, *tidied))
@@ -146,7 +147,14 @@ class Controller:
         before = Counter(self.cluster.queries)
         at = time.perf_counter()
         seen = self.observe()
-        hands = acting.Hands(self.cluster, self.store, self.config, seen.nodes, self._clock)
+        hands = acting.Hands(
+            self.cluster,
+            self.store,
+            self.config,
+            seen.nodes,
+            self._clock,
+            lambda: taken_over(self.config, self._clock()),
+        )
         words = list(said)
         sent: Mapping[str, Place] = {}
         if keep:

@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import cast
@@ -56,8 +56,14 @@ def parse(data: bytes) -> dict[str, object] | None:
     return value if type(version) is int and version == VERSION else None
 
 
-def write_json(path: Path, content: Mapping[str, object]) -> None:
+Check = Callable[[], None]
+"""Raises OSError where a file must not take its place."""
+
+
+def write_json(path: Path, content: Mapping[str, object], check: Check | None = None) -> None:
     """Write aside, then rename. Mode 0644. Raises OSError, and ValueError when it is too large.
+
+    ``check`` is called between the two, see :mod:`slurm_hadar.controller.lock`.
 
     The name aside is random and the file is made anew, so that nothing which somebody else laid
     there is followed or reused.
@@ -73,6 +79,8 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
         with os.fdopen(handle, "wb") as stream:
             os.fchmod(stream.fileno(), 0o644)
             stream.write(data)
+        if check is not None:
+            check()
         _put(aside, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -58,8 +58,12 @@ def write_plan(
     save: str = "",
     restarts: int = 0,
     reason: str = "",
+    check: files.Check | None = None,
 ) -> None:
-    """Write a job's plan. Raises OSError, and ValueError for what is no job id or too large."""
+    """Write a job's plan. Raises OSError, and ValueError for what is no job id or too large.
+
+    ``check``: see :func:`files.write_json`.
+    """
     files.write_json(
         plan_path(folder, job_id),
         {
@@ -74,6 +78,7 @@ def write_plan(
             "restarts": restarts,
             "reason": reason[:1000],
         },
+        check,
     )
 
 
@@ -83,14 +88,19 @@ def remove_plan(folder: Path, job_id: str) -> None:
         plan_path(folder, job_id).unlink()
 
 
-def put_back_plan(folder: Path, job_id: str, plan: JobPlan | None) -> None:
+def put_back_plan(
+    folder: Path, job_id: str, plan: JobPlan | None, check: files.Check | None = None
+) -> None:
     """Write a plan as it was read before, with the time of now; None: remove it. Raises as
     :func:`write_plan`."""
     if plan is None:
+        if check is not None:
+            check()
         remove_plan(folder, job_id)
         return
     content = {one.name: getattr(plan, one.name) for one in fields(plan)}
-    write_plan(folder, job_id, **{k: v for k, v in content.items() if k not in ("job", "time")})
+    kept = {k: v for k, v in content.items() if k not in ("job", "time")}
+    write_plan(folder, job_id, **kept, check=check)
 
 
 def read_plan(folder: Path, job_id: str, uids: Collection[int]) -> JobPlan | None:

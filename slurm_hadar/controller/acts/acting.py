@@ -51,6 +51,14 @@ class Hands:
     config: Config
     nodes: Mapping[str, Node] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
+    taken_over: Callable[[], str] = str
+    """Why another controller may act now, so that nothing more is written; empty: none may."""
+
+    def check(self) -> None:
+        """Raises OSError where another controller may act now."""
+        why = self.taken_over()
+        if why:
+            raise OSError(why)
 
     def held(self, job: Job) -> dict[str, int]:
         """GPUs that a running job has, by type."""
@@ -59,7 +67,7 @@ class Hands:
     def update(self, job: Job, fields: dict[str, str], ours: Steering) -> Update:
         """An update that also says, in the job, what we decided."""
         if not kept.in_the_job(self.config):
-            kept.keep(self.config, self.store, job.id, ours)
+            kept.keep(self.config, self.store, job.id, ours, self.check)
             return Update(job.id, fields)
         comment = steering.merge(job.admin_comment, ours)
         return Update(job.id, {**fields, "AdminComment": comment})
@@ -91,6 +99,7 @@ class Hands:
                 restarts=job.restarts,
                 # Everybody may read the file, and other jobs are nobody's business.
                 reason=_OTHER.sub("another job", reason),
+                check=self.check,
             )
         except (OSError, ValueError) as error:
             return f"job {job.id}: its plan file cannot be written: {error}"
@@ -103,7 +112,7 @@ class Hands:
     def put_back(self, job: Job, plan: JobPlan | None) -> None:
         """Tell the job again what it was told before; None: it goes by what Slurm gives it."""
         with contextlib.suppress(OSError, ValueError):
-            put_back_plan(self.config.site.exchange_dir, job.id, plan)
+            put_back_plan(self.config.site.exchange_dir, job.id, plan, self.check)
 
 
 def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> Sent:

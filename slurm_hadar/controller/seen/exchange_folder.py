@@ -22,6 +22,7 @@ _MOST_REMOVED = 5000
 _OF_A_JOB = re.compile(
     r"(?:plan|steer|progress|gpu)\.(\d{1,10})(?:_\d{1,10})?(?:\.[A-Za-z0-9]{1,64})?\.json"
 )
+_UNFINISHED = re.compile(r"\.(?:plan|steer)\..*\.[0-9a-f]{16}")
 _ASIDE = re.compile(r"\.(?:plan|steer|progress|gpu|heartbeat)\..*\.[0-9a-f]{16}")
 """What a write that was killed leaves."""
 
@@ -87,6 +88,19 @@ class ExchangeFolder:
         if removed:
             said.append(f"{removed} files of jobs that ended are removed from {self._path}")
         return said
+
+    def remove_unfinished(self) -> None:
+        """Remove the files that this user's controllers were about to put in their place.
+
+        For a controller that takes over: another one may have been stopped in the middle of a
+        write, and its rename must find nothing when it goes on.
+        """
+        for name in listing(self._path).names:
+            if _UNFINISHED.fullmatch(name):
+                path = self._path / name
+                with contextlib.suppress(OSError):
+                    if path.lstat().st_uid == os.geteuid():
+                        path.unlink()
 
     def _outlived(self, jobs: Iterable[Job], lately: Iterable[str], before_s: float) -> list[Path]:
         alive = {id_.partition("_")[0] for id_ in lately}

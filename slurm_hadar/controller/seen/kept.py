@@ -30,15 +30,19 @@ def in_the_job(config: Config) -> bool:
     return config.site.rights == "sandbox"
 
 
-def keep(config: Config, store: Store, job: str, ours: Steering) -> None:
-    """Keep what we are about to do to a job."""
+def keep(
+    config: Config, store: Store, job: str, ours: Steering, check: files.Check | None = None
+) -> None:
+    """Keep what we are about to do to a job. ``check``: see :func:`files.write_json`."""
     text = steering.merge("", ours)
     store.keep_steering(job, text)
     if not (ours.was or ours.gpus) or not _JOB.fullmatch(job):
         # A lease alone is seen in the job.
         return
     with contextlib.suppress(OSError, ValueError):
-        files.write_json(_path(config.site.exchange_dir, job), {"job": job, "steering": text})
+        files.write_json(
+            _path(config.site.exchange_dir, job), {"job": job, "steering": text}, check
+        )
 
 
 def recall(

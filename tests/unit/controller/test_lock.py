@@ -8,15 +8,19 @@ import threading
 import time
 
 import pytest
-from hand_made import config
+from hand_made import config, job
 
+from slurm_hadar.controller.acts.acting import Hands
 from slurm_hadar.controller.lock import only_one, rival, taken_over, takes_over
+from slurm_hadar.controller.seen.exchange_folder import ExchangeFolder
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.runtime.heartbeat import NAME, write_heartbeat
+from slurm_hadar.runtime.plan_file import read_plan, write_plan
 
 HOLD = """
 import sys
 from pathlib import Path
+from slurm_hadar.controller.acts.acting import Hands
 from slurm_hadar.controller.lock import only_one
 with only_one(Path(sys.argv[1]), 0):
     print("held", flush=True)
@@ -104,6 +108,42 @@ def test_a_tick_that_outlived_its_heartbeat_sends_nothing_more(tmp_path):
     beat(tmp_path)
     assert taken_over(site, time.time()) == "a controller on elsewhere took over meanwhile"
     assert taken_over(site, time.time() + 61), "who took over may have died since"
+
+
+@pytest.mark.parametrize(
+    "taken_over_before", ["nothing", "the file aside", "the look", "the rename"]
+)
+def test_a_plan_that_a_stopped_controller_was_writing_takes_no_later_plans_place(
+    tmp_path, taken_over_before
+):
+    """It was stopped at some point of the write, and another host's controller has taken over."""
+    site = config(f'[site]\nexchange_dir = "{tmp_path}"\n')
+    write_heartbeat(tmp_path, "act", 10.0)
+
+    def another_takes_over():
+        beat(tmp_path)
+        ExchangeFolder(tmp_path).remove_unfinished()
+        write_plan(tmp_path, "1", gpus={"v100": 2}, batch=16)
+
+    def look():
+        if taken_over_before == "the look":
+            another_takes_over()
+        found = taken_over(site, time.time())
+        if taken_over_before == "the rename":
+            another_takes_over()
+        return found
+
+    hands = Hands(None, None, site, taken_over=look)
+    if taken_over_before == "the file aside":
+        another_takes_over()
+    complaint = hands.write_plan(job("1"), {"k80": 1}, "old", save="nonce")
+    plan = read_plan(tmp_path, "1", {os.getuid()})
+    if taken_over_before == "nothing":
+        assert complaint is None and plan.save == "nonce"
+    else:
+        assert "its plan file cannot be written" in complaint
+        assert (dict(plan.gpus), plan.batch, plan.save) == ({"v100": 2}, 16, "")
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.parametrize(
