@@ -187,6 +187,10 @@ class Hosted:
         self._store.note_lost(state, self._exchange.before if self._exchange else None)
         self.total, self._state = total, state
 
+    def of_the_first(self, value: bool) -> bool:
+        """What the first process says: the others may see its files later."""
+        return self._ranks.gather(value)[0]
+
     def fail_together(self, error: Exception | None) -> None:
         """Raises OSError in every process where one of them could not save."""
         found = [one for one in self._ranks.gather(str(error or "")) if one]

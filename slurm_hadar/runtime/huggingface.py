@@ -156,7 +156,7 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
         folder = output / f"checkpoint-{trainer.state.global_step}"
         kept = position(self._run.kept())
         record = {**kept, "asked": self._asked}
-        if _is_of(folder, kept):
+        if self._run.of_the_first(_is_of(folder, kept)):
             # Saved at this very position already, of the trainer's own accord.
             self._publish_mark(folder, {**record, "files": _sizes(folder)})
             return
@@ -246,7 +246,8 @@ def _whole(
 ) -> list[tuple[Path, dict[str, Any]]]:
     """The checkpoints that were written to the end, the newest first.
 
-    One whose files have other sizes than were written is reported and left out. Raises HadarError
+    One whose files are missing or have other sizes than were written is reported and left out;
+    files that a script added do no harm. Raises HadarError
     for one that a newer release wrote or that cannot be read now.
     """
     found = []
@@ -255,7 +256,8 @@ def _whole(
             record = dict(position(mark.read_text()))
             checkpoint.check_format(record.get("format"), f"checkpoint {mark.parent}")
             row = (int(record["samples"]), float(record["time"]), mark.parent, record)
-            if record.get("files", {}) != {} and record["files"] != _sizes(mark.parent):
+            sizes = _sizes(mark.parent)
+            if any(sizes.get(name) != size for name, size in record.get("files", {}).items()):
                 say(f"checkpoint {mark.parent} is damaged; going on from the one before")
                 continue
         except (OSError, ValueError, KeyError, TypeError) as error:

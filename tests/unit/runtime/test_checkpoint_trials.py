@@ -346,6 +346,8 @@ def test_hugging_face_leaves_out_a_folder_with_a_file_cut_short(tmp_path, own_sa
     assert found is not None and found != str(newest)
     assert f"checkpoint {newest} is damaged; going on from the one before" in again.said
     again.run._run.signals.restore()
+    (tmp_path / found / "notes.txt").write_text("a script's own")
+    assert HuggingFace(tmp_path, epochs=4, **own_saves).run.resume(again.trainer) == found
     # One of an earlier commit has no list of its files.
     mark = newest / "hadar.json"
     record = {k: v for k, v in json.loads(mark.read_text()).items() if k != "files"}
