@@ -18,6 +18,7 @@ not atomic (some FUSE and object-store mounts).
 """
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -35,6 +36,8 @@ _NAME = re.compile(r"(\d{1,9})\.(\d{1,10}(?:_\d{1,10})?|none)\.(\d{1,7})\.([0-9a
 _OWNER = "owner"
 _REMOVED, _PROBE = "removed.", "probe."
 _PROBE_BYTES = 4096
+_LONGEST_NAME = 255 - 17
+"""Bytes: a save has a random word and a dot before the name."""
 _PATIENCE_S = 5.0
 
 
@@ -202,6 +205,8 @@ def present(path: Path) -> list[AttemptId]:
 
 def _check_replaceable(path: Path) -> None:
     """Raises OSError where ``path`` could not be replaced by a rename."""
+    if len(os.fsencode(path.name)) > _LONGEST_NAME:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(path))
     if path.is_dir():
         raise IsADirectoryError(None, "it is a folder", str(path))
     folder = path.parent.stat()

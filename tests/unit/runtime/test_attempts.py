@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import stat
 import subprocess
@@ -183,6 +184,12 @@ def test_what_cannot_be_written_is_one_sentence_at_the_start(tmp_path):
     (tmp_path / "folder.pt").mkdir()
     with pytest.raises(UsageError, match=r"folder.pt could not be saved: it is a folder"):
         Attempt.begin(tmp_path / "folder.pt", "7", 0)
+    with pytest.raises(UsageError, match="File name too long"):
+        Attempt.begin(tmp_path / ("x" * 239), "7", 0)
+    longest = Attempt.begin(tmp_path / ("x" * 238), "7", 0)
+    checkpoint.save(longest, content(1))
+    shutil.rmtree(longest.folder.parent)
+    longest.path.unlink()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
