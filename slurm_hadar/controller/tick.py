@@ -134,7 +134,8 @@ class Controller:
     def _stopped(self) -> str:
         """Why nothing more may be sent since the tick began: it may have taken longer than a
         heartbeat lasts. Empty where all is as it was."""
-        return taken_over(self.config, self._clock()) or self._may_act()[1]
+        # By the clock that the heartbeat was written with.
+        return taken_over(self.config, time.time()) or self._may_act()[1]
 
     def _pass(self, may_act: bool, said: tuple[str, ...], keep: bool = True) -> Report:
         with self.store.in_words():
@@ -153,7 +154,7 @@ class Controller:
             self.config,
             seen.nodes,
             self._clock,
-            lambda: taken_over(self.config, self._clock()),
+            lambda: taken_over(self.config, time.time()),
         )
         words = list(said)
         sent: Mapping[str, Place] = {}
