@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from trainings import MODEL, ROOT, moves_of, start_sandbox
 
-from slurm_hadar.controller.acts import moves
+from slurm_hadar.controller.acts import move_steps
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.words import record
@@ -166,7 +166,7 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
     # The next move: requeued, not yet sent on, and the file is gone.
     told.want = {id_: {"p100": 1}}
     with monkeypatch.context() as patch:
-        patch.setattr(moves, "startable_s", lambda job: math.inf)
+        patch.setattr(move_steps, "startable_s", lambda job: math.inf)
         told.until(lambda: told.phase(id_) == ["requeued"])
     told.store.close()
     for path in site.config.site.state_dir.glob("hadar.sqlite*"):
