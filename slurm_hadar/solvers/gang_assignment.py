@@ -9,6 +9,7 @@ import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.solvers.quiet import new_solver
 
 _SWEEPS = 60
 _EXACT = 4000
@@ -116,9 +117,8 @@ def _exact(
     programme.a_matrix_.start_ = (np.arange(size + 1) * 2).astype(np.int32)
     programme.a_matrix_.index_ = np.stack([row, jobs + pool[col]], axis=1).ravel().astype(np.int32)
     programme.a_matrix_.value_ = np.stack([np.ones(size), gpus[col]], axis=1).ravel()
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver = new_solver()
     options: tuple[tuple[str, bool | int | float], ...] = (
-        ("output_flag", False), ("threads", 1), ("random_seed", 0),
         ("mip_rel_gap", _GAP), ("mip_max_nodes", _NODES),
     )  # fmt: skip
     for name, setting in options:

@@ -10,6 +10,7 @@ import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
+from slurm_hadar.solvers.quiet import new_solver
 
 _SAFETY_NET_S = 30.0
 """Never met so far: the effort is bounded by the programme's size."""
@@ -45,10 +46,7 @@ def places(use: FloatArray, capacity: FloatArray, open_: BoolArray, now: IntArra
     rows = jobs + node[:, None] * kinds + np.arange(kinds)
     lp.a_matrix_.index_ = np.concatenate([job[:, None], rows], axis=1).ravel().astype(np.int32)
     lp.a_matrix_.value_ = np.concatenate([np.ones((size, 1)), scaled], axis=1).ravel()
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.silent()
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("random_seed", 0)
+    solver = new_solver()
     solver.setOptionValue("time_limit", _SAFETY_NET_S)
     solver.passModel(lp)
     solver.run()

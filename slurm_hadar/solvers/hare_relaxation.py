@@ -24,6 +24,7 @@ import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.solvers.prices import scarcity
+from slurm_hadar.solvers.quiet import new_solver
 
 _MOST_GROUPS = 800
 """Rounds are put together into so many groups, or the programme would grow without limit."""
@@ -188,9 +189,7 @@ class _Programme:
         low = start.copy()
         low[groups.first] += least[groups.first]
         self._unit = float(np.maximum(least.sum() / len(jobs.rounds), 1e-9))
-        self._solver = highspy.Highs()  # type: ignore[no-untyped-call]
-        for name, setting in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
-            self._solver.setOptionValue(name, setting)
+        self._solver = new_solver()
         infinity = highspy.kHighsInf
         self._jobs, self._groups = jobs, groups
         lower = np.where(np.isin(np.arange(number), groups.first), low / self._unit, -infinity)

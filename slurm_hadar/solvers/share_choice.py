@@ -13,6 +13,7 @@ import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.solvers.quiet import new_solver
 
 _SAFETY_NET_S = 30.0
 """Never met so far: the effort is bounded by the programme's size."""
@@ -68,10 +69,7 @@ def _solve(
     )
     lp.a_matrix_.index_ = index.ravel().astype(np.int32)
     lp.a_matrix_.value_ = np.concatenate([np.ones((size, 1)), scaled], axis=1).ravel()
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.silent()
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("random_seed", 0)
+    solver = new_solver()
     solver.setOptionValue("time_limit", _SAFETY_NET_S)
     solver.passModel(lp)
     solver.run()

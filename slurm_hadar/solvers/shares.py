@@ -13,6 +13,7 @@ import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.solvers.centre import centre
+from slurm_hadar.solvers.quiet import new_solver
 
 _SAFETY_NET_S = 60.0
 """Never met so far: the effort is bounded by the programme's size."""
@@ -121,10 +122,7 @@ def _solve(
     lp.row_lower_ = np.concatenate([np.full(jobs + kinds, -infinity), np.zeros(rows - len(limits))])
     lp.row_upper_ = np.concatenate([limits, np.full(rows - len(limits), infinity)])
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.silent()
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("random_seed", 0)
+    solver = new_solver()
     solver.setOptionValue("time_limit", _SAFETY_NET_S)
     # Nothing to find there; without it a fifth to a quarter faster.
     solver.setOptionValue("presolve", "off")

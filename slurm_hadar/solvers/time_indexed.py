@@ -12,6 +12,7 @@ import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.solvers.quiet import new_solver
 
 _LATE = 100.0
 """Cost of work beyond the horizon, in horizons: there so that a solution always exists."""
@@ -159,9 +160,7 @@ def _run(
     programme.a_matrix_.start_ = start.astype(np.int32)
     programme.a_matrix_.index_ = index.astype(np.int32)
     programme.a_matrix_.value_ = value
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    for name, setting in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
-        solver.setOptionValue(name, setting)
+    solver = new_solver()
     solver.passModel(programme)
     solver.run()
     found = solver.getSolution()

@@ -10,6 +10,7 @@ import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.solvers.quiet import new_solver
 
 _GAP = 1e-6
 _NODES = 5_000
@@ -167,9 +168,9 @@ class _Model:
         programme.a_matrix_.start_ = np.array(rows.start, np.int32)
         programme.a_matrix_.index_ = np.array(rows.column, np.int32)
         programme.a_matrix_.value_ = np.array(rows.factor)
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]
+        solver = new_solver()
         options: tuple[tuple[str, bool | int | float], ...] = (
-            ("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", _GAP),
+            ("mip_rel_gap", _GAP),
             ("mip_max_nodes", _NODES), ("time_limit", float(time_limit_s)),
         )  # fmt: skip
         for name, setting in options:
