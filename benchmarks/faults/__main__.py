@@ -124,7 +124,7 @@ def _parts(options: Options, what: str) -> bool:
     for how in options.hows if what != "saves" else ():
         parts += 1
         with tempfile.TemporaryDirectory(prefix="hadar-faults-") as name:
-            # The lock of a job's script, the data and the logs are everybody's.
+            # Jobs read the data, write their logs and lock their script in this folder.
             folder = Path(name)
             folder.chmod(0o755)
             with room(folder, options.side_by_side, options.rights, how == "stall") as boxes:

@@ -17,15 +17,15 @@ def _requeue_once_more(acts: Acts) -> None:
     advance = moves.advance
     again: set[str] = set()
 
-    def over(hands: acting.Hands, jobs: Mapping[str, Job], *rest: Any) -> Any:
-        step = advance(hands, jobs, *rest)
-        under_way = {entry.job for entry in hands.store.open_entries()}
+    def over(context: acting.ActionContext, jobs: Mapping[str, Job], *rest: Any) -> Any:
+        step = advance(context, jobs, *rest)
+        under_way = {entry.job for entry in context.store.open_entries()}
         for job in jobs.values():
             moved = job.managed and job.state is JobState.RUNNING and job.restarts > 0
             if moved and job.id not in again | under_way:
                 again.add(job.id)
                 acts()
-                hands.cluster.requeue([job.id])
+                context.cluster.requeue([job.id])
         return step
 
     _put(moves, advance=over)
@@ -35,27 +35,29 @@ def _hold(acts: Acts) -> None:
     """What is found in the middle of a move is held, to be released by a later tick."""
     send_on = moves._send_on
 
-    def held(hands: acting.Hands, moved: Any, now: float) -> Any:
+    def held(context: acting.ActionContext, moved: Any, now: float) -> Any:
         for _, job in moved:
             acts()
-            hands.cluster.hold(job.id)
-        return send_on(hands, moved, now)
+            context.cluster.hold(job.id)
+        return send_on(context, moved, now)
 
     _put(moves, _send_on=held)
 
 
 def _swapped_plans(acts: Acts) -> None:
     """A job is told what another one should run with."""
-    tell = acting.Hands.write_plan
+    tell = acting.ActionContext.write_plan
     swapped = {"k80": "v100", "v100": "k80"}
 
-    def wrong(self: acting.Hands, job: Any, gpus: Mapping[str, int], *rest: Any, **m: Any) -> Any:
+    def wrong(
+        self: acting.ActionContext, job: Any, gpus: Mapping[str, int], *rest: Any, **m: Any
+    ) -> Any:
         others = {swapped.get(kind, kind): count for kind, count in gpus.items()}
         if others != gpus:
             acts()
         return tell(self, job, others, *rest, **m)
 
-    _put(acting.Hands, write_plan=wrong)
+    _put(acting.ActionContext, write_plan=wrong)
 
 
 def _another_batch(acts: Acts) -> None:

@@ -198,15 +198,14 @@ def savers(folder: Path) -> list[Saver]:
 
 
 def _trains(saver: Saver) -> bool:
-    words = Path(f"/proc/{saver.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    return str(saver.path) in words
+    argv = Path(f"/proc/{saver.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    return str(saver.path) in argv
 
 
 def _node(pid: int) -> str:
-    words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-    return next(
-        (value for word in words if (value := word.removeprefix("SLURMD_NODENAME=")) != word), ""
-    )
+    entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    return environment.get("SLURMD_NODENAME", "")
 
 
 def _started(pid: int) -> str:

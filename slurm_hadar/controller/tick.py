@@ -148,7 +148,7 @@ class Controller:
         before = Counter(self.cluster.queries)
         at = time.perf_counter()
         seen = self.observe()
-        hands = acting.Hands(
+        context = acting.ActionContext(
             self.cluster,
             self.store,
             self.config,
@@ -167,12 +167,12 @@ class Controller:
         # Reading may have taken longer than a heartbeat lasts.
         stopped = self._stopped() if may_act else ""
         if may_act and not stopped:
-            step = moves.advance(hands, seen.jobs, seen.progress, seen.now)
+            step = moves.advance(context, seen.jobs, seen.progress, seen.now)
             sent = step.sent
             words += step.said
-            repair.close_interrupted(hands, seen)
-            words += repair.release_failed_launches(hands, seen)
-            words += repair.undo_impossible_placements(hands, seen)
+            repair.close_interrupted(context, seen)
+            words += repair.release_failed_launches(context, seen)
+            words += repair.undo_impossible_placements(context, seen)
         attained: Mapping[str, float] = {}
         if keep:
             # One write to the disk for all jobs.
@@ -202,7 +202,7 @@ class Controller:
         if stopped:
             words.append(f"nothing more is sent: {stopped}")
         elif may_act:
-            done = self._act(hands, means, seen, shown)
+            done = self._act(context, means, seen, shown)
             words += done.said
             refused = done.refused
         after = Counter(self.cluster.queries)
@@ -336,17 +336,17 @@ class Controller:
         self.store.forget(seen.now - _KEEP_S)
 
     def _act(
-        self, hands: acting.Hands, means: Intent, seen: Observed, shown: Picture
+        self, context: acting.ActionContext, means: Intent, seen: Observed, shown: Picture
     ) -> acting.Sent:
         told = means.of(Kind.START, Kind.WAIT, Kind.LET_GO)
-        sent = [acting.change_waiting(hands, told, seen.now)]
+        sent = [acting.change_waiting(context, told, seen.now)]
         for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
             hopes = trail.hopes(shown, action, progress)
-            sent.append(acting.ask_to_save(hands, action, in_step, self._clock(), hopes))
-        settled = moves.settle(hands, seen.jobs, self._clock, self._sleep, self._stopped)
+            sent.append(acting.ask_to_save(context, action, in_step, self._clock(), hopes))
+        settled = moves.settle(context, seen.jobs, self._clock, self._sleep, self._stopped)
         return acting.Sent(
             (*(words for one in sent for words in one.said), *settled),
             frozenset().union(*(one.refused for one in sent)),

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from missing import missing
+from missing import missing, needs_root
 
 from slurm_hadar import config
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -278,8 +278,8 @@ def _closed_to(user):
     return False
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 def test_root_is_not_needed(tmp_path):
+    needs_root("it runs a sandbox as another user")
     user = pwd.getpwnam("nobody")
     code = (
         "import sys; from pathlib import Path\n"

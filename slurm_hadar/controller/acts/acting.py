@@ -42,7 +42,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Hands:
+class ActionContext:
     """What is needed to act: the cluster, our file, the site's settings, the nodes as they were
     seen, and a clock in s since the epoch."""
 
@@ -115,28 +115,28 @@ class Hands:
             put_back_plan(self.config.site.exchange_dir, job.id, plan, self.check)
 
 
-def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> Sent:
+def change_waiting(context: ActionContext, actions: Sequence[Action], now: float) -> Sent:
     """Start, let wait or let go pending jobs, all in one batch."""
     if not actions:
         return Sent()
-    updates = [hands.update(a.job, dict(a.fields), a.steering) for a in actions]
+    updates = [context.update(a.job, dict(a.fields), a.steering) for a in actions]
     renewed = [a.job.id for a in actions if _only_renews(a)]
-    with hands.store.transaction():
+    with context.store.transaction():
         entries = {
-            a.job.id: hands.store.begin(a.job.id, a.kind.value, "sent", now, _details(a))
+            a.job.id: context.store.begin(a.job.id, a.kind.value, "sent", now, _details(a))
             for a in actions
             if not _only_renews(a)
         }
         if renewed:
             leases = {"number": len(renewed), "jobs": renewed[:_MOST_NAMED]}
-            entries[""] = hands.store.begin("", "lease", "sent", now, leases)
+            entries[""] = context.store.begin("", "lease", "sent", now, leases)
     complaints, refused = [], set()
     before: dict[str, JobPlan | None] = {}
     for action in actions:
         if action.placement is not None:
-            before[action.job.id] = hands.plan_of(action.job)
+            before[action.job.id] = context.plan_of(action.job)
             copies, shares = action.placement.copies, action.placement.shares
-            complaint = hands.write_plan(
+            complaint = context.write_plan(
                 action.job,
                 action.steering.gpus,
                 action.reason,
@@ -145,24 +145,24 @@ def change_waiting(hands: Hands, actions: Sequence[Action], now: float) -> Sent:
                 batch=action.placement.batch,
             )
             complaints += [complaint] if complaint else []
-    errors = pending.apply(hands.cluster, [a.job for a in actions], updates, now)
+    errors = pending.apply(context.cluster, [a.job for a in actions], updates, now)
     late = 0
-    with hands.store.transaction():
+    with context.store.transaction():
         for action, error in zip(actions, errors, strict=True):
             outcome = "done" if error is None else f"refused: {error}"
             if action.job.id in entries:
-                hands.store.end(entries[action.job.id], outcome, now)
+                context.store.end(entries[action.job.id], outcome, now)
             else:
                 late += error is not None
             if error is not None:
                 refused.add(action.job.id)
                 if action.job.id in before and not error.retry:
                     # Slurm starts it, or has begun it, as it was.
-                    hands.put_back(action.job, before[action.job.id])
+                    context.put_back(action.job, before[action.job.id])
                 complaints.append(f"job {action.job.id}: {action.kind.value} {outcome}")
         if renewed:
             outcome = f"refused for {late} of {len(renewed)}" if late else "done"
-            hands.store.end(entries[""], outcome, now)
+            context.store.end(entries[""], outcome, now)
     return Sent(tuple(complaints), frozenset(refused))
 
 
@@ -171,7 +171,7 @@ def _only_renews(action: Action) -> bool:
 
 
 def ask_to_save(
-    hands: Hands,
+    context: ActionContext,
     action: Action,
     in_step: bool | None,
     now: float,
@@ -184,30 +184,30 @@ def ask_to_save(
     """
     nonce = secrets.token_hex(8)
     details = {**_details(action), **hopes, "save": nonce, "restarts": action.job.restarts}
-    entry = hands.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
+    entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     # Copies and shares are said when it has been requeued: now they would be of no use to it.
-    complaint = hands.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)
+    complaint = context.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)
     if complaint:
-        hands.store.end(entry, complaint, now)
+        context.store.end(entry, complaint, now)
         return Sent((complaint,), frozenset({action.job.id}))
     if in_step is False:
         return Sent()
     name = action.job.declaration.signal if action.job.declaration else "USR2"
     try:
-        hands.cluster.signal(action.job.id, name, "steps")
+        context.cluster.signal(action.job.id, name, "steps")
     except SlurmError as error:
         outcome = f"the signal was refused: {error}"
-        stays(hands, action.job)
-        hands.store.end(entry, outcome, now)
+        write_unmoved_plan(context, action.job)
+        context.store.end(entry, outcome, now)
         complaint = f"job {action.job.id}: {action.kind.value} given up, {outcome}"
         return Sent((complaint,), frozenset({action.job.id}))
     return Sent()
 
 
-def stays(hands: Hands, job: Job) -> str | None:
+def write_unmoved_plan(context: ActionContext, job: Job) -> str | None:
     """Tell a running job that it goes on with what it has, and need not save; see write_plan."""
     copies = len(job.gpus) if may_have_copies(job) else 1
-    return hands.write_plan(job, hands.held(job), "stays", copies=copies)
+    return context.write_plan(job, context.held(job), "stays", copies=copies)
 
 
 def _details(action: Action) -> dict[str, object]:

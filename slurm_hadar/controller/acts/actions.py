@@ -105,8 +105,8 @@ def intent(
 
 
 def _reserved(action: Action, seen: Observed) -> str:
-    """A node of the placement on which Slurm would not start the job, as somebody reserved it
-    within the job's time limit; "": none."""
+    """The first node of the placement with a reservation that begins before the job's time limit
+    ends, so that Slurm would not start the job there; "": none."""
     if action.placement is None or not action.placement.nodes:
         return ""
     closed = claims.reserved_nodes(seen, action.job.time_limit_s)

@@ -107,8 +107,8 @@ def _before_requeue(
 
 
 def _requeued(entry: Entry, job: Job, after_return_s: float) -> Job:
-    """The job, which may have to wait where somebody else requeued it before we came to it: a node
-    may have done it by going down."""
+    """The job with its earliest start: later than usual where Slurm or its owner requeued it before
+    the controller did, as after a node failure."""
     if ended_by(entry, job):
         return job
     until = job.submit_s + after_return_s

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from slurm_hadar.controller.acts.acting import (
-    Hands,
+    ActionContext,
     batch_of_entry,
     copies_of,
-    stays,
     steering_of,
+    write_unmoved_plan,
 )
 from slurm_hadar.controller.acts.move_steps import MOVED, MoveStep, acknowledged, decide_move
 from slurm_hadar.controller.journal.entry import Entry
@@ -41,17 +41,17 @@ class Step:
 
 
 def advance(
-    hands: Hands, jobs: Mapping[str, Job], progress: Mapping[str, Progress], now: float
+    context: ActionContext, jobs: Mapping[str, Job], progress: Mapping[str, Progress], now: float
 ) -> Step:
     """Take every open move one step further, from what is seen now."""
-    entries = [entry for entry in hands.store.open_entries() if entry.kind == "move"]
+    entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
     requeue: list[Entry] = []
     send_on: list[tuple[Entry, Job]] = []
     said: list[str] = []
-    moving = hands.config.moving
+    moving = context.config.moving
     for entry in entries:
         job = jobs.get(entry.job)
-        held = hands.held(job) if job is not None else {}
+        held = context.held(job) if job is not None else {}
         decided = decide_move(
             entry,
             job,
@@ -67,16 +67,16 @@ def advance(
             send_on.append((entry, decided.job))
         elif decided.step in (MoveStep.STAY, MoveStep.END):
             if decided.step is MoveStep.STAY and job is not None:
-                stays(hands, job)
-            hands.store.end(entry.id, decided.outcome, now)
+                write_unmoved_plan(context, job)
+            context.store.end(entry.id, decided.outcome, now)
             said.append(f"job {entry.job}: {decided.outcome}")
-    said += _requeue(hands, requeue, now)
-    said += _send_on(hands, send_on, now)
+    said += _requeue(context, requeue, now)
+    said += _send_on(context, send_on, now)
     return Step(tuple(said), destinations(entry for entry, _ in send_on))
 
 
 def settle(
-    hands: Hands,
+    context: ActionContext,
     known: Mapping[str, Job],
     clock: Callable[[], float],
     sleep: Callable[[float], None],
@@ -88,12 +88,12 @@ def settle(
     more, empty where it may.
     """
     said: list[str] = []
-    end = clock() + hands.config.moving.settle_s
-    folder, traffic = hands.config.site.exchange_dir, hands.cluster.traffic
+    end = clock() + context.config.moving.settle_s
+    folder, traffic = context.config.site.exchange_dir, context.cluster.traffic
     # The clock may be set back meanwhile, so the looks are counted too.
-    looks = 1 + ceil(hands.config.moving.settle_s / _POLL_S)
+    looks = 1 + ceil(context.config.moving.settle_s / _POLL_S)
     while True:
-        entries = [entry for entry in hands.store.open_entries() if entry.kind == "move"]
+        entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
         if not entries:
             return said
         names = [entry.job for entry in entries]
@@ -106,14 +106,14 @@ def settle(
             return [*said, f"moves under way wait: {stopped}"]
         if ripe and traffic.half_left():
             try:
-                jobs = {job.id: _later(job, known) for job in hands.cluster.read_jobs(names)}
+                jobs = {job.id: _later(job, known) for job in context.cluster.read_jobs(names)}
             except SlurmError as error:
                 return [*said, f"moves under way go on at the next tick: {error}"]
             # Slurm may have taken longer to answer than a heartbeat lasts.
             stopped = why_not()
             if stopped:
                 return [*said, f"moves under way wait: {stopped}"]
-            said += advance(hands, jobs, progress, clock()).said
+            said += advance(context, jobs, progress, clock()).said
         looks -= 1
         if clock() >= end or looks == 0:
             return said
@@ -143,31 +143,31 @@ def _ripe(entry: Entry, progress: Progress | None, now: float) -> bool:
     return acknowledged(entry, progress) or (progress is not None and progress.finished)
 
 
-def _requeue(hands: Hands, entries: Sequence[Entry], now: float) -> list[str]:
+def _requeue(context: ActionContext, entries: Sequence[Entry], now: float) -> list[str]:
     said: list[str] = []
     if not entries:
         return said
     # ``now`` is when the jobs were read, which may be some time ago.
-    sent_s = hands.clock()
-    errors = hands.cluster.requeue([entry.job for entry in entries])
+    sent_s = context.clock()
+    errors = context.cluster.requeue([entry.job for entry in entries])
     for entry, error in zip(entries, errors, strict=True):
         if error is None:
-            hands.store.advance(entry.id, REQUEUED, sent_s)
+            context.store.advance(entry.id, REQUEUED, sent_s)
         elif not error.retry:
             outcome = f"the requeue was refused: {error}"
-            hands.store.end(entry.id, outcome, now)
+            context.store.end(entry.id, outcome, now)
             said.append(f"job {entry.job}: {outcome}")
     return said
 
 
-def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
+def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
     """The requeued jobs are pending: say where they go, and that they may start at once."""
     said: list[str] = []
     waiting = [(entry, job) for entry, job in moved if not job.held]
     for entry, job in moved:
         if job.held:
             outcome = "it was held while it moved; its owner or an admin decides"
-            hands.store.end(entry.id, outcome, now)
+            context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")
     if not waiting:
         return said
@@ -177,24 +177,24 @@ def _send_on(hands: Hands, moved: Sequence[tuple[Entry, Job]], now: float) -> li
         fields = entry.details.get("fields")
         reason, (copies, shares) = str(entry.details.get("reason", "")), copies_of(entry.details)
         batch = batch_of_entry(entry.details)
-        complaint = hands.write_plan(job, ours.gpus, reason, "", copies, shares, batch)
+        complaint = context.write_plan(job, ours.gpus, reason, "", copies, shares, batch)
         said += [complaint] if complaint else []
         changes = dict(fields) if isinstance(fields, dict) else {}
-        lease = hands.config.lease.length_s
+        lease = context.config.lease.length_s
         begin = begin_time(now + lease) if ours.leased else at_once(job, now)
         changes["StartTime"] = begin
-        updates.append(hands.update(job, changes, ours))
-    answers = pending.apply(hands.cluster, [job for _, job in waiting], updates, now)
+        updates.append(context.update(job, changes, ours))
+    answers = pending.apply(context.cluster, [job for _, job in waiting], updates, now)
     for (entry, job), error in zip(waiting, answers, strict=True):
         if error is None:
             outcome, where = _done(steering_of(entry.details, now))
-            hands.store.end(entry.id, outcome, now)
+            context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}, {where}")
         # Where it began meanwhile, the next look tells as what.
         elif not error.retry and _NOT_PENDING not in str(error):
-            hands.put_back(job, None)
+            context.put_back(job, None)
             outcome = f"the placement was refused, Slurm starts it as it was: {error}"
-            hands.store.end(entry.id, outcome, now)
+            context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")
     return said
 

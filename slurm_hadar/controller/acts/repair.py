@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from slurm_hadar.controller.acts import laying
-from slurm_hadar.controller.acts.acting import Hands
+from slurm_hadar.controller.acts.acting import ActionContext
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.errors import SlurmError
@@ -20,7 +20,7 @@ _PAUSE_S = 600.0
 _UNDO, _UNDONE = "undo", "its placement could not be carried out; it is as its owner wrote it again"
 
 
-def release_failed_launches(hands: Hands, seen: Observed) -> list[str]:
+def release_failed_launches(context: ActionContext, seen: Observed) -> list[str]:
     """Release managed jobs that Slurm holds because a launch failed on a node.
 
     A bounded number of times: a job that fails again and again has a fault of its own, and then an
@@ -28,15 +28,15 @@ def release_failed_launches(hands: Hands, seen: Observed) -> list[str]:
     """
 
     def release(job: Job) -> str:
-        hands.cluster.release(job.id)
+        context.cluster.release(job.id)
         return _RELEASED
 
     said = []
     for job in seen.jobs.values():
         if not held_after_failed_launch(job):
             continue
-        if hands.store.count_ended(job.id, _RELEASE, _RELEASED) < MOST_RELEASES:
-            said += _try(hands, seen, job, _RELEASE, release)
+        if context.store.count_ended(job.id, _RELEASE, _RELEASED) < MOST_RELEASES:
+            said += _try(context, seen, job, _RELEASE, release)
     return said
 
 
@@ -45,7 +45,7 @@ def held_after_failed_launch(job: Job) -> bool:
     return _held(job) and "launch failed" in job.reason.lower().replace("_", " ")
 
 
-def undo_impossible_placements(hands: Hands, seen: Observed) -> list[str]:
+def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[str]:
     """Take back a placement that Slurm cannot carry out at all.
 
     It sets such a job's priority to 0 (BadConstraints), which is a hold in all but name. That is
@@ -57,32 +57,32 @@ def undo_impossible_placements(hands: Hands, seen: Observed) -> list[str]:
         steered = seen.steered(job.id)
         ours = replace(steered, gpus={}, nodes={}, leased=False, time=seen.now)
         fields = {**laying.back(job, steered), "StartTime": at_once(job, seen.now)}
-        update = hands.update(job, fields, ours)
-        (error,) = pending.apply(hands.cluster, [job], [update], seen.now)
+        update = context.update(job, fields, ours)
+        (error,) = pending.apply(context.cluster, [job], [update], seen.now)
         if error is not None:
             raise error
-        hands.cluster.release(job.id)
+        context.cluster.release(job.id)
         return _UNDONE
 
     said = []
     for job in seen.jobs.values():
         if not _held(job) or job.reason != "BadConstraints":
             continue
-        last = _last(hands, job, _UNDO)
+        last = _last(context, job, _UNDO)
         half_done = last is not None and last.outcome != _UNDONE
         if half_done or laying.back(job, seen.steered(job.id)):
-            said += _try(hands, seen, job, _UNDO, undo)
+            said += _try(context, seen, job, _UNDO, undo)
     return said
 
 
-def close_interrupted(hands: Hands, seen: Observed) -> None:
+def close_interrupted(context: ActionContext, seen: Observed) -> None:
     """Close what a controller that died left open in the journal; moves go on by themselves."""
-    with hands.store.transaction():
-        for entry in hands.store.open_entries():
+    with context.store.transaction():
+        for entry in context.store.open_entries():
             if entry.kind != "move":
                 shown = _is_shown(entry, seen.jobs.get(entry.job))
                 outcome = "carried out" if shown else "not seen to be carried out"
-                hands.store.end(entry.id, f"{outcome}; the controller was interrupted", seen.now)
+                context.store.end(entry.id, f"{outcome}; the controller was interrupted", seen.now)
 
 
 def _is_shown(entry: Entry, job: Job | None) -> bool:
@@ -99,26 +99,26 @@ def _held(job: Job) -> bool:
     return job.managed and job.state is JobState.PENDING and job.held
 
 
-def _last(hands: Hands, job: Job, kind: str) -> Entry | None:
+def _last(context: ActionContext, job: Job, kind: str) -> Entry | None:
     """The last cure of a kind that was tried."""
-    found = hands.store.entries("WHERE job=? AND kind=? ORDER BY id DESC LIMIT 1", (job.id, kind))
+    found = context.store.entries("WHERE job=? AND kind=? ORDER BY id DESC LIMIT 1", (job.id, kind))
     return found[0] if found else None
 
 
 def _try(
-    hands: Hands, seen: Observed, job: Job, kind: str, cure: Callable[[Job], str]
+    context: ActionContext, seen: Observed, job: Job, kind: str, cure: Callable[[Job], str]
 ) -> list[str]:
-    if not hands.cluster.traffic.half_left():
+    if not context.cluster.traffic.half_left():
         # The rest of a minute's requests is for what else this tick sends; the next one goes on.
         return []
-    last = _last(hands, job, kind)
+    last = _last(context, job, kind)
     refused = last is not None and (last.outcome or "").startswith(_REFUSED)
     if last is not None and refused and 0 <= seen.now - last.changed_s < _PAUSE_S:
         return []
-    entry = hands.store.begin(job.id, kind, "sent", seen.now, {"reason": job.reason})
+    entry = context.store.begin(job.id, kind, "sent", seen.now, {"reason": job.reason})
     try:
         outcome = cure(job)
     except SlurmError as error:
         outcome = f"not carried out: {error}" if error.retry else f"{_REFUSED}: {error}"
-    hands.store.end(entry, outcome, seen.now)
+    context.store.end(entry, outcome, seen.now)
     return [f"job {job.id}: {outcome}"]

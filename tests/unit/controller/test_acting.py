@@ -5,7 +5,7 @@ import os
 import pytest
 from hand_made import NOW, config, job
 
-from slurm_hadar.controller.acts.acting import Hands, change_waiting
+from slurm_hadar.controller.acts.acting import ActionContext, change_waiting
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import SlurmError
@@ -40,7 +40,7 @@ def start(tmp_path):
     def started(error, **earlier):
         if earlier:
             write_plan(folder, "1", **earlier)
-        change_waiting(Hands(Refusing(error), store, site), [action], NOW)
+        change_waiting(ActionContext(Refusing(error), store, site), [action], NOW)
         return read_plan(folder, "1", {os.getuid()})
 
     yield started

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hand_made import NOW, job, ordinary, running
+from missing import needs_root
 
 from slurm_hadar.controller.seen import exchange_folder
 from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
@@ -102,10 +103,10 @@ def test_a_folder_or_a_link_by_that_name_stays(tmp_path):
     assert tidied(tmp_path / "x")[1] == ["gpu.7.a.json", "plan.7.json"] and target.exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="files of other users: needs root")
 @pytest.mark.parametrize("owner", ["root", "controller"])
 def test_files_of_others_go_where_the_folder_is_the_controllers(owner):
     """In a sticky folder only a file's owner, the folder's owner and root may remove it."""
+    needs_root("it makes files of other users")
     import pwd
 
     controller, user = pwd.getpwnam("daemon").pw_uid, pwd.getpwnam("nobody").pw_uid

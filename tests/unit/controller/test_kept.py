@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hand_made import NOW, config, job
+from missing import needs_root
 
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.seen import kept
@@ -64,8 +65,8 @@ def test_only_the_controllers_own_files_about_that_job_are_believed(site, store,
     assert kept.shared(site, "1") is None
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to somebody else")
 def test_somebody_elses_word_is_nothing(site, tmp_path):
+    needs_root("it gives a file to another user")
     path = tmp_path / "ex" / "steer.1.json"
     path.write_text(json.dumps({"version": 1, "job": "1", "steering": merge("", OURS)}))
     os.chown(path, 65534, 65534)

@@ -16,7 +16,7 @@ from slurm_hadar.domain.steering import Steering, decode, merge
 ANY = Declaration(types=("any",), lease=True, checkpoint=True)
 
 
-def laid(job_, placement, found=None, site=CONFIG):
+def updated(job_, placement, found=None, site=CONFIG):
     """The fields, and the job as it stands after them."""
     if not isinstance(placement, Placement):
         placement = Placement(placement)
@@ -31,16 +31,16 @@ def laid(job_, placement, found=None, site=CONFIG):
 
 def test_the_type_goes_over_the_owners_own_constraint():
     plain = job(features="ib|bigmem")
-    fields, then = laid(plain, {"v100": 1})
+    fields, then = updated(plain, {"v100": 1})
     assert fields["Features"] == "(ib|bigmem)&v100"
-    again, _ = laid(then, {"k80": 1})
+    again, _ = updated(then, {"k80": 1})
     assert again["Features"] == "(ib|bigmem)&k80"
-    same, _ = laid(then, {"v100": 1})
+    same, _ = updated(then, {"v100": 1})
     assert same == {}
 
 
 def test_a_constraint_that_names_the_type_already_needs_no_word():
-    assert laid(job(features="k80"), {"k80": 1})[0] == {}
+    assert updated(job(features="k80"), {"k80": 1})[0] == {}
 
 
 def test_a_constraint_survives_where_its_type_is_not_steered():
@@ -60,15 +60,15 @@ def test_a_constraint_that_only_slurm_can_read_is_left_to_slurm(constraint):
 
 def test_the_number_of_gpus_changes_in_the_form_that_the_owner_used():
     some = replace(ANY, gpus=(1, 2))
-    per_node, then = laid(job(declaration=some), {"k80": 2})
+    per_node, then = updated(job(declaration=some), {"k80": 2})
     assert per_node["TresPerNode"] == "gpu:2"
     assert wanted(then, decode(then.admin_comment)).count == 1
-    per_job, then = laid(
+    per_job, then = updated(
         job(declaration=some, request=GpuRequest(per_job={UNTYPED: 1})), {"k80": 2}
     )
     assert per_job["TresPerJob"] == "gpu:2" and "TresPerNode" not in per_job
     assert wanted(then, decode(then.admin_comment)).counts == (1, 2)
-    assert laid(then, {"k80": 2})[0] == {}
+    assert updated(then, {"k80": 2})[0] == {}
 
 
 MIXED = Placement({"v100": 2, "k80": 1}, {"v1": {"v100": 2}, "k1": {"k80": 1}})
@@ -76,7 +76,7 @@ SPREAD = replace(ANY, nodes=(1, 2))
 
 
 def test_mixed_types_name_their_nodes_and_everything_that_goes_with_them():
-    fields, then = laid(job(declaration=SPREAD, request=GpuRequest(per_job={UNTYPED: 3})), MIXED)
+    fields, then = updated(job(declaration=SPREAD, request=GpuRequest(per_job={UNTYPED: 3})), MIXED)
     assert fields == {
         "NumNodes": "2-2",
         "NumTasks": "2",
@@ -86,12 +86,12 @@ def test_mixed_types_name_their_nodes_and_everything_that_goes_with_them():
     # What we named ourselves is not the owner's wish.
     want = wanted(then, decode(then.admin_comment))
     assert not isinstance(want, str) and want.nodes == 1 and want.mixable
-    assert laid(then, MIXED)[0] == {}
+    assert updated(then, MIXED)[0] == {}
 
 
 def test_what_an_earlier_placement_changed_goes_back_with_the_next():
-    mixed = laid(job(declaration=SPREAD, request=GpuRequest(per_job={UNTYPED: 3})), MIXED)[1]
-    fields, then = laid(mixed, {"k80": 3})
+    mixed = updated(job(declaration=SPREAD, request=GpuRequest(per_job={UNTYPED: 3})), MIXED)[1]
+    fields, then = updated(mixed, {"k80": 3})
     assert then.required_nodes == () and then.features == "k80"
     assert (then.node_count, then.tasks, then.cpus) == (1, 1, 1)
     assert fields["ReqNodeList"] == ""
@@ -104,34 +104,34 @@ def test_what_an_earlier_placement_changed_goes_back_with_the_next():
 def test_a_typed_request_is_never_written(request_):
     spread = Placement({"v100": 2}, {"v1": {"v100": 1}, "v2": {"v100": 1}})
     for placement in (Placement({"v100": 2}), spread):
-        fields, _ = laid(job(declaration=SPREAD, request=request_), placement)
+        fields, _ = updated(job(declaration=SPREAD, request=request_), placement)
         assert not {"TresPerJob", "TresPerNode", "Features"} & set(fields)
 
 
 def test_gpus_per_task_are_counted_by_task_and_stay():
     asked = job(request=GpuRequest(per_task={UNTYPED: 2}), tasks=1)
     assert wanted(asked, Steering()).counts == (2,)
-    assert laid(asked, {"v100": 2})[0] == {"Features": "v100"}
+    assert updated(asked, {"v100": 2})[0] == {"Features": "v100"}
 
 
 def test_gpus_on_several_nodes_are_counted_together_and_stay():
     asked = job(request=GpuRequest(per_node={UNTYPED: 2}), node_count=2)
     want = wanted(asked, Steering())
     assert (want.counts, want.nodes, want.mixable) == ((4,), 2, False)
-    assert laid(asked, {"v100": 4})[0] == {"Features": "v100"}
+    assert updated(asked, {"v100": 4})[0] == {"Features": "v100"}
 
 
 # -- partitions --------------------------------------------------------------------------------
 
 
 def test_the_owners_partition_is_kept_where_it_has_the_place():
-    assert "Partition" not in laid(job(partitions=("gpu", "k80")), {"v100": 1})[0]
+    assert "Partition" not in updated(job(partitions=("gpu", "k80")), {"v100": 1})[0]
 
 
 def test_another_partition_is_taken_where_the_owners_has_no_such_gpu_and_back_again():
-    fields, then = laid(job(partitions=("k80",)), {"v100": 1})
+    fields, then = updated(job(partitions=("k80",)), {"v100": 1})
     assert fields["Partition"] == "gpu"
-    assert laid(then, {"k80": 1})[0]["Partition"] == "k80"
+    assert updated(then, {"k80": 1})[0]["Partition"] == "k80"
 
 
 def test_the_partition_is_one_that_holds_the_placed_nodes():
@@ -145,9 +145,9 @@ def test_the_partition_is_one_that_holds_the_placed_nodes():
     )
     mine = job(partitions=("small",))
     on_v2 = Placement({"v100": 1}, {"v2": {"v100": 1}})
-    assert laid(mine, on_v2, found, site)[0]["Partition"] == "big"
+    assert updated(mine, on_v2, found, site)[0]["Partition"] == "big"
     on_v1 = Placement({"v100": 1}, {"v1": {"v100": 1}})
-    assert "Partition" not in laid(mine, on_v1, found, site)[0]
+    assert "Partition" not in updated(mine, on_v1, found, site)[0]
 
 
 def test_a_moved_job_goes_where_its_owner_may():
@@ -202,19 +202,19 @@ COPIES = Placement(
 
 def test_copies_are_one_task_with_its_gpus_on_each_of_their_nodes():
     forked = job(declaration=FORKS, cpus=4, cpus_per_task=4, features="ib")
-    fields, then = laid(forked, COPIES)
+    fields, then = updated(forked, COPIES)
     assert fields == {
         "NumNodes": "3-3",
         "NumTasks": "3",
         "NumCPUs": "12-12",
         "ReqNodeList": "k1,v[1-2]",
     }
-    assert laid(then, COPIES)[0] == {}
-    fewer, after_that = laid(
+    assert updated(then, COPIES)[0] == {}
+    fewer, after_that = updated(
         then, replace(COPIES, nodes={"v1": {"v100": 1}, "k1": {"k80": 1}}, copies=2)
     )
     assert fewer == {"NumNodes": "2-2", "NumTasks": "2", "NumCPUs": "8-8", "ReqNodeList": "k1,v1"}
-    alone, last = laid(after_that, {"k80": 1})
+    alone, last = updated(after_that, {"k80": 1})
     assert alone == {
         "NumNodes": "1-1",
         "NumTasks": "1",
@@ -227,7 +227,7 @@ def test_copies_are_one_task_with_its_gpus_on_each_of_their_nodes():
 
 
 def test_copies_are_taken_back_whole():
-    _, then = laid(job(declaration=FORKS, cpus=2), COPIES)
+    _, then = updated(job(declaration=FORKS, cpus=2), COPIES)
     assert laying.back(then, decode(then.admin_comment)) == {
         "NumNodes": "1-1",
         "NumTasks": "1",
@@ -239,7 +239,7 @@ def test_copies_are_taken_back_whole():
 def test_a_range_of_nodes_is_said_away_where_one_copy_is_meant():
     """Of ``-N1-3`` Slurm shows 1 on one release and 3 on another, and takes 3 where it may."""
     for shown in (1, 3):
-        fields, then = laid(job(declaration=FORKS, node_count=shown), {"k80": 1})
+        fields, then = updated(job(declaration=FORKS, node_count=shown), {"k80": 1})
         assert fields["NumNodes"] == "1-1"
         assert wanted(then, decode(then.admin_comment)).nodes == 1
 

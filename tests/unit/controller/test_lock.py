@@ -9,8 +9,9 @@ import time
 
 import pytest
 from hand_made import config, job
+from missing import needs_root
 
-from slurm_hadar.controller.acts.acting import Hands
+from slurm_hadar.controller.acts.acting import ActionContext
 from slurm_hadar.controller.lock import only_one, rival, taken_over, takes_over
 from slurm_hadar.controller.seen.exchange_folder import ExchangeFolder
 from slurm_hadar.domain.errors import HadarError
@@ -20,7 +21,7 @@ from slurm_hadar.runtime.plan_file import read_plan, write_plan
 HOLD = """
 import sys
 from pathlib import Path
-from slurm_hadar.controller.acts.acting import Hands
+from slurm_hadar.controller.acts.acting import ActionContext
 from slurm_hadar.controller.lock import only_one
 with only_one(Path(sys.argv[1]), 0):
     print("held", flush=True)
@@ -82,8 +83,8 @@ def test_a_fresh_heartbeat_of_another_host_that_acts_is_a_rival(tmp_path):
     assert rival(site, time.time()) is None
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to somebody else")
 def test_a_heartbeat_of_somebody_else_stops_nobody(tmp_path):
+    needs_root("it gives a file to another user")
     beat(tmp_path)
     os.chown(tmp_path / NAME, 65534, 65534)
     assert rival(config(f'[site]\nexchange_dir = "{tmp_path}"\n'), time.time()) is None
@@ -133,10 +134,10 @@ def test_a_plan_that_a_stopped_controller_was_writing_takes_no_later_plans_place
             another_takes_over()
         return found
 
-    hands = Hands(None, None, site, taken_over=look)
+    context = ActionContext(None, None, site, taken_over=look)
     if taken_over_before == "the file aside":
         another_takes_over()
-    complaint = hands.write_plan(job("1"), {"k80": 1}, "old", save="nonce")
+    complaint = context.write_plan(job("1"), {"k80": 1}, "old", save="nonce")
     plan = read_plan(tmp_path, "1", {os.getuid()})
     if taken_over_before == "nothing":
         assert complaint is None and plan.save == "nonce"

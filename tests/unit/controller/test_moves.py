@@ -8,7 +8,7 @@ import pytest
 from hand_made import NOW, config, job, node, running, seen
 
 from slurm_hadar.controller.acts import repair
-from slurm_hadar.controller.acts.acting import Hands, steering_of
+from slurm_hadar.controller.acts.acting import ActionContext, steering_of
 from slurm_hadar.controller.acts.moves import advance, destinations, settle
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
@@ -30,40 +30,40 @@ TO_V100 = {
 
 
 @pytest.fixture
-def hands(tmp_path):
-    """Hands that hold no cluster: whatever speaks to Slurm fails."""
+def context(tmp_path):
+    """ActionContext that hold no cluster: whatever speaks to Slurm fails."""
     (tmp_path / "exchange").mkdir()
     site = config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n[moving]\nack_wait_s = 120.0\n')
     store = Store.open(tmp_path / "state")
-    yield Hands(None, store, site)
+    yield ActionContext(None, store, site)
     store.close()
 
 
-def advanced(hands, *jobs, now=NOW):
-    return advance(hands, {j.id: j for j in jobs}, {}, now)
+def advanced(context, *jobs, now=NOW):
+    return advance(context, {j.id: j for j in jobs}, {}, now)
 
 
-def begun(hands, at=NOW - 10):
-    return hands.store.begin("1", "move", "asked", at, TO_V100)
+def begun(context, at=NOW - 10):
+    return context.store.begin("1", "move", "asked", at, TO_V100)
 
 
-def outcome(hands):
-    return hands.store.history("1")[0].outcome
+def outcome(context):
+    return context.store.history("1")[0].outcome
 
 
 HERE = running("1", {"k1": {"k80": 1}})
 
 
-def test_a_job_that_has_not_answered_yet_is_waited_for(hands):
-    begun(hands)
-    assert advanced(hands, HERE).said == () and outcome(hands) is None
-    assert destinations(hands.store.open_entries()) == {"1": {"v1": {"v100": 1}}}
+def test_a_job_that_has_not_answered_yet_is_waited_for(context):
+    begun(context)
+    assert advanced(context, HERE).said == () and outcome(context) is None
+    assert destinations(context.store.open_entries()) == {"1": {"v1": {"v100": 1}}}
 
 
-def test_a_job_that_does_not_answer_stays_and_is_told_so(hands):
-    begun(hands, at=NOW - 121)
-    assert "stays where it is" in advanced(hands, HERE).said[0]
-    told = read_plan(hands.config.site.exchange_dir, "1", (os.getuid(),))
+def test_a_job_that_does_not_answer_stays_and_is_told_so(context):
+    begun(context, at=NOW - 121)
+    assert "stays where it is" in advanced(context, HERE).said[0]
+    told = read_plan(context.config.site.exchange_dir, "1", (os.getuid(),))
     assert told.save == "" and told.gpus == {"k80": 1}
 
 
@@ -78,29 +78,29 @@ def test_a_job_that_does_not_answer_stays_and_is_told_so(hands):
         (running("1", {"k1": {"k80": 1}}, restarts=1), "started by itself"),
     ],
 )
-def test_a_move_ends_with_what_is_seen(hands, shown, says):
-    begun(hands)
-    assert says in advanced(hands, shown).said[0] and says in outcome(hands)
-    assert hands.store.open_entries() == []
+def test_a_move_ends_with_what_is_seen(context, shown, says):
+    begun(context)
+    assert says in advanced(context, shown).said[0] and says in outcome(context)
+    assert context.store.open_entries() == []
 
 
 @pytest.mark.parametrize("state", [JobState.COMPLETING, JobState.UNKNOWN, JobState.SUSPENDED])
-def test_a_job_between_two_states_is_waited_for(hands, state):
-    begun(hands)
-    assert advanced(hands, replace(HERE, state=state)).said == ()
-    assert advanced(hands, replace(HERE, state=state, restarts=1)).said == ()
-    assert outcome(hands) is None
+def test_a_job_between_two_states_is_waited_for(context, state):
+    begun(context)
+    assert advanced(context, replace(HERE, state=state)).said == ()
+    assert advanced(context, replace(HERE, state=state, restarts=1)).said == ()
+    assert outcome(context) is None
 
 
-def test_a_job_out_of_sight_is_unknown_for_long_and_then_given_up(hands):
-    begun(hands)
-    assert advanced(hands).said == () and outcome(hands) is None
-    assert "lost sight" in advanced(hands, now=NOW + 4000).said[0]
+def test_a_job_out_of_sight_is_unknown_for_long_and_then_given_up(context):
+    begun(context)
+    assert advanced(context).said == () and outcome(context) is None
+    assert "lost sight" in advanced(context, now=NOW + 4000).said[0]
 
 
-def test_what_was_planned_is_read_back_from_the_journal(hands):
-    begun(hands)
-    (entry,) = hands.store.open_entries()
+def test_what_was_planned_is_read_back_from_the_journal(context):
+    begun(context)
+    (entry,) = context.store.open_entries()
     ours = steering_of(entry.details, NOW)
     assert ours == Steering({"v100": 1}, {"v1": {"v100": 1}}, NOW, moves=2, was={"Features": ""})
     assert steering_of("nonsense", NOW) == Steering(time=NOW)
@@ -109,35 +109,35 @@ def test_what_was_planned_is_read_back_from_the_journal(hands):
 # -- saying it ---------------------------------------------------------------------------------
 
 
-def test_a_sandbox_writes_into_the_job_beside_others(hands):
-    site = hands.config.site.model_copy(update={"rights": "sandbox"})
-    hands = replace(hands, config=hands.config.model_copy(update={"site": site}))
+def test_a_sandbox_writes_into_the_job_beside_others(context):
+    site = context.config.site.model_copy(update={"rights": "sandbox"})
+    context = replace(context, config=context.config.model_copy(update={"site": site}))
     ours = Steering({"k80": 1}, time=NOW)
-    update = hands.update(job(admin_comment="seen by bob"), {"Features": "k80"}, ours)
+    update = context.update(job(admin_comment="seen by bob"), {"Features": "k80"}, ours)
     assert update.fields["AdminComment"].startswith("seen by bob [hadarplan")
     assert decode(update.fields["AdminComment"]) == ours
 
 
 @pytest.mark.parametrize("rights", ["user", "operator"])
-def test_who_may_not_write_there_keeps_it_in_his_own_file(hands, rights):
-    site = hands.config.site.model_copy(update={"rights": rights})
-    own = replace(hands, config=hands.config.model_copy(update={"site": site}))
+def test_who_may_not_write_there_keeps_it_in_his_own_file(context, rights):
+    site = context.config.site.model_copy(update={"rights": rights})
+    own = replace(context, config=context.config.model_copy(update={"site": site}))
     ours = Steering({"k80": 1}, time=NOW, was={"Features": "a b"})
     assert own.update(job(), {"Features": "k80"}, ours).fields == {"Features": "k80"}
     assert decode(own.store.steerings(["1"])["1"]) == ours
 
 
-def test_a_plan_file_that_cannot_be_written_is_a_complaint_and_no_more(hands):
-    assert hands.write_plan(job(), {"k80": 1}, "x") is None
-    folder = hands.config.site.exchange_dir
+def test_a_plan_file_that_cannot_be_written_is_a_complaint_and_no_more(context):
+    assert context.write_plan(job(), {"k80": 1}, "x") is None
+    folder = context.config.site.exchange_dir
     assert json.loads((folder / "plan.1.json").read_text())["gpus"] == {"k80": 1}
     (folder / "plan.1.json").unlink()
     (folder / "plan.1.json").mkdir()
     # A folder in its place is put away.
-    assert hands.write_plan(job(), {"k80": 1}, "x") is None
+    assert context.write_plan(job(), {"k80": 1}, "x") is None
     assert (folder / "plan.1.json").is_file()
     away = folder.rename(folder.with_name("away"))
-    assert "plan file cannot be written" in hands.write_plan(job(), {"k80": 1}, "x")
+    assert "plan file cannot be written" in context.write_plan(job(), {"k80": 1}, "x")
     # Nothing half written is left beside what was there.
     assert sum(path.is_file() for path in away.iterdir()) == 1
 
@@ -145,22 +145,22 @@ def test_a_plan_file_that_cannot_be_written_is_a_complaint_and_no_more(hands):
 # -- after an interruption ---------------------------------------------------------------------
 
 
-def test_what_a_dead_controller_left_open_is_closed_by_what_is_seen(hands):
+def test_what_a_dead_controller_left_open_is_closed_by_what_is_seen(context):
     sent = {"gpus": {"k80": 1}, "fields": {"Features": "k80", "StartTime": "now"}}
     for id_ in ("1", "2", "3"):
-        hands.store.begin(id_, "start", "sent", NOW - 60, sent)
-    hands.store.begin("4", "wait", "sent", NOW - 60, {"gpus": {}, "fields": {"StartTime": "now"}})
-    move = begun(hands)
+        context.store.begin(id_, "start", "sent", NOW - 60, sent)
+    context.store.begin("4", "wait", "sent", NOW - 60, {"gpus": {}, "fields": {"StartTime": "now"}})
+    move = begun(context)
     # What we wrote of the job before the request was sent says nothing of the request.
     meant = {id_: Steering({"k80": 1}, time=NOW - 60) for id_ in ("1", "2")}
     shown = seen([job("1", features="k80"), job("2"), job("4")], steering=meant)
-    repair.close_interrupted(hands, shown)
-    assert [entry.id for entry in hands.store.open_entries()] == [move]
-    says = [hands.store.history(id_)[-1].outcome for id_ in ("1", "2", "3", "4")]
+    repair.close_interrupted(context, shown)
+    assert [entry.id for entry in context.store.open_entries()] == [move]
+    says = [context.store.history(id_)[-1].outcome for id_ in ("1", "2", "3", "4")]
     assert [text.startswith("carried out") for text in says] == [True, False, False, False]
 
 
-def test_nothing_is_released_that_somebody_wants_held(hands):
+def test_nothing_is_released_that_somebody_wants_held(context):
     ours = merge("", Steering({"k80": 1}, time=NOW, was={"Features": ""}))
     jobs = [
         job("1", held=True, reason="JobHeldUser", features="k80", admin_comment=ours),
@@ -170,16 +170,16 @@ def test_nothing_is_released_that_somebody_wants_held(hands):
         job("4", held=True, reason="launch failed requeued held", declaration=None),
     ]
     shown = seen(jobs)
-    assert repair.release_failed_launches(hands, shown) == []
-    assert repair.undo_impossible_placements(hands, shown) == []
+    assert repair.release_failed_launches(context, shown) == []
+    assert repair.undo_impossible_placements(context, shown) == []
 
 
-def test_a_job_that_fails_again_and_again_is_left_to_an_admin(hands):
+def test_a_job_that_fails_again_and_again_is_left_to_an_admin(context):
     for _ in range(3):
-        entry = hands.store.begin("1", "release", "sent", NOW, {})
-        hands.store.end(entry, "released after a failed launch", NOW)
+        entry = context.store.begin("1", "release", "sent", NOW, {})
+        context.store.end(entry, "released after a failed launch", NOW)
     stuck = job(held=True, reason="launch_failed_requeued_held")
-    assert repair.release_failed_launches(hands, seen([stuck])) == []
+    assert repair.release_failed_launches(context, seen([stuck])) == []
 
 
 class Held:
@@ -201,38 +201,38 @@ class Held:
             self.released.append(id_)
 
 
-def test_a_release_that_was_never_sent_does_not_count(hands):
+def test_a_release_that_was_never_sent_does_not_count(context):
     """Three ticks in which Slurm was silent must not leave a job held for good."""
     cluster = Held(*[Paused("not sent") for _ in range(5)])
     stuck = seen([job(held=True, reason="launch_failed_requeued_held")])
     said = [
-        repair.release_failed_launches(replace(hands, cluster=cluster), stuck) for _ in range(9)
+        repair.release_failed_launches(replace(context, cluster=cluster), stuck) for _ in range(9)
     ]
     assert [len(words) for words in said] == [1] * 8 + [0] and cluster.released == ["1"] * 3
 
 
-def test_a_cure_that_slurm_refuses_is_not_tried_at_every_tick(hands):
+def test_a_cure_that_slurm_refuses_is_not_tried_at_every_tick(context):
     cluster = Held(*[SlurmError("scontrol release: Access denied") for _ in range(9)])
     stuck = seen([job(held=True, reason="launch_failed_requeued_held")])
     for after_s in (0, 60, 120, 599, 601):
         later = replace(stuck, now=NOW + after_s)
-        repair.release_failed_launches(replace(hands, cluster=cluster), later)
+        repair.release_failed_launches(replace(context, cluster=cluster), later)
     assert len(cluster.errors) == 7
 
 
-def test_a_rack_that_failed_leaves_requests_for_the_rest_of_a_tick(hands):
+def test_a_rack_that_failed_leaves_requests_for_the_rest_of_a_tick(context):
     cluster = Held(limit=10)
     rack = seen([job(str(n), held=True, reason="launch failed requeued held") for n in range(50)])
-    repair.release_failed_launches(replace(hands, cluster=cluster), rack)
-    assert len(cluster.released) == 5 and hands.store.history("20") == []
+    repair.release_failed_launches(replace(context, cluster=cluster), rack)
+    assert len(cluster.released) == 5 and context.store.history("20") == []
 
 
-def test_an_undo_that_was_cut_off_between_its_two_requests_goes_on(hands):
+def test_an_undo_that_was_cut_off_between_its_two_requests_goes_on(context):
     """The owner's fields are back already, and the job is still held."""
     steered = {"1": Steering({"k80": 1}, time=NOW, was={"Features": "v100"})}
     placed = seen([job(held=True, reason="BadConstraints", features="k80")], steering=steered)
     cluster = Held(Paused("not sent"))
-    working = replace(hands, cluster=cluster)
+    working = replace(context, cluster=cluster)
     assert "not carried out" in repair.undo_impossible_placements(working, placed)[0]
     assert cluster.updates[0].fields["Features"] == "v100"
     back = seen([job(held=True, reason="BadConstraints", features="v100")], steering=steered)
@@ -258,50 +258,50 @@ class Asked:
             return list(self.jobs)
 
 
-def settled(hands, cluster, clock, known=None):
-    number = hands.store.begin("1", "move", "asked", NOW, TO_V100)
-    hands.store.advance(number, "requeued", NOW)
+def settled(context, cluster, clock, known=None):
+    number = context.store.begin("1", "move", "asked", NOW, TO_V100)
+    context.store.advance(number, "requeued", NOW)
     slept = []
-    said = settle(replace(hands, cluster=cluster), known or {}, clock, slept.append)
+    said = settle(replace(context, cluster=cluster), known or {}, clock, slept.append)
     return said, slept, cluster.traffic.queries["jobs"]
 
 
-def test_under_the_stop_file_moves_are_not_followed_any_further(hands):
+def test_under_the_stop_file_moves_are_not_followed_any_further(context):
     cluster = Asked(jobs=[HERE])
-    begun(hands)
+    begun(context)
     said = settle(
-        replace(hands, cluster=cluster), {}, lambda: NOW, lambda _: None, lambda: "stop exists"
+        replace(context, cluster=cluster), {}, lambda: NOW, lambda _: None, lambda: "stop exists"
     )
     assert said == ["moves under way wait: stop exists"] and not cluster.traffic.queries
 
 
-def test_moves_are_followed_for_a_bounded_time_though_the_clock_goes_back(hands):
+def test_moves_are_followed_for_a_bounded_time_though_the_clock_goes_back(context):
     times = iter(NOW - number for number in range(10_000))
-    said, slept, _ = settled(hands, Asked(), lambda: next(times))
-    assert not said and sum(slept) <= hands.config.moving.settle_s
+    said, slept, _ = settled(context, Asked(), lambda: next(times))
+    assert not said and sum(slept) <= context.config.moving.settle_s
 
 
-def test_following_moves_uses_up_half_of_the_requests_at_most(hands):
-    said, slept, asked = settled(hands, Asked(limit=20), lambda: NOW)
+def test_following_moves_uses_up_half_of_the_requests_at_most(context):
+    said, slept, asked = settled(context, Asked(limit=20), lambda: NOW)
     assert not said and asked == 10 and len(slept) > 20
 
 
-def test_a_move_waits_until_the_last_attempt_has_left_a_node_that_went_down(hands):
+def test_a_move_waits_until_the_last_attempt_has_left_a_node_that_went_down(context):
     shown = job("1", restarts=1, submit_s=NOW)
     known = {"1": replace(shown, not_before_s=NOW + 30)}
-    said, _, asked = settled(hands, Asked(jobs=[shown]), lambda: NOW + 5, known)
-    assert not said and asked > 1 and hands.store.open_entries()
+    said, _, asked = settled(context, Asked(jobs=[shown]), lambda: NOW + 5, known)
+    assert not said and asked > 1 and context.store.open_entries()
     with pytest.raises(AttributeError, match="apply"):
-        settled(hands, Asked(jobs=[shown]), lambda: NOW + 5)
+        settled(context, Asked(jobs=[shown]), lambda: NOW + 5)
 
 
-def test_a_job_that_was_requeued_before_our_request_came_is_somebody_elses(hands):
+def test_a_job_that_was_requeued_before_our_request_came_is_somebody_elses(context):
     """To a request that changes nothing any more Slurm answers as to any other."""
     shown = job("1", restarts=1, submit_s=NOW - 3)
-    said, _, asked = settled(hands, Asked(jobs=[shown]), lambda: NOW + 5)
-    assert not said and asked > 1 and hands.store.open_entries()
+    said, _, asked = settled(context, Asked(jobs=[shown]), lambda: NOW + 5)
+    assert not said and asked > 1 and context.store.open_entries()
     with pytest.raises(AttributeError, match="apply"):
-        settled(hands, Asked(jobs=[shown]), lambda: NOW + 38)
+        settled(context, Asked(jobs=[shown]), lambda: NOW + 38)
 
 
 class Refuses:
@@ -314,77 +314,77 @@ class Refuses:
         return [SlurmError(f"scontrol update: {self.words}") for _ in updates]
 
 
-def sent(hands):
+def sent(context):
     """Requeued by us, and waiting to be sent on."""
-    hands.store.advance(begun(hands), "requeued", NOW - 10.5)
+    context.store.advance(begun(context), "requeued", NOW - 10.5)
     return job("1", restarts=1, submit_s=NOW - 10)
 
 
-def test_a_job_that_somebody_else_requeued_before_we_did_is_not_sent_on_at_once(hands):
+def test_a_job_that_somebody_else_requeued_before_we_did_is_not_sent_on_at_once(context):
     """A node may have done it by going down, and what ran there may still be leaving."""
-    begun(hands)
-    late = hands.config.moving.after_return_s
-    refusing = replace(hands, cluster=Refuses("any"))
+    begun(context)
+    late = context.config.moving.after_return_s
+    refusing = replace(context, cluster=Refuses("any"))
     requeued = job("1", restarts=1, submit_s=NOW - 10)
     assert advanced(refusing, requeued, now=NOW - 11 + late).said == ()
     assert "refused" in advanced(refusing, requeued, now=NOW - 10 + late).said[0]
 
 
-def test_a_job_that_began_as_it_was_sent_on_is_looked_at_again(hands):
-    requeued = sent(hands)
-    busy = replace(hands, cluster=Refuses("Job is no longer pending execution for job 1"))
-    assert advanced(busy, requeued).said == () and outcome(hands) is None
+def test_a_job_that_began_as_it_was_sent_on_is_looked_at_again(context):
+    requeued = sent(context)
+    busy = replace(context, cluster=Refuses("Job is no longer pending execution for job 1"))
+    assert advanced(busy, requeued).said == () and outcome(context) is None
     there = running("1", {"v1": {"v100": 1}}, restarts=1)
-    assert "moved" in advanced(busy, there).said[0] and outcome(hands) == "moved"
+    assert "moved" in advanced(busy, there).said[0] and outcome(context) == "moved"
 
 
-def test_untyped_gpus_have_the_type_of_their_node(hands):
+def test_untyped_gpus_have_the_type_of_their_node(context):
     """Slurm shows no type where it is a feature of the node."""
-    requeued = sent(hands)
-    known = replace(hands, nodes={"v1": node("v1")})
+    requeued = sent(context)
+    known = replace(context, nodes={"v1": node("v1")})
     there = running(requeued.id, {"v1": {"": 1}}, restarts=1)
-    assert "moved" in advanced(known, there).said[0] and outcome(hands) == "moved"
+    assert "moved" in advanced(known, there).said[0] and outcome(context) == "moved"
 
 
-def test_a_job_that_slurm_started_elsewhere_has_a_plan_for_what_it_got(hands):
-    requeued = sent(hands)
-    busy = replace(hands, cluster=Refuses("Job is no longer pending execution for job 1"))
+def test_a_job_that_slurm_started_elsewhere_has_a_plan_for_what_it_got(context):
+    requeued = sent(context)
+    busy = replace(context, cluster=Refuses("Job is no longer pending execution for job 1"))
     advanced(busy, requeued)
-    folder = hands.config.site.exchange_dir
+    folder = context.config.site.exchange_dir
     assert read_plan(folder, "1", {os.getuid()}).gpus == {"v100": 1}
     elsewhere = running("1", {"k1": {"k80": 1}}, restarts=1)
     assert "started by itself" in advanced(busy, elsewhere).said[0]
     assert read_plan(folder, "1", {os.getuid()}).gpus == {"k80": 1}
 
 
-def test_a_placement_that_slurm_refuses_ends_the_move(hands):
-    requeued = sent(hands)
-    refusing = replace(hands, cluster=Refuses("Requested node configuration is not available"))
+def test_a_placement_that_slurm_refuses_ends_the_move(context):
+    requeued = sent(context)
+    refusing = replace(context, cluster=Refuses("Requested node configuration is not available"))
     said = advanced(refusing, requeued).said
-    assert "placement was refused" in said[0] and hands.store.open_entries() == []
+    assert "placement was refused" in said[0] and context.store.open_entries() == []
 
 
-def test_where_slurm_falls_silent_the_next_tick_goes_on(hands):
+def test_where_slurm_falls_silent_the_next_tick_goes_on(context):
     silent = Asked(error=SlurmError("squeue gave no answer within 30 s", retry=True))
-    said, slept, asked = settled(hands, silent, lambda: NOW)
+    said, slept, asked = settled(context, silent, lambda: NOW)
     assert len(said) == 1 and "go on at the next tick: squeue gave no answer" in said[0]
-    assert not slept and asked == 1 and hands.store.open_entries()
+    assert not slept and asked == 1 and context.store.open_entries()
 
 
-def test_a_clock_that_was_set_back_ends_the_waiting_for_an_answer(hands):
-    begun(hands, at=NOW + 3600)
-    assert "stays where it is" in advanced(hands, HERE).said[0]
+def test_a_clock_that_was_set_back_ends_the_waiting_for_an_answer(context):
+    begun(context, at=NOW + 3600)
+    assert "stays where it is" in advanced(context, HERE).said[0]
 
 
-def test_a_move_whose_placement_is_refused_leaves_no_plan_of_it(hands):
+def test_a_move_whose_placement_is_refused_leaves_no_plan_of_it(context):
     """Slurm starts the job as it was, and it would have gone by GPUs that it never got."""
 
     class Refusing:
         def apply(self, updates):
             return [SlurmError("Requested node configuration is not available") for _ in updates]
 
-    begun(hands)
+    begun(context)
     waiting = replace(HERE, state=JobState.PENDING, nodes=(), gpus={}, restarts=1)
-    advanced(replace(hands, cluster=Refusing()), waiting)
-    assert "the placement was refused" in outcome(hands)
-    assert read_plan(hands.config.site.exchange_dir, "1", {os.getuid()}) is None
+    advanced(replace(context, cluster=Refusing()), waiting)
+    assert "the placement was refused" in outcome(context)
+    assert read_plan(context.config.site.exchange_dir, "1", {os.getuid()}) is None

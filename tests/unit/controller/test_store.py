@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from missing import needs_root
 
 from slurm_hadar.controller.journal import store_file
 from slurm_hadar.controller.journal.entry import Decision
@@ -307,8 +308,8 @@ def test_the_folder_must_be_ours_alone(tmp_path):
         make_private(tmp_path / "file" / "state")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
 def test_a_folder_of_somebody_else_is_refused(tmp_path):
+    needs_root("it gives a folder to another user")
     folder = Path(tmp_path / "theirs")
     folder.mkdir(0o700)
     os.chown(folder, 65534, 65534)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from missing import missing
+from missing import missing, needs_root
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import Training, check_lineage, checkpoint, leaving, lineage
@@ -182,8 +182,8 @@ def test_processes_that_read_different_files_do_not_train_together(monkeypatch):
     ranks.must_agree(0, "the position")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 def test_another_user_of_a_shared_folder_goes_on_or_leaves_nothing(tmp_path):
+    needs_root("it acts as two other users")
     for folder in (tmp_path, *tmp_path.parents):
         if str(folder).startswith("/tmp/pytest"):
             folder.chmod(0o755)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from missing import missing, needs_root
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import (
@@ -225,10 +226,9 @@ def test_a_position_of_a_newer_format_is_refused(tmp_path):
 
 def test_a_process_that_may_not_read_its_checkpoint_does_not_begin_from_an_older_one(tmp_path):
     """As another user, since root may read everything."""
+    needs_root("it acts as another user")
     path = tmp_path / "c.pt"
     train(Training, path, 10**9)
-    if os.getuid():
-        pytest.skip("only root can act as another user")
     path.chmod(0o600)
     program = f"from slurm_hadar.runtime import checkpoint as c; from pathlib import Path; " \
         f"c.load(Path({str(path)!r}), print)"  # fmt: skip
@@ -239,5 +239,5 @@ def test_a_process_that_may_not_read_its_checkpoint_does_not_begin_from_an_older
         [sys.executable, "-c", program], user=65534, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if "Permission denied" in done.stderr and "site-packages" in done.stderr:
-        pytest.skip("this Python cannot be run by other users")
+        missing("this Python cannot be run by other users")
     assert "cannot be read now: Permission denied" in done.stderr and not done.stdout
