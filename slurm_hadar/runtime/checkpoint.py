@@ -13,7 +13,7 @@ import random
 import shutil
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +68,12 @@ def publish(attempt: Attempt, written: Path) -> None:
     """
     path, kept = attempt.path, attempt.folder / "previous"
     sync(written)
-    attempt.check()
-    try:
+    with _still_current(attempt):
         if path.exists() and not attempt.newest_is_damaged:
             _copy(path, kept)
             kept.replace(previous(path))
         written.replace(path)
         attempt.newest_is_damaged = False
-    except OSError:
-        attempt.check()
-        raise
     sync(path.parent)
 
 
@@ -87,12 +83,8 @@ def publish_file(attempt: Attempt, written: Path, to: Path) -> None:
     Raises OSError, and Superseded where another attempt has taken over.
     """
     sync(written)
-    attempt.check()
-    try:
+    with _still_current(attempt):
         written.replace(to)
-    except OSError:
-        attempt.check()
-        raise
     sync(to.parent)
 
 
@@ -103,17 +95,25 @@ def publish_folder(attempt: Attempt, written: Path, to: Path) -> None:
     """
     for path in [*written.rglob("*"), written]:
         sync(path)
-    attempt.check()
-    try:
+    with _still_current(attempt):
         if to.exists():
             to.rename(attempt.folder / f"{os.urandom(8).hex()}.replaced")
         written.rename(to)
-    except OSError:
-        attempt.check()
-        raise
     sync(to.parent)
     for old in attempt.folder.glob("*.replaced"):
         shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _still_current(attempt: Attempt) -> Iterator[None]:
+    """For renames out of the attempt's folder. Raises Superseded where it is gone, before or
+    between them."""
+    attempt.check()
+    try:
+        yield
+    except OSError:
+        attempt.check()
+        raise
 
 
 def _copy(path: Path, to: Path) -> None:
@@ -140,13 +140,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def load(path: Path, say: Callable[[str], None], *, trusted: bool = False) -> Content | None:
-    """As :func:`load_from`, the content alone."""
-    found = load_from(path, say, trusted=trusted)
-    return found[0] if found is not None else None
-
-
-def load_from(
+def load(
     path: Path, say: Callable[[str], None], *, trusted: bool = False
 ) -> tuple[Content, Path] | None:
     """The newest checkpoint that is whole and its file; None when there is none at all.

@@ -137,17 +137,7 @@ class Hosted:
         self._exchange = Exchange.from_env(self._say) if self._ranks.first else None
         leave_without_gpus(self._exchange, self.signals, self._say)
         self._store = HostedStore(path, write, self._say)
-        failure: BaseException | None = None
-        if self._ranks.first:
-            try:
-                self._store.begin()
-            except (Superseded, UsageError) as error:
-                failure = error
-        attempt = self._store.attempt
-        found = self._ranks.gather((failure, attempt.identity if attempt else None))[0]
-        failure, identity = found
-        if failure is not None:
-            raise failure
+        identity = self._store.begin_together(self._ranks)
         assert identity is not None
         self.attempt = Attempt(path, identity)
         """The right to write; of rank 0, in all processes."""

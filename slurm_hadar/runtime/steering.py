@@ -89,16 +89,8 @@ class Steering:
             self._store.check_current()
             return
         self._taken_over = True
-        number, failure = 1, None
-        if self._ranks.first:
-            try:
-                number = self._store.begin()
-            except (Superseded, UsageError) as error:
-                failure = error
-        found = self._ranks.gather((number, failure, self._store.stamp_now()))[0]
-        number, failure, stamp = found
-        if failure is not None:
-            raise failure
+        identity = self._store.begin_together(self._ranks)
+        stamp = self._ranks.gather(self._store.stamp_now())[0]
         if stamp != self._store.stamp:
             reload()
             self._saved_samples = self._store.saved.samples if self._store.saved else -1
@@ -107,6 +99,7 @@ class Steering:
             self._state.samples, f"the position in checkpoint {self._store.path}"
         )
         # Checkpoints of releases before 0.1 have a number, and their attempts no folders.
+        number = identity.number if identity is not None else 1
         self._state.attempt = max(number, self._state.attempt)
 
     def begin(self) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import checkpoint, finite, samples
-from slurm_hadar.runtime.attempts import Attempt, Superseded
+from slurm_hadar.runtime.attempts import Attempt, AttemptId, Superseded
 from slurm_hadar.runtime.exchange import job_id, restarts
 from slurm_hadar.runtime.progress import Progress, Saved
+from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.samples import Segment
 
 Say = Callable[[str], None]
@@ -86,6 +87,20 @@ class Store:
         self.stamp: Stamp = ()
         """Of the checkpoint that was loaded."""
 
+    def begin_together(self, ranks: Ranks) -> AttemptId | None:
+        """:meth:`begin` in the first of the processes; what it did, and what it raised, in all."""
+        failure: Superseded | UsageError | None = None
+        if ranks.first:
+            try:
+                self.begin()
+            except (Superseded, UsageError) as error:
+                failure = error
+        identity = self.attempt.identity if self.attempt is not None else None
+        failure, identity = ranks.gather((failure, identity))[0]
+        if failure is not None:
+            raise failure
+        return identity
+
     def begin(self) -> int:
         """Take over from all earlier attempts; returns the number of this one.
 
@@ -141,7 +156,7 @@ class Store:
         self.stamp = self.stamp_now()
         if self.path is None:
             return None
-        found = checkpoint.load_from(self.path, self._say, trusted=self._trusted)
+        found = checkpoint.load(self.path, self._say, trusted=self._trusted)
         if found is None:
             return None
         content, source = found

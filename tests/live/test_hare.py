@@ -25,8 +25,7 @@ def command(folder, name):
 
 
 def parameters(path):
-    content = checkpoint.load(path, print)
-    assert content is not None
+    content = checkpoint.read(path)
     return content["parts"]["model"]
 
 

@@ -58,8 +58,7 @@ def start_sandbox(make_sandbox, folder, settings, layout=THREE, **options):
 
 def consolidated(path):
     """Samples in the newest checkpoint, those behind gaps included."""
-    content = checkpoint.load(path, print)
-    assert content is not None
+    content = checkpoint.read(path)
     state = json.loads(content["state"])
     return state["samples"] + sum(stop - start for start, stop, _ in state["ahead"])
 

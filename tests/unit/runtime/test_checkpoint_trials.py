@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from missing import missing, needs_root
+from small_training import BATCH, N, X, Y, outside_slurm
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import Training, check_lineage, checkpoint, leaving, lineage
@@ -17,15 +18,7 @@ from slurm_hadar.runtime.attempts import Attempt, attempts_folder
 from slurm_hadar.runtime.finite import nonfinite
 from slurm_hadar.runtime.ranks import Ranks
 
-N, BATCH = 40, 8
-X = torch.randn(N, 4, generator=torch.Generator().manual_seed(1))
-Y = X.sum(1, keepdim=True)
-
-
-@pytest.fixture(autouse=True)
-def outside_slurm(monkeypatch):
-    for key in ("HADAR_EXCHANGE", "HADAR_PACE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.delenv(key, raising=False)
+pytestmark = pytest.mark.usefixtures(outside_slurm.__name__)
 
 
 def make(path, said=None, **options):

@@ -108,8 +108,7 @@ def test_the_shares_can_be_given(tmp_path):
 
 def test_the_parameters_of_all_are_in_the_average(tmp_path):
     finish(start(tmp_path, 3, 6000, round_epochs=1.0))
-    content = checkpoint.load(tmp_path / "c.pt", print)
-    assert content is not None
+    content = checkpoint.read(tmp_path / "c.pt")
     assert torch.allclose(content["parts"]["model"]["weight"], torch.ones(1, 4), atol=0.05)
 
 
@@ -122,8 +121,7 @@ def test_term_to_the_tracker_saves_all_that_was_done(tmp_path):
     os.kill(int(pid.read_text()), signal.SIGTERM)
     out, _ = process.communicate(timeout=120)
     assert "samples on TERM; leaving" in out
-    content = checkpoint.load(tmp_path / "c.pt", print)
-    assert content is not None
+    content = checkpoint.read(tmp_path / "c.pt")
     state = json.loads(content["state"])
     assert state["samples"] > 0
     assert check_lineage(lineage(tmp_path / "c.pt"), N, seed=0) is None

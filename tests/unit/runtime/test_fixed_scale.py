@@ -81,8 +81,7 @@ def run(folder: Path, samples: int, ranks: int = 3, pause: float = 0.0, **option
 
 
 def parameters(path: Path) -> dict[str, torch.Tensor]:
-    content = checkpoint.load(path, print)
-    assert content is not None
+    content = checkpoint.read(path)
     return content["parts"]["model"]
 
 

@@ -6,17 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from missing import missing
+from small_training import outside_slurm
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import check_lineage
 from slurm_hadar.runtime.hosted import Hosted
 from slurm_hadar.runtime.samples import digest, order
 
-
-@pytest.fixture(autouse=True)
-def outside_slurm(monkeypatch):
-    for key in ("HADAR_EXCHANGE", "HADAR_PACE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.delenv(key, raising=False)
+pytestmark = pytest.mark.usefixtures(outside_slurm.__name__)
 
 
 class Optimizer:

@@ -12,19 +12,13 @@ from importlib.util import find_spec
 import pytest
 import torch
 from missing import missing
+from small_training import BATCH, N, X, Y, outside_slurm
 
 from slurm_hadar.runtime import Training, check_lineage, lineage
 
-N, BATCH, EPOCHS = 40, 8, 3
+EPOCHS = 3
 STEPS = N // BATCH
-X = torch.randn(N, 4, generator=torch.Generator().manual_seed(1))
-Y = X.sum(1, keepdim=True)
-
-
-@pytest.fixture(autouse=True)
-def outside_slurm(monkeypatch):
-    for key in ("HADAR_EXCHANGE", "HADAR_PACE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.delenv(key, raising=False)
+pytestmark = pytest.mark.usefixtures(outside_slurm.__name__)
 
 
 class Averaged:

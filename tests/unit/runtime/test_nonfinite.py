@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from missing import missing, needs_root
+from small_training import BATCH, N, X, Y, outside_slurm
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import (
@@ -22,15 +23,7 @@ from slurm_hadar.runtime.finite import LossWatch, nonfinite
 from slurm_hadar.runtime.hosted import Hosted
 from slurm_hadar.runtime.progress import read_progress
 
-N, BATCH = 40, 8
-X = torch.randn(N, 4, generator=torch.Generator().manual_seed(1))
-Y = X.sum(1, keepdim=True)
-
-
-@pytest.fixture(autouse=True)
-def outside_slurm(monkeypatch):
-    for key in ("HADAR_EXCHANGE", "HADAR_PACE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.delenv(key, raising=False)
+pytestmark = pytest.mark.usefixtures(outside_slurm.__name__)
 
 
 @pytest.fixture(autouse=True)
