@@ -181,7 +181,7 @@ uninstall() {
   [[ -x $prefix/venv/bin/hadar && -d $prefix/share/slurm-hadar ]] || die "$prefix holds no slurm-hadar that './install.sh site' made"
   prefix=$(cd "$prefix" && pwd)
   if [[ -z $keep_jobs ]] && configured; then
-    "$prefix/venv/bin/hadar" retire || die "the jobs were not given back, so nothing was removed; stop the controller and run this as its user, or 'hadar retire' as its user and then this with --keep-jobs (without retire Slurm starts each job by itself when its begin time is over)"
+    "$prefix/venv/bin/hadar" retire || die "the jobs were not given back, so nothing was removed; stop the controller and run this as its user, or 'hadar retire' as its user and then this with --keep-jobs (without retire Slurm starts each waiting job by itself, in the partitions that it has then)"
   fi
   say "plugins that were installed into slurm.conf are taken out by: hadar plugins remove --slurm-conf FILE --apply"
   local name

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from slurm_hadar import config as configuration
@@ -149,10 +149,9 @@ class Trainers:
             "--gres=gpu:1",
             "--requeue",
             "--open-mode=append",
-            "--begin=now+60",
             f"-o{folder}/out",
             f"--export={export}",
-            f"--comment={merge('', replace(declared, lease=True))}",
+            f"--comment={merge('', declared)}",
             text=script,
         ).strip()
 

@@ -154,8 +154,8 @@ SECTIONS = (
     Section(
         "tick",
         "One tick on a large cluster",
-        "2,000 nodes are defined, 5,000 managed jobs wait. The first tick places or leases all of "
-        "them, the second what Slurm laid otherwise in the meantime.",
+        "2,000 nodes are defined, a managed job holds each of them, and 5,000 more wait. The first "
+        "tick sends lists of partitions to those that are next, the second nothing.",
         "python -m benchmarks.tick --nodes 2000 --jobs 5000",
     ),
 )

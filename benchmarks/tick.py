@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.tick --nodes 2000 --jobs 5000``
 
-A real slurmctld with that many defined nodes (a few have a slurmd) and that many pending managed
-jobs under their lease. The first tick decides and places; the second should send nothing.
+A real slurmctld with that many defined nodes (a few have a slurmd), a managed job on each of them,
+and that many managed jobs that wait. The first tick decides and sends lists of partitions to the
+jobs that are next; the second should send nothing.
 """
 
 import argparse
@@ -18,6 +19,8 @@ from slurm_hadar import config as configuration
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.tick import Controller
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.job import JobState
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
@@ -25,6 +28,7 @@ from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 _MODELS = ("resnet18", "resnet50", "lm", "transformer", "recommendation", "cyclegan", "a3c")
 _TYPES = ("v100", "p100", "k80")
+_LONGEST_S = 600.0
 
 
 def measure(nodes: int, jobs: int, gpus_per_node: int) -> dict[str, object]:
@@ -35,15 +39,15 @@ def measure(nodes: int, jobs: int, gpus_per_node: int) -> dict[str, object]:
         groups += [
             NodeGroup(f"{kind[0]}def", each, kind, gpus_per_node, started=False) for kind in _TYPES
         ]
-        with Sandbox.up(
-            Path(folder) / "box",
-            Layout(groups=tuple(groups)),
-            mode="act",
-            settings={"lease": {"length_s": 3600}, "moving": {"commit_s": 600.0}},
-        ) as box:
+        with Sandbox.up(Path(folder) / "box", Layout(groups=tuple(groups)), mode="act") as box:
             site = configuration.load(box.config_path)
             cluster = open_cluster(site.slurm)
-            submitted = _submit(cluster, jobs)
+            began = time.perf_counter()
+            # They wait for their nodes to power up, which is as good as running to the controller.
+            _submit(cluster, 3 * (each + 1), f"--gres=gpu:{gpus_per_node}", gpus_per_node)
+            _until_full(cluster)
+            _submit(cluster, jobs, "--gres=gpu:1", 1)
+            submitted = time.perf_counter() - began
             store = Store.open(site.site.state_dir)
             rates = open_rates(site, store.connection)
             controller = Controller(site, cluster, store, rates, os.getuid())
@@ -60,23 +64,28 @@ def measure(nodes: int, jobs: int, gpus_per_node: int) -> dict[str, object]:
             }
 
 
-def _submit(cluster: Cluster, jobs: int) -> float:
-    began = time.perf_counter()
+def _submit(cluster: Cluster, jobs: int, request: str, least: int) -> None:
     environment = dict(os.environ)
 
     def one(number: int) -> str:
         model = _MODELS[number % len(_MODELS)]
         comment = (
-            f"[hadar1 model={model} types=any gpus=1-{1 + number % 4} batch=64 "
-            f"samples={20_000 + 4 * number} checkpoint=yes lease=yes]"
+            f"[hadar1 model={model} types=any gpus={least}-{least + number % 4} batch=64 "
+            f"samples={20_000 + 4 * number} checkpoint=yes]"
         )
-        options = ["--gres=gpu:1", "--begin=now+3600", "-t", "1-0", "-o", "/dev/null"]
-        options += ["--comment", comment]
-        return cluster.submit("#!/bin/bash\nsleep 600\n", options, environment)
+        options = [request, "-t", "1-0", "-o", "/dev/null", "--comment", comment]
+        return cluster.submit("#!/bin/bash\nsleep 7200\n", options, environment)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(one, range(jobs)))
-    return time.perf_counter() - began
+
+
+def _until_full(cluster: Cluster) -> None:
+    end = time.monotonic() + _LONGEST_S
+    while any(job.state is JobState.PENDING for job in cluster.read_jobs()):
+        if time.monotonic() > end:
+            raise HadarError(f"Slurm did not start a job on each node within {_LONGEST_S:g} s")
+        time.sleep(1.0)
 
 
 def _timed(controller: Controller) -> dict[str, object]:
@@ -105,7 +114,7 @@ def main() -> None:
     if args.json:
         print(json.dumps({"version": 1, "command": "benchmarks.tick", "result": found}))
         return
-    print(f"{found['nodes']} nodes, {found['gpus']} GPUs, {found['jobs']} pending jobs, "
+    print(f"{found['nodes']} nodes, {found['gpus']} GPUs, {found['jobs']} jobs wait, "
           f"{found['backend']}")  # fmt: skip
     for name in ("first_tick", "second_tick"):
         tick = found[name]

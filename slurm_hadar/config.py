@@ -14,6 +14,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     field_validator,
 )
@@ -82,18 +83,21 @@ class GpuType(_Section):
 
 
 class Partitions(_Section):
-    """Partitions that the controller may choose, and those that opt every job in."""
+    """Partitions that stand for others, and those that opt every job in."""
 
-    steer: tuple[str, ...] = ()
-    """Partitions among which managed jobs may be placed; empty: only those that the job names."""
+    groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Partition -> the partitions, one per GPU type, that a managed job which asks for it may run
+    in: they have together its nodes, and its access, limits and tier."""
     opt_in: tuple[str, ...] = ()
     """Partitions whose jobs are managed without a declaration of their own."""
 
 
-class Lease(_Section):
-    """How long a waiting managed job waits for us before Slurm starts it by itself."""
+class Queue(_Section):
+    """How waiting jobs are steered."""
 
-    length_s: int = Field(default=300, ge=20, le=3600)
+    max_wait_s: float = Field(default=0.0, ge=0)
+    """Longest time, from its submission on, in which a managed job may leave out partitions where
+    it would end later than where it waits; 0: never. Then it may run in all of them again."""
 
 
 class Guards(_Section):
@@ -136,7 +140,7 @@ class Moving(_Section):
     settle_s: float = Field(default=20.0, ge=0)
     """Longest time a tick spends on carrying its own moves through."""
     commit_s: float = Field(default=120.0, ge=0)
-    """A job told to start is left alone this long before it is placed anew."""
+    """A moved job has this long to start where it was sent; then it may start anywhere again."""
     after_return_s: float = Field(default=40.0, ge=0)
     """A node that was down is used this long after it came back, and a job that somebody else
     requeued this long after that: more than Slurm's KillWait, as what ran may still be leaving."""
@@ -219,7 +223,7 @@ class Config(_Section):
     slurm: Slurm = Slurm()
     gpu_types: dict[str, GpuType] = Field(default_factory=dict)
     partitions: Partitions = Partitions()
-    lease: Lease = Lease()
+    queue: Queue = Queue()
     guards: Guards = Guards()
     moving: Moving = Moving()
     controller: Controller = Controller()
@@ -228,6 +232,12 @@ class Config(_Section):
     wrapper: Wrapper = Wrapper()
     log: Log = Log()
     simulation: Simulation = Simulation()
+    _notes: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What in the file has no effect any more, a sentence each."""
+        return self._notes
 
     @field_validator("gpu_types")
     @classmethod
@@ -282,7 +292,11 @@ def parse(text: str, name: str) -> Config:
                 "a list may go on in the next line"
             )
     try:
-        return Config.model_validate(tomllib.loads(text))
+        found = tomllib.loads(text)
+        notes = _obsolete(found)
+        config = Config.model_validate(found)
+        config._notes = notes
+        return config
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{name} is not TOML: {reading.shown(str(error), 200)}") from None
     except RecursionError:
@@ -291,6 +305,20 @@ def parse(text: str, name: str) -> Config:
         first = error.errors()[0]
         key = reading.shown(".".join(str(part) for part in first["loc"]))
         raise UsageError(f"{name}: {key}: {reading.shown(_wrong(first), 300)}") from None
+
+
+def _obsolete(found: dict[str, object]) -> tuple[str, ...]:
+    """Take out of a file what earlier releases knew; a sentence on each."""
+    notes = []
+    if found.pop("lease", None) is not None:
+        notes.append("[lease] has no effect any more: waiting jobs have no lease; take it out")
+    partitions = found.get("partitions")
+    if isinstance(partitions, dict) and partitions.pop("steer", None) is not None:
+        notes.append(
+            "partitions.steer has no effect any more: a job keeps the partitions that it asks for; "
+            "say in [partitions.groups] which partition stands for others"
+        )
+    return tuple(notes)
 
 
 _IN_TOML = {
@@ -303,6 +331,29 @@ _IN_TOML = {
 
 def _wrong(mistake: "ErrorDetails") -> str:
     return _IN_TOML.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
+
+
+def group_types(config: Config) -> dict[str, dict[str, str]]:
+    """Group of ``partitions.groups`` -> its members -> the GPU type of each.
+
+    A member is named like a GPU type of ``gpu_types`` or like that type's feature. A group with a
+    member whose type is not clear by this is left out.
+    """
+    by_feature: dict[str, list[str]] = {}
+    for name, gpu in config.gpu_types.items():
+        by_feature.setdefault(gpu.feature, []).append(name)
+
+    def type_of(member: str) -> str:
+        named = by_feature.get(member, [])
+        if member in config.gpu_types:
+            return member
+        return named[0] if len(named) == 1 else ""
+
+    groups = {
+        name: {member: type_of(member) for member in members}
+        for name, members in config.partitions.groups.items()
+    }
+    return {name: types for name, types in groups.items() if types and all(types.values())}
 
 
 def wrapper_path(config_path: Path) -> Path:

@@ -7,11 +7,11 @@ from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.runtime.plan_file import JobPlan
 
-_TELL = ("start", "move")
-"""Kinds of entries whose action writes a plan file."""
-_PLACE = (*_TELL, "wait", "let go", "undo")
+_TELLS = "move"
+"""Kind of the entries whose action writes a plan file."""
+_PLACE = (_TELLS, "hint", "undo")
 """Kinds of entries after which Slurm may place the job otherwise than before."""
-_TAKEN = ("done", "moved")
+_TAKEN = "moved"
 _NOT_MOVED = ("stays where it is", "started by itself")
 
 _Told = tuple[dict[str, int], int | None, int, tuple[float, ...]]
@@ -28,12 +28,12 @@ def complaint(plan: JobPlan | None, job: Job, history: Sequence[Entry]) -> str:
         return ""
     decided: list[str] = []
     for entry in history:
-        if entry.kind not in _TELL:
+        if entry.kind != _TELLS:
             continue
         told = _told(entry)
         if _of(plan) == told and not plan.save:
             return _elsewhere(plan, job, history, entry)
-        if entry.kind == "move" and (_asks(plan, entry) or _stays(plan, entry)):
+        if _asks(plan, entry) or _stays(plan, entry):
             return _old_wish(plan, job, entry)
         decided.append(_words(told))
         if not (_cut_short(entry) or _came_too_late(entry, job)):
@@ -88,10 +88,14 @@ def _old_wish(plan: JobPlan, job: Job, entry: Entry) -> str:
 
 
 def _elsewhere(plan: JobPlan, job: Job, history: Sequence[Entry], entry: Entry) -> str:
-    """A placement that Slurm took is what the job runs on, unless it was changed since."""
+    """A placement that Slurm took is what the job runs on, unless it was changed since, or was a
+    list of partitions: of these Slurm takes the one where the job can start first."""
     last = next(one for one in history if one.kind in _PLACE)
     held = _by_type(job.gpus)
-    sure = last is entry and entry.outcome in _TAKEN and job.state is JobState.RUNNING
+    fields = entry.details.get("fields")
+    by_list = isinstance(fields, dict) and "," in str(fields.get("Partition", ""))
+    taken = last is entry and entry.outcome == _TAKEN and not by_list
+    sure = taken and job.state is JobState.RUNNING
     if sure and plan.gpus and held != dict(plan.gpus):
         return f"it runs on {held}, its plan speaks of {dict(plan.gpus)}"
     return ""

@@ -1,11 +1,13 @@
-"""Faults put into the recovery on purpose: a harness that lets them pass proves nothing."""
+"""Faults put into the controller on purpose: a harness that lets them pass proves nothing."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from slurm_hadar.controller import retire
 from slurm_hadar.controller.acts import acting, moves
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.plan_file import write_plan
 
 Acts = Callable[[], None]
@@ -70,6 +72,47 @@ def _another_batch(acts: Acts) -> None:
     _put(acting, write_plan=wrong)
 
 
+def _hold_meanwhile(acts: Acts) -> None:
+    """A job that waits is held while it gets a hint."""
+    send = acting.send_hints
+
+    def held(context: acting.ActionContext, actions: Any, now: float) -> Any:
+        for action in actions:
+            acts()
+            context.cluster.hold(action.job.id)
+        sent = send(context, actions, now)
+        for action in actions:
+            context.cluster.release(action.job.id)
+        return sent
+
+    _put(acting, send_hints=held)
+
+
+def _begin_time(acts: Acts) -> None:
+    """A job that waits gets a begin time with its hint, to be released by a later tick."""
+    update = acting.ActionContext.update
+
+    def later(self: acting.ActionContext, job: Job, fields: dict[str, str], ours: Steering) -> Any:
+        if job.state is JobState.PENDING and not job.held:
+            acts()
+            fields = {**fields, "StartTime": "now+900"}
+        return update(self, job, fields, ours)
+
+    _put(acting.ActionContext, update=later)
+
+
+def _retire_forgets(acts: Acts) -> None:
+    """``hadar retire`` leaves the requests as the controller wrote them."""
+    ordinary = retire.ordinary
+
+    def forgetful(job: Job, steered: Steering, now: float) -> Any:
+        if steered.was:
+            acts()
+        return ordinary(job, Steering(), now)
+
+    _put(retire, ordinary=forgetful)
+
+
 def _put(where: object, **names: object) -> None:
     for name, value in names.items():
         setattr(where, name, value)
@@ -77,10 +120,14 @@ def _put(where: object, **names: object) -> None:
 
 @dataclass(frozen=True)
 class Plant:
-    """A fault: ``put`` makes it, and a sentence with ``shown`` in it is how it must show."""
+    """A fault: ``put`` makes it, and a sentence with ``shown`` in it is how it must show.
+
+    ``where``: in the tick that dies, in the ticks after it, or in ``hadar retire`` after it.
+    """
 
     put: Callable[[Acts], None]
     shown: str
+    where: Literal["tick", "recovery", "retire"] = "recovery"
 
     def told_by(self, wrong: Iterable[str]) -> str | None:
         """The sentence that belongs to this fault; any other one may have come by chance."""
@@ -92,4 +139,7 @@ FAULTS: dict[str, Plant] = {
     "hold": Plant(_hold, "it is held"),
     "swapped plans": Plant(_swapped_plans, "its plan speaks of"),
     "another batch": Plant(_another_batch, "batch 12"),
+    "hold meanwhile": Plant(_hold_meanwhile, "it is held", "tick"),
+    "begin time": Plant(_begin_time, "it waits for a begin time", "tick"),
+    "retire forgets": Plant(_retire_forgets, "is not its owner's after hadar retire", "retire"),
 }

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 
@@ -16,7 +17,7 @@ SPEEDS = {"v100": 240.0, "p100": 160.0, "k80": 120.0, "a100": 240.0}
 SAMPLES = 2400
 """They train 10 s at least: a slow machine must come to the tick before they end."""
 STALL_S = 35.0
-"""So long a controller is stopped: longer than a lease and all other times of SHORT."""
+"""So long a controller is stopped: longer than all times of SHORT."""
 STALL_SAMPLES = 9600
 """With these they train for longer than it is stopped."""
 SHORT = {"ack_wait_s": 20.0, "settle_s": 20.0}
@@ -25,15 +26,16 @@ RARE, RARE_NODE = "a100", "a1"
 LAYOUT = Layout(
     (
         NodeGroup("v", 2, "v100", 1),
-        NodeGroup("p", 2, "p100", 1),
+        NodeGroup("p", 1, "p100", 1),
         NodeGroup("k", 2, "k80", 1),
         NodeGroup("a", 1, RARE, 1),
     )
 )
+"""Partition ``gpu`` is a group here: it stands for one partition per type."""
 CRED_EXPIRE_S = 5
 """Slurm takes no less, and 120 s instead."""
-LEASE_S = 30
-"""The least that a configuration allows."""
+BEGINS_S = 40
+"""What is left of an earlier release's begin time when the tick begins."""
 
 _START = """exec 9>>{folder}/{name}.lock
 flock -n 9 || echo twice >> {folder}/{name}.starts
@@ -46,7 +48,7 @@ _TRAINING = f"""#!/bin/bash
   --lineage {{folder}}/{{name}}.json --every 600
 """
 _SHORT = f"""#!/bin/bash
-#HADAR types=any gpus=1
+#HADAR types={{types}} gpus=1
 {_START}exec sleep 2
 """
 _ENDS = f"""#!/bin/bash
@@ -56,45 +58,70 @@ _ENDS = f"""#!/bin/bash
 TRAININGS = ("moves", "stops")
 ENDS = "ends"
 RUNNING = (*TRAININGS, ENDS)
-"""Jobs that run when the tick begins. The last one ends when it is asked to save, or at last when
-OVER is in the folder."""
+"""Jobs that run when the tick begins, on all GPUs but those of type v100. The last one ends when it
+is asked to save, or at last when OVER is in the folder."""
 OVER = "over"
 HELD = {"fails": "launch failed", "cannot": "badconstraints"}
 """Jobs that Slurm holds when the tick begins, and its reason: a prolog failed on its node; no node
-has the feature any more with which it was placed."""
-WAITING = ("starts", "waits", "renews", "leaves")
-"""Jobs under a lease: one is about to run out; one has a constraint that only Slurm can read."""
-LEASES_S = {"renews": LEASE_S / 2 - 1}
-"""What is left of a lease when the tick begins, where not the whole."""
-KINDS = {"start", "move", "lease", "let go", "release", "undo"}
+has the feature any more by which an earlier release had placed it."""
+PREFERS, BEGINS, LEAVES, ALONE = "prefers", "begins", "leaves", "alone"
+WAITING = (PREFERS, BEGINS, LEAVES, ALONE)
+"""Eligible jobs, of which each starts as soon as a GPU other than a v100 is free: one that gets a
+list of partitions; one with an earlier release's begin time, which the tick releases; one with a
+list, whose owner gave it a constraint that only Slurm can read, so that its own partition is
+restored; one whose list is right."""
+JOBS = (*RUNNING, *HELD, *WAITING)
+KINDS = {"hint", "move", "release", "undo"}
 """What the tick does to them, in the words of the journal; a stop is a move too."""
-ODD_CONSTRAINT = "[v100|p100|k80]"
+ODD_CONSTRAINT = "[p100|k80]"
+_OPTIONS = {"fails": ("-pv100",), BEGINS: ("--begin=now+600",)}
+_SLOW = ("cannot", PREFERS, BEGINS, ALONE)
+"""Jobs that may not have the type to which others move."""
+
+EARLIER = {
+    "moves": {"Partition": "k80,p100,v100"},
+    "stops": {"Partition": "p100,k80,v100"},
+    ENDS: {"Partition": "k80,p100,v100"},
+    "cannot": {"Features": RARE},
+    LEAVES: {"Partition": "k80,p100"},
+    ALONE: {"Partition": "p100,k80"},
+}
+"""What earlier ticks have sent: lists of partitions, and an earlier release a placement."""
 
 _BATCH = 16
-BEFORE = {
-    "moves": Placement({"k80": 1}),
-    "stops": Placement({"p100": 1}),
-    ENDS: Placement({"v100": 1}),
-    "fails": Placement({"p100": 1}),
-    "cannot": Placement({RARE: 1}),
-}
-"""What the policy answers in the tick before the one that dies."""
 ASKED = {
     "moves": Placement({"v100": 1}, batch=_BATCH),
-    "starts": Placement({"k80": 1}),
-    ENDS: Placement({"p100": 1}),
+    ENDS: Placement({"v100": 1}),
+    PREFERS: Placement({"k80": 1}),
+    ALONE: Placement({"p100": 1}),
 }
-"""And in the one that dies: one moves, one starts, one stops, one ends as it is to move, the others
-wait."""
+"""What the policy answers in the tick that dies: one moves, one stops, one ends as it is to move;
+the others wait, each for the type that it shall prefer."""
+PREFERRED = ("k80", "p100")
+"""The list that PREFERS gets for that."""
 ALL = {
     **ASKED,
     "stops": Placement({"p100": 1}),
-    "waits": Placement({"p100": 1}),
-    "fails": Placement({"k80": 1}),
-    "cannot": Placement({"v100": 1}),
-    "renews": Placement({"p100": 1}),
+    "fails": Placement({"v100": 1}),
+    "cannot": Placement({"p100": 1}),
+    BEGINS: Placement({"p100": 1}),
 }
 """And at last."""
+
+
+def options(name: str) -> tuple[str, ...]:
+    """What is said to sbatch beside the script. All are held until the scene is set."""
+    return ("-H", *_OPTIONS.get(name, ()))
+
+
+def steering(name: str, partition: str, features: str, now: float) -> Steering:
+    """What was kept when :data:`EARLIER` was sent. ``partition``, ``features``: its owner's."""
+    sent, owners = EARLIER[name], {"Partition": partition, "Features": features}
+    was = {key: owners[key] for key in sent}
+    if "Features" in sent:
+        # That release did not keep what it wrote.
+        return Steering(gpus={RARE: 1}, time=now, was=was)
+    return Steering(time=now, was=was, wrote=sent)
 
 
 def script(folder: Path, name: str, samples: int) -> str:
@@ -103,7 +130,8 @@ def script(folder: Path, name: str, samples: int) -> str:
         "folder": folder, "name": name, "python": sys.executable, "root": ROOT, "over": OVER,
     }  # fmt: skip
     text = _TRAINING if name in TRAININGS else _ENDS if name == ENDS else _SHORT
-    return text.format(**values, model=MODEL, samples=samples)
+    types = "p100,k80" if name in _SLOW else "any"
+    return text.format(**values, model=MODEL, samples=samples, types=types)
 
 
 def sandbox(folder: Path, rights: Rights, stalls: bool = False) -> Sandbox:
@@ -116,7 +144,6 @@ def sandbox(folder: Path, rights: Rights, stalls: bool = False) -> Sandbox:
     settings: dict[str, dict[str, str | int | float | bool]] = {
         "site": {"rights": rights},
         "guards": {"min_between_moves_s": 0.0, "preempt": True},
-        "lease": {"length_s": LEASE_S},
         "slurm": {"backend": "cli"},
         # A busy machine must not end a tick before its moves are through, nor come to the tick when
         # it is over that a launch failed.
@@ -170,9 +197,10 @@ def undrain(box: Sandbox) -> None:
         box.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
 
-def all_answer(box: Sandbox) -> bool:
-    """Whether Slurm has heard of every node since it was resumed; before, a node counts as down."""
-    return not _nodes(box, "*")
+def all_free(box: Sandbox) -> bool:
+    """Whether nothing runs on any node but the rare one, and Slurm has heard of each since it was
+    resumed; before, a node counts as down."""
+    return set(_nodes(box, "")) - set(_nodes(box, "idle")) <= {RARE_NODE} and not _nodes(box, "*")
 
 
 def _nodes(box: Sandbox, state: str) -> list[str]:

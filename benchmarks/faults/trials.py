@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.scene import SAMPLES, STALL_SAMPLES, Rights, sandbox
 from benchmarks.faults.trial import STALLED, THEN, Found, Touch, Trial
 from slurm_hadar.sandbox.cluster import Sandbox
@@ -15,7 +16,7 @@ from slurm_hadar.sandbox.cluster import Sandbox
 @dataclass(frozen=True)
 class Case:
     """Where the controller dies or is stopped ("": nowhere), what another one does then (see
-    :data:`THEN` and :data:`STALLED`), and a fault in that one."""
+    :data:`THEN` and :data:`STALLED`), and a planted fault."""
 
     at: str = ""
     then: str = "never"
@@ -31,12 +32,19 @@ _TRIED_AT = 3
 
 
 def planted(plant: str, points: Sequence[Touch]) -> list[Case]:
-    """Where a planted fault is tried: between the requeue of a move and its end a recovery has most
-    to do."""
-    asked = max(n for n, touch in enumerate(points) if is_sent(touch))
-    sent = next(n for n in range(asked, len(points)) if points[n].words.startswith("scontrol"))
-    some = points[sent + 1 : sent + 1 + _TRIED_AT]
-    return [Case(touch.name, then, plant) for touch in some for then in THEN[:2]]
+    """Where a planted fault is tried: one in the recovery between the requeue of a move and its
+    end, where a recovery has most to do; the others when hints were sent, before these are known to
+    be done."""
+    where = FAULTS[plant].where
+    if where == "recovery":
+        asked = max(n for n, touch in enumerate(points) if is_sent(touch))
+        sent = next(n for n in range(asked, len(points)) if points[n].words.startswith("scontrol"))
+        some = points[sent + 1 : sent + 1 + _TRIED_AT]
+        return [Case(touch.name, then, plant) for touch in some for then in THEN[:2]]
+    then = "never" if where == "tick" else "retired"
+    hints = [touch for touch in points if touch.place.endswith("acting.py send_hints")]
+    journal = [touch for touch in hints if touch.words.startswith("UPDATE")]
+    return [Case(touch.name, then, plant) for touch in journal[-_TRIED_AT:]]
 
 
 def has_moved(found: Found) -> bool:
@@ -45,8 +53,10 @@ def has_moved(found: Found) -> bool:
 
 
 def is_sent(touch: Touch) -> bool:
-    """Whether it belongs to the sending of what a tick decided; a plan file also comes later."""
-    return touch.place.startswith("controller/acts/acting") and touch.what != "file"
+    """Whether it belongs to the sending of what a tick decided; a plan file also comes later, and
+    what was refused before is asked for earlier."""
+    asks = touch.what == "file" or touch.words.startswith("SELECT")
+    return touch.place.startswith("controller/acts/acting") and not asks
 
 
 def distinct(points: Sequence[Touch]) -> list[Touch]:

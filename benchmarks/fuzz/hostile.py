@@ -41,7 +41,7 @@ DECLARED: Mapping[str, tuple[str, ...]] = {
     "lease": ("yes", "no"),
     "backfill": ("yes", "no"),
     "constraint": (*_NESTS, "v100|k80", "a&b", "%28" * 340, "!a", "[a|b]"),
-    "partitions": ("gpu", "gpu,idle,nowhere", ","),
+    "partitions": ("gpu", "v100,k80", "gpu,idle,nowhere", ","),
 }
 _RATES = (0.0, 5e-324, 1e-320, 1e-300, 1e-6, 1.0, 12.5, 1e9, 9.9e11, 1e308, float("inf"))
 PROGRESS: Mapping[str, tuple[Any, ...]] = {
@@ -65,7 +65,7 @@ JOB: Mapping[str, tuple[Any, ...]] = {
     "name": _NAMES,
     "current_working_directory": _NAMES,
     "dependency": ("", "afterok:1", "singleton", "x" * 1000),
-    "partition": ("gpu", "idle", "gpu,idle", "k80", "nowhere", ""),
+    "partition": ("gpu", "idle", "gpu,idle", "k80", "v100,k80,gpu", ",", "nowhere", ""),
     "features": ("", "v100", "a&b", "[a|b]", *_NESTS),
     "required_nodes": ("", "v1", "v[1-2]", "nowhere"),
     "excluded_nodes": ("", "v1", "v[1-2],k1,k2,p1,p2", "n[1-1000]"),
@@ -86,7 +86,11 @@ JOB: Mapping[str, tuple[Any, ...]] = {
     "tres_per_job": ("", "gpu:1", "gpu:4", "gpu:1000000000"),
     "tres_per_task": ("", "gpu:1", "gpu:1000000"),
     "tres_req_str": ("", "cpu=1,node=2", "node=999999999"),
-    "admin_comment": ("", "[hadarplan;t=1e11;on=v100:1;lease=1;moves=1000000000]"),
+    "admin_comment": (
+        "",
+        "[hadarplan;t=1e11;on=v100:1;lease=1;moves=1000000000]",
+        "[hadarplan;t=1;not=Partition,Features;was.Partition=nowhere;set.Partition=,k80,]",
+    ),
     "state_reason": ("None", "BeginTime", "Priority", "QOSMaxJobsPerUserLimit", "JobHeldUser"),
     "job_state": ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "PREEMPTED", "nonsense"),
     "requeue": (True, False),

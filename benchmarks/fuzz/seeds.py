@@ -36,6 +36,7 @@ COMMENTS = [
 ADMIN_COMMENTS = [
     b"theirs [hadarplan;t=1795220647;on=k80:2,v100:1;at=k1/k80:2+v1/v100:1;lease=1;moves=3;"
     b"batch=512;was.Features=a%7cb;was.TresPerNode=gpu:2] too",
+    b"[hadarplan;t=1795220647;moves=1;not=Features;was.Partition=gpu;set.Partition=v100,k80]",
     b"[hadarplan;t=0]",
 ]
 SCRIPT = (
@@ -80,6 +81,19 @@ SINFO = (
     b"v1|gpu:v100:4(S:0-1)|32|256000|v100,ib|gpu\nv1|gpu:v100:4(S:0-1)|32|256000|v100,ib|idle\n"
     b"k[1-4]|gpu:k80:4|32+|128000|k80|gpu\nc1|(null)|64|64000|(null)|cpu\n"
 )
+OLD_SITE = b"""\
+version = 1
+[lease]
+length_s = 300
+[partitions]
+steer = ["v100", "k80"]
+opt_in = ["open"]
+[partitions.groups]
+gpu = ["v100", "k80"]
+[gpu_types.v100]
+[gpu_types.k80]
+"""
+"""With what earlier releases knew."""
 SLURM_CONF = """\
 ClusterName=made # ours
 SelectType=select/cons_tres
@@ -144,10 +158,14 @@ CPU_RATES = json.dumps(
     }
 ).encode()
 WRAPPER: Mapping[str, object] = {
-    "version": 1, "mode": "act", "exchange_dir": "/nowhere", "controller_uid": 7, "lease_s": 300,
+    "version": 1, "mode": "act", "exchange_dir": "/nowhere", "controller_uid": 7,
     "opt_in": ["gpu"], "default_types": "any", "quiet": False, "sbatch": "/usr/bin/sbatch",
     "slurm_conf": "/etc/slurm/slurm.conf", "stamp": [1, 2],
-    "types": {"v100": {"feature": "v100", "memory_gb": 16}},
+    "types": {
+        "v100": {"feature": "v100", "memory_gb": 16}, "k80": {"feature": "k80", "memory_gb": 12},
+    },
+    "groups": {"gpu": {"v100": "v100", "k80": "k80"}},
+    "speeds": {"": {"v100": 1.0, "k80": 0.28}, "resnet18": {"v100": 1.0, "k80": 0.12}},
 }  # fmt: skip
 WRAPPER_JSON = json.dumps(WRAPPER).encode()
 PROGRESS = Progress(
@@ -158,7 +176,9 @@ PROGRESS = Progress(
 PLAN = asdict(
     JobPlan("84_2", 1.7e9, {"v100": 2}, 512, 2, (0.5, 0.5), 4.0, "nonce", 1, "faster there by 1.3")
 )
-HEARTBEAT = {"host": "login1", "pid": 7, "mode": "act", "time": 1.7e9, "interval_s": 60.0}
+HEARTBEAT = {
+    "host": "login1", "pid": 7, "mode": "act", "time": 1.7e9, "interval_s": 60.0, "room": True,
+}  # fmt: skip
 GPU_USE = asdict(
     NodeUse(
         "84", "v1", 7, 1.7e9, False,
@@ -232,8 +252,9 @@ def scontrol_lines() -> bytes:
 
 
 def site_configs() -> list[bytes]:
-    """The shipped examples of sites."""
-    return [path.read_bytes() for path in sorted((ROOT / "site_configs").glob("*.toml"))]
+    """The shipped examples of sites, and one of an earlier release."""
+    shipped = (path.read_bytes() for path in sorted((ROOT / "site_configs").glob("*.toml")))
+    return [*shipped, OLD_SITE]
 
 
 def sacct_without_bars() -> list[bytes]:

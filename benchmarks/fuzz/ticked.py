@@ -52,10 +52,11 @@ def constrained(words: str) -> object:
 
 
 def scene(policy: str) -> bytes:
-    """Two jobs of eve that run, two that wait, and one of each kind of ann's and bob's."""
+    """Two jobs of eve that run, two that wait, one of these with an earlier release's begin time,
+    and one of each kind of ann's and bob's."""
     jobs = [
         _job(EVE, "eve", "v1", "model=resnet18 batch=64 samples=1e6 gpus=1-2"),
-        _job("2", "eve", "", "model=resnet18 batch=64:256 samples=1e6 fork=1-2"),
+        _job("2", "eve", "", "model=resnet18 batch=64:256 samples=1e6 fork=1-2 lease=yes"),
         _job(ANN, "ann", "", "model=resnet18 batch=64 samples=1e6"),
         _job(BOB, "bob", "k1", "model=resnet18 batch=64 samples=1e6"),
         _job("5", "eve", "p2", "model=vgg16 batch=64 backfill=yes nodes=1-2", "idle"),
@@ -70,11 +71,14 @@ def _job(id_: str, user: str, node: str, words: str, partition: str = "gpu") -> 
     found: dict[str, Any] = {
         "job_id": int(id_), "user_id": os.getuid() if user == "eve" else 4_000_000 + len(user),
         "user_name": user, "name": "train", "partition": partition, "account": "phys",
-        "comment": f"[hadar1 types=any checkpoint=yes lease=yes {words}]", "requeue": True,
-        "batch_flag": True, "job_state": "PENDING", "state_reason": "BeginTime", "priority": 1000,
-        "submit_time": begin, "eligible_time": int(NOW) + 250, "start_time": int(NOW) + 250,
+        "comment": f"[hadar1 types=any checkpoint=yes {words}]", "requeue": True,
+        "batch_flag": True, "job_state": "PENDING", "state_reason": "Priority", "priority": 1000,
+        "submit_time": begin, "eligible_time": begin, "start_time": 0,
         "time_limit": 120, "cpus": 1, "tasks": 1, "node_count": 1, "tres_per_node": "gres:gpu:1",
     }  # fmt: skip
+    if "lease=yes" in words:
+        ahead = int(NOW) + 250
+        found |= {"state_reason": "BeginTime", "eligible_time": ahead, "start_time": ahead}
     if node:
         found |= {
             "job_state": "RUNNING", "state_reason": "None", "eligible_time": begin,
@@ -89,16 +93,20 @@ def _nodes() -> str:
     return "".join(
         f"NodeName={kind}{number} CPUAlloc=0 CPUTot=32 AvailableFeatures={name} Gres=gpu:{name}:2 "
         f"GresUsed=gpu:{name}:{used.get(f'{kind}{number}', 0)}(IDX:N/A) RealMemory=256000 "
-        "AllocMem=0 State=IDLE Partitions=gpu,idle\n"
+        f"AllocMem=0 State=IDLE Partitions=gpu,{name},idle\n"
         for kind, name in _KINDS.items()
         for number in (1, 2)
     )
 
 
 _PARTITIONS = "".join(
-    f"PartitionName={name} MaxTime=UNLIMITED MaxNodes=UNLIMITED MinNodes=0 Nodes=k[1-2],p[1-2],"
-    f"v[1-2] PriorityTier={tier} PreemptMode=REQUEUE State=UP\n"
-    for name, tier in (("gpu", 2), ("idle", 1))
+    f"PartitionName={name} MaxTime=UNLIMITED MaxNodes=UNLIMITED MinNodes=0 Nodes={nodes} "
+    f"PriorityTier={tier} PreemptMode=REQUEUE State=UP\n"
+    for name, nodes, tier in (
+        ("gpu", "k[1-2],p[1-2],v[1-2]", 2),
+        *((name, f"{kind}[1-2]", 2) for kind, name in _KINDS.items()),
+        ("idle", "k[1-2],p[1-2],v[1-2]", 1),
+    )
 )
 
 
@@ -162,7 +170,8 @@ def ticked(data: bytes, folder: Path) -> list[Report]:
 def _site(folder: Path, policy: str) -> config.Config:
     return config.parse(
         f'[site]\nmode = "act"\nstate_dir = "{folder}/state"\nexchange_dir = "{folder}/exchange"\n'
-        f'[controller]\npolicy = "{policy}"\n[partitions]\nsteer = ["gpu"]\n'
+        f'[controller]\npolicy = "{policy}"\n'
+        '[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n'
         "[guards]\npreempt = true\nmin_between_moves_s = 0.0\n"
         f'stop_file = "{folder}/stop"\nmax_queries_per_minute = 100000\n'
         '[backfill]\nenabled = true\npartitions = ["idle"]\n'

@@ -12,6 +12,8 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.runtime.attempts import SUPERSEDED
 
 _LAUNCH_FAILED = "launch failed"
+_AT_ONCE_S = 2.0
+"""A job of the soak may begin as soon as it is submitted; Slurm's times are whole seconds."""
 
 
 @dataclass
@@ -23,6 +25,8 @@ class Books:
     seen: dict[str, Job] = field(default_factory=dict)
     strayed: set[str] = field(default_factory=set)
     """Ids of jobs that opted in and were read as if they had not."""
+    delayed: set[str] = field(default_factory=set)
+    """Ids of jobs that waited, before their first start, for a begin time."""
     cancelled: set[str] = field(default_factory=set)
     """Ids of jobs that the soak cancelled."""
     released: Counter[str] = field(default_factory=Counter)
@@ -35,7 +39,9 @@ class Books:
                 self.seen[job.id] = job
                 if self.sent[job.name].managed and not job.managed:
                     self.strayed.add(job.id)
-
+                waits = job.state is JobState.PENDING and not job.restarts
+                if waits and job.eligible_s > job.submit_s + _AT_ONCE_S:
+                    self.delayed.add(job.id)
         shown = {job.id for job in jobs}
         for id_ in (self.cancelled & self.seen.keys()) - shown:
             # Slurm keeps no record of a task that is cancelled before it left its array.
@@ -127,6 +133,8 @@ def account(books: Books, folder: Path, silences: Sequence[Silence]) -> Account:
             found.wrong.append(f"{who}: ended as {job.slurm_state} ({job.reason}); it said: {said}")
         if job.id in books.strayed:
             found.wrong.append(f"{who}: it opted in, and was read as if it had not")
+        if job.id in books.delayed:
+            found.wrong.append(f"{who}: it waited for a begin time that nobody asked for")
         found.ended[sent.kind, end] += 1
         found.bare += sum(bare)
         found.superseded += sum(one.code == SUPERSEDED for one in ends(folder, sent.name))

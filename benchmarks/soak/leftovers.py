@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_hadar.controller.acts.hints import MOST_RECORDS
 from slurm_hadar.controller.journal.store import MOST_TOLD, Store
 from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
 
 _ABOUT_JOBS = ("journal", "told", "decision", "attained", "steering")
 _ONE_A_JOB = ("decision", "attained", "steering")
 _A_START = 3
-"""Entries of the journal for one start, leases apart; 1.2 were seen."""
+"""Entries of the journal for one start, hints apart; 1.2 were seen."""
+_HINTS_A_TICK = MOST_RECORDS // 3
+"""A tick writes no more lists of three partitions; beside them each job's own is restored."""
 _BESIDE = 64
 """Rows of any other table: policies, speeds by model and GPU type."""
 _MB_A_ROW = 1 / 1024
@@ -52,15 +55,15 @@ class Journal:
                 f"the journal keeps {self.still_open} open entries, "
                 f"{self.left_when_old} that it never forgets"
             )
-        leases = self.actions.get("lease", 0)
+        hints = self.actions.get("hint", 0)
         most = dict.fromkeys(self.rows, _BESIDE)
         most |= dict.fromkeys(_ONE_A_JOB, work.jobs)
-        most |= {"journal": leases + _A_START * work.starts}
+        most |= {"journal": hints + _A_START * work.starts}
         # What is decided on a job that waits may differ at each tick, so in a short soak this can
         # only tell of more than one row a tick; in a long one, that what is kept has no end.
         most["told"] = work.jobs * min(work.ticks, MOST_TOLD)
-        if leases > work.ticks:
-            found.append(f"{leases} entries about leases in {work.ticks} ticks")
+        if hints > (most_hints := _HINTS_A_TICK * work.ticks + work.jobs):
+            found.append(f"{hints} hints in {work.ticks} ticks; at most {most_hints} were expected")
         found += [
             f"the state file has {count} rows of {name}; at most {most[name]} were expected"
             for name, count in self.rows.items()

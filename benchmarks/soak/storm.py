@@ -46,7 +46,7 @@ _POLL_S = 2.0
 _MOST_RELEASES = 3
 _WATCH_S = 0.1
 _LONGEST_STALL_S = 30.0
-"""More than SlurmdTimeout, a lease and the times that the controller waits for a training."""
+"""More than SlurmdTimeout and the times that the controller waits for a training."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,6 @@ def start(folder: Path, rights: str = "user") -> Sandbox:
                 "gain_over_cost": 1.0,
                 "preempt": True,
             },
-            "lease": {"length_s": 20},
             "moving": {"ack_wait_s": 20.0, "settle_s": 5.0, "commit_s": 5.0},
             "controller": {"interval_s": 2.0, "round_s": 10.0, "policy": POLICIES[0]},
             "backfill": {"enabled": True, "partitions": ("idle",), "margin_s": 2.0},
@@ -242,7 +241,7 @@ class Storm:
         self.daemon.start(dice.choice(POLICIES))
         while not self._calm.wait(dice.uniform(0.5, 1.5) * self.rates.kill_s):
             self.daemon.kill(dice, self._calm.is_set)
-            # Now and then nobody ticks for longer than a lease.
+            # Now and then nobody ticks for a while: Slurm starts what waits all the same.
             self._calm.wait(25.0 if dice.random() < 0.1 else dice.uniform(0.0, 4.0))
             self.daemon.start(dice.choice(POLICIES[1:]))
         while not self._over.wait(1.0):
@@ -287,6 +286,8 @@ class Storm:
         wrong += [*journal.wrong(work), *exchange.wrong(work)]
         if not journal.moved:
             wrong.append("no job moved: this soak shows nothing")
+        if not journal.actions.get("hint"):
+            wrong.append("no job got a hint: this soak shows nothing")
         return Result(
             minutes=minutes,
             drained_s=drained_s,

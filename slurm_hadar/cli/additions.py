@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     """What the user set, by sbatch's long names."""
 
 GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
-_KEEPS_FROM_STEERING = ("nodelist", "nodefile", "reservation", "exclusive")
 _UNTYPED = re.compile(r"((gres[:/])?gpu([:=]\d+)?(,|$))+")
-_HIS_OWN_START = ("begin", "hold", "deadline", "test-only")
 
 
 class Request:
@@ -32,12 +30,13 @@ class Request:
 
 
 class Additions:
-    """``options`` go before the user's, ``comment`` behind them; ``notes`` are for stderr."""
+    """``options`` go before the user's, ``behind`` and ``comment`` behind them; ``notes`` are for
+    stderr."""
 
     def __init__(self) -> None:
         self.options: list[str] = []
+        self.behind: list[str] = []
         self.comment = ""
-        self.leased = False
         self.notes: list[str] = []
 
 
@@ -79,12 +78,13 @@ def add(
     declaration: Declaration,
     held: Settings,
     site: WrapperSite | None,
-    acts: Callable[[], bool],
+    takes_lists: Callable[[], bool],
 ) -> Additions | str:
     """What to add to a declared job, or why it has to go unmanaged.
 
-    ``acts`` tells whether a controller is acting; it is asked only where that matters. Raises
-    :class:`UsageError` where the declaration contradicts the request or the site.
+    ``takes_lists`` tells whether a controller acts that wants one more list of partitions in the
+    queue; it is asked only where that matters. Raises :class:`UsageError` where the declaration
+    contradicts the request or the site.
     """
     result = Additions()
     record = declaration
@@ -96,14 +96,9 @@ def add(
             _ask_for_gpus(result, record, held)
         has_gpus = request is not None or bool(result.options)
         if has_gpus and not (request and request.types):
-            _constrain(result, record, held, site)
+            _choose_types(result, record, held, site, takes_lists)
         if declaration.checkpoint:
             _make_movable(result, held)
-        if has_gpus and _waits(result, held, site, acts):
-            assert site is not None
-            result.options.append(f"--begin=now+{site.lease_s}")
-            result.leased = True
-            record = replace(record, lease=True)
     try:
         comment = merge(held.get("comment") or "", record)
         size = len(comment.encode(errors="surrogateescape"))
@@ -157,10 +152,31 @@ def _ask_for_gpus(result: Additions, declaration: Declaration, held: Settings) -
     result.options.append(f"--gpus={fewest if least < fewest <= most else least}")
 
 
+def _choose_types(
+    result: Additions,
+    declaration: Declaration,
+    held: Settings,
+    site: WrapperSite | None,
+    takes_lists: Callable[[], bool],
+) -> None:
+    """By a list of partitions where the site has one per type, else by node features: ``--gres``
+    knows no OR."""
+    from slurm_hadar.cli.partition_list import members_of, ordered
+
+    members = members_of(declaration, held, site)
+    if site is not None and members and takes_lists():
+        kinds = list(dict.fromkeys(members.values()))
+        usable = _usable(result, declaration, kinds, site, f"partition {held['partition']}")
+        names = ordered(declaration, held, site, members, usable)
+        if names:
+            result.behind.append("--partition=" + ",".join(names))
+            return
+    _constrain(result, declaration, held, site)
+
+
 def _constrain(
     result: Additions, declaration: Declaration, held: Settings, site: WrapperSite | None
 ) -> None:
-    """Types are chosen by node features, since ``--gres`` knows no OR."""
     types, memory = declaration.types, declaration.gpu_mem
     anything = not types or ANY in types
     if held.get("constraint") is not None or (anything and not memory):
@@ -169,20 +185,30 @@ def _constrain(
         what = f"gpu_mem={memory}M" if anything else "types=" + ",".join(types)
         result.notes.append(f"{what} is not enforced, for want of a site configuration")
         return
-    known = [name for name in site.features if anything or name in types]
-    if not known:
-        raise UsageError(
-            f"types={','.join(types)} is declared, and this site has {', '.join(site.features)}"
-        )
-    if memory:
-        known = _large_enough(result, known, memory, site)
-    missing = [name for name in types if name not in site.features and name != ANY]
-    if missing:
-        result.notes.append(f"this site has no {', '.join(missing)}")
+    known = _usable(result, declaration, list(site.features), site, "this site")
     if set(known) == set(site.features) and anything:
         return
     features = list(dict.fromkeys(site.features[name] for name in known))
     result.options.append("--constraint=" + "|".join(features))
+
+
+def _usable(
+    result: Additions, declaration: Declaration, kinds: list[str], site: WrapperSite, place: str
+) -> list[str]:
+    """Those of the GPU types ``kinds`` of a ``place`` that the declaration allows.
+
+    Raises :class:`UsageError` where there is none.
+    """
+    types, memory = declaration.types, declaration.gpu_mem
+    known = [name for name in kinds if not types or ANY in types or name in types]
+    if not known:
+        raise UsageError(f"types={','.join(types)} is declared, and {place} has {', '.join(kinds)}")
+    if memory:
+        known = _large_enough(result, known, memory, site)
+    missing = [name for name in types if name not in kinds and name != ANY]
+    if missing:
+        result.notes.append(f"{place} has no {', '.join(missing)}")
+    return known
 
 
 def _large_enough(result: Additions, known: list[str], memory: int, site: WrapperSite) -> list[str]:
@@ -206,17 +232,3 @@ def _make_movable(result: Additions, held: Settings) -> None:
     export = (held.get("export") or "ALL").split(",")
     if "ALL" not in export and "HADAR_EXCHANGE" not in export:
         result.notes.append("--export keeps HADAR_EXCHANGE from the job, so that it cannot answer")
-
-
-def _waits(
-    result: Additions, held: Settings, site: WrapperSite | None, acts: Callable[[], bool]
-) -> bool:
-    """Whether the job waits for the controller. A lease that nobody would use only delays."""
-    if any(name in held for name in (*_HIS_OWN_START, *_KEEPS_FROM_STEERING)):
-        return False
-    if site is None or not site.acts or site.stale:
-        return False
-    if not acts():
-        result.notes.append("no controller is acting, so it does not wait")
-        return False
-    return True

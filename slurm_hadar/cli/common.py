@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,8 +31,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 
 
 def load(path: Path | None) -> Config:
-    """The configuration. Raises UsageError."""
-    return configuration.load(path or configuration.find())
+    """The configuration; what in it has no effect is told on stderr. Raises UsageError."""
+    found = path or configuration.find()
+    config = configuration.load(found)
+    for note in config.notes:
+        print(f"hadar: {found}: {note}", file=sys.stderr)
+    return config
 
 
 def cluster_of(config: Config) -> Cluster:

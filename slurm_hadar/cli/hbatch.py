@@ -151,7 +151,7 @@ def _additions(submit: Submit, declaration: Declaration) -> Outcome:
         return Outcome(f"{submit.name} has #PBS or #BSUB lines")
     if held.get("clusters"):
         return Outcome("it may go to another cluster")
-    added = add(declaration, held, site, lambda: _acts(site))
+    added = add(declaration, held, site, lambda: _takes_lists(site))
     if isinstance(added, str):
         return Outcome(added)
     return Outcome(added=added, declaration=declaration)
@@ -170,23 +170,20 @@ def _prepare(submit: Submit, declaration: Declaration, added: Additions) -> None
         _say(_summary(declaration, added))
 
 
-def _acts(site: WrapperSite | None) -> bool:
+def _takes_lists(site: WrapperSite | None) -> bool:
     import time
 
-    from slurm_hadar.cli.wrapper_site import controller_acts
+    from slurm_hadar.cli.wrapper_site import takes_lists
 
-    return site is not None and controller_acts(site, time.time())
+    return site is not None and takes_lists(site, time.time())
 
 
 def _summary(declaration: Declaration, added: Additions) -> str:
     if declaration.off:
         return "the job is left alone, as its Comment says now"
-    parts = ["the job is managed; added " + " ".join([*added.options, "and the Comment"])]
-    if not added.options:
-        parts = ["the job is managed; added the Comment"]
-    if added.leased:
-        parts.append("while it waits squeue shows BeginTime as the reason")
-    return "; ".join(parts + added.notes)
+    options = [*added.options, *added.behind]
+    what = " ".join([*options, "and the Comment"]) if options else "the Comment"
+    return "; ".join([f"the job is managed; added {what}", *added.notes])
 
 
 def _say(text: str) -> None:

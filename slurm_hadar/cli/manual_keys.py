@@ -20,7 +20,6 @@ _SAID_HERE = {
     "site.name": "Shown by hadar check.",
     "slurm.backend": "auto: PySlurm where it fits the site's Slurm, Slurm's commands otherwise.",
     "slurm.timeout_s": "Longest wait for one answer of Slurm.",
-    "lease.length_s": "How long a waiting managed job waits for the controller.",
     "guards.max_moves_per_tick": "Most moves that one tick begins.",
     "guards.max_moves_per_hour": "Most moves begun in an hour.",
     "guards.max_moves_per_job": "Most moves of one job.",

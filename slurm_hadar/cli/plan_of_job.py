@@ -61,7 +61,7 @@ def show(submit: Submit, outcome: Outcome) -> int:
 
 def _plan(submit: Submit, outcome: Outcome) -> JobPlan:
     ask = _Questions(submit, outcome)
-    alone = ask.start(())
+    alone = ask.alone()
     notes = list(outcome.added.notes) if outcome.added else []
     if submit.site_trouble:
         notes.append(submit.site_trouble)
@@ -110,10 +110,8 @@ class _Questions:
     """The submit as Slurm is asked about it."""
 
     def __init__(self, submit: Submit, outcome: Outcome) -> None:
-        options = list(outcome.added.options) if outcome.added else []
-        # Our lease would only say when it ends.
-        lease = [word for word in options if word.startswith("--begin=now+")]
-        self._options = [word for word in options if word not in lease]
+        self._options = list(outcome.added.options) if outcome.added else []
+        self._behind = list(outcome.added.behind) if outcome.added else []
         self._submit = submit
         self._program = find_sbatch(submit.find_slurm(), submit.environment.get("PATH", os.defpath))
         self._environment = without_pythons_traces(submit.environment)
@@ -124,21 +122,32 @@ class _Questions:
         except KeyError:
             user = str(uid)
         self.asked = Asked(
-            held={**dict(read_argv(self._options).options), **submit.held},
+            held={
+                **dict(read_argv(self._options).options),
+                **submit.held,
+                **dict(read_argv(self._behind).options),
+            },
             # As the job would carry it: the user's own -C and -p stand there too.
             declaration=decode(outcome.added.comment) if outcome.added else None,
             script=submit.name,
             uid=uid,
             user=user,
-            leased=bool(lease),
         )
 
+    def alone(self) -> Start:
+        """When Slurm alone would start it. Of a list Slurm tells of the first partition only, even
+        where the job starts earlier in another."""
+        ours = dict(read_argv(self._behind).options).get("partition") or ""
+        found = [self.start([f"--partition={name}"]) for name in ours.split(",") if name]
+        found = found or [self.start(())]
+        return min(found, key=lambda start: (bool(start.refused), start.start_s))
+
     def start(self, more: Sequence[str]) -> Start:
-        """When Slurm alone would start it with ``more`` options behind the user's."""
+        """When Slurm alone would start it with ``more`` options behind all others."""
         line = self._submit.line
         # A quiet sbatch would not say what it is asked.
         typed = [w for w in line.words[: line.end] if w not in ("-Q", "--quiet")]
-        words = [*self._options, *typed, *more, *line.words[line.end :]]
+        words = [*self._options, *typed, *self._behind, *more, *line.words[line.end :]]
         return start_of(self._program, words, self._environment, self._body)
 
 
@@ -210,7 +219,7 @@ def _asked_for(
     want: Wanted,
 ) -> list[str] | None:
     """Options that pin the job to a type and a number of GPUs; None where it may not go there."""
-    steer = config.partitions.steer if job.managed else ()
+    groups = config.partitions.groups if job.managed else {}
     plain = readable(want.constraint)
     may = {
         node.name
@@ -221,7 +230,7 @@ def _asked_for(
     }
     names = [
         partition.name
-        for partition in allowed_partitions(job, want.partitions, seen.partitions, steer)
+        for partition in allowed_partitions(job, want.partitions, seen.partitions, groups)
         if may.intersection(partition.nodes)
     ]
     if not names:

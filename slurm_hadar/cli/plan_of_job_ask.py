@@ -130,8 +130,8 @@ def _copy(source: Path, target: Path) -> bool:
 
 
 def place_in(report: Report, job: str) -> tuple[Mapping[str, int], Sequence[str], str]:
-    """GPUs by type, nodes, and the reason; no GPUs where the policy lets the job wait or Slurm has
-    it."""
+    """Where the policy expects Slurm to start the job: GPUs by type, nodes, and the reason; no GPUs
+    where it has to wait, or is left to Slurm."""
     idle = report.backfill
     for left_out in (report.picture.left_out, idle.left_out):
         if job in left_out:

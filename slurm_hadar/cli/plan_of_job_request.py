@@ -30,7 +30,6 @@ class Asked:
     script: str
     uid: int
     user: str
-    leased: bool
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of ``scontrol show config``: what memory a job gets that asks for none."""
 
@@ -74,7 +73,7 @@ def job_of(asked: Asked, partitions: Mapping[str, Partition], now: float, priori
         priority=priority,
         held="hold" in held,
         submit_s=now,
-        eligible_s=now + _A_DAY_S if "begin" in held and not asked.leased else now,
+        eligible_s=now + _A_DAY_S if "begin" in held else now,
         time_limit_s=_limit_s(held.get("time"), first),
         request=request,
         features=held.get("constraint") or "",

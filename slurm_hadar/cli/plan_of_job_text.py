@@ -37,7 +37,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """All that is told. ``gpus``, ``nodes``, ``reason``: where the policy would put it now."""
+    """All that is told. ``gpus``, ``nodes``, ``reason``: where the policy expects it to start now.
+    ``acts``: a controller acts, one tick every ``interval_s``."""
 
     words: Sequence[str]
     managed: bool
@@ -71,10 +72,11 @@ def lines(plan: JobPlan) -> list[str]:
         said.append(f"managed  no: {plan.why}")
     elif plan.acts:
         said.append(
-            f"managed  yes: placed by a tick, one every {formats.duration(plan.interval_s)}"
+            "managed  yes: Slurm starts it, and the controller looks at it every "
+            f"{formats.duration(plan.interval_s)}"
         )
     else:
-        said.append("managed  yes, but no controller is acting now: Slurm starts it by itself")
+        said.append("managed  yes, but no controller is acting now: it is an ordinary job")
     if plan.reason:
         where = laying.words(plan.gpus, plan.nodes) if plan.gpus else ""
         told = plan.reason.startswith(where)

@@ -41,14 +41,7 @@ def install(
     untype: Annotated[
         bool,
         typer.Option(
-            "--untype", help="Ask for a GPU type by its feature, so that it can be steered."
-        ),
-    ] = False,
-    lease: Annotated[
-        bool,
-        typer.Option(
-            "--lease",
-            help="job_submit sets the lease too, without a look at the controller's heartbeat.",
+            "--untype", help="Ask for a GPU type by its feature, so that a job may move to another."
         ),
     ] = False,
     include: Annotated[Path | None, typer.Option(help="Folder that holds slurm/spank.h.")] = None,
@@ -62,7 +55,7 @@ def install(
     wanted = tuple(plugin or PLUGINS)
     if unknown := set(wanted) - set(PLUGINS):
         raise UsageError(f"there is no plugin {min(unknown)!r}; there are {', '.join(PLUGINS)}")
-    wish = Wish(wanted, untype, lease, include, plugin_dir)
+    wish = Wish(wanted, untype, include, plugin_dir)
     plan = planned(slurm_conf, load(config), wish)
     _carry_out("plugins install", plan, apply, as_json)
 

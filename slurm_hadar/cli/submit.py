@@ -133,10 +133,11 @@ class Submit:
         self.header = read_header(self.body)
 
     def words_with(self, added: Additions | None) -> list[str]:
-        """sbatch's words: our options before the user's, the Comment behind them."""
+        """sbatch's words: our options before the user's; behind them, so that they win, the Comment
+        and the list of partitions."""
         words = list(self.line.words)
         if added:
-            words.insert(self.line.end, added.comment)
+            words[self.line.end : self.line.end] = [added.comment, *added.behind]
             words[:0] = added.options
         return words
 

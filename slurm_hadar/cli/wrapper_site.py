@@ -1,4 +1,4 @@
-"""Reading what ``hadar check --write`` left for hbatch, and whether a controller acts.
+"""Reading what ``hadar check --write`` left for hbatch, and what a controller says of itself.
 
 The runtime has a reader of the same kind; this one spares a submit the imports behind it.
 """
@@ -26,8 +26,10 @@ class SiteError(Exception):
 class WrapperSite:
     """The small JSON: see :func:`slurm_hadar.controller.checks.wrapper_site.write_wrapper_site`.
 
-    ``features`` and ``memory_mb`` (0: unknown) are by GPU type. ``stale``: the TOML beside it has
-    changed since. Raises :class:`SiteError` where a field is missing or of the wrong kind.
+    ``features`` and ``memory_mb`` (0: unknown) are by GPU type; ``groups``: partition -> those that
+    it stands for -> GPU type; ``speeds``: model -> GPU type -> speed over that of the fastest.
+    ``stale``: the TOML beside it has changed since. Raises :class:`SiteError` where a field is
+    missing or of the wrong kind; a file of an earlier release has no groups and no speeds.
     """
 
     def __init__(self, source: Mapping[str, object], stale: bool = False) -> None:
@@ -35,7 +37,6 @@ class WrapperSite:
         self.acts = _text(source, "mode") == "act"
         self.exchange_dir = _text(source, "exchange_dir")
         self.controller_uid = int(_number(source, "controller_uid"))
-        self.lease_s = int(_number(source, "lease_s"))
         self.opt_in = _texts(source, "opt_in")
         self.default_types = _text(source, "default_types")
         self.quiet = source.get("quiet") is True
@@ -51,6 +52,16 @@ class WrapperSite:
                 raise SiteError(f"types.{name} is no object")
             self.features[name] = _text(gpu, "feature")
             self.memory_mb[name] = int(_number(gpu, "memory_gb") * 1024)
+        self.groups: dict[str, dict[str, str]] = {
+            name: {member: _text(members, member) for member in members}
+            for name, members in _tables(source, "groups").items()
+        }
+        if unknown := {k for types in self.groups.values() for k in types.values()} - {*types}:
+            raise SiteError(f"types.{min(unknown)} is missing")
+        self.speeds: dict[str, dict[str, float]] = {
+            model: {kind: _number(speeds, kind) for kind in speeds}
+            for model, speeds in _tables(source, "speeds").items()
+        }
 
 
 def read_site(path: str, config: str) -> WrapperSite | None:
@@ -86,6 +97,17 @@ def _is_stale(stamp: object, config: str) -> bool:
 
 def controller_acts(site: WrapperSite, now: float) -> bool:
     """Whether a controller in act mode gave a sign of life lately. ``now`` in s since the epoch."""
+    return _heartbeat(site, now) is not None
+
+
+def takes_lists(site: WrapperSite, now: float) -> bool:
+    """Whether a controller acts that wants one more job with a list of partitions in the queue."""
+    beat = _heartbeat(site, now)
+    return beat is not None and beat.get("room") is not False
+
+
+def _heartbeat(site: WrapperSite, now: float) -> dict[str, object] | None:
+    """The heartbeat of a controller that acts; None where there is none that is fresh."""
     path = os.path.join(site.exchange_dir, "heartbeat.json")
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -95,16 +117,16 @@ def controller_acts(site: WrapperSite, now: float) -> bool:
         finally:
             os.close(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != site.controller_uid:
-            return False
+            return None
         beat = json.loads(data)
         if not isinstance(beat, dict) or beat.get("version") != 1 or beat.get("mode") != "act":
-            return False
+            return None
         interval_s = min(_number(beat, "interval_s"), _LONGEST_INTERVAL_S)
         age = now - _number(beat, "time")
     except (OSError, ValueError, RecursionError, SiteError):
-        return False
+        return None
     longest = 3 * interval_s + 30
-    return -longest <= age <= longest
+    return beat if -longest <= age <= longest else None
 
 
 def _text(source: Mapping[str, object], key: str) -> str:
@@ -119,6 +141,13 @@ def _texts(source: Mapping[str, object], key: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise SiteError(f"{key} is missing")
     return tuple(value)
+
+
+def _tables(source: Mapping[str, object], key: str) -> dict[str, dict[str, object]]:
+    value = source.get(key, {})
+    if not isinstance(value, dict) or not all(isinstance(one, dict) for one in value.values()):
+        raise SiteError(f"{key} is no object of objects")
+    return value
 
 
 def _number(source: Mapping[str, object], key: str) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.lock import rival
+from slurm_hadar.controller.picture.targets import lease_of_before
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
@@ -33,19 +34,18 @@ class Retired:
 
 def ordinary(job: Job, steered: Steering, now: float) -> Update:
     """What makes an ordinary job of a managed one: it is marked ``off``, and while it waits its
-    request is the owner's again and no begin time of ours is left."""
+    request is the owner's again."""
     declared = replace(job.declaration or Declaration(), off=True, lease=False)
     fields = {"Comment": declaration.merge(job.comment, declared)}
     if job.state is JobState.PENDING:
         fields |= dict(steered.was)
-        if steered.leased or (job.declaration is not None and job.declaration.lease):
+        if lease_of_before(job, steered, now):
             fields["StartTime"] = at_once(job, now)
     return Update(job.id, fields)
 
 
 def retire(controller: Controller, now: float, *, only_show: bool = False) -> Retired:
-    """Make ordinary jobs of all that wait or run and are ours, and take the heartbeat away, so
-    that ``hbatch`` lets no new job wait for us.
+    """Make ordinary jobs of all that wait or run and are ours, and take the heartbeat away.
 
     ``only_show``: name them, change nothing. Raises HadarError where another controller acts.
     """

@@ -7,9 +7,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from slurm_hadar import policies
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, Queue
 from slurm_hadar.controller.acts import acting, moves, repair, trail
 from slurm_hadar.controller.acts.actions import Intent, Kind, MoveBudget, intent
+from slurm_hadar.controller.acts.hints import hints, room
 from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decided import decisions
@@ -30,9 +31,11 @@ from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.seen.racks import Topology
 from slurm_hadar.controller.seen.returned_nodes import REQUEUED, ReturnedNodes
 from slurm_hadar.controller.seen.rules import Rules
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.domain.view import State
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.runtime.heartbeat import write_heartbeat
@@ -71,6 +74,7 @@ class Controller:
         self._topology = Topology(cluster, config.controller.policy)
         self.rules = Rules(cluster, config)
         self._took_over = False
+        self._room = True
         self._folder = ExchangeFolder(config.site.exchange_dir)
         self.gpus = GpuLessons(store.connection)
         self._lost_gpus = LostGpus()
@@ -94,7 +98,7 @@ class Controller:
         folder = self.config.site.exchange_dir
         self._took_over = may_act and takes_over(self.config, self._clock())
         try:
-            write_heartbeat(folder, mode, self.backoff.interval_s)
+            write_heartbeat(folder, mode, self.backoff.interval_s, self._room)
         except OSError as error:
             raise HadarError(
                 f"the heartbeat in {folder} cannot be written ({error.strerror}); see hadar check"
@@ -154,6 +158,7 @@ class Controller:
             self.config,
             seen.nodes,
             self._clock,
+            self.rules.ages,
             lambda: taken_over(self.config, time.time()),
         )
         words = list(said)
@@ -190,11 +195,15 @@ class Controller:
         name = self.config.controller.policy
         plan, state = self._decide(shown.view, self.store.policy_state(name))
         plan = forks.carried_out(plan, shown.view)
+        self._room = room(others)
         decide_s, at = time.perf_counter() - at, time.perf_counter()
         budget = self._move_budget(seen)
         means = intent(shown, plan, others, self.config, budget)
+        hinted = hints(shown, plan, others, self._queue(), acting.refusals(self.store))
         idle = self._backfill(seen, trainers, past, shown, means, budget.left)
-        means = Intent(means.actions + idle.actions, {**means.deferred, **idle.deferred})
+        means = Intent(
+            (*hinted, *means.actions, *idle.actions), {**means.deferred, **idle.deferred}
+        )
         if keep:
             self._keep(name, state, seen, shown, plan, means, idle)
         refused: frozenset[str] = frozenset()
@@ -232,14 +241,14 @@ class Controller:
     def observe(self) -> Observed:
         """One bulk query of each kind, and the jobs' own files."""
         seen = observed.read(self.cluster, self._clock(), self.config, self.own_uid)
+        seen = self._with_opted_in(seen)
         self.rules.read(seen.now)
         managed = {job.id: job for job in seen.jobs.values() if job.managed}
         said = self._folder.read(seen.jobs.values())
-        if kept.in_the_job(self.config):
-            ours = observed.remember(seen.jobs)
-        else:
-            ours = kept.recall(self.config, self.store, managed, self._took_over)
+        ours = self._recall(managed)
         ours = kept.with_moves(ours, self.store.counts(Kind.MOVE.value, REQUEUED))
+        busy = {entry.job for entry in self.store.open_entries()}
+        ours = kept.without_foreign(ours, managed, self.config, busy)
         nodes = self._returned.applied(seen.nodes, seen.now)
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self.config)}
         jobs = self._returned.later(seen.jobs, seen.now, trainers)
@@ -255,6 +264,25 @@ class Controller:
             racks=self._topology.read(seen.now),
         )
 
+    def _recall(self, jobs: Mapping[str, Job]) -> dict[str, Steering]:
+        if kept.in_the_job(self.config):
+            return observed.remember(jobs)
+        return kept.recall(self.config, self.store, jobs, self._took_over)
+
+    def _with_opted_in(self, seen: Observed) -> Observed:
+        """With the jobs of opt-in partitions that we gave others since."""
+        asked = {
+            job.id: replace(job, declaration=Declaration())
+            for job in seen.jobs.values()
+            if observed.sent_on_from_opt_in(job, self.config)
+        }
+        found = {
+            id_: observed.opted_in(seen.jobs[id_], self.config, ours.was["Partition"].split(","))
+            for id_, ours in self._recall(asked).items()
+            if "Partition" in ours.was
+        }
+        return replace(seen, jobs={**seen.jobs, **found}) if found else seen
+
     def picture(
         self,
         seen: Observed,
@@ -264,6 +292,12 @@ class Controller:
         """What the policy sees. ``sent``: jobs just sent on their way -> where they go."""
         others = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
         return picture(others, self.config, self.rates, self._past(sent, attained))
+
+    def _queue(self) -> Config:
+        """The configuration, without waits for a type where these would hold up others."""
+        if not self.rules.in_order:
+            return self.config
+        return self.config.model_copy(update={"queue": Queue(max_wait_s=0.0)})
 
     def _move_budget(self, seen: Observed) -> MoveBudget:
         recent = self.store.counts_since(Kind.MOVE.value, seen.now - 3600)
@@ -291,7 +325,7 @@ class Controller:
         means: Intent,
         hour_left: int,
     ) -> Backfill:
-        going = [a.placement for a in means.of(Kind.START, Kind.MOVE) if a.placement is not None]
+        going = [a.placement for a in means.of(Kind.MOVE) if a.placement is not None]
         going += [
             Placement({kind: n for gpus in t.held.values() for kind, n in gpus.items()}, t.held)
             for t in shown.targets.values()
@@ -305,7 +339,7 @@ class Controller:
             self.rates,
             past,
             going,
-            list(shown.targets),
+            acting.refusals(self.store),
             self.store.policy_state(_BACKFILL),
             left - len(means.of(Kind.MOVE, Kind.STOP)),
         )
@@ -338,8 +372,7 @@ class Controller:
     def _act(
         self, context: acting.ActionContext, means: Intent, seen: Observed, shown: Picture
     ) -> acting.Sent:
-        told = means.of(Kind.START, Kind.WAIT, Kind.LET_GO)
-        sent = [acting.change_waiting(context, told, seen.now)]
+        sent = [acting.send_hints(context, means.of(Kind.HINT), seen.now)]
         for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts

@@ -24,10 +24,10 @@ _SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "CONT", "URG", "WINCH")
 class Declaration:
     """The ``#HADAR`` keys of one job. Memory in MB, times in s, batch = global batch in samples.
 
-    ``types`` empty means "what the request says"; ranges are (least, most). ``constraint``,
-    ``partitions`` and ``lease`` are not typed by anybody: hbatch records there what the user asked
-    of sbatch (``-C``, ``-p``), so that a placement can be laid over it and taken back, and whether
-    the begin time is our lease rather than the user's own.
+    ``types`` empty means "what the request says"; ranges are (least, most). ``constraint`` and
+    ``partitions`` are not typed by anybody: hbatch records there what the user asked of sbatch
+    (``-C``, ``-p``), so that it can be taken back. ``lease``: an earlier release gave the job a
+    begin time.
     """
 
     model: str = ""

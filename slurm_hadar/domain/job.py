@@ -92,7 +92,11 @@ class Job:
     not_before_s: float = 0.0
     """What its last attempt left on a node that was down may still be leaving until then."""
     het: bool = False
+    nice: int = 0
     array_job_id: int = 0
+    array_tasks: str = ""
+    """Of a waiting task that Slurm keeps in one record with others: the tasks of that record, such
+    as ``0-3,7``; empty of any other job, and where the list is too long for Slurm to show."""
     reservation: str = ""
     dependency: str = ""
     comment: str = ""

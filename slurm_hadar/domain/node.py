@@ -44,6 +44,8 @@ class Partition:
     max_nodes: float = inf
     max_cpus_per_node: float = inf
     priority_tier: int = 1
+    priority_factor: int = 1
+    """PriorityJobFactor: its part in the priority of its jobs."""
     preempt_mode: str = ""
     grace_s: float = 0.0
     allow_groups: tuple[str, ...] = ()

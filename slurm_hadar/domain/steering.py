@@ -15,10 +15,12 @@ _SEGMENT = "hadarplan"
 class Steering:
     """Our last decision on one job.
 
-    ``gpus`` is the placement by type, empty where the job was only told to wait. ``nodes`` is the
-    policy's expectation; Slurm may choose others of the type. ``time`` is when the job was told to
-    start, s since the epoch. ``leased`` tells that the begin time is ours. ``was`` keeps the
-    fields of the request as the user submitted them, by scontrol's names.
+    ``gpus`` is where a job was moved to, by type; empty of one that was given hints only. ``nodes``
+    is the policy's expectation; Slurm may choose others of the type. ``time`` is when it was
+    decided, s since the epoch. ``was`` keeps the fields of the request as the user submitted them,
+    by scontrol's names; ``wrote`` what we wrote there last, and ``foreign`` names the fields that
+    somebody else changed since: they stay as they are. ``leased``: an earlier release made it wait
+    for a begin time.
     """
 
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -28,6 +30,8 @@ class Steering:
     moves: int = 0
     was: Mapping[str, str] = field(default_factory=dict)
     batch: int = 0
+    wrote: Mapping[str, str] = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()
 
 
 def decode(admin_comment: str) -> Steering | None:
@@ -49,6 +53,8 @@ def decode(admin_comment: str) -> Steering | None:
             moves=int(words.get("moves", "0")),
             batch=int(words.get("batch", "0")),
             was={key[4:]: value for key, value in words.items() if key.startswith("was.")},
+            wrote={key[4:]: value for key, value in words.items() if key.startswith("set.")},
+            foreign=tuple(_parts(words.get("not", ""), ",")),
         )
     except ValueError:
         return None
@@ -61,13 +67,14 @@ def merge(admin_comment: str, steering: Steering) -> str:
         words["on"] = _text(steering.gpus)
     if steering.nodes and len(steering.nodes) <= 8:
         words["at"] = "+".join(f"{node}/{_text(gpus)}" for node, gpus in steering.nodes.items())
-    if steering.leased:
-        words["lease"] = "1"
     if steering.moves:
         words["moves"] = str(steering.moves)
     if steering.batch:
         words["batch"] = str(steering.batch)
+    if steering.foreign:
+        words["not"] = ",".join(steering.foreign)
     words |= {f"was.{key}": value for key, value in steering.was.items()}
+    words |= {f"set.{key}": value for key, value in steering.wrote.items()}
     return segments.merge(_SEGMENT, admin_comment, words, separator=";")
 
 

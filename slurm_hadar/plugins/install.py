@@ -21,12 +21,11 @@ _SPANK_MARK = "# slurm-hadar"
 
 @dataclass(frozen=True)
 class Wish:
-    """What a site wants. ``untype``, ``lease``: see :mod:`.site_lua`. ``include``: folder of
+    """What a site wants. ``untype``: see :mod:`.site_lua`. ``include``: folder of
     ``slurm/spank.h``; ``plugin_dir``: folder of Slurm's own plugins; None: found."""
 
     plugins: Sequence[str] = PLUGINS
     untype: bool = False
-    lease: bool = False
     include: Path | None = None
     plugin_dir: Path | None = None
 
@@ -44,7 +43,7 @@ def planned(path: Path, config: Config, wish: Wish) -> Plan:
         else:
             install_lua.take_out(site, name, plan)
     if files:
-        install_lua.settings(site, config, wish.untype, wish.lease, plan, files)
+        install_lua.settings(site, config, wish.untype, plan, files)
     _programs(site, config, wish, plan, files)
     _spank(site, wish, plan, files)
     ours = _ours(site, files, plan)
@@ -130,11 +129,13 @@ def _ours(site: SiteFiles, files: Files, plan: Plan) -> list[Change]:
     """
     changes, stay = [], []
     library = "hadar_spank.so"
+    # site.lua last: our Lua files take one of the release before, those of the release before may
+    # miss a setting in ours.
     for name in (
         *install_lua.SHARED,
-        "site.lua",
         "job_submit.lua",
         "cli_filter.lua",
+        "site.lua",
         library,
         *programs.NAMES,
     ):

@@ -51,9 +51,7 @@ def take_out(site: SiteFiles, name: str, plan: Plan) -> None:
         plan.changes.append(Change(path, before, after, ours=gone))
 
 
-def settings(
-    site: SiteFiles, config: Config, untype: bool, lease: bool, plan: Plan, files: Files
-) -> None:
+def settings(site: SiteFiles, config: Config, untype: bool, plan: Plan, files: Files) -> None:
     """What both of them load."""
     for name in SHARED:
         files[name] = (resource(f"lua/{name}"), 0o644)
@@ -63,10 +61,7 @@ def settings(
         for name, gpu in config.gpu_types.items()
         if gpu.feature not in features
     ]
-    files["site.lua"] = (
-        bytes_of(site_lua(config, features, untype=untype, lease=lease)),
-        0o644,
-    )
+    files["site.lua"] = (bytes_of(site_lua(config, features, untype=untype)), 0o644)
 
 
 def _write_line(site: SiteFiles, kind: str, loaded: bool, wanted: str, plan: Plan) -> bool:

@@ -5,20 +5,18 @@ from collections.abc import Collection
 
 from slurm_hadar.config import Config
 
+_UNTYPE = "--untype"
 _OPTIONS = re.compile(r"^-- Its options:((?: --[a-z]+)*)$", re.M)
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:/@+*|&()!-]")
 
 
-def site_lua(config: Config, features: Collection[str], *, untype: bool, lease: bool) -> str:
+def site_lua(config: Config, features: Collection[str], *, untype: bool) -> str:
     """Text of ``site.lua``.
 
     ``features`` of the site's nodes: a type whose feature none has is left out, since Slurm rejects
     a job that asks for it.
     ``untype``: a request for one GPU type becomes an untyped one with that type's feature.
-    ``lease``: job_submit may set the lease too. It reads no file, so it cannot see whether a
-    controller lives, and a job waits ``lease.length_s`` where none does; cli_filter and hbatch look
-    at the heartbeat first. In observe mode there is no lease anywhere. Raises
-    :class:`UsageError` where ``site.controller_user`` does not exist.
+    Raises :class:`UsageError` where ``site.controller_user`` does not exist.
     """
     known = {name: gpu for name, gpu in config.gpu_types.items() if gpu.feature in features}
     types = [
@@ -28,16 +26,12 @@ def site_lua(config: Config, features: Collection[str], *, untype: bool, lease: 
     ]
     opt_in = "".join(f"[{quoted(name)}] = true, " for name in config.partitions.opt_in)
     order = ", ".join(map(quoted, known))
-    acts = config.site.mode == "act"
-    options = "".join([" --untype" if untype else "", " --lease" if lease else ""])
     return "\n".join(
         [
             "-- Written by 'hadar plugins install' from the site's configuration.",
-            f"-- Its options:{options}",
+            f"-- Its options:{f' {_UNTYPE}' if untype else ''}",
             "return {",
             f"  untype = {_flag(untype)},",
-            f"  lease_s = {config.lease.length_s if acts else 0},",
-            f"  lease_in_slurmctld = {_flag(lease and acts)},",
             f"  quiet = {_flag(config.wrapper.quiet)},",
             f"  default_types = {quoted(config.wrapper.default_types)},",
             f"  exchange_dir = {quoted(str(config.site.exchange_dir))},",
@@ -54,9 +48,10 @@ def site_lua(config: Config, features: Collection[str], *, untype: bool, lease: 
 
 
 def options_in(text: str) -> tuple[str, ...]:
-    """The options, ``--untype`` and ``--lease``, that a ``site.lua`` was written with."""
+    """The options of ``hadar plugins install`` that a ``site.lua`` was written with; those that
+    this release does not have are left out."""
     found = _OPTIONS.search(text)
-    return tuple(found[1].split()) if found else ()
+    return tuple(one for one in found[1].split() if one == _UNTYPE) if found else ()
 
 
 def quoted(text: str) -> str:

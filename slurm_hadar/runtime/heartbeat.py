@@ -22,8 +22,9 @@ class Heartbeat:
     interval_s: float
 
 
-def write_heartbeat(folder: Path, mode: str, interval_s: float) -> None:
-    """Say that this process controls. Raises OSError."""
+def write_heartbeat(folder: Path, mode: str, interval_s: float, room: bool = True) -> None:
+    """Say that this process controls. ``room``: whether new jobs may come with a list of
+    partitions. Raises OSError."""
     files.write_json(
         folder / NAME,
         {
@@ -32,6 +33,7 @@ def write_heartbeat(folder: Path, mode: str, interval_s: float) -> None:
             "mode": mode,
             "time": time.time(),
             "interval_s": interval_s,
+            "room": room,
         },
     )
 

@@ -4,7 +4,7 @@ import contextlib
 import re
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_hadar.runtime import files
@@ -86,21 +86,6 @@ def remove_plan(folder: Path, job_id: str) -> None:
     """Remove a job's plan; nothing happens when there is none. Raises OSError otherwise."""
     with contextlib.suppress(FileNotFoundError):
         plan_path(folder, job_id).unlink()
-
-
-def put_back_plan(
-    folder: Path, job_id: str, plan: JobPlan | None, check: files.Check | None = None
-) -> None:
-    """Write a plan as it was read before, with the time of now; None: remove it. Raises as
-    :func:`write_plan`."""
-    if plan is None:
-        if check is not None:
-            check()
-        remove_plan(folder, job_id)
-        return
-    content = {one.name: getattr(plan, one.name) for one in fields(plan)}
-    kept = {k: v for k, v in content.items() if k not in ("job", "time")}
-    write_plan(folder, job_id, **kept, check=check)
 
 
 def read_plan(folder: Path, job_id: str, uids: Collection[int]) -> JobPlan | None:

@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 def given_none(exchange: Exchange | None) -> bool:
     """Whether this attempt of a job that asks for GPUs sees none of its node's.
 
-    Its plan says whether it does; without one, as where a lease ran out, Slurm is asked.
+    Its plan says whether it does; without one, as where Slurm started it by itself, Slurm is asked.
     """
     if exchange is None or "SLURMD_NODENAME" not in os.environ or node_gpus(os.environ):
         return False

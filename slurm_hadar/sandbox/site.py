@@ -27,7 +27,6 @@ def site_toml(
     Times are short: a sandbox lives for minutes. Raises UsageError for settings that no
     configuration knows.
     """
-    partitions = layout.all_partitions
     sections: dict[str, dict[str, Value]] = {
         "site": {
             "name": "sandbox",
@@ -37,10 +36,7 @@ def site_toml(
             "exchange_dir": str(places.exchange),
         },
         "slurm": {"bin_dir": str(bin_dir), "conf": str(places.slurm_conf)},
-        "partitions": {
-            "steer": tuple(p.name for p in partitions if not p.preempted and p.name != "cpu")
-        },
-        "lease": {"length_s": 60},
+        "partitions": {"groups": _partition_groups(layout)},
         "guards": {
             "min_between_moves_s": 15.0,
             "max_moves_per_tick": 4,
@@ -65,6 +61,26 @@ def site_toml(
     text = _toml(sections)
     config.parse(text, str(places.site))
     return text
+
+
+def _partition_groups(layout: Layout) -> dict[str, tuple[str, ...]]:
+    """``gpu`` with the partitions of its GPU types; empty where the layout has no such shape."""
+    by_name = {partition.name: partition for partition in layout.all_partitions}
+    common = by_name.pop("gpu", None)
+    if common is None:
+        return {}
+    inside = [g for g in layout.groups if not common.groups or g.prefix in common.groups]
+    kinds = list(dict.fromkeys(kind for group in inside for kind in group.types))
+    if len(kinds) < 2 or any(len(group.types) != 1 for group in inside):
+        return {}
+    for kind in kinds:
+        holders = {group.prefix for group in inside if kind in group.types}
+        own = by_name.get(kind)
+        if own is None or set(own.groups) != holders:
+            return {}
+        if (own.tier, own.preempted) != (common.tier, common.preempted):
+            return {}
+    return {common.name: tuple(kinds)}
 
 
 def _gpu_type(kind: str) -> dict[str, object]:

@@ -12,6 +12,7 @@ from slurm_hadar.slurm import output
 
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCONTROL_", "SALLOC_", "SRUN_", "LD_")
 _ID = re.compile(r"[1-9]\d{0,9}(_\d{1,10}|\+\d{1,10})?", re.ASCII)
+_TASKS = re.compile(r"[1-9]\d{0,9}_\[[0-9,:-]{1,400}\]", re.ASCII)
 _SIGNAL = re.compile(r"[A-Z][A-Z0-9]{1,15}", re.ASCII)
 
 TASK_LIST_BYTES = "4096"
@@ -20,6 +21,7 @@ TASK_LIST_BYTES = "4096"
 BUSY = (
     "resource temporarily unavailable",
     "unable to contact slurm controller",
+    "unexpected message received",
     "socket timed out",
     "connection refused",
     "communication connection failure",
@@ -157,6 +159,12 @@ def checked_id(job_id: str) -> str:
         shown = "".join(c if c.isprintable() else "?" for c in job_id[:40])
         raise UsageError(f"{shown!r} is no job id; write 123, or 84_2 for a task of an array")
     return job_id
+
+
+def checked_record(job_id: str) -> str:
+    """The id of a job, or of waiting tasks of an array such as ``84_[0-3,7]``, which Slurm changes
+    without splitting their record (seen on 22.05.8 and 24.11.5). Raises :class:`UsageError`."""
+    return job_id if _TASKS.fullmatch(job_id) else checked_id(job_id)
 
 
 def checked_ids(ids: Iterable[str]) -> list[str]:

@@ -129,6 +129,7 @@ def one(record: Record) -> Job:
         qos=_text(record, "qos"),
         partitions=_words(record, "partition"),
         priority=priority,
+        nice=_nice(record),
         held=states.held(state, priority, reason),
         submit_s=_seconds(record, "submit_time"),
         eligible_s=_seconds(record, "eligible_time"),
@@ -214,7 +215,8 @@ def tasks(
         head, _, tail = wanted.partition("_")
         if head == array and tail and any(int(tail) in span for span in ranges):
             chosen[int(tail)] = None
-    return [replace(job, id=f"{array}_{task}") for task in sorted(chosen)], notes
+    record = replace(job, array_tasks="" if cut else task_list.partition("%")[0])
+    return [replace(record, id=f"{array}_{task}") for task in sorted(chosen)], notes
 
 
 def task_ranges(text: str) -> tuple[list[range], bool]:
@@ -303,6 +305,12 @@ def _number(record: Record, key: str) -> float | None:
 
 def _whole(record: Record, key: str) -> int:
     return int(_number(record, key) or 0)
+
+
+def _nice(record: Record) -> int:
+    """22.05 shows one below 0 as an unsigned number of 32 bits."""
+    shown = _whole(record, "nice")
+    return shown - (1 << 32) if shown >= 1 << 31 else shown
 
 
 def _seconds(record: Record, key: str) -> float:

@@ -120,6 +120,7 @@ def _partition(record: dict[str, str]) -> Partition:
         max_nodes=_limit(record, "MaxNodes"),
         max_cpus_per_node=_limit(record, "MaxCPUsPerNode"),
         priority_tier=_whole(record, "PriorityTier"),
+        priority_factor=_whole(record, "PriorityJobFactor"),
         preempt_mode=record.get("PreemptMode", ""),
         grace_s=float(_whole(record, "GraceTime")),
         allow_groups=_who(record, "AllowGroups"),

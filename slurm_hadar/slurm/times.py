@@ -75,14 +75,6 @@ def at_once(job: Job, now: float) -> str:
     return "now" if now >= startable_s(job) + 1 else begin_time(startable_s(job))
 
 
-def begins_at_once(job: Job, now: float) -> bool:
-    """Whether a waiting job has the begin time that :func:`at_once` gives."""
-    first = startable_s(job)
-    if set_back(job, now) or first <= now + 1:
-        return job.eligible_s <= now + 1
-    return first <= job.eligible_s <= first + 2
-
-
 def startable_s(job: Job) -> float:
     """First second in which a waiting job may start; a requeue counts as a submission to Slurm."""
     return max(job.submit_s + 1, job.not_before_s) if job.restarts else 0.0

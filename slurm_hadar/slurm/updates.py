@@ -33,6 +33,7 @@ FIELDS = frozenset(
         "MinCPUsNode",
         "MinMemoryCPU",
         "MinMemoryNode",
+        "Nice",
         "NumCPUs",
         "NumNodes",
         "NumTasks",
@@ -57,7 +58,11 @@ _BY_CHANCE = "resource temporarily unavailable"
 _MOST_TRIES = 25
 _PLAIN = re.compile(r"[!-~]+")
 _MARK = "hadar-mark-"
-_COUNT = {"NumNodes": r"\d{1,9}(-\d{1,9})?", "NumCPUs": r"\d{1,9}(-\d{1,9})?"}
+_COUNT = {
+    "Nice": r"-?\d{1,10}",
+    "NumNodes": r"\d{1,9}(-\d{1,9})?",
+    "NumCPUs": r"\d{1,9}(-\d{1,9})?",
+}
 
 
 def words(update: Update, version: tuple[int, int, int]) -> list[str]:
@@ -66,7 +71,7 @@ def words(update: Update, version: tuple[int, int, int]) -> list[str]:
     Raises :class:`SlurmError` where a field is unknown or a value holds control characters.
     """
     try:
-        found = [f"JobId={commands.checked_id(update.job_id)}"]
+        found = [f"JobId={commands.checked_record(update.job_id)}"]
     except UsageError as error:
         raise SlurmError(str(error)) from None
     if not update.fields:

@@ -132,7 +132,9 @@ def _starved_words(study: Study, cpus: int) -> str:
 
 
 def _has(partition: Partition, study: Study) -> bool:
-    entry = study.site.entry_of(partition.name)
+    # One that advice draws up has all keys of the one that it is like.
+    like = study.draft.drawn_up().get(partition.name, "") or partition.name
+    entry = study.site.entry_of(like)
     keys: Mapping[str, str] = entry.keys if entry else {}
     whole = study.setting("JobDefaults") + study.setting("DefCpuPerGPU")
     return "defcpupergpu" in keys or bool(whole)

@@ -1,7 +1,6 @@
-"""Partitions: one over all GPU types, the one for idle nodes, their order, and the policy."""
+"""Partitions: the one for idle nodes, their order; and the policy."""
 
 from collections.abc import Iterator
-from math import inf
 
 import numpy as np
 
@@ -13,66 +12,9 @@ from slurm_hadar.tuning.draft import Ref
 from slurm_hadar.tuning.replay import ANY, OWN
 
 _HIGH, _LOW = 10, 1
-_NAMES = ("gpu", "gpus", "allgpus", "hadar_gpu")
 _IDLE_NAMES = ("idle", "backfill", "scavenge", "hadar_idle")
 _PREEMPT = "preempt/partition_prio"
 _REPLAYED = "in the replay of {n} jobs, all of them free to run on any type"
-
-
-def steering(study: Study) -> Iterator[Advice]:
-    """One partition over all types where jobs waited for one type while others were free."""
-    own, any_ = study.run(OWN), study.run(ANY)
-    if not study.usage or not own or not any_ or not own.outcome or not any_.outcome:
-        study.fine.append("partitions over several GPU types: there is no replay to judge them by")
-        return
-    before, after = own.outcome.avg_jct_s, any_.outcome.avg_jct_s
-    waited = sum(waits.any_free_h for waits in study.usage.waits)
-    if len(study.site.types) < 2 or waited <= 0 or after > (1 - WORTH) * before:
-        study.fine.append(
-            "GPU types: no advice; jobs waited "
-            f"{waited:.1f} h for one type while another was free, and with a free choice of type "
-            f"the replay's {gained(before, after, 'mean job time is')}"
-        )
-        return
-    refs, steer = _over_all_types(study)
-    if not refs and study.config and set(steer) <= set(study.config.partitions.steer):
-        study.fine.append("GPU types: partitions.steer lets jobs go to any type already")
-        return
-    worst = max(study.usage.waits, key=lambda waits: waits.any_free_h)
-    words = _REPLAYED.format(n=len(own.outcome.finish_s))
-    yield Advice(
-        topic="GPU types",
-        why=(
-            f"{worst.waited_jobs} jobs that asked for {worst.kind} waited {worst.waited_h:.0f} h "
-            f"together, {worst.any_free_h:.0f} h of it while as many GPUs of another type were "
-            "free. Jobs that opt in are placed on any type in these partitions; where they name a "
-            "type in --gres, 'hadar plugins install --untype' asks for it by its feature instead, "
-            "which can be steered"
-        ),
-        gain=f"{gained(before, after, 'mean job time')} {words}",
-        basis="simulated",
-        refs=refs,
-        toml=("[partitions]", f"steer = [{', '.join(chr(34) + n + chr(34) for n in steer)}]"),
-    )
-
-
-def _over_all_types(study: Study) -> tuple[tuple[Ref, ...], list[str]]:
-    """A partition over all nodes that are open to everybody, unless there is one."""
-    site = study.site
-    above = [p for p in study.open_partitions if not gives_way(p, study)]
-    nodes = {name for p in above for name in p.nodes} & {node.name for node in site.gpu_nodes}
-    steer = [p.name for p in above]
-    if not nodes or any(nodes <= set(p.nodes) for p in above):
-        return (), steer
-    name = _free_name(_NAMES, site.partitions)
-    longest = max(p.max_time_s for p in above)
-    tier = max(p.priority_tier for p in above)
-    ordered = tuple(node.name for node in site.gpu_nodes if node.name in nodes)
-    keys = {"Nodes": hosts.fold(ordered), "PriorityTier": str(tier)}
-    if study.setting("PreemptType").endswith("partition_prio"):
-        keys["PreemptMode"] = "OFF"
-    keys |= {"MaxTime": _minutes(longest), "State": "UP"}
-    return (study.draft.add(name, keys),), [*steer, name]
 
 
 def policy(study: Study) -> Iterator[Advice]:
@@ -152,7 +94,7 @@ def idle_nodes(study: Study) -> Iterator[Advice]:
                 )
             )
             return
-        name = _free_name(_IDLE_NAMES, site.partitions)
+        name = free_name(_IDLE_NAMES, site.partitions)
         nodes = hosts.fold(tuple(node.name for node in site.gpu_nodes))
         refs = [*_preempting(study), *_above(study, set())]
         keys = {"Nodes": nodes, "PriorityTier": str(_LOW), "PreemptMode": "REQUEUE",
@@ -255,18 +197,18 @@ def _above(study: Study, low: set[str]) -> list[Ref]:
             keys["PreemptMode"] = "OFF"
         if keys:
             refs.append(study.draft.partition(p.name, keys))
-    # A partition that this advice draws up is one of the others.
-    for name in study.draft.drawn_up():
-        keys = {"PriorityTier": str(study.draft.tier(name) + lift), "PreemptMode": "OFF"}
+    # A partition that this advice draws up is one of the others, and follows the one it is like.
+    modes = {p.name: p.preempt_mode for p in others}
+    for name, like in study.draft.drawn_up().items():
+        keys = {"PriorityTier": str(study.draft.tier(name) + lift)}
+        if not modes.get(like) or not had:
+            keys["PreemptMode"] = "OFF"
         refs.append(study.draft.partition(name, keys))
     return refs
 
 
-def _free_name(names: tuple[str, ...], partitions: tuple[Partition, ...]) -> str:
+def free_name(names: tuple[str, ...], partitions: tuple[Partition, ...]) -> str:
+    """The first of the names that no partition has, or the first one with a number."""
     taken = {p.name for p in partitions}
     numbered = (f"{names[0]}{number}" for number in range(2, len(taken) + 3))
     return next(name for name in (*names, *numbered) if name not in taken)
-
-
-def _minutes(seconds: float) -> str:
-    return "UNLIMITED" if seconds == inf else str(max(1, int(seconds // 60)))

@@ -1,4 +1,4 @@
-"""Times: KillWait, cred_expire and the lease. All of them are read, none is simulated."""
+"""Times: KillWait and cred_expire. Both are read, neither is simulated."""
 
 import math
 from collections.abc import Iterator
@@ -9,7 +9,6 @@ from slurm_hadar.tuning.advice import Advice, Study
 
 _USUAL_KILL_WAIT_S, _USUAL_CRED_EXPIRE_S = 30, 120
 _LONGEST_KILL_WAIT_S = 120
-_TICKS_PER_LEASE = 3
 
 
 def kill_wait(study: Study) -> Iterator[Advice]:
@@ -53,29 +52,6 @@ def cred_expire(study: Study) -> Iterator[Advice]:
             "be restarted for it"
         ),
         refs=(study.draft.set("AuthInfo", value),),
-    )
-
-
-def lease(study: Study) -> Iterator[Advice]:
-    """A waiting job's lease outlasts some ticks, and ends soon when the controller is gone."""
-    if study.config is None:
-        study.fine.append("lease: no hadar.toml was read, so its length was not looked at")
-        return
-    now, interval = study.config.lease.length_s, study.config.controller.interval_s
-    need = min(3600, max(20, math.ceil(_TICKS_PER_LEASE * interval)))
-    if now >= need:
-        study.fine.append(
-            f"lease: {now} s outlast {_TICKS_PER_LEASE} ticks of {interval:g} s; that long jobs "
-            "wait at the most if the controller is gone"
-        )
-        return
-    yield Advice(
-        topic="lease",
-        why=(
-            f"a lease of {now} s is shorter than {_TICKS_PER_LEASE} ticks of {interval:g} s: after "
-            "a late tick Slurm starts jobs that were still to be placed"
-        ),
-        toml=("[lease]", f"length_s = {need}"),
     )
 
 

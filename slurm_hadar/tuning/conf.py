@@ -97,7 +97,7 @@ def with_keys(entry: Entry, changed: Mapping[str, str]) -> str:
     at its end. The text of other keys stays."""
     text = entry.text
     for key, value in changed.items():
-        shown = f'"{value}"' if re.search(r"\s", value) else value
+        shown = quoted(value)
         names = _SAME.get(key.lower(), (key.lower(),))
         for match in _PAIR.finditer(text):
             if match[1].lower() in names:
@@ -106,6 +106,11 @@ def with_keys(entry: Entry, changed: Mapping[str, str]) -> str:
         else:
             text = f"{text} {key}={shown}"
     return text
+
+
+def quoted(value: str) -> str:
+    """A value as a line takes it: in quotes where it has blanks."""
+    return f'"{value}"' if re.search(r"\s", value) else value
 
 
 _SAME = {"features": ("features", "feature")}

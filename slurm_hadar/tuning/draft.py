@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.slurm import hosts
-from slurm_hadar.tuning.conf import Entry, with_keys
+from slurm_hadar.tuning.conf import Entry, quoted, with_keys
 from slurm_hadar.tuning.site import Site
 
 Ref = tuple[str, str]
@@ -29,6 +29,7 @@ class Draft:
     site: Site
     _settings: dict[str, str] = field(default_factory=dict)
     _new: dict[str, dict[str, str]] = field(default_factory=dict)
+    _like: dict[str, str] = field(default_factory=dict)
     _partitions: dict[str, dict[str, str]] = field(default_factory=dict)
     _nodes: dict[str, tuple[Entry | None, dict[str, str]]] = field(default_factory=dict)
 
@@ -43,14 +44,15 @@ class Draft:
         target.setdefault(name, {}).update(keys)
         return ("partition", name)
 
-    def add(self, name: str, keys: Mapping[str, str]) -> Ref:
-        """A partition that is not there yet."""
+    def add(self, name: str, keys: Mapping[str, str], like: str = "") -> Ref:
+        """A partition that is not there yet; ``like``: the one whose keys it has."""
         self._new[name] = dict(keys)
+        self._like[name] = like
         return ("partition", name)
 
-    def drawn_up(self) -> tuple[str, ...]:
-        """Partitions that :meth:`add` drew up."""
-        return tuple(self._new)
+    def drawn_up(self) -> dict[str, str]:
+        """Partitions that :meth:`add` drew up, each with the one that it is like."""
+        return dict(self._like)
 
     def node(self, names: Sequence[str], keys: Mapping[str, str], entry: Entry | None) -> Ref:
         """Keys of nodes; ``entry``: their line in slurm.conf, where that is known."""
@@ -93,7 +95,7 @@ class Draft:
             entry, keys = self._nodes[name]
             return _changed(entry, keys, f"on the NodeName line of {name}")
         if name in self._new:
-            text = " ".join(f"{key}={value}" for key, value in self._new[name].items())
+            text = " ".join(f"{key}={quoted(value)}" for key, value in self._new[name].items())
             return Line(f"PartitionName={name} {text}", "a new line, after the nodes")
         entry = self.site.entry_of(name)
         return _changed(entry, self._partitions[name], f"on the PartitionName line of {name}")

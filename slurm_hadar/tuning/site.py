@@ -229,6 +229,12 @@ def _partition_of(entry: Entry, all_nodes: tuple[str, ...]) -> Partition:
         # Priority is the older name of both PriorityTier and PriorityJobFactor.
         priority_tier=_count(keys.get("prioritytier") or keys.get("priority") or "1"),
         preempt_mode=keys.get("preemptmode", ""),
+        priority_factor=_count(keys.get("priorityjobfactor") or keys.get("priority") or "1"),
+        min_nodes=_count(keys.get("minnodes", "")),
+        max_nodes=_limit(keys, "maxnodes"),
+        max_cpus_per_node=_limit(keys, "maxcpuspernode"),
+        max_mem_per_node_mb=_limit(keys, "maxmempernode"),
+        max_mem_per_cpu_mb=_limit(keys, "maxmempercpu"),
         grace_s=float(_count(keys.get("gracetime", ""))),
         allow_groups=_who(keys, "allowgroups"),
         allow_accounts=_who(keys, "allowaccounts"),
@@ -236,6 +242,9 @@ def _partition_of(entry: Entry, all_nodes: tuple[str, ...]) -> Partition:
         allow_qos=_who(keys, "allowqos"),
         deny_qos=_who(keys, "denyqos"),
         root_only=keys.get("rootonly", "").upper() == "YES",
+        reservation_required=keys.get("reqresv", "").upper() == "YES",
+        submit_hosts=_who(keys, "allocnodes"),
+        qos=keys.get("qos", ""),
         exclusive=keys.get("oversubscribe", "").upper() == "EXCLUSIVE"
         or keys.get("exclusive", "").upper() == "NODE",
     )
@@ -254,6 +263,10 @@ def _linked(nodes: Iterable[Node], partitions: Iterable[Partition]) -> list[Node
 def _who(keys: Mapping[str, str], key: str) -> tuple[str, ...]:
     text = keys.get(key, "")
     return () if text.upper() == "ALL" else tuple(word for word in text.split(",") if word)
+
+
+def _limit(keys: Mapping[str, str], key: str) -> float:
+    return float(_count(keys.get(key, ""))) or inf
 
 
 def _count(text: str) -> int:

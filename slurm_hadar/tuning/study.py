@@ -11,6 +11,7 @@ from slurm_hadar.tuning import (
     advice_names,
     advice_partitions,
     advice_times,
+    advice_types,
 )
 from slurm_hadar.tuning.accounts import Share, jain, shares
 from slurm_hadar.tuning.advice import Advice, Recorded, Study
@@ -21,16 +22,15 @@ from slurm_hadar.tuning.usage import TypeUse, Waits
 _RULES = (
     advice_names.accounting,
     advice_names.features,
-    advice_partitions.steering,
+    advice_types.by_type,
     advice_partitions.policy,
     # Before the partition for idle nodes: that one holds whole nodes and needs no defaults.
     advice_cpus.defaults,
     advice_partitions.idle_nodes,
     advice_times.kill_wait,
     advice_times.cred_expire,
-    advice_times.lease,
 )
-_WITHOUT_CONF = (advice_names.features, advice_partitions.policy, advice_times.lease)
+_WITHOUT_CONF = (advice_names.features, advice_partitions.policy)
 NO_TYPE = "(no type)"
 RECORDED = "as recorded"
 

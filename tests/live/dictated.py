@@ -67,6 +67,12 @@ json.dump(answer, sys.stdout)
 """
 
 
+def first_on(kind):
+    """Words for sbatch: the partition of this GPU type, then those of the others."""
+    kinds = [group.gpu_type for group in THREE.groups]
+    return ["-p", ",".join(sorted(kinds, key=lambda one: one != kind))]
+
+
 class Faulty:
     """A folder of Slurm's commands that answer as a test says."""
 
@@ -105,11 +111,10 @@ class Dictated:
     def __init__(self, folder, settings, **options):
         self.folder = folder
         self.faulty = Faulty(folder / "bin")
-        # With a user's rights what was done to a job is kept as on a site, not in the job. What
-        # waits, or was requeued, does so longer than a slow machine takes for any test.
+        # With a user's rights what was done to a job is kept as on a site, not in the job. What was
+        # requeued waits longer than a slow machine takes for any test.
         settings = {
             "site": {"rights": "user"},
-            "lease": {"length_s": 600},
             "moving": {"ack_wait_s": 60.0},
             **settings,
             "slurm": {"bin_dir": str(self.faulty.folder)},
@@ -166,8 +171,11 @@ class Dictated:
         waiting = {id_: "by the test" for id_ in view.jobs.ids if id_ not in placements}
         return Plan(placements, waiting), state
 
-    def submit(self, samples=100_000, declared="", linger=0.0, config_path=None):
-        """A training of some 100 samples/s, under a lease; ``linger``: s that it takes to leave.
+    def submit(
+        self, samples=100_000, declared="", linger=0.0, config_path=None, first="", words=()
+    ):
+        """A training of some 100 samples/s; ``linger``: s that it takes to leave; ``first``: the
+        GPU type on which Slurm starts it while one is free, empty: any; ``words``: for sbatch.
 
         It fits in the time limit even on a slow machine: what does not, once its speed is known, is
         left to Slurm where it waits.
@@ -179,8 +187,9 @@ class Dictated:
             f"exec {sys.executable} {TRAINING} {self.folder} {samples} {linger}\n"
         )
         env = {**self.env, "HADAR_CONFIG": str(config_path)} if config_path else self.env
+        words = [*words, *(first_on(first) if first else [])]
         done = subprocess.run(
-            [HBATCH, "--parsable", "-o", str(self.folder / "%j.out"), str(path)],
+            [HBATCH, "--parsable", "-o", str(self.folder / "%j.out"), *words, str(path)],
             env=env,
             cwd=self.folder,
             capture_output=True,
@@ -190,9 +199,22 @@ class Dictated:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    def plain(self, *words):
+        """An ordinary job on one GPU."""
+        options = ["-o", "/dev/null", "--gres=gpu:1", *words]
+        return self.slurm.submit("#!/bin/sh\nexec sleep 600\n", options)
+
+    def full(self):
+        """Ordinary jobs, so that no GPU is free."""
+        nodes = self.slurm.read_nodes()
+        free = sum(sum(n.gpus.values()) - sum(n.gpus_used.values()) for n in nodes)
+        ids = [self.plain() for _ in range(free)]
+        self.until(lambda: all(self.job(i).state is JobState.RUNNING for i in ids))
+        return ids
+
     def running(self, kind="k80", samples=100_000, **more):
         """A training that runs on a GPU of this type and has told of its progress."""
-        id_ = self.submit(samples, **more)
+        id_ = self.submit(samples, first=kind, **more)
         self.want[id_] = {kind: 1}
         self.until(lambda: self.patient_tick() and self.trains(id_))
         assert self.where(id_) == {kind}

@@ -25,7 +25,8 @@ BIN = Path(sys.executable).parent
 HADAR, ADA, BOB, EVE = "backup", "news", "games", "irc"
 """The controller's user; ada and bob of account phys; eve of account chem, who means no good."""
 CLOSED = ("account", "denied", "group", "qos", "root", "reserved", "time", "size", "memory", "host")
-"""Partitions over the k80 node, each closed to ada and bob in another way."""
+"""Ways in which a partition over the k80 node, ``k_NAME``, is closed to ada and bob. The partition
+``both_NAME`` is open, and the configuration says that it stands for ``v100`` and ``k_NAME``."""
 LAYOUT = Layout(
     (
         NodeGroup("v", 2, "v100", 2),
@@ -35,7 +36,11 @@ LAYOUT = Layout(
     (
         PartitionSpec("open", ("v",), default=True),
         PartitionSpec("lent", ("p",)),
+        PartitionSpec("gpu", ("v", "k")),
+        PartitionSpec("v100", ("v",)),
+        PartitionSpec("k80", ("k",)),
         *(PartitionSpec(f"k_{name}", ("k",)) for name in CLOSED),
+        *(PartitionSpec(f"both_{name}", ("v", "k")) for name in CLOSED),
     ),
 )
 
@@ -115,6 +120,13 @@ class Site:
         ).strip()
         assert out.isdigit(), out
         return out
+
+    def fill(self):
+        """A job of the admin's takes all v100 and k80."""
+        words = ("-N3", "--gres=gpu:2", "-p", "gpu", "-o", "/dev/null", "--wrap", "sleep 600")
+        job = self.box.run("sbatch", "--parsable", *words).strip()
+        self.until(lambda: self.show(job, "%T") == "RUNNING")
+        return job
 
     def show(self, job, what="%T|%P|%N|%r|%C|%D"):
         return self.box.run("squeue", "-h", "-t", "all", "-o", what, "-j", job).strip()
@@ -220,9 +232,14 @@ def up() -> Site:
                     "state_dir": str(state),
                     "exchange_dir": str(exchange),
                 },
-                "partitions": {"steer": ("open", *(f"k_{name}" for name in CLOSED))},
+                "partitions": {
+                    "groups": {
+                        "gpu": ("v100", "k80"),
+                        **{f"both_{name}": ("v100", f"k_{name}") for name in CLOSED},
+                    }
+                },
+                "guards": {"min_between_moves_s": 0.0},
                 # A controller counts as alive for three intervals: longer than any test takes.
-                "lease": {"length_s": 900},
                 "controller": {"interval_s": 300.0},
             },
         )

@@ -80,7 +80,7 @@ def test_the_operator_can_look_while_the_daemon_runs(shell):
     with shell.daemon():
         job = shell.submit()
         shell.until(lambda: shell("status", "--json") and job in shell("status"))
-        shell.until(lambda: "start" in shell("explain", job))
+        shell.until(lambda: "Last decision" in shell("explain", job))
         # The daemon holds the lock all the while.
         assert [row["id"] for row in json.loads(shell("status", "--json"))["result"]] == [job]
         assert job in shell("plan")
@@ -97,15 +97,17 @@ def test_optout_without_admin_comment_gives_the_request_back(make_sandbox, tmp_p
     site = configuration.load(Path(shell.env["HADAR_CONFIG"]))
     cluster = open_cluster(site.slurm)
     shell.until(lambda: all(job.state is JobState.RUNNING for job in cluster.read_jobs()))
-    job = shell.submit()
-    # As a controller in per-user mode leaves a job that it told to start.
-    assert cluster.apply([Update(job, {"Features": "k80"})]) == [None]
+    job = shell.submit("-p", "gpu")
+    # As a controller in per-user mode leaves a job that it moved.
+    sent, was = {"Features": "k80", "Partition": "k80,v100"}, {"Features": "", "Partition": "gpu"}
+    assert cluster.apply([Update(job, sent)]) == [None]
     store = Store.open(site.site.state_dir)
-    store.keep_steering(job, steering.merge("", Steering({"k80": 1}, was={"Features": ""})))
+    store.keep_steering(job, steering.merge("", Steering({"k80": 1}, was=was, wrote=sent)))
     store.close()
     assert "ordinary job" in shell("optout", job)
     (found,) = cluster.read_jobs([job])
-    assert found.state is JobState.PENDING and found.features == ""
+    assert found.state is JobState.PENDING
+    assert (found.features, found.partitions) == ("", ("gpu",))
 
 
 def test_a_change_of_a_whole_array_leaves_each_task_what_is_its_own(shell):

@@ -23,6 +23,8 @@ from slurm_hadar.controller.words.telling import tick_lines
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.runtime import progress
+from slurm_hadar.runtime.plan_file import read_plan
+from slurm_hadar.slurm.cluster import Update
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -92,16 +94,20 @@ def once(site, point, event):
 
 
 def test_slurmctld_goes_down_between_reading_and_acting(site):
+    fill = site.full()
     id_ = site.submit()
     site.want[id_] = {"p100": 1}
     once(site, "read_reservations", site.box.stop_slurmctld)
     report = site.controller.tick()
-    assert report.acted and any("refused" in line for line in report.said), report.said
+    assert report.acted and any("not answered" in line for line in report.said), report.said
     assert report.refused == {id_} and not report.done
-    assert not any(line.startswith(f"start job {id_}") for line in tick_lines(report))
+    assert not any(line.startswith(f"update job {id_}") for line in tick_lines(report))
     site.box.start_slurmctld()
     assert site.unharmed(id_).state is JobState.PENDING
-    site.moves(id_, "p100")
+    # It was no refusal, so the next tick says it again.
+    site.until(lambda: site.patient_tick() and site.job(id_).partitions[0] == "p100", 30)
+    site.ended(*fill)
+    site.until(lambda: site.job(id_).state is JobState.RUNNING)
     site.unharmed(id_)
 
 
@@ -140,7 +146,7 @@ def test_slurm_goes_down_between_requeue_and_sending_on(site, kind):
         assert site.patient_tick()
         if kind == "slurmctld":
             assert "has just started" in site.said[-1], "no node has told of itself yet"
-            assert site.job(id_).features == waits.features
+            assert site.job(id_).partitions == waits.partitions
     site.until(lambda: site.patient_tick() and site.where(id_) == {"v100"})
     site.until(lambda: site.trains(id_, 1))
     assert site.unharmed(id_).restarts == 1
@@ -179,18 +185,41 @@ def test_a_node_that_came_back_is_left_alone_at_first(site):
     assert careful.observe().nodes["k1"].usable
 
 
-def test_a_job_of_a_node_that_was_down_between_two_looks_is_not_started_at_once(site):
-    """Nothing is left to be seen of the node, so it is the job that tells."""
+def test_a_job_of_a_node_that_was_down_between_two_looks_keeps_its_begin_time(site):
+    """Slurm lets it wait until what ran there has left. Nothing is left to be seen of the node."""
     id_ = site.running("k80")
     site.want[id_] = {"v100": 1}
     go_down(site, "k1")
     come_back(site, "k1")
     site.until(lambda: site.job(id_).state is JobState.PENDING)
-    careful = site.another(site.with_settings(moving={"after_return_s": 600.0}))
-    careful.tick()
+    begins = site.job(id_).eligible_s
+    assert site.controller.tick().done
     waits = site.job(id_)
-    assert waits.eligible_s == pytest.approx(waits.submit_s + 600, abs=1)
-    assert "v100" in waits.features, "it is placed all the same"
+    assert waits.eligible_s == begins >= waits.submit_s + 90
+    assert waits.partitions[0] == "v100", "it is steered all the same"
+    found = story.of_controller(site.controller, id_)
+    assert any(line.startswith("Slurm lets it wait until ") for line in found.next)
+    site.slurm.apply([Update(id_, {"StartTime": "now+2"})])
+    site.until(lambda: site.patient_tick() and site.trains(id_, 1))
+    assert site.where(id_) == {"v100"}
+    assert site.unharmed(id_).restarts == 1
+
+
+def test_a_job_that_slurm_requeued_in_the_middle_of_a_move_is_not_sent_on_at_once(site):
+    """It was no move that ended its attempt, which may still be leaving its node."""
+    id_ = site.running("k80")
+    site.want[id_] = {"v100": 1}
+    careful = site.another(site.with_settings(moving={"settle_s": 0.0, "after_return_s": 600.0}))
+    careful.tick()
+    (asked,) = careful.store.open_entries()
+    go_down(site, "k1")
+    come_back(site, "k1")
+    site.until(lambda: site.job(id_).state is JobState.PENDING)
+    begins = site.job(id_).eligible_s
+    careful.tick()
+    assert [entry.id for entry in careful.store.open_entries()] == [asked.id]
+    waits = site.job(id_)
+    assert waits.eligible_s == begins and waits.partitions[0] == "k80"
     found = story.of_controller(careful, id_)
     assert any("moving.after_return_s" in line for line in found.next)
     site.until(lambda: site.patient_tick() and site.trains(id_, 1))
@@ -228,9 +257,13 @@ def test_without_munge_nothing_is_done_and_it_is_said(site):
 
 
 def test_an_answer_that_is_none_means_that_nothing_is_done(site):
-    waits, runs = site.submit(), site.running("k80")
-    site.want = {waits: {"p100": 1}, runs: {"v100": 1}}
+    fill, runs = [site.plain("-p", kind) for kind in ("k80", "p100", "p100")], site.running("k80")
+    waits = site.submit(words=["-p", "k80,p100"])
+    site.want = {waits: {"p100": 1}, runs: {"k80": 1}}
+    assert site.controller.tick().done
     known = site.controller.store.steerings([waits, runs])
+    # A free GPU that no waiting job can use, and another order for the one that waits.
+    site.want = {waits: {"k80": 1}, runs: {"v100": 1}}
     before = {job.id: job for job in site.slurm.read_jobs([waits, runs])}
     for fault in ("garbage", "half", "empty", "fails", "limited"):
         for command, match in PARTS.values():
@@ -242,10 +275,13 @@ def test_an_answer_that_is_none_means_that_nothing_is_done(site):
     assert site.controller.store.steerings([waits, runs]) == known != {}
     after = {job.id: job for job in site.slurm.read_jobs([waits, runs])}
     for id_ in (waits, runs):
-        assert after[id_].restarts == 0 and after[id_].start_s == before[id_].start_s
+        assert after[id_].restarts == 0 and after[id_].partitions == before[id_].partitions
     report = site.controller.tick()
     assert report.acted and len(report.intent.actions) == 2
+    site.until(lambda: site.patient_tick() and site.where(runs) == {"v100"})
+    site.until(lambda: site.trains(waits))
     site.unharmed(waits), site.unharmed(runs)
+    site.ended(*fill)
 
 
 def test_nodes_of_a_running_job_that_are_not_shown_make_the_answer_a_part(site):
@@ -256,7 +292,7 @@ def test_nodes_of_a_running_job_that_are_not_shown_make_the_answer_a_part(site):
 
 
 def test_a_silent_slurm_is_not_waited_for_longer_than_said(site):
-    id_ = site.submit()
+    fill, id_ = site.full(), site.submit()
     site.want = {id_: {"p100": 1}}
     hasty = site.another(site.with_settings(slurm={"timeout_s": 4.0}))
     site.faulty.set("squeue", "silence", "--json")
@@ -270,6 +306,7 @@ def test_a_silent_slurm_is_not_waited_for_longer_than_said(site):
     report = hasty.tick()
     assert any("no answer within 4 s" in line for line in report.said)
     site.faulty.mend()
+    site.ended(*fill)
     site.until(lambda: site.patient_tick() and site.where(id_) == {"p100"})
     site.unharmed(id_)
 
@@ -277,21 +314,21 @@ def test_a_silent_slurm_is_not_waited_for_longer_than_said(site):
 @pytest.mark.parametrize("hours", [1, -1])
 def test_the_clock_is_stepped_by_an_hour_and_back(site, hours):
     """The controller's clock; Slurm's times then are an hour off in its eyes."""
-    waits, runs = site.submit(), site.running("k80")
-    site.want = {runs: {"k80": 1}}
+    runs = site.running("k80")
+    fill, waits = site.full(), site.submit()
+    site.want = {runs: {"k80": 1}, waits: {"p100": 1}}
     stepped = site.another(clock=lambda: time.time() + 3600 * hours)
     for _ in range(2):
         stepped.tick()
     assert site.unharmed(runs).restarts == 0 and site.where(runs) == {"k80"}
-    report = site.controller.tick()
+    site.controller.tick()
     job = site.unharmed(waits)
-    if job.state is JobState.PENDING:
-        # Whatever was said meanwhile: it starts by itself within one lease again.
-        length = site.config.lease.length_s
-        assert job.eligible_s <= time.time() + length + 60, report.said
+    # Whatever was said meanwhile: Slurm may start it.
+    assert job.state is JobState.PENDING and job.eligible_s <= time.time()
+    site.ended(*fill)
+    site.until(lambda: site.trains(waits))
     site.want = {waits: {"p100": 1}, runs: {"v100": 1}}
     site.until(lambda: site.controller.tick() and site.where(runs) == {"v100"})
-    site.until(lambda: site.controller.tick() and site.trains(waits))
     site.unharmed(waits), site.unharmed(runs)
 
 
@@ -348,7 +385,7 @@ def test_the_disk_is_full(site, part):
             write_wrapper_site(config, site.box.config_path)
         try:
             small = site.another(config)
-            id_ = site.submit()
+            id_ = site.submit(first="k80")
             site.want = {id_: {"k80": 1}}
             small.tick()
             site.until(lambda: site.job(id_).state is JobState.RUNNING)
@@ -399,6 +436,7 @@ def hostile(path, kind):
         assert kind == "missing"
 
 
+TYPES = ["v100", "p100", "k80"]
 KINDS = ["missing", "huge", "link", "fifo", "folder", "nonsense", "half", "deep", "others"]
 
 
@@ -426,22 +464,42 @@ def test_whatever_lies_where_a_progress_file_should_be(site):
     site.moves(id_, "v100")
 
 
-def test_whatever_others_lay_where_a_plan_and_what_was_done_are_kept(site):
-    ids, folder = {}, site.config.site.exchange_dir
+def test_whatever_others_lay_where_what_was_done_is_kept(site):
+    fill, ids, folder = site.full(), {}, site.config.site.exchange_dir
     for kind in KINDS:
         id_ = ids[kind] = site.submit()
-        for name in ("plan", "steer"):
-            hostile(folder / f"{name}.{id_}.json", kind)
-        # Two GPUs of each type: three at a time on each.
+        hostile(folder / f"steer.{id_}.json", kind)
         site.want[id_] = {("v100", "p100", "k80")[len(ids) % 3]: 1}
     report = site.controller.tick()
-    assert report.acted and len(report.intent.actions) == len(KINDS)
+    assert report.acted and len(report.done) == len(KINDS)
     assert all(len(line) < 300 for line in report.said)
-    site.until(lambda: sum(site.job(i).state is JobState.RUNNING for i in ids.values()) == 6)
     for id_ in ids.values():
-        site.unharmed(id_)
+        assert site.unharmed(id_).partitions[0] == next(iter(site.want[id_]))
     assert site.controller.store.steerings(ids.values()).keys() == set(ids.values())
     assert all(kept.shared(site.config, id_) is not None for id_ in ids.values())
+    assert not site.controller.tick().done
+    site.ended(*fill)
+    site.until(lambda: sum(site.job(i).state is JobState.RUNNING for i in ids.values()) == 6)
+
+
+def test_whatever_others_lay_where_a_plan_is_written(site):
+    """Three trainings change places with the free GPUs of other types, three times."""
+    ids = [site.running(kind) for kind in TYPES]
+    folder = site.config.site.exchange_dir
+    for turn in range(3):
+        for number, id_ in enumerate(ids):
+            hostile(folder / f"plan.{id_}.json", KINDS[3 * turn + number])
+            site.want[id_] = {TYPES[(number + turn + 1) % 3]: 1}
+        site.until(
+            lambda: (
+                site.patient_tick() and all(site.where(id_) == set(site.want[id_]) for id_ in ids)
+            )
+        )
+        for id_ in ids:
+            site.until(lambda id_=id_, turn=turn: site.trains(id_, turn + 1))
+            assert site.unharmed(id_).restarts == turn + 1
+            plan = read_plan(folder, id_, (os.getuid(),))
+            assert plan is not None and dict(plan.gpus) == site.want[id_]
 
 
 def test_the_daemon_lives_through_all_of_it_and_goes_on(site):

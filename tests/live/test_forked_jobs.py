@@ -1,10 +1,9 @@
 """HadarE live: copies on nodes of different types, and a change of their number."""
 
 import pytest
-from trainings import SPEEDS, moves_of, start_sandbox
+from trainings import moves_of, start_sandbox
 
 from slurm_hadar.domain import steering
-from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm import pending
 
@@ -15,42 +14,64 @@ SLOWER = {"a1": "v100", "b1": "p100", "c1": "k80"}
 
 
 def started(make_sandbox, tmp_path, policy="hadare", **options):
-    return start_sandbox(make_sandbox, tmp_path, {"controller": {"policy": policy}}, **options)
+    layout = Layout(tuple(NodeGroup(name[0], 1, SLOWER[name], 1) for name in SLOWER))
+    settings = {"controller": {"policy": policy}}
+    return start_sandbox(make_sandbox, tmp_path, settings, layout, **options)
 
 
-def test_a_fork_job_starts_on_nodes_of_different_types_and_ends_exact(
+def test_a_job_that_runs_is_forked_onto_a_node_of_another_type_and_ends_exact(
     make_sandbox, tmp_path, slurm_prefix
 ):
     site = started(make_sandbox, tmp_path, slurm_prefix=slurm_prefix)
-    id_ = site.train(800, "fork=1-2")
-    first, second = site.tick(), site.tick()
-    assert len(first.done) == 1 and len(second.done) == 0
-    site.until(site.runs(id_, "v1", "p1"), ticks=False)
+    fill = [site.ordinary(f"-w{name}", "--gres=gpu:1") for name in SLOWER]
+    site.until(lambda: all(site.runs(id_)() for id_ in fill), ticks=False)
+    # What it trains on one node must not be the end of it.
+    site.pace(0.25)
+    samples = 1500
+    id_ = site.train(samples, "fork=1-2 restart_cost=1", "-p", "gpu")
+    assert len(site.tick().done) == 1 and len(site.tick().done) == 0
+    assert site.job(id_).partitions == ("v100", "p100", "k80")
+    site.cluster.cancel(fill[:1])
+    site.until(site.runs(id_, "a1"), ticks=False)
+    assert site.job(id_).partitions == ("v100",)
+    site.until(site.trained(id_, 50), ticks=False)
+    assert len(site.tick().done) == 0
+    site.pace(1.0)
+    site.cluster.cancel(fill[1:])
+    site.until(site.runs(id_, "a1", "b1"))
     job = site.job(id_)
     assert {kind for gpus in job.gpus.values() for kind in gpus} == {"v100", "p100"}
-    assert dict(job.request.per_node) == {"": 1} and job.tasks == 2
+    # Nodes of two types are together in no partition but its owner's.
+    assert job.partitions == ("gpu",)
+    assert dict(job.request.per_node) == {"": 1} and job.tasks == 2 and job.restarts == 1
+    assert [move.outcome for move in moves_of(site.store, id_)] == ["moved"]
     was = steering.decode(job.admin_comment).was
-    assert was["NumNodes"] == "1-1" and was["ReqNodeList"] == ""
+    assert was["NumNodes"] == "1-1" and was["ReqNodeList"] == "" and was["Partition"] == "gpu"
     plan = site.plan(id_)
     assert plan.copies == 2 and plan.gpus == {"v100": 1, "p100": 1}
     assert sorted(plan.shares) == pytest.approx([1 / 3, 2 / 3], abs=0.01)
-    segments = site.ends_exact(id_, 800)
-    assert max(segment.gpus for segment in segments) == 2
+    site.until(site.trained(id_, restarts=1), ticks=False)
+    assert len(site.tick().done) == 0
+    segments = site.ends_exact(id_, samples)
+    sizes = {(segment.attempt, segment.gpus) for segment in segments}
+    assert (1, 1) in sizes and (2, 2) in sizes
 
 
 def test_the_number_of_copies_changes_by_an_ordinary_move(make_sandbox, tmp_path):
     site = started(make_sandbox, tmp_path)
-    filler = site.ordinary("-wv1", "--gres=gpu:1")
+    filler = site.ordinary("-wa1", "--gres=gpu:1")
     site.until(site.runs(filler), ticks=False)
     # What it trains here must not be the end of it.
     site.pace(0.25)
     samples = 2000
-    id_ = site.train(samples, "fork=1-3 restart_cost=1")
-    site.until(site.runs(id_, "p1", "k1"))
+    # Slurm starts it in the two copies that its owner asks for.
+    id_ = site.train(samples, "fork=1-3 restart_cost=1", "-N2")
+    site.until(site.runs(id_, "b1", "c1"))
     site.until(site.trained(id_, 50))
+    assert site.job(id_).restarts == 0
     site.pace(1.0)
     site.cluster.cancel([filler])
-    site.until(site.runs(id_, "v1", "p1", "k1"))
+    site.until(site.runs(id_, "a1", "b1", "c1"))
     assert site.job(id_).restarts == 1
     assert [move.outcome for move in moves_of(site.store, id_)] == ["moved"]
     assert site.plan(id_).copies == 3 and len(site.plan(id_).shares) == 3
@@ -59,31 +80,52 @@ def test_the_number_of_copies_changes_by_an_ordinary_move(make_sandbox, tmp_path
     assert (1, 2) in sizes and (2, 3) in sizes
 
 
+def forked(make_sandbox, folder, samples, **options):
+    """A training that was submitted for one node and moved to three, and waits again, as its owner
+    requeued it: its request is still that of the move."""
+    site = started(make_sandbox, folder, **options)
+    site.pace(0.25)
+    id_ = site.train(samples, "fork=1-3 restart_cost=1")
+    site.until(site.runs(id_), ticks=False)
+    site.until(site.trained(id_), ticks=False)
+    site.until(site.runs(id_, *SLOWER))
+    site.until(site.trained(id_, 200, restarts=1), ticks=False)
+    site.pace(1.0)
+    site.cluster.requeue([id_])
+    site.until(lambda: site.job(id_).slurm_state == "PENDING", ticks=False)
+    assert site.job(id_).required_nodes == tuple(SLOWER)
+    return site, id_
+
+
 def test_a_job_that_slurm_starts_during_the_tick_keeps_its_nodes(
     make_sandbox, tmp_path, slurm_prefix, monkeypatch
 ):
-    """Slurm takes a list of nodes that is meant for a waiting job for a wish to give some back."""
-    layout = Layout(tuple(NodeGroup(name[0], 1, SLOWER[name], 1) for name in SLOWER))
-    policy = {"controller": {"policy": "hadare"}, "lease": {"length_s": 30}}
-    site = start_sandbox(make_sandbox, tmp_path, policy, layout, slurm_prefix=slurm_prefix)
-    apply = site.cluster.apply
+    """Slurm takes a number of nodes that is meant for a waiting job for a wish to give some back.
+
+    What is sent to one that waits are hints and what a move left in its request.
+    """
+    # Slurm may start what was requeued within a minute, so that it is not known to wait on.
+    samples = 1500
+    site, id_ = forked(make_sandbox, tmp_path, samples, slurm_prefix=slurm_prefix, cred_expire_s=30)
+    apply, sent = site.cluster.apply, []
 
     def late(updates):
-        monkeypatch.setattr(site.cluster, "apply", apply)
-        site.box.run("scontrol", "update", f"JobId={id_}", "StartTime=now")
-        site.until(site.runs(id_), ticks=False)
+        if not sent:
+            site.box.run("scontrol", "update", f"JobId={id_}", "StartTime=now")
+            site.until(site.runs(id_), ticks=False)
+        sent.extend(updates)
         return apply(updates)
 
-    # Its owner gave it all three; it may live with two.
-    id_ = site.train(400, "fork=1-2", "-N3")
-    write_plan(site.config.site.exchange_dir, id_, gpus=dict.fromkeys(SPEEDS, 1), reason="earlier")
     monkeypatch.setattr(site.cluster, "apply", late)
     report = site.tick()
-    assert any("start refused" in said and "no longer pending" in said for said in report.said)
+    assert any("hint refused" in said and "no longer pending" in said for said in report.said)
+    (action,) = report.intent.actions
+    assert action.fields["NumNodes"] == "1-1" and action.job.id in report.refused
+    # What would have cut nodes off was not sent.
+    assert [dict(update.fields) for update in sent] == [{"StartTime": "now+60"}]
     assert site.job(id_).nodes == tuple(SLOWER)
-    assert site.plan(id_).gpus == dict.fromkeys(SPEEDS, 1) and site.plan(id_).reason == "earlier"
-    segments = site.ends_exact(id_, 400, ticks=False)
-    assert {(segment.attempt, segment.gpus) for segment in segments} == {(1, 3)}
+    segments = site.ends_exact(id_, samples, ticks=False)
+    assert max(segment.gpus for segment in segments if segment.attempt == 3) == 3
 
 
 class Died(BaseException):
@@ -91,10 +133,11 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("another", [True, False])
-def test_a_controller_that_dies_before_the_second_update_of_a_start_holds_nothing(
+def test_a_controller_that_dies_before_the_second_update_of_a_hint_holds_nothing(
     make_sandbox, tmp_path, monkeypatch, another
 ):
-    site = started(make_sandbox, tmp_path)
+    samples = 1500
+    site, id_ = forked(make_sandbox, tmp_path, samples)
     apply, sent = site.cluster.apply, []
 
     def last(updates):
@@ -104,7 +147,6 @@ def test_a_controller_that_dies_before_the_second_update_of_a_start_holds_nothin
         return apply(updates)
 
     monkeypatch.setattr(pending, "_AHEAD_S", 20)
-    id_ = site.train(400, "fork=1-2")
     site.box.run("scontrol", "update", f"JobId={id_}", "StartTime=now+19")
     monkeypatch.setattr(site.cluster, "apply", last)
     with pytest.raises(Died):
@@ -114,16 +156,17 @@ def test_a_controller_that_dies_before_the_second_update_of_a_start_holds_nothin
     if another:
         site.tick()
     site.until(site.runs(id_), ticks=False)
-    assert len(site.job(id_).nodes) == (2 if another else 1)
-    site.ends_exact(id_, 400, ticks=another)
+    assert len(site.job(id_).nodes) == (1 if another else 3)
+    site.ends_exact(id_, samples, ticks=False)
 
 
-def test_another_policy_gives_it_one_copy(make_sandbox, tmp_path):
+def test_another_policy_leaves_the_copies_that_its_owner_asked_for(make_sandbox, tmp_path):
     site = started(make_sandbox, tmp_path, policy="fifo")
-    # Where Slurm may choose it would take all three nodes.
-    id_ = site.train(200, "fork=1-3", "-N1-3")
-    site.tick()
+    id_ = site.train(600, "fork=1-3 restart_cost=1", "-N2")
     site.until(site.runs(id_), ticks=False)
-    assert len(site.job(id_).nodes) == 1
-    segments = site.ends_exact(id_, 200)
-    assert {segment.gpus for segment in segments} == {1}
+    site.until(site.trained(id_), ticks=False)
+    assert len(site.job(id_).nodes) == 2
+    assert len(site.tick().done) == 0
+    segments = site.ends_exact(id_, 600)
+    assert {segment.attempt for segment in segments} == {1}
+    assert max(segment.gpus for segment in segments) == 2

@@ -50,10 +50,7 @@ def site(tmp_path_factory):
 def two(site):
     """Two trainings that run on k80."""
     # Short enough for what a job may take here: nobody is sent where his work does not fit.
-    first, second = (site.submit(100_000, declared="model=quick") for _ in range(2))
-    site.want = {first: {"k80": 1}, second: {"k80": 1}}
-    site.until(lambda: site.patient_tick() and site.trains(first) and site.trains(second))
-    return first, second
+    return tuple(site.running("k80", declared="model=quick") for _ in range(2))
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +165,24 @@ def test_in_observe_mode_it_only_reads(site, two):
     assert not changed(site, before) and len(site.faulty.calls()) > before
 
 
+def test_jobs_take_each_others_places_with_preempt_only(site, two):
+    first, second = two
+    site.moves(first, "v100"), site.moves(second, "k80")
+    fill = site.full()
+    site.want = {first: {"k80": 1}, second: {"v100": 1}}
+    report = guarded(site).tick()
+    assert not moves_of(report)
+    assert set(report.intent.deferred.values()) == {"these GPUs are not free yet"}
+    assert set(moves_of(guarded(site, preempt=True).plan())) == set(two)
+    # Only together: where one of them has to stay the other one stays too.
+    assert not moves_of(guarded(site, preempt=True, max_moves_per_tick=1).plan())
+    # Whoever waits is served first of what they leave.
+    waits = site.plain("-p", "k80")
+    report = guarded(site, preempt=True).plan()
+    assert not moves_of(report) and report.intent.deferred.keys() == set(two)
+    site.ended(waits, *fill)
+
+
 def test_a_job_that_squeue_does_not_show_is_unknown_and_not_finished(site, two):
     asking = site.another(site.with_settings(moving={"settle_s": 0.0}))
     elsewhere(site, two, two[0])
@@ -238,6 +253,7 @@ def test_a_slurm_that_has_too_much_to_do_is_asked_less_often(site, fault):
 
 
 def test_after_a_request_without_an_answer_the_tick_sends_no_more(site, two):
+    fill = site.full()
     waiting = [site.submit() for _ in range(6)]
     for id_ in waiting:
         # With a blank in it such an update needs a scontrol of its own.
@@ -252,11 +268,11 @@ def test_after_a_request_without_an_answer_the_tick_sends_no_more(site, two):
     assert any("no answer within" in line for line in report.said)
     site.faulty.mend()
 
-    def two_run():
-        site.patient_tick()
-        return sum(site.job(i).state is JobState.RUNNING for i in waiting) == 2
-
-    site.until(two_run)
+    for id_ in waiting:
+        assert site.unharmed(id_).state is JobState.PENDING
+    site.ended(*fill)
+    site.until(lambda: sum(site.job(i).state is JobState.RUNNING for i in waiting) == len(fill))
+    site.patient_tick()
     for id_ in waiting:
         site.unharmed(id_)
     site.ended(*waiting)
@@ -265,9 +281,8 @@ def test_after_a_request_without_an_answer_the_tick_sends_no_more(site, two):
 def test_never_more_requests_in_a_minute_than_allowed(site, two):
     """In the loop that follows a move, over ticks, and over processes."""
     site.ended(*two)
-    slow = site.submit(linger=5.0)
-    site.want = {slow: {"k80": 1}}
-    site.until(lambda: site.controller.tick() and site.trains(slow))
+    site.want = {}
+    slow = site.running("k80", linger=5.0)
     ticking = site.another(
         site.with_settings(
             guards={"max_queries_per_minute": 20, "slow_answer_s": 60.0}, moving={"settle_s": 6.0}

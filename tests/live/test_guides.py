@@ -6,11 +6,14 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from slurm_hadar.config import load
 from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.slurm.cluster import open_cluster
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -138,22 +141,31 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def training(place):
-    """The researcher's three steps: his training runs, and tells its progress."""
+    """The researcher's three steps: his training runs, tells its progress, and moves to v100."""
     (program,) = blocks("researcher", "python")[:1]
     (script,) = blocks("researcher", "bash")[:1]
     (place.folder / "train.py").write_text(program)
     (place.folder / "train.sh").write_text(script)
     typed = dict(steps("researcher"))
     place.types("hadar tick")
+    words = ("-o", "/dev/null", "-N2", "--gres=gpu:2", "--wrap", "sleep 600")
+    busy = [
+        place.box.run("sbatch", "--parsable", *words, "-p", kind).strip()
+        for kind in ("v100", "p100")
+    ]
+    for one in busy:
+        place.box.wait_state(one, ("RUNNING",), 60)
     said = place.types("hbatch train.sh", typed["hbatch train.sh"])
     job = re.search(r"Submitted batch job (\d+)", said)[1]
     place.job = job
-    place.types("squeue", typed["squeue"])
-    place.types("hadar tick")
     place.box.wait_state(job, ("RUNNING",), 90)
+    place.types("squeue", typed["squeue"])
     until(lambda: list(place.box.exchange.glob(f"progress.{job}.*")), "it trains")
+    place.box.run("scancel", busy[0])
+    until(lambda: f"move job {job} to 1 x v100" in place.types("hadar tick"), "it moves")
+    place.box.wait_state(job, ("RUNNING",), 90)
     yield job
-    place.box.run("scancel", job)
+    place.box.run("scancel", job, busy[1])
 
 
 def all_tried(page, tried):
@@ -166,6 +178,21 @@ def all_tried(page, tried):
         )
 
 
+@contextmanager
+def no_gpu_free(place):
+    """Jobs of somebody else's have what the training leaves."""
+    nodes = open_cluster(load(place.box.config_path).slurm).read_nodes()
+    free = sum(sum(n.gpus.values()) - sum(n.gpus_used.values()) for n in nodes)
+    words = ("-o", "/dev/null", "--gres=gpu:1", "--wrap", "sleep 600")
+    fill = [place.box.run("sbatch", "--parsable", *words).strip() for _ in range(free)]
+    for job in fill:
+        place.box.wait_state(job, ("RUNNING",), 60)
+    try:
+        yield
+    finally:
+        place.box.run("scancel", *fill)
+
+
 ORDINARY = re.compile(r"Job |Speed|  GPUS|Last decision|Leave it|job \d+ stays")
 """Lines that do not hang on what else the cluster does."""
 
@@ -173,24 +200,27 @@ ORDINARY = re.compile(r"Job |Speed|  GPUS|Last decision|Leave it|job \d+ stays")
 def test_the_operators_night(place, training):
     typed = dict(steps("operator"))
     place.types("hadar tick")
-    row = f"{training} ... sums RUNNING 1 v100 (v1) 1 v100 ... stays on 1 x v100 (v1), ends in"
+    row = f"{training} ... sums RUNNING 1 v100 (v1) ... stays on 1 x v100 (v1), ends in"
     place.types("hadar status", [typed["hadar status"][0], row])
     shown = [one for one in typed if one.startswith(("hadar plan", "hadar explain "))]
     for command in shown:
         # Behind a semicolon stands the reason, which is another one each day.
         lines = [line.split(";")[0] for line in typed[command] if ORDINARY.match(line)]
         place.types(command, lines)
-    (grep,) = [one for one in typed if "grep -E" in one]
-    place.types(grep, ["Features=", "AdminComment=[hadarplan;t=..."])
-    # A job that waits under its lease, and is let go; only where a controller is alive.
-    place.types("hadar tick")
-    lease = "hbatch --parsable --gres=gpu:1 --hadar-types=any --wrap true"
-    waits = place.types(lease).split()[0]
-    assert "BeginTime" in place.box.run("squeue", "-h", "-o", "%r", "-j", waits)
-    (let_go,) = [one for one in typed if one.startswith("squeue -h")]
-    place.types(let_go)
-    assert "BeginTime" not in place.box.run("squeue", "-h", "-o", "%r", "-j", waits)
-    place.box.run("scancel", waits)
+    with no_gpu_free(place):
+        own = "hbatch --parsable --gres=gpu:1 --hadar-types=any -p k80,p100,v100 --wrap true"
+        place.job = waits = place.types(own).split()[0]
+        assert f"update job {waits}: Partition=v100,p100,k80" in place.types("hadar tick")
+        (grep,) = [one for one in typed if "grep -E" in one]
+        place.types(grep, typed[grep])
+        assert place.box.run("squeue", "-h", "-o", "%r", "-j", waits).strip() != "BeginTime"
+        # By hand, with the very command that is printed.
+        (back,) = re.findall(r"By hand: (.*)", place.types(f"hadar explain {waits}"))
+        place.types("hadar optout " + waits)
+        place.types(back)
+        assert place.box.run("squeue", "-h", "-o", "%P", "-j", waits).strip() == "k80,p100,v100"
+        place.box.run("scancel", waits)
+    place.job = training
     (stop,) = [one for one in typed if one.startswith("touch ")]
     flag = re.search(r'stop_file = "(.*?)"', place.box.config_path.read_text())[1]
     place.instead["/etc/slurm-hadar/stop"] = flag
@@ -198,7 +228,7 @@ def test_the_operators_night(place, training):
     assert "exists: nothing is changed" in place.types("hadar tick")
     Path(flag).unlink()
     assert stop.splitlines()[1].startswith("systemctl stop ")
-    all_tried("operator", {"hadar status", *shown, grep, let_go, stop})
+    all_tried("operator", {"hadar status", *shown, grep, stop})
 
 
 def test_the_researchers_three_minutes(place, training):
@@ -239,7 +269,7 @@ def test_the_admins_way_from_watching_to_acting(place):
         types("sudo -u hadar hadar check")
         types("hadar tick")
         own = place.types("hbatch --gres=gpu:1 --hadar-types=any --wrap true")
-        assert "--begin" not in own and "does not wait" not in own
+        assert "--begin" not in own and "--partition" not in own
         toml.write_text(act)
         place.types("hadar check --write")
         types("hadar retire")
@@ -267,9 +297,12 @@ def test_the_admins_way_from_watching_to_acting(place):
                                        stderr=stream)  # fmt: skip
         try:
             until((place.folder / "slurm-hadar-exchange" / "heartbeat.json").exists, "it runs")
-            said = place.types("hbatch --gres=gpu:1 --hadar-types=any --wrap true")
-            job = re.search(r"batch job (\d+)", said)[1]
-            until(lambda: f"start job {job} on 1 x " in log.read_text(), "it starts the job")
+            with no_gpu_free(place):
+                asks = "hbatch --gres=gpu:1 --hadar-types=any -p k80,p100,v100 --wrap true"
+                job = re.search(r"batch job (\d+)", place.types(asks))[1]
+                steers = f"update job {job}: Partition=v100,p100,k80"
+                until(lambda: steers in log.read_text(), "it orders the job's partitions")
+            place.box.wait_state(job, ("COMPLETED",), 60)
         finally:
             running.terminate()
             assert running.wait(60) == 0

@@ -15,13 +15,9 @@ from slurm_hadar.cli.sbatch_words import read_directives, read_header
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.declaration import decode
 from slurm_hadar.runtime.heartbeat import write_heartbeat
-from slurm_hadar.sandbox import processes
 
 pytestmark = pytest.mark.live
 
-LEASE_S = 300
-SHORT_S = 20
-"""For who waits for its end: the shortest that there is."""
 WHOLE_LINES = ("Comment", "Command", "WorkDir", "StdErr", "StdIn", "StdOut", "SubmitLine")
 PLAIN = "#!/bin/bash\n#SBATCH -J one --comment='his own' -t 5\necho $1\nexit ${2:-0}\n"
 DECLARED = (
@@ -72,18 +68,18 @@ class Shell:
                 fields |= dict(word.split("=", 1) for word in line.split() if "=" in word)
         return fields
 
-    def wait_reason(self, job_id, reason):
-        """Wait for the reason that squeue shows; Slurm writes it a moment after the submit."""
-
-        def shown():
-            return self.box.run("squeue", "-h", "-o", "%r", "-j", job_id).strip() == reason
-
-        assert processes.wait_until(shown, 60.0, 0.2)
-
     def begins_in(self, job_id):
         """Seconds from the submit to the earliest start, as Slurm has them."""
         field = self.job(job_id)
         return seconds(field["EligibleTime"]) - seconds(field["SubmitTime"])
+
+    def fill(self):
+        """Take all GPUs of the cluster."""
+        work = ("--gres=gpu:2", "-t30", "-o/dev/null", "--wrap=sleep 600")
+        filling = [self.submit(*work, program="sbatch") for _ in range(6)]
+        for job_id in filling:
+            self.box.wait_state(job_id, "RUNNING")
+        return filling
 
 
 def seconds(text):
@@ -92,9 +88,8 @@ def seconds(text):
 
 @pytest.fixture
 def make_shell(make_sandbox, slurm_prefix, tmp_path):
-    def make(mode="act", lease_s=LEASE_S):
-        settings = {"lease": {"length_s": lease_s}}
-        box = make_sandbox(mode=mode, settings=settings, slurm_prefix=slurm_prefix)
+    def make(mode="act"):
+        box = make_sandbox(mode=mode, slurm_prefix=slurm_prefix)
         write_wrapper_site(config.load(box.config_path), box.config_path)
         folder = tmp_path / "home"
         folder.mkdir()
@@ -183,46 +178,82 @@ def test_wait_returns_the_jobs_code(shell):
 
 def test_a_managed_job_gets_what_the_user_did_not_set(shell):
     write_heartbeat(shell.box.exchange, "act", 60.0)
-    done = shell.run("hbatch", "--parsable", "-o", "out", "declared.sh")
-    assert done.returncode == 0
-    job_id = done.stdout.strip()
-    assert len(done.stderr.splitlines()) == 1 and "BeginTime" in done.stderr
-    field = shell.job(job_id)
+    done = shell.run("hbatch", "-H", "--parsable", "declared.sh")
+    assert done.returncode == 0 and len(done.stderr.splitlines()) == 1
+    field = shell.job(done.stdout.strip())
     assert field["Comment"].startswith("his own [hadar1 ")
     record = decode(field["Comment"])
-    assert record.lease and record.model == "resnet18" and record.gpus == (1, 2)
+    assert record.model == "resnet18" and record.gpus == (1, 2) and not record.lease
     assert re.fullmatch(r"gres[:/]gpu(:1)?", field["TresPerNode"])
-    assert field["Features"] == "v100|k80"
+    # No partition was named: the one that Slurm takes is not known here.
+    assert (field["Partition"], field["Features"]) == ("gpu", "v100|k80")
     assert field["Requeue"] == "1"
     assert field["JobName"] == "one"
-    shell.wait_reason(job_id, "BeginTime")
-    assert shell.begins_in(job_id) == pytest.approx(LEASE_S, abs=30)
 
 
-def test_without_a_controller_a_managed_job_starts_within_its_lease(make_shell):
-    shell = make_shell(lease_s=SHORT_S)
+def test_a_waiting_managed_job_is_an_eligible_job_that_starts_by_itself(shell):
     write_heartbeat(shell.box.exchange, "act", 60.0)
-    job_id = shell.submit("-o", "out", "declared.sh")
-    assert decode(shell.job(job_id)["Comment"]).lease
-    shell.box.wait_state(job_id, timeout_s=SHORT_S + 60)
+    filling = shell.fill()
+    done = shell.run("hbatch", "--parsable", "-pgpu", "-o", "out", "declared.sh")
+    job_id = done.stdout.strip()
+    assert "--partition=v100,k80" in done.stderr
+    behind = shell.submit("-pgpu", "--gres=gpu:1", "-o/dev/null", "--wrap=true", program="sbatch")
     field = shell.job(job_id)
-    assert seconds(field["StartTime"]) >= seconds(field["EligibleTime"])
-    assert 5 < shell.begins_in(job_id) <= SHORT_S + 1
+    assert field["Partition"] == "v100,k80" and field["Features"] == "(null)"
+    assert decode(field["Comment"]).partitions == ("gpu",)
+    assert shell.begins_in(job_id) == 0
+    # squeue shows what it waits for, and it is ahead of what came after it.
+    reason = shell.box.run("squeue", "-h", "-o", "%r", "-j", job_id).strip()
+    assert reason in ("Resources", "Priority", "None"), reason
+    assert int(field["Priority"]) > int(shell.job(behind)["Priority"])
+    # Nothing but Slurm is here to start it, on the first GPU of its list that is free.
+    where = {shell.job(one)["NodeList"]: one for one in filling}
+    shell.box.run("scancel", where["k1"])
+    shell.box.wait_state(job_id)
+    assert shell.job(job_id)["NodeList"] == "k1"
     seen = dict(line.split("=", 1) for line in (shell.folder / "out").read_text().splitlines())
     assert seen["HADAR_EXCHANGE"] == str(shell.box.exchange)
     assert seen["HADAR_CONTROLLER_UID"] == str(os.getuid())
     assert seen["HADAR_SIGNAL"] == "USR2"
 
 
+def test_the_first_of_the_list_is_taken_where_several_are_free(shell):
+    write_heartbeat(shell.box.exchange, "act", 60.0)
+    submit = ("-pgpu", "-o/dev/null", "--gres=gpu:1", "--hadar-types=any", "--wrap=true")
+    for model, node in (("ResNet-18", "v1"), ("Recommendation", "p1")):
+        job_id = shell.submit(f"--hadar-model={model}", *submit)
+        shell.box.wait_state(job_id)
+        assert shell.job(job_id)["NodeList"] == node
+
+
 @pytest.mark.parametrize("mode", ["act", "observe"])
-def test_without_a_fresh_heartbeat_in_act_mode_nothing_waits(make_shell, mode):
+def test_without_a_controller_that_acts_the_partition_stays(make_shell, mode):
     shell = make_shell(mode)
     if mode == "observe":
         write_heartbeat(shell.box.exchange, "observe", 5.0)
-    job_id = shell.submit("-o", "out", "declared.sh")
-    assert shell.begins_in(job_id) < 10
-    assert not decode(shell.job(job_id)["Comment"]).lease
-    shell.box.wait_state(job_id, timeout_s=LEASE_S / 3)
+    job_id = shell.submit("-pgpu", "-o", "out", "declared.sh")
+    field = shell.job(job_id)
+    assert (field["Partition"], field["Features"]) == ("gpu", "v100|k80")
+    shell.box.wait_state(job_id)
+
+
+def test_a_job_on_several_nodes_is_accepted_as_sbatch_would(shell):
+    write_heartbeat(shell.box.exchange, "act", 60.0)
+    # No member has five nodes: Slurm refuses a list of them.
+    wide = ("-N5", "--gres=gpu:1", "-o/dev/null", "--wrap=true")
+    refused = shell.run("sbatch", "-pv100,p100,k80", *wide)
+    assert refused.returncode != 0 and "node configuration" in refused.stderr
+    job_id = shell.submit("-pgpu", "--hadar-types=any", *wide)
+    shell.box.wait_state(job_id)
+
+
+def test_a_users_own_constraint_stands_beside_the_list(shell):
+    write_heartbeat(shell.box.exchange, "act", 60.0)
+    submit = ("-pgpu", "--hadar-types=any", "--gres=gpu:1", "-o/dev/null", "--wrap=true")
+    job_id = shell.submit("-C", "p100|k80", *submit)
+    field = shell.job(job_id)
+    assert (field["Partition"], field["Features"]) == ("p100,k80", "p100|k80")
+    shell.box.wait_state(job_id)
 
 
 @pytest.mark.parametrize(
@@ -245,11 +276,10 @@ def test_what_the_user_set_stands(shell, argv, env, field, value):
 
 def test_an_array_is_declared_once_for_all_its_tasks(shell):
     write_heartbeat(shell.box.exchange, "act", 60.0)
-    job_id = shell.submit("--array=1-3", "-o", "out.%a", "declared.sh")
-    for task in (1, 3):
-        field = shell.job(f"{job_id}_{task}")
-        assert decode(field["Comment"]).gpus == (1, 2)
-        assert shell.begins_in(f"{job_id}_{task}") == pytest.approx(LEASE_S, abs=30)
+    job_id = shell.submit("--array=1-3", "-H", "-pgpu", "declared.sh")
+    field = shell.job(job_id)
+    assert field["ArrayTaskId"] == "1-3" and field["Partition"] == "v100,k80"
+    assert decode(field["Comment"]).gpus == (1, 2)
 
 
 def test_a_managed_script_on_standard_input_arrives_whole(shell):
@@ -314,7 +344,7 @@ def everything(folder):
 
 def test_a_plan_says_where_the_job_would_go_and_submits_nothing(shell):
     write_heartbeat(shell.box.exchange, "act", 60.0)
-    script = f"#!/bin/sh\n#SBATCH -t 60\n{WORK}\ntrue\n"
+    script = f"#!/bin/sh\n#SBATCH -t 60 -p gpu\n{WORK}\ntrue\n"
     (shell.folder / "work.sh").write_text(script)
     blocker = shell.submit(
         "-t30",
@@ -332,7 +362,8 @@ def test_a_plan_says_where_the_job_would_go_and_submits_nothing(shell):
     told = json.loads(done.stdout)
     assert (told["version"], told["command"]) == (1, "hbatch --hadar-plan")
     plan = told["result"]
-    assert plan["argv"][0] == "sbatch" and f"--begin=now+{LEASE_S}" in plan["argv"]
+    assert plan["argv"][0] == "sbatch" and "--partition=v100,p100,k80" in plan["argv"]
+    assert plan["slurm"]["partition"] == "p100"
     assert plan["managed"] and plan["controller_acts"] and plan["submitted"] is False
     # The V100s are taken for half an hour, and two P100s do it in time.
     assert plan["policy"]["gpus"] == {"p100": 2}

@@ -210,7 +210,7 @@ def test_a_plans_job_is_the_one_that_slurm_would_show(shell):
     settings = cluster.read_config()
     for number, argv in submitted.items():
         held = dict(read_argv(["-H", *argv]).options)
-        asked = Asked(held, None, "job.sh", os.getuid(), "", leased=False, settings=settings)
+        asked = Asked(held, None, "job.sh", os.getuid(), "", settings=settings)
         planned = job_of(asked, partitions, time.time(), 1)
         wrong = {
             name: (getattr(planned, name), getattr(shown[number], name))
@@ -221,16 +221,19 @@ def test_a_plans_job_is_the_one_that_slurm_would_show(shell):
 
 
 SUBMITTED = 25
-WAITING = [
-    Submit(["-G2", "job.sh"], ["--hadar-checkpoint=yes"], script=b"#!/bin/sh\ntrue\n"),
-    Submit([], [], {}, b"#!/bin/sh\n#HADAR gpus=1-2 types=v100 checkpoint=yes\ntrue\n", True),
+GROUPED = 120
+WIDE = [["-N3", "--gres=gpu:1"], ["-G5"], ["-n70"], [], [], []]
+"""More than one partition per GPU type has, and nothing."""
+LISTED = [
+    Submit(["-pgpu", "-G1", "job.sh"], ["--hadar-checkpoint=yes"], script=b"#!/bin/sh\ntrue\n"),
+    Submit([], [], {"SBATCH_PARTITION": "gpu"}, b"#!/bin/sh\n#HADAR gpus=1-2 types=v100\n", True),
 ]
-"""Few of the others get a lease by chance."""
+"""Few of the others get a list of partitions by chance."""
 FIELD_OF = {
     "--gres": ("TresPerNode", "TRES", "ReqTRES"),
     "--constraint": ("Features",),
     "--requeue": ("Requeue",),
-    "--begin": ("EligibleTime", "StartTime", "EndTime", "Reason"),
+    "--partition": ("Partition",),
     "--open-mode": (),
 }
 """Option that hbatch adds -> the fields of the job that say it."""
@@ -340,14 +343,38 @@ def waits(case):
     return re.search(r"--?(w|W|wa|wait|Q|qu\w*)\b|SBATCH_WAIT|-\w*[WQ]", text) is not None
 
 
+def test_a_list_is_accepted_where_the_partition_is(shell):
+    heartbeat = shell.box.exchange / "heartbeat.json"
+    listed = refused = 0
+    for number, case in enumerate(submits(GROUPED, SEED + 3)):
+        # Slurm 24.11.5: slurmctld ends on --spread-job with --gpus.
+        if waits(case) or re.search("--spr|SPREAD_JOB", str(case)):
+            continue
+        case.env["SBATCH_PARTITION"] = "gpu"
+        case.ours = ["--hadar-gpus=1", "--hadar-types=any", *WIDE[number % len(WIDE)]]
+        heartbeat.unlink(missing_ok=True)
+        # Of a held job Slurm does not look whether it fits.
+        typed = shell.ask("hbatch", case)
+        write_heartbeat(shell.box.exchange, "act", 600.0)
+        ours = shell.ask("hbatch", case)
+        if "--partition" not in added(ours[2]):
+            continue
+        assert "--partition" not in added(typed[2])
+        listed += 1
+        refused += typed[0] != 0
+        assert ours[0] == typed[0], f"{number}: {case}: {typed} {ours}"
+    shell.box.run("scancel", "--user", str(os.getuid()))
+    assert listed >= GROUPED / 4 and refused >= 3, (listed, refused)
+
+
 def test_what_both_submit_is_the_same_job(shell):
     # Alive for three intervals: longer than all this takes.
     write_heartbeat(shell.box.exchange, "act", 600.0)
     for partition in shell.box.layout.all_partitions:
         # Jobs are taken and none starts, so that all of a job can be compared in peace.
         shell.box.run("scontrol", "update", f"PartitionName={partition.name}", "State=DOWN")
-    done = managed = leased = 0
-    for number, case in enumerate([*WAITING, *submits(COUNT, SEED + 1)]):
+    done = managed = listed = 0
+    for number, case in enumerate([*LISTED, *submits(COUNT, SEED + 1)]):
         if done == SUBMITTED:
             break
         if waits(case) or shell.ask("sbatch", case, "--test-only")[0]:
@@ -358,6 +385,6 @@ def test_what_both_submit_is_the_same_job(shell):
         assert differences(shell, *pair) == {}, f"{number}: {case}"
         done += 1
         managed += is_managed(pair[1])
-        leased += "--begin" in added(pair[1])
+        listed += "--partition" in added(pair[1])
     shell.box.run("scancel", "--user", str(os.getuid()))
-    assert done == SUBMITTED and managed >= 3 and leased >= len(WAITING)
+    assert done == SUBMITTED and managed >= 3 and listed >= len(LISTED)

@@ -46,9 +46,11 @@ def test_no_job_suffers_wherever_the_controller_dies(boxes, whole):
     # What a tick may do to a job is all in it, and what is kept of that as on a site.
     assert found.kinds >= KINDS
     assert any("keep file steer" in touch.name for touch in points)
-    # One before anything is sent, one while starts are sent, one in the middle of a move.
+    # One before anything is sent, one while hints are sent, one while jobs are asked to save, one
+    # in the middle of a move.
     acts = [n for n, touch in enumerate(points) if is_sent(touch)]
-    bounds = [0, acts[0], acts[-1] + 1, len(points)]
+    asks = next(n for n in acts if points[n].place.endswith("ask_to_save"))
+    bounds = [0, acts[0], asks, acts[-1] + 1, len(points)]
     drawn = random.Random(0)
     # How often a statement comes again differs from run to run; the first time does come.
     parts = [points[slice(*part)] for part in itertools.pairwise(bounds)]
@@ -58,7 +60,7 @@ def test_no_job_suffers_wherever_the_controller_dies(boxes, whole):
         [Case(name, then) for name in names] for names, then in zip(some, THEN, strict=True)
     ]
     cases = [tried[0] for tried in drawn_cases]
-    # Each where another one ticks at once: before Slurm has started a job by itself.
+    # In the recovery where another one ticks at once: before Slurm has started a job by itself.
     bad = {plant: planted(plant, found.touches)[::2] for plant in FAULTS}
     answers = dict(boxes.run([*(tried[0] for tried in bad.values()), *cases]))
     # A busy machine may come to a point by another way, or too late for the fault.
@@ -81,16 +83,16 @@ def _showed(answer):
 
 
 def test_no_job_suffers_where_the_controller_is_stopped_and_goes_on(whole, tmp_path):
-    """In the middle of a move, and as starts are sent: with what it saw 35 s before."""
+    """In the middle of a move, and as hints are sent: with what it saw 35 s before."""
     sent = [
         touch for touch in distinct(whole.touches) if touch.times == 1 and touch.what == "slurm"
     ]
-    starts = [one.name for one in sent if is_sent(one)]
+    hints = [one.name for one in sent if is_sent(one)]
     moves = [one.name for one in sent if "acts/moves.py" in one.place]
     drawn = random.Random(0)
     tried = [
         [Case(name, then) for name in drawn.sample(names, min(_TRIES, len(names)))]
-        for names, then in zip((moves, starts), STALLED, strict=True)
+        for names, then in zip((moves, hints), STALLED, strict=True)
     ]
     with room(tmp_path, 2, stalls=True) as boxes:
         answers = dict(boxes.run([cases[0] for cases in tried]))

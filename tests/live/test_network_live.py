@@ -1,12 +1,12 @@
-"""Two racks live: a job on two nodes waits for one rack, and in the end takes what there is."""
+"""Two racks live: a job on two nodes that Slurm starts in both moves to one when that has room."""
 
 import os
 import subprocess
 import sys
-import time
 
 import pytest
-from trainings import start_sandbox
+from dictated import TRAINING
+from trainings import moves_of, start_sandbox
 
 from slurm_hadar.domain import steering
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
@@ -16,17 +16,11 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 RACKS = Layout(
     (NodeGroup("a", 2, "v100", 1, rack="left"), NodeGroup("b", 2, "v100", 1, rack="right"))
 )
-WIDE = (
-    "#!/bin/bash\n"
-    "#HADAR model=wide types=any batch=8 samples=100000\n"
-    "#SBATCH -N2 --gres=gpu:1 --time=60\n"
-    "exec sleep 600\n"
-)
 
 
-def started(make_sandbox, tmp_path, **options):
+def started(make_sandbox, tmp_path, policy, **options):
     """A site whose controller has measured that the model wide loses much over two racks."""
-    settings = {"controller": {"policy": "network", "options": {"first_wait_s": 600.0}}}
+    settings = {"controller": {"policy": policy, "options": {"min_stay_s": 0.0}}}
     site = start_sandbox(make_sandbox, tmp_path, settings, layout=RACKS, **options)
     tiers, uid = site.controller.rates.tiers, os.getuid()
     tiers.record("wide", "v100", 2, 8, 1, 200.0, 60.0, uid=uid)
@@ -34,28 +28,41 @@ def started(make_sandbox, tmp_path, **options):
     return site
 
 
-def test_it_waits_for_one_rack_and_after_its_timer_takes_anything(
-    make_sandbox, tmp_path, slurm_prefix
-):
-    site = started(make_sandbox, tmp_path, slurm_prefix=slurm_prefix)
-    left, right = (site.ordinary(f"-w{node}", "--gres=gpu:1") for node in ("a1", "b1"))
-    site.until(site.runs(left), ticks=False)
-    site.until(site.runs(right), ticks=False)
-    id_ = site.hbatch(WIDE)
+def wide(site):
+    """A training on two nodes that lasts longer than any test, in two racks: a2 and b2."""
+    fill = [site.ordinary(f"-w{node}", "--gres=gpu:1") for node in ("a1", "b1")]
+    site.until(lambda: all(site.runs(id_)() for id_ in fill), ticks=False)
+    id_ = site.hbatch(
+        "#!/bin/bash\n"
+        "#HADAR model=wide types=any batch=8 samples=100000 checkpoint=yes restart_cost=1\n"
+        "#SBATCH -N2 --gres=gpu:1 --time=60\n"
+        f"exec {sys.executable} {TRAINING} {site.folder} 100000 0\n"
+    )
+    # No wait for a rack: Slurm starts it where it fits.
+    site.until(site.runs(id_, "a2", "b2"), ticks=False)
+    site.until(site.trained(id_), ticks=False)
+    return fill, id_
+
+
+def test_a_job_in_two_racks_moves_to_one_that_has_room(make_sandbox, tmp_path, slurm_prefix):
+    site = started(make_sandbox, tmp_path, "network", slurm_prefix=slurm_prefix)
+    (left, _), id_ = wide(site)
     report = site.tick()
     assert report.queries["topology"] == 1
     assert report.picture.view.nodes.rack.tolist() == [0, 0, 1, 1]
-    assert "declines 2 GPUs over several racks" in report.plan.waiting[id_]
-    assert site.job(id_).eligible_s > report.seen.now + 20, "it waits, though a2 and b2 are free"
+    assert "stays over several racks" in report.plan.placements[id_].reason
+    assert len(report.done) == 0
 
-    # What it waits is learned below, and must be longer than a submit and a tick take.
-    site.until(lambda: time.time() > report.seen.now + 6, ticks=False)
     site.cluster.cancel([left])
-    site.until(lambda: site.box.job_state(left) == "CANCELLED", ticks=False)
     site.until(site.runs(id_, "a1", "a2"))
     job = site.job(id_)
-    assert job.required_nodes == ("a1", "a2")
+    assert job.required_nodes == ("a1", "a2") and job.restarts == 1
+    assert [move.outcome for move in moves_of(site.store, id_)] == ["moved"]
+    assert "moves: in one rack it ends" in site.plan(id_).reason
     assert steering.decode(job.admin_comment).was["ReqNodeList"] == ""
+    site.until(site.trained(id_, restarts=1), ticks=False)
+    assert len(site.tick().done) == 0
+
     site.box.run("scontrol", "requeue", id_)
     site.until(lambda: site.box.job_state(id_) == "PENDING", ticks=False)
     done = subprocess.run(
@@ -64,13 +71,13 @@ def test_it_waits_for_one_rack_and_after_its_timer_takes_anything(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert site.job(id_).required_nodes == () and site.job(id_).node_count == 2
-    site.cluster.cancel([id_])
 
-    # That wait is now the timer of its size: the next one waits for about as long.
-    assert list(site.store.policy_state("network")["waits"]) == ["1:2"]
-    again = site.ordinary("-wa1", "--gres=gpu:1")
-    site.until(site.runs(again), ticks=False)
-    later = site.hbatch(WIDE)
-    assert "declines" in site.tick().plan.waiting[later]
-    site.until(site.runs(later, "a2", "b2"))
-    assert site.job(later).required_nodes == ()
+
+def test_the_policy_without_moves_leaves_it_in_two_racks(make_sandbox, tmp_path):
+    site = started(make_sandbox, tmp_path, "network_never_wait")
+    (left, _), id_ = wide(site)
+    site.cluster.cancel([left])
+    site.until(lambda: site.box.job_state(left) == "CANCELLED", ticks=False)
+    for _ in range(3):
+        assert len(site.tick().done) == 0
+    assert site.runs(id_, "a2", "b2")() and site.job(id_).restarts == 0

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,14 @@ from slurm_hadar.plugins import changes, spank
 from slurm_hadar.plugins.install import PLUGINS, Wish, planned, removal
 from slurm_hadar.profiles.gpu_sampling_files import read_all_uses
 from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.sandbox.processes import is_alive, wait_until
 
 pytestmark = pytest.mark.live
 
 BIN = Path(sys.prefix) / "bin"
+WITH_LEASE = Path(__file__).parents[1] / "unit" / "plugins" / "lua_with_lease"
+"""The Lua files of a release that gave waiting jobs a begin time."""
 FIELDS = ("Features", "TresPerNode", "TresPerJob", "Comment", "Requeue", "Partition")
 SCRIPT = "#!/bin/sh\n#HADAR model=resnet18 types=any\n#SBATCH {option}\nenv | grep ^HADAR_\n"
 
@@ -96,6 +101,32 @@ class Site:
         found = self.show(done.stdout.strip())
         self.box.run("scancel", found["JobId"])
         return found, done.stderr
+
+    def wait_of(self, *words):
+        """Seconds from a submit until the job is eligible; the job is cancelled."""
+        done = self.run("sbatch", "--parsable", "-o", "/dev/null", *words)
+        assert done.returncode == 0, done.stderr
+        found = self.show(done.stdout.strip())
+        self.box.run("scancel", found["JobId"])
+        times = (datetime.fromisoformat(found[key]) for key in ("SubmitTime", "EligibleTime"))
+        submitted, eligible = (one.timestamp() for one in times)
+        return eligible - submitted
+
+    def checked(self):
+        """What ``hadar check`` says of our folder."""
+        done = self.run(str(BIN / "hadar"), "check", "--write", "--json")
+        found = json.loads(done.stdout)["result"]
+        return next(one for one in found if str(self.etc / "hadar") in one["what"])
+
+    def cure(self, found):
+        """Type the cure of a finding, but for copying to nodes."""
+        command, _, rest = found["cure"].partition(", copy ")
+        folder = self.etc / "hadar"
+        assert rest == f"{folder} to all nodes and login nodes, then scontrol reconfigure"
+        command += f" --plugin-dir {self.modules}" if self.modules else ""
+        done = self.run(str(BIN / "hadar"), *command.split()[1:])
+        assert done.returncode == 0, done.stderr
+        self.reconfigure()
 
     def show(self, job):
         lines = self.box.run("scontrol", "show", "job", job).splitlines()
@@ -237,34 +268,28 @@ def test_hbatch_in_front_of_both_declares_once(site):
 
 
 def test_all_together_from_the_submit_to_the_tasks(site, with_spank):
-    """The lease, the controller's placement, the plan in the task's environment, on real nodes."""
+    """A plan of the controller's in the environment of a task, on real nodes."""
     by_hand = site.use(*PLUGINS, nodes=True, untype=True)
     # The sandbox has a task prolog of its own, so the line to add to it is told.
     (line,) = [one for one in by_hand if "TaskProlog" in one]
     own = site.etc / "task_prolog.sh"
     kept = own.read_text()
     own.write_text(kept + line.rpartition(" ")[2] + "\n")
-    write_heartbeat(site.box.exchange, "act", 60.0)
     out = site.folder / "out"
-    done = site.run("sbatch", "--parsable", "-o", str(out), "--gres=gpu:v100:1", script(site))
-    job = done.stdout.strip()
+    words = ("--hold", "-o", str(out), "--gres=gpu:v100:1", script(site))
+    job = site.run("sbatch", "--parsable", *words).stdout.strip()
     found = site.show(job)
+    assert decode(found["Comment"]).model == "resnet18" and found["TresPerNode"] == "gres:gpu:1"
     try:
-        # The reason may be another one: nodes that have just taken the new configuration.
-        assert found["EligibleTime"] > found["SubmitTime"], found
-        assert decode(found["Comment"]).lease and found["TresPerNode"] == "gres:gpu:1"
-
-        def ended():
-            # More than once: Slurm 24.11 misses its nodes for a moment after a new configuration.
-            tick = site.run(str(BIN / "hadar"), "tick")
-            assert tick.returncode == 0 or "does not know" in tick.stderr, tick.stderr
-            return site.show(job)["JobState"] == "COMPLETED"
-
-        assert wait_until(ended, 150, 1.0), site.show(job)
+        write_plan(site.box.exchange, job, gpus={"v100": 1})
+        site.box.run("scontrol", "release", job)
+        # Its nodes have just taken the new configuration, and may have to be asked again.
+        site.box.wait_state(job, ("COMPLETED",), 150)
     finally:
         own.write_text(kept)
     lines = out.read_text().splitlines()
-    assert "HADAR_PLAN_GPUS=1" in lines and "HADAR_PLAN_COPIES=1" in lines
+    assert "HADAR_PLAN_GPUS=1" in lines and "HADAR_PLAN_TYPE=v100" in lines
+    assert "HADAR_PLAN_COPIES=1" in lines
     assert f"HADAR_EXCHANGE={site.box.exchange}" in lines
     assert f"HADAR_CONTROLLER_UID={os.getuid()}" in lines and "HADAR_SIGNAL=USR2" in lines
     # The prolog and the epilog ran, said nothing on nodes without a GPU, and drained none.
@@ -355,18 +380,54 @@ def test_the_sampler_lives_as_long_as_its_job_and_tells_the_controller(site, tmp
     assert not read_all_uses(box.exchange, {job: uid})
 
 
-def test_without_a_living_controller_only_slurmctlds_own_lease_waits(site):
-    (site.box.exchange / "heartbeat.json").unlink(missing_ok=True)
-    for plugin, wish, leased in (
-        ("cli-filter", {}, False),
-        ("job-submit", {}, False),
-        ("job-submit", {"lease": True}, True),
-    ):
-        site.use(plugin, **wish)
-        done = site.run("sbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:1", script(site))
-        found = site.show(done.stdout.strip())
-        site.box.run("scancel", found["JobId"])
-        assert decode(found["Comment"]).lease is leased, (plugin, wish)
+OF_EACH_SUBMIT = {"JobId", "SubmitTime", "LastSchedEval", "Priority"}
+
+
+@pytest.mark.parametrize(
+    "plugins", [("cli-filter",), ("job-submit",), ("cli-filter", "job-submit")]
+)
+def test_a_managed_job_is_otherwise_what_sbatch_makes_of_it(site, plugins):
+    """Also while a controller is alive and acts."""
+    write_heartbeat(site.box.exchange, "act", 60.0)
+    requests = (("--gres=gpu:v100:1", "-p", "gpu"), ("--gpus=2", "-C", "v100|p100", "-n", "2"))
+    site.remove()
+    plain = [site.submit(*words, script(site))[0] for words in requests]
+    site.use(*plugins)
+    for words, job in zip(requests, plain, strict=True):
+        ours, said = site.submit(*words, script(site))
+        assert "the job is managed" in said and "BeginTime" not in said
+        other = {key for key in job.keys() | ours.keys() if job.get(key) != ours.get(key)}
+        assert "Comment" in other and other <= {"Comment", *OF_EACH_SUBMIT}
+        assert site.wait_of(*words, script(site)) < 10
+    assert site.wait_of("--begin=now+1000", "--gres=gpu:1", script(site)) > 900
+
+
+@pytest.mark.parametrize("plugin", ["cli-filter", "job-submit"])
+def test_a_check_names_files_that_add_a_begin_time_and_its_cure_ends_that(site, plugin):
+    """Files of the release before stay in force until they are replaced."""
+    write_heartbeat(site.box.exchange, "act", 60.0)
+    site.use(plugin, untype=True)
+    folder = site.etc / "hadar"
+    assert site.checked()["level"] == "ok"
+    text = (folder / "site.lua").read_text().replace(" --untype", " --untype --lease")
+    setting = "untype = true,\n"
+    assert text.count(setting) == 1
+    old = f"{setting}  lease_s = 300,\n  lease_in_slurmctld = true,\n"
+    (folder / "site.lua").write_text(text.replace(setting, old))
+    fragment = f"{plugin.replace('-', '_')}.lua"
+    for name in (fragment, "declaration.lua", "help.lua"):
+        shutil.copy(WITH_LEASE / name, folder / name)
+    if plugin == "job-submit":
+        site.touch()
+    assert site.wait_of("--gres=gpu:1", script(site)) > 200
+    found = site.checked()
+    names = ", ".join(sorted((fragment, "help.lua", "site.lua")))
+    assert (
+        found["level"] == "problem" and f"may still get a begin time from {names}," in found["what"]
+    )
+    site.cure(found)
+    assert site.checked()["level"] == "ok"
+    assert site.wait_of("--gres=gpu:1", script(site)) < 10
 
 
 BROKEN = {
@@ -456,29 +517,21 @@ def test_the_sites_own_rules_come_first(site):
 
 def test_a_check_tells_the_very_command_when_the_settings_have_changed(site):
     site.use("job-submit", "cli-filter", untype=True)
-    hadar, toml = str(BIN / "hadar"), site.box.config_path
-    folder = site.etc / "hadar"
-
-    def looked():
-        found = json.loads(site.run(hadar, "check", "--write", "--json").stdout)["result"]
-        return next(one for one in found if str(folder) in one["what"])
-
-    assert looked()["level"] == "ok"
+    toml = site.box.config_path
+    assert site.checked()["level"] == "ok"
     before = toml.read_text()
-    toml.write_text(re.sub(r"length_s = \d+", "length_s = 77", before))
+    assert "[wrapper]" not in before
+    toml.write_text(before + '\n[wrapper]\ndefault_types = "any"\n')
     try:
-        found = looked()
+        found = site.checked()
         assert found["level"] == "problem" and found["what"].startswith("site.lua in ")
-        command, _, rest = found["cure"].partition(", copy ")
-        assert rest == f"{folder} to all nodes, then scontrol reconfigure"
-        command += f" --plugin-dir {site.modules}" if site.modules else ""
-        done = site.run(hadar, *command.split()[1:])
-        assert done.returncode == 0 and looked()["level"] == "ok", done.stderr
-        text = (folder / "site.lua").read_text()
-        assert "lease_s = 77," in text and "untype = true," in text
+        site.cure(found)
+        assert site.checked()["level"] == "ok"
+        text = (site.etc / "hadar" / "site.lua").read_text()
+        assert 'default_types = "any",' in text and "untype = true," in text
     finally:
         toml.write_text(before)
-        site.run(hadar, "check", "--write")
+        site.run(str(BIN / "hadar"), "check", "--write")
 
 
 def test_the_command_shows_does_and_takes_back(site):

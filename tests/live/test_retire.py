@@ -26,51 +26,60 @@ def shown(box, job):
     return {**found, "Comment": comment[1] if comment else ""}
 
 
+QUIET = ("-o", "/dev/null")
+
+
 def test_all_jobs_are_slurms_own_afterwards(make_sandbox, tmp_path):
-    # Its one tick counts as alive, and its leases last, as long as the commands here may take.
+    # Its one tick counts as alive as long as the commands here may take.
     settings = {
         "site": {"name": "leaving"},
         "controller": {"interval_s": 60.0},
-        "lease": {"length_s": 600},
         "log": {"file": str(tmp_path / "hadar.log")},
     }
     box = make_sandbox(mode="act", settings=settings)
     hadar(box, "check", "--write")
     hadar(box, "tick")
     plain = box.run(
-        "sbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:1", "--wrap", "sleep 600"
+        "sbatch", "--parsable", *QUIET, "--gres=gpu:2", "-N6", "--wrap", "sleep 600"
     ).strip()
+    box.wait_state(plain, ("RUNNING",))
     submit = (
-        "--parsable", "-o", "/dev/null", "--gres=gpu:2", "--hadar-types=v100", "--wrap", "sleep 600"
+        "--parsable", *QUIET, "--gres=gpu:2", "--hadar-model=lm", "-p", "p100,v100", "--wrap",
+        "sleep 600",
     )  # fmt: skip
     jobs = [hadar(box, *submit, command="hbatch") for _ in range(4)]
     hadar(box, "tick")
-    before = {job: shown(box, job) for job in [plain, *jobs]}
-    waiting = [job for job in jobs if before[job]["Reason"] == "BeginTime"]
-    assert len(waiting) >= 2
+    steered = {job: shown(box, job) for job in jobs}
+    assert {job["Partition"] for job in steered.values()} == {"v100,p100"}, "the test can fail"
+    # As an earlier release submitted one.
+    old = box.run(
+        "sbatch", "--parsable", *QUIET, "--gres=gpu:1", "--begin=now+600",
+        "--comment=[hadar1 types=any lease=yes]", "--wrap", "sleep 600",
+    ).strip()  # fmt: skip
 
     told = json.loads(hadar(box, "retire", "--dry-run", "--json"))["result"]
-    assert (told["changed"], sorted(told["jobs"])) == (False, sorted(jobs))
+    assert (told["changed"], sorted(told["jobs"])) == (False, sorted([old, *jobs]))
     assert {job: shown(box, job)["Comment"] for job in jobs} == {
-        job: before[job]["Comment"] for job in jobs
+        job: steered[job]["Comment"] for job in jobs
     }
 
     told = json.loads(hadar(box, "retire", "--json"))["result"]
-    assert (sorted(told["jobs"]), told["refused"]) == (sorted(jobs), {})
+    assert (sorted(told["jobs"]), told["refused"]) == (sorted([old, *jobs]), {})
     assert shown(box, plain)["Comment"] == ""
     # Written at once: after it no tick may ever come.
     lines = [json.loads(line) for line in (tmp_path / "hadar.log").read_text().splitlines()]
     left = [line for line in lines if line.get("kind") == "retire"]
-    assert sorted(line["job"] for line in left) == sorted(jobs)
+    assert sorted(line["job"] for line in left) == sorted([old, *jobs])
     assert {line["outcome"] for line in left} == {"an ordinary job again"}
-    for job in waiting:
+    for job in (old, *jobs):
         now = shown(box, job)
         assert "lease" not in now["Comment"] and "off=yes" in now["Comment"]
-        # Nothing of ours keeps it waiting any more.
-        assert now["Reason"] != "BeginTime" and now["JobState"] in ("PENDING", "RUNNING")
-    later = hadar(box, *submit, command="hbatch")
-    assert "lease" not in shown(box, later)["Comment"]
+        assert now["Partition"] == ("gpu" if job == old else "p100,v100")
 
-    hadar(box, "optout", later)
+    hadar(box, "optout", hadar(box, *submit, command="hbatch"))
     assert json.loads(hadar(box, "retire", "--json"))["result"]["jobs"] == []
     assert "0 changes sent" in hadar(box, "tick")
+    # Nothing of ours keeps any of them waiting.
+    box.run("scancel", plain)
+    for job in (old, jobs[0]):
+        box.wait_state(job, ("RUNNING",), 60)

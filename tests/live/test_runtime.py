@@ -166,8 +166,7 @@ def test_term_alone_saves_and_nothing_is_lost(sandbox_each, tmp_path):
 @pytest.mark.parametrize("planned", [True, False])
 def test_started_without_its_gpus_it_asks_for_another_start_once(sandbox_each, tmp_path, planned):
     """As Slurm 22.05 does it now and then after a start of slurmctld. That cannot be had at will,
-    so the first attempt forgets its GPUs by itself. Without a plan Slurm started it by itself, as
-    where a lease ran out."""
+    so the first attempt forgets its GPUs by itself. A job that was never moved has no plan."""
     first, second = two_types(sandbox_each)
     forgets = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || unset SLURM_JOB_GPUS CUDA_VISIBLE_DEVICES'
     shell = ("bash", "-c", f'{forgets}; exec "$@"', "bash")

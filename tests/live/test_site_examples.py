@@ -85,26 +85,48 @@ def test_an_example_works_on_its_own_site(path, make_sandbox, tmp_path):
     assert not found
 
     hadar(box, "main", "check", "--write")
-    # Without a controller that is alive nobody is asked to wait for it.
     hadar(box, "main", "tick")
-    out = tmp_path / "out"
     partition = next(
-        p.name for p in box.layout.all_partitions if not p.preempted and gpus_in(box, p)
+        p.name for p in box.layout.all_partitions if not p.preempted and inside(box, p)
     )
+    members = site.partitions.groups.get(partition, ())
+    fillers = [fill(box, node) for node in nodes_with_gpus(box, partition)]
+    for filler in fillers:
+        box.wait_state(filler, ("RUNNING",))
+    out = tmp_path / "out"
     job = hadar(
         box, "hbatch", "--parsable", f"--partition={partition}", "--gres=gpu:1", f"--output={out}",
         "--hadar-types=any", "--wrap", "echo $CUDA_VISIBLE_DEVICES",
     )  # fmt: skip
-    known = {gpu.feature or name for name, gpu in site.gpu_types.items()}
 
-    def placed():
+    def listed():
         hadar(box, "main", "tick")
-        feature = re.search(r" Features=(\S+) ", box.run("scontrol", "-o", "show", "job", job))
-        return feature and feature[1] in known
+        # A type on which it would be many times slower is left out.
+        return set(shown(box, job, "Partition").split(",")) <= set(members or (partition,))
 
-    assert wait_until(placed, 90, 1.0), box.run("scontrol", "-o", "show", "job", job)
+    assert wait_until(listed, 90, 1.0), box.run("scontrol", "-o", "show", "job", job)
+    assert shown(box, job, "EligibleTime") == shown(box, job, "SubmitTime")
+    assert shown(box, job, "Features") == "(null)"
+    for filler in fillers:
+        box.run("scancel", filler)
     assert box.wait_state(job) == "COMPLETED"
     assert out.read_text().strip().isdigit()
+
+
+def shown(box, job, key):
+    """A field of a job, as scontrol has it."""
+    return re.search(rf" {key}=(\S+) ", box.run("scontrol", "-o", "show", "job", job))[1]
+
+
+def fill(box, node):
+    """An ordinary job that has all of a node."""
+    where = next(
+        p.name for p in box.layout.all_partitions if not p.preempted and node in inside(box, p)
+    )
+    return box.run(
+        "sbatch", "--parsable", "-o", "/dev/null", f"--partition={where}", "--exclusive",
+        f"--nodelist={node}", "--wrap", "sleep 600",
+    ).strip()  # fmt: skip
 
 
 def hadar(box, command, *words):
@@ -117,5 +139,15 @@ def hadar(box, command, *words):
     return done.stdout.strip()
 
 
-def gpus_in(box, partition):
-    return any(g.types for g in box.layout.groups if g.prefix in partition.groups)
+def inside(box, partition):
+    """The nodes with GPUs of a partition."""
+    return [
+        name
+        for group in box.layout.groups
+        if group.types and (not partition.groups or group.prefix in partition.groups)
+        for name in group.names
+    ]
+
+
+def nodes_with_gpus(box, name):
+    return inside(box, next(p for p in box.layout.all_partitions if p.name == name))

@@ -39,7 +39,7 @@ LAYOUT = Layout(
 )
 SLEEP = "#!/bin/bash\nsleep 120\n"
 QUIET = ("-o", "/dev/null", "-t", "10")
-LEASED = (*QUIET, "--begin=now+600")
+LATER = (*QUIET, "--begin=now+600")
 PYSLURM = ("pyslurm", True)
 HOSTILE = 'it\'s "q" \\n [x] a=b JobId=1 $(id) `id` ;|& é %20 #c'
 
@@ -260,8 +260,8 @@ def test_comments_come_back_to_the_letter(site: Site) -> None:
 
 
 @pytest.mark.parametrize("kind", ["k80", "p100"])
-def test_a_leased_job_starts_on_the_chosen_type(site: Site, kind: str) -> None:
-    job_id = site.cluster.submit(SLEEP, [*LEASED, "--gres=gpu:1"])
+def test_a_waiting_job_starts_on_the_chosen_type(site: Site, kind: str) -> None:
+    job_id = site.cluster.submit(SLEEP, [*LATER, "--gres=gpu:1"])
     waiting = site.until(job_id, lambda job: job.reason == "BeginTime")
     assert waiting.state is JobState.PENDING and not waiting.held
     assert 500 < waiting.start_s - waiting.submit_s < 700
@@ -272,8 +272,8 @@ def test_a_leased_job_starts_on_the_chosen_type(site: Site, kind: str) -> None:
     assert job.nodes == ({"k80": "k1", "p100": "m1"}[kind],)
 
 
-def test_a_lease_is_renewed_and_a_request_widened_again(site: Site) -> None:
-    job_id = site.cluster.submit(SLEEP, [*LEASED, "--gres=gpu:1", "-C", "k80"])
+def test_a_begin_time_is_changed_and_a_request_widened_again(site: Site) -> None:
+    job_id = site.cluster.submit(SLEEP, [*LATER, "--gres=gpu:1", "-C", "k80"])
     site.update(
         job_id,
         StartTime=begin_time(time.time() + 3000),
@@ -351,17 +351,17 @@ def test_a_requeue_of_an_ended_job_does_not_run_it_again(
 
 
 def test_a_requeue_of_a_waiting_job_changes_nothing(site: Site) -> None:
-    leased = site.cluster.submit(SLEEP, [*LEASED, "--gres=gpu:1", "-C", "k80", "--requeue"])
+    later = site.cluster.submit(SLEEP, [*LATER, "--gres=gpu:1", "-C", "k80", "--requeue"])
     held = site.submit("-H", "--requeue")
-    before = site.until(leased, lambda job: job.reason == "BeginTime")
-    site.cluster.requeue([leased, held])
+    before = site.until(later, lambda job: job.reason == "BeginTime")
+    site.cluster.requeue([later, held])
     time.sleep(1)
-    after = site.job(leased)
+    after = site.job(later)
     assert after.state is JobState.PENDING and not after.held and after.restarts == 0
     assert (after.start_s, after.eligible_s) == (before.start_s, before.eligible_s)
     assert site.job(held).held and site.job(held).restarts == 0
-    site.update(leased, StartTime="now")
-    assert site.running(leased).nodes == ("k1",)
+    site.update(later, StartTime="now")
+    assert site.running(later).nodes == ("k1",)
 
 
 def test_a_job_held_after_a_failed_launch_says_so_and_can_be_released(
@@ -406,7 +406,7 @@ def test_a_job_held_after_a_failed_launch_says_so_and_can_be_released(
 def test_a_waiting_job_gets_another_number_of_gpus(
     site: Site, request_text: str, fields_sent: dict[str, str], kinds: dict[str, int]
 ) -> None:
-    job_id = site.cluster.submit(SLEEP, [*LEASED, "-N1", request_text])
+    job_id = site.cluster.submit(SLEEP, [*LATER, "-N1", request_text])
     site.update(job_id, **fields_sent, StartTime="now")
     job = site.running(job_id)
     assert list(job.gpus.values()) == [kinds]
@@ -425,7 +425,7 @@ def test_a_waiting_jobs_nodes_are_those_it_asks_for(site: Site) -> None:
 
 
 def test_types_mix_over_nodes(site: Site) -> None:
-    job_id = site.cluster.submit(SLEEP, [*LEASED, "--gpus=3", "-N1-4", "-n2"])
+    job_id = site.cluster.submit(SLEEP, [*LATER, "--gpus=3", "-N1-4", "-n2"])
     site.update(job_id, ReqNodeList="v1,k1", NumNodes="2-2", StartTime="now")
     job = site.running(job_id)
     assert set(job.gpus) == {"v1", "k1"} and job.gpu_count == 3
@@ -434,12 +434,55 @@ def test_types_mix_over_nodes(site: Site) -> None:
 
 
 def test_a_waiting_job_changes_its_partition(site: Site) -> None:
-    job_id = site.cluster.submit(SLEEP, [*LEASED, "--gres=gpu:1"])
+    job_id = site.cluster.submit(SLEEP, [*LATER, "--gres=gpu:1"])
     for partitions in ("k80", "v100,k80", "k80"):
         site.update(job_id, Partition=partitions)
         assert set(site.job(job_id).partitions) == set(partitions.split(","))
     site.update(job_id, StartTime="now")
     assert site.running(job_id).nodes == ("k1",)
+
+
+@pytest.mark.parametrize(("first", "node"), [("k80", "k1"), ("v100", "v")])
+def test_where_several_partitions_are_free_the_first_of_a_list_is_taken(
+    site: Site, first: str, node: str
+) -> None:
+    job_id = site.submit("--gres=gpu:1", "-H", "-p", "v100,k80")
+    partitions = (first, *({"v100", "k80"} - {first}))
+    site.update(job_id, Partition=",".join(partitions))
+    assert site.job(job_id).partitions == partitions
+    site.cluster.release(job_id)
+    assert site.running(job_id).nodes[0].startswith(node)
+
+
+def test_a_list_neither_delays_a_waiting_job_nor_costs_it_its_place(site: Site) -> None:
+    full = [site.submit("--gres=gpu:4", "-w", node) for node in ("k1", "v1", "v2")]
+    for job_id in full:
+        site.running(job_id)
+    first, behind = (site.submit("--gres=gpu:4", "-C", "v100|k80") for _ in range(2))
+    before = site.until(first, lambda job: job.reason == "Resources")
+    for partitions in ("v100,k80", "k80,v100"):
+        site.update(first, Partition=partitions)
+        after = site.job(first)
+        assert after.partitions == tuple(partitions.split(","))
+        assert (after.priority, after.eligible_s) == (before.priority, before.eligible_s)
+        assert (after.submit_s, after.features) == (before.submit_s, before.features)
+    # The second of its list is freed, and it takes that.
+    site.cluster.cancel(full[1:2])
+    assert site.running(first).nodes == ("v1",)
+    assert site.job(behind).state is JobState.PENDING
+
+
+def test_a_requeued_job_has_all_of_its_list(site: Site) -> None:
+    """Slurm puts the one first in which it ran, so the order is written anew."""
+    job_id = site.submit("--gres=gpu:1", "--requeue", "-p", "k80,v100")
+    assert site.running(job_id).partitions == ("k80",)
+    assert site.cluster.requeue([job_id]) == [None]
+    waiting = site.until(job_id, lambda job: job.state is JobState.PENDING)
+    assert set(waiting.partitions) == {"v100", "k80"}
+    begin = at_once(waiting, time.time())
+    site.update(job_id, Partition="v100,k80", StartTime=begin)
+    assert site.job(job_id).partitions == ("v100", "k80")
+    assert site.running(job_id).nodes[0] in ("v1", "v2")
 
 
 LISTENING = """#!/bin/bash
@@ -499,7 +542,7 @@ def test_signals_to_nobody_are_errors(site: Site) -> None:
 
 
 def test_hold_and_release(site: Site) -> None:
-    job_id = site.cluster.submit(SLEEP, [*LEASED, "--gres=gpu:1"])
+    job_id = site.cluster.submit(SLEEP, [*LATER, "--gres=gpu:1"])
     site.cluster.hold(job_id)
     assert site.job(job_id).held
     site.update(job_id, StartTime="now")
@@ -522,7 +565,7 @@ def test_cancel(site: Site) -> None:
 
 
 def test_tasks_of_an_array_are_steered_one_by_one(site: Site) -> None:
-    array = site.cluster.submit(SLEEP, [*LEASED, "--gres=gpu:1", "--array=0-3,7%2"])
+    array = site.cluster.submit(SLEEP, [*LATER, "--gres=gpu:1", "--array=0-3,7%2"])
     names = [f"{array}_{task}" for task in (0, 1, 2, 3, 7)]
     assert [job.id for job in site.cluster.read_jobs([array])] == names
     assert site.cluster.apply(
@@ -558,7 +601,7 @@ def test_a_long_array_is_cut_and_it_is_said(site: Site) -> None:
 
 
 def test_one_bad_update_among_good_ones(site: Site) -> None:
-    ids = [site.cluster.submit(SLEEP, [*LEASED, "--gres=gpu:1"]) for _ in range(6)]
+    ids = [site.cluster.submit(SLEEP, [*LATER, "--gres=gpu:1"]) for _ in range(6)]
     answers = site.cluster.apply(
         [
             Update(ids[0], {"Features": "k80"}),
@@ -591,6 +634,7 @@ TOLD_WAITING = [
     {"NumNodes": "1-1", "NumTasks": "1", "NumCPUs": "1-1"},
     {"NumNodes": "1-1", "Features": "v100"},
     {"NumNodes": "1-1", "Partition": "idle"},
+    {"Partition": "idle,gpu"},
     {"ReqNodeList": "v1"},
     {"ReqNodeList": "v1", "NumNodes": "1-1", "NumTasks": "1", "NumCPUs": "1-1"},
     {"ReqNodeList": "v1", "TresPerNode": "gpu:2"},
@@ -622,7 +666,7 @@ def test_what_a_waiting_job_was_to_be_told_does_nothing_to_one_that_began(site: 
 
 
 def test_a_waiting_job_that_might_begin_at_any_moment_is_told_all_the_same(site: Site) -> None:
-    ids = [site.cluster.submit(SLEEP, [*LEASED, "-N1-2", "--gres=gpu:1"]) for _ in range(3)]
+    ids = [site.cluster.submit(SLEEP, [*LATER, "-N1-2", "--gres=gpu:1"]) for _ in range(3)]
     for job_id in ids:
         site.update(job_id, StartTime="now+20")
     jobs = [site.job(job_id) for job_id in ids]
@@ -643,7 +687,7 @@ def test_a_waiting_job_that_might_begin_at_any_moment_is_told_all_the_same(site:
 
 
 def test_many_plain_updates_cost_one_command(site: Site) -> None:
-    ids = [site.cluster.submit(SLEEP, [*LEASED, "--gres=gpu:1"]) for _ in range(8)]
+    ids = [site.cluster.submit(SLEEP, [*LATER, "--gres=gpu:1"]) for _ in range(8)]
     before = site.cluster.queries["update"]
     answers = site.cluster.apply([Update(job_id, {"Features": "k80"}) for job_id in ids])
     assert answers == [None] * len(ids)
@@ -669,7 +713,7 @@ def test_unknown_ids_are_missing_and_no_error(site: Site) -> None:
 
 
 def test_het_jobs_are_seen_as_such(site: Site) -> None:
-    job_id = site.cluster.submit(SLEEP, [*LEASED, "-n1", ":", "-n1"])
+    job_id = site.cluster.submit(SLEEP, [*LATER, "-n1", ":", "-n1"])
     parts = site.cluster.read_jobs([job_id])
     assert sorted(job.id for job in parts) == [f"{job_id}+0", f"{job_id}+1"]
     assert all(job.het and not job.managed for job in parts)

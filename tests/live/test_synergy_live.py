@@ -1,9 +1,10 @@
-"""Synergy live: CPUs and memory of waiting jobs within what they allow, and undone again."""
+"""Synergy live: CPUs and memory of running jobs within what they allow, and undone again."""
 
 import subprocess
 import sys
 
 import pytest
+from dictated import TRAINING
 from trainings import MODEL, ROOT, moves_of, start_sandbox
 
 from slurm_hadar.domain import steering
@@ -38,19 +39,29 @@ def started(make_sandbox, tmp_path, **options):
     return start_sandbox(make_sandbox, tmp_path, settings, layout=SERVER, **options)
 
 
-def submit(site, model, cpus="1-12", request="-c3 --mem=4G", seconds=600, more=""):
+def submit(site, model, cpus="1-12", request="-c3 --mem=4G"):
+    """A training that lasts longer than any test, and writes what its last attempt has."""
+    samples = 100_000
     script = (
-        f"#!/bin/bash\n#HADAR model={model} types=any cpus={cpus} mem=1G-4G {more}\n"
+        f"#!/bin/bash\n#HADAR model={model} types=any cpus={cpus} mem=1G-4G samples={samples}\n"
+        "#HADAR checkpoint=yes restart_cost=1\n"
         f"#SBATCH {request} --gres=gpu:1\n"
-        "echo $SLURM_CPUS_ON_NODE $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE\n"
-        f"exec sleep {seconds}\n"
+        f"echo $SLURM_CPUS_ON_NODE $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE "
+        f"> {site.folder}/$SLURM_JOB_ID.has\n"
+        f"exec {sys.executable} {TRAINING} {site.folder} {samples} 0\n"
     )
     return site.hbatch(script)
 
 
-def said(site, id_):
-    path = site.folder / f"{id_}.out"
-    return path.read_text().split() if path.exists() else []
+def has(site, id_):
+    """CPUs on the node, CPUs per task and memory of the attempt that runs."""
+    return (site.folder / f"{id_}.has").read_text().split()
+
+
+def all_train(site, ids, ticks=False):
+    site.until(lambda: all(site.runs(id_)() for id_ in ids), ticks=ticks)
+    for id_ in ids:
+        site.until(site.trained(id_, restarts=site.job(id_).restarts), ticks=ticks)
 
 
 def test_cpus_and_memory_go_to_those_who_need_them(make_sandbox, tmp_path, slurm_prefix):
@@ -61,18 +72,21 @@ def test_cpus_and_memory_go_to_those_who_need_them(make_sandbox, tmp_path, slurm
     fixed = submit(site, "hungry", cpus="3")
     tasks = submit(site, "hungry", cpus="1-4", request="-n2 --mem=4G")
     unknown = submit(site, "another")
-    first, second = site.tick(), site.tick()
-    assert len(first.done) == 6 and len(second.done) == 0
     jobs = (hungry, light, per_cpu, fixed, tasks, unknown)
-    site.until(lambda: all(site.runs(id_)() for id_ in jobs), ticks=False)
-    site.until(lambda: all(said(site, id_) for id_ in jobs), ticks=False)
-    assert said(site, hungry) == ["12", "12", str(GB)]
-    assert said(site, light) == ["1", "1", str(GB)]
-    assert said(site, per_cpu)[:2] == ["1", "1"]
+    # Slurm starts them with what they ask for.
+    all_train(site, jobs)
+    assert [site.job(id_).cpus for id_ in jobs] == [3, 3, 3, 3, 2, 3]
+    changed = (hungry, light, per_cpu, tasks)
+    site.until(lambda: all(site.runs(id_)() and site.job(id_).restarts for id_ in changed))
+    all_train(site, jobs)
+    assert has(site, hungry) == ["12", "12", str(GB)]
+    assert has(site, light) == ["1", "1", str(GB)]
+    assert has(site, per_cpu)[:2] == ["1", "1"]
     assert site.job(per_cpu).mem_per_cpu_mb == GB
-    assert said(site, fixed) == ["3", "3", str(GB)]
-    assert said(site, tasks)[0] == "4"
-    assert said(site, unknown) == ["3", "3", str(4 * GB)]
+    assert has(site, tasks)[0] == "4"
+    # What may not be changed, or is not known, stays, and costs no restart.
+    assert has(site, fixed) == has(site, unknown) == ["3", "3", str(4 * GB)]
+    assert [site.job(id_).restarts for id_ in jobs] == [1, 1, 1, 0, 1, 0]
     was = steering.decode(site.job(hungry).admin_comment).was
     assert was["NumCPUs"] == "3-3" and was["MinMemoryNode"] == str(4 * GB)
     assert len(site.tick().done) == 0
@@ -83,8 +97,8 @@ def test_what_was_changed_is_undone(make_sandbox, tmp_path, slurm_prefix):
     node = submit(site, "hungry")
     cpu = submit(site, "hungry", request="-c3 --mem-per-cpu=1G")
     per_gpu = submit(site, "hungry", request="--cpus-per-gpu=3 --mem-per-gpu=4G")
-    site.tick()
-    site.until(lambda: all(site.runs(id_)() for id_ in (node, cpu, per_gpu)), ticks=False)
+    all_train(site, (node, cpu, per_gpu))
+    site.until(lambda: all(site.runs(id_)() and site.job(id_).restarts for id_ in (node, cpu)))
     changed = [site.job(id_).cpus for id_ in (node, cpu, per_gpu)]
     assert sorted(changed[:2]) == [6, 12] and changed[2] == 3
     for id_ in (node, cpu):
@@ -119,17 +133,18 @@ def test_a_running_job_moves_for_more_cpus(make_sandbox, tmp_path, slurm_prefix)
         f"--lineage {tmp_path}/a.json --every 600\n"
     )
     id_ = site.hbatch(script)
-    site.until(site.runs(id_))
-    assert site.job(id_).cpus == 6
-    site.until(site.trained(id_, 100))
+    site.until(site.runs(id_), ticks=False)
+    assert site.job(id_).cpus == 3
+    site.until(lambda: site.runs(id_)() and site.job(id_).cpus == 6)
+    site.until(site.trained(id_, 100, restarts=1))
     site.cluster.cancel([filler])
     site.until(
         lambda: (
             site.runs(id_)()
             and site.job(id_).cpus == 12
-            and [move.outcome for move in moves_of(site.store, id_)] == ["moved"]
+            and [move.outcome for move in moves_of(site.store, id_)] == ["moved", "moved"]
         )
     )
-    assert site.job(id_).restarts == 1
-    site.until(site.trained(id_, 200, restarts=1), ticks=False)
+    assert site.job(id_).restarts == 2
+    site.until(site.trained(id_, 200, restarts=2), ticks=False)
     assert len(site.tick().done) == 0

@@ -16,7 +16,6 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.runtime.heartbeat import NAME
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
-from slurm_hadar.sandbox.processes import wait_until
 from slurm_hadar.slurm.cluster import open_cluster
 
 pytestmark = [
@@ -27,6 +26,8 @@ pytestmark = [
 BIN = Path(sys.executable).parent
 ONE, TWO = "login1", "login2"
 SCRIPT = "#!/bin/sh\n#HADAR types=any gpus=1\nsleep 600\n"
+ASKED, PREFERRED = "k80,v100", "v100,k80"
+"""The partitions as a job asks for them, and in the order in which it runs fastest."""
 
 
 class LoginNodes:
@@ -63,14 +64,11 @@ class LoginNodes:
         return self.run(host, "hadar", "tick")
 
     def submit(self):
-        return self.run(ONE, "hbatch", "--parsable", "-o", "/dev/null", text=SCRIPT).strip()
+        words = ("--parsable", "-o", "/dev/null", "-p", ASKED)
+        return self.run(ONE, "hbatch", *words, text=SCRIPT).strip()
 
-    def waits(self, job):
-        def shown():
-            return "BeginTime" in self.box.run("squeue", "-h", "-o", "%r", "-j", job)
-
-        # Slurm writes it a moment after the submit.
-        return wait_until(shown, 60, 0.2)
+    def asked(self, job):
+        return self.box.run("squeue", "-h", "-o", "%P", "-j", job).strip()
 
     def ago(self, seconds):
         """The last heartbeat was that long ago."""
@@ -87,12 +85,13 @@ def nodes(make_sandbox, tmp_path):
     box = make_sandbox(
         mode="act",
         layout=Layout((NodeGroup("v", 2, "v100", 2), NodeGroup("k", 1, "k80", 2))),
-        settings={
-            "site": {"rights": "user"},
-            "lease": {"length_s": 600},
-            "controller": {"interval_s": 60.0},
-        },
+        settings={"site": {"rights": "user"}, "controller": {"interval_s": 60.0}},
     )
+    # No GPU is free, so that jobs wait.
+    fill = box.run(
+        *("sbatch", "--parsable", "-o", "/dev/null", "-N3", "--gres=gpu:2", "--wrap", "sleep 600")
+    )
+    box.wait_state(fill.strip(), ("RUNNING",), 60)
     return LoginNodes(box, tmp_path)
 
 
@@ -101,26 +100,26 @@ def test_the_second_steps_back_and_takes_over(nodes):
     first = nodes.submit()
     watched = nodes.tick(TWO)
     assert "a controller on login1 is alive and acts" in watched and "0 changes sent" in watched
-    assert nodes.waits(first) and nodes.beat() == ONE
-    assert f"start job {first}" in nodes.tick(ONE)
-    nodes.box.wait_state(first, ("RUNNING",), 60)
+    assert nodes.asked(first) == ASKED and nodes.beat() == ONE
+    assert f"update job {first}: Partition={PREFERRED}" in nodes.tick(ONE)
+    assert nodes.asked(first) == PREFERRED
 
     # The first one is gone, for longer than three intervals and 30 s.
     second = nodes.submit()
     nodes.ago(150)
     assert "0 changes sent" in nodes.tick(TWO), "not yet"
     nodes.ago(300)
-    assert f"start job {second}" in nodes.tick(TWO)
-    nodes.box.wait_state(second, ("RUNNING",), 60)
-    status = json.loads(nodes.run(TWO, "hadar", "status", "--json"))["result"]
-    planned = {row["id"]: row["planned"] for row in status}
-    assert len(planned[first]) == 1, "what the first one did is known"
+    said = nodes.tick(TWO)
+    assert f"update job {second}: Partition={PREFERRED}" in said and first not in said
+    assert nodes.asked(second) == PREFERRED
+    told = nodes.run(TWO, "hadar", "explain", first)
+    assert f"(asked for: {ASKED})" in told, "what the first one did is known"
 
     # And comes back.
     third = nodes.submit()
     back = nodes.tick(ONE)
     assert "a controller on login2 is alive and acts" in back and "0 changes sent" in back
-    assert nodes.waits(third) and nodes.beat() == TWO
+    assert nodes.asked(third) == ASKED and nodes.beat() == TWO
 
 
 def test_of_two_that_take_over_in_the_same_moment_the_earlier_steps_back(nodes):
@@ -144,7 +143,7 @@ def test_of_two_that_take_over_in_the_same_moment_the_earlier_steps_back(nodes):
     store.close()
     assert slept == [SETTLE_S] and not report.acted
     assert "took over at the same time" in " ".join(report.said)
-    assert nodes.waits(job)
+    assert nodes.asked(job) == ASKED
     # Where nobody else does, it acts.
     nodes.ago(3600)
-    assert f"start job {job}" in nodes.tick(ONE)
+    assert f"update job {job}: Partition={PREFERRED}" in nodes.tick(ONE)

@@ -21,7 +21,9 @@ def test_a_type_is_selected_by_its_own_name_unless_said_otherwise():
     [
         ("[site]\nmod = 'act'", "site.mod"),
         ("[site]\nmode = 'go'", "site.mode"),
-        ("[lease]\nlength_s = 1", "lease.length_s"),
+        ("[log]\nfiles = 0", "log.files"),
+        ("[partitions]\ngroups = ['v100']", "partitions.groups"),
+        ("[partitions.groups]\ngpu = 'v100'", "partitions.groups.gpu"),
         ("[site", "is not TOML"),
         ("version = 2", "version"),
         ("[site]\nstate_dir = 'here'", "site.state_dir: a path from / on"),
@@ -39,6 +41,21 @@ def test_a_mistake_is_named_with_its_place(text, says):
         config.parse(text, "hadar.toml")
     assert "hadar.toml" in str(caught.value) and says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_has_no_effect_any_more_is_read_and_told():
+    old = "[lease]\nlength_s = 300\n[partitions]\nsteer = ['gpu']\nopt_in = ['lab']\n"
+    found = config.parse(old, "hadar.toml")
+    lease, steer = found.notes
+    assert lease.startswith("[lease] has no effect any more") and "take it out" in lease
+    assert steer.startswith("partitions.steer has no effect") and "[partitions.groups]" in steer
+    new = config.parse("[partitions]\nopt_in = ['lab']\n", "hadar.toml")
+    assert found.partitions == new.partitions and new.notes == ()
+
+
+def test_a_partition_stands_for_those_that_the_site_names():
+    found = config.parse("[partitions.groups]\ngpu = ['v100', 'k80']\n", "hadar.toml")
+    assert found.partitions.groups == {"gpu": ("v100", "k80")}
 
 
 @pytest.mark.parametrize("text", [None, b"\xff\xfe"])

@@ -1,7 +1,6 @@
 """The documentation names only what there is: files, commands, options, keys, defaults."""
 
 import ast
-import dataclasses
 import json
 import re
 import shlex
@@ -17,7 +16,7 @@ from slurm_hadar import policies, runtime, templates
 from slurm_hadar.cli.main import app
 from slurm_hadar.cli.sbatch_options import LONG, SHORT
 from slurm_hadar.config import Config, GpuType
-from slurm_hadar.domain import declaration
+from slurm_hadar.domain import declaration, steering
 from slurm_hadar.domain.declaration import KEYS, Declaration
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -328,6 +327,8 @@ def test_the_architecture_names_modules_that_exist():
 
 
 def test_the_signs_in_a_job_are_as_described():
-    assert "[hadar1 " in declaration.encode(dataclasses.replace(Declaration(), lease=True))
-    assert re.search(r"\[hadar1 .*lease=yes", declaration.encode(Declaration(lease=True)))
-    assert r"/\[hadar1 .*lease=yes/" in _text("docs/operator.md")
+    assert declaration.encode(Declaration(model="lm")) == "[hadar1 model=lm]"
+    (shown,) = re.findall(r"AdminComment=(\[.*\])", _text("docs/operator.md"))
+    ours = steering.decode(shown)
+    assert ours is not None and ours.was and ours.wrote
+    assert steering.merge("", ours) == shown

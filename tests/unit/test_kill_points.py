@@ -17,6 +17,7 @@ from benchmarks.faults.trials import (
     Room,
     distinct,
     has_moved,
+    is_sent,
     never_reached,
     not_reached,
     planted,
@@ -104,6 +105,22 @@ def test_faults_are_planted_after_the_requeue_of_a_move():
     assert [point.times for point in distinct(points)] == [1, 1, 1, 1, 2, 3, 1]
 
 
+def test_faults_of_hints_are_planted_before_these_are_known_to_be_done():
+    place = "controller/acts/acting.py send_hints"
+    points = [
+        touch("controller/acts/acting.py refusals", "SELECT job"),
+        touch(place, "scontrol"),
+        *(touch(place, "UPDATE journal SET", times) for times in (1, 2, 3, 4)),
+        touch("controller/acts/acting.py ask_to_save", "INSERT"),
+    ]
+    names = [f"{place} slurm UPDATE journal SET #{times}" for times in (2, 3, 4)]
+    assert [(case.at, case.then) for case in planted("begin time", points)] == [
+        (name, "never") for name in names
+    ]
+    assert {case.then for case in planted("retire forgets", points)} == {"retired"}
+    assert [is_sent(point) for point in points] == [False, *[True] * 6]
+
+
 def test_a_tick_that_comes_when_all_trainings_are_over_is_not_the_one_to_kill(
     tmp_path, monkeypatch
 ):
@@ -142,7 +159,7 @@ def test_a_run_fails_where_a_point_was_never_reached_in_any_way():
     found += [(Case(other.name, then), Found()) for then in THEN]
     left = not_reached(found)
     first = {one.name, other.name}
-    assert len(left) == 5 and never_reached(found, left, first) == [other.name]
+    assert len(left) == 2 * len(THEN) - 1 and never_reached(found, left, first) == [other.name]
     assert is_failure(0, [], 90, [other.name]) and not is_failure(0, [], 90, [])
     assert (
         is_failure(1, [], 90, []) and is_failure(0, ["hold"], 90, []) and is_failure(0, [], 9, [])

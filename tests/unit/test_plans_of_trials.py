@@ -16,7 +16,7 @@ TOLD = JobPlan("7", 1.0, {"k80": 1}, batch=16)
 WISH = JobPlan("7", 1.0, {"v100": 1}, save="abc")
 
 
-def entry(kind="start", outcome="done", gpus=None, **more):
+def entry(kind="move", outcome="moved", gpus=None, **more):
     details = {"gpus": gpus or {"k80": 1}, "batch": 16, "copies": 1, "shares": [], **more}
     details = json.loads(json.dumps(details))
     return Entry(1, "7", kind, "sent", 1.0, 1.0, details, outcome)
@@ -63,7 +63,7 @@ def test_every_part_of_a_plan_counts(change):
 
 def test_a_plan_of_nobody_is_named():
     assert complaint(TOLD, RUNS, []).endswith("decided was none")
-    assert complaint(TOLD, RUNS, [entry("lease"), entry("release")]).endswith("decided was none")
+    assert complaint(TOLD, RUNS, [entry("hint"), entry("release")]).endswith("decided was none")
 
 
 def test_an_action_that_was_cut_short_may_have_left_the_plan_before_it():
@@ -98,6 +98,8 @@ def test_a_job_runs_where_it_was_told_unless_slurm_was_free_to_choose():
     assert complaint(TOLD, elsewhere, [entry("release", "released"), entry()]) == told
     two = replace(RUNS, gpus={"k1": {"k80": 2}})
     assert complaint(TOLD, two, [entry()]).startswith("it runs on {'k80': 2}")
-    for since in ("wait", "let go", "undo"):
+    for since in ("hint", "undo"):
         assert complaint(TOLD, elsewhere, [entry(since), entry()]) == ""
     assert complaint(TOLD, elsewhere, [entry(outcome="refused: no")]) == ""
+    assert complaint(TOLD, elsewhere, [entry(fields={"Partition": "k80"})]) == told
+    assert complaint(TOLD, elsewhere, [entry(fields={"Partition": "k80,v100"})]) == ""

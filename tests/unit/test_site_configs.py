@@ -1,5 +1,6 @@
 """The example configurations, as an admin would copy them."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -8,7 +9,10 @@ import pytest
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
 from slurm_hadar.config import Config
+from slurm_hadar.controller.checks.check_partitions import partition_findings
 from slurm_hadar.controller.checks.wrapper_site import wrapper_site
+from slurm_hadar.tuning import conf
+from slurm_hadar.tuning import site as tuning_site
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "site_configs").glob("*.toml"))
 
@@ -31,7 +35,7 @@ def test_an_example_loads_and_is_safe(path):
     # Jobs would else believe plan files of whoever wrote the JSON for hbatch.
     assert own or site.site.controller_user
     assert site.gpu_types
-    assert site.lease.length_s >= 3 * site.controller.interval_s
+    assert not site.notes
     policies.get(site.controller.policy)
 
 
@@ -59,8 +63,28 @@ def test_an_example_shows_what_its_slurm_conf_needs(path):
     for name, gpu in site.gpu_types.items():
         lines = [line for line in text.splitlines() if f"Gres=gpu:{name}:" in line]
         assert len(lines) == 1 and f"Feature={gpu.feature or name}" in lines[0]
-    for partition in (*site.partitions.steer, *site.partitions.opt_in, *site.backfill.partitions):
+    groups = site.partitions.groups
+    members = [member for group in groups.values() for member in group]
+    for partition in (*groups, *members, *site.partitions.opt_in, *site.backfill.partitions):
         assert f"PartitionName={partition} " in text
+
+
+def slurm_conf(path):
+    """The lines of slurm.conf in an example's comments, as a site."""
+    lines = re.findall(r"^#   (.*)$", path.read_text(), re.MULTILINE)
+    return tuning_site.of_conf(conf.parse("\n".join(lines), path))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_groups_of_an_example_are_fine(path):
+    site, there = configuration.load(path), slurm_conf(path)
+    found = list(partition_findings(site, {}, there.partitions, there.nodes))
+    grouped = [finding for finding in found if finding.level == "ok"]
+    assert not [finding for finding in found if finding.level == "problem"]
+    assert len(grouped) == len(site.partitions.groups)
+    assert bool(grouped) is (path.stem in ("mixed", "hpc_idle", "teaching"))
+    warned = [finding for finding in found if finding.level == "warning"]
+    assert bool(warned) is (path.stem in ("one_partition", "no_accounting"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -278,6 +278,18 @@ def test_a_job_that_is_no_longer_taken_for_ours_is_told(books, tmp_path):
     assert "as if it had not" in " ".join(account(books, tmp_path, ()).wrong)
 
 
+@pytest.mark.parametrize(
+    ("more", "delayed"),
+    [({"eligible_s": 101.0}, False), ({"eligible_s": 160.0}, True),
+     ({"eligible_s": 160.0, "restarts": 1}, False)],
+)  # fmt: skip
+def test_a_job_that_waits_for_a_begin_time_is_told(books, tmp_path, more, delayed):
+    books.look([replace(a_job("soak0", "", submit_s=100.0, **more), id="0")])
+    books.look([replace(a_job("soak0"), id="0", comment="[hadar1 types=any]")])
+    wrong = " ".join(account(books, tmp_path, ()).wrong)
+    assert ("waited for a begin time" in wrong) is delayed
+
+
 def test_a_waiting_task_that_was_cancelled_leaves_no_record(books, tmp_path):
     books.sent["soak2"] = Sent("soak2", "array", 1, 0)
     books.look([replace(a_job("soak2", ""), id="9_0", declaration=Declaration())])

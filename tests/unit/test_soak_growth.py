@@ -64,7 +64,7 @@ def test_a_life_too_short_to_be_weighed_is_told():
 
 
 WORK = Work(jobs=10, starts=15, ticks=50, kills=3)
-JOURNAL = Journal({"lease": 9, "move": 4}, 4, 0, {"journal": 40, "told": 60, "steering": 9}, 0.3, 0)
+JOURNAL = Journal({"hint": 9, "move": 4}, 4, 0, {"journal": 40, "told": 60, "steering": 9}, 0.3, 0)
 EXCHANGE = Exchange({"plan": 9, "steer": 9, "progress": 4, "heartbeat": 1}, ())
 
 
@@ -77,7 +77,7 @@ def test_a_journal_and_a_folder_that_grow_with_the_jobs_are_fine():
     [
         ({"still_open": 1}, "1 open entries"),
         ({"left_when_old": 2}, "2 that it never forgets"),
-        ({"actions": {"lease": 51}}, "51 entries about leases in 50 ticks"),
+        ({"actions": {"hint": 811}}, "811 hints in 50 ticks; at most 810"),
         ({"rows": {"journal": 70}}, "70 rows of journal"),
         ({"rows": {"steering": 11}}, "11 rows of steering"),
         ({"rows": {"told": 501}}, "501 rows of told"),

@@ -4,16 +4,16 @@ Whether it holds is seen at a later tick (:mod:`slurm_hadar.controller.acts.trai
 """
 
 import contextlib
-import os
 import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts.actions import Action, Kind
+from slurm_hadar.controller.acts.hints import Refusals
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.picture.request import may_have_copies
 from slurm_hadar.controller.picture.targets import by_type, placed
@@ -23,13 +23,12 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.runtime.plan_file import JobPlan, put_back_plan, read_plan, write_plan
+from slurm_hadar.runtime.plan_file import remove_plan, write_plan
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Update
 
+_REFUSED, _UNANSWERED = "refused", "not answered"
 _OTHER = re.compile(r"\bjob \d+(?:[_+]\d+)?\b")
-_MOST_NAMED = 50
-"""Jobs whose leases were renewed that the journal names."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,8 @@ class ActionContext:
     config: Config
     nodes: Mapping[str, Node] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
+    ages: bool = False
+    """Whether jobs gain priority with age, and this controller may give it back to them."""
     taken_over: Callable[[], str] = str
     """Why another controller may act now, so that nothing more is written; empty: none may."""
 
@@ -71,6 +72,21 @@ class ActionContext:
             return Update(job.id, fields)
         comment = steering.merge(job.admin_comment, ours)
         return Update(job.id, {**fields, "AdminComment": comment})
+
+    def kept(self, actions: Sequence[Action]) -> dict[str, Steering]:
+        """What is kept of the jobs of these actions; empty where the jobs carry it themselves."""
+        if kept.in_the_job(self.config):
+            return {}
+        jobs = [action.job for action in actions]
+        arrays = {str(job.array_job_id) for job in jobs if job.array_tasks}
+        found = self.store.steerings({*arrays, *(job.id for job in jobs)})
+        known = ((job, steering.decode(text)) for job, text in found.items())
+        return {job: ours for job, ours in known if ours is not None}
+
+    def keep(self, job: Job, ours: Steering) -> None:
+        """Keep what was done to a job, without an update."""
+        if not kept.in_the_job(self.config):
+            kept.keep(self.config, self.store, job.id, ours, self.check)
 
     def write_plan(
         self,
@@ -105,69 +121,80 @@ class ActionContext:
             return f"job {job.id}: its plan file cannot be written: {error}"
         return None
 
-    def plan_of(self, job: Job) -> JobPlan | None:
-        """What the job was told to run with, None: nothing."""
-        return read_plan(self.config.site.exchange_dir, job.id, {os.getuid()})
-
-    def put_back(self, job: Job, plan: JobPlan | None) -> None:
-        """Tell the job again what it was told before; None: it goes by what Slurm gives it."""
-        with contextlib.suppress(OSError, ValueError):
-            put_back_plan(self.config.site.exchange_dir, job.id, plan, self.check)
+    def remove_plan(self, job: Job) -> None:
+        """The job goes by what Slurm gives it."""
+        with contextlib.suppress(OSError):
+            self.check()
+            remove_plan(self.config.site.exchange_dir, job.id)
 
 
-def change_waiting(context: ActionContext, actions: Sequence[Action], now: float) -> Sent:
-    """Start, let wait or let go pending jobs, all in one batch."""
+def send_hints(context: ActionContext, actions: Sequence[Action], now: float) -> Sent:
+    """Change the partition lists of jobs that wait, all in one batch."""
     if not actions:
         return Sent()
-    updates = [context.update(a.job, dict(a.fields), a.steering) for a in actions]
-    renewed = [a.job.id for a in actions if _only_renews(a)]
+    before = context.kept(actions)
+    groups = _records(actions)
+    updates = []
+    for name, group in groups.items():
+        sent = [context.update(a.job, dict(a.fields), a.steering) for a in group]
+        updates.append(Update(name, sent[0].fields))
+        for job, ours in _of_array(group):
+            context.keep(job, ours)
     with context.store.transaction():
-        entries = {
-            a.job.id: context.store.begin(a.job.id, a.kind.value, "sent", now, _details(a))
-            for a in actions
-            if not _only_renews(a)
-        }
-        if renewed:
-            leases = {"number": len(renewed), "jobs": renewed[:_MOST_NAMED]}
-            entries[""] = context.store.begin("", "lease", "sent", now, leases)
+        entries = [
+            [context.store.begin(a.job.id, a.kind.value, "sent", now, _details(a)) for a in group]
+            for group in groups.values()
+        ]
+    errors = pending.apply(
+        context.cluster, [group[0].job for group in groups.values()], updates, now
+    )
     complaints, refused = [], set()
-    before: dict[str, JobPlan | None] = {}
-    for action in actions:
-        if action.placement is not None:
-            before[action.job.id] = context.plan_of(action.job)
-            copies, shares = action.placement.copies, action.placement.shares
-            complaint = context.write_plan(
-                action.job,
-                action.steering.gpus,
-                action.reason,
-                copies=copies,
-                shares=shares,
-                batch=action.placement.batch,
-            )
-            complaints += [complaint] if complaint else []
-    errors = pending.apply(context.cluster, [a.job for a in actions], updates, now)
-    late = 0
     with context.store.transaction():
-        for action, error in zip(actions, errors, strict=True):
-            outcome = "done" if error is None else f"refused: {error}"
-            if action.job.id in entries:
-                context.store.end(entries[action.job.id], outcome, now)
-            else:
-                late += error is not None
+        for group, opened, error in zip(groups.values(), entries, errors, strict=True):
+            outcome = "done"
             if error is not None:
-                refused.add(action.job.id)
-                if action.job.id in before and not error.retry:
-                    # Slurm starts it, or has begun it, as it was.
-                    context.put_back(action.job, before[action.job.id])
-                complaints.append(f"job {action.job.id}: {action.kind.value} {outcome}")
-        if renewed:
-            outcome = f"refused for {late} of {len(renewed)}" if late else "done"
-            context.store.end(entries[""], outcome, now)
+                outcome = f"{_UNANSWERED if error.retry else _REFUSED}: {error}"
+            for entry in opened:
+                context.store.end(entry, outcome, now)
+            if error is None:
+                continue
+            refused |= {action.job.id for action in group}
+            complaints.append(f"job {group[0].job.id}: {Kind.HINT.value} {outcome}")
+            for job, ours in [*((a.job, a.steering) for a in group), *_of_array(group)]:
+                # Nobody else shall be taken for the author of what was not changed, and what Slurm
+                # may have taken must be given back one day.
+                maybe, unchanged = replace(ours, wrote={}), before.get(job.id, Steering())
+                context.keep(job, maybe if error.retry else unchanged)
     return Sent(tuple(complaints), frozenset(refused))
 
 
-def _only_renews(action: Action) -> bool:
-    return action.kind is Kind.WAIT and set(action.fields) == {"StartTime"}
+def _of_array(group: Sequence[Action]) -> list[tuple[Job, Steering]]:
+    """What is kept of the whole array, for tasks that are changed with these and not looked at."""
+    if len(group) == 1:
+        return []
+    first = group[0]
+    return [(replace(first.job, id=str(first.job.array_job_id)), first.steering)]
+
+
+def _records(actions: Sequence[Action]) -> dict[str, list[Action]]:
+    """The hints by what Slurm is told to change: waiting tasks of an array that it keeps in one
+    record, and that get the same, stay in one."""
+    found: dict[str, list[Action]] = {}
+    for action in actions:
+        job = action.job
+        name = f"{job.array_job_id}_[{job.array_tasks}]" if job.array_tasks else job.id
+        if name in found and dict(found[name][0].fields) != dict(action.fields):
+            name = job.id
+        found.setdefault(name, []).append(action)
+    return found
+
+
+def refusals(store: Store) -> dict[str, Refusals]:
+    """Job -> the refusals of its hints since the last one that Slurm took."""
+    kind = Kind.HINT.value
+    last = store.last_times(kind)
+    counts = store.counts_after(kind, _REFUSED, "done")
+    return {job: Refusals(number, last[job]) for job, number in counts.items()}
 
 
 def ask_to_save(
@@ -217,8 +244,9 @@ def _details(action: Action) -> dict[str, object]:
         "gpus": dict(ours.gpus),
         "nodes": {node: dict(gpus) for node, gpus in ours.nodes.items()},
         "moves": ours.moves,
-        "leased": ours.leased,
         "was": dict(ours.was),
+        "wrote": dict(ours.wrote),
+        "priority": action.job.priority,
         "from": {node: dict(gpus) for node, gpus in action.job.gpus.items()},
         "reason": action.reason,
         "copies": action.placement.copies if action.placement else 1,
@@ -233,10 +261,10 @@ def steering_of(details: object, now: float) -> Steering:
     return Steering(
         gpus=found.get("gpus", {}),
         nodes=found.get("nodes", {}),
-        leased=bool(found.get("leased", False)),
         time=now,
         moves=int(found.get("moves", 0)),
         was=found.get("was", {}),
+        wrote=found.get("wrote", {}),
         batch=batch_of_entry(found) or 0,
     )
 

@@ -1,4 +1,4 @@
-"""The difference between the plan and the present, cut by the guards."""
+"""The difference between the plan and where running jobs are, cut by the guards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,23 +6,21 @@ from enum import Enum
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import laying
+from slurm_hadar.controller.acts.free_capacity import FreeCapacity
 from slurm_hadar.controller.picture import batch_choice, claims, cpus
-from slurm_hadar.controller.picture.targets import LEASE_SLACK_S, Target, begin_is_ours
+from slurm_hadar.controller.picture.targets import Place, Target, placed
 from slurm_hadar.controller.picture.viewing import Picture
 from slurm_hadar.controller.seen import racks
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.slurm.times import at_once, begin_time, begins_at_once
 
 
 class Kind(Enum):
     """What can be done to a job."""
 
-    START = "start"
-    WAIT = "wait"
-    LET_GO = "let go"
+    HINT = "hint"
     MOVE = "move"
     STOP = "stop"
 
@@ -62,46 +60,138 @@ class MoveBudget:
 def intent(
     picture: Picture, plan: Plan, seen: Observed, config: Config, budget: MoveBudget
 ) -> Intent:
-    """What to send."""
-    actions: list[Action] = []
+    """What to send to running jobs."""
     deferred: dict[str, str] = {}
     moves: list[Action] = []
-    held_back = _held_back(picture, plan, seen)
     movable = dict(zip(picture.view.jobs.ids, picture.view.jobs.movable.tolist(), strict=True))
     for id_, target in picture.targets.items():
         placement = plan.placements.get(id_)
-        if target.starting:
+        if target.starting or target.job.state is not JobState.RUNNING:
             continue
-        if target.job.state is JobState.RUNNING:
-            why = plan.waiting.get(id_, "no placement in this round")
-            action = (
-                move(target, placement, seen, config)
-                if placement
-                else stop(target, why, seen, config)
-            )
-            if action is not None and not movable[id_]:
-                deferred[id_] = "it may not be moved now"
-            elif action is not None and (node := _reserved(action, seen)):
-                deferred[id_] = f"a reservation of {node} begins before its time limit ends"
-            elif action is not None:
-                moves.append(action)
-        elif target.job.state is JobState.PENDING:
-            if id_ in held_back:
-                deferred[id_] = held_back[id_]
-                placement = None
-            waiting = start(target, placement, seen, config) if placement else None
-            if placement is None:
-                why = held_back.get(id_) or plan.waiting.get(id_, "no placement in this round")
-                waiting = wait(target, why, seen, config)
-            if waiting is not None:
-                actions.append(waiting)
-    chosen = _shared(moves, min(budget.left, config.guards.max_moves_per_tick), budget.by_user)
+        action = (
+            move(target, placement, seen, config)
+            if placement
+            else stop(target, plan.waiting.get(id_, "no placement in this round"), seen, config)
+        )
+        if action is not None and not movable[id_]:
+            deferred[id_] = "it may not be moved now"
+        elif action is not None and (node := _reserved(action, seen)):
+            deferred[id_] = f"a reservation of {node} begins before its time limit ends"
+        elif action is not None:
+            moves.append(action)
+    most = min(budget.left, config.guards.max_moves_per_tick)
+    while True:
+        chosen = _shared(moves, most, budget.by_user)
+        # Under preempt a move may need what another one leaves, so that one has to be chosen too.
+        claimed = _claimed(chosen, seen, config)
+        deferred |= claimed
+        moves = [action for action in moves if action.job.id not in claimed]
+        if not claimed:
+            break
     for action in moves:
         if action not in chosen:
             deferred[action.job.id] = "moves of this tick or hour are used up"
-    actions += chosen
-    actions += let_go(picture.left_out, seen, config)
-    return Intent(tuple(actions), deferred)
+    return Intent(tuple(chosen), deferred)
+
+
+def _claimed(moves: Sequence[Action], seen: Observed, config: Config) -> dict[str, str]:
+    """Moves whose place a job that waits would take, with the reason.
+
+    While a moved job is requeued Slurm gives what is free, and what the job leaves, to whoever is
+    next. So a job moves only to what nobody who waits can use, with CPUs and memory that are free
+    beside it. ``guards.preempt`` lets it move to what other moved jobs leave as well.
+    """
+    if not moves:
+        return {}
+    # Backfill keeps planned nodes for a job that is ahead.
+    planned = {node.name for node in seen.nodes.values() if "PLANNED" in node.state.upper()}
+    left = {name: gpus for name, gpus in claims.free_now(seen).items() if name not in planned}
+    waiting, takers = _serve(claims.outsiders(seen, ()), seen, left)
+    beside = FreeCapacity(seen)
+    if config.guards.preempt:
+        for action in moves:
+            _add(left, placed(action.job, seen.nodes))
+            beside.add(action.job)
+        waiting, more = _serve(waiting, seen, left)
+        takers |= more
+    found: dict[str, str] = {}
+    for action in moves:
+        if action.placement is None:
+            continue
+        own = {} if config.guards.preempt else placed(action.job, seen.nodes)
+        there = {name: dict(gpus) for name, gpus in left.items()}
+        _add(there, own)
+        _, later = _serve(waiting, seen, there)
+        place = action.placement.nodes or _anywhere(action.placement, there)
+        if _fits(place, there):
+            if not beside.take(action.job, action.fields, list(place), set(own)):
+                found[action.job.id] = "the CPUs or the memory that it needs there are not free yet"
+                continue
+            for name, gpus in place.items():
+                for kind, count in gpus.items():
+                    from_others = count - own.get(name, {}).get(kind, 0)
+                    left[name][kind] -= max(0, from_others)
+            continue
+        taker = next(((takers | later)[name] for name in place if name in takers | later), "")
+        found[action.job.id] = (
+            f"job {taker}, which waits, gets these GPUs first"
+            if taker
+            else "these GPUs are not free yet"
+        )
+    return found
+
+
+def _add(free: claims.Free, more: Place) -> None:
+    for name, gpus in more.items():
+        for kind, count in gpus.items():
+            if name in free:
+                free[name][kind] = free[name].get(kind, 0) + count
+
+
+def _serve(
+    waiting: Sequence[Job], seen: Observed, free: claims.Free
+) -> tuple[list[Job], dict[str, str]]:
+    """Give those who wait what they can use of ``free``: who gets nothing, and node -> who takes
+    something there."""
+    some = {name: gpus for name, gpus in free.items() if any(gpus.values())}
+    rest: list[Job] = []
+    takers: dict[str, str] = {}
+    for number, job in enumerate(waiting):
+        if not some:
+            return [*rest, *waiting[number:]], takers
+        claimed = claims.claim(job, seen, some)
+        if claimed is None:
+            rest.append(job)
+            continue
+        for name in claimed.gpus:
+            takers[name] = job.id
+            if not any(some[name].values()):
+                del some[name]
+    return rest, takers
+
+
+def _anywhere(placement: Placement, free: claims.Free) -> dict[str, dict[str, int]]:
+    """Some nodes for a placement that names none; less than its GPUs where there are not enough."""
+    found: dict[str, dict[str, int]] = {}
+    for kind, count in placement.gpus.items():
+        left = count
+        for name, gpus in free.items():
+            part = min(left, gpus.get(kind, 0))
+            if part > 0:
+                found.setdefault(name, {})[kind] = part
+                left -= part
+        if left:
+            # On no node there is: it does not fit.
+            found.setdefault("", {})[kind] = left
+    return found
+
+
+def _fits(place: Place, free: claims.Free) -> bool:
+    return all(
+        free.get(name, {}).get(kind, 0) >= count
+        for name, gpus in place.items()
+        for kind, count in gpus.items()
+    )
 
 
 def _reserved(action: Action, seen: Observed) -> str:
@@ -128,101 +218,12 @@ def _shared(moves: Sequence[Action], most: int, by_user: Mapping[int, int]) -> l
     return chosen
 
 
-def let_go(left_out: Mapping[str, str], seen: Observed, config: Config) -> list[Action]:
-    """What is sent to jobs that are left to Slurm, with the reason by job."""
-    limited = claims.at_limit(seen)
-    actions = []
-    for id_, why in left_out.items():
-        job = seen.jobs[id_]
-        may_end = claims.in_turn(job) and claims.payer(job) not in limited
-        action = _let_go(job, why, seen, config, may_end)
-        if action is not None:
-            actions.append(action)
-    return actions
-
-
-def start(
-    target: Target, placement: Placement, seen: Observed, config: Config, pin: bool = False
-) -> Action | None:
-    """Tell a waiting job to start; ``pin``: on these very nodes. None where it is told already."""
-    job, steered = target.job, seen.steered(target.job.id)
-    fields = laying.fields(job, target.wanted, placement, seen, config, pin)
-    told = begins_at_once(job, seen.now) and not steered.leased
-    if not fields and told and dict(steered.gpus) == dict(placement.gpus):
-        return None
-    steering = Steering(
-        gpus=placement.gpus,
-        nodes=placement.nodes,
-        time=seen.now,
-        moves=steered.moves,
-        was=laying.originals(job, fields, steered.was),
-        batch=placement.batch or 0,
-    )
-    if pin or target.wanted.copies[1] > 1:
-        fields = laying.in_full(placement, fields, steering.was)
-    return Action(
-        Kind.START,
-        job,
-        {**fields, "StartTime": at_once(job, seen.now)},
-        steering,
-        placement.reason,
-        placement,
-    )
-
-
-def wait(target: Target, why: str, seen: Observed, config: Config) -> Action | None:
-    """Renew a lease when less than half is left; take an unused start back."""
-    job, steered = target.job, seen.steered(target.job.id)
-    by_hbatch = bool(job.declaration and job.declaration.lease)
-    if not (steered.leased or steered.gpus or by_hbatch):
-        return None
-    length = config.lease.length_s
-    # One that is longer than any of ours was given before the clock was set back.
-    if length / 2 <= job.eligible_s - seen.now <= length + LEASE_SLACK_S and not steered.gpus:
-        return None
-    back = laying.back(job, steered)
-    steering = Steering(time=seen.now, leased=True, moves=steered.moves, was=steered.was)
-    return Action(
-        Kind.WAIT, job, {**back, "StartTime": begin_time(seen.now + length)}, steering, why
-    )
-
-
-def _let_go(job: Job, why: str, seen: Observed, config: Config, may_end: bool) -> Action | None:
-    """A job that we cannot steer is Slurm's, as its owner wrote it; a lease ends at once.
-
-    Where Slurm would keep it waiting all the same (``may_end`` False) the lease just runs out.
-    """
-    steered = seen.steered(job.id)
-    if job.state is not JobState.PENDING or job.held:
-        return None
-    fields = laying.back(job, steered)
-    ours = steered.leased or (bool(job.declaration and job.declaration.lease) and not steered.time)
-    ends = (
-        ours
-        and may_end
-        and job.eligible_s > seen.now + 1
-        and begin_is_ours(job, seen, config)
-        and not job.dependency
-    )
-    if ends:
-        fields["StartTime"] = at_once(job, seen.now)
-    if not fields:
-        return None
-    steering = Steering(
-        time=seen.now,
-        leased=steered.leased and not ends,
-        moves=steered.moves,
-        was=steered.was,
-    )
-    return Action(Kind.LET_GO, job, fields, steering, f"left to Slurm: {why}")
-
-
 def stop(target: Target, why: str, seen: Observed, config: Config) -> Action | None:
-    """Make way for jobs that gain more: save, and wait under a lease like any other."""
+    """Make way for jobs that gain more: save, and wait in the queue like any other."""
     if not config.guards.preempt:
         return None
     job, steered = target.job, seen.steered(target.job.id)
-    steering = Steering(time=seen.now, leased=True, moves=steered.moves + 1, was=steered.was)
+    steering = Steering(time=seen.now, moves=steered.moves + 1, foreign=steered.foreign)
     return Action(Kind.STOP, job, laying.back(job, steered), steering, why)
 
 
@@ -243,47 +244,17 @@ def move(
     if held == dict(placement.gpus) and not other:
         return None
     fields = laying.fields(target.job, target.wanted, placement, seen, config, pin)
+    was = laying.originals(target.job, fields, steered.was, target.wanted.partitions)
+    if pin or target.wanted.copies[1] > 1:
+        fields = laying.in_full(placement, fields, was)
     steering = Steering(
         gpus=placement.gpus,
         nodes=placement.nodes,
         time=seen.now,
         moves=steered.moves + 1,
-        was=laying.originals(target.job, fields, steered.was),
+        was=was,
         batch=placement.batch or 0,
+        wrote={key: fields.get(key, laying.current(target.job, key)) for key in was},
+        foreign=steered.foreign,
     )
-    if pin or target.wanted.copies[1] > 1:
-        fields = laying.in_full(placement, fields, steering.was)
     return Action(Kind.MOVE, target.job, fields, steering, placement.reason, placement)
-
-
-def _held_back(picture: Picture, plan: Plan, seen: Observed) -> dict[str, str]:
-    """Starts that would take GPUs from a pending job of others with a higher priority."""
-    free = claims.free_now(seen)
-    starts = [
-        (target, plan.placements[id_])
-        for id_, target in picture.targets.items()
-        if target.job.state is JobState.PENDING and id_ in plan.placements
-    ]
-    rivals = claims.outsiders(seen, picture.targets)
-    if not rivals or not starts:
-        return {}
-    back: dict[str, str] = {}
-    last, claimed_kinds = "", set[str]()
-    rivals.reverse()
-    starts.sort(key=lambda start: claims.rank(start[0].job, seen), reverse=True)
-    for target, placement in starts:
-        job = target.job
-        place = claims.rank(job, seen)
-        while rivals and claims.rank(rivals[-1], seen) > place:
-            claimed = claims.claim(rivals.pop(), seen, free)
-            if claimed is not None:
-                last = claimed.job
-                claimed_kinds.update(kind for gpus in claimed.gpus.values() for kind in gpus)
-        names = list(placement.nodes) or list(free)
-        for kind, count in placement.gpus.items():
-            room = sum(free[name].get(kind, 0) for name in names if name in free)
-            if room < count and kind in claimed_kinds and not target.held:
-                back[job.id] = f"pending job {last} has a higher priority and gets these GPUs first"
-        if job.id not in back:
-            claims.set_aside(placement.gpus, names, free)
-    return back

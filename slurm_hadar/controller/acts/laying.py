@@ -1,7 +1,8 @@
 """How a placement is said to Slurm, and how it is taken back.
 
-The GPU type is steered by Features and Partition with an untyped request, which works on every
-release; the type of a request itself cannot be changed on 22.05.
+With a partition per GPU type the type is steered by the order of the partition list: a wish, which
+never keeps a job from running elsewhere. Else it is steered by Features. The request stays untyped:
+its type cannot be changed on 22.05.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,10 @@ from slurm_hadar.controller.picture import cpus
 from slurm_hadar.controller.picture.constraints import with_feature
 from slurm_hadar.controller.picture.request import Wanted, cpus_per_copy
 from slurm_hadar.controller.seen import racks
-from slurm_hadar.controller.seen.access import allowed_partitions
+from slurm_hadar.controller.seen.access import allowed_partitions, kinds_of
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import UNTYPED, Job
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.hosts import fold
@@ -30,7 +32,7 @@ def fields(
     config: Config,
     pin: bool = False,
 ) -> Fields:
-    """What must be changed in a pending job so that Slurm runs it as placed; empty: nothing.
+    """What must be changed in a requeued job so that Slurm runs it as placed; empty: nothing.
 
     ``pin``: on these very nodes, and not on others of their types. Copies always are.
     """
@@ -42,7 +44,12 @@ def fields(
         wish |= _copies(job, want, placement, pin)
         # Of a range such as 1-3 Slurm shows one end only, so it is said once in any case.
         new = {"NumNodes"} - set(was)
-    return {key: value for key, value in wish.items() if key in new or value != current(job, key)}
+    foreign = seen.steered(job.id).foreign
+    return {
+        key: value
+        for key, value in wish.items()
+        if key not in foreign and (key in new or value != current(job, key))
+    }
 
 
 def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fields:
@@ -63,6 +70,8 @@ def back(job: Job, steered: Steering) -> Fields:
     """What must be changed so that the job's request is its owner's again."""
     was = steered.was
     found = {key: value for key, value in was.items() if value != current(job, key)}
+    # A moved job keeps its place in the queue until it runs.
+    found.pop("Nice", None)
     if "ReqNodeList" in found and "NumNodes" in was:
         # See in_full.
         found["NumNodes"] = was["NumNodes"]
@@ -95,27 +104,44 @@ def current(job: Job, key: str) -> str:
             return str(job.mem_per_cpu_mb)
         case "ReqNodeList":
             return fold(job.required_nodes)
+        case "Nice":
+            return str(job.nice)
         case _:
             return ""
 
 
-def originals(job: Job, changes: Mapping[str, str], was: Mapping[str, str]) -> Fields:
-    """``was`` with the present value of every field that is about to change for the first time."""
-    return {key: current(job, key) for key in changes if key != "StartTime"} | dict(was)
+def differing(job: Job, fields: Mapping[str, str]) -> bool:
+    """Whether Slurm shows other values than these; of a begin time nobody can tell."""
+    told = {key: value for key, value in fields.items() if key != "StartTime"}
+    return any(current(job, key) != value for key, value in told.items())
+
+
+def originals(
+    job: Job, changes: Mapping[str, str], was: Mapping[str, str], partitions: Sequence[str] = ()
+) -> Fields:
+    """``was`` with the present value of every field that is about to change for the first time.
+
+    ``partitions``: the owner's, of a job that runs: Slurm shows the one only in which it does.
+    """
+    found = {key: current(job, key) for key in changes if key != "StartTime"}
+    if "Partition" in found and partitions:
+        found["Partition"] = ",".join(partitions)
+    return found | dict(was)
 
 
 def _wish(job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config) -> Fields:
     kinds = sorted(placement.gpus)
     typed = job.request.typed
+    groups = config.partitions.groups if want.of_one_type else {}
+    open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
     wish: Fields = {}
-    if len(kinds) == 1 and not typed:
+    by_list = len(kinds) == 1 and bool(types_of(open_to_it, seen))
+    if len(kinds) == 1 and not typed and not by_list:
         feature = config.gpu_types[kinds[0]].feature if kinds[0] in config.gpu_types else kinds[0]
         wish["Features"] = with_feature(want.constraint, feature)
-    elif len(kinds) > 1:
+    elif len(kinds) > 1 or by_list:
         wish["Features"] = want.constraint
-    partition = _partition(job, want, placement, seen, config)
-    if partition:
-        wish["Partition"] = partition
+    wish["Partition"] = ",".join(_partitions(want, placement, open_to_it, seen))
     number = placement.gpu_count // placement.copies
     if want.form == "node" and want.nodes == 1 and not typed:
         wish["TresPerNode"] = f"gpu:{number}"
@@ -158,31 +184,26 @@ def _copies(job: Job, want: Wanted, placement: Placement, pin: bool) -> Fields:
     }
 
 
-def _partition(job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config) -> str:
-    """The partitions to be in: the owner's own where they have the place, else one of the site's.
-
-    Empty where none is known to have it.
-    """
-    open_to_it = allowed_partitions(job, want.partitions, seen.partitions, config.partitions.steer)
-    names = [p.name for p in open_to_it]
-    fitting = [name for name in names if _covers(seen, name, placement)]
-    fitting = fitting or [name for name in names if _has(seen, name, set(placement.gpus))]
-    if any(name in want.partitions for name in fitting):
-        return ",".join(want.partitions)
-    return (fitting or [""])[0]
+def types_of(partitions: Sequence[Partition], seen: Observed) -> dict[str, str]:
+    """Partition -> its GPU type; empty where one of them has several types, or none."""
+    found = {}
+    for partition in partitions:
+        kinds = kinds_of(partition, seen.nodes)
+        if len(kinds) != 1:
+            return {}
+        found[partition.name] = kinds.pop()
+    return found
 
 
-def _covers(seen: Observed, partition: str, placement: Placement) -> bool:
-    return bool(placement.nodes) and set(placement.nodes) <= set(seen.partitions[partition].nodes)
-
-
-def _has(seen: Observed, partition: str, kinds: set[str]) -> bool:
-    found: set[str] = set()
-    for name in seen.partitions[partition].nodes:
-        node = seen.nodes.get(name)
-        if node is not None:
-            found |= set(node.gpus)
-    return kinds <= found
+def _partitions(
+    want: Wanted, placement: Placement, open_to_it: Sequence[Partition], seen: Observed
+) -> tuple[str, ...]:
+    """The owner's partitions; where they are one per GPU type the place's own comes first."""
+    types = types_of(open_to_it, seen)
+    if not types or len(placement.gpus) != 1:
+        return want.partitions
+    (kind,) = placement.gpus
+    return tuple(sorted(types, key=lambda name: types[name] != kind))
 
 
 def _gpus(gpus: Mapping[str, int]) -> str:

@@ -20,7 +20,7 @@ from slurm_hadar.controller.acts.move_steps import MOVED, MoveStep, acknowledged
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.seen.returned_nodes import REQUEUED
 from slurm_hadar.domain.errors import SlurmError
-from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.progress import Progress, read_all_progress
 from slurm_hadar.slurm import pending
@@ -29,6 +29,8 @@ from slurm_hadar.slurm.times import at_once, begin_time
 _NOT_PENDING = "no longer pending"
 """Slurm's words for a job that has started since it was read."""
 _POLL_S = 0.5
+_MOST_NICE = 2_147_483_645
+"""Slurm takes no more."""
 
 
 @dataclass(frozen=True)
@@ -180,23 +182,60 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         complaint = context.write_plan(job, ours.gpus, reason, "", copies, shares, batch)
         said += [complaint] if complaint else []
         changes = dict(fields) if isinstance(fields, dict) else {}
-        lease = context.config.lease.length_s
-        begin = begin_time(now + lease) if ours.leased else at_once(job, now)
-        changes["StartTime"] = begin
+        if ours.gpus:
+            changes["StartTime"] = at_once(job, now)
+        elif not changes:
+            # A stop: Slurm's own begin time stays, so that others get what it left.
+            changes["StartTime"] = begin_time(job.eligible_s)
         updates.append(context.update(job, changes, ours))
     answers = pending.apply(context.cluster, [job for _, job in waiting], updates, now)
+    taken: list[Entry] = []
     for (entry, job), error in zip(waiting, answers, strict=True):
         if error is None:
             outcome, where = _done(steering_of(entry.details, now))
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}, {where}")
+            taken.append(entry)
         # Where it began meanwhile, the next look tells as what.
         elif not error.retry and _NOT_PENDING not in str(error):
-            context.put_back(job, None)
+            context.remove_plan(job)
             outcome = f"the placement was refused, Slurm starts it as it was: {error}"
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")
+    _keep_places(context, [entry for entry in taken if steering_of(entry.details, now).gpus], now)
     return said
+
+
+def _keep_places(context: ActionContext, entries: Sequence[Entry], now: float) -> None:
+    """Give jobs that were sent on the priority that they had before, by their Nice: a requeue takes
+    their age away. Slurm shows that after an update only, so they are looked at once more."""
+    before = {
+        entry.job: (priority, steering_of(entry.details, now))
+        for entry in entries
+        if isinstance(priority := entry.details.get("priority"), int)
+    }
+    if not (context.ages and before):
+        return
+    try:
+        shown = context.cluster.read_jobs(list(before))
+    except SlurmError:
+        return
+    lower = [
+        job
+        for job in shown
+        if job.id in before
+        and job.state is JobState.PENDING
+        and 0 < job.priority < before[job.id][0]
+    ]
+    updates = []
+    for job in lower:
+        priority, ours = before[job.id]
+        nice = str(max(job.nice - (priority - job.priority), -_MOST_NICE))
+        was, wrote = {"Nice": str(job.nice), **ours.was}, {**ours.wrote, "Nice": nice}
+        updates.append(context.update(job, {"Nice": nice}, replace(ours, was=was, wrote=wrote)))
+    for job, error in zip(lower, context.cluster.apply(updates) if updates else [], strict=True):
+        if error is not None and not error.retry:
+            context.keep(job, before[job.id][1])
 
 
 def _done(ours: Steering) -> tuple[str, str]:

@@ -55,8 +55,10 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
 
     def undo(job: Job) -> str:
         steered = seen.steered(job.id)
-        ours = replace(steered, gpus={}, nodes={}, leased=False, time=seen.now)
-        fields = {**laying.back(job, steered), "StartTime": at_once(job, seen.now)}
+        ours = replace(steered, gpus={}, nodes={}, wrote={}, time=seen.now)
+        fields = laying.back(job, steered)
+        if job.eligible_s > seen.now or not fields:
+            fields["StartTime"] = at_once(job, seen.now)
         update = context.update(job, fields, ours)
         (error,) = pending.apply(context.cluster, [job], [update], seen.now)
         if error is not None:
@@ -77,22 +79,16 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
 
 def close_interrupted(context: ActionContext, seen: Observed) -> None:
     """Close what a controller that died left open in the journal; moves go on by themselves."""
-    with context.store.transaction():
-        for entry in context.store.open_entries():
-            if entry.kind != "move":
-                shown = _is_shown(entry, seen.jobs.get(entry.job))
-                outcome = "carried out" if shown else "not seen to be carried out"
-                context.store.end(entry.id, f"{outcome}; the controller was interrupted", seen.now)
-
-
-def _is_shown(entry: Entry, job: Job | None) -> bool:
-    """Whether Slurm shows what the entry was about to send. Of a begin time alone nobody can tell:
-    it passes."""
-    sent = entry.details.get("fields")
-    fields = {k: v for k, v in sent.items() if k != "StartTime"} if isinstance(sent, dict) else {}
-    if job is None or not fields:
-        return False
-    return all(laying.current(job, key) == value for key, value in fields.items())
+    for entry in context.store.open_entries():
+        if entry.kind == "move":
+            continue
+        job, sent = seen.jobs.get(entry.job), entry.details.get("fields")
+        shown = job is not None and isinstance(sent, dict) and not laying.differing(job, sent)
+        if job is not None and not shown:
+            # What was not sent is not ours, and nobody else is the author of what stands there.
+            context.keep(job, replace(seen.steered(job.id), wrote={}))
+        outcome = "carried out" if shown else "not seen to be carried out"
+        context.store.end(entry.id, f"{outcome}; the controller was interrupted", seen.now)
 
 
 def _held(job: Job) -> bool:

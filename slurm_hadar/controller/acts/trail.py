@@ -131,17 +131,18 @@ def where(job: Job, seen: Observed) -> str:
 def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:
     """What Slurm shows of an action; None where it is too early to say."""
     job = seen.jobs.get(entry.job)
-    if not (entry.outcome or "").startswith(_TOOK) or entry.kind == "lease":
+    if not (entry.outcome or "").startswith(_TOOK):
         return ""
     if job is None:
         lost = seen.now - entry.changed_s > _LOST_SIGHT_S
         return "Slurm does not show the job any more" if lost else None
     if job.state is JobState.FINISHED:
         return f"the job has ended ({job.slurm_state})"
-    if entry.kind == Kind.LET_GO.value or entry.kind == Kind.WAIT.value:
-        mine = job.state is JobState.PENDING and laying.back(job, seen.steered(job.id))
-        return "Slurm shows other fields than sent" if mine else "Slurm shows it"
-    if entry.kind not in (Kind.START.value, Kind.MOVE.value):
+    if entry.kind == Kind.HINT.value:
+        waits, sent = job.state is JobState.PENDING, entry.details.get("fields")
+        other = waits and isinstance(sent, dict) and laying.differing(job, sent)
+        return "Slurm shows other fields than sent" if other else "Slurm shows it"
+    if entry.kind != Kind.MOVE.value:
         return "held still" if job.held and job.state is JobState.PENDING else "not held any more"
     return _seen_placed(entry, job, seen, commit_s)
 
@@ -158,7 +159,7 @@ def _seen_placed(entry: Entry, job: Job, seen: Observed, commit_s: float) -> str
     if abs(steered.time - entry.changed_s) > _SAME_TIME_S:
         return "it was decided anew before it started"
     if not meant.gpus:
-        return "waits under a lease"
+        return "waits in the queue"
     late = seen.now - entry.changed_s > commit_s
     return "Slurm shows it as sent, but has not started it" if late else None
 

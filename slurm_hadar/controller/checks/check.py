@@ -9,6 +9,7 @@ from slurm_hadar.config import Config, wrapper_path
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_nodes import lost_findings, type_findings
 from slurm_hadar.controller.checks.check_options import option_findings
+from slurm_hadar.controller.checks.check_partitions import partition_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.wrapper_site import is_current
@@ -38,7 +39,8 @@ def findings(config: Config) -> Iterator[Finding]:
         "ok", f"site {config.site.name}, mode {config.site.mode}, policy {config.controller.policy}"
     )
     yield from folder_findings(config)
-    yield from _times(config)
+    for note in config.notes:
+        yield Finding("warning", note, "correct the configuration, then hadar check --write")
     try:
         cluster = open_cluster(config.slurm)
         major, minor, patch = cluster.slurm_version
@@ -57,7 +59,8 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from _rights(config, cluster, settings)
     yield from type_findings(config, nodes)
     yield from lost_findings(nodes, jobs)
-    yield from _names(config, partitions)
+    yield from _names(config)
+    yield from partition_findings(config, settings, partitions, nodes)
     yield from _margin(settings)
     yield from _kill_wait(config, settings)
     yield from plugin_findings(config, settings)
@@ -74,16 +77,6 @@ def wrapper_finding(config: Config, config_path: Path) -> Finding:
     return Finding(
         "problem", f"{path} {what}: hbatch submits plain jobs until it does", "hadar check --write"
     )
-
-
-def _times(config: Config) -> Iterator[Finding]:
-    if config.lease.length_s < 2 * config.controller.interval_s:
-        yield Finding(
-            "problem",
-            f"a lease of {config.lease.length_s} s is shorter than two ticks "
-            f"({config.controller.interval_s:g} s each): jobs would start before they are placed",
-            "set lease.length_s to at least three times controller.interval_s",
-        )
 
 
 def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Iterator[Finding]:
@@ -170,7 +163,7 @@ def _backfill(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
             yield Finding("ok", f"idle nodes train in partition {name}")
 
 
-def _names(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
+def _names(config: Config) -> Iterator[Finding]:
     """Names in the configuration that nothing answers to."""
     if config.controller.policy not in policies.names():
         yield Finding(
@@ -186,15 +179,6 @@ def _names(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
             "set guards.preempt = true, or choose hadar",
         )
     yield from option_findings(config)
-    there = {partition.name for partition in partitions}
-    for key, names in (("steer", config.partitions.steer), ("opt_in", config.partitions.opt_in)):
-        for name in names:
-            if name not in there:
-                yield Finding(
-                    "problem",
-                    f"partitions.{key}: this Slurm has no partition {name}",
-                    f"choose among {', '.join(sorted(there))}",
-                )
     for table in config.profiles.tables:
         if not os.access(table, os.R_OK):
             yield Finding(

@@ -4,22 +4,29 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_hadar import reading
-from slurm_hadar.config import Config, wrapper_path
+from slurm_hadar.config import Config, group_types, wrapper_path
 from slurm_hadar.domain.errors import UsageError
+
+_DIGITS = 4
+"""Of a speed: more would only make the file longer."""
 
 
 def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
     """What hbatch needs to know of a site.
 
     ``stamp`` is the TOML's time of change (ns) and size (bytes), so that a stale file is noticed;
-    ``lease_s`` and ``interval_s`` are seconds. Raises OSError where the TOML is gone, UsageError
-    where ``site.controller_user`` does not exist.
+    ``interval_s`` is seconds. ``groups``: partition -> the partitions that it stands for -> GPU
+    type of each. ``speeds``: model of the throughput tables, ``""`` for all others -> GPU type of a
+    group -> samples/s on one GPU over those on the fastest type. Raises OSError where the TOML is
+    gone, UsageError where ``site.controller_user`` does not exist or a table cannot be read.
     """
     status = config_path.stat()
     folder = config.slurm.bin_dir
+    groups = group_types(config)
     sbatch = str(folder / "sbatch") if folder else shutil.which("sbatch") or "sbatch"
     return {
         "version": 1,
@@ -28,19 +35,41 @@ def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
         "rights": config.site.rights,
         "exchange_dir": str(config.site.exchange_dir),
         "controller_uid": config.controller_uid,
-        "lease_s": config.lease.length_s,
         "interval_s": config.controller.interval_s,
         "types": {
             name: {"feature": gpu.feature, "memory_gb": gpu.memory_gb}
             for name, gpu in config.gpu_types.items()
         },
         "opt_in": list(config.partitions.opt_in),
-        "steer": list(config.partitions.steer),
+        "groups": groups,
+        "speeds": _speeds(config, groups),
         "default_types": config.wrapper.default_types,
         "quiet": config.wrapper.quiet,
         "sbatch": sbatch,
         "slurm_conf": str(config.slurm.conf) if config.slurm.conf else None,
     }
+
+
+def _speeds(config: Config, groups: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, float]]:
+    """Per model of the tables; empty for a site without groups."""
+    # The tables take their time, and a site without groups needs none.
+    from slurm_hadar.profiles.rates import open_rates
+    from slurm_hadar.profiles.table import load, model_key, shipped
+
+    kinds = tuple(dict.fromkeys(kind for types in groups.values() for kind in types.values()))
+    if not kinds:
+        return {}
+    rates = open_rates(config)
+    tables = [shipped(), *map(load, config.profiles.tables)]
+    models = {model_key(row[0]) for table in tables for row in table.rows}
+    found = {}
+    for model in ("", *sorted(models)):
+        row = [float(rate) for rate in rates.rates(model, None, kinds, (1,))[0][:, 0]]
+        best = max(row) or 1.0
+        found[model] = {
+            kind: float(f"{rate / best:.{_DIGITS}g}") for kind, rate in zip(kinds, row, strict=True)
+        }
+    return found
 
 
 def write_wrapper_site(config: Config, config_path: Path) -> Path:

@@ -1,8 +1,9 @@
 """Idle nodes train: who gets them, and what is sent for it.
 
 The policy is :mod:`slurm_hadar.policies.bftrainer`; here the cluster becomes what it looks at, and
-its answer becomes starts, moves and leases like those of any managed job. Slurm takes the nodes
-back by itself: it preempts whoever runs in a partition of a lower tier.
+its answer becomes moves like those of any managed job. Slurm starts a training that waits, like any
+other job, and takes the nodes back by itself: it preempts whoever runs in a partition of a lower
+tier.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import actions
 from slurm_hadar.controller.acts.actions import Action
+from slurm_hadar.controller.acts.hints import Refusals, restored
 from slurm_hadar.controller.idle import idle_nodes
 from slurm_hadar.controller.idle.curves import Curves
 from slurm_hadar.controller.idle.idle_view import Seats, learned
@@ -24,6 +26,12 @@ from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.bftrainer import policy as bftrainer
 from slurm_hadar.policies.bftrainer.stays import Stays
 from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.slurm.times import startable_s
+
+_CLOCKS_S = 5.0
+"""Slurm's clock and ours differ by less."""
+_LONGEST_BEGIN_S = 600.0
+"""A begin time further behind a requeue is its owner's."""
 
 
 @dataclass(frozen=True)
@@ -53,26 +61,26 @@ def decide(
     rates: Rates,
     past: Past,
     placed: Sequence[Placement],
-    managed: Collection[str],
+    refused: Mapping[str, Refusals],
     state: State,
     moves_left: int,
 ) -> Backfill:
-    """One round. ``managed``: the other jobs that are steered, ``placed``: where they are about to
-    go; ``moves_left``: what they left of the moves that the guards allow."""
+    """One round. ``placed``: where other jobs are moved to; ``refused``: see :func:`hints`;
+    ``moves_left``: what they left of the moves that the guards allow."""
     if not config.backfill.partitions:
         return Backfill(state=state)
     targets, left_out = _targets(seen, trainers, config, past)
     if not config.backfill.enabled:
         why = "training on idle nodes is switched off (backfill.enabled)"
         left_out |= dict.fromkeys(targets, why)
-        let_go = actions.let_go(left_out, seen, config)
-        return Backfill(left_out=left_out, actions=tuple(let_go), state=state)
+        taken_back = restored(left_out, left_out, seen, refused)
+        return Backfill(left_out=left_out, actions=tuple(taken_back), state=state)
     shown = picture_without_faults(seen, config, rates, past, targets, left_out, in_limit=False)
     targets, left_out = dict(shown.targets), dict(shown.left_out)
     curves = learned(Curves.read(state.get("curves")), seen, shown.view, targets, past)
     others = idle_nodes.without(seen, trainers)
     unused = set(idle_nodes.idle(seen, config))
-    taken = idle_nodes.about_to_be_taken(others, unused, config, placed, managed)
+    taken = idle_nodes.about_to_be_taken(others, unused, config, placed)
     held = {name for target in targets.values() for name in target.held}
     free = [n for n in seen.nodes if n in unused and n not in taken and n not in held]
     before = state.get("since")
@@ -86,7 +94,9 @@ def decide(
     chosen, stays = bftrainer.decide(seats.view(), _stays(state))
     round_ = _Round(seen, config, shown.view, targets, seats.placements(chosen))
     round_.carry_out(set(free), {target.job.id for target in now}, moves_left)
-    round_.sent += actions.let_go(left_out, seen, config)
+    waiting = [id_ for id_, target in targets.items() if not (target.held or target.starting)]
+    again = {id_ for id_ in waiting if _preempted(targets[id_].job, config, past, seen.now)}
+    round_.sent += restored([*waiting, *left_out], left_out, seen, refused, again)
     return Backfill(
         targets=targets,
         idle=tuple(free),
@@ -120,6 +130,15 @@ def _targets(
             left_out[id_] = why
             del targets[id_]
     return targets, left_out
+
+
+def _preempted(job: Job, config: Config, past: Past, now: float) -> bool:
+    """Whether a training waits for the begin time that Slurm gave it when it preempted it: 121 s
+    by default, in which the nodes that are left would idle."""
+    # What the controller stopped itself shall not have its place again at once.
+    stopped = past.last_moves.get(job.id, 0.0) + _CLOCKS_S if config.guards.preempt else 0.0
+    ahead = max(now, startable_s(job)) + 1 < job.eligible_s <= job.submit_s + _LONGEST_BEGIN_S
+    return job.restarts > 0 and job.submit_s > stopped and ahead
 
 
 def _stays(state: State) -> Stays:
@@ -164,12 +183,8 @@ class _Round:
             placement = self.placements.get(id_)
             if placement is None:
                 self.waiting[id_] = self._why(id_, free, considered)
-            if target.starting:
-                continue
-            if target.job.state is JobState.RUNNING:
+            if target.job.state is JobState.RUNNING and not target.starting:
                 moves -= self._change(target, placement, free, moves)
-            elif target.job.state is JobState.PENDING:
-                self._start(target, placement, free)
 
     def _why(self, id_: str, free: Collection[str], considered: Collection[str]) -> str:
         if not free:
@@ -199,15 +214,3 @@ class _Round:
             self.sent.append(action)
             return 1
         return 0
-
-    def _start(self, target: Target, placement: Placement | None, free: Collection[str]) -> None:
-        id_ = target.job.id
-        why = self.waiting.get(id_, "")
-        if placement is not None and not set(placement.nodes) <= set(free):
-            placement, why = None, "the nodes that it shall get are not free yet"
-            self.deferred[id_] = why
-        if placement is not None:
-            action = actions.start(target, placement, self.seen, self.config, pin=True)
-        else:
-            action = actions.wait(target, why, self.seen, self.config)
-        self.sent += [action] if action else []

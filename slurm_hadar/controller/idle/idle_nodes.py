@@ -86,11 +86,10 @@ def about_to_be_taken(
     free_first: Collection[str],
     config: Config,
     placements: Iterable[Placement] = (),
-    managed: Collection[str] = (),
 ) -> Mapping[str, str]:
     """Nodes that pending jobs will get within ``backfill.margin_s``, with the reason.
 
-    ``placements``: what this tick gives to managed jobs (``managed``) on ordinary nodes.
+    ``placements``: where this tick moves jobs on ordinary nodes.
     ``free_first``: nodes that Slurm can give without sending anybody away; it takes those first.
     """
     now = claims.free_now(others)
@@ -110,7 +109,7 @@ def about_to_be_taken(
         claims.set_aside(placement.gpus, list(placement.nodes) or list(free), free)
         fewer = [name for name, count in before.items() if sum(free[name].values()) < count]
         note(fewer, "a managed job is placed there")
-    for job in _soon(others, config.backfill.margin_s, managed):
+    for job in _soon(others, config.backfill.margin_s):
         if not free:
             break
         claim = claims.claim(job, others, free)
@@ -121,7 +120,7 @@ def about_to_be_taken(
     return MappingProxyType(taken)
 
 
-def _soon(others: Observed, margin_s: float, managed: Collection[str]) -> list[Job]:
+def _soon(others: Observed, margin_s: float) -> list[Job]:
     """Pending jobs that Slurm may start, or expects to start, within the margin; first to go
     first."""
     end = others.now + margin_s
@@ -129,7 +128,6 @@ def _soon(others: Observed, margin_s: float, managed: Collection[str]) -> list[J
         job
         for job in others.jobs.values()
         if job.state is JobState.PENDING
-        and job.id not in managed
         and not job.held
         and job.priority > 0
         and job.eligible_s <= end

@@ -1,5 +1,6 @@
 """The idle nodes and the trainings that may have them, as the policy looks at them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +57,9 @@ class Seats:
             for j, target in enumerate(self.targets)
         )
         cap = settings.max_nodes_per_user
+        # Slurm starts trainings beyond the cap: none is stopped for it, which Slurm would start
+        # again.
+        running = Counter(target.job.user for target in self.targets if target.held)
         return IdleView(
             now=self.seen.now,
             nodes=np.array([number[name] for name in self.names], np.int64),
@@ -65,7 +69,7 @@ class Seats:
             gpu_type=kind,
             forward_s=settings.tfwd_s,
             most_nodes=settings.max_nodes or None,
-            user_caps={one.user: cap for one in trainers} if cap else {},
+            user_caps={one.user: max(cap, running[one.user]) for one in trainers} if cap else {},
         )
 
     def accepted(self) -> tuple[BoolArray, FloatArray]:

@@ -25,7 +25,6 @@ from slurm_hadar.domain.view import State
 
 __all__ = ["VERSION", "Damaged", "Store", "make_private"]
 
-_LEASES_KEPT_S = 86400.0
 MOST_TOLD = 200
 """Decisions that are kept of one job."""
 
@@ -296,16 +295,11 @@ class Store:
                 "DELETE FROM journal WHERE outcome IS NOT NULL AND changed_s<?", (before_s,)
             )
             self.connection.execute("DELETE FROM told WHERE time_s<?", (before_s,))
-            # One a tick, and of no use for long.
-            self.connection.execute(
-                "DELETE FROM journal WHERE kind='lease' AND opened_s<"
-                " (SELECT MAX(opened_s) FROM journal WHERE kind='lease') - ?",
-                (_LEASES_KEPT_S,),
-            )
             self.connection.execute("DELETE FROM decision WHERE time_s<?", (before_s,))
             self.connection.execute("DELETE FROM attained WHERE seen_s<?", (before_s,))
             self.connection.execute(
                 "DELETE FROM steering WHERE job NOT IN (SELECT job FROM decision)"
+                " AND job NOT IN (SELECT substr(job, 1, instr(job, '_') - 1) FROM decision)"
             )
 
     @contextmanager

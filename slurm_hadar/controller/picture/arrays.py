@@ -17,7 +17,7 @@ from slurm_hadar.controller.picture.targets import (
     tasks_of,
 )
 from slurm_hadar.controller.seen import racks
-from slurm_hadar.controller.seen.access import allowed_partitions
+from slurm_hadar.controller.seen.access import allowed_partitions, kinds_of
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
@@ -125,14 +125,10 @@ def job_arrays(
         for kind, number in gpus.items()
         if kind in kinds
     ]
-    steer = config.partitions.steer
     mask = np.zeros((count, groups.count), dtype=bool)
     for row, target in enumerate(targets):
-        want = target.wanted
-        names = [
-            p.name for p in allowed_partitions(target.job, want.partitions, seen.partitions, steer)
-        ]
-        mask[row] = groups.mask(target.job, names, want.constraint)
+        names = _partitions(target, seen, config)
+        mask[row] = groups.mask(target.job, names, target.wanted.constraint)
     return JobArrays(
         ids=tuple(job.id for job in jobs),
         arrival_s=np.array([job.submit_s for job in jobs], float),
@@ -144,7 +140,7 @@ def job_arrays(
         known=known,
         running=np.array([bool(target.held) for target in targets], bool),
         movable=np.array([_movable(t, seen, config, past) for t in targets], bool),
-        mixable=np.array([target.wanted.mixable for target in targets], bool),
+        mixable=np.array([_mixable(target, seen) for target in targets], bool),
         held=np.array(held, dtype=np.int64).reshape(-1, 4),
         since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
         restart_s=restart,
@@ -159,6 +155,26 @@ def job_arrays(
         batches=batch_choice.trait(targets, seen, rates, kinds, counts, rate),
         network=distance.trait(seen, rates, targets, kinds),
     )
+
+
+def _partitions(target: Target, seen: Observed, config: Config) -> list[str]:
+    """Partitions whose nodes the job may have.
+
+    Copies may be on nodes of several types, and a job runs in one partition: of several that are
+    asked for copies get the largest.
+    """
+    asked, same = target.wanted.partitions, config.partitions.groups
+    if target.wanted.copies[1] > 1:
+        up = [seen.partitions[p] for p in asked if p in seen.partitions and seen.partitions[p].up]
+        asked = tuple(p.name for p in sorted(up, key=lambda one: -len(one.nodes))[:1])
+    return [p.name for p in allowed_partitions(target.job, asked, seen.partitions, same)]
+
+
+def _mixable(target: Target, seen: Observed) -> bool:
+    """Whether it may have GPUs of several types: it runs in one partition, which must have them."""
+    want = target.wanted
+    asked = [seen.partitions[name] for name in want.partitions if name in seen.partitions]
+    return want.mixable and any(len(kinds_of(partition, seen.nodes)) > 1 for partition in asked)
 
 
 def _cpus(target: Target) -> int:
@@ -256,6 +272,9 @@ def _movable(target: Target, seen: Observed, config: Config, past: Past) -> bool
     job, declaration = target.job, target.job.declaration
     if job.state is not JobState.RUNNING or declaration is None or target.starting:
         return not target.held
+    if not target.held:
+        # Slurm does not say which GPUs it has, as after a restart of slurmctld that lost count.
+        return False
     progress = seen.progress.get(job.id)
     if progress is not None and progress.restarts != job.restarts:
         # It is still starting: it would not hear the wish to save, and a signal would kill it.

@@ -1,12 +1,13 @@
 """What a managed job may be given, read from its request and its declaration."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from slurm_hadar.controller.picture.constraints import readable
 from slurm_hadar.domain.declaration import ANY, Declaration
-from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job
+from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.tres import parse_gpus
 
@@ -36,13 +37,28 @@ class Wanted:
     a script that cannot."""
 
     @property
+    def of_one_type(self) -> bool:
+        """Whether Slurm can only run it on GPUs of one type, whatever partition it is in: on one
+        node, or with one GPU. Else partitions of one type each would narrow its request."""
+        on_one_node = self.form == "node" and self.nodes == 1 and self.most_nodes == 1
+        return on_one_node or (self.count == 1 and self.most_nodes == 1)
+
+    @property
     def mixable(self) -> bool:
         """Whether GPUs of several types could serve it: --gpus, on more than one node."""
         return self.form == "job" and self.most_nodes > 1 and len(self.types) != 1
 
 
-def wanted(job: Job, steered: Steering) -> Wanted | str:
-    """The job's request, or a sentence on why it cannot be steered."""
+_NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+
+def wanted(
+    job: Job, steered: Steering, groups: Mapping[str, Sequence[str]] = _NONE
+) -> Wanted | str:
+    """The job's request, or a sentence on why it cannot be steered.
+
+    ``groups``: partition -> those that it stands for, as the site declares them.
+    """
     declaration = job.declaration or Declaration()
     request = _original(job.request, steered.was)
     if request.per_task:
@@ -81,7 +97,6 @@ def wanted(job: Job, steered: Steering) -> Wanted | str:
     elastic = elastic and copies[1] == 1
     counts = _counts(declaration.gpus) if elastic and declaration.gpus else (count,)
     spread = declaration.nodes[1] if declaration.nodes and form == "job" else nodes
-    partitions = steered.was.get("Partition", "")
     return Wanted(
         form=form,  # type: ignore[arg-type]
         count=count,
@@ -90,7 +105,7 @@ def wanted(job: Job, steered: Steering) -> Wanted | str:
         nodes=nodes,
         most_nodes=max(spread, nodes),
         constraint=_constraint(job, steered),
-        partitions=tuple(partitions.split(",")) if partitions else job.partitions,
+        partitions=_partitions(job, steered, groups),
         copies=copies,
     )
 
@@ -121,6 +136,19 @@ def _constraint(job: Job, steered: Steering) -> str:
     if declaration.gpu_mem or (declaration.types and declaration.types != (ANY,)):
         return ""
     return steered.was.get("Features", job.features)
+
+
+def _partitions(
+    job: Job, steered: Steering, groups: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """The owner's partitions. Of a job that runs Slurm shows only the one in which it does."""
+    if "Partition" in steered.was:
+        return tuple(steered.was["Partition"].split(","))
+    declared = job.declaration.partitions if job.declaration else ()
+    if job.state is JobState.PENDING or not declared:
+        return job.partitions
+    reached = {*declared, *(name for one in declared for name in groups.get(one, ()))}
+    return declared if set(job.partitions) <= reached else job.partitions
 
 
 def _original(request: GpuRequest, was: Mapping[str, str]) -> GpuRequest:

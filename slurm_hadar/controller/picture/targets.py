@@ -12,8 +12,9 @@ from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.steering import Steering
 
-LEASE_SLACK_S = 60.0
-"""Clocks differ; a begin time further ahead than a lease and this is not ours."""
+_LONGEST_LEASE_S = 3600.0 + 60.0
+"""The longest that earlier releases knew, and a minute, as clocks differ: a begin time further
+ahead is its owner's."""
 
 Place = Mapping[str, Mapping[str, int]]
 """node -> GPU type -> GPUs."""
@@ -39,8 +40,9 @@ class Target:
     job: Job
     wanted: Wanted
     held: Place = field(default_factory=dict)
-    """Where it runs or was told to start; empty where it waits."""
+    """Where it runs or is moved to; empty where it waits."""
     starting: bool = False
+    """It is on its way: requeued, and not running yet."""
 
 
 def profile_key(job: Job) -> str:
@@ -97,9 +99,9 @@ def targets_of(
         if not job.managed or job.state in (JobState.FINISHED, JobState.COMPLETING):
             continue
         steered = seen.steered(job.id)
-        why_not = "" if job.id in moving else _why_not(job, seen, config)
-        want = why_not or wanted(job, steered)
-        told = job.state is JobState.PENDING and _told_to_start(job, seen, config)
+        why_not = "" if job.id in moving else _why_not(job, seen)
+        want = why_not or wanted(job, steered, config.partitions.groups)
+        told = job.state is JobState.PENDING and _sent_on(job, seen, config)
         waits = job.state is JobState.PENDING and job.id not in moving and not told
         first = limited.get(claims.payer(job)) if waits else None
         if isinstance(want, str):
@@ -121,20 +123,19 @@ def targets_of(
     return targets, left_out
 
 
-def begin_is_ours(job: Job, seen: Observed, config: Config) -> bool:
-    """Whether a begin time ahead is our lease, rather than its owner's wish.
+def lease_of_before(job: Job, steered: Steering, now: float) -> bool:
+    """Whether a waiting job has a begin time ahead that an earlier release of ours gave it, rather
+    than its owner. Files of those releases, in use still, give them to new jobs too."""
+    declared = bool(job.declaration and job.declaration.lease) and not steered.time
+    given = max(job.submit_s, steered.time)
+    return (
+        (steered.leased or declared)
+        and job.restarts == 0
+        and now + 1 < job.eligible_s <= given + _LONGEST_LEASE_S
+    )
 
-    ``eligible_s`` is the begin time. ``start_s`` of a waiting job is when Slurm expects to start
-    it, which says nothing of the kind.
-    """
-    steered = seen.steered(job.id)
-    leased = steered.leased or bool(job.declaration and job.declaration.lease)
-    # The clock may have been set back since it was given.
-    given = max(seen.now, job.submit_s, steered.time)
-    return leased and job.eligible_s <= given + config.lease.length_s + LEASE_SLACK_S
 
-
-def _why_not(job: Job, seen: Observed, config: Config) -> str:
+def _why_not(job: Job, seen: Observed) -> str:
     if job.state is JobState.UNKNOWN or job.state is JobState.SUSPENDED:
         return f"its state is {job.slurm_state}"
     if any(seen.partitions[p].exclusive for p in job.partitions if p in seen.partitions):
@@ -146,30 +147,24 @@ def _why_not(job: Job, seen: Observed, config: Config) -> str:
             return "it waits for another job"
         if not claims.in_turn(job):
             return f"Slurm keeps it waiting: {job.reason}"
-        steered = seen.steered(job.id)
-        let_go = steered.time and not steered.leased and not steered.gpus
-        if let_go and seen.now - steered.time < config.moving.commit_s:
-            # An update clears the reason, and Slurm takes a moment to find it again.
-            return "it was left to Slurm a moment ago"
         # A requeue sets a begin time as well; that one nobody wished for.
         ahead = job.eligible_s > seen.now and job.restarts == 0
-        if ahead and not begin_is_ours(job, seen, config):
+        if ahead and not lease_of_before(job, seen.steered(job.id), seen.now):
             return "its owner set a begin time"
     return ""
 
 
-def _told_to_start(job: Job, seen: Observed, config: Config) -> bool:
+def _sent_on(job: Job, seen: Observed, config: Config) -> bool:
     steered = seen.steered(job.id)
     return (
         bool(steered.gpus)
-        and not steered.leased
         and max(job.eligible_s, job.not_before_s) <= seen.now + 1
         and seen.now - steered.time <= config.moving.commit_s
     )
 
 
 def _expected(seen: Observed, job: str, free: claims.Free) -> dict[str, dict[str, int]]:
-    """Where a job that was told to start will land: the planned nodes, else any with room."""
+    """Where a job that was sent on will land: the planned nodes, else any with room."""
     steered = seen.steered(job)
     if "ReqNodeList" in steered.was and seen.jobs[job].required_nodes:
         return _required(seen.jobs[job], steered, free)

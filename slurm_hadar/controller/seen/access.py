@@ -1,103 +1,75 @@
-"""Where a job's owner may go.
+"""Where a job may run: the partitions that it asks for, and those that stand for them.
 
-An operator's update bypasses the site's limits, so a placement is checked here against what Slurm
-itself would have checked at submission (``scontrol show partition``). Slurm 22.05.8 looks at it
-once more before it starts a job, so that one which were placed wrongly would not run, but wait.
+An operator's update bypasses what Slurm checks at submission. So a job gets another partition only
+where ``partitions.groups`` of the site says so and Slurm shows no difference but the nodes.
 """
 
-import grp
-import os
-import pwd
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 
 from slurm_hadar.domain.job import Job
-from slurm_hadar.domain.node import Partition
-
-_GROUPS_KEPT_S = 300.0
+from slurm_hadar.domain.node import Node, Partition
+from slurm_hadar.slurm.partition_lines import difference
 
 
 def allowed_partitions(
     job: Job,
     asked: Sequence[str],
     partitions: Mapping[str, Partition],
-    steer: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
 ) -> list[Partition]:
-    """Partitions that the job may run in: those its owner ``asked`` for, then those of the site.
+    """The partitions that the job may run in, in the order of those that its owner ``asked`` for.
 
-    A partition that the owner named is Slurm's business and taken as allowed while it is up; any
-    other must admit the job's account, QOS, group, time limit and node count, and must not be of
-    a higher tier, which would put the job ahead of those that wait.
+    A partition of ``groups`` becomes its members, where these are alike and one of them at least
+    is up and has as many nodes as the job needs. Partitions that are down are left out.
     """
-    named = [partitions[name] for name in asked if name in partitions]
-    tier = max((p.priority_tier for p in named), default=1)
-    others = [
-        partitions[name]
-        for name in steer
-        if name in partitions and name not in asked and partitions[name].priority_tier <= tier
-    ]
-    return [p for p in named if p.up] + [p for p in others if refusal(job, p) is None]
+    found: dict[str, Partition] = {}
+    for name in asked:
+        if name not in partitions or not partitions[name].up:
+            continue
+        members = _members(job, name, partitions, groups) or [partitions[name]]
+        found |= {member.name: member for member in members if member.name not in found}
+    return list(found.values())
 
 
-def refusal(job: Job, partition: Partition) -> str | None:
-    """Why the job's owner may not use a partition; None when he may."""
-    if not partition.up:
-        return f"partition {partition.name} is not up"
-    if partition.root_only or partition.reservation_required:
-        return f"partition {partition.name} is closed to ordinary jobs"
-    if partition.exclusive:
-        return f"partition {partition.name} gives whole nodes"
-    if partition.allow_accounts and job.account not in partition.allow_accounts:
-        return f"partition {partition.name} does not admit account {job.account or '(none)'}"
-    if job.account and job.account in partition.deny_accounts:
-        return f"partition {partition.name} denies account {job.account}"
-    if partition.allow_qos and job.qos not in partition.allow_qos:
-        return f"partition {partition.name} does not admit QOS {job.qos or '(none)'}"
-    if job.qos and job.qos in partition.deny_qos:
-        return f"partition {partition.name} denies QOS {job.qos}"
-    if partition.allow_groups and not groups_of(job.uid) & set(partition.allow_groups):
-        return f"partition {partition.name} does not admit the groups of {job.user}"
-    if job.time_limit_s > partition.max_time_s:
-        return f"the time limit is above that of partition {partition.name}"
-    if partition.submit_hosts:
-        return f"partition {partition.name} takes jobs from certain hosts only"
-    if (why := _too_large(job, partition)) is not None:
-        return why
-    if not partition.min_nodes <= job.node_count <= partition.max_nodes:
-        return f"the node count is outside the limits of partition {partition.name}"
-    return None
+def _members(
+    job: Job,
+    name: str,
+    partitions: Mapping[str, Partition],
+    groups: Mapping[str, Sequence[str]],
+) -> list[Partition]:
+    members = tuple(partitions[one] for one in groups.get(name, ()) if one in partitions)
+    if len(members) < len(groups.get(name, ())) or why_not_alike(partitions[name], members):
+        return []
+    up = [member for member in members if member.up]
+    # A job runs in one partition: one that spans the types stays in theirs.
+    return up if any(len(member.nodes) >= job.node_count for member in up) else []
 
 
-def _too_large(job: Job, partition: Partition) -> str | None:
-    nodes = max(1, job.node_count)
-    if -(-job.cpus // nodes) > partition.max_cpus_per_node:
-        return f"it asks for more CPUs than partition {partition.name} gives on a node"
-    on_node = job.mem_per_node_mb or job.mem_per_cpu_mb * -(-job.cpus // nodes)
-    on_cpu = job.mem_per_cpu_mb or job.mem_per_node_mb * nodes / max(1, job.cpus)
-    if on_node > partition.max_mem_per_node_mb or on_cpu > partition.max_mem_per_cpu_mb:
-        return f"it asks for more memory than partition {partition.name} gives"
-    return None
+def kinds_of(partition: Partition, nodes: Mapping[str, Node]) -> set[str]:
+    """The GPU types of a partition's nodes."""
+    return {kind for name in partition.nodes if name in nodes for kind in nodes[name].gpus}
 
 
-def groups_of(uid: int) -> frozenset[str]:
-    """Names of a user's groups; empty for a user that this machine does not know.
+def why_not_alike(partition: Partition, members: Sequence[Partition]) -> str:
+    """The first difference between a partition and the members of its group; empty: none.
 
-    Looked up again every few minutes, since memberships change while the controller runs.
+    They are alike when they have its access, limits and priority, and together its nodes.
     """
-    return _groups(uid, int(time.monotonic() // _GROUPS_KEPT_S))
+    return _why_not_alike(partition, tuple(members))
 
 
-@lru_cache(maxsize=4096)
-def _groups(uid: int, _period: int) -> frozenset[str]:
-    try:
-        entry = pwd.getpwuid(uid)
-    except KeyError:
-        return frozenset()
-    names = set()
-    # Unlike grp.getgrall, this also finds groups of a directory that cannot be listed.
-    for gid in os.getgrouplist(entry.pw_name, entry.pw_gid):
-        with suppress(KeyError):
-            names.add(grp.getgrgid(gid).gr_name)
-    return frozenset(names)
+@lru_cache(maxsize=256)
+def _why_not_alike(partition: Partition, members: tuple[Partition, ...]) -> str:
+    own = set(partition.nodes)
+    for member in members:
+        if key := difference(member, partition):
+            return f"partition {member.name} has another {key} than {partition.name}"
+        for node in member.nodes:
+            if node not in own:
+                return f"partition {member.name} has node {node}, which {partition.name} lacks"
+    together = {node for member in members for node in member.nodes}
+    for node in partition.nodes:
+        if node not in together:
+            return f"partition {partition.name} has node {node}, which no member has"
+    return ""

@@ -9,19 +9,21 @@ as all files there.
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain import steering
-from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime import files
 
 _CLOCKS_S = 86400.0
 """A clock that is wrong by less than this makes no other job of one."""
+_COMPARED = ("Features", "Partition")
+"""Fields that Slurm shows as they were written; others it shows in forms of its own."""
 _JOB = re.compile(r"\d{1,10}(_\d{1,10})?")
 
 
@@ -36,8 +38,10 @@ def keep(
     """Keep what we are about to do to a job. ``check``: see :func:`files.write_json`."""
     text = steering.merge("", ours)
     store.keep_steering(job, text)
-    if not (ours.was or ours.gpus) or not _JOB.fullmatch(job):
-        # A lease alone is seen in the job.
+    if not _JOB.fullmatch(job):
+        return
+    nothing = not (ours.was or ours.gpus or ours.foreign)
+    if nothing and not _path(config.site.exchange_dir, job).exists():
         return
     with contextlib.suppress(OSError, ValueError):
         files.write_json(
@@ -63,7 +67,49 @@ def recall(
             other = shared(config, job)
             if other is not None and (job not in found or other.time > found[job].time):
                 found[job] = other
+    # Tasks behind those that are looked at were changed with the record of their array.
+    arrays = {str(job.array_job_id) for id_, job in jobs.items() if id_ not in found}
+    of_arrays = store.steerings(arrays - {"0"})
+    for id_, shown in jobs.items():
+        ours = steering.decode(of_arrays.get(str(shown.array_job_id), ""))
+        if id_ not in found and ours is not None:
+            found[id_] = ours
     return {id_: ours for id_, ours in found.items() if not _of_an_older(jobs[id_], ours)}
+
+
+def without_foreign(
+    ours: Mapping[str, Steering], jobs: Mapping[str, Job], config: Config, busy: Collection[str]
+) -> dict[str, Steering]:
+    """With the fields given up that somebody else has changed since we did.
+
+    ``busy``: jobs with an action under way, of which Slurm may not show yet what was sent.
+    """
+    found = dict(ours)
+    for id_, known in ours.items():
+        job = jobs.get(id_)
+        if job is None or job.state is not JobState.PENDING or id_ in busy:
+            continue
+        changed = tuple(key for key in _COMPARED if _changed(job, known, key, config))
+        if changed:
+            found[id_] = replace(
+                known,
+                was={key: value for key, value in known.was.items() if key not in changed},
+                wrote={key: value for key, value in known.wrote.items() if key not in changed},
+                foreign=(*known.foreign, *changed),
+            )
+    return found
+
+
+def _changed(job: Job, known: Steering, key: str, config: Config) -> bool:
+    if key not in known.wrote:
+        return False
+    value = ",".join(job.partitions) if key == "Partition" else job.features
+    same = value == known.wrote[key]
+    if key == "Partition" and job.restarts:
+        # Slurm puts the one first in which it ran.
+        same = set(job.partitions) == set(known.wrote[key].split(","))
+    # Where the job itself carries our words, they may speak of an update that was refused.
+    return not same and not (in_the_job(config) and value == known.was.get(key))
 
 
 def with_moves(ours: Mapping[str, Steering], carried_out: Mapping[str, int]) -> dict[str, Steering]:

@@ -1,6 +1,6 @@
 """What one tick sees: Slurm's answers, the jobs' own files, and what we did before."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from slurm_hadar.config import Config
@@ -39,7 +39,7 @@ class Observed:
 def read(cluster: Cluster, now: float, config: Config, own_uid: int) -> Observed:
     """One bulk query of each kind. Raises SlurmError when any of them fails: no partial data."""
     jobs = {
-        job.id: _opted_in(job, config)
+        job.id: opted_in(job, config, job.partitions)
         for job in cluster.read_jobs(None, config.guards.max_jobs_per_array)
     }
     if config.site.rights == "user":
@@ -116,10 +116,20 @@ def _replaced(node: Node, gpus: Mapping[str, int], used: Mapping[str, int]) -> N
     return replace(node, gpus=gpus, gpus_used=used)
 
 
-def _opted_in(job: Job, config: Config) -> Job:
+def sent_on_from_opt_in(job: Job, config: Config) -> bool:
+    """Whether a job that declared nothing may have been in an opt-in partition before it was given
+    those that this one stands for."""
+    names = config.partitions.opt_in
+    members = {one for name in names for one in config.partitions.groups.get(name, ())}
+    return job.declaration is None and bool(job.partitions) and set(job.partitions) <= members
+
+
+def opted_in(job: Job, config: Config, partitions: Collection[str]) -> Job:
+    """The job with the declaration that being submitted in these partitions is; by itself where
+    that is none."""
     if job.declaration is not None or job.declaration_error or job.state is JobState.FINISHED:
         return job
-    if not set(job.partitions) & set(config.partitions.opt_in):
+    if not set(partitions) & set(config.partitions.opt_in):
         return job
     kinds = tuple(config.wrapper.default_types.split(",")) if config.wrapper.default_types else ()
     return replace(job, declaration=Declaration(types=kinds))

@@ -3,15 +3,15 @@
 When a node goes DOWN, Slurm requeues its jobs at once, while their processes there may take as long
 as KillWait to leave. A job that starts there again meanwhile is ended with its own last attempt:
 Slurm compares the node only (seen on 22.05.8: FAILED, JobLaunchFailure). Slurm itself waits for
-cred_expire before it starts a requeued job. As the controller does not, it plans nothing for such
-nodes and starts no job that was requeued meanwhile: Slurm, not the plan, chooses its node.
+cred_expire before it starts a requeued job. A move does not, so the controller plans nothing for
+such nodes and sends on no job that was requeued meanwhile: Slurm, not the plan, chooses its node.
 A node that is only drained or reserved kept its jobs and is used as soon as it is open again.
 
 A node may also go down and come back between two looks. Nothing of that can be seen afterwards, nor
-what else requeued a job (its owner, preemption, a lost node), so a job that the controller did not
-requeue itself waits as long. With Slurm's default cred_expire it still starts sooner than Slurm
-alone would have it. Trainings on idle nodes do not wait for that: to be preempted is their daily
-life, and Slurm requeues a preempted job when its processes have left.
+what else requeued a job (its owner, preemption, a lost node), so a job in the middle of a move that
+the controller did not requeue itself is sent on as much later. Trainings on idle nodes do not wait
+for that: to be preempted is their daily life, and Slurm requeues a preempted job when its processes
+have left.
 """
 
 from collections.abc import Collection, Mapping

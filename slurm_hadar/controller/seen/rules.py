@@ -6,12 +6,11 @@ where there are such limits the controller leaves alone what they speak of.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.seen.access import allowed_partitions
 from slurm_hadar.controller.seen.throw_away import is_slurm_user, is_throw_away
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job
@@ -59,9 +58,12 @@ class Rules:
     def __init__(self, cluster: Cluster, config: Config) -> None:
         self._cluster = cluster
         self._asks = config.site.rights == "operator"
-        self._steer = config.partitions.steer
         self._until = 0.0
         self._slurm_user: int | None = None
+        self.ages = False
+        """Whether jobs gain priority with age, as far as this controller may know and change it."""
+        self.in_order = False
+        """Whether a job that waits for a type would keep all behind it waiting, as far as known."""
         self._enforced = False
         self._limits: Limits | None = None
 
@@ -80,6 +82,8 @@ class Rules:
             return
         settings = self._cluster.read_config()
         self._slurm_user = _slurm_user(settings)
+        self.ages = settings.get("PriorityType", "") == "priority/multifactor"
+        self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
         said = settings.get("AccountingStorageEnforce", "").lower()
         self._enforced = any(word in said for word in ("limits", "safe", "all"))
         self._until = now + _ASK_AGAIN_S
@@ -96,35 +100,23 @@ class Rules:
         partitions: Mapping[str, Partition],
         steering: Mapping[str, Steering] = MappingProxyType({}),
     ) -> dict[str, Job]:
-        """The jobs; those under a limit on CPUs or memory, where they are or where they may be
-        sent, keep the CPUs, memory and nodes that they asked for. Where the limits are not known
-        that is every job. ``steering``: tells in which partitions a job was submitted."""
+        """The jobs; those under a limit on CPUs or memory keep the CPUs, memory and nodes that they
+        asked for. Where the limits are not known that is every job. ``steering``: tells in which
+        partitions a job was submitted; members of a partition's group have its QOS."""
         if not self._enforced:
             return dict(jobs)
-        # A job must not gain and lose its copies with each partition that is down for a while.
-        up = {name: replace(partition, up=True) for name, partition in partitions.items()}
-        known = self._limits
-        limited = [
-            name for name in self._steer if known and name in up and up[name].qos in known.qos
-        ]
         return {
-            id_: self._bound(job, up, limited, steering.get(id_, Steering()))
+            id_: self._bound(job, partitions, steering.get(id_, Steering()))
             for id_, job in jobs.items()
         }
 
-    def _bound(
-        self,
-        job: Job,
-        partitions: Mapping[str, Partition],
-        limited: Sequence[str],
-        steered: Steering,
-    ) -> Job:
-        """``limited``: those of the site's partitions whose own QOS has such a limit."""
+    def _bound(self, job: Job, partitions: Mapping[str, Partition], steered: Steering) -> Job:
         declared = job.declaration
         if declared is None:
             return job
         own = steered.was.get("Partition", "").split(",")
-        reached = allowed_partitions(job, [*job.partitions, *own], partitions, limited)
+        # Also those that are down for a while: a job keeps its copies through that.
+        reached = (partitions[name] for name in (*job.partitions, *own) if name in partitions)
         known = self._limits
         if known is not None and not known.bind(
             job.user, job.account, job.qos, *(partition.qos for partition in reached)

@@ -1,14 +1,12 @@
 """What happened to one job, for ``hadar doctor``: from the journal, Slurm and its files."""
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from itertools import groupby
+from collections.abc import Iterator
 
 from slurm_hadar.controller.acts import trail
 from slurm_hadar.controller.acts.acting import steering_of
+from slurm_hadar.controller.acts.actions import Kind
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.journal.store import MOST_TOLD, Store
+from slurm_hadar.controller.journal.store import MOST_TOLD
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.words import telling
 from slurm_hadar.controller.words.troubles import Known
@@ -16,43 +14,18 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.story import Event
 
-_RENEWED = "lease renewed"
-_MINOR = ("start", "wait", "let go")
+_MINOR = (Kind.HINT.value,)
 _KINDS = {
-    "start": "told to start",
+    Kind.HINT.value: "request changed",
     "move": "move",
-    "let go": "given back to Slurm",
-    "wait": "start taken back",
     "release": "release",
     "undo": "placement undone",
 }
 
 
 def events(known: Known) -> list[Event]:
-    """All that is known to have happened, by its time; renewals of its lease that nothing came
-    between are one."""
-    return list(_in_order(_events(known)))
-
-
-def renewals(store: Store, id_: str) -> Iterator[float]:
-    """When the job's lease was renewed. One entry tells of many jobs, and names some of them."""
-    clause = "WHERE kind='lease' AND instr(details, ?) ORDER BY id"
-    for entry in store.entries(clause, (json.dumps(id_),)):
-        jobs = entry.details.get("jobs")
-        # Which of them were refused is not kept.
-        if entry.outcome == "done" and isinstance(jobs, list) and id_ in jobs:
-            yield entry.opened_s
-
-
-def _in_order(happened: Iterable[Event]) -> Iterator[Event]:
-    ordered = sorted(happened, key=lambda event: event.time_s)
-    for renewed, run in groupby(ordered, key=lambda event: event.what == _RENEWED):
-        if renewed:
-            same = list(run)
-            times = f"{len(same)} times" if len(same) > 1 else "once"
-            yield replace(same[0], detail=times, until_s=same[-1].time_s, number=len(same))
-        else:
-            yield from run
+    """All that is known to have happened, by its time."""
+    return sorted(_events(known), key=lambda event: event.time_s)
 
 
 def not_kept(known: Known) -> Iterator[str]:
@@ -63,8 +36,6 @@ def not_kept(known: Known) -> Iterator[str]:
             f"Decisions from before {since} are not kept: the state file holds the last "
             f"{MOST_TOLD} of a job that differ."
         )
-    if known.renewals:
-        yield "Renewals of leases are kept for a day, and each names 50 jobs at most."
 
 
 def _events(known: Known) -> Iterator[Event]:
@@ -75,8 +46,6 @@ def _events(known: Known) -> Iterator[Event]:
     ends.append(known.last.time_s if known.last else 0.0)
     for one, until in zip(known.decisions, ends, strict=False):
         yield Event(one.time_s, f"decided: {one.placement}", one.reason, until, minor=True)
-    for time_s in known.renewals:
-        yield Event(time_s, _RENEWED, minor=True)
     for entry in known.entries:
         yield _action(entry)
 
@@ -101,12 +70,14 @@ def _of_slurm(job: Job, seen: Observed) -> Iterator[Event]:
 
 
 def _action(entry: Entry) -> Event:
-    meant = steering_of(entry.details, 0.0)
+    meant, fields = steering_of(entry.details, 0.0), entry.details.get("fields")
     what = _KINDS.get(entry.kind, entry.kind)
     if entry.kind == "move" and not meant.gpus:
         what = "stop for other jobs"
     elif meant.gpus:
         what += f": {telling.words(meant)}"
+    elif entry.kind == Kind.HINT.value and isinstance(fields, dict):
+        what += f": {telling.assignments(fields)}"
     parts = [f"{phase} after {time - entry.opened_s:.0f} s" for phase, time in entry.steps]
     if entry.outcome is None:
         parts.append(f"under way ({entry.phase})")

@@ -14,6 +14,7 @@ from typing import Any
 
 from slurm_hadar.controller.acts import laying
 from slurm_hadar.controller.acts.acting import steering_of
+from slurm_hadar.controller.acts.actions import Kind
 from slurm_hadar.controller.acts.trail import number
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
@@ -139,7 +140,11 @@ def _action(entry: Entry, jobs: Mapping[str, Job], privacy: Privacy) -> Fields:
         found["from"] = before
     if meant.gpus:
         found["to"] = laying.words(meant.gpus, list(meant.nodes))
-    for key in ("reason", "batch", "number", "jobs"):
+    fields = entry.details.get("fields")
+    if entry.kind == Kind.HINT.value and isinstance(fields, dict):
+        who = [job] if job else []
+        found["fields"] = {key: privacy.text(str(value), who) for key, value in fields.items()}
+    for key in ("reason", "batch"):
         if entry.details.get(key):
             found[key] = entry.details[key]
     found |= {key: entry.details[key] for key in _HOPES if number(entry.details, key) is not None}

@@ -13,7 +13,6 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import trail
 from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.picture.targets import begin_is_ours
 from slurm_hadar.controller.seen import kept, observed
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.tick import Controller
@@ -41,7 +40,6 @@ def of_controller(controller: Controller, id_: str) -> Story:
             known,
             entries=tuple(reversed(store.history(id_))),
             decisions=tuple(store.told(id_)),
-            renewals=tuple(past.renewals(store, id_)),
             last=store.decisions().get(id_),
         )
     )
@@ -114,6 +112,8 @@ def _facts(known: Known) -> Iterator[tuple[str, str]]:
     if job.declaration is not None:
         words = " ".join(f"{key}={value}" for key, value in job.declaration.words().items())
         yield "Declared", words or "opted in by its partition"
+    for line in telling.changed(job, seen):
+        yield "Changed", line
     if row.here:
         yield "Runs on", trail.where(job, seen)
     if row.done is not None:
@@ -176,22 +176,19 @@ def _of_move(entry: Entry, config: Config) -> Iterator[str]:
 
 def _of_waiting(job: Job, known: Known) -> Iterator[str]:
     steered, now = known.seen.steered(job.id), known.seen.now
-    if job.not_before_s > now:
+    if job.not_before_s > now and known.under_way is not None:
         at = formats.moment(job.not_before_s)
         yield (
             "Its last attempt was not ended by the controller and may still be leaving its node: "
-            f"it is started from {at} on (moving.after_return_s)."
+            f"it is sent on from {at} on (moving.after_return_s)."
         )
-    if job.eligible_s > now and begin_is_ours(job, known.seen, known.config):
-        at = formats.moment(job.eligible_s)
-        yield f"If nobody renews its lease, Slurm starts it by itself from {at} on."
-    elif job.eligible_s > now:
+    if job.eligible_s > now:
         yield f"Slurm lets it wait until {formats.moment(job.eligible_s)}."
     elif steered.gpus:
         length = known.config.moving.commit_s
         yield (
             f"Slurm starts it on {telling.words(steered)} when that is free; "
-            f"if it has not within {length:.0f} s it is placed anew."
+            f"if it has not within {length:.0f} s it may start anywhere that its owner asked for."
         )
     elif job.start_s > now:
         yield f"Slurm expects to start it at {formats.moment(job.start_s)}."

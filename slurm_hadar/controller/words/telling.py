@@ -1,26 +1,28 @@
 """What a tick, a queue or one job comes to, in words and plain data."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from slurm_hadar.controller.acts import laying, trail
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.learned import gpu_use
-from slurm_hadar.controller.picture.targets import batch_of, by_type, placed, profile_key
+from slurm_hadar.controller.picture.targets import Target, batch_of, by_type, placed, profile_key
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
 
 _SAME = 1 - 1e-6
 _EXPLAINED = 50
 """Lines of a job's history."""
+_NOTHING = "nothing"
 
 _HANDLED = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
 
@@ -28,9 +30,7 @@ _HANDLED = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.COM
 def tick_lines(report: Report) -> list[str]:
     """What the daemon logs of a tick: what was done, and one closing line."""
     lines = list(report.said)
-    lines += [_line(action) for action in report.done if action.kind is not Kind.WAIT]
-    waits = sum(action.kind is Kind.WAIT for action in report.done)
-    lines += [f"{waits} waiting jobs: lease renewed"] if waits else []
+    lines += [_line(action) for action in report.done]
     idle = report.backfill
     if idle.targets or idle.idle:
         lines.append(_on_idle_nodes(report))
@@ -53,8 +53,7 @@ def plan_lines(report: Report) -> list[str]:
     done = {action.job.id for action in report.intent.actions}
     for job, placement in report.plan.placements.items():
         if job not in done and job not in report.intent.deferred:
-            where = laying.words(placement.gpus, list(placement.nodes))
-            lines.append(f"job {job} stays as it is ({where}): {placement.reason}")
+            lines.append(_unchanged(job, placement, report.picture.targets))
     deferred = report.intent.deferred.items()
     lines += [f"job {job} not now: {why}" for job, why in deferred if job not in idle]
     lines += [
@@ -64,6 +63,13 @@ def plan_lines(report: Report) -> list[str]:
     lines += report.plan.notes
     lines += backfill_lines(report) if idle or report.backfill.idle else []
     return lines or ["No managed job: nothing to do."]
+
+
+def _unchanged(job: str, placement: Placement, targets: Mapping[str, Target]) -> str:
+    where = laying.words(placement.gpus, list(placement.nodes))
+    if job in targets and not targets[job].held:
+        return f"job {job} waits, planned on {where}: {placement.reason}"
+    return f"job {job} stays as it is ({where}): {placement.reason}"
 
 
 def backfill_lines(report: Report) -> list[str]:
@@ -79,8 +85,7 @@ def backfill_lines(report: Report) -> list[str]:
         elif job in idle.deferred:
             lines.append(f"job {job} not now: {idle.deferred[job]}")
         elif placement is not None:
-            where = laying.words(placement.gpus, list(placement.nodes))
-            lines.append(f"job {job} stays as it is ({where}): {placement.reason}")
+            lines.append(_unchanged(job, placement, idle.targets))
         elif job in idle.left_out:
             lines.append(f"job {job} is left to Slurm: {why}")
         else:
@@ -191,7 +196,7 @@ def story(controller: Controller, id_: str) -> Explanation:
         decision=decision.placement if decision else "",
         reason=decision.reason if decision else "",
         moves=[_move(entry) for entry in reversed(history[:_EXPLAINED])],
-        notes=[*hints, *undo(job, seen)],
+        notes=[*hints, *changed(job, seen), *undo(job, seen)],
         gpus=gpu_use.rows(seen, job, known),
     )
 
@@ -211,16 +216,12 @@ def plain(found: StatusRow | Explanation) -> dict[str, object]:
 def _line(action: Action) -> str:
     where = laying.words(action.steering.gpus, list(action.steering.nodes))
     match action.kind:
-        case Kind.START:
-            return f"start job {action.job.id} on {where}"
+        case Kind.HINT:
+            return f"update job {action.job.id}: {assignments(action.fields)}"
         case Kind.MOVE:
             return f"move job {action.job.id} to {where}"
         case Kind.STOP:
             return f"stop job {action.job.id} for jobs that gain more"
-        case Kind.LET_GO:
-            return f"leave job {action.job.id} to Slurm"
-        case Kind.WAIT:
-            return f"let job {action.job.id} wait"
 
 
 def row_of(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
@@ -277,14 +278,34 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
 def _move(entry: Entry) -> MoveRow:
     gpus = entry.details.get("gpus")
     where = f" to {laying.words(gpus)}" if isinstance(gpus, dict) and gpus else ""
+    fields = entry.details.get("fields")
+    if entry.kind == Kind.HINT.value and isinstance(fields, dict):
+        where = f": {assignments(fields)}"
     effect = trail.effect_words(entry)
     outcome = (entry.outcome or "") + (f"; {effect}" if effect else "")
     return MoveRow(entry.opened_s, f"{entry.kind}{where}", outcome)
 
 
+def assignments(fields: Mapping[str, object]) -> str:
+    """Fields of a request as ``scontrol update`` takes them: ``Partition=v100,k80``."""
+    return " ".join(f"{key}={value}" for key, value in fields.items())
+
+
 def words(ours: Steering) -> str:
     """Where a job was sent: ``1 x k80 on k1``."""
     return laying.words(ours.gpus, list(ours.nodes))
+
+
+def changed(job: Job, seen: Observed) -> list[str]:
+    """The fields of a job's request that we changed: ``Partition: v100,k80 (asked for: gpu)``."""
+    was = seen.steered(job.id).was
+    present = {key: laying.current(job, key) for key in was}
+    return [
+        f"{key}: {present[key] or _NOTHING} (asked for: {value or _NOTHING})"
+        for key, value in was.items()
+        # Of a job that runs Slurm shows the partition only in which it does.
+        if value != present[key] and not (job.nodes and present[key] in value.split(","))
+    ]
 
 
 def undo(job: Job, seen: Observed) -> list[str]:
@@ -293,9 +314,10 @@ def undo(job: Job, seen: Observed) -> list[str]:
     off = job.declaration is not None and job.declaration.off
     notes = [] if off else [f"Leave it to Slurm for good: hadar optout {job.id}"]
     fields = " ".join(shlex.quote(f"{key}={value}") for key, value in was.items())
-    back = f"scontrol update JobId={job.id} {fields} StartTime=now"
+    back = f"scontrol update JobId={job.id} {fields}"
     if was and job.state is JobState.PENDING:
         notes.append(f"By hand: {back}")
     elif was and job.state is JobState.RUNNING:
-        notes.append(f"By hand: scontrol requeue {job.id}; a second after squeue shows PD: {back}")
+        again = f"{back} StartTime=now"
+        notes.append(f"By hand: scontrol requeue {job.id}; a second after squeue shows PD: {again}")
     return notes

@@ -34,9 +34,8 @@ _OPT_IN = (
 
 @dataclass(frozen=True)
 class Known:
-    """All that is known of one job. ``controller_uid``: whose files are believed; ``entries`` and
-    ``renewals`` (times of its lease) oldest first; ``journal``: whether the controller's own file
-    was read."""
+    """All that is known of one job. ``controller_uid``: whose files are believed; ``entries``
+    oldest first; ``journal``: whether the controller's own file was read."""
 
     id: str
     seen: Observed
@@ -45,7 +44,6 @@ class Known:
     beat: Heartbeat | None = None
     entries: tuple[Entry, ...] = ()
     decisions: tuple[Decision, ...] = ()
-    renewals: tuple[float, ...] = ()
     last: Decision | None = None
     journal: bool = True
 
@@ -168,7 +166,7 @@ def _files(known: Known, job: Job, _: Declaration) -> Iterator[Trouble]:
     if path is not None and os.path.lexists(path) and known.plan is None:
         yield Trouble(
             "its plan file is damaged, or somebody else's, and is not believed",
-            (f"rm {shlex.quote(str(path))}", "the next start or move writes it anew"),
+            (f"rm {shlex.quote(str(path))}", "the next move writes it anew"),
         )
     mine = own_files(folder, job.id, job.uid)
     if mine and job.id not in known.seen.progress:

@@ -21,20 +21,6 @@ local function given(options, name)
   return not nothing
 end
 
--- Whether a controller in act mode gave a sign of life lately. Believed only to shorten a wait:
--- whoever lays a false file there makes jobs wait for one lease at most.
-local function controller_acts()
-  local file = io.open(site.exchange_dir .. "/heartbeat.json", "r")
-  if not file then return false end
-  local text = file:read(4096) or ""
-  file:close()
-  local time = tonumber(text:match('"time":%s*([%d.]+)') or "")
-  local every = tonumber(text:match('"interval_s":%s*([%d.]+)') or "")
-  if not time or not every or not text:match('"mode":%s*"act"') then return false end
-  local age, longest = os.time() - time, 3 * math.min(every, 3600) + 30
-  return age >= -longest and age <= longest
-end
-
 local function script_of(options)
   local argv = options.argv
   local name = type(argv) == "table" and (argv[1] or argv[0])
@@ -86,14 +72,10 @@ local function help_out(options, offset)
   if options.type == "srun" and os.getenv("SLURM_JOB_ID") then return end
   local words, het = declared(options)
   if het or (tonumber(offset) or 0) ~= 0 or given(options, "test-only") then return end
-  local batch = options.type == "sbatch"
   local result, why = help.changes(site, {
     comment = options.comment, constraint = options.constraint,
     partitions = list(options.partition), gpus = requests(options), declared = words,
-    batch = batch, acts = site.lease_s > 0 and controller_acts(),
-    waits = given(options, "begin") or given(options, "hold") or given(options, "deadline"),
-    placed = given(options, "nodelist") or given(options, "reservation")
-      or given(options, "exclusive"),
+    batch = options.type == "sbatch",
   })
   if not result then
     if why ~= "" then slurm.log_info("%s", "slurm-hadar: the job is not managed: " .. why) end
@@ -104,7 +86,6 @@ local function help_out(options, offset)
     set[#set + 1] = {field[1], as_typed(field[1], field[2])}
   end
   if result.constraint then set[#set + 1] = {"constraint", result.constraint} end
-  if result.lease then set[#set + 1] = {"begin", "now+" .. site.lease_s} end
   if result.movable then
     if not given(options, "requeue") then set[#set + 1] = {"requeue", "yes"} end
     if not given(options, "open-mode") then set[#set + 1] = {"open-mode", "append"} end

@@ -62,13 +62,15 @@ end
 
 local function signal(text) return SIGNALS[(text:upper():gsub("^SIG", ""))] end
 
--- The keys of a declaration in the order in which they are written, each with its reader.
+-- The keys of a declaration in the order in which they are written, each with its reader; those
+-- without one no user declares. A key that is not here, such as lease of old jobs, is read from a
+-- Comment and never written.
 local KEYS = {
   {"model", declaration.word}, {"types", words}, {"gpus", span(whole)}, {"gpu_mem", declaration.megabytes},
   {"batch", span(whole)}, {"samples", whole}, {"epochs", whole}, {"dataset_size", whole},
   {"checkpoint", yes}, {"signal", signal}, {"restart_cost", seconds}, {"fork", span(whole)},
   {"tasks", tasks}, {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
-  {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil}, {"lease", nil},
+  {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil},
 }
 local READ = {}
 declaration.keys = {}

@@ -10,12 +10,13 @@ local COMMENT_LIMIT = 1024
 local help = {script_words = declaration.script_words}
 
 local SETTINGS = {
-  untype = "boolean", lease_s = "number", lease_in_slurmctld = "boolean", quiet = "boolean",
-  default_types = "string", exchange_dir = "string", controller_uid = "number",
+  untype = "boolean", quiet = "boolean", default_types = "string",
+  exchange_dir = "string", controller_uid = "number",
   opt_in = "table", order = "table", types = "table",
 }
 
 -- The site's settings; raises an error where one is of the wrong kind, while nothing was done yet.
+-- Those that a site.lua of the release before had beside these are ignored.
 function help.checked(site)
   for name, kind in pairs(SETTINGS) do
     assert(type(site[name]) == kind, "site.lua: " .. name .. " is no " .. kind)
@@ -149,10 +150,10 @@ end
 --
 -- ask: comment, constraint (strings or nil), partitions (list, as named), within (list, as they
 -- hold), gpus (list of {field, text}),
--- declared (list of {key, value, where}), batch, waits (its own start), placed (its own nodes),
--- acts (a lease would be renewed by a controller).
--- Answer: comment, constraint, gpus (list of {field, text}), lease, movable, signal, notes. Of a job
+-- declared (list of {key, value, where}), batch.
+-- Answer: comment, constraint, gpus (list of {field, text}), movable, signal, notes. Of a job
 -- that hbatch or cli_filter declared: its signal, and gpus and constraint where they change.
+-- Nothing that decides when a job may start is ever changed: it is eligible as its owner asked.
 function help.changes(site, ask)
   local asks, types, plain = request(ask.gpus)
   local result = {notes = {}}
@@ -187,9 +188,6 @@ function help.changes(site, ask)
   if not fresh then return result end
   if not asks then result.notes[#result.notes + 1] = "it asks for no GPU: add --gres=gpu:1" end
   result.movable = found.checkpoint == "yes" and ask.batch
-  result.lease = asks and ask.batch and ask.acts and not ask.waits and not ask.placed
-    and site.lease_s > 0
-  found.lease = result.lease and "yes" or nil
   result.comment = help.join(ask.comment, declaration.encode(found))
   if #result.comment > COMMENT_LIMIT then
     return nil, "its Comment would have " .. #result.comment .. " bytes, and Slurm takes " .. COMMENT_LIMIT
@@ -204,7 +202,6 @@ end
 -- One sentence on what was done.
 function help.told(result)
   local text = "slurm-hadar: the job is managed"
-  if result.lease then text = text .. "; while it waits squeue shows BeginTime as the reason" end
   for _, note in ipairs(result.notes) do text = text .. "; " .. note end
   return text
 end

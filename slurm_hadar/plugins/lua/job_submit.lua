@@ -49,10 +49,7 @@ local function changes(job, all)
   local named, effective = partitions(job, all)
   local result, why = help.changes(site, {
     comment = job.comment, constraint = job.features, partitions = named, within = effective,
-    gpus = gpus,
-    declared = words, batch = batch, acts = site.lease_in_slurmctld,
-    waits = (job.begin_time or 0) ~= 0 or job.priority == 0,
-    placed = job.req_nodes ~= nil or job.reservation ~= nil or job.shared == 0,
+    gpus = gpus, declared = words, batch = batch,
   })
   return result, why, batch
 end
@@ -66,7 +63,6 @@ local function help_out(job, all)
   local set = {}
   for _, field in ipairs(result.gpus or {}) do set[#set + 1] = field end
   if result.constraint then set[#set + 1] = {"features", result.constraint} end
-  if result.lease then set[#set + 1] = {"begin_time", os.time() + site.lease_s} end
   if result.movable and job.requeue == slurm.NO_VAL16 then set[#set + 1] = {"requeue", 1} end
   if result.comment then set[#set + 1] = {"comment", result.comment} end
   help.assign(job, set)

@@ -101,7 +101,7 @@ def demands(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) -> Deman
         share=share,
         share_factor=_at(factor, cpus, mem, share),
         present=present,
-        present_factor=np.where(running, np.where(present[:, 0] > 0, now, -1.0), 0.0),
+        present_factor=np.where(running, np.where(_allowed(part, present), now, -1.0), 0.0),
     )
 
 
@@ -137,6 +137,14 @@ def _steps(axis: FloatArray, least: FloatArray, most: FloatArray, gpus: FloatArr
     up = np.ceil(wanted * gpus - SAME) / gpus
     down = np.floor(most * gpus + SAME) / gpus
     return np.where(up <= most + SAME, up, np.maximum(down, least))
+
+
+def _allowed(part: Beside, present: FloatArray) -> BoolArray:
+    """(K,) whether what a job runs with is known, and still what its owner allows."""
+    least = np.stack([part.least_cpus, part.least_mem_mb], axis=1)
+    most = np.stack([part.most_cpus, part.most_mem_mb], axis=1)
+    within = (least - SAME <= present) & (present <= most + SAME)
+    return (present[:, 0] > 0) & within.all(axis=1)
 
 
 def _factors(trait: Beside, cpus: FloatArray, mem: FloatArray) -> FloatArray:

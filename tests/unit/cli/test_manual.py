@@ -91,10 +91,11 @@ def test_every_key_of_the_configuration_has_a_meaning_and_its_table():
     assert len(keys) > 40 and all(key.meaning.endswith((".", "none.")) for key in keys)
     assert {key.section for key in keys} - {""} <= about.keys()
     named = {(key.section, key.name): key for key in keys}
-    assert named["lease", "length_s"].takes == "whole number, at least 20, at most 3600"
+    assert named["log", "files"].takes == "whole number, at least 1, at most 100"
     assert named["site", "mode"].default == '"observe"'
     assert named["slurm", "bin_dir"].default == "none"
-    assert named["partitions", "steer"].takes == "list of texts"
+    assert named["partitions", "opt_in"].takes == "list of texts"
+    assert named["partitions", "groups"].takes == "table"
     assert named["gpu_types.NAME", "memory_gb"].takes == "number, at least 0"
     # A docstring in config.py takes the place of what is said here.
     there = {f"{model.lower()}.{name}" for model, name in manual_keys._docstrings()}

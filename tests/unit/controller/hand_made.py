@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
-from slurm_hadar.controller.acts.actions import Kind, MoveBudget, intent
+from slurm_hadar.controller.acts.actions import Intent, Kind, MoveBudget, intent
+from slurm_hadar.controller.acts.hints import hints
 from slurm_hadar.controller.picture.targets import Past
 from slurm_hadar.controller.picture.viewing import picture
 from slurm_hadar.controller.seen.observed import Observed, remember
@@ -19,10 +20,6 @@ from slurm_hadar.slurm.tres import parse_gpus
 
 NOW = 1_000_000.0
 SITE = """
-[partitions]
-steer = ["gpu", "v100", "k80"]
-[lease]
-length_s = 300
 [guards]
 min_between_moves_s = 0.0
 [gpu_types.v100]
@@ -69,7 +66,7 @@ def nodes(**used):
 
 
 def job(id_="1", state=JobState.PENDING, **more):
-    """A managed job of one untyped GPU that waits under hbatch's lease."""
+    """A managed job of one untyped GPU that waits for its turn."""
     raw = int(id_.replace("+", "_").partition("_")[0])
     usual = {
         "uid": 1000,
@@ -81,10 +78,10 @@ def job(id_="1", state=JobState.PENDING, **more):
         "submit_s": NOW - 60,
         "time_limit_s": 7200.0,
         "request": GpuRequest(per_node={UNTYPED: 1}),
-        "declaration": Declaration(types=("any",), lease=True, checkpoint=True),
+        "declaration": Declaration(types=("any",), checkpoint=True),
     }
     if state is JobState.PENDING:
-        usual |= {"reason": "BeginTime", "eligible_s": NOW + 250, "start_s": NOW + 250}
+        usual |= {"reason": "Priority", "eligible_s": NOW - 60, "start_s": 0.0}
     else:
         usual |= {"eligible_s": NOW - 1000, "start_s": NOW - 1000}
     return Job(id=id_, raw_id=raw, state=state, **{**usual, **more})
@@ -143,15 +140,17 @@ def dictate(view, want):
     return Plan(placements, {id_: "not now" for id_ in view.jobs.ids if id_ not in want})
 
 
-def decide(observed, want=None, site=CONFIG, moves_left=100, past=None, had=None):
+def decide(observed, want=None, site=CONFIG, moves_left=100, past=None, had=None, refused=None):
     """What a tick would send; ``want`` None: what the site's policy says. ``had``: UID -> moves in
-    this hour."""
+    this hour; ``refused``: see hints."""
     shown = look(observed, site, past)
     if want is None:
         plan, _ = policies.get(site.controller.policy)(shown.view, {})
     else:
         plan = dictate(shown.view, want)
-    return intent(shown, plan, observed, site, MoveBudget(moves_left, had or {}))
+    meant = intent(shown, plan, observed, site, MoveBudget(moves_left, had or {}))
+    hinted = hints(shown, plan, observed, site, refused or {})
+    return Intent((*hinted, *meant.actions), meant.deferred)
 
 
 def only(intended, kind=None):
@@ -161,8 +160,9 @@ def only(intended, kind=None):
     return action
 
 
-def starts(intended):
-    return {action.job.id for action in intended.of(Kind.START)}
+def hinted(intended):
+    """Job -> the fields that are changed while it waits."""
+    return {action.job.id: dict(action.fields) for action in intended.of(Kind.HINT)}
 
 
 def carried_out(job_, action, now=NOW, reason=None):
@@ -191,7 +191,7 @@ def carried_out(job_, action, now=NOW, reason=None):
             case "StartTime" if value == "now":
                 changes |= {"eligible_s": now, "start_s": 0.0, "reason": reason or "None"}
             case "StartTime":
-                begin = now + CONFIG.lease.length_s
+                begin = float(value.removeprefix("uts"))
                 changes |= {"eligible_s": begin, "start_s": begin, "reason": "BeginTime"}
             case _:
                 raise AssertionError(f"{key} is not expected here")

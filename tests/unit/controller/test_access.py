@@ -1,102 +1,84 @@
-"""Where a job's owner may go."""
+"""Where a job may run: what its owner asked for, and what stands for it."""
 
-import grp
-import os
-import pwd
-from dataclasses import replace
-from math import inf
+from dataclasses import fields, replace
 
 import pytest
 from hand_made import job
 
-from slurm_hadar.controller.seen.access import allowed_partitions, groups_of, refusal
+from slurm_hadar.controller.seen.access import allowed_partitions, why_not_alike
 from slurm_hadar.domain.node import Partition
 
-OPEN = Partition("open")
-MINE = job(
-    account="phys",
-    qos="normal",
-    uid=os.getuid(),
-    time_limit_s=3600.0,
-    cpus=4,
-    mem_per_cpu_mb=2000,
-)
+GPU = Partition("gpu", ("v1", "v2", "k1"), default=True, priority_tier=5, allow_groups=("a", "b"))
+V100 = replace(GPU, name="v100", nodes=("v2", "v1"), default=False, allow_groups=("b", "a"))
+K80 = replace(GPU, name="k80", nodes=("k1",), default=False)
+DEBUG = Partition("debug", ("k1",))
+GROUPS = {"gpu": ("v100", "k80")}
 
 
-def test_an_open_partition_refuses_nobody():
-    assert refusal(MINE, OPEN) is None
+def allowed(asked, *partitions, groups=GROUPS, **more):
+    there = {partition.name: partition for partition in partitions or (GPU, V100, K80, DEBUG)}
+    found = allowed_partitions(job(**more), asked, there, groups)
+    return [partition.name for partition in found]
+
+
+def test_a_partition_of_a_group_becomes_its_members():
+    assert allowed(["gpu"]) == ["v100", "k80"]
+    assert allowed(["debug", "gpu"]) == ["debug", "v100", "k80"]
+    assert allowed(["k80", "gpu", "k80"]) == ["k80", "v100"]
+
+
+def test_any_other_partition_is_kept_as_it_was_asked_for():
+    assert allowed(["debug"]) == ["debug"]
+    assert allowed(["v100"]) == ["v100"]
+    assert allowed(["k80", "debug", "gone"]) == ["k80", "debug"]
+    assert allowed(["gpu"], groups={}) == ["gpu"]
+
+
+def test_what_is_down_is_left_out():
+    down = replace(V100, up=False)
+    assert allowed(["gpu"], GPU, down, K80) == ["k80"]
+    assert allowed(["gpu"], GPU, down, replace(K80, up=False)) == ["gpu"]
+    assert allowed(["gpu", "debug"], replace(GPU, up=False), V100, K80, DEBUG) == ["debug"]
+
+
+def test_a_group_with_a_member_that_is_missing_or_differs_stands_for_nothing():
+    assert allowed(["gpu"], GPU, V100) == ["gpu"]
+    assert allowed(["gpu"], GPU, V100, replace(K80, priority_tier=6)) == ["gpu"]
+    assert allowed(["gpu"], groups={"gpu": ()}) == ["gpu"]
+
+
+def test_a_job_that_spans_the_types_stays_in_their_partition():
+    assert allowed(["gpu"], node_count=2) == ["v100", "k80"]
+    assert allowed(["gpu"], node_count=3) == ["gpu"]
+    assert allowed(["gpu"], GPU, replace(V100, up=False), K80, node_count=2) == ["gpu"]
+
+
+def test_members_are_alike_whatever_their_order_and_state():
+    assert why_not_alike(GPU, [V100, K80]) == ""
+    assert why_not_alike(GPU, [K80, replace(V100, up=False)]) == ""
+
+
+OTHER = {bool: True, int: 7, float: 7.0, str: "other", tuple: ("other",)}
 
 
 @pytest.mark.parametrize(
-    ("closed", "says"),
-    [
-        ({"up": False}, "not up"),
-        ({"root_only": True}, "closed"),
-        ({"reservation_required": True}, "closed"),
-        ({"allow_accounts": ("chem",)}, "account"),
-        ({"deny_accounts": ("phys",)}, "account"),
-        ({"allow_qos": ("high",)}, "QOS"),
-        ({"deny_qos": ("normal",)}, "QOS"),
-        ({"allow_groups": ("no-such-group",)}, "groups"),
-        ({"max_time_s": 3599.0}, "time limit"),
-        ({"min_nodes": 2}, "node count"),
-        ({"max_nodes": 0.0}, "node count"),
-        ({"submit_hosts": ("login1",)}, "certain hosts"),
-        ({"max_cpus_per_node": 3.0}, "more CPUs"),
-        ({"max_mem_per_node_mb": 7999.0}, "more memory"),
-        ({"max_mem_per_cpu_mb": 1999.0}, "more memory"),
-    ],
+    "field",
+    [f.name for f in fields(Partition) if f.name not in ("name", "nodes", "default", "up")],
 )
-def test_each_limit_of_a_partition_counts(closed, says):
-    assert says in refusal(MINE, replace(OPEN, **closed))
+def test_each_other_field_makes_a_difference(field):
+    other = replace(K80, **{field: OTHER[type(getattr(K80, field))]})
+    said = why_not_alike(GPU, [V100, other])
+    assert said.startswith("partition k80 has another ") and said.endswith(" than gpu")
 
 
 @pytest.mark.parametrize(
-    "fitting",
+    ("members", "says"),
     [
-        {"allow_accounts": ("chem", "phys")},
-        {"deny_accounts": ("chem",)},
-        {"allow_qos": ("normal",)},
-        {"max_time_s": 3600.0},
-        {"max_cpus_per_node": 4.0, "max_mem_per_node_mb": 8000.0, "max_mem_per_cpu_mb": 2000.0},
-        {"allow_groups": (grp.getgrgid(os.getgid()).gr_name,)},
+        ([V100], "partition gpu has node k1, which no member has"),
+        ([V100, replace(K80, nodes=("k1", "k2"))], "partition k80 has node k2, which gpu lacks"),
+        ([V100, replace(K80, priority_factor=3)], "another PriorityJobFactor than gpu"),
+        ([], "partition gpu has node v1, which no member has"),
     ],
 )
-def test_who_meets_a_limit_is_let_in(fitting):
-    assert refusal(MINE, replace(OPEN, **fitting)) is None
-
-
-def test_without_an_account_a_list_of_accounts_admits_nobody():
-    assert refusal(replace(MINE, account=""), replace(OPEN, allow_accounts=("phys",)))
-    assert refusal(replace(MINE, time_limit_s=inf), replace(OPEN, max_time_s=1e6))
-
-
-def test_groups_are_those_that_the_system_would_give_at_login():
-    me = pwd.getpwuid(os.getuid())
-    expected = {grp.getgrgid(g).gr_name for g in os.getgrouplist(me.pw_name, me.pw_gid)}
-    assert groups_of(os.getuid()) == expected
-    assert groups_of(4_294_967_000) == frozenset()
-
-
-def test_a_partition_that_the_owner_named_is_slurms_business_while_it_is_up():
-    closed = replace(OPEN, allow_accounts=("chem",))
-    known = {"open": closed, "other": replace(OPEN, name="other")}
-    named = allowed_partitions(MINE, ["open"], known, ["other", "open", "gone"])
-    assert [p.name for p in named] == ["open", "other"]
-    known["open"] = replace(closed, up=False)
-    assert [p.name for p in allowed_partitions(MINE, ["open"], known, ["other"])] == ["other"]
-    assert allowed_partitions(MINE, ["gone"], known, []) == []
-
-
-def test_a_job_does_not_get_ahead_of_others_by_a_partition_of_a_higher_tier():
-    known = {
-        "own": Partition("own", priority_tier=5),
-        "fast": Partition("fast", priority_tier=9),
-        "slow": Partition("slow", priority_tier=1),
-    }
-    steered = allowed_partitions(MINE, ["own"], known, ["fast", "slow"])
-    assert [p.name for p in steered] == ["own", "slow"]
-
-
-def test_a_partition_that_gives_whole_nodes_is_not_steered_into():
-    assert "whole nodes" in refusal(MINE, replace(OPEN, exclusive=True))
+def test_the_first_difference_is_named(members, says):
+    assert says in why_not_alike(GPU, members)

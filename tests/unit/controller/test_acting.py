@@ -1,71 +1,140 @@
-"""What is said to waiting jobs, and what is taken back where Slurm refuses it."""
+"""Hints to waiting jobs: one batch, in the journal, and whose a field is when Slurm refuses it."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from hand_made import NOW, config, job
 
-from slurm_hadar.controller.acts.acting import ActionContext, change_waiting
+from slurm_hadar.controller.acts import acting
+from slurm_hadar.controller.acts.acting import ActionContext, send_hints
 from slurm_hadar.controller.acts.actions import Action, Kind
+from slurm_hadar.controller.acts.hints import Refusals
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import SlurmError
-from slurm_hadar.domain.placement import Placement
-from slurm_hadar.domain.steering import Steering
+from slurm_hadar.domain.steering import Steering, decode, merge
 from slurm_hadar.runtime.plan_file import read_plan, write_plan
 
-WAITING = job("1")
+LIST = "v100,p100,k80"
+OURS = Steering(time=NOW, was={"Partition": "gpu"}, wrote={"Partition": LIST})
+BEFORE = Steering(time=NOW - 60, was={"Partition": "gpu"}, wrote={"Partition": "k80,v100,p100"})
+REFUSED = SlurmError("scontrol update: Invalid partition name specified")
+NO_ANSWER = SlurmError("scontrol gave no answer within 30 s", retry=True)
 
 
-class Refusing:
-    """A cluster of which only the answer to a change is asked."""
+class Cluster:
+    """A cluster that answers each update with one of ``errors``."""
 
-    def __init__(self, error):
-        self.error = error
+    def __init__(self, *errors):
+        self.errors, self.batches = list(errors), []
 
     def apply(self, updates):
-        return [self.error for _ in updates]
+        self.batches.append(list(updates))
+        return [self.errors.pop(0) for _ in updates]
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Tell a job to start on two V100s while Slurm answers ``error``; its plan then."""
-    folder = tmp_path / "exchange"
-    folder.mkdir()
+def context(tmp_path):
+    (tmp_path / "exchange").mkdir()
     store = Store.open(tmp_path / "state")
-    site = config(f'[site]\nexchange_dir = "{folder}"\n')
-    placement = Placement({"v100": 2}, {"v1": {"v100": 2}}, reason="pays", batch=128)
-    steering = Steering(gpus=placement.gpus, nodes=placement.nodes, time=NOW)
-    action = Action(Kind.START, WAITING, {"StartTime": "now"}, steering, "pays", placement)
-
-    def started(error, **earlier):
-        if earlier:
-            write_plan(folder, "1", **earlier)
-        change_waiting(ActionContext(Refusing(error), store, site), [action], NOW)
-        return read_plan(folder, "1", {os.getuid()})
-
-    yield started
+    site = config(f'[site]\nrights = "operator"\nexchange_dir = "{tmp_path}/exchange"\n')
+    yield ActionContext(None, store, site)
     store.close()
 
 
-def test_a_job_that_is_told_to_start_has_its_plan(start):
-    plan = start(None)
-    assert dict(plan.gpus) == {"v100": 2} and plan.batch == 128
+def hint(id_="1"):
+    return Action(Kind.HINT, job(id_), {"Partition": LIST}, OURS, "in this order it prefers them")
 
 
-def test_a_job_that_began_by_itself_is_left_without_a_plan(start):
-    """It would have gone by a placement that it never got."""
-    assert start(SlurmError("Job is no longer pending execution")) is None
+def sent(context, *errors, ids=("1",), now=NOW):
+    cluster = Cluster(*errors)
+    context = ActionContext(cluster, context.store, context.config)
+    return send_hints(context, [hint(id_) for id_ in ids], now), cluster
 
 
-def test_a_job_that_began_as_it_was_told_before_has_that_plan(start):
-    earlier = {
-        "gpus": {"k80": 4}, "batch": 64, "copies": 2, "shares": (0.25, 0.75), "save": "abc",
-        "restarts": 3, "reason": "earlier", "cpus_per_gpu": 2.0,
-    }  # fmt: skip
-    plan = start(SlurmError("Job is no longer pending execution"), **earlier)
-    assert {key: getattr(plan, key) for key in earlier} == earlier
+def known(context, id_="1"):
+    text = context.store.steerings([id_]).get(id_)
+    return decode(text) if text is not None else None
 
 
-def test_what_slurm_may_have_taken_is_not_taken_back(start):
-    plan = start(SlurmError("no answer", retry=True), gpus={"k80": 4})
-    assert dict(plan.gpus) == {"v100": 2}
+def test_hints_go_in_one_batch_and_change_nothing_but_what_they_say(context):
+    said, cluster = sent(context, None, None, ids=("1", "2"))
+    (batch,) = cluster.batches
+    assert [(one.job_id, dict(one.fields)) for one in batch] == [
+        ("1", {"Partition": LIST}),
+        ("2", {"Partition": LIST}),
+    ]
+    assert said.said == () and not said.refused
+    assert context.store.history("1")[0].outcome == "done" and not context.store.open_entries()
+    assert known(context) == OURS
+    assert sent(context, ids=())[1].batches == []
+
+
+def test_a_hint_leaves_the_plan_that_a_job_has(context):
+    """It says where a job may start, not what it gets there."""
+    folder = context.config.site.exchange_dir
+    sent(context, None)
+    assert read_plan(folder, "1", {os.getuid()}) is None
+    write_plan(folder, "1", gpus={"k80": 4}, batch=64, save="abc")
+    before = read_plan(folder, "1", {os.getuid()})
+    sent(context, REFUSED)
+    assert read_plan(folder, "1", {os.getuid()}) == before
+
+
+def test_what_slurm_refused_is_not_taken_for_ours(context):
+    said, _ = sent(context, REFUSED)
+    assert said.refused == {"1"}
+    assert said.said == (f"job 1: hint refused: {REFUSED}",)
+    assert known(context) == Steering()
+    context.store.keep_steering("1", merge("", BEFORE))
+    sent(context, REFUSED)
+    assert known(context) == BEFORE
+
+
+def test_what_slurm_may_have_taken_can_still_be_given_back(context):
+    """Whether the update came through nobody knows, so no value there is a stranger's."""
+    said, _ = sent(context, NO_ANSWER)
+    assert said.refused == {"1"}
+    found = known(context)
+    assert found.was == {"Partition": "gpu"} and not found.wrote
+
+
+def test_refusals_are_remembered_until_slurm_takes_a_hint(context):
+    for at in (NOW, NOW + 60):
+        sent(context, REFUSED, None, ids=("1", "2"), now=at)
+    assert acting.refusals(context.store) == {"1": Refusals(2, NOW + 60)}
+    # Slurm was away: that is no refusal.
+    sent(context, NO_ANSWER, now=NOW + 180)
+    assert acting.refusals(context.store)["1"] == Refusals(2, NOW + 180)
+    sent(context, None, now=NOW + 420)
+    assert acting.refusals(context.store) == {}
+    sent(context, REFUSED, now=NOW + 480)
+    assert acting.refusals(context.store) == {"1": Refusals(1, NOW + 480)}
+
+
+def test_waiting_tasks_of_an_array_stay_in_one_record(context):
+    """Slurm changes the whole record, whatever part of it was looked at."""
+    tasks = [
+        replace(hint(f"7_{n}"), job=job(f"7_{n}", array_job_id=7, array_tasks="0-1,9"))
+        for n in (0, 1)
+    ]
+    other = replace(tasks[1], job=replace(tasks[1].job, id="7_9"), fields={"Partition": "k80"})
+    cluster = Cluster(None, None, None)
+    working = replace(context, cluster=cluster)
+    send_hints(working, [*tasks, other, hint("8")], NOW)
+    assert [one.job_id for one in cluster.batches[0]] == ["7_[0-1,9]", "7_9", "8"]
+    assert all(known(context, id_) == OURS for id_ in ("7_0", "7_1", "7"))
+    assert [context.store.history(id_)[0].outcome for id_ in ("7_0", "7_1")] == ["done"] * 2
+    # Tasks that are not looked at are in Slurm as they were.
+    working = replace(context, cluster=Cluster(REFUSED))
+    context.store.keep_steering("7", merge("", BEFORE))
+    assert send_hints(working, tasks, NOW).refused == {"7_0", "7_1"}
+    assert known(context, "7") == BEFORE
+
+
+def test_a_job_of_a_sandbox_says_of_itself_what_was_done_to_it(context):
+    sandbox = config('[site]\nrights = "sandbox"\n')
+    cluster = Cluster(None)
+    send_hints(ActionContext(cluster, context.store, sandbox), [hint()], NOW)
+    ((update,),) = cluster.batches
+    assert decode(update.fields["AdminComment"]) == OURS and known(context) is None

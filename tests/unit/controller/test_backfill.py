@@ -5,19 +5,20 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, RATES, carried_out, config, job, node, ordinary, seen
 
+from slurm_hadar.controller.acts import actions
 from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.acts.hints import Refusals
 from slurm_hadar.controller.idle import backfill, idle_nodes
 from slurm_hadar.controller.picture.targets import Past
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.node import Partition, Reservation
 from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.steering import Steering, merge
 from slurm_hadar.runtime.progress import Progress
 
 SITE = config('[backfill]\nenabled = true\npartitions = ["idle"]\n')
-TRAINS = Declaration(
-    model="resnet18", types=("any",), lease=True, checkpoint=True, backfill=True, nodes=(1, 4)
-)
+TRAINS = Declaration(model="resnet18", types=("any",), checkpoint=True, backfill=True, nodes=(1, 4))
 NAMES = ("v1", "v2", "p1", "k1")
 
 
@@ -67,31 +68,72 @@ def look(jobs, found=None, **more):
     return seen(jobs, nodes() if found is None else found, PARTITIONS, **more)
 
 
-def decide(observed, settings=SITE, placed=(), managed=(), state=None, moves=100, past=None):
+def started(id_, *names, **more):
+    """A trainer that Slurm started, and that was never moved."""
+    return on(id_, *names, **{"required_nodes": (), "admin_comment": "", **more})
+
+
+OWN = {"NumNodes": "1-1", "NumTasks": "1", "ReqNodeList": ""}
+
+
+def sent_away(**more):
+    """A trainer that had to leave two nodes, and waits with what the last move gave it."""
+    usual = {
+        "nodes": (),
+        "gpus": {},
+        "restarts": 1,
+        "reason": "BeginTime",
+        "eligible_s": NOW + 100,
+        "admin_comment": merge("", Steering({"v100": 2}, time=1.0, was=OWN)),
+    }
+    return replace(on("1", "v1", "v2"), state=JobState.PENDING, **{**usual, **more})
+
+
+def decide(observed, settings=SITE, placed=(), refused=None, state=None, moves=100, past=None):
     trainers = idle_nodes.on_idle_nodes(observed, settings)
     return backfill.decide(
-        observed, trainers, settings, RATES, past or Past(), placed, managed, state or {}, moves
+        observed,
+        trainers,
+        settings,
+        RATES,
+        past or Past(),
+        placed,
+        refused or {},
+        state or {},
+        moves,
     )
 
 
-def test_a_trainer_gets_the_idle_nodes_as_copies():
+def test_a_trainer_that_waits_is_left_to_slurm_and_planned_for():
     result = decide(look([trainer()]))
+    assert not result.actions and result.idle == NAMES
+    assert set(result.placements["1"].nodes) == set(NAMES) and not result.left_out
+
+
+def test_a_trainer_gets_the_idle_nodes_as_copies():
+    result = decide(look([started("1", "v1")], nodes(**used("v1"))))
     (action,) = result.actions
-    assert action.kind is Kind.START and result.idle == NAMES
-    assert action.fields["NumNodes"] == "4-4" and action.fields["NumTasks"] == "4"
-    assert action.fields["NumCPUs"] == "4-4" and action.fields["StartTime"] == "now"
-    assert "TresPerNode" not in action.fields and "Features" not in action.fields
+    assert action.kind is Kind.MOVE and result.idle == NAMES[1:]
+    assert action.fields == {
+        "NumNodes": "4-4",
+        "NumTasks": "4",
+        "NumCPUs": "4-4",
+        "ReqNodeList": "k1,p1,v[1-2]",
+    }
     assert set(action.placement.nodes) == set(NAMES) and action.placement.copies == 4
     assert sum(action.placement.shares) == pytest.approx(1)
     assert dict(action.steering.was)["ReqNodeList"] == ""
 
 
 def test_a_second_tick_sends_nothing():
-    first = decide(look([trainer()]))
-    told = carried_out(trainer(), first.actions[0])
-    again = decide(look([told], now=NOW + 1), state=first.state)
+    here = started("1", "v1")
+    first = decide(look([here], nodes(**used("v1"))))
+    told = carried_out(here, first.actions[0])
+    # It was requeued, and waits for its nodes.
+    waits = replace(told, state=JobState.PENDING, nodes=(), gpus={}, restarts=1, submit_s=NOW)
+    again = decide(look([waits], now=NOW + 2), state=first.state)
     assert not again.actions and set(again.targets["1"].held) == set(NAMES)
-    runs = on("1", *NAMES, admin_comment=told.admin_comment, start_s=NOW + 2)
+    runs = on("1", *NAMES, admin_comment=told.admin_comment, start_s=NOW + 3, restarts=1)
     third = decide(look([runs], nodes(**used(*NAMES)), now=NOW + 5), state=again.state)
     assert not third.actions and not third.deferred
 
@@ -105,31 +147,34 @@ def test_nobody_who_did_not_opt_in_is_a_trainer():
     assert not idle_nodes.on_idle_nodes(look([trainer()]), config())
 
 
-def test_switched_off_a_lease_ends_and_nothing_else_happens():
+def test_switched_off_a_request_is_its_owners_again_and_nothing_else_happens():
     off = site().model_copy(
         update={"backfill": site().backfill.model_copy(update={"enabled": False})}
     )
-    result = decide(look([trainer(), on("2", "v1")], nodes(**used("v1"))), off)
+    result = decide(look([sent_away(), on("2", "v1"), trainer("3")], nodes(**used("v1"))), off)
     (action,) = result.actions
-    assert action.kind is Kind.LET_GO and dict(action.fields) == {"StartTime": "now"}
+    assert action.kind is Kind.HINT and action.job.id == "1"
+    assert dict(action.fields) == OWN
     assert "switched off" in result.left_out["2"]
 
 
-@pytest.mark.parametrize(
-    ("declaration", "word"),
-    [
-        (replace(TRAINS, checkpoint=False), "checkpoint=yes"),
-        (replace(TRAINS, nodes=None), ""),
-    ],
-)
-def test_what_a_trainer_needs(declaration, word):
-    result = decide(look([trainer(declaration=declaration)]))
-    if word:
-        assert word in result.left_out["1"]
-    else:
-        assert len(result.placements["1"].nodes) == 1
-        assert "NumNodes" not in result.actions[0].fields
-        assert result.actions[0].fields["ReqNodeList"] in NAMES
+def test_a_trainer_says_that_it_saves():
+    left = decide(look([trainer(declaration=replace(TRAINS, checkpoint=False))])).left_out["1"]
+    assert "checkpoint=yes" in left
+
+
+def moved(one, *names):
+    """The fields with which a trainer is sent to these nodes."""
+    found = look([one], nodes(**used(*one.nodes)))
+    nodes_ = {name: {"v100": 1} for name in names}
+    there = Placement({"v100": len(names)}, nodes_, copies=len(names))
+    action = actions.move(decide(found).targets["1"], there, found, SITE, pin=True)
+    return dict(action.fields)
+
+
+def test_a_trainer_on_one_node_is_moved_by_the_nodes_name():
+    alone = started("1", "k1", declaration=replace(TRAINS, nodes=None))
+    assert moved(alone, "v2") == {"ReqNodeList": "v2"}
 
 
 def test_per_job_requests_are_left_to_slurm():
@@ -208,6 +253,17 @@ def test_caps_hold():
     assert set(first.placements) == {"1"} and "at a time" in first.waiting["2"]
 
 
+def test_none_is_stopped_for_a_cap():
+    """Slurm started them beyond it, and would start them again."""
+    three = [started(str(number), name) for number, name in enumerate(NAMES[:3], 1)]
+    settings = site(max_nodes_per_user=2)
+    preempts = settings.guards.model_copy(update={"preempt": True})
+    result = decide(
+        look(three, nodes(**used(*NAMES[:3]))), settings.model_copy(update={"guards": preempts})
+    )
+    assert not result.actions and len(result.placements) == 3
+
+
 def test_types_that_its_owner_excludes_are_left_alone():
     only = replace(TRAINS, types=("v100",))
     places = decide(look([trainer(declaration=only)])).placements
@@ -250,49 +306,53 @@ def test_a_growth_that_does_not_pay_within_the_time_looked_ahead_is_not_done():
     assert not decide(observed).actions
 
 
-def test_with_nothing_idle_a_trainer_waits_under_its_lease():
+def test_with_nothing_idle_a_trainer_waits_as_it_is():
     busy = {n.name: {"gpus_used": dict(n.gpus)} for n in nodes()}
-    late = trainer(eligible_s=NOW + 100)
-    result = decide(look([late], nodes(**busy)))
-    (action,) = result.actions
-    assert action.kind is Kind.WAIT and result.waiting["1"] == "no node is idle"
-    assert not decide(look([trainer()], nodes(**busy))).actions
+    result = decide(look([trainer()], nodes(**busy)))
+    assert not result.actions and result.waiting["1"] == "no node is idle"
 
 
-def test_what_was_sent_away_is_given_back_its_request_and_a_lease():
-    gone = replace(
-        on("1", "v1", "v2"),
-        state=JobState.PENDING,
-        nodes=(),
-        gpus={},
-        restarts=1,
-        reason="BeginTime",
-        eligible_s=NOW + 100,
-        admin_comment="[hadarplan;t=1;on=v100:2;was.NumNodes=1-1;was.NumTasks=1;was.ReqNodeList=]",
-    )
+def test_what_was_sent_away_is_given_back_its_request_and_may_start_again():
     busy = {n.name: {"gpus_used": dict(n.gpus)} for n in nodes()}
-    (action,) = decide(look([gone], nodes(**busy))).actions
-    assert action.kind is Kind.WAIT and action.fields["NumNodes"] == "1-1"
-    assert action.fields["ReqNodeList"] == "" and action.steering.leased
-    (action,) = decide(look([gone])).actions
-    assert action.kind is Kind.START and action.fields["NumNodes"] == "4-4"
+    for found in (nodes(**busy), nodes()):
+        (action,) = decide(look([sent_away()], found)).actions
+        assert action.kind is Kind.HINT
+        # Else the nodes that it was left idle for as long as Slurm's credentials last.
+        assert dict(action.fields) == {**OWN, "StartTime": "now"}
+        then = replace(carried_out(sent_away(), action), reason="BeginTime")
+        assert not decide(look([then], found)).actions
+    refused = {"1": Refusals(1, NOW - 10)}
+    assert not decide(look([sent_away()]), refused=refused).actions
+
+
+def test_not_before_its_last_attempt_has_left_a_node_that_went_down():
+    waits = sent_away(submit_s=NOW - 5, not_before_s=NOW + 30)
+    (action,) = decide(look([waits])).actions
+    assert action.fields["StartTime"] == f"uts{NOW + 30:.0f}"
+    then = carried_out(waits, action)
+    assert not decide(look([then], now=NOW + 5)).actions
+
+
+def test_the_begin_times_of_its_owner_and_of_a_stop_stand():
+    (action,) = decide(look([sent_away(eligible_s=NOW + 3600)])).actions
+    assert "StartTime" not in action.fields
+    off = SITE.model_copy(update={"backfill": SITE.backfill.model_copy(update={"enabled": False})})
+    assert "StartTime" not in decide(look([sent_away()]), off).actions[0].fields
+    preempts = SITE.model_copy(update={"guards": SITE.guards.model_copy(update={"preempt": True})})
+    for last_move, again in ((NOW - 60, False), (NOW - 600, True)):
+        past = Past(last_moves={"1": last_move})
+        (action,) = decide(look([sent_away()]), preempts, past=past).actions
+        assert ("StartTime" in action.fields) is again
 
 
 def test_nodes_are_said_in_full_whatever_slurm_shows():
-    # It was sent to four nodes a moment ago; Slurm still shows the two of the life before.
-    waits = replace(
-        on("1", "v1", "v2"),
-        state=JobState.PENDING,
-        nodes=(),
-        gpus={},
-        restarts=1,
-        required_nodes=NAMES,
-        admin_comment="[hadarplan;t=1;on=v100:2,p100:1,k80:1;was.NumNodes=1-1;was.ReqNodeList=]",
-    )
-    down = {"p1": {"usable": False}, "k1": {"usable": False}}
-    (action,) = decide(look([waits], nodes(**down))).actions
-    assert action.kind is Kind.START and set(action.placement.nodes) == {"v1", "v2"}
-    assert action.fields["NumNodes"] == "2-2"
+    # It was sent to four nodes a moment ago; Slurm still shows the one of the life before.
+    waits = sent_away(required_nodes=NAMES, node_count=1)
+    (action,) = decide(look([waits])).actions
+    assert action.fields["NumNodes"] == "1-1" and action.fields["ReqNodeList"] == ""
+    # And where the number of nodes stays.
+    fields = moved(on("1", "p1", "k1"), "v1", "v2")
+    assert fields["NumNodes"] == "2-2" and fields["ReqNodeList"] == "v[1-2]"
 
 
 def test_measured_speeds_and_restarts_are_remembered():
@@ -320,7 +380,7 @@ def test_idle_times_begin_when_a_node_becomes_idle_and_end_with_it():
 
 @pytest.mark.parametrize("state", [{"stays": 3}, {"stays": {}}, {"since": 1}, {"curves": "x"}])
 def test_damaged_memory_stops_nobody(state):
-    assert decide(look([trainer()]), state=state).actions
+    assert decide(look([trainer()]), state=state).placements
 
 
 def test_without_idle_nodes_and_without_trainers():

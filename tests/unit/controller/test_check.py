@@ -50,9 +50,11 @@ def test_open_folders_are_problems(tmp_path):
     assert [f.level for f in findings(site(tmp_path))] == ["ok", "ok", "ok", "problem"]
 
 
-def test_a_lease_shorter_than_two_ticks_is_a_problem(tmp_path):
-    short = site(tmp_path, "[controller]\ninterval_s = 200\n")
-    assert any("shorter than two ticks" in f.what for f in findings(short))
+def test_what_has_no_effect_any_more_is_warned_of(tmp_path):
+    old = site(tmp_path, "[lease]\nlength_s = 60\n")
+    (found,) = [f for f in findings(old) if "[lease]" in f.what]
+    assert found.level == "warning" and found.cure
+    assert not [f for f in findings(site(tmp_path)) if "no effect" in f.what]
 
 
 @pytest.mark.parametrize(
@@ -141,30 +143,23 @@ def test_a_policy_that_stops_jobs_wants_preemption():
     stopping = CONFIG.model_copy(
         update={"controller": CONFIG.controller.model_copy(update={"policy": "timetable"})}
     )
-    assert any("guards.preempt" in f.what for f in check._names(stopping, _THERE))
+    assert any("guards.preempt" in f.what for f in check._names(stopping))
     allowed = stopping.model_copy(
         update={"guards": CONFIG.guards.model_copy(update={"preempt": True})}
     )
-    assert not any("guards.preempt" in f.what for f in check._names(allowed, _THERE))
-
-
-_THERE = [
-    Partition(name, nodes=())
-    for name in ("gpu", *CONFIG.partitions.steer, *CONFIG.partitions.opt_in)
-]
+    assert not any("guards.preempt" in f.what for f in check._names(allowed))
 
 
 def test_names_that_nothing_answers_to_are_problems(tmp_path):
     wrong = CONFIG.model_copy(
         update={
             "controller": CONFIG.controller.model_copy(update={"policy": "hadr"}),
-            "partitions": CONFIG.partitions.model_copy(update={"steer": ("gpu", "gone")}),
             "profiles": CONFIG.profiles.model_copy(update={"tables": (tmp_path / "none.json",)}),
             "wrapper": CONFIG.wrapper.model_copy(update={"default_types": "v100,h900"}),
         }
     )
-    found = list(check._names(wrong, _THERE))
+    found = list(check._names(wrong))
     problems = [finding for finding in found if finding.level == "problem"]
-    for finding, word in zip(problems, ("hadr", "gone", "none.json", "h900"), strict=True):
+    for finding, word in zip(problems, ("hadr", "none.json", "h900"), strict=True):
         assert word in finding.what and finding.cure
-    assert not [f for f in check._names(CONFIG, _THERE) if f.level == "problem"]
+    assert not [f for f in check._names(CONFIG) if f.level == "problem"]

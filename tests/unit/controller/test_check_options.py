@@ -62,7 +62,7 @@ def test_a_policy_that_there_is_not_is_another_findings_matter():
 
 
 def test_the_check_tells_it(monkeypatch):
-    told = list(check._names(site("hadar", "no_such_option = 3"), []))
+    told = list(check._names(site("hadar", "no_such_option = 3")))
     assert any("no_such_option" in one.what for one in told)
 
 

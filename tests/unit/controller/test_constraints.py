@@ -1,7 +1,7 @@
 import time
 
 import pytest
-from hand_made import decide, job, seen, starts
+from hand_made import config, decide, hinted, job, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +78,7 @@ def test_parentheses_without_end_stop_nobody():
 
 @pytest.mark.parametrize("nest", ["(" * 900, "(" * 400 + "v100" + ")" * 400])
 def test_one_jobs_nested_comment_holds_up_no_other(nest):
-    eve = Declaration(types=("any",), lease=True, checkpoint=True, constraint=nest)
-    found = decide(seen([job("1", user="eve", uid=1002, declaration=eve), job("2")]))
-    assert "2" in starts(found)
+    site = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
+    eve = Declaration(types=("any",), checkpoint=True, constraint=nest)
+    found = decide(seen([job("1", user="eve", uid=1002, declaration=eve), job("2")]), site=site)
+    assert set(hinted(found)) == {"2"}

@@ -1,12 +1,12 @@
-"""CPUs and memory of a pending job: changed within what it allows, and given back."""
+"""CPUs and memory of a job that is moved: changed within what it allows, and given back."""
 
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, RATES, config, decide, job, nodes, only, seen
+from hand_made import CONFIG, RATES, config, job, look, nodes, seen
 
+from slurm_hadar import policies
 from slurm_hadar.controller.acts import laying
-from slurm_hadar.controller.acts.actions import Kind
 from slurm_hadar.controller.picture import cpus
 from slurm_hadar.controller.picture.request import wanted
 from slurm_hadar.controller.picture.targets import Target
@@ -138,9 +138,12 @@ def test_whole_cores_for_odd_numbers_of_cpus_are_as_planned():
     "declared", [replace(RANGE, cpus=(64, 64)), replace(RANGE, mem=(10**9, 10**15))]
 )
 @pytest.mark.parametrize("policy", ["timetable", "synergy_tune", "synergy_opt"])
-def test_what_no_node_has_keeps_nobody_waiting(monkeypatch, declared, policy):
+def test_what_no_node_has_keeps_nobody_from_a_place(monkeypatch, declared, policy):
     monkeypatch.setattr(RATES, "cpus", TABLE)
-    one = asked(replace(declared, types=("any",), lease=True))
-    found = decide(seen([one]), site=config(f'[controller]\npolicy = "{policy}"\n'))
-    action = only(found, Kind.START)
-    assert not {"NumCPUs", "MinMemoryNode"} & set(action.fields)
+    one = asked(replace(declared, types=("any",)))
+    observed, site = seen([one]), config(f'[controller]\npolicy = "{policy}"\n')
+    shown = look(observed, site)
+    plan, _ = policies.get(policy)(shown.view, {})
+    want = shown.targets["1"].wanted
+    fields = laying.fields(one, want, plan.placements["1"], observed, site)
+    assert "Features" in fields and not {"NumCPUs", "MinMemoryNode"} & set(fields)

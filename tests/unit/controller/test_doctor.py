@@ -67,7 +67,7 @@ def printed(tale, width=200, everything=False):
     return kept.get()
 
 
-CHECKED = Declaration(types=("any",), lease=True, checkpoint=True)
+CHECKED = Declaration(types=("any",), checkpoint=True)
 
 
 def test_of_a_healthy_job_nothing_is_wrong(site):
@@ -166,9 +166,12 @@ def test_a_move_that_failed_or_did_not_pay_is_told_of(site, store):
     assert wrong(site, here, progress=report(), entries=(stop,)) == []
 
 
+LISTED = {"fields": {"Partition": "k80,v100"}, "gpus": {}}
+
+
 def moved(store):
-    """A start, five ticks of the same mind, a move with its effect."""
-    entry = store.begin("1", "start", "sent", NOW - 900, {"gpus": {"k80": 1}})
+    """A hint, five ticks of the same mind, a move with its effect."""
+    entry = store.begin("1", "hint", "sent", NOW - 900, LISTED)
     store.end(entry, "done", NOW - 900)
     for number in range(5):
         why = f"ends in {20 - number} min; no free place pays for a restart of 8 s"
@@ -202,7 +205,7 @@ def test_the_story_has_each_step_with_its_cost_and_gain_and_is_plain_data(site, 
     happened = [event.what for event in tale.events]
     # The present job's submit time is that of its requeue, before the move was through.
     assert happened == [
-        "told to start: 1 x k80",
+        "request changed: Partition=k80,v100",
         "decided: 1 x k80 on k1",
         "decided: 1 x v100 on v1",
         "move: 1 x v100 on v1",
@@ -223,18 +226,15 @@ def test_the_story_has_each_step_with_its_cost_and_gain_and_is_plain_data(site, 
 
 
 def restless(store, moves):
-    """A job that was sent hither and thither, its lease renewed between; refused once."""
+    """A job whose list was turned to and fro between its moves; refused once each time."""
     at = NOW - 80_000
     for number in range(moves):
         for step in range(6):
             at += 60
             store.decide([Decision("1", at, f"1 x k80 on k{step % 2}", "by the test")])
-            start = store.begin("1", "start", "sent", at, {"gpus": {"k80": 1}})
-            store.end(start, "done", at)
-            named = [str(id_) for id_ in range(50)] if step else ["7", "11"]
-            lease = store.begin("", "lease", "sent", at + 1, {"number": 60, "jobs": named})
-            store.end(lease, "done", at + 1)
-        refused = store.begin("1", "start", "sent", at + 2, {"gpus": {"k80": 1}})
+            hint = store.begin("1", "hint", "sent", at, LISTED)
+            store.end(hint, "done", at)
+        refused = store.begin("1", "hint", "sent", at + 2, LISTED)
         store.end(refused, f"refused: odd {number}", at + 2)
         move = store.begin("1", "move", "asked", at + 3, {"gpus": {}, "restarts": number})
         store.end(move, "stopped", at + 5)
@@ -247,14 +247,9 @@ def test_the_story_leaves_nothing_out_and_stays_readable(site, store):
     counts = {what: happened.count(what) for what in happened}
     # 240 decisions were kept up to the state file's own limit, which is told.
     assert counts.pop("submitted", 1) == 1
-    assert counts == {
-        "told to start": 280,
-        "stop for other jobs": 40,
-        "decided": 200,
-        "lease renewed": 200,
-    }
-    assert any("are not kept: the state file holds the last 200" in one for one in tale.not_kept)
-    assert any("kept for a day" in one for one in tale.not_kept)
+    assert counts == {"request changed": 280, "stop for other jobs": 40, "decided": 200}
+    (kept,) = tale.not_kept
+    assert "are not kept: the state file holds the last 200" in kept
     assert json.loads(json.dumps(asdict(tale)))["events"][0]["number"] == 1
 
     whole, short = printed(tale, everything=True), printed(tale)
@@ -268,26 +263,14 @@ def test_the_story_leaves_nothing_out_and_stays_readable(site, store):
 def test_small_steps_in_a_row_are_one_line_and_a_move_never_is(site, store):
     restless(store, 3)
     tale = story.of_controller(Reader(site, store, job("1")), "1")
-    assert len(tale.not_kept) == 1
+    assert tale.not_kept == ()
     short = printed(tale)
     assert short.count("stop for other jobs") == 3 and short.count("refused: odd") == 3
-    # Of 17 in a row five stay: 6 decided, 6 told to start, 5 renewals of its lease.
-    (line, *others) = [line for line in short.splitlines() if "... 12 more" in line]
-    assert len(others) == 2 and "4 x decided, 4 x told to start, 4 x lease renewed" in line
+    # Of 12 in a row five stay.
+    (line, *others) = [line for line in short.splitlines() if "... 7 more" in line]
+    assert len(others) == 2 and "4 x decided, 3 x request changed" in line
     quiet = printed(replace(tale, events=tale.events[:6]))
     assert "more" not in quiet and "--all" not in quiet
-
-
-def test_renewals_with_nothing_between_are_one_event(site, store):
-    for number in range(30):
-        named = {"number": 2, "jobs": ["1", "11"]}
-        store.end(store.begin("", "lease", "sent", NOW - 900 + number, named), "done", NOW)
-    tale = story.of_controller(Reader(site, store, job("1")), "1")
-    (renewed,) = [event for event in tale.events if event.what == "lease renewed"]
-    assert (renewed.number, renewed.detail) == (30, "30 times")
-    assert renewed.until_s - renewed.time_s == 29
-    other = story.of_controller(Reader(site, store, job("2")), "2")
-    assert [event.what for event in other.events if "lease" in event.what] == []
 
 
 def test_a_job_that_slurm_forgot_is_told_from_the_journal_alone(site, store):
@@ -307,7 +290,18 @@ def test_a_job_that_nobody_knows_and_an_array_are_wrong_usage(site, store):
 
 def test_what_comes_next_is_told_with_its_time(site, store):
     waits = story.of_controller(Reader(site, store, job("1")), "1")
-    assert any("Slurm starts it by itself from" in line for line in waits.next)
+    assert waits.next == ()
+    due = story.of_controller(Reader(site, store, job("1", start_s=NOW + 90)), "1")
+    assert due.next[-1].startswith("Slurm expects to start it at ")
+    told = merge("", Steering({"k80": 1}, {"k1": {"k80": 1}}, time=NOW - 5))
+    on_its_way = job("1", restarts=1, admin_comment=told)
+    (next_,) = story.of_controller(Reader(site, store, on_its_way), "1").next[-1:]
+    assert next_.startswith("Slurm starts it on 1 x k80 on k1 when that is free; ")
+    assert "within 120 s it may start anywhere" in next_
+    back = story.of_controller(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
+    assert back.next == (), "no move of ours waits for that"
+    later = story.of_controller(Reader(site, store, job("1", eligible_s=NOW + 90)), "1")
+    assert later.next[-1].startswith("Slurm lets it wait until ")
     entry = store.begin("1", "move", "asked", NOW - 5, {"gpus": {"v100": 1}, "restarts": 0})
     here = running("1", HERE)
     asked = story.of_controller(Reader(site, store, here, progress=report()), "1")
@@ -325,11 +319,23 @@ def test_what_comes_next_is_told_with_its_time(site, store):
 def test_how_to_undo_it_by_hand_is_told_with_the_shell_in_mind(site, store):
     ours = merge("", Steering({"k80": 1}, time=NOW, was={"Features": "a|b; rm x"}))
     waits = story.of_controller(Reader(site, store, job("1", admin_comment=ours)), "1")
-    assert any("'Features=a|b; rm x' StartTime=now" in line for line in waits.undo)
+    # A begin time would clear the age of a job that waits.
+    assert waits.undo[-1] == "By hand: scontrol update JobId=1 'Features=a|b; rm x'"
     runs = story.of_controller(
         Reader(site, store, running("1", HERE, admin_comment=ours), progress=report()), "1"
     )
-    assert any("scontrol requeue 1" in line for line in runs.undo)
+    assert "scontrol requeue 1; " in runs.undo[-1]
+    assert runs.undo[-1].endswith("'Features=a|b; rm x' StartTime=now")
+
+
+def test_what_was_changed_is_told_with_what_was_asked_for(site, store):
+    ours = merge("", Steering(time=NOW, was={"Partition": "gpu"}))
+    listed = job("1", admin_comment=ours, partitions=("v100", "k80"))
+    tale = story.of_controller(Reader(site, store, listed), "1")
+    assert ("Changed", "Partition: v100,k80 (asked for: gpu)") in tale.facts
+    assert "Partition: v100,k80 (asked for: gpu)" in printed(tale)
+    own = story.of_controller(Reader(site, store, job("1")), "1")
+    assert "Changed" not in dict(own.facts)
 
 
 def test_the_owner_is_told_of_his_own_job_and_of_no_other(site):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import config, job, look, nodes, running, seen
+from hand_made import config, decide, job, look, nodes, running, seen
 
 from slurm_hadar.controller.picture.forks import carried_out
 from slurm_hadar.domain.declaration import Declaration
@@ -19,7 +19,7 @@ FORKED = Placement(
 
 
 def view_with(fork):
-    declared = Declaration(types=("any",), lease=True, checkpoint=True, fork=fork)
+    declared = Declaration(types=("any",), checkpoint=True, fork=fork)
     return look(seen([job(declaration=declared)])).view
 
 
@@ -60,7 +60,7 @@ def test_plans_without_copies_stay_as_they_are():
 
 def test_work_that_only_several_copies_do_in_time_is_not_hopeless():
     declared = Declaration(
-        model="resnet18", types=("any",), lease=True, checkpoint=True, fork=(1, 4), samples=10**8
+        model="resnet18", types=("any",), checkpoint=True, fork=(1, 4), samples=10**8
     )
     for policy, there in (("hadare", True), ("hadar", False)):
         site = config(f'[controller]\npolicy = "{policy}"\n')
@@ -69,9 +69,44 @@ def test_work_that_only_several_copies_do_in_time_is_not_hopeless():
 
 
 def test_the_speed_and_size_of_a_copy_are_those_of_its_node():
-    declared = Declaration(types=("any",), lease=True, checkpoint=True, fork=(1, 4))
+    declared = Declaration(types=("any",), checkpoint=True, fork=(1, 4))
     both = {"v1": {"v100": 1}, "k1": {"k80": 1}}
     runs = running("1", both, declaration=declared, tasks=2, cpus=8, mem_per_cpu_mb=1000)
     jobs = look(seen([runs], nodes(v1=1, k1=1))).view.jobs
     assert jobs.cpus_per_gpu.tolist() == [4.0] and jobs.mem_per_gpu_mb.tolist() == [4000.0]
     assert len(jobs.held) == 2 and (jobs.rate[0, :, 0] > 0).all()
+
+
+@pytest.mark.parametrize("asked", [("v100", "p100", "k80"), ("k80", "gpu"), ("gpu",)])
+def test_copies_are_on_nodes_of_one_partition(asked):
+    """Slurm runs a job in one: it was moved to two types for ever, and started on one again."""
+    site = config('[controller]\npolicy = "hadare"\n')
+    declared = Declaration(
+        model="resnet18",
+        samples=10**6,
+        types=("any",),
+        checkpoint=True,
+        fork=(1, 6),
+        restart_cost=1,
+        partitions=asked,
+    )
+    one = running("1", {"k1": {"k80": 1}}, declaration=declared, partitions=asked[:1])
+    (action,) = decide(seen([one], nodes(k1=1)), site=site).actions
+    there = action.placement
+    assert there.copies > 1
+    assert set(there.gpus) == ({"v100", "p100", "k80"} if "gpu" in asked else {"v100"})
+
+
+def test_copies_outside_the_largest_partition_stay_where_they_are():
+    site = config('[controller]\npolicy = "hadare"\n')
+    declared = Declaration(
+        model="resnet18",
+        types=("any",),
+        checkpoint=True,
+        fork=(1, 2),
+        partitions=("v100", "k80"),
+    )
+    one = running("1", {"k1": {"k80": 1}, "k2": {"k80": 1}}, declaration=declared)
+    one = replace(one, partitions=("k80",), node_count=2)
+    found = decide(seen([one], nodes(k1=1, k2=1, v1=2, v2=2)), site=site)
+    assert not found.actions and not found.deferred

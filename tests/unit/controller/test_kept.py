@@ -34,7 +34,7 @@ def store(tmp_path):
 
 def test_it_outlives_the_state_file(site, store, tmp_path):
     kept.keep(site, store, "84_2", OURS)
-    kept.keep(site, store, "5", Steering(time=NOW, leased=True))
+    kept.keep(site, store, "5", Steering(time=NOW))
     assert [path.name for path in (tmp_path / "ex").iterdir()] == ["steer.84_2.json"]
     new = Store.open(tmp_path / "new")
     assert kept.recall(site, new, known("84_2", "5"), False) == {"84_2": OURS}

@@ -3,7 +3,18 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, NOW, carried_out, decide, job, node, only, running, seen
+from hand_made import (
+    CONFIG,
+    NOW,
+    carried_out,
+    config,
+    decide,
+    hinted,
+    job,
+    only,
+    running,
+    seen,
+)
 
 from slurm_hadar.controller.acts import laying
 from slurm_hadar.controller.acts.actions import Action, Kind
@@ -13,7 +24,7 @@ from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering, decode, merge
 
-ANY = Declaration(types=("any",), lease=True, checkpoint=True)
+ANY = Declaration(types=("any",), checkpoint=True)
 
 
 def updated(job_, placement, found=None, site=CONFIG):
@@ -26,7 +37,7 @@ def updated(job_, placement, found=None, site=CONFIG):
     fields = laying.fields(job_, want, placement, shown, site)
     was = laying.originals(job_, fields, shown.steered(job_.id).was)
     ours = Steering(gpus=placement.gpus, nodes=placement.nodes, time=NOW, was=was)
-    return fields, carried_out(job_, Action(Kind.START, job_, fields, ours, ""))
+    return fields, carried_out(job_, Action(Kind.MOVE, job_, fields, ours, ""))
 
 
 def test_the_type_goes_over_the_owners_own_constraint():
@@ -54,8 +65,9 @@ def test_a_constraint_survives_where_its_type_is_not_steered():
 @pytest.mark.parametrize("constraint", ["[v100|k80]", "v100*2", "[v100*1&k80*1]", "a,b"])
 def test_a_constraint_that_only_slurm_can_read_is_left_to_slurm(constraint):
     shown = seen([job(features=constraint)])
-    action = only(decide(shown, {"1": {"p100": 1}}), Kind.LET_GO)
-    assert action.fields == {"StartTime": "now"}
+    assert decide(shown, {"1": {"p100": 1}}).actions == ()
+    here = running("1", {"k1": {"k80": 1}}, features=constraint)
+    assert decide(seen([here]), {"1": {"p100": 1}}).actions == ()
 
 
 def test_the_number_of_gpus_changes_in_the_form_that_the_owner_used():
@@ -128,32 +140,35 @@ def test_the_owners_partition_is_kept_where_it_has_the_place():
     assert "Partition" not in updated(job(partitions=("gpu", "k80")), {"v100": 1})[0]
 
 
-def test_another_partition_is_taken_where_the_owners_has_no_such_gpu_and_back_again():
-    fields, then = updated(job(partitions=("k80",)), {"v100": 1})
-    assert fields["Partition"] == "gpu"
-    assert updated(then, {"k80": 1})[0]["Partition"] == "k80"
+GROUPED = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
 
 
-def test_the_partition_is_one_that_holds_the_placed_nodes():
-    found = [
-        node("v1", partitions=("small", "big")),
-        node("v2", partitions=("big",)),
-        node("k1", partitions=("small", "big")),
-    ]
-    site = CONFIG.model_copy(
-        update={"partitions": CONFIG.partitions.model_copy(update={"steer": ("big",)})}
-    )
-    mine = job(partitions=("small",))
-    on_v2 = Placement({"v100": 1}, {"v2": {"v100": 1}})
-    assert updated(mine, on_v2, found, site)[0]["Partition"] == "big"
-    on_v1 = Placement({"v100": 1}, {"v1": {"v100": 1}})
-    assert "Partition" not in updated(mine, on_v1, found, site)[0]
+def test_with_a_partition_per_type_the_places_own_comes_first_and_no_feature_is_asked_for():
+    fields, then = updated(job(), {"k80": 1}, site=GROUPED)
+    assert fields == {"Partition": "k80,v100,p100"}
+    assert updated(then, {"p100": 1}, site=GROUPED)[0] == {"Partition": "p100,v100,k80"}
+    assert laying.back(then, decode(then.admin_comment)) == {"Partition": "gpu"}
 
 
-def test_a_moved_job_goes_where_its_owner_may():
-    here = running("1", {"k1": {"k80": 1}}, partitions=("k80",))
-    action = only(decide(seen([here]), {"1": {"v100": 1}}), Kind.MOVE)
-    assert action.fields == {"Features": "v100", "Partition": "gpu"}
+def test_a_list_of_the_owners_own_is_put_in_order():
+    assert updated(job(partitions=("v100", "k80")), {"k80": 1})[0] == {"Partition": "k80,v100"}
+    assert updated(job(partitions=("v100", "k80")), {"v100": 1})[0] == {}
+
+
+def test_a_partition_that_stands_for_no_others_is_kept_with_the_type_as_a_feature():
+    assert updated(job(), {"k80": 1})[0] == {"Features": "k80"}
+    assert updated(job(partitions=("gpu", "k80")), {"v100": 1})[0] == {"Features": "v100"}
+
+
+def test_a_job_that_runs_is_still_known_to_be_open_to_all_partitions_that_it_asked_for():
+    """Slurm shows only the one in which it runs."""
+    asked = replace(ANY, partitions=("gpu",))
+    here = running("1", {"k1": {"k80": 1}}, partitions=("k80",), declaration=asked)
+    action = only(decide(seen([here]), {"1": {"v100": 1}}, GROUPED), Kind.MOVE)
+    assert action.fields == {"Partition": "v100,p100,k80"}
+    # Its owner sent it elsewhere since.
+    elsewhere = replace(here, partitions=("other",))
+    assert wanted(elsewhere, Steering(), GROUPED.partitions.groups).partitions == ("other",)
 
 
 # -- what cannot be steered --------------------------------------------------------------------
@@ -272,12 +287,11 @@ def test_the_nodes_of_copies_are_said_in_full_whatever_slurm_shows():
         required_nodes=("p1", "v1", "v2"),
         admin_comment=SENT,
     )
-    action = only(decide(seen([waits]), {"1": two_copies("v1", "v2")}), Kind.START)
-    assert action.fields["ReqNodeList"] == "v[1-2]" and action.fields["NumNodes"] == "2-2"
-    then = carried_out(waits, action)
-    assert not decide(seen([then], now=NOW + 1), {"1": two_copies("v1", "v2")}).actions
-    action = only(decide(seen([replace(waits, node_count=1)]), {"1": {"v100": 1}}), Kind.START)
-    assert action.fields["ReqNodeList"] == "" and action.fields["NumNodes"] == "1-1"
+    placement = two_copies("v1", "v2")
+    want = wanted(waits, decode(SENT))
+    fields = laying.fields(waits, want, placement, seen([waits]), CONFIG)
+    fields = laying.in_full(placement, fields, decode(SENT).was)
+    assert fields["ReqNodeList"] == "v[1-2]" and fields["NumNodes"] == "2-2"
     # The owner's one node comes back too, though Slurm shows one already.
-    action = only(decide(seen([replace(waits, node_count=1)]), {}), Kind.WAIT)
-    assert action.fields["ReqNodeList"] == "" and action.fields["NumNodes"] == "1-1"
+    back = hinted(decide(seen([replace(waits, node_count=1)]), {}))["1"]
+    assert back["ReqNodeList"] == "" and back["NumNodes"] == "1-1"

@@ -143,8 +143,18 @@ def test_a_line_is_written_once_and_later_when_more_is_known(store):
     assert action["steps_after_s"] == {"requeued": 3.0} and action["outcome_after_s"] == 5.0
 
 
+def test_a_hint_is_told_with_what_it_changed(store):
+    fields = {"Partition": "v100,k80", "Features": "/home/SECRET"}
+    entry = store.begin("1", "hint", "sent", NOW, {"gpus": {}, "fields": fields, "reason": "best"})
+    store.end(entry, "done", NOW)
+    action, _ = written(store, report(job("1")))
+    assert (action["kind"], action["reason"], action["outcome"]) == ("hint", "best", "done")
+    assert action["fields"] == {"Partition": "v100,k80", "Features": "..."}
+    assert "to" not in action
+
+
 def test_a_tick_counts_what_it_saw_and_did(store):
-    sent = Intent(tuple(Action(Kind.LET_GO, job(i), {}, Steering(), "") for i in ("2", "3")))
+    sent = Intent(tuple(Action(Kind.HINT, job(i), {}, Steering(), "") for i in ("2", "3")))
     more = {"queries": {"jobs": 1}, "read_s": 0.1234, "intent": sent}
     seen = running("1", {"k1": {"k80": 1}}), job("2")
     (tick,) = written(store, report(*seen, refused=frozenset({"3"}), **more))

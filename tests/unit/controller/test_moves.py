@@ -25,7 +25,7 @@ TO_V100 = {
     "was": {"Features": ""},
     "save": "abc",
     "restarts": 0,
-    "fields": {"Features": "v100", "StartTime": "now"},
+    "fields": {"Features": "v100"},
 }
 
 
@@ -146,18 +146,20 @@ def test_a_plan_file_that_cannot_be_written_is_a_complaint_and_no_more(context):
 
 
 def test_what_a_dead_controller_left_open_is_closed_by_what_is_seen(context):
-    sent = {"gpus": {"k80": 1}, "fields": {"Features": "k80", "StartTime": "now"}}
+    listed = {"Partition": "v100,k80"}
     for id_ in ("1", "2", "3"):
-        context.store.begin(id_, "start", "sent", NOW - 60, sent)
-    context.store.begin("4", "wait", "sent", NOW - 60, {"gpus": {}, "fields": {"StartTime": "now"}})
+        context.store.begin(id_, "hint", "sent", NOW - 60, {"gpus": {}, "fields": listed})
     move = begun(context)
-    # What we wrote of the job before the request was sent says nothing of the request.
-    meant = {id_: Steering({"k80": 1}, time=NOW - 60) for id_ in ("1", "2")}
-    shown = seen([job("1", features="k80"), job("2"), job("4")], steering=meant)
-    repair.close_interrupted(context, shown)
+    # What we kept of the job before the request was sent says nothing of the request.
+    ours = Steering(time=NOW - 60, was={"Partition": "gpu"}, wrote=listed)
+    jobs = [job("1", partitions=("v100", "k80")), job("2")]
+    repair.close_interrupted(context, seen(jobs, steering={"1": ours, "2": ours}))
     assert [entry.id for entry in context.store.open_entries()] == [move]
-    says = [context.store.history(id_)[-1].outcome for id_ in ("1", "2", "3", "4")]
-    assert [text.startswith("carried out") for text in says] == [True, False, False, False]
+    says = [context.store.history(id_)[-1].outcome for id_ in ("1", "2", "3")]
+    assert [text.startswith("carried out") for text in says] == [True, False, False]
+    # That its own list stands there is no word of its owner's against ours.
+    kept = context.store.steerings(["1", "2", "3"])
+    assert kept.keys() == {"2"} and decode(kept["2"]) == replace(ours, wrote={})
 
 
 def test_nothing_is_released_that_somebody_wants_held(context):
@@ -234,7 +236,8 @@ def test_an_undo_that_was_cut_off_between_its_two_requests_goes_on(context):
     cluster = Held(Paused("not sent"))
     working = replace(context, cluster=cluster)
     assert "not carried out" in repair.undo_impossible_placements(working, placed)[0]
-    assert cluster.updates[0].fields["Features"] == "v100"
+    # A begin time would clear the age of a job that waits already.
+    assert dict(cluster.updates[0].fields) == {"Features": "v100"}
     back = seen([job(held=True, reason="BadConstraints", features="v100")], steering=steered)
     assert "as its owner wrote it" in repair.undo_impossible_placements(working, back)[0]
     assert cluster.released == ["1"]
@@ -318,6 +321,59 @@ def sent(context):
     """Requeued by us, and waiting to be sent on."""
     context.store.advance(begun(context), "requeued", NOW - 10.5)
     return job("1", restarts=1, submit_s=NOW - 10)
+
+
+class Takes:
+    """A cluster that takes every update. ``shown``: its jobs afterwards."""
+
+    def __init__(self, shown=()):
+        self.sent, self.shown = [], shown
+
+    def read_jobs(self, ids):
+        return [job for job in self.shown if job.id in ids]
+
+    def apply(self, updates):
+        self.sent += [dict(update.fields) for update in updates]
+        return [None for _ in updates]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fields", "sent_on"),
+    [
+        ({"v100": 1}, {"Features": "v100"}, {"Features": "v100", "StartTime": "now"}),
+        # A stop: the begin time that Slurm gave it stands, so others get what it left.
+        ({}, {"Features": ""}, {"Features": ""}),
+        ({}, {}, {"StartTime": f"uts{NOW + 111:.0f}"}),
+    ],
+)
+def test_a_moved_job_may_start_at_once_and_a_stopped_one_makes_way(context, gpus, fields, sent_on):
+    details = {**TO_V100, "gpus": gpus, "nodes": {}, "fields": fields}
+    entry = context.store.begin("1", "move", "asked", NOW - 12, details)
+    context.store.advance(entry, "requeued", NOW - 10.5)
+    requeued = job("1", restarts=1, submit_s=NOW - 10, eligible_s=NOW + 111, features="k80")
+    cluster = Takes()
+    said = advanced(replace(context, cluster=cluster), requeued).said
+    assert cluster.sent == [sent_on]
+    assert outcome(context) == ("moved" if gpus else "stopped") and len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("ages", "before", "after", "nice"),
+    [(True, 44_341, 11_008, "-33333"), (True, 900, 900, None), (False, 44_341, 11_008, None)],
+)
+def test_a_requeue_takes_the_age_away_and_nice_gives_it_back(context, ages, before, after, nice):
+    details = {**TO_V100, "priority": before}
+    entry = context.store.begin("1", "move", "asked", NOW - 12, details)
+    context.store.advance(entry, "requeued", NOW - 10.5)
+    # Slurm shows the priority of before until the update.
+    requeued = job("1", restarts=1, submit_s=NOW - 10, priority=before)
+    cluster = Takes([replace(requeued, priority=after)])
+    advanced(replace(context, cluster=cluster, ages=ages), requeued)
+    assert "Nice" not in cluster.sent[0]
+    assert cluster.sent[1:] == ([{"Nice": nice}] if nice else [])
+    if nice is not None:
+        kept = decode(context.store.steerings(["1"])["1"])
+        assert kept.was["Nice"] == "0" and kept.wrote["Nice"] == nice
 
 
 def test_a_job_that_somebody_else_requeued_before_we_did_is_not_sent_on_at_once(context):

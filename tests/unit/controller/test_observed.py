@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.controller.picture.claims import claim, free_now, outsiders, rank
-from slurm_hadar.controller.seen.observed import _left_alone, _opted_in, read, remember
+from slurm_hadar.controller.seen.observed import (
+    _left_alone,
+    opted_in,
+    read,
+    remember,
+    sent_on_from_opt_in,
+)
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
@@ -20,15 +26,15 @@ OPT_IN = config('[wrapper]\ndefault_types = "v100,k80"\n').model_copy(
 
 
 def test_a_partition_opts_jobs_in_that_say_nothing_themselves():
-    silent = _opted_in(ordinary(), OPT_IN)
+    silent = opted_in(ordinary(), OPT_IN, ("gpu",))
     assert silent.managed and silent.declaration.types == ("v100", "k80")
     assert not silent.declaration.checkpoint
-    assert not _opted_in(ordinary(partitions=("v100",)), OPT_IN).managed
+    assert not opted_in(ordinary(partitions=("v100",)), OPT_IN, ("v100",)).managed
     off = job(declaration=Declaration(off=True))
-    assert _opted_in(off, OPT_IN) is off
+    assert opted_in(off, OPT_IN, off.partitions) is off
     broken = ordinary(declaration_error="unknown key")
-    assert not _opted_in(broken, OPT_IN).managed
-    assert not _opted_in(replace(ordinary(), state=JobState.FINISHED), OPT_IN).managed
+    assert not opted_in(broken, OPT_IN, broken.partitions).managed
+    assert not opted_in(replace(ordinary(), state=JobState.FINISHED), OPT_IN, ("gpu",)).managed
 
 
 def test_a_job_of_another_user_is_nobody_of_ours_in_per_user_mode():
@@ -72,6 +78,14 @@ def test_claims_are_taken_in_slurms_order():
 )
 def test_a_reason_that_is_not_known_is_taken_for_may_start_soon(reason, claims_gpus):
     assert bool(outsiders(seen([ordinary("1", reason=reason)]), [])) is claims_gpus
+
+
+def test_a_job_of_an_opt_in_partition_may_stand_in_those_that_we_gave_it():
+    both = config('[partitions]\nopt_in = ["gpu"]\n[partitions.groups]\ngpu = ["v100", "k80"]\n')
+    assert sent_on_from_opt_in(ordinary(partitions=("k80", "v100")), both)
+    assert not sent_on_from_opt_in(ordinary(partitions=("k80", "p100")), both)
+    assert not sent_on_from_opt_in(ordinary(partitions=("k80",)), OPT_IN)
+    assert not sent_on_from_opt_in(job(partitions=("k80",)), both)
 
 
 def test_a_claim_takes_whole_nodes_of_a_gang_or_nothing():

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hand_made import NOW, after, carried_out, config, decide, job, look, nodes, only, running, seen
+from hand_made import NOW, carried_out, config, decide, job, look, nodes, only, running, seen
 
+from slurm_hadar import policies
 from slurm_hadar.controller.acts import laying
 from slurm_hadar.controller.acts.actions import Kind
 from slurm_hadar.controller.picture import distance
@@ -20,7 +21,7 @@ from slurm_hadar.runtime.progress import Progress
 RACKS = {"v1": "r1", "v2": "r1", "p1": "r2", "p2": "r2", "k1": "r1", "k2": "r2"}
 SITE = config('[controller]\npolicy = "network"\n')
 WIDE = {"request": GpuRequest(per_node={UNTYPED: 2}), "node_count": 2, "tasks": 2}
-BIG = Declaration(model="BERT", types=("any",), lease=True, checkpoint=True, batch=(64, 64))
+BIG = Declaration(model="BERT", types=("any",), checkpoint=True, batch=(64, 64))
 
 
 def reported(id_, rate, **more):
@@ -73,36 +74,50 @@ def test_the_view_knows_racks_losses_and_what_nodes_have_in_all():
     assert flat.jobs.network is None and flat.nodes.whole is None and not flat.nodes.rack.any()
 
 
+NEAR = Placement({"v100": 4}, {"v1": {"v100": 2}, "v2": {"v100": 2}}, tier="rack")
+FAR = Placement({"k80": 4}, {"k1": {"k80": 2}, "k2": {"k80": 2}}, tier="network")
+WIDE_RUNNING = {"request": GpuRequest(per_node={UNTYPED: 2}), "tasks": 2}
+
+
+def wide(nodes, **more):
+    """A job that runs on two nodes with two GPUs each."""
+    return running("1", nodes, declaration=BIG, **WIDE_RUNNING, **more)
+
+
 def test_a_job_on_two_nodes_is_sent_to_the_nodes_of_one_rack_by_name():
-    big = job(declaration=BIG, **WIDE)
-    shown = seen([big], racks=RACKS)
-    action = only(decide(shown, site=SITE), Kind.START)
-    names = action.fields["ReqNodeList"]
-    assert names in ("v[1-2]", "p[1-2]") and action.placement.tier == "rack"
+    waiting = look(seen([job(declaration=BIG, **WIDE)], racks=RACKS), SITE)
+    place = policies.get("network")(waiting.view, {})[0].placements["1"]
+    assert place.tier == "rack" and set(place.nodes) in ({"v1", "v2"}, {"p1", "p2"})
+    here = wide(FAR.nodes)
+    action = only(decide(seen([here], racks=RACKS), {"1": place}, SITE), Kind.MOVE)
+    assert action.fields["ReqNodeList"] in ("v[1-2]", "p[1-2]")
     assert action.steering.was["ReqNodeList"] == ""
-    then = after(shown, decide(shown, site=SITE), racks=RACKS)
-    steered = then.steered("1")
-    assert laying.back(then.jobs["1"], steered)["ReqNodeList"] == ""
-    assert not decide(then, site=SITE).actions, "a second tick sends nothing"
+    told = carried_out(here, action)
+    assert laying.back(told, action.steering)["ReqNodeList"] == ""
+    there = wide(place.nodes, required_nodes=told.required_nodes, features=told.features,
+                 admin_comment=told.admin_comment)  # fmt: skip
+    again = decide(seen([there], racks=RACKS), {"1": place}, SITE)
+    assert not again.actions, "a second tick sends nothing"
 
 
 def test_far_away_and_without_racks_no_node_is_named():
-    big = job(declaration=BIG, **WIDE)
     far = Placement({"v100": 2, "p100": 2}, {"v1": {"v100": 2}, "p1": {"p100": 2}}, tier="network")
     assert not racks.pinned(far, RACKS)
     near = replace(far, tier="rack")
     assert racks.pinned(near, RACKS) and not racks.pinned(near, {})
-    assert "ReqNodeList" not in only(decide(seen([big]), site=SITE), Kind.START).fields
+    action = only(decide(seen([wide(FAR.nodes)]), {"1": NEAR}, SITE), Kind.MOVE)
+    assert "ReqNodeList" not in action.fields
 
 
 def test_a_name_list_goes_when_the_next_place_is_far():
-    big = job(declaration=BIG, **WIDE)
-    shown = seen([big], racks=RACKS)
-    near = Placement({"v100": 4}, {"v1": {"v100": 2}, "v2": {"v100": 2}}, tier="rack")
-    then = carried_out(big, only(decide(shown, {"1": near}, SITE), Kind.START))
-    far = Placement({"k80": 4}, {"k1": {"k80": 2}, "k2": {"k80": 2}}, tier="network")
-    later = seen([then], racks=RACKS, now=NOW + 600)
-    fields = only(decide(later, {"1": far}, SITE), Kind.START).fields
+    told = carried_out(
+        wide(FAR.nodes),
+        only(decide(seen([wide(FAR.nodes)], racks=RACKS), {"1": NEAR}, SITE), Kind.MOVE),
+    )
+    there = wide(NEAR.nodes, required_nodes=told.required_nodes, features=told.features,
+                 admin_comment=told.admin_comment)  # fmt: skip
+    later = seen([there], racks=RACKS, now=NOW + 600)
+    fields = only(decide(later, {"1": FAR}, SITE), Kind.MOVE).fields
     assert fields["ReqNodeList"] == "" and fields["Features"] == "k80"
 
 
@@ -143,9 +158,6 @@ def test_how_much_a_running_job_is_slowed_now():
     assert silent.slowed[0] == 0.5
     near = look_at(replace(shown, racks=RACKS), rates)
     assert near.slowed[0] == 1.0 and np.isfinite(near.factor).all()
-
-
-WIDE_RUNNING = {"request": GpuRequest(per_node={UNTYPED: 2}), "tasks": 2}
 
 
 def look_at(shown, rates):

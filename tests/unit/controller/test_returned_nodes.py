@@ -136,7 +136,7 @@ def test_who_is_preempted_all_the_time_waits_for_a_node_that_was_seen_down_only(
         (1, "requeued", "move", False),
         (1, "asked", "move", True),  # it was requeued before the controller came to it
         (0, "requeued", "move", True),  # that move was an earlier one
-        (1, "requeued", "start", True),
+        (1, "requeued", "hint", True),
     ],
 )
 @pytest.mark.parametrize("over", [True, False])

@@ -64,7 +64,7 @@ def harmless(rates, *jobs):
 @pytest.mark.parametrize("rate", [5e-324, 1e-320, 1e-300, 9.9e11, 1e300])
 @pytest.mark.parametrize("model", ["resnet18", "m"])
 def test_an_impossible_rate_in_a_progress_file_spoils_no_model(tmp_path, rate, model):
-    declared = Declaration(types=("any",), lease=True, model=model, samples=10**6, batch=(64, 64))
+    declared = Declaration(types=("any",), model=model, samples=10**6, batch=(64, 64))
     others = [job(id_, declaration=declared, uid=uid) for id_, uid in (("2", 1002), ("3", 1003))]
     state = sqlite3.connect(":memory:", isolation_level=None)
     rates = open_rates(CONFIG, state)
@@ -83,7 +83,7 @@ def test_an_impossible_rate_that_was_kept_before_is_not_believed_either(rate):
     state = sqlite3.connect(":memory:", isolation_level=None)
     open_rates(CONFIG, state).record("resnet18", "k80", 1, 64, 100.0, 60.0, uid=1000)
     state.execute("UPDATE throughput SET samples_per_s = ?", (rate,))
-    declared = Declaration(types=("any",), lease=True, model="resnet18", samples=10**6)
+    declared = Declaration(types=("any",), model="resnet18", samples=10**6)
     again = open_rates(CONFIG, state)
     assert not list(again.store.of("resnet18"))
     assert harmless(again, job("2", declaration=declared, uid=1002))

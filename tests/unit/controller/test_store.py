@@ -95,7 +95,7 @@ def test_a_clock_that_goes_back_takes_nothing_away(store):
 def test_moves_are_counted_and_timed(store):
     store.begin("1", "move", "asked", 10.0, {})
     store.end(store.begin("1", "move", "asked", 20.0, {}), "moved", 25.0)
-    store.begin("2", "start", "sent", 20.0, {})
+    store.begin("2", "hint", "sent", 20.0, {})
     assert store.counts_since("move", 15.0) == {"1": 1}
     assert store.counts_since("move", 0.0) == {"1": 2}
     assert store.last_times("move") == {"1": 25.0}
@@ -239,7 +239,7 @@ def test_a_file_that_is_taken_away_is_not_written_any_longer(tmp_path):
     store = Store.open(tmp_path / "state")
     assert store.new
     with store.in_words():
-        store.begin("1", "start", "sent", 1.0, {})
+        store.begin("1", "hint", "sent", 1.0, {})
     for path in (tmp_path / "state").glob("hadar.sqlite*"):
         path.unlink()
     with pytest.raises(Damaged, match="taken away"), store.in_words():
@@ -263,13 +263,6 @@ def test_decisions_that_differ_in_figures_only_are_one(store):
     for number in range(500):
         store.decide([Decision("1", 100.0 + number, ("waits", "1 x k80")[number % 2], "")])
     assert len(store.told("1")) == 200 and store.told("1")[-1].time_s == 599.0
-
-
-def test_renewals_of_leases_do_not_fill_the_disk(store):
-    for hour in range(100):
-        store.end(store.begin("", "lease", "sent", hour * 3600.0, {"number": 3}), "done", 1e9)
-        store.forget(0.0)
-    assert len(store.entries("WHERE kind='lease'")) == 25
 
 
 def test_a_full_disk_is_one_clear_sentence(store):

@@ -1,35 +1,49 @@
 """What a tick comes to, in words and plain data."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import test_backfill as idle
-from hand_made import CONFIG, dictate, job, look, ordinary, running, seen
+from hand_made import NOW, RATES, config, dictate, job, look, ordinary, running, seen
 
 from slurm_hadar.controller.acts.actions import Intent, MoveBudget, intent
+from slurm_hadar.controller.acts.hints import hints
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.words.telling import (
     backfill_lines,
     backfill_summary,
+    changed,
     plan_lines,
+    story,
     summary,
     tick_lines,
 )
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.reports import text
+from slurm_hadar.slurm.traffic import Traffic
+
+SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
+LIST = Declaration(types=("v100", "p100", "k80"), model="resnet50", checkpoint=True)
 
 
 def report(jobs, want, acted=True, **more):
     shown = seen(jobs)
-    view = look(shown)
+    view = look(shown, SITE)
     plan = dictate(view.view, want)
-    means = intent(view, plan, shown, CONFIG, MoveBudget(10))
-    return Report(shown, view, plan, means, acted, **more)
+    moves = intent(view, plan, shown, SITE, MoveBudget(10))
+    sent = (*hints(view, plan, shown, SITE, {}), *moves.actions)
+    return Report(shown, view, plan, Intent(sent, moves.deferred), acted, **more)
 
 
 def a_bit_of_everything(**more):
     jobs = [
-        job("1"),
-        job("2", eligible_s=1_000_010.0),
+        job("1", declaration=LIST),
+        job("2", partitions=("v100",)),
         running("3", {"k1": {"k80": 1}}),
         running("4", {"k2": {"k80": 1}}),
         job("5", required_nodes=("v1",)),
@@ -42,10 +56,12 @@ def a_bit_of_everything(**more):
 
 def test_the_log_of_a_tick_says_what_was_done_and_counts_the_rest():
     lines = tick_lines(a_bit_of_everything(said=("job 8: moved",)))
-    assert lines[0] == "job 8: moved"
-    assert "start job 1 on 1 x v100" in lines and "move job 3 to 1 x v100" in lines
-    assert "leave job 5 to Slurm" in lines and "1 waiting jobs: lease renewed" in lines
-    assert lines[-1].startswith("tick: 3 running, 2 waiting, 1 left to Slurm; 4 changes sent;")
+    assert lines[:-1] == [
+        "job 8: moved",
+        "update job 1: Partition=v100,p100,k80",
+        "move job 3 to 1 x v100",
+    ]
+    assert lines[-1].startswith("tick: 3 running, 2 waiting, 1 left to Slurm; 2 changes sent;")
 
 
 def test_a_tick_that_only_watched_claims_nothing():
@@ -55,8 +71,9 @@ def test_a_tick_that_only_watched_claims_nothing():
 
 def test_a_plan_says_of_every_managed_job_what_and_why():
     lines = plan_lines(a_bit_of_everything())
-    assert "would start job 1 on 1 x v100: dictated" in lines
-    assert "would let job 2 wait: not now" in lines
+    would = "would update job 1: Partition=v100,p100,k80: in this order it prefers them"
+    assert would in lines and "would move job 3 to 1 x v100: dictated" in lines
+    assert "job 2 waits: not now" in lines
     assert "job 4 stays as it is (1 x k80): dictated" in lines
     assert "job 7 not now: it may not be moved now" in lines
     assert "job 5 is left to Slurm: it names its nodes itself" in lines
@@ -66,50 +83,95 @@ def test_a_plan_says_of_every_managed_job_what_and_why():
 
 def test_the_summary_is_plain_data():
     found = json.loads(json.dumps(summary(a_bit_of_everything())))
-    assert found["changes_sent"] == 4 and found["acted"] is True
-    assert {a["job"]: a["kind"] for a in found["actions"]} == {
-        "1": "start",
-        "2": "wait",
-        "3": "move",
-        "5": "let go",
-    }
+    assert found["changes_sent"] == 2 and found["acted"] is True
+    assert {a["job"]: a["kind"] for a in found["actions"]} == {"1": "hint", "3": "move"}
+    assert found["actions"][0]["fields"] == {"Partition": "v100,p100,k80"}
     assert found["left_to_slurm"]["5"] == "it names its nodes itself"
 
 
 def test_a_hostile_name_stays_data():
     name = 'x"; $(rm -rf /)\n[bold]\u202e' * 50
-    hostile = replace(job("1"), name=name, comment=name)
-    lines = plan_lines(report([hostile], {"1": {"k80": 1}}))
-    assert lines[0] == "would start job 1 on 1 x k80: dictated"
+    hostile = replace(job("1", declaration=LIST), name=name, comment=name)
+    lines = plan_lines(report([hostile], {}))
+    assert lines[0].startswith("would update job 1: Partition=v100,p100,k80: ")
+    assert not any("rm -rf" in line for line in lines)
 
 
-def on_idle_nodes():
-    """A training that starts, one that stays, one that waits, one left to Slurm, a job to come."""
-    jobs = [
+def on_idle_nodes(*jobs, used):
+    found = idle.look(jobs, idle.nodes(**idle.used(*used)))
+    result = idle.decide(found)
+    means = Intent(result.actions, result.deferred)
+    return replace(report([], {}), seen=found, intent=means, backfill=result)
+
+
+def some_on_idle_nodes():
+    """A training that waits for Slurm, one that stays, one that fits nowhere, one left to Slurm,
+    and a job to come."""
+    return on_idle_nodes(
         idle.trainer("1"),
         idle.on("2", "v1", declaration=replace(idle.TRAINS, nodes=(1, 1))),
         idle.trainer("3", declaration=replace(idle.TRAINS, types=("v100",), gpu_mem=64_000)),
         idle.trainer("4", declaration=replace(idle.TRAINS, checkpoint=False)),
         ordinary("9", partitions=("gpu",), features="k80"),
-    ]
-    found = idle.look(jobs, idle.nodes(**idle.used("v1")))
-    result = idle.decide(found)
-    empty = report([], {})
-    means = Intent(result.actions, result.deferred)
-    return replace(empty, seen=found, intent=means, backfill=result)
+        used=["v1"],
+    )
 
 
 def test_of_idle_nodes_it_is_said_who_gets_them_and_why():
-    lines = backfill_lines(on_idle_nodes())
+    lines = backfill_lines(some_on_idle_nodes())
     first = "idle nodes: 1 train, 2 free, 1 left to others; trainings: 1 running, 2 waiting"
     assert lines[0] == first
-    assert any(line.startswith("would start job 1 on ") for line in lines)
+    assert any(line.startswith("job 1 waits, planned on 1 x p100 + 1 x v100 on ") for line in lines)
     assert any(line.startswith("job 2 stays as it is (1 x v100 on v1)") for line in lines)
     assert any(line.startswith("job 3 waits: ") for line in lines)
     assert any("job 4" in line and "checkpoint=yes" in line for line in lines)
     assert "k1 is idle, but pending job 9 is about to start there" in lines
-    whole = plan_lines(on_idle_nodes())
+    whole = plan_lines(some_on_idle_nodes())
     assert sum("job 1 " in line for line in whole) == 1 and lines[0] in whole
-    plain = json.loads(json.dumps(backfill_summary(on_idle_nodes())))
+    plain = json.loads(json.dumps(backfill_summary(some_on_idle_nodes())))
     assert {row["job"]: len(row["nodes"]) for row in plain["trainings"]} == {"1": 2, "2": 1, "3": 0}
     assert plain["left_to_others"].keys() == {"k1"} and "4" in plain["left_to_slurm"]
+    grows = backfill_lines(on_idle_nodes(idle.started("1", "v1"), used=["v1"]))
+    assert grows[1].startswith(
+        "would move job 1 to 1 x k80 + 1 x p100 + 2 x v100 on k1,p1,v[1-2]: "
+    )
+
+
+# -- one job -----------------------------------------------------------------------------------
+
+
+def test_each_changed_field_is_told_with_its_owners_value():
+    was = {"Partition": "gpu", "Features": "", "ReqNodeList": "v1", "NumNodes": "1-1"}
+    one = job(partitions=("v100", "p100", "k80"), features="k80", node_count=1)
+    known = {"1": Steering({"k80": 1}, time=NOW, was=was)}
+    assert changed(one, seen([one], steering=known)) == [
+        "Partition: v100,p100,k80 (asked for: gpu)",
+        "Features: k80 (asked for: nothing)",
+        "ReqNodeList: nothing (asked for: v1)",
+    ]
+    assert changed(one, seen([one])) == []
+
+
+def test_a_job_that_waits_where_it_is_best_is_not_said_to_run():
+    grouped = job(declaration=LIST, partitions=("v100", "p100", "k80"))
+    lines = plan_lines(report([grouped], {"1": {"v100": 1}}))
+    assert lines == ["job 1 waits, planned on 1 x v100: dictated"]
+
+
+def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path):
+    one = job(declaration=LIST, partitions=("v100", "p100", "k80"))
+    known = {"1": Steering(time=NOW, was={"Partition": "gpu"})}
+    with closing(Store.open(tmp_path / "state")) as store:
+        cluster = SimpleNamespace(traffic=Traffic(lambda: NOW))
+        controller = Controller(SITE, cluster, store, RATES, 0)
+        controller.observe = lambda: seen([one], steering=known)
+        found = story(controller, "1")
+    assert found.notes == [
+        "Partition: v100,p100,k80 (asked for: gpu)",
+        "Leave it to Slurm for good: hadar optout 1",
+        "By hand: scontrol update JobId=1 Partition=gpu",
+    ]
+    console = text.console(width=100)
+    with console.capture() as kept:
+        console.print(text.explain(found))
+    assert "Partition: v100,p100,k80 (asked for: gpu)" in kept.get()

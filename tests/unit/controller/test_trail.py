@@ -24,8 +24,8 @@ def store(tmp_path):
     opened.close()
 
 
-def done(store, kind="start", outcome="done", **details):
-    entry = store.begin("1", kind, "sent", NOW, {**K80, **details})
+def done(store, kind="move", outcome="moved", **details):
+    entry = store.begin("1", kind, "sent", NOW, {**K80, "restarts": 0, **details})
     store.end(entry, outcome, NOW)
 
 
@@ -34,20 +34,28 @@ def shown(store, *jobs, now=LATER, **more):
     return store.history("1")[0].shown
 
 
+def waits(**more):
+    """A job that was requeued and sent on."""
+    return job(restarts=1, admin_comment=SENT, eligible_s=NOW, **more)
+
+
 def test_an_action_is_open_until_slurm_shows_it(store):
     done(store)
-    assert shown(store, job(admin_comment=SENT, eligible_s=NOW)) is None
-    assert shown(store, running("1", {"k1": {"k80": 1}})) == "runs on 1 x k80 on k1"
+    assert shown(store, waits()) is None
+    here = running("1", {"k1": {"k80": 1}}, restarts=1)
+    assert shown(store, here) == "runs on 1 x k80 on k1"
     # It is closed now, whatever comes.
-    assert shown(store, running("1", {"v1": {"v100": 1}})) == "runs on 1 x k80 on k1"
+    there = running("1", {"v1": {"v100": 1}}, restarts=1)
+    assert shown(store, there) == "runs on 1 x k80 on k1"
 
 
 @pytest.mark.parametrize(
     ("job_", "says"),
     [
-        (running("1", {"v1": {"v100": 1}}), "which was not meant"),
-        (job(), "decided anew"),
-        (job(admin_comment=SENT, state=JobState.FINISHED, slurm_state="FAILED"), "FAILED"),
+        (running("1", {"v1": {"v100": 1}}, restarts=1), "which was not meant"),
+        (running("1", {"k1": {"k80": 1}}, restarts=2), "Slurm started it anew since"),
+        (job(restarts=1), "decided anew"),
+        (waits(state=JobState.FINISHED, slurm_state="FAILED"), "FAILED"),
     ],
 )
 def test_what_does_not_hold_is_said(store, job_, says):
@@ -55,21 +63,21 @@ def test_what_does_not_hold_is_said(store, job_, says):
     assert says in shown(store, job_)
 
 
-def test_a_start_that_slurm_cannot_carry_out_is_closed_after_a_while(store):
+def test_a_move_that_slurm_cannot_carry_out_is_closed_after_a_while(store):
     done(store)
-    waits = job(admin_comment=SENT, eligible_s=NOW)
-    assert shown(store, waits, now=NOW + 119) is None
-    assert "has not started it" in shown(store, waits, now=NOW + 125)
+    assert shown(store, waits(), now=NOW + 119) is None
+    assert "has not started it" in shown(store, waits(), now=NOW + 125)
 
 
-def test_a_job_out_of_sight_is_unknown_for_long(store):
-    done(store)
+@pytest.mark.parametrize("kind", ["move", "hint"])
+def test_a_job_out_of_sight_is_unknown_for_long(store, kind):
+    done(store, kind, "moved" if kind == "move" else "done")
     assert shown(store, now=NOW + 3000) is None
     assert "does not show the job" in shown(store, now=NOW + 4000)
 
 
 def test_what_was_refused_has_nothing_to_show(store):
-    done(store, outcome="refused: Invalid feature")
+    done(store, "hint", "refused: Invalid partition")
     assert shown(store, job()) == ""
 
 
@@ -82,16 +90,26 @@ def test_a_release_is_looked_after(store, held, says):
 def test_a_stop_holds_when_the_job_waits(store):
     entry = store.begin("1", "move", "asked", NOW, {"gpus": {}, "restarts": 0})
     store.end(entry, "stopped", NOW)
-    leased = merge("", Steering(time=NOW, leased=True))
-    assert shown(store, job(restarts=1, admin_comment=leased)) == "waits under a lease"
+    sent = merge("", Steering(time=NOW))
+    assert shown(store, job(restarts=1, admin_comment=sent)) == "waits in the queue"
 
 
-def test_what_must_be_put_back_and_is_not_is_said(store):
-    done(store, "let go")
-    was = Steering(time=NOW, was={"Features": "mine"})
-    assert "other fields" in shown(store, job(admin_comment=merge("", was), features="k80"))
-    done(store, "let go")
-    assert shown(store, job(admin_comment=merge("", was), features="mine")) == "Slurm shows it"
+LIST = {"fields": {"Partition": "v100,k80", "StartTime": "now"}, "gpus": {}, "nodes": {}}
+
+
+@pytest.mark.parametrize(
+    ("job_", "says"),
+    [
+        (job(partitions=("v100", "k80")), "Slurm shows it"),
+        (job(partitions=("k80", "v100")), "Slurm shows other fields than sent"),
+        # Of a job that runs it shows one partition only.
+        (running("1", {"v1": {"v100": 1}}, partitions=("v100",)), "Slurm shows it"),
+        (job(state=JobState.FINISHED, slurm_state="CANCELLED"), "the job has ended (CANCELLED)"),
+    ],
+)
+def test_a_hint_holds_when_slurm_shows_what_was_sent(store, job_, says):
+    done(store, "hint", "done", **LIST)
+    assert shown(store, job_) == says
 
 
 def told(restarts, rate, restart_s=None, **more):
@@ -170,9 +188,9 @@ def stopped(store, **details):
 
 def test_a_stop_costs_the_wait_until_it_runs_again_and_the_work_that_was_not_saved(store):
     stopped(store)
-    leased = merge("", Steering(time=NOW + 3, leased=True))
-    assert effect(store, job(restarts=1, admin_comment=leased)) is None
-    assert store.history("1")[0].shown == "waits under a lease"
+    sent = merge("", Steering(time=NOW + 3))
+    assert effect(store, job(restarts=1, admin_comment=sent)) is None
+    assert store.history("1")[0].shown == "waits in the queue"
     here = running("1", {"k1": {"k80": 1}}, restarts=1, start_s=NOW + 302)
     assert effect(store, here, now=NOW + 305) is None
     report = told(1, 100.0, restart_s=310.0, lost=200)

@@ -31,10 +31,8 @@ from slurm_hadar.domain.node import Reservation
 from slurm_hadar.domain.steering import Steering, merge
 from slurm_hadar.runtime.progress import Progress
 
-ANY = Declaration(types=("any",), lease=True, checkpoint=True)
-MODEL = Declaration(
-    types=("any",), model="resnet18", batch=(64, 64), samples=10_000_000, lease=True
-)
+ANY = Declaration(types=("any",), checkpoint=True)
+MODEL = Declaration(types=("any",), model="resnet18", batch=(64, 64), samples=10_000_000)
 
 
 def usable(shown, kind=None):
@@ -235,15 +233,28 @@ def test_the_owners_constraint_closes_nodes():
     assert open_nodes(look(seen([job(features="k80|p100")]))) == {"p1", "p2", "k1", "k2"}
 
 
-def test_a_partition_that_the_owner_may_not_use_is_closed():
-    found = nodes()
-    parts = {p.name: p for p in partitions_of(found)}
-    parts["v100"] = replace(parts["v100"], allow_accounts=("chosen",))
-    parts["gpu"] = replace(parts["gpu"], up=False)
-    shown = look(seen([job(partitions=("k80",), account="ann")], found, list(parts.values())))
-    assert open_nodes(shown) == {"k1", "k2"}
-    chosen = look(seen([job(partitions=("k80",), account="chosen")], found, list(parts.values())))
-    assert open_nodes(chosen) == {"v1", "v2", "k1", "k2"}
+GROUPED = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
+
+
+def test_a_job_stays_in_the_partitions_that_it_asked_for():
+    for site in (CONFIG, GROUPED):
+        assert open_nodes(look(seen([job(partitions=("k80",))]), site)) == {"k1", "k2"}
+        both = look(seen([job(partitions=("k80", "v100"))]), site)
+        assert open_nodes(both) == {"k1", "k2", "v1", "v2"}
+
+
+@pytest.mark.parametrize(
+    ("site", "left"),
+    [(CONFIG, {"v2", "p1", "p2", "k1", "k2"}), (GROUPED, {"v2", "p1", "p2"})],
+)
+def test_partitions_that_are_down_are_closed(site, left):
+    """One that stands for others may be up while one of these is down."""
+    found = [n for n in nodes() if n.name != "v1"]
+    parts = [replace(p, up=p.name != "k80") for p in partitions_of(found)]
+    listed = job(partitions=("k80", "p100"))
+    assert open_nodes(look(seen([listed], found, parts), site)) == {"p1", "p2"}
+    grouped = look(seen([job()], found, parts), site)
+    assert open_nodes(grouped) == left
 
 
 # -- odd clusters ------------------------------------------------------------------------------
@@ -279,7 +290,7 @@ def test_gpus_of_a_type_that_nobody_knows_any_more_stop_nothing():
     assert "2" in shown.targets
 
 
-def test_a_job_that_was_told_to_start_holds_its_place_for_a_while():
+def test_a_job_that_was_sent_on_holds_its_place_for_a_while():
     def told(at, **more):
         comment = merge("", Steering({"k80": 2}, {"k1": {"k80": 2}}, at))
         return job(admin_comment=comment, reason="None", eligible_s=at, start_s=0.0, **more)

@@ -6,15 +6,17 @@ from slurm_hadar.domain.steering import Steering
 
 names = st.from_regex(r"[a-z][a-z0-9_-]{0,12}", fullmatch=True)
 gpus = st.dictionaries(names, st.integers(1, 64), max_size=3)
+fields = st.sampled_from(["Features", "Partition"])
 steerings = st.builds(
     Steering,
     gpus=gpus,
     nodes=st.dictionaries(names, gpus.filter(bool), max_size=8),
     time=st.integers(0, 2**33).map(float),
-    leased=st.booleans(),
     moves=st.integers(0, 1000),
     batch=st.integers(0, 10**6),
-    was=st.dictionaries(st.sampled_from(["Features", "Partition"]), st.text(max_size=30)),
+    was=st.dictionaries(fields, st.text(max_size=30)),
+    wrote=st.dictionaries(fields, st.text(max_size=30)),
+    foreign=st.lists(fields, unique=True).map(tuple),
 )
 
 
@@ -23,6 +25,11 @@ def test_steering_comes_back_and_other_tools_keep_their_words(ours, others):
     comment = steering.merge(others, ours)
     assert steering.decode(comment) == ours
     assert comment.startswith(others)
+
+
+def test_a_begin_time_of_an_earlier_release_is_known_and_written_by_nobody():
+    assert steering.decode("[hadarplan;t=1;lease=1]") == Steering(time=1.0, leased=True)
+    assert "lease" not in steering.merge("", Steering(time=1.0, leased=True))
 
 
 @given(st.text(max_size=200))

@@ -2,11 +2,14 @@
 
 import pytest
 
+from slurm_hadar.cli import partition_list
 from slurm_hadar.cli.additions import add, gpu_request
 from slurm_hadar.cli.sbatch_words import read_argv, read_directives, read_header, settle
 from slurm_hadar.cli.wrapper_site import WrapperSite
+from slurm_hadar.controller.acts import hints
 from slurm_hadar.domain.declaration import COMMENT_LIMIT, Declaration, decode, parse
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.profiles.table import model_key
 
 TYPES = {
     "v100": {"feature": "v100", "memory_gb": 16},
@@ -21,7 +24,6 @@ def site(**changes):
             "mode": "act",
             "exchange_dir": "/x",
             "controller_uid": 0,
-            "lease_s": 300,
             "opt_in": [],
             "default_types": "",
             "sbatch": "sbatch",
@@ -31,9 +33,23 @@ def site(**changes):
     )
 
 
-def added(words, held=None, where=None, acts=True):
+SPEEDS = {
+    "": {"v100": 0.25, "a100": 1.0, "k80": 0.12},
+    "resnet18": {"v100": 1.0, "a100": 0.9, "k80": 0.24},
+    "recommendation": {"v100": 0.3, "a100": 0.2, "k80": 1.0},
+}
+
+
+def groups(**changes):
+    """A site with a partition per GPU type; the V100s' is named like their type, the A100s' like
+    their feature."""
+    members = {"v100": "v100", "ampere": "a100", "k80": "k80"}
+    return site(**{"groups": {"gpu": members}, "speeds": SPEEDS, **changes})
+
+
+def added(words, held=None, where=None, takes_lists=True):
     declaration = parse(words.split(), "test") if words else Declaration()
-    return add(declaration, held or {}, site() if where is None else where, lambda: acts)
+    return add(declaration, held or {}, site() if where is None else where, lambda: takes_lists)
 
 
 def held_in(source, option, value):
@@ -58,11 +74,10 @@ def test_all_that_is_added_where_the_user_set_nothing():
         "--constraint=v100|ampere",
         "--requeue",
         "--open-mode=append",
-        "--begin=now+300",
     ]
-    assert result.leased
+    assert result.behind == []
     record = decode(result.comment)
-    assert record.lease and record.gpus == (2, 4) and record.types == ("v100", "a100")
+    assert record.gpus == (2, 4) and record.types == ("v100", "a100")
 
 
 @pytest.mark.parametrize("source", ["argv", "environment", "script"])
@@ -80,8 +95,6 @@ def test_all_that_is_added_where_the_user_set_nothing():
         ("requeue", None, "--requeue"),
         ("no-requeue", None, "--requeue"),
         ("open-mode", "truncate", "--open-mode"),
-        ("exclusive", None, "--begin"),
-        ("reservation", "r", "--begin"),
     ],
 )
 def test_what_the_user_set_anywhere_stands(source, option, value, gone):
@@ -89,49 +102,17 @@ def test_what_the_user_set_anywhere_stands(source, option, value, gone):
     assert not [word for word in result.options if word.startswith(gone)]
 
 
-@pytest.mark.parametrize("source", ["argv", "script"])
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("begin", "now+5"), ("hold", None), ("nodelist", "v1"), ("nodefile", "f"), ("deadline", "x")],
-)
-def test_no_lease_over_the_users_own_start_or_nodes(source, option, value):
-    result = added(EVERYTHING, held_in(source, option, value))
-    assert not result.leased
+@pytest.mark.parametrize("mode", ["act", "observe"])
+@pytest.mark.parametrize("held", [{}, {"partition": "gpu"}, {"dependency": "afterok:1"}])
+def test_no_begin_time_is_ever_added(mode, held):
+    result = added(EVERYTHING, held, groups(mode=mode))
+    assert not [word for word in (*result.options, *result.behind) if "begin" in word]
     assert not decode(result.comment).lease
-    assert not [word for word in result.options if word.startswith("--begin")]
 
 
-def test_no_lease_for_a_question():
-    assert not added(EVERYTHING, {"test-only": None}).leased
-
-
-def test_a_dependency_does_not_keep_the_lease_away():
-    assert added(EVERYTHING, {"dependency": "afterok:1"}).leased
-
-
-@pytest.mark.parametrize("where", [site(mode="observe"), None])
-def test_nothing_waits_without_a_site_that_acts(where):
-    declaration = parse(EVERYTHING.split(), "test")
-    result = add(declaration, {}, where, lambda: True)
-    assert not result.leased
-    assert decode(result.comment).gpus == (2, 4)
-
-
-def test_nothing_waits_where_no_controller_is_seen():
-    result = added(EVERYTHING, acts=False)
-    assert not result.leased
-    assert any("no controller is acting" in note for note in result.notes)
-
-
-def test_nothing_waits_on_a_stale_site():
-    stale = site()
-    stale.stale = True
-    assert not added(EVERYTHING, where=stale).leased
-
-
-def test_nothing_waits_that_asks_for_no_gpu():
-    result = added("model=m checkpoint=yes")
-    assert result.options == ["--requeue", "--open-mode=append"]
+def test_a_job_that_asks_for_no_gpu_gets_no_types():
+    result = added("model=m checkpoint=yes types=v100", {"partition": "gpu"}, groups())
+    assert result.options == ["--requeue", "--open-mode=append"] and result.behind == []
 
 
 @pytest.mark.parametrize("source", ["argv", "script"])
@@ -257,3 +238,176 @@ def test_an_export_that_cuts_the_job_off_is_told(export, warns):
     held = {} if export is None else {"export": export}
     notes = added("gpus=1 checkpoint=yes", held).notes
     assert any("HADAR_EXCHANGE" in note for note in notes) is warns
+
+
+def listed(words, held=None, where=None, **options):
+    """The partitions of the list that is added; None where the partition stays as typed."""
+    result = added(words, {"partition": "gpu", **(held or {})}, where or groups(), **options)
+    if not result.behind:
+        return None
+    (word,) = result.behind
+    assert not [word for word in result.options if word.startswith("--constraint")]
+    assert decode(result.comment).partitions == ("gpu",)
+    return word.removeprefix("--partition=").split(",")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("gpus=1", ["ampere", "v100", "k80"]),
+        ("gpus=1 types=any", ["ampere", "v100"]),
+        ("gpus=1 types=any model=nobody_knows_it", ["ampere", "v100"]),
+        ("gpus=1 types=any model=ResNet-18", ["v100", "ampere"]),
+        ("gpus=1 types=any model=Recommendation", ["k80", "v100"]),
+        ("gpus=1 types=v100,k80 model=resnet18", ["v100", "k80"]),
+        ("gpus=1 types=k80,v100,a100 model=resnet18", ["v100", "ampere", "k80"]),
+        ("gpus=1 types=k80 model=resnet18", ["k80"]),
+        ("gpus=1 types=any gpu_mem=16G", ["ampere", "v100"]),
+        ("gpus=1 types=any gpu_mem=20G model=recommendation", ["ampere"]),
+        ("gpus=1 types=v100,k80 gpu_mem=14G", ["v100"]),
+        ("gpus=1 types=v100,h100", ["v100"]),
+    ],
+)
+def test_a_group_becomes_a_list_of_its_members_the_fastest_first(words, expected):
+    assert listed(words) == expected
+
+
+def test_a_type_is_slow_beside_those_that_the_job_may_use():
+    # Beside an A100 that it may not use a K80 would be eight times slower, beside a V100 it is two.
+    both = {"v100": "v100", "k80": "k80"}
+    assert listed("gpus=1 types=any", where=groups(groups={"gpu": both})) == ["v100", "k80"]
+
+
+def test_members_of_equal_or_unknown_speed_keep_the_order_of_the_site():
+    assert listed("gpus=1", where=groups(speeds={})) == ["v100", "ampere", "k80"]
+    fast = {"": dict.fromkeys(TYPES, 1.0)}
+    assert listed("gpus=1", where=groups(speeds=fast)) == ["v100", "ampere", "k80"]
+
+
+@pytest.mark.parametrize("source", ["argv", "environment", "script"])
+def test_the_partition_may_be_named_anywhere(source):
+    held = held_in(source, "partition", "gpu")
+    assert added("gpus=1", held, groups()).behind == ["--partition=ampere,v100,k80"]
+
+
+@pytest.mark.parametrize("partition", [None, "", "v100", "gpu,v100", "gpu,gpu", "other"])
+def test_any_other_partition_stays_as_typed(partition):
+    result = added(EVERYTHING, {"partition": partition} if partition else {}, groups())
+    assert result.behind == [] and "--constraint=v100|ampere" in result.options
+
+
+def as_typed(words=EVERYTHING, held=None, where=None, **options):
+    """The partition stays, and the declared types are enforced by features."""
+    result = added(words, {"partition": "gpu", **(held or {})}, where or groups(), **options)
+    return result.behind == [] and "--constraint=v100|ampere" in result.options
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("nodelist", "v1"), ("nodefile", "f"), ("reservation", "r"), ("exclusive", None),
+        ("test-only", None),
+    ],
+)  # fmt: skip
+def test_own_nodes_and_a_question_keep_the_partition(option, value):
+    assert as_typed(held={option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("begin", "now+5"), ("hold", None), ("array", "1-3"), ("dependency", "afterok:1"),
+        ("deadline", "tomorrow"), ("exclude", "v1"), ("nodes", "1-1"),
+        ("ntasks", "1"), ("gres", "gpu:2"), ("gpus", "1"),
+    ],
+)  # fmt: skip
+def test_other_options_of_the_user_do_not(option, value):
+    assert listed(EVERYTHING, {option: value}) == ["ampere", "v100"]
+
+
+@pytest.mark.parametrize("held", [{"nodes": "2"}, {"nodes": "1-2"}, {"ntasks": "2"}, {"gpus": "2"}])
+def test_a_job_that_may_need_several_nodes_keeps_the_partition(held):
+    # No member alone may have as many: Slurm would refuse the list.
+    assert as_typed(held=held)
+
+
+def test_copies_of_any_types_keep_the_partition():
+    assert as_typed("types=v100,a100 gpus=1 fork=1-3")
+
+
+@pytest.mark.parametrize(
+    "where", [groups(mode="observe"), groups(groups={}), groups(groups={"other": {"v100": "v100"}})]
+)
+def test_without_a_site_that_acts_and_has_the_group_it_keeps_the_partition(where):
+    assert as_typed(where=where)
+
+
+def test_without_a_controller_that_takes_lists_it_keeps_the_partition():
+    assert as_typed(takes_lists=False)
+    assert added("gpus=1", {"partition": "gpu"}, groups(), takes_lists=False).notes == []
+
+
+def test_on_a_stale_site_it_keeps_the_partition():
+    stale = groups()
+    stale.stale = True
+    assert as_typed(where=stale)
+
+
+def test_nobody_looks_for_a_controller_where_there_is_nothing_to_list():
+    def asked():
+        raise AssertionError
+
+    for held in ({}, {"partition": "v100"}, {"partition": "gpu", "gres": "gpu:v100:1"}):
+        add(Declaration(), {"gres": "gpu:1", **held}, groups(), asked)
+
+
+def test_a_typed_request_keeps_the_partition():
+    result = added("types=any", {"gres": "gpu:v100:1", "partition": "gpu"}, groups())
+    assert result.behind == [] and result.options == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("gpus=1 types=h100", "partition gpu has v100, a100"),
+        ("gpus=1 types=k80", "partition gpu has v100, a100"),
+        ("gpus=1 gpu_mem=90G", "40960M"),
+    ],
+)
+def test_a_group_without_such_gpus_is_an_error(words, says):
+    where = groups(groups={"gpu": {"v100": "v100", "ampere": "a100"}})
+    with pytest.raises(UsageError, match=says):
+        listed(words, where=where)
+
+
+def test_a_declared_type_that_the_group_lacks_is_told():
+    where = groups(groups={"gpu": {"v100": "v100", "ampere": "a100"}})
+    notes = added("gpus=1 types=v100,k80", {"partition": "gpu"}, where).notes
+    assert notes == ["partition gpu has no k80"]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        ("v100", ["v100"]),
+        ("ib", ["v100", "ampere"]),
+        ("ib&ampere", ["ampere"]),
+        ("ampere|k80", ["ampere", "k80"]),
+        ("ib|k80", ["v100", "ampere"]),
+        ("[v100|k80]", ["v100", "ampere"]),
+        ("v100*2", ["v100", "ampere"]),
+        ("v100&ampere", None),
+    ],
+)
+def test_members_that_the_users_own_constraint_rules_out_are_left_out(constraint, expected):
+    assert listed("gpus=1 types=any model=resnet18", {"constraint": constraint}) == expected
+
+
+def test_hbatch_and_the_controller_call_the_same_types_slow():
+    assert partition_list.SLOWEST == hints.SLOWEST
+
+
+@pytest.mark.parametrize("model", ["ResNet-18", "LM", "a_b.c/d@e+f", "Ünïcode"])
+def test_a_model_is_looked_up_as_the_tables_do(model):
+    where = groups(speeds={"": {}, model_key(model): {"v100": 0.5}})
+    assert partition_list.speeds_of(model, where) == {"v100": 0.5}

@@ -56,8 +56,12 @@ class Place:
             "mode": "act",
             "exchange_dir": str(exchange),
             "controller_uid": os.getuid(),
-            "lease_s": 60,
-            "types": {"v100": {"feature": "v", "memory_gb": 16}},
+            "types": {
+                "v100": {"feature": "v", "memory_gb": 16},
+                "k80": {"feature": "k", "memory_gb": 12},
+            },
+            "groups": {"gpu": {"v": "v100", "k": "k80"}},
+            "speeds": {"": {"v100": 0.5, "k80": 1.0}, "m": {"v100": 1.0, "k80": 0.5}},
             "opt_in": ["auto"],
             "default_types": "",
             "sbatch": "sbatch",
@@ -67,9 +71,9 @@ class Place:
         self.env["HADAR_CONFIG"] = str(self.folder / "hadar.toml")
         return exchange
 
-    def heartbeat(self, exchange, mode="act", age=0.0):
+    def heartbeat(self, exchange, mode="act", age=0.0, **more):
         beat = {"version": 1, "mode": mode, "time": time.time() - age, "interval_s": 60.0}
-        (exchange / "heartbeat.json").write_text(json.dumps(beat))
+        (exchange / "heartbeat.json").write_text(json.dumps(beat | more))
 
     def run(self, *argv, program=(sys.executable, "-m", "slurm_hadar.cli.hbatch"), **options):
         self.out.unlink(missing_ok=True)
@@ -245,30 +249,55 @@ def test_our_words_never_reach_sbatch_even_in_a_heterogeneous_job(place):
     assert done.seen["argv"] == ["-N1", ":", "-N2", "job.sh"]
 
 
-def test_the_lease_needs_a_fresh_heartbeat_of_a_controller_that_acts(place):
-    place.script(DECLARED)
+LISTED = "--partition=v,k"
+
+
+def test_a_list_needs_a_fresh_heartbeat_of_a_controller_that_acts_and_has_room(place):
+    place.script(DECLARED.replace("-J x", "-J x -p gpu"))
     exchange = place.site()
-    assert "--begin=now+60" not in place.run("job.sh").seen["argv"]
+    assert LISTED not in place.run("job.sh").seen["argv"]
     place.heartbeat(exchange)
-    done = place.run("job.sh")
-    assert "--begin=now+60" in done.seen["argv"]
-    assert decode(" ".join(done.seen["argv"])).lease
-    assert "BeginTime" in lines(done)[0] and len(lines(done)) == 1
+    done = place.run("-N1", "job.sh", "arg")
+    first, *rest = done.seen["argv"]
+    assert first == "--gres=gpu:1" and rest[2] == "-N1"
+    # Behind the user's own options, so that it wins.
+    assert rest[4:] == [LISTED, "job.sh", "arg"]
+    assert decode(rest[3]).partitions == ("gpu",)
+    assert LISTED in lines(done)[0] and len(lines(done)) == 1
     assert done.seen["env"]["HADAR_EXCHANGE"] == str(exchange)
     assert done.seen["env"]["HADAR_CONTROLLER_UID"] == str(os.getuid())
-    place.heartbeat(exchange, age=300)
-    assert "--begin=now+60" not in place.run("job.sh").seen["argv"]
-    place.heartbeat(exchange, mode="observe")
-    assert "--begin=now+60" not in place.run("job.sh").seen["argv"]
+    for beat in ({"room": False}, {"age": 300}, {"mode": "observe"}):
+        place.heartbeat(exchange, **beat)
+        done = place.run("job.sh")
+        assert LISTED not in done.seen["argv"], beat
+        assert len(lines(done)) == 1 and "controller" not in lines(done)[0]
 
 
-def test_a_stale_site_is_told_and_nothing_waits(place):
+def test_the_list_wins_over_a_typed_partition_and_the_environment(place):
+    place.heartbeat(place.site())
+    argv = place.run("-p", "gpu", "--", place.script(DECLARED)).seen["argv"]
+    assert argv[-3:] == [LISTED, "--", "job.sh"]
+    place.env["SBATCH_PARTITION"] = "gpu"
+    assert place.run("job.sh").seen["argv"][-2:] == [LISTED, "job.sh"]
+    # Of two typed ones the last holds.
+    assert LISTED not in place.run("-p", "gpu", "-pother", "job.sh").seen["argv"]
+
+
+def test_a_stale_site_is_told_and_the_partition_stays(place):
     place.script(DECLARED)
     place.heartbeat(place.site(stamp=[1, 2]))
     (place.folder / "hadar.toml").write_text("")
-    done = place.run("-Q", "job.sh")
-    assert "--begin=now+60" not in done.seen["argv"]
+    done = place.run("-Q", "-pgpu", "job.sh")
+    assert LISTED not in done.seen["argv"]
     assert len(lines(done)) == 1 and "older" in lines(done)[0]
+
+
+def test_a_site_of_an_earlier_release_is_used(place):
+    place.script(DECLARED)
+    place.heartbeat(place.site(lease_s=60, steer=["v", "k"], groups={}, speeds={}))
+    done = place.run("-pgpu", "--hadar-types=v100", "job.sh")
+    assert "--constraint=v" in done.seen["argv"]
+    assert not [word for word in done.seen["argv"] if word.startswith(("--begin", "--part"))]
 
 
 def test_a_damaged_site_is_told_and_left_aside(place):
@@ -329,10 +358,10 @@ def test_a_site_of_another_cluster_is_left_aside(place):
     place.script(DECLARED)
     place.heartbeat(place.site(slurm_conf="/etc/there.conf"))
     place.env["SLURM_CONF"] = "/etc/here.conf"
-    done = place.run("job.sh")
+    done = place.run("-pgpu", "job.sh")
     assert "another cluster" in lines(done)[0]
     assert done.seen["env"]["SLURM_CONF"] == "/etc/here.conf"
-    assert "--begin=now+60" not in done.seen["argv"]
+    assert LISTED not in done.seen["argv"]
 
 
 @pytest.mark.parametrize("called", ["sbatch", "hbatch"])
@@ -407,8 +436,8 @@ def test_imports_are_few(place, declared):
     root = Path(__file__).parents[3]
     code = f"import sys; sys.path.insert(0, {str(root)!r}); sys.argv[0] = 'hbatch'\n"
     code += "from slurm_hadar.cli.hbatch import main; main()"
-    done = place.run(code, "--gres=gpu:1", "job.sh", program=program)
-    assert done.seen is not None
+    done = place.run(code, "--gres=gpu:1", "-pgpu", "job.sh", program=program)
+    assert done.seen is not None and (LISTED in done.seen["argv"]) is declared
     loaded = {line.rpartition("|")[2].strip() for line in lines(done)}
     assert "slurm_hadar.cli.hbatch" in loaded
     assert loaded & HEAVY == set()

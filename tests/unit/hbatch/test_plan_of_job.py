@@ -24,9 +24,9 @@ PARTITIONS = {
 }
 
 
-def job(*argv, leased=False, declaration=None):
+def job(*argv, declaration=None):
     held = dict(read_argv(argv).options)
-    asked = Asked(held, declaration, "/home/ada/train.sh", 1000, "ada", leased)
+    asked = Asked(held, declaration, "/home/ada/train.sh", 1000, "ada")
     return job_of(asked, PARTITIONS, NOW, 7)
 
 
@@ -82,9 +82,9 @@ def test_options_become_what_slurm_would_show(argv, field, value):
     assert getattr(job(*argv), field) == value
 
 
-def test_a_begin_time_counts_where_it_is_the_users_own():
+def test_a_begin_time_is_the_users_own():
     assert job("--begin=now+100").eligible_s > NOW
-    assert job("--begin=now+100", leased=True).eligible_s == NOW
+    assert job().eligible_s == NOW
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,12 @@ def test_the_text_names_the_place_once_and_what_is_unknown():
     assert "policy   1 x v100 on v1: it is fastest" in said
     assert "policy   1 x v100 on v1: soon" in telling.lines(plan(reason="soon"))
     assert any("no: alone" in line for line in telling.lines(plan(managed=False, why="alone")))
+
+
+def test_the_text_says_that_slurm_starts_it_and_who_looks_at_it():
+    assert any("Slurm starts it" in line and "1 min" in line for line in telling.lines(plan()))
+    (line,) = [line for line in telling.lines(plan(acts=False)) if line.startswith("managed")]
+    assert "no controller" in line and "ordinary job" in line
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import os
 import pytest
 
 from slurm_hadar import config, paths
-from slurm_hadar.cli.wrapper_site import SiteError, controller_acts, read_site
-from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
+from slurm_hadar.cli.wrapper_site import SiteError, controller_acts, read_site, takes_lists
+from slurm_hadar.controller.checks.wrapper_site import is_current, write_wrapper_site
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.profiles import specs
+from slurm_hadar.profiles.table import shipped
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 
 TOML = """
@@ -22,8 +24,12 @@ conf = "/opt/slurm/etc/slurm.conf"
 memory_gb = 16
 [gpu_types.a100]
 feature = "ampere"
+[gpu_types.k80]
+tflops = 4.4
 [partitions]
 opt_in = ["gpu"]
+[partitions.groups]
+gpu = ["v100", "ampere", "k80"]
 [wrapper]
 quiet = true
 default_types = "any"
@@ -47,9 +53,10 @@ def test_what_is_written_is_read_back(toml, tmp_path):
     assert site.acts and site.quiet and not site.stale
     assert site.exchange_dir == str(tmp_path)
     assert site.controller_uid == os.getuid()
-    assert site.lease_s == 300
-    assert site.features == {"v100": "v100", "a100": "ampere"}
-    assert site.memory_mb == {"v100": 16384, "a100": 0}
+    assert site.features == {"v100": "v100", "a100": "ampere", "k80": "k80"}
+    assert site.memory_mb == {"v100": 16384, "a100": 0, "k80": 0}
+    assert site.groups == {"gpu": {"v100": "v100", "ampere": "a100", "k80": "k80"}}
+    assert site.speeds["resnet50"]["a100"] == 1.0
     assert site.opt_in == ("gpu",)
     assert site.default_types == "any"
     assert site.sbatch == "/opt/slurm/bin/sbatch"
@@ -87,7 +94,7 @@ def test_a_damaged_file_is_an_error(tmp_path, text):
         read_site(str(path), str(tmp_path / "hadar.toml"))
 
 
-@pytest.mark.parametrize("key", ["mode", "types", "lease_s", "controller_uid", "opt_in", "sbatch"])
+@pytest.mark.parametrize("key", ["mode", "types", "controller_uid", "opt_in", "sbatch"])
 @pytest.mark.parametrize("value", [None, True, [1], -1])
 def test_a_field_of_the_wrong_kind_is_an_error(toml, key, value):
     path = write_wrapper_site(config.load(toml), toml)
@@ -95,6 +102,97 @@ def test_a_field_of_the_wrong_kind_is_an_error(toml, key, value):
     path.write_text(json.dumps({**source, key: value}))
     with pytest.raises(SiteError):
         read_site(str(path), str(toml))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("groups", []),
+        ("groups", {"gpu": ["v100"]}),
+        ("groups", {"gpu": {"v100": 1}}),
+        ("groups", {"gpu": {"h100": "h100"}}),
+        ("speeds", 1),
+        ("speeds", {"": [1.0]}),
+        ("speeds", {"": {"v100": "fast"}}),
+        ("speeds", {"": {"v100": -1}}),
+    ],
+)
+def test_wrong_groups_and_speeds_are_an_error(toml, key, value):
+    path = write_wrapper_site(config.load(toml), toml)
+    source = json.loads(path.read_text())
+    path.write_text(json.dumps({**source, key: value}))
+    with pytest.raises(SiteError):
+        read_site(str(path), str(toml))
+
+
+def test_a_file_of_an_earlier_release_is_read_and_is_not_current(toml):
+    path = write_wrapper_site(config.load(toml), toml)
+    source = json.loads(path.read_text())
+    assert is_current(config.load(toml), toml)
+    del source["groups"], source["speeds"]
+    path.write_text(json.dumps({**source, "lease_s": 300, "steer": ["v100"]}))
+    site = read_site(str(path), str(toml))
+    assert (site.groups, site.speeds, site.stale) == ({}, {}, False)
+    assert not is_current(config.load(toml), toml)
+
+
+GROUPS = """
+[gpu_types.v100]
+[gpu_types.a100]
+feature = "ampere"
+[gpu_types.a30]
+feature = "both"
+[gpu_types.a40]
+feature = "both"
+[partitions.groups]
+"""
+
+
+@pytest.mark.parametrize(
+    ("group", "types"),
+    [
+        ('["v100", "a100"]', {"v100": "v100", "a100": "a100"}),
+        ('["ampere", "v100"]', {"ampere": "a100", "v100": "v100"}),
+        ('["a30"]', {"a30": "a30"}),
+        # Two types have this feature.
+        ('["v100", "both"]', None),
+        ('["v100", "gpu_v100"]', None),
+        ("[]", None),
+    ],
+)
+def test_a_member_is_named_like_its_type_or_feature(group, types):
+    site = config.parse(GROUPS + f"gpu = {group}", "test")
+    assert config.group_types(site) == ({"gpu": types} if types else {})
+
+
+def test_speeds_are_of_the_tables_over_the_fastest_and_by_data_sheet_for_other_models(toml):
+    speeds = written(toml).speeds
+    rate = {row[1]: row[4] for row in shipped().rows if row[0] == "CycleGAN" and row[2] == 1}
+    assert {"", "resnet18", "recommendation", "cyclegan"} < set(speeds)
+    found = speeds["cyclegan"]
+    assert found["k80"] / found["v100"] == pytest.approx(rate["k80"] / rate["v100"], rel=0.01)
+    sheet = specs.relative_speed(4.4, specs.lookup("a100").tflops)
+    assert speeds[""]["k80"] == pytest.approx(sheet, rel=0.01)
+    assert {max(one.values()) for one in speeds.values()} == {1.0}
+
+
+def test_a_sites_own_table_counts(toml, tmp_path):
+    rows = [["Mine", "v100", 1, 8, 10.0, None], ["Mine", "a100", 1, 8, 5.0, None]]
+    table = tmp_path / "own.json"
+    table.write_text(json.dumps({"version": 1, "source": "own", "rows": rows}))
+    toml.write_text(toml.read_text() + f'[profiles]\ntables = ["{table}"]\n')
+    found = written(toml).speeds["mine"]
+    assert (found["v100"], found["a100"]) == (1.0, 0.5) and found["k80"] < 1
+
+
+def test_a_site_without_groups_has_no_speeds_in_its_file(toml):
+    toml.write_text(toml.read_text().replace('"k80"]', '"slow"]'))
+    site = written(toml)
+    assert (site.groups, site.speeds) == ({}, {})
+
+
+def test_the_file_stays_small(toml):
+    assert write_wrapper_site(config.load(toml), toml).stat().st_size < 4096
 
 
 def heartbeat_at(folder):
@@ -110,10 +208,26 @@ def test_a_heartbeat_is_believed_for_three_intervals_and_a_half_minute(toml, tmp
     assert controller_acts(site, heartbeat_at(tmp_path) + age) is acts
 
 
+@pytest.mark.parametrize(
+    ("room", "takes"), [(None, True), (True, True), (False, False), ("no", True)]
+)
+def test_a_controller_says_whether_it_takes_more_lists(toml, tmp_path, room, takes):
+    site = written(toml)
+    write_heartbeat(tmp_path, "act", 60.0)
+    path = tmp_path / "heartbeat.json"
+    beat = {k: v for k, v in json.loads(path.read_text()).items() if k != "room"}
+    path.write_text(json.dumps(beat if room is None else {**beat, "room": room}))
+    now = heartbeat_at(tmp_path)
+    assert takes_lists(site, now) is takes
+    assert controller_acts(site, now)
+    assert not takes_lists(site, now + 300)
+
+
 def test_an_observing_controller_does_not_act(toml, tmp_path):
     site = written(toml)
     write_heartbeat(tmp_path, "observe", 60.0)
     assert not controller_acts(site, heartbeat_at(tmp_path))
+    assert not takes_lists(site, heartbeat_at(tmp_path))
 
 
 def test_somebody_elses_heartbeat_is_not_believed(toml, tmp_path):

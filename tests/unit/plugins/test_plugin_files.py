@@ -18,11 +18,18 @@ from slurm_hadar.plugins import changes, install_lua, lua_files, programs, slurm
 from slurm_hadar.plugins.install import PLUGINS, Wish, planned, removal
 from slurm_hadar.plugins.site_lua import quoted, site_lua
 
-CONFIG = config.parse(
-    '[site]\nmode = "act"\nexchange_dir = "/shared/x"\n[partitions]\nopt_in = ["gpu"]\n'
-    "[gpu_types.v100]\nmemory_gb = 16\n[gpu_types.p100]\nfeature = 'pascal'\n",
-    "test",
-)
+TOML = """\
+[site]
+mode = "act"
+exchange_dir = "/shared/x"
+[partitions]
+opt_in = ["gpu"]
+[gpu_types.v100]
+memory_gb = 16
+[gpu_types.p100]
+feature = 'pascal'
+"""
+CONFIG = config.parse(TOML, "test")
 CONF = """\
 ClusterName=c
 # JobSubmitPlugins=none
@@ -299,14 +306,11 @@ def test_a_type_without_its_feature_on_any_node_is_left_out(site):
 
 
 def test_the_lua_settings_say_what_the_configuration_says():
-    text = site_lua(CONFIG, {"v100", "pascal"}, untype=True, lease=True)
-    assert "lease_s = 300," in text and "lease_in_slurmctld = true," in text
+    text = site_lua(CONFIG, {"v100", "pascal"}, untype=True)
+    assert "untype = true," in text and 'exchange_dir = "/shared/x",' in text
     assert '["p100"] = {feature = "pascal", memory_mb = 0},' in text
     assert 'opt_in = {["gpu"] = true},' in text
-    observe = config.parse("", "test")
-    text = site_lua(observe, (), untype=False, lease=True)
-    # In observe mode nothing waits.
-    assert "lease_s = 0," in text and "lease_in_slurmctld = false," in text
+    assert "untype = false," in site_lua(CONFIG, (), untype=False)
     assert quoted('a"\n\\]é') == '"a\\034\\010\\092\\093\\195\\169"'
 
 

@@ -60,16 +60,33 @@ def test_a_job_gets_all_of_the_help(tmp_path):
     fields = found["fields"]
     assert found["code"] == 0 and found["loaded"]
     assert fields["tres_per_node"] == "gres:gpu:2" and fields["features"] == "v100"
-    assert fields["comment"] == "mine [hadar1 model=m types=v100 checkpoint=yes lease=yes]"
-    assert fields["begin_time"] > 1.7e9 and fields["requeue"] == 1
+    assert fields["comment"] == "mine [hadar1 model=m types=v100 checkpoint=yes]"
+    assert fields["requeue"] == 1
     assert fields["environment"]["HADAR_EXCHANGE"] == "/x"
-    assert found["said"][0].startswith("slurm-hadar: the job is managed")
+    (said,) = found["said"]
+    note = "the GPU type is asked for by its feature"
+    assert said == f"slurm-hadar: the job is managed; {note}"
+
+
+def test_a_managed_job_is_otherwise_what_sbatch_would_have_made_of_it(tmp_path):
+    """Without --untype nothing of its request is touched, and it is eligible as it was."""
+    folder = installed(tmp_path, {"untype": False})
+    assert submit(tmp_path, folder)["set"] == ["requeue", "comment"]
+    words = "#!/bin/sh\n#HADAR types=v100,p100\n"
+    found = submit(tmp_path, folder, {"script": words, "tres_per_node": "gres:gpu:2"})
+    assert found["set"] == ["features", "comment"]
+    assert found["fields"]["features"] == "v100|pascal"
+    found = filtered(tmp_path, folder)
+    assert found["set"] == ["requeue", "open-mode", "comment"]
+    assert found["said"] == ["slurm-hadar: the job is managed"]
+    types = {"hadar": {"hadar-types": "v100,p100"}}
+    found = filtered(tmp_path, folder, {"gres": "gres:gpu:2", "spank": types})
+    assert found["set"] == ["constraint", "comment"]
 
 
 def test_a_users_own_words_stand(tmp_path):
     found = submit(tmp_path, installed(tmp_path), {"requeue": 0, "begin_time": 5})
     assert found["fields"]["requeue"] == 0 and found["fields"]["begin_time"] == 5
-    assert "lease" not in found["fields"]["comment"]
 
 
 @pytest.mark.parametrize("own", ["return 2050", "return 2050, 'more'"])
@@ -85,11 +102,11 @@ def test_components_of_a_heterogeneous_job_are_left_alone(tmp_path):
     assert not submit(tmp_path, folder, {"script": script})["set"]
 
 
-@pytest.mark.parametrize("refused", ["tres_per_node", "features", "begin_time", "comment"])
+@pytest.mark.parametrize("refused", ["tres_per_node", "features", "requeue", "comment"])
 def test_when_slurm_refuses_one_change_all_are_taken_back(tmp_path, refused):
     found = submit(tmp_path, installed(tmp_path), refused=refused)
     assert found["code"] == 0
-    for key in ("tres_per_node", "comment", "begin_time", "requeue"):
+    for key in ("tres_per_node", "comment", "requeue"):
         assert found["fields"][key] == JOB[key]
     assert not found["fields"].get("features")
     assert "left as it was submitted" in found["said"][0]
@@ -101,9 +118,7 @@ BROKEN = {
     "nothing": {"help": ""},
     "number": {"site": "return 5"},
     "empty": {"site": "return {}"},
-    "wrong types": {
-        "site": "return {types = 3, order = 'x', opt_in = 1, lease_s = {}, untype = true}"
-    },
+    "wrong types": {"site": "return {types = 3, order = 'x', opt_in = 1, untype = true}"},
     "types of text": {"site": "return " + literal(SITE | {"types": {"v100": "v100"}})},
     "loop": {"help": "local h = {} function h.changes() while true do end end "
              "function h.script_words() return {}, false end return h"},
@@ -185,27 +200,12 @@ def filtered(tmp_path, folder, options=None, refused="", offset=0):
 
 
 def test_the_same_help_on_the_clients_side(tmp_path):
-    found = filtered(tmp_path, installed(tmp_path, {"exchange_dir": str(tmp_path)}))
+    found = filtered(tmp_path, installed(tmp_path))
     fields = found["fields"]
     assert fields["gres"] == "gres:gpu:2" and fields["constraint"] == "v100"
     assert fields["comment"] == "[hadar1 model=m types=v100 checkpoint=yes]"
     assert fields["requeue"] == "yes" and fields["open-mode"] == "append"
-    # Without a controller's heartbeat there is no lease.
-    assert fields["begin"] == "Unknown"
-
-
-@pytest.mark.parametrize(
-    ("mode", "age", "leased"), [("act", 5, True), ("observe", 5, False), ("act", 500, False)]
-)
-def test_the_lease_follows_the_heartbeat(tmp_path, mode, age, leased):
-    import json
-    import time
-
-    beat = {"version": 1, "mode": mode, "time": time.time() - age, "interval_s": 10.0}
-    (tmp_path / "heartbeat.json").write_text(json.dumps(beat))
-    found = filtered(tmp_path, installed(tmp_path, {"exchange_dir": str(tmp_path)}))
-    assert (found["fields"]["begin"] == "now+60") is leased
-    assert ("lease=yes" in found["fields"]["comment"]) is leased
+    assert "begin" not in found["set"]
 
 
 @pytest.mark.parametrize(

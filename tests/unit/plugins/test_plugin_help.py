@@ -11,8 +11,6 @@ from slurm_hadar.slurm.tres import parse_gpus
 
 SITE = {
     "untype": True,
-    "lease_s": 60,
-    "lease_in_slurmctld": True,
     "quiet": False,
     "default_types": "",
     "exchange_dir": "/x",
@@ -203,7 +201,8 @@ def test_what_hbatch_declared_is_kept_and_only_the_type_goes(tmp_path):
     comment = "mine [hadar1 model=m types=v100 lease=yes]"
     gpus = [["tres_per_node", "gres:gpu:v100:2"]]
     result, _ = changes(tmp_path, comment=comment, gpus=gpus, constraint="", declared=MODEL)
-    assert "comment" not in result and not result.get("lease")
+    # Also of a job from before: its lease=yes is read, and nothing is written anew.
+    assert "comment" not in result
     assert result["gpus"] == [["tres_per_node", "gres:gpu:2"]]
     assert result["constraint"] == "v100"
     result, _ = changes(tmp_path, {"untype": False}, comment=comment, gpus=gpus)
@@ -218,25 +217,30 @@ def test_a_job_that_is_left_alone_gets_its_comment_and_nothing_else(tmp_path):
         declared=[*MODEL, ["off", "", "here"]],
         gpus=[["tres_per_node", "gres:gpu:v100:2"]],
         batch=True,
-        acts=True,
     )
     assert result.keys() == {"comment", "notes"}
     assert declared(result).off
 
 
-@pytest.mark.parametrize("without", ["batch", "acts", "gpus", "waits", "placed", "lease_s"])
-def test_a_lease_needs_a_reason(tmp_path, without):
+def test_a_job_from_before_is_read_and_its_lease_is_never_written(tmp_path):
+    text = (
+        'local d = dofile(FOLDER .. "/declaration.lua")\n'
+        'local found = d.decode("mine [hadar1 model=m lease=yes]")\n'
+        "answer({found.model, found.lease, d.encode(found)})"
+    )
+    assert run(text, tmp_path) == ["m", "yes", "[hadar1 model=m]"]
+    result, why = changes(tmp_path, declared=[["lease", "yes", "here"]])
+    assert result is None and "there is no key lease" in why
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_nothing_that_decides_when_a_job_may_start_is_answered(tmp_path, batch):
+    words = [*MODEL, ["checkpoint", "yes", "here"], ["types", "v100", "here"]]
     gpus = [["tres_per_node", "gres:gpu:1"]]
-    ask = {"declared": MODEL, "gpus": gpus, "batch": True, "acts": True}
-    result, _ = changes(tmp_path, **ask)
-    assert result["lease"] is True and declared(result).lease
-    if without == "lease_s":
-        result, _ = changes(tmp_path, {"lease_s": 0}, **ask)
-    elif without in ("waits", "placed"):
-        result, _ = changes(tmp_path, **ask, **{without: True})
-    else:
-        result, _ = changes(tmp_path, **{k: v for k, v in ask.items() if k != without})
-    assert not result.get("lease") and not declared(result).lease
+    result, _ = changes(tmp_path, declared=words, gpus=gpus, batch=batch)
+    keys = {"comment", "constraint", "signal", "movable", "notes"}
+    assert result.keys() == keys and result["notes"] == []
+    assert not declared(result).lease and result["movable"] is batch
 
 
 def test_memory_chooses_among_the_types(tmp_path):
@@ -260,7 +264,6 @@ WIRED = WrapperSite(
         "mode": "act",
         "exchange_dir": "/x",
         "controller_uid": 7,
-        "lease_s": 60,
         "opt_in": [],
         "default_types": "",
         "sbatch": "sbatch",
@@ -283,15 +286,15 @@ OF_HBATCH = SITE | {"untype": False, "types": SITE["types"] | {"p100": {"feature
     st.sampled_from(["gpu:1", "gpu:v100:2", "gpu:v100:1,gpu:p100:1"]),
     st.sampled_from(["", "ib", "a|b"]),
     st.sampled_from(["", "gpu,cpu"]),
-    st.booleans(), st.booleans(),
+    st.sampled_from(["", "now+9"]),
 )  # fmt: skip
-def test_the_help_is_that_of_hbatch(tmp_path, words, gres, own, partitions, acts, begin):
+def test_the_help_is_that_of_hbatch(tmp_path, words, gres, own, partitions, begin):
     held = {"gres": gres}
     held |= {"constraint": own} if own else {}
     held |= {"partition": partitions} if partitions else {}
-    held |= {"begin": "now+9"} if begin else {}
+    held |= {"begin": begin} if begin else {}
     try:
-        wanted = add(parse(words, "here"), held, WIRED, lambda: acts)
+        wanted = add(parse(words, "here"), held, WIRED, lambda: True)
     except UsageError:
         # hbatch tells its user before anything is submitted; at a submit nothing is rejected.
         return
@@ -303,11 +306,9 @@ def test_the_help_is_that_of_hbatch(tmp_path, words, gres, own, partitions, acts
         constraint=own,
         partitions=partitions.split(",") if partitions else [],
         batch=True,
-        acts=acts,
-        waits=begin,
     )
     options = dict(option.partition("=")[::2] for option in wanted.options)
     assert declared(result) == decode(wanted.comment)
     assert result.get("constraint") == options.get("--constraint")
-    assert bool(result.get("lease")) == wanted.leased
     assert bool(result.get("movable")) == ("--requeue" in options)
+    assert options.keys() <= {"--constraint", "--requeue", "--open-mode"}

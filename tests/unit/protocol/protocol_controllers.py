@@ -27,7 +27,7 @@ from slurm_hadar.controller.acts.move_steps import MoveDecision, MoveStep
 from slurm_hadar.controller.acts.repair import MOST_RELEASES, held_after_failed_launch
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.lock import takes_over_from
-from slurm_hadar.controller.seen.returned_nodes import REQUEUED, ended_by
+from slurm_hadar.controller.seen.returned_nodes import REQUEUED
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.runtime import progress as progress_file
@@ -171,22 +171,26 @@ def _decides(world: World, bounds: Bounds, index: int, one: Controller) -> Itera
 
 
 def _decides_anew(world: World, bounds: Bounds, index: int, one: Controller) -> Iterator[Step]:
-    """What a tick begins anew: a release, a move, a start; or nothing."""
+    """What a tick begins anew: a release, a move, a hint; or nothing."""
     job, journal, left = one.job, _journal(world, bounds, index), world.left
     one = one._replace(progress=None)
     if held_after_failed_launch(_job(job)) and journal.releases < MOST_RELEASES:
         yield "decides to release the job", _put(world, index, one._replace(at="release"))
         return
-    if one.settling or (left.moves == 0 and left.starts == 0):
+    if one.settling or (left.moves == 0 and left.hints == 0):
         yield "has nothing to do", _off(world, index, "idle")
         return
     said = one.progress
     starting = said is not None and said.restarts != job.restarts
     if job.state == RUNNING and left.moves and not starting:
         yield "decides to move the job", _put(world, index, one._replace(at="ask"))
-    told = world.told is not None and world.told[0] == job.restarts
-    if job.state == PENDING and left.starts and not job.held and not told:
-        yield "decides where the job starts", _put(world, index, one._replace(at="start"))
+    if job.state == PENDING and left.hints and not job.held:
+        on_its_way = world.sent_on == job.restarts
+        if not on_its_way:
+            yield "decides what the job prefers", _put(world, index, one._replace(at="hint"))
+        if job.features:
+            # Of one that was sent on when it does not start for moving.commit_s.
+            yield "decides to take its word back", _put(world, index, one._replace(at="take back"))
     yield "has nothing to do", _off(world, index, "idle")
 
 
@@ -216,7 +220,7 @@ def _acts(world: World, bounds: Bounds, index: int, one: Controller) -> Iterator
                 move=move._replace(requeued=True)))  # fmt: skip
             yield "writes in the journal that it is requeued", _at(after, index, "done")
         case "send on":
-            after = world._replace(plan=Plan(job.restarts, move.to), told=(job.restarts, move.to))
+            after = world._replace(plan=Plan(job.restarts, move.to), sent_on=job.restarts)
             yield "writes the plan of the new place", _at(after, index, "send")
         case "send":
             after, answer = update(world, move.to, _age_of(one.begin, job))
@@ -229,25 +233,18 @@ def _acts(world: World, bounds: Bounds, index: int, one: Controller) -> Iterator
             after = _write(world, bounds, index, journal._replace(
                 move=move._replace(open=False)))  # fmt: skip
             yield "writes in the journal that the move is over", _at(after, index, "done")
-        case "start":
-            after = world._replace(left=left._replace(starts=left.starts - 1))
-            after = _write(after, bounds, index, journal._replace(start=True))
-            yield "writes the start in the journal", _at(after, index, "start plan")
-        case "start plan":
-            seen = _job(job, _late(journal, job))
-            after = world._replace(plan=Plan(job.restarts, to), told=(job.restarts, to))
-            then = one._replace(at="start send", plan=world.plan, begin=at_once(seen, _now(job)))
-            yield "writes the plan of the start", _put(after, index, then)
-        case "start send":
-            after, answer = update(world, to, _age_of(one.begin, job))
-            then = "start over" if answer == OK else "put back"
-            yield f"sends the update: {answer}", _at(after, index, then)
-        case "put back":
-            after = world._replace(plan=one.plan)
-            yield "puts the earlier plan back", _at(after, index, "start over")
-        case "start over":
-            after = _write(world, bounds, index, journal._replace(start=False))
-            yield "writes in the journal that the start is over", _at(after, index, "done")
+        case "hint" | "take back":
+            after = world._replace(left=left._replace(hints=left.hints - 1))
+            after = _write(after, bounds, index, journal._replace(hint=True))
+            yield "writes the hint in the journal", _at(after, index, f"send {one.at}")
+        case "send hint" | "send take back":
+            wish = to if one.at == "send hint" else ""
+            begin = None if bounds.parts.hints_keep_begin else SAME_SECOND
+            after, answer = update(world, wish, begin)
+            yield f"sends the update: {answer}", _at(after, index, "hint over")
+        case "hint over":
+            after = _write(world, bounds, index, journal._replace(hint=False))
+            yield "writes in the journal that the hint is over", _at(after, index, "done")
         case "release":
             after = world
             if world.job.held:
@@ -337,7 +334,7 @@ def _entry(move: Move) -> Entry:
 
 
 @cache
-def _job(job: SlurmJob, not_before_s: float = 0.0) -> Job:
+def _job(job: SlurmJob) -> Job:
     return Job(
         id=_JOB,
         raw_id=1,
@@ -352,7 +349,6 @@ def _job(job: SlurmJob, not_before_s: float = 0.0) -> Job:
         gpus={"n1": {job.on: 1}} if job.on else {},
         features=job.features,
         restarts=job.restarts,
-        not_before_s=not_before_s,
         declaration=Declaration(checkpoint=True),
     )
 
@@ -371,15 +367,6 @@ def _progress(progress: Progress | None) -> progress_file.Progress | None:
     read = progress_file.parse(source)
     assert read is not None
     return read
-
-
-def _late(journal: Journal, job: SlurmJob) -> float:
-    """As ReturnedNodes has it: a job that this controller did not requeue itself waits."""
-    if not job.restarts:
-        return 0.0
-    if journal.move is not None and ended_by(_entry(journal.move), _job(job)):
-        return 0.0
-    return _submitted_s(job) + _AFTER_RETURN_S
 
 
 def _submitted_s(job: SlurmJob) -> float:

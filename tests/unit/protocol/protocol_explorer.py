@@ -109,7 +109,7 @@ def _next(world: World, bounds: Bounds) -> Iterator[tuple[str, World, bool]]:
 
 def _same_faults(after: World, before: World) -> bool:
     left = before.left
-    return after.left._replace(moves=left.moves, starts=left.starts) == left
+    return after.left._replace(moves=left.moves, hints=left.hints) == left
 
 
 def _stuck(worlds: list[World], backward: list["array[int]"]) -> int | None:

@@ -75,11 +75,13 @@ def requeue(world: World) -> tuple[World, str]:
     return world, OK if world.job.state in (PENDING, COMPLETING) else REFUSED
 
 
-def update(world: World, features: str, begin: int) -> tuple[World, str]:
-    """``scontrol update Features= StartTime=`` arrives. The world after it, and the answer."""
+def update(world: World, features: str, begin: int | None) -> tuple[World, str]:
+    """``scontrol update`` of the type that the job asks for arrives. The world after it, and the
+    answer. ``begin``: its StartTime, None where that is not changed."""
     job = world.job
     if job.state == PENDING:
-        return world._replace(job=job._replace(features=features, begin=begin)), OK
+        at = job.begin if begin is None else begin
+        return world._replace(job=job._replace(features=features, begin=at)), OK
     if job.state == COMPLETING:
         # The begin time is overwritten by the requeue.
         return world._replace(job=job._replace(features=features)), OK

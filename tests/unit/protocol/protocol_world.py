@@ -22,9 +22,9 @@ Lineage = tuple[int, ...]
 
 
 class SlurmJob(NamedTuple):
-    """The job in slurmctld. ``features``: GPU type it asks for; ``on``: type it runs on. ``age``:
-    time since the requeue; ``begin``: the age from which Slurm starts it; ``by_us``: a controller
-    requeued it."""
+    """The job in slurmctld. ``features``: GPU type it asks for, empty: as its owner wrote it;
+    ``on``: type it runs on. ``age``: time since the requeue; ``begin``: the age from which Slurm
+    starts it; ``by_us``: a controller requeued it."""
 
     state: str = PENDING
     restarts: int = 0
@@ -63,10 +63,10 @@ class Move(NamedTuple):
 
 
 class Journal(NamedTuple):
-    """One state folder: the last move, whether a start is open, how many releases were made."""
+    """One state folder: the last move, whether a hint is open, how many releases were made."""
 
     move: Move | None = None
-    start: bool = False
+    hint: bool = False
     releases: int = 0
 
 
@@ -100,7 +100,6 @@ class Controller(NamedTuple):
     job: SlurmJob | None = None
     progress: Progress | None = None
     settling: bool = False
-    plan: Plan | None = None
     begin: str = ""
     stalled: bool = False
 
@@ -117,16 +116,16 @@ class Left(NamedTuple):
     launches: int = 0
     """Launches that fail; Slurm then holds the job."""
     moves: int = 0
-    starts: int = 0
+    hints: int = 0
     stalls: int = 0
     """Controllers that stop for longer than a heartbeat lasts, and go on."""
 
 
 class World(NamedTuple):
     """Everything. Empty tuples of ``newest`` and ``previous``: no such checkpoint. ``beat``: host
-    of the heartbeat and whether it is fresh. ``told``: restart count and type that the job was
-    told to start with. ``owner``: the last attempt that completed its take-over. ``broken``: the
-    promise that the last step broke."""
+    of the heartbeat and whether it is fresh. ``sent_on``: restart count with which the job was last
+    sent on. ``owner``: the last attempt that completed its take-over. ``broken``: the promise that
+    the last step broke."""
 
     job: SlurmJob
     processes: tuple[Process, ...]
@@ -135,7 +134,7 @@ class World(NamedTuple):
     folders: frozenset[AttemptId]
     plan: Plan | None
     progress: Progress | None
-    told: tuple[int, str] | None
+    sent_on: int
     journals: tuple[Journal, ...]
     controllers: tuple[Controller, ...]
     beat: tuple[str, bool] | None
@@ -168,6 +167,8 @@ class Parts:
     """A take-over loads the checkpoint again where it has changed."""
     locks: bool = True
     """Controllers with one state folder take its lock."""
+    hints_keep_begin: bool = True
+    """A hint leaves the begin time of a waiting job as it is."""
 
 
 PRODUCT = Parts()
@@ -203,7 +204,7 @@ def first(bounds: Bounds) -> World:
         folders=frozenset(),
         plan=None,
         progress=None,
-        told=None,
+        sent_on=-1,
         journals=tuple(Journal() for _ in sorted(set(bounds.hosts))),
         controllers=tuple(Controller() for _ in bounds.hosts),
         beat=None,

@@ -13,13 +13,16 @@ ONE, SAME, OTHER = ("h1",), ("h1", "h1"), ("h1", "h2")
 
 SILENT = Bounds("two nodes go silent in a start or a save", Left(silent=2), work=1)
 SAVES = Bounds("a node goes silent, the owner requeues", Left(silent=1, requeues=1))
-MOVE = Bounds("a start and a move", Left(crashes=1, moves=1, starts=1), ONE, whole_saves=True)
+MOVE = Bounds("a hint and a move", Left(crashes=1, moves=1, hints=1), ONE, whole_saves=True)
 MOVES = Bounds("two moves", Left(crashes=1, moves=2), ONE, work=1, whole_saves=True)
 LOST = Bounds(
     "a move and a silent node", Left(crashes=1, moves=1, silent=1), ONE, 1, True, follows=False
 )
 LAUNCH = Bounds(
-    "a launch that fails", Left(crashes=1, moves=1, starts=1, launches=1), ONE, 1, whole_saves=True
+    "a launch that fails", Left(crashes=1, moves=1, hints=1, launches=1), ONE, 1, whole_saves=True
+)
+HINT = Bounds(
+    "hints and a silent node", Left(crashes=1, silent=1, hints=2), ONE, 1, whole_saves=True
 )
 TWO = Bounds("two controllers, one folder", Left(crashes=1, moves=1), SAME, 1, whole_saves=True)
 HOSTS = Bounds("controllers on two hosts", Left(crashes=1, moves=1), OTHER, 0, whole_saves=True)
@@ -29,7 +32,7 @@ STALL = Bounds(
 
 
 @pytest.mark.parametrize(
-    "bounds", [SILENT, SAVES, MOVE, MOVES, LOST, LAUNCH, TWO, HOSTS], ids=lambda one: one.name
+    "bounds", [SILENT, SAVES, MOVE, MOVES, LOST, LAUNCH, HINT, TWO, HOSTS], ids=lambda one: one.name
 )
 def test_every_state_keeps_the_promises(bounds, record_property):
     found = explore(bounds)
@@ -78,6 +81,8 @@ FAULTS = {
         MOVE, {"decide_move": without_restarts}, "did not acknowledge this move"),
     "a wish to save without a restart count": (
         LOST, {"save_wish": wish_of_any_start}, "a wish to save that was meant for another"),
+    "a hint that lets the job start at once": (
+        HINT, {"hints_keep_begin": False}, "job lost: started"),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 from slurm_hadar import config
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.sandbox import conf, places
-from slurm_hadar.sandbox.layout import DEFAULT, Layout, NodeGroup
+from slurm_hadar.sandbox.layout import DEFAULT, Layout, NodeGroup, PartitionSpec
 from slurm_hadar.sandbox.places import Places
 from slurm_hadar.sandbox.site import site_toml
 
@@ -103,23 +103,50 @@ def test_the_site_is_one_that_config_reads():
     assert read.site.mode == "act" and read.site.rights == "sandbox"
     assert read.slurm.conf == PLACES.slurm_conf
     assert read.gpu_types["v100"].memory_gb > 0
-    assert read.partitions.steer == ("gpu", "v100", "p100", "k80")
-    assert 20 <= read.lease.length_s <= 60
-    assert read.lease.length_s >= 3 * read.controller.interval_s
+    assert read.partitions.groups == {"gpu": ("v100", "p100", "k80")} and not read.notes
+
+
+ONE_TYPE_EACH = (NodeGroup("v", 1, "v100", 1), NodeGroup("k", 1, "k80", 1), NodeGroup("c", 1))
+GPU = PartitionSpec("gpu", ("v", "k"), default=True)
+V100, K80 = PartitionSpec("v100", ("v",)), PartitionSpec("k80", ("k",))
+BOTH = {"gpu": ("v100", "k80")}
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups"),
+    [
+        (Layout(ONE_TYPE_EACH), BOTH),
+        (Layout(ONE_TYPE_EACH, (K80, V100, GPU)), BOTH),
+        (Layout(ONE_TYPE_EACH[:2], (PartitionSpec("gpu", default=True), V100, K80)), BOTH),
+        (Layout(ONE_TYPE_EACH, (GPU,)), {}),
+        (Layout(ONE_TYPE_EACH, (PartitionSpec("gpu", default=True), V100, K80)), {}),
+        (Layout(ONE_TYPE_EACH, (GPU, V100)), {}),
+        (Layout(ONE_TYPE_EACH, (GPU, V100, PartitionSpec("k80", ("v", "k")))), {}),
+        (Layout(ONE_TYPE_EACH, (GPU, V100, PartitionSpec("k80", ("k",), tier=3))), {}),
+        (Layout(ONE_TYPE_EACH, (V100, K80)), {}),
+        (Layout((NodeGroup("v", 2, "v100", 1),)), {}),
+        (MIXED, {}),
+    ],
+)
+def test_gpu_stands_for_the_types_where_the_partitions_fit(layout, groups):
+    read = config.parse(site_toml(layout, PLACES, Path("/bin"), "act"), "test")
+    assert read.partitions.groups == groups
+    off = site_toml(layout, PLACES, Path("/bin"), "act", {"partitions": {"groups": {}}})
+    assert config.parse(off, "test").partitions.groups == {}
 
 
 def test_settings_go_over_the_site():
     settings = {
-        "lease": {"length_s": 33},
+        "moving": {"commit_s": 33},
         "controller": {"policy": "fifo", "options": {"rounds": 3, "deep": True}},
         "wrapper": {"default_types": 'a"b\\'},
     }
     read = config.parse(site_toml(DEFAULT, PLACES, Path("/bin"), "act", settings), "test")
-    assert read.lease.length_s == 33 and read.wrapper.default_types == 'a"b\\'
+    assert read.moving.commit_s == 33 and read.wrapper.default_types == 'a"b\\'
     assert read.controller.options == {"rounds": 3, "deep": True}
     assert read.controller.interval_s < 60
-    with pytest.raises(UsageError, match="lease"):
-        site_toml(DEFAULT, PLACES, Path("/bin"), "act", {"lease": {"lenght_s": 33}})
+    with pytest.raises(UsageError, match="moving"):
+        site_toml(DEFAULT, PLACES, Path("/bin"), "act", {"moving": {"comit_s": 33}})
 
 
 @pytest.mark.parametrize("folder", ["/a b", "/a#b", "/a\nb", "/a%n", "/ä"])

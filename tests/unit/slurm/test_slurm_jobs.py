@@ -215,6 +215,17 @@ def test_a_job_that_was_requeued_is_a_batch_job_whatever_is_shown(restarts, batc
     assert job.batch == batch and job.managed == batch
 
 
+@pytest.mark.parametrize(
+    ("shown", "nice"),
+    [(None, 0), (7, 7), (4_294_966_596, -700), (-700, -700), (2_147_483_645, 2_147_483_645)],
+)
+def test_a_nice_below_0_is_one_on_each_release(shown, nice) -> None:
+    """22.05.8 shows --nice=-700 as 4294966596, 24.11.5 as -700."""
+    text = (DATA / "22.05.8" / "squeue_forms.json").read_text()
+    record = json.loads(text)["jobs"][0]
+    assert jobs.one({**record, "nice": shown}).nice == nice
+
+
 @pytest.mark.parametrize("key", ["licenses", "burst_buffer"])
 def test_what_a_requeue_would_give_to_others_is_known(key) -> None:
     for release, first in FIRST.items():

@@ -1,13 +1,14 @@
 from datetime import datetime
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.slurm import records
+from slurm_hadar.slurm import pyslurm_records, records
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 VERSIONS = ["22.05.8", "24.11.5"]
@@ -44,6 +45,7 @@ def test_partitions(version: str) -> None:
     assert gpu.allow_groups == gpu.allow_accounts == gpu.deny_qos == ()
     assert gpu.max_nodes == gpu.max_cpus_per_node == inf and gpu.priority_tier == 1
     assert gpu.preempt_mode == "REQUEUE" and not gpu.exclusive and not gpu.root_only
+    assert [one.priority_factor for one in (gpu, v, idle)] == [1, 1, 1]
 
 
 def test_nodes_and_partitions_of_26_05() -> None:
@@ -63,15 +65,28 @@ def test_a_partition_with_limits() -> None:
     line = (
         "PartitionName=p AllowGroups=a,b DenyAccounts=guests,old AllowQos=high Default=NO "
         "DefaultTime=NONE GraceTime=60 MaxNodes=4 MaxTime=2-00:00:00 MinNodes=2 "
-        "MaxCPUsPerNode=16 Nodes=n[1-3] PriorityTier=10 RootOnly=YES ReqResv=YES "
-        "OverSubscribe=EXCLUSIVE PreemptMode=SUSPEND State=DRAIN"
+        "MaxCPUsPerNode=16 Nodes=n[1-3] PriorityJobFactor=3 PriorityTier=10 RootOnly=YES "
+        "ReqResv=YES OverSubscribe=EXCLUSIVE PreemptMode=SUSPEND State=DRAIN"
     )
     (found,) = records.partitions(line)
     assert found.allow_groups == ("a", "b") and found.deny_accounts == ("guests", "old")
     assert found.allow_qos == ("high",) and found.grace_s == 60
     assert (found.min_nodes, found.max_nodes, found.max_cpus_per_node) == (2, 4, 16)
+    assert (found.priority_factor, found.priority_tier) == (3, 10)
     assert found.root_only and found.reservation_required and found.exclusive and not found.up
     assert found.default_time_s == found.max_time_s == 2 * 86400
+
+
+class Shown(SimpleNamespace):
+    """A partition of PySlurm that has nothing but what is set."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def test_a_partition_of_pyslurm_has_both_priorities() -> None:
+    found = pyslurm_records.partition(Shown(name="p", priority_tier=10, priority_job_factor=3))
+    assert (found.priority_tier, found.priority_factor) == (10, 3)
 
 
 @pytest.mark.parametrize("version", [*VERSIONS, "26.05.5"])

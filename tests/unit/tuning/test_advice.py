@@ -6,6 +6,7 @@ import made_history
 import pytest
 
 from slurm_hadar import config
+from slurm_hadar.controller.seen.access import why_not_alike
 from slurm_hadar.domain.node import Node
 from slurm_hadar.profiles.cpu_table import CpuTable, shipped
 from slurm_hadar.tuning import (
@@ -13,6 +14,7 @@ from slurm_hadar.tuning import (
     advice_names,
     advice_partitions,
     advice_times,
+    advice_types,
     conf,
     site,
 )
@@ -50,15 +52,6 @@ def test_cred_expire_keeps_what_else_stands_there() -> None:
     assert found == ["AuthInfo=cred_expire=120,socket=/run/m"]
 
 
-def test_the_lease_outlasts_three_ticks() -> None:
-    short = study(toml="[lease]\nlength_s = 60\n[controller]\ninterval_s = 50\n")
-    (one,) = advice_times.lease(short)
-    assert one.toml == ("[lease]", "length_s = 150")
-    config.parse("\n".join(one.toml), "advice")
-    assert list(advice_times.lease(study(toml="[lease]\nlength_s = 300\n"))) == []
-    assert list(advice_times.lease(study())) == []
-
-
 def test_features_are_added_to_those_that_are_there() -> None:
     text = (
         "NodeName=DEFAULT Feature=fast\nNodeName=a[1-2] Gres=gpu:t4:2 CPUs=8\n"
@@ -88,6 +81,86 @@ def test_gpus_are_accounted_for_by_type() -> None:
     ]
     none = text.replace("accounting_storage/slurmdbd", "accounting_storage/none")
     assert lines(advice_names.accounting, study(none)) == []
+
+
+ONE = (
+    made_history.CONF.split("PartitionName=")[0]
+    + 'PartitionName=DEFAULT QOS=part TRESBillingWeights="CPU=1, Mem=2"\n'
+    "PartitionName=batch Nodes=ALL Default=YES Priority=3 MaxTime=1-0 AllowAccounts=a,b\n"
+)
+GROUP = '[partitions.groups]\nbatch = ["v100", "k80"]\n'
+
+
+def opened(text: str) -> str:
+    """With a partition that everybody may use, as the advice is about such ones."""
+    return text.replace(" AllowAccounts=a,b", "")
+
+
+def test_a_common_partition_gets_one_for_each_type_with_its_own_keys() -> None:
+    on = study(opened(ONE))
+    assert lines(advice_types.by_type, on) == [
+        "PartitionName=v100 Nodes=v[1-2] PriorityTier=3 PriorityJobFactor=3 QOS=part "
+        'TRESBillingWeights="CPU=1, Mem=2" MaxTime=1-0 State=UP',
+        "PartitionName=k80 Nodes=k[1-4] PriorityTier=3 PriorityJobFactor=3 QOS=part "
+        'TRESBillingWeights="CPU=1, Mem=2" MaxTime=1-0 State=UP',
+    ]
+    (one,) = advice_types.by_type(on)
+    assert "\n".join(one.toml) + "\n" == GROUP
+    assert config.parse("\n".join(one.toml), "advice").partitions.groups == {
+        "batch": ("v100", "k80")
+    }
+    assert list(advice_types.by_type(study(ONE))) == []
+
+
+def test_the_types_once_parted_are_a_group_and_then_fine() -> None:
+    on = study(opened(ONE))
+    list(advice_types.by_type(on))
+    text = applied(opened(ONE), on.draft.everything())
+    place = site.of_conf(conf.parse(text, HERE))
+    batch, *members = place.partitions
+    assert why_not_alike(batch, members) == "" and [p.name for p in members] == ["k80", "v100"]
+    (again,) = advice_types.by_type(study(text))
+    assert again.refs == () and "\n".join(again.toml) + "\n" == GROUP
+    fine = study(text, GROUP)
+    assert list(advice_types.by_type(fine)) == []
+    assert fine.fine == ["GPU types: partition batch stands for v100, k80"]
+
+
+def test_the_new_partitions_stay_alike_where_others_give_way_to_them() -> None:
+    text = opened(ONE) + "PartitionName=low Nodes=ALL PriorityTier=3\n"
+    on = study(text, '[backfill]\npartitions = ["low"]\n')
+    list(advice_types.by_type(on))
+    list(advice_partitions.idle_nodes(on))
+    place = site.of_conf(conf.parse(applied(text, on.draft.everything()), HERE))
+    found = {p.name: p for p in place.partitions}
+    assert why_not_alike(found["batch"], [found["v100"], found["k80"]]) == ""
+    assert found["batch"].priority_tier == 10 > found["low"].priority_tier
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (ONE.replace("k80:4", "t4:2,gpu:k80:2"), "several types"),
+        (ONE + "PartitionName=k80 Nodes=k[1-4] MaxTime=5\n", "another MaxTime than batch"),
+        (ONE + "PartitionName=k80 Nodes=k[1-2] MaxTime=1-0\n", "k80 has other nodes"),
+        (ONE.replace("Gres=gpu:k80:4", "Gres=gpu:v100:4"), "there is one only"),
+    ],
+)
+def test_types_that_cannot_be_parted_are_left_with_the_reason(text: str, told: str) -> None:
+    on = study(opened(text))
+    assert list(advice_types.by_type(on)) == [] and told in " ".join(on.fine)
+
+
+def test_nodes_without_gpus_are_left_out_of_a_new_common_partition() -> None:
+    on = study(opened(ONE).replace("NodeName=v", "NodeName=c[1-9] CPUs=4\nNodeName=v", 1))
+    first, *_ = lines(advice_types.by_type, on)
+    assert first.startswith("PartitionName=gpu Nodes=k[1-4],v[1-2] PriorityTier=3 ")
+
+
+def test_partitions_per_type_alone_are_joined_only_where_a_replay_says_so() -> None:
+    on = study()
+    assert list(advice_types.by_type(on)) == []
+    assert on.fine == ["GPU types: there is no replay to judge them by"]
 
 
 IDLE = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n"

@@ -68,6 +68,7 @@ def test_who_waits_for_v100_while_k80_idle_is_told_to_open_both(place: Path) -> 
     first = result["advice"][0]
     assert (first["topic"], first["basis"]) == ("GPU types", "simulated")
     assert first["slurm_conf"][0]["line"].startswith("PartitionName=gpu Nodes=k[1-4],v[1-2] ")
+    assert first["hadar_toml"] == ["[partitions.groups]", 'gpu = ["v100", "k80"]']
     assert (
         f"{runs[ANY]['avg_jct_h']:.2f} h instead of {runs[OWN]['avg_jct_h']:.2f} h" in first["gain"]
     )
@@ -108,13 +109,22 @@ def test_a_site_where_nobody_waits_is_told_so(place: Path) -> None:
     assert "Nothing to advise." in done.stdout
 
 
-def test_a_site_that_steers_already_is_not_told_to(place: Path) -> None:
-    text = made_history.CONF + "PartitionName=both Nodes=ALL\n"
+def test_a_site_with_the_group_is_not_told_of_it(place: Path) -> None:
+    text = made_history.CONF + "PartitionName=both Nodes=ALL MaxTime=2-0\n"
     (place / "slurm.conf").write_text(text)
     told = next(one for one in tuned(place, "past")["advice"] if one["topic"] == "GPU types")
-    assert told["slurm_conf"] == [] and '"both"' in told["hadar_toml"][1]
+    assert told["slurm_conf"] == [] and told["basis"] == "simulated"
+    assert told["hadar_toml"] == ["[partitions.groups]", 'both = ["v100", "k80"]']
     again = tuned(place, "past", "\n".join(told["hadar_toml"]))
     assert "GPU types" not in [one["topic"] for one in again["advice"]]
+
+
+def test_partitions_that_differ_get_a_common_one_and_no_group(place: Path) -> None:
+    text = made_history.CONF.replace("Nodes=v[1-2]", "Nodes=v[1-2] PriorityTier=3")
+    (place / "slurm.conf").write_text(text)
+    told = next(one for one in tuned(place, "past")["advice"] if one["topic"] == "GPU types")
+    assert told["slurm_conf"][0]["line"].startswith("PartitionName=gpu Nodes=k[1-4],v[1-2] ")
+    assert told["hadar_toml"] == [] and "k80 has another PriorityTier than gpu" in told["why"]
 
 
 def test_more_cpus_are_simulated_where_the_models_are_known(place: Path) -> None:
@@ -135,9 +145,9 @@ def test_more_cpus_are_simulated_where_the_models_are_known(place: Path) -> None
 def test_owners_nodes_are_opened_to_nobody(place: Path) -> None:
     text = made_history.CONF.replace("Nodes=k[1-4]", "Nodes=k[1-4] AllowGroups=owners")
     (place / "slurm.conf").write_text(text)
-    found = tuned(place, "past")["advice"][0]
-    assert found["topic"] == "GPU types" and found["slurm_conf"] == []
-    assert found["hadar_toml"] == ["[partitions]", 'steer = ["v100"]']
+    result = tuned(place, "past")
+    assert "GPU types" not in [one["topic"] for one in result["advice"]]
+    assert not [line for line in result["slurm_conf"] if "PartitionName=gpu" in line["line"]]
 
 
 def test_a_policy_that_runs_out_of_time_is_told_and_judged_by_nothing(place: Path) -> None:

@@ -1,0 +1,119 @@
+"""Whether a job was overtaken: a later one in Slurm's order got GPUs that it could have used.
+
+A later job may start first where the earlier one cannot start: backfill fills such gaps, and that
+is no overtaking. So a start counts only where, at that moment, the GPUs that the later job got and
+those that were free beside them made up the whole request of the earlier one, as its owner wrote
+it, whichever of Slurm's schedulers it was. Nodes have CPUs and memory in plenty; GPUs decide.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.optin.records import Attempt, JobRecord, Look, RunRecord, Waiting
+
+SETTLE_S = 2.0
+"""So long Slurm may take to see that a job has come or that a GPU was freed."""
+CYCLE_S = 1.0
+"""Starts that lie closer together are of one pass through the queue: nobody waited for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaking:
+    """``later`` started on ``node`` at ``at_s`` where ``earlier`` could have started, which waited
+    ``more_s`` longer. ``by``: the scheduler; ``listed``: whether the earlier job's own list of
+    partitions had that node then. If not, hbatch or the controller had taken the type out of it."""
+
+    earlier: str
+    later: str
+    at_s: float
+    node: str
+    by: str
+    more_s: float
+    listed: bool
+
+
+def overtakings(run: RunRecord) -> list[Overtaking]:
+    """All of a run, in the order of time."""
+    jobs = run.by_name()
+    starts = sorted(
+        ((attempt, job) for job in run.jobs for attempt in job.attempts),
+        key=lambda pair: pair[0].start_s,
+    )
+    found = []
+    for attempt, later in starts:
+        look = before(run.looks, attempt.start_s)
+        if look is None:
+            continue
+        known = next((row for row in look.waiting if row.name == later.name), None)
+        place = _place(known) if known else (-later.priority, later.number)
+        for row in look.waiting:
+            earlier = jobs.get(row.name)
+            if earlier is None or row.name == later.name or _place(row) >= place:
+                continue
+            again = _next_start(earlier, attempt.start_s)
+            if again is None or again - attempt.start_s <= CYCLE_S:
+                continue
+            if max(row.eligible_s, earlier.submit_s) > attempt.start_s - SETTLE_S:
+                continue
+            if _fits(run, earlier, attempt, later):
+                listed = attempt.node in _nodes(run, row.partitions)
+                more = again - attempt.start_s
+                found.append(
+                    Overtaking(
+                        earlier.name, later.name, attempt.start_s, attempt.node, attempt.by,
+                        round(more, 3), listed,
+                    )
+                )  # fmt: skip
+    return found
+
+
+def before(looks: Sequence[Look], at_s: float) -> Look | None:
+    """The last look before that time."""
+    found = None
+    for look in looks:
+        if look.at_s >= at_s:
+            break
+        found = look
+    return found
+
+
+def usable(run: RunRecord, job: JobRecord, node: str) -> bool:
+    """Whether the job's owner asked for something that this node has."""
+    kind, gpus = run.nodes[node]
+    return (
+        node in _nodes(run, job.partitions)
+        and job.gpu_type in ("", kind)
+        and (not job.types or kind in job.types)
+        and job.gpus <= gpus
+    )
+
+
+def _place(row: Waiting) -> tuple[int, int]:
+    """Slurm's order: the priority, then the number."""
+    return -row.priority, row.number
+
+
+def _next_start(job: JobRecord, at_s: float) -> float | None:
+    """When a job starts that waits at that time; None for one that runs, or is over."""
+    if any(one.start_s <= at_s < one.end_s for one in job.attempts):
+        return None
+    return min((one.start_s for one in job.attempts if one.start_s > at_s), default=None)
+
+
+def _fits(run: RunRecord, job: JobRecord, started: Attempt, later: JobRecord) -> bool:
+    """Whether the job's whole request was free on the node where another one started."""
+    if not usable(run, job, started.node):
+        return False
+    used = sum(
+        one.gpus
+        for other in run.jobs
+        for one in other.attempts
+        if other.name != later.name
+        and one.node == started.node
+        and one.start_s <= started.start_s < one.end_s + SETTLE_S
+    )
+    return run.nodes[started.node][1] - used >= job.gpus
+
+
+def _nodes(run: RunRecord, partitions: Sequence[str]) -> set[str]:
+    return {node for name in partitions for node in run.partitions.get(name, ())}

@@ -1,0 +1,257 @@
+"""What is printed of the runs, and which promises they broke."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from statistics import median
+
+from benchmarks.optin.delays import Delay, Delays, between, distribution, mean_time, worse_of
+from benchmarks.optin.experiments import CROWD, NICE, order
+from benchmarks.optin.overtaking import Overtaking, overtakings
+from benchmarks.optin.records import JobRecord, RunRecord
+from benchmarks.optin.refill import refills
+from benchmarks.optin.workload import TRAINING
+
+REFILL_S = 0.5
+"""A managed queue refills a GPU as fast as a plain one when the medians differ by less."""
+_NAMED = 10
+"""Overtakings that are printed one by one."""
+
+
+@dataclass
+class Told:
+    """Lines to print; ``broken``: a sentence for each promise that does not hold."""
+
+    lines: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    def add(self, *lines: str) -> None:
+        """Print these."""
+        self.lines += lines
+
+
+def told(runs: Sequence[RunRecord]) -> Told:
+    """The tables of the mixed workload and of the experiments, as far as there are runs of them."""
+    found = Told()
+    mixed = [run for run in runs if run.label not in (CROWD, NICE)]
+    plain = [run for run in mixed if run.share == 0]
+    for run in runs:
+        bad = [f"{job.name} {job.state or 'unknown'}" for job in run.jobs if not job.completed]
+        if bad:
+            found.broken.append(f"{_which(run)}: not COMPLETED: {', '.join(bad)}")
+    if mixed:
+        _delays(found, mixed, plain)
+        _times(found, mixed)
+        _overtaken(found, mixed)
+        _refilled(found, mixed)
+        _types(found, mixed)
+    for run in runs:
+        if run.label == CROWD:
+            _crowd(found, run)
+        elif run.label == NICE:
+            _nice(found, run)
+    if not found.broken:
+        found.add("no promise broken")
+    found.add(*(f"BROKEN {sentence}" for sentence in found.broken))
+    return found
+
+
+def _shares(mixed: Sequence[RunRecord]) -> list[float]:
+    return sorted({run.share for run in mixed if run.share > 0})
+
+
+def _delays(found: Told, mixed: Sequence[RunRecord], plain: Sequence[RunRecord]) -> None:
+    found.add(
+        "delay of the ends against plain runs, s (right: the same jobs, one plain run against the "
+        "other)",
+        _row("share", "jobs", "n", *(2 * ("p50", "p95", "worst", "late"))),
+    )
+    for share in _shares(mixed):
+        for which in (True, False):
+            here, floor = _pair(mixed, plain, share, which)
+            if here is None:
+                continue
+            name = "managed" if which else "unmanaged"
+            found.add(_row(_part(share), name, str(here.number), *_figures(here), *_figures(floor)))
+            if floor is None:
+                continue
+            for key in here.worse_than(floor):
+                found.broken.append(
+                    f"{_part(share)} managed: {key} of the delays of {name} jobs is "
+                    f"{getattr(here, key):.3g}, plain against plain {getattr(floor, key):.3g}"
+                )
+
+
+def _pair(
+    mixed: Sequence[RunRecord], plain: Sequence[RunRecord], share: float, managed: bool
+) -> tuple[Delays | None, Delays | None]:
+    """The delays of the managed, or of the other, jobs of that share, and those of the same jobs
+    in plain runs of the same seeds."""
+    here: list[Delay] = []
+    there: list[Delay] = []
+    back: list[Delay] = []
+    for run in mixed:
+        if run.share != share:
+            continue
+        names = {job.name for job in run.jobs if job.managed == managed}
+        others = [one for one in plain if one.seed == run.seed]
+        here += [delay for other in others for delay in between(run, other, names)]
+        for one, other in combinations(others, 2):
+            there += between(one, other, names)
+            back += between(other, one, names)
+    return distribution(here), worse_of(distribution(there), distribution(back))
+
+
+def _figures(one: Delays | None) -> list[str]:
+    if one is None:
+        return ["-"] * 4
+    return [f"{one.p50:.1f}", f"{one.p95:.1f}", f"{one.worst:.1f}", f"{one.late:.0%}"]
+
+
+def _row(*cells: str) -> str:
+    widths = (6, 10, 5, 8, 8, 8, 6, 8, 8, 8, 6)
+    parts = [cell.rjust(width) for cell, width in zip(cells, widths, strict=False)]
+    return " ".join([*parts[:7], "|", *parts[7:]])
+
+
+def _times(found: Told, mixed: Sequence[RunRecord]) -> None:
+    found.add("mean time of the trainings from arrival to end, s")
+    usual = mean_time([run for run in mixed if run.share == 0], TRAINING)
+    if not math.isnan(usual):
+        found.add(f"  plain: {usual:.1f}")
+    for share in _shares(mixed):
+        runs = [run for run in mixed if run.share == share]
+        same = [run for run in mixed if not run.share and run.seed in {one.seed for one in runs}]
+        time_s, plain_s = mean_time(runs, TRAINING), mean_time(same, TRAINING)
+        moved = sum(max(0, len(job.attempts) - 1) for run in runs for job in run.jobs)
+        found.add(f"  {_part(share)}: {time_s:.1f} ({time_s - plain_s:+.1f}), {moved} restarts")
+        if time_s >= plain_s:
+            found.broken.append(
+                f"{_part(share)} managed: trainings end no sooner: {time_s:.1f} s in the mean, "
+                f"plain {plain_s:.1f} s"
+            )
+
+
+def _overtaken(found: Told, mixed: Sequence[RunRecord]) -> None:
+    found.add("jobs that a later one overtook (starts of later ones); by backfill; machine's load")
+    counts: dict[float, list[int]] = {}
+    for run in mixed:
+        all_of_it = overtakings(run)
+        counts.setdefault(run.share, []).append(len({one.earlier for one in all_of_it}))
+        by_backfill = sum(one.by == "backfill" for one in all_of_it)
+        found.add(f"  {_which(run)}: {_who(run, all_of_it)}; {by_backfill}; {run.load:.1f}")
+        found.add(*(f"    {line}" for line in _named(run, all_of_it)))
+    floor = max(counts.get(0.0, [0]))
+    for share, numbers in counts.items():
+        if share and max(numbers) > floor:
+            found.broken.append(
+                f"{_part(share)} managed: {max(numbers)} jobs overtaken in a run, plain {floor}"
+            )
+
+
+def _who(run: RunRecord, all_of_it: Sequence[Overtaking]) -> str:
+    managed = {job.name for job in run.jobs if job.managed}
+    earlier = {one.earlier for one in all_of_it}
+    return (
+        f"{len(earlier & managed)} managed, {len(earlier - managed)} unmanaged ({len(all_of_it)})"
+    )
+
+
+def _named(run: RunRecord, all_of_it: Sequence[Overtaking]) -> list[str]:
+    jobs = run.by_name()
+    lines = []
+    for one in all_of_it[:_NAMED]:
+        whose = "managed" if jobs[one.earlier].managed else "unmanaged"
+        left_out = "" if one.listed else ", a type that its list of partitions leaves out"
+        lines.append(
+            f"{one.at_s:.1f} s: {one.earlier} ({whose}) waits {one.more_s:.1f} s longer, "
+            f"{one.later} takes {one.node}{left_out}"
+        )
+    more = len(all_of_it) - len(lines)
+    return [*lines, *([f"and {more} more"] if more else [])]
+
+
+def _refilled(found: Told, mixed: Sequence[RunRecord]) -> None:
+    found.add("a freed GPU until the next job, s, median (n)")
+    medians: dict[float, float] = {}
+    for share in sorted({run.share for run in mixed}):
+        all_of_it = [one for run in mixed if run.share == share for one in refills(run)]
+        if all_of_it:
+            medians[share] = median(one.seconds for one in all_of_it)
+            parts = [f"{_part(share)}: {medians[share]:.2f} ({len(all_of_it)})"]
+            for which, name in ((True, "managed"), (False, "unmanaged")):
+                some = [one.seconds for one in all_of_it if one.managed == which]
+                if some:
+                    parts.append(f"by {name} {median(some):.2f} ({len(some)})")
+            found.add(f"  {', '.join(parts)}")
+    if 0.0 in medians:
+        for share, seconds in medians.items():
+            if seconds > medians[0.0] + REFILL_S:
+                found.broken.append(
+                    f"{_part(share)} managed: a freed GPU waits {seconds:.2f} s, plain "
+                    f"{medians[0.0]:.2f} s"
+                )
+
+
+def _types(found: Told, mixed: Sequence[RunRecord]) -> None:
+    """Where jobs without a type of their own begin: that of the one is taken from the others."""
+    kinds = list(dict.fromkeys(kind for run in mixed for kind, _ in run.nodes.values()))
+    found.add(f"first starts of jobs without a type, on {', '.join(kinds)}")
+    for share in sorted({run.share for run in mixed}):
+        counts: dict[str, Counter[str]] = {}
+        for run in mixed:
+            for job in run.jobs if run.share == share else ():
+                if job.attempts and not job.gpu_type and len(_kinds(run, job)) > 1:
+                    name = "managed" if job.managed else "unmanaged"
+                    name += " trainings" if job.kind == TRAINING else " sleeps"
+                    where = run.nodes[job.attempts[0].node][0]
+                    counts.setdefault(name, Counter())[where] += 1
+        rows = [
+            f"{name} {'/'.join(str(count[kind]) for kind in kinds)}"
+            for name, count in sorted(counts.items())
+        ]
+        found.add(f"  {_part(share)}: {', '.join(rows)}")
+
+
+def _kinds(run: RunRecord, job: JobRecord) -> set[str]:
+    return {run.nodes[node][0] for name in job.partitions for node in run.partitions[name]}
+
+
+def _crowd(found: Told, run: RunRecord) -> None:
+    first = order(run)
+    all_of_it = overtakings(run)
+    found.add(f"full cluster, three managed jobs, then {len(first) - 3} ordinary ones of 20 s")
+    for job in first:
+        if not job.managed:
+            continue
+        ahead = sum(not one.managed for one in first[: first.index(job)])
+        listed = sum(one.earlier == job.name and one.listed for one in all_of_it)
+        others = sum(one.earlier == job.name and not one.listed for one in all_of_it)
+        types = ", ".join(job.types) or "any type"
+        found.add(
+            f"  {job.name} ({types}): {ahead} later jobs start before it, {listed + others} on "
+            f"GPUs that it could have used, {others} of these on a type that its list of "
+            "partitions leaves out"
+        )
+        if listed + others:
+            found.broken.append(f"crowd: {job.name} is overtaken by {listed + others} jobs")
+
+
+def _nice(found: Told, run: RunRecord) -> None:
+    first = order(run)
+    found.add("six managed jobs against six ordinary ones at nice 500000, in the order of start")
+    found.add("  " + " ".join("managed" if job.managed else "nice" for job in first))
+    last = max((number for number, job in enumerate(first) if job.managed), default=0)
+    ahead = sum(not job.managed for job in first[:last])
+    if ahead:
+        found.broken.append(f"nice: {ahead} of the ordinary jobs start before a managed one")
+
+
+def _part(share: float) -> str:
+    return f"{share:.0%}" if share else "plain"
+
+
+def _which(run: RunRecord) -> str:
+    return f"{run.label}, seed {run.seed}"

@@ -1,0 +1,82 @@
+"""A training without torch, for a batch script: MODEL BATCH SAMPLES RESTART_S SAVED.
+
+Its speed is that of the pretend GPU that it runs on (HADAR_PACE). Under a controller it tells of
+its progress and saves when asked; it saves on TERM too, and goes on from what was saved.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_hadar.runtime.exchange import Exchange, host, in_step
+from slurm_hadar.runtime.progress import Ack, Progress
+
+_STEP_S = 0.2
+
+
+def speed(pace: Mapping[str, object], node: str, model: str) -> float:
+    """Samples/s of the model on one GPU of that node."""
+    nodes, rates = pace["nodes"], pace["rates"]
+    if not isinstance(nodes, dict) or not isinstance(rates, dict):
+        raise ValueError("the pacing file is not whole")
+    return float(rates[model][nodes[node][0]]["1"])
+
+
+def train(model: str, batch: int, samples: int, restart_s: float, saved: Path) -> None:
+    """Train until all samples are done."""
+    exchange = Exchange.from_env(print)
+    pace = json.loads(Path(os.environ["HADAR_PACE"]).read_text())
+    rate = speed(pace, host(), model)
+    before = float(saved.read_text()) if saved.exists() else 0.0
+    began, ack = time.time(), None
+    if before:
+        time.sleep(restart_s)
+    started = time.time()
+
+    def done() -> float:
+        return min(float(samples), before + rate * (time.time() - started))
+
+    def save() -> float:
+        at = done()
+        aside = saved.with_suffix(f".{os.getpid()}")
+        aside.write_text(str(at))
+        aside.replace(saved)
+        return at
+
+    def leave(*_: object) -> None:
+        save()
+        os._exit(0)
+
+    def tell() -> None:
+        if exchange is None:
+            return
+        now = time.time()
+        exchange.tell(
+            Progress(
+                job=exchange.job, time=now, restarts=exchange.restarts, host=host(),
+                pid=os.getpid(), in_step=in_step(os.environ), started=began, model=model,
+                samples=int(done()), rate=rate, window_s=now - started, batch=batch, gpus=1,
+                ack=ack, restart_s=restart_s, finished=done() >= samples,
+            )
+        )  # fmt: skip
+
+    signal.signal(signal.SIGTERM, leave)
+    while done() < samples:
+        time.sleep(min(_STEP_S, max(0.0, (samples - done()) / rate)))
+        plan = exchange.plan(now=True) if exchange is not None else None
+        asked = plan is not None and exchange is not None and plan.restarts == exchange.restarts
+        if asked and plan is not None and plan.save and (ack is None or ack.save != plan.save):
+            ack = Ack(plan.save, time.time(), int(save()))
+            tell()
+        elif exchange is not None and exchange.due():
+            tell()
+    tell()
+
+
+if __name__ == "__main__":
+    name, batch_, total, cost, path = sys.argv[1:]
+    train(name, int(batch_), int(total), float(cost), Path(path))

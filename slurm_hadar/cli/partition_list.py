@@ -1,0 +1,92 @@
+"""The list of partitions, one per GPU type, for a job that asks for the partition that stands for
+them: in the order in which its model runs fastest.
+
+Slurm takes the first of a list where several are free, and else the first that is freed. Only a job
+on one node gets a list: where it fits in all members together it fits in one of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from slurm_hadar.cli.wrapper_site import WrapperSite
+    from slurm_hadar.domain.declaration import Declaration
+
+    Settings = Mapping[str, str | None]
+    """What the user set, by sbatch's long names."""
+
+SLOWEST = 4.0
+"""How many times slower than on the best type a job may run with types=any."""
+_KEEP_THE_PARTITION = ("nodelist", "nodefile", "reservation", "exclusive", "test-only")
+"""The last since of a list Slurm tells the start in the first partition only."""
+
+
+def members_of(record: Declaration, held: Settings, site: WrapperSite | None) -> dict[str, str]:
+    """Partitions that the one asked for stands for, each with its GPU type; empty where the job
+    keeps the partition as typed."""
+    if site is None or not site.acts or site.stale:
+        return {}
+    if any(name in held for name in _KEEP_THE_PARTITION) or not _on_one_node(record, held):
+        return {}
+    return site.groups.get(held.get("partition") or "", {})
+
+
+def ordered(
+    record: Declaration,
+    held: Settings,
+    site: WrapperSite,
+    members: Mapping[str, str],
+    usable: Sequence[str],
+) -> list[str]:
+    """Those of ``members`` that a job may use, the fastest first; the order of the site where
+    speeds are equal. Empty where the user's own ``-C`` leaves none.
+
+    ``usable``: GPU types that the declaration allows.
+    """
+    own = held.get("constraint") or ""
+    features = frozenset(site.features.values())
+    kinds = [kind for kind in usable if _may_meet(own, site.features[kind], features)]
+    speeds = speeds_of(record.model, site)
+    best = max((speeds.get(kind, 1.0) for kind in kinds), default=0.0)
+    fast = [
+        kind
+        for kind in kinds
+        if "any" not in record.types or speeds.get(kind, 1.0) * SLOWEST >= best
+    ]
+    found = [name for name, kind in members.items() if kind in fast]
+    return sorted(found, key=lambda name: -speeds.get(members[name], 1.0))
+
+
+def speeds_of(model: str, site: WrapperSite) -> Mapping[str, float]:
+    """GPU type -> speed over that of the fastest type; of a model that no table knows by the GPUs'
+    data sheets."""
+    key = "".join(letter for letter in model.lower() if letter.isalnum())
+    return site.speeds.get(key) or site.speeds.get("", {})
+
+
+def _on_one_node(record: Declaration, held: Settings) -> bool:
+    if record.fork[1] > 1 or record.nodes:
+        return False
+    nodes = held.get("nodes")
+    if nodes is not None:
+        return nodes in ("1", "1-1")
+    # Slurm spreads tasks, and GPUs that are counted by job, over as many nodes as it likes.
+    return all((held.get(name) or "1") == "1" for name in ("ntasks", "gpus"))
+
+
+def _may_meet(constraint: str, feature: str, features: frozenset[str]) -> bool:
+    """Whether nodes of the type with this ``feature`` can meet a user's own ``-C``; True where only
+    Slurm can read it. ``features``: those of all GPU types."""
+
+    def may(word: str) -> bool:
+        return word == feature or word not in features
+
+    if re.fullmatch(r"[\w.-]+(\|[\w.-]+)+", constraint):
+        return any(may(word) for word in constraint.split("|"))
+    if re.fullmatch(r"[\w.-]+(&[\w.-]+)*", constraint):
+        return all(may(word) for word in constraint.split("&"))
+    return True

@@ -1,0 +1,273 @@
+"""Steering jobs that wait, by nothing but the order of their partition list.
+
+A waiting managed job is an ordinary eligible job. With a partition per GPU type the order of its
+list says what it prefers when several types are free; when all are busy it takes the first that is
+freed, so the order never makes it wait. No other field of a waiting job is changed, except that
+what a move or an earlier release left there is taken back.
+
+Measured on 22.05.8 and 24.11.5: a list costs other jobs nothing, while Features that are narrowed
+make those behind wait for backfill, 2 to 23 s.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.acts import laying
+from slurm_hadar.controller.acts.actions import Action, Kind
+from slurm_hadar.controller.picture import claims
+from slurm_hadar.controller.picture.targets import Target, lease_of_before
+from slurm_hadar.controller.picture.viewing import Picture
+from slurm_hadar.controller.picture.waits import expected_waits, run_times
+from slurm_hadar.controller.seen.access import allowed_partitions, kinds_of
+from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.domain.declaration import ANY
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.times import at_once
+
+MOST_RECORDS = 50
+"""Partitions that all lists together may name: Slurm looks at a job once for each, and by default
+at 100 of them in its main scheduler (default_queue_depth) and 500 in backfill (bf_max_job_test)."""
+SLOWEST = 4.0
+"""How many times slower than on its best type a job may run with types=any; half of what a mixed
+queue gains is lost where jobs take types on which they are 11 times slower."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 86_400.0
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """How often in a row Slurm refused a hint of a job, and when last (s since the epoch)."""
+
+    number: int
+    last_s: float
+
+    def over(self, now: float) -> bool:
+        """Whether it may be tried again: a minute after the first, and twice as long each time."""
+        pause = min(_FIRST_PAUSE_S * 2.0 ** min(self.number - 1, 20), _LONGEST_PAUSE_S)
+        return not 0 <= now - self.last_s < pause
+
+
+def hints(
+    picture: Picture,
+    plan: Plan,
+    seen: Observed,
+    config: Config,
+    refused: Mapping[str, Refusals],
+) -> list[Action]:
+    """What is sent to the jobs that wait: nothing where nothing changes.
+
+    ``refused``: job -> its refusals.
+    """
+    waiting = [
+        target
+        for target in picture.targets.values()
+        if target.job.state is JobState.PENDING and not target.starting
+    ]
+    waiting.sort(key=lambda one: (claims.rank(one.job, seen), -one.job.submit_s), reverse=True)
+    wanted: dict[str, tuple[str, ...]] = {}
+    # Tasks of an array that Slurm keeps in one record are one job to it, and stay one.
+    records: dict[str, list[Target]] = {}
+    for target in waiting:
+        job = target.job
+        records.setdefault(str(job.raw_id) if job.array_tasks else job.id, []).append(target)
+    left = MOST_RECORDS
+    waits = expected_waits(seen, picture) if config.queue.max_wait_s else {}
+    for targets in records.values():
+        placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
+        names = _preferred(placed, picture, plan, seen, config)
+        names = _worth_waiting(placed, names, waits, picture, seen, config)
+        if names and left >= len(names):
+            left -= len(names)
+            wanted |= {target.job.id: names for target in targets}
+    ids = [*(target.job.id for target in waiting), *picture.left_out]
+    found = _sent(ids, wanted, picture.left_out, seen, refused)
+    started = [
+        target.job
+        for target in picture.targets.values()
+        if target.job.state is JobState.RUNNING and not target.starting
+    ]
+    return [*found, *(_nice_again(job, seen) for job in started if _has_our_nice(job, seen))]
+
+
+def _has_our_nice(job: Job, seen: Observed) -> bool:
+    steered = seen.steered(job.id)
+    return "Nice" in steered.was and steered.wrote.get("Nice") == str(job.nice)
+
+
+def _nice_again(job: Job, seen: Observed) -> Action:
+    """The owner's Nice, of a job that runs again after a move: it has its place now."""
+    steered = seen.steered(job.id)
+    ours = replace(
+        steered,
+        time=seen.now,
+        was={key: value for key, value in steered.was.items() if key != "Nice"},
+        wrote={key: value for key, value in steered.wrote.items() if key != "Nice"},
+    )
+    fields = {"Nice": steered.was["Nice"]}
+    return Action(Kind.HINT, job, fields, ours, "it runs: its priority is its owner's again")
+
+
+def restored(
+    ids: Iterable[str],
+    left_out: Mapping[str, str],
+    seen: Observed,
+    refused: Mapping[str, Refusals],
+    preempted: Collection[str] = (),
+) -> list[Action]:
+    """What makes the requests of these jobs their owners' again, where they wait.
+
+    ``left_out``: those that are left to Slurm, with the reason; ``preempted``: those that may start
+    before the begin time that Slurm gave them when it requeued them.
+    """
+    return _sent(ids, {}, left_out, seen, refused, preempted)
+
+
+def _sent(
+    ids: Iterable[str],
+    wanted: Mapping[str, tuple[str, ...]],
+    left_out: Mapping[str, str],
+    seen: Observed,
+    refused: Mapping[str, Refusals],
+    preempted: Collection[str] = (),
+) -> list[Action]:
+    found = []
+    for id_ in ids:
+        job = seen.jobs[id_]
+        if job.state is not JobState.PENDING or job.held:
+            continue
+        if id_ in refused and not refused[id_].over(seen.now):
+            continue
+        action = _hint(job, wanted.get(id_, ()), left_out.get(id_, ""), seen, id_ in preempted)
+        found += [action] if action is not None else []
+    return found
+
+
+def room(seen: Observed) -> bool:
+    """Whether new jobs may come with a list of partitions; see :data:`MOST_RECORDS`."""
+    waiting = [job for job in seen.jobs.values() if job.managed and job.state is JobState.PENDING]
+    return sum(len(job.partitions) for job in waiting if len(job.partitions) > 1) < MOST_RECORDS
+
+
+def _hint(
+    job: Job, names: Sequence[str], left_out: str, seen: Observed, preempted: bool
+) -> Action | None:
+    steered = seen.steered(job.id)
+    fields = laying.back(job, steered)
+    if "Partition" not in steered.foreign:
+        if names:
+            fields.pop("Partition", None)
+            if ",".join(names) != laying.current(job, "Partition"):
+                fields["Partition"] = ",".join(names)
+        elif not left_out and _is_wider(job, steered):
+            # A list that has sunk back in the queue is left as it is.
+            fields.pop("Partition", None)
+    leased = lease_of_before(job, steered, seen.now)
+    if leased or preempted:
+        fields["StartTime"] = at_once(job, seen.now)
+    if not fields:
+        return None
+    was = {
+        key: value
+        for key, value in laying.originals(job, fields, steered.was).items()
+        if fields.get(key, laying.current(job, key)) != value
+    }
+    wrote = {key: fields.get(key, laying.current(job, key)) for key in was}
+    ours = Steering(
+        time=seen.now, moves=steered.moves, was=was, wrote=wrote, foreign=steered.foreign
+    )
+    if leased:
+        why = "it has a begin time of an earlier release of hbatch or the plugins"
+    elif preempted:
+        why = "it was preempted, and may start again"
+    elif "Partition" in fields and names:
+        why = "in this order it prefers them"
+    else:
+        why = "its request is its owner's again" + (f": {left_out}" if left_out else "")
+    return Action(Kind.HINT, job, fields, ours, why)
+
+
+def _is_wider(job: Job, steered: Steering) -> bool:
+    return set(steered.wrote.get("Partition", "").split(",")) == set(job.partitions)
+
+
+def _worth_waiting(
+    target: Target,
+    names: tuple[str, ...],
+    waits: Mapping[str, Mapping[str, float]],
+    picture: Picture,
+    seen: Observed,
+    config: Config,
+) -> tuple[str, ...]:
+    """``names`` without the types on which the job would end later, even if it began there now,
+    than on the one that it waits for: rule 4 of the prototype (theta 0).
+
+    All of them where its work is not known, where the wait is longer than it may be, and where a
+    job that is not managed wants the same type.
+    """
+    job, view = target.job, picture.view
+    left_s = job.eligible_s + config.queue.max_wait_s - seen.now
+    declared = job.declaration is not None and job.declaration.total_samples > 0
+    if len(names) < 2 or job.id not in waits or not declared or left_s <= 0:
+        return names
+    row, count = view.jobs.ids.index(job.id), view.counts.index(target.wanted.count)
+    types = laying.types_of([seen.partitions[name] for name in names], seen)
+    if not all(view.jobs.known[row, view.types.index(kind), count] for kind in types.values()):
+        return names
+    times, wait = run_times(target, picture), waits[job.id]
+    ends = {name: wait.get(kind, inf) + times[kind] for name, kind in types.items()}
+    best = min(ends, key=lambda name: ends[name])
+    if wait.get(types[best], inf) > left_s or _wanted_by_others(types[best], job, seen):
+        return names
+    kept = tuple(name for name in names if times[types[name]] <= ends[best])
+    return tuple(sorted(kept, key=lambda name: name != best)) if len(kept) < len(names) else names
+
+
+def _wanted_by_others(kind: str, job: Job, seen: Observed) -> bool:
+    """Whether a job that is not managed waits behind this one for GPUs of a type."""
+    place = claims.rank(job, seen)
+    return any(
+        other.state is JobState.PENDING
+        and not other.managed
+        and claims.rank(other, seen) <= place
+        and (not other.request.typed or kind in _kinds(other))
+        and any(
+            kind in kinds_of(seen.partitions[p], seen.nodes)
+            for p in other.partitions
+            if p in seen.partitions
+        )
+        for other in seen.jobs.values()
+    )
+
+
+def _kinds(job: Job) -> set[str]:
+    request = job.request
+    return {kind for part in (request.per_node, request.per_job, request.per_task) for kind in part}
+
+
+def _preferred(
+    target: Target, picture: Picture, plan: Plan, seen: Observed, config: Config
+) -> tuple[str, ...]:
+    """The job's partitions in the order in which it prefers their types; empty where an order says
+    nothing."""
+    job, want, view = target.job, target.wanted, picture.view
+    groups = config.partitions.groups if want.of_one_type else {}
+    open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
+    types = laying.types_of(open_to_it, seen)
+    if len(types) < 2 or want.count not in view.counts or job.id not in view.jobs.ids:
+        return ()
+    row, count = view.jobs.ids.index(job.id), view.counts.index(want.count)
+    rates = {
+        name: float(view.jobs.rate[row, view.types.index(kind), count])
+        for name, kind in types.items()
+        if kind in view.types
+    }
+    best = max(rates.values(), default=0.0)
+    possible = {name: rate for name, rate in rates.items() if rate > 0}
+    if job.declaration is not None and job.declaration.types == (ANY,):
+        possible = {name: rate for name, rate in possible.items() if rate * SLOWEST >= best}
+    placement = plan.placements.get(job.id)
+    placed = set(placement.gpus) if placement is not None else set()
+    return tuple(sorted(possible, key=lambda name: (types[name] not in placed, -possible[name])))

@@ -1,0 +1,131 @@
+"""``hadar check`` on ``[partitions]``: the names, the groups, and GPU types without a group."""
+
+from collections.abc import Iterator, Sequence
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.checks.finding import Finding
+from slurm_hadar.controller.seen.access import why_not_alike
+from slurm_hadar.controller.seen.observed import typed
+from slurm_hadar.domain.job import UNTYPED
+from slurm_hadar.domain.node import Node, Partition
+from slurm_hadar.slurm import hosts
+from slurm_hadar.slurm.partition_lines import keys, split_by_type
+
+
+def partition_findings(
+    config: Config,
+    settings: dict[str, str],
+    partitions: Sequence[Partition],
+    nodes: Sequence[Node],
+) -> Iterator[Finding]:
+    """Whether the named partitions exist, and each group is what it has to be; where GPU types
+    share a partition and there is no group, the lines that make one."""
+    nodes = [typed(node, config) for node in nodes]
+    there = {partition.name: partition for partition in partitions}
+    for name in config.partitions.opt_in:
+        if name not in there:
+            yield _missing("partitions.opt_in", name, there)
+    for name, members in config.partitions.groups.items():
+        missing = [one for one in (name, *members) if one not in there]
+        for one in missing:
+            yield _missing("partitions.groups", one, there)
+        if not missing:
+            yield _group(config, there[name], [there[one] for one in members], nodes)
+    if not config.partitions.groups:
+        yield from _without_group(config, settings, partitions, nodes)
+
+
+def _missing(key: str, name: str, there: dict[str, Partition]) -> Finding:
+    return Finding(
+        "problem",
+        f"{key}: this Slurm has no partition {name}",
+        f"choose among {', '.join(sorted(there))}",
+    )
+
+
+def _group(
+    config: Config, partition: Partition, members: Sequence[Partition], nodes: Sequence[Node]
+) -> Finding:
+    key = f"partitions.groups.{partition.name}"
+    if why := why_not_alike(partition, members):
+        return Finding(
+            "problem",
+            f"{key}: {why}, so jobs that ask for {partition.name} stay in it",
+            f"give the members together the nodes of {partition.name} and the same access, limits "
+            "and tier in slurm.conf, or take the group out",
+        )
+    gpus = {node.name: node.gpus for node in nodes}
+    for member in members:
+        types = dict.fromkeys(kind for name in member.nodes for kind in gpus.get(name, ()))
+        if len(types) != 1 or UNTYPED in types:
+            what = f"the GPU types {', '.join(types)}" if len(types) > 1 else "GPUs without a type"
+            what = what if types else "no GPU"
+            return Finding(
+                "problem",
+                f"{key}: partition {member.name} has {what}",
+                "give each GPU type a partition of its own in slurm.conf, or take the group out",
+            )
+        (kind,) = types
+        names = {kind: None}
+        if kind in config.gpu_types:
+            names[config.gpu_types[kind].feature] = None
+        if member.name not in names:
+            return Finding(
+                "problem",
+                f"{key}: partition {member.name} has the GPU type {kind} and another name, so "
+                "hbatch does not know its type",
+                f"name it {' or '.join(names)} in slurm.conf, or take the group out",
+            )
+    names_of_members = ", ".join(member.name for member in members)
+    return Finding("ok", f"partition {partition.name} stands for {names_of_members}")
+
+
+def _without_group(
+    config: Config,
+    settings: dict[str, str],
+    partitions: Sequence[Partition],
+    nodes: Sequence[Node],
+) -> Iterator[Finding]:
+    gpus = {node.name: node.gpus for node in nodes}
+    several = [
+        partition
+        for partition in partitions
+        if len({kind for name in partition.nodes for kind in gpus.get(name, ())}) > 1
+        and partition.up
+        and partition.name not in config.backfill.partitions
+        and partition.priority_tier == _highest_tier(partition, partitions)
+    ]
+    if not several:
+        return
+    common = max(several, key=lambda one: (one.default, len(one.nodes)))
+    features = {kind: gpu.feature for kind, gpu in config.gpu_types.items()}
+    split = split_by_type(common, partitions, nodes, features)
+    if split.why_not:
+        cure = f"give each GPU type a partition of its own in slurm.conf; here {split.why_not}"
+    else:
+        lines = [_line(common, name, split.members[name], settings) for name in split.new]
+        shown = [
+            *(["slurm.conf:", *lines] if lines else []),
+            "hadar.toml:",
+            *split.toml(common.name),
+        ]
+        cure = "add these lines, then hadar check --write" + "".join(
+            f"\n{' ' * (10 if line.endswith(':') else 12)}{line}" for line in shown
+        )
+    yield Finding(
+        "warning",
+        f"partition {common.name} has several GPU types and no group in [partitions.groups]: "
+        "waiting jobs are not steered between them",
+        cure,
+    )
+
+
+def _highest_tier(partition: Partition, partitions: Sequence[Partition]) -> int:
+    nodes = set(partition.nodes)
+    return max(one.priority_tier for one in partitions if not nodes.isdisjoint(one.nodes))
+
+
+def _line(common: Partition, name: str, nodes: tuple[str, ...], settings: dict[str, str]) -> str:
+    usual = settings.get("PreemptMode", "OFF")
+    found = {"Nodes": hosts.fold(nodes), **keys(common, usual), "State": "UP"}
+    return f"PartitionName={name} " + " ".join(f"{key}={value}" for key, value in found.items())

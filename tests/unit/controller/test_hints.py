@@ -1,0 +1,275 @@
+"""What is changed of jobs that wait: the order of their partitions, and nothing else."""
+
+from dataclasses import replace
+
+import pytest
+from hand_made import (
+    CONFIG,
+    NOW,
+    after,
+    carried_out,
+    config,
+    decide,
+    hinted,
+    job,
+    nodes,
+    only,
+    ordinary,
+    running,
+    seen,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar.controller.acts import hints
+from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.acts.hints import Refusals, room
+from slurm_hadar.controller.seen import kept
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import UNTYPED, GpuRequest
+from slurm_hadar.domain.steering import Steering, decode, merge
+
+SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
+ANY = Declaration(model="resnet50", types=("any",), checkpoint=True)
+ALL = Declaration(model="resnet50", types=("v100", "p100", "k80"), checkpoint=True)
+
+
+def told(was, wrote=None, at=NOW - 10, **more):
+    """AdminComment of a job that was steered."""
+    return merge("", Steering(time=at, was=was, wrote=wrote or {}, **more))
+
+
+def hint(one, want=None, site=SITE, found=None, **more):
+    return hinted(decide(seen([one], found), want or {}, site, **more)).get(one.id, {})
+
+
+# -- the order -------------------------------------------------------------------------------
+
+
+def test_a_job_prefers_the_types_on_which_it_is_faster():
+    assert hint(job(declaration=ALL)) == {"Partition": "v100,p100,k80"}
+    turned = job(declaration=ALL, partitions=("k80", "v100"))
+    assert hint(turned) == {"Partition": "v100,k80"}
+
+
+def test_the_place_that_the_policy_has_for_it_comes_first():
+    assert hint(job(declaration=ALL), {"1": {"k80": 1}}) == {"Partition": "k80,v100,p100"}
+
+
+def test_types_on_which_it_would_be_far_slower_are_left_out_unless_its_owner_names_them():
+    any_type = hint(job(declaration=ANY))["Partition"].split(",")
+    assert any_type == ["v100", "p100"]
+    assert set(hint(job(declaration=ALL))["Partition"].split(",")) == {"v100", "p100", "k80"}
+
+
+def test_only_the_types_that_its_owner_declared_are_in_the_list():
+    some = replace(ANY, types=("k80", "p100"))
+    assert hint(job(declaration=some)) == {"Partition": "p100,k80"}
+
+
+def test_nothing_but_the_partitions_of_a_waiting_job_is_ever_changed():
+    elastic = job(declaration=replace(ALL, gpus=(1, 2), fork=(1, 2)))
+    assert set(hint(elastic, {"1": {"v100": 2}})) == {"Partition"}
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        job(partitions=("v100",)),
+        job(request=GpuRequest(per_node={"v100": 1, "k80": 1})),
+        job(declaration=Declaration(off=True)),
+        job(required_nodes=("v1",)),
+        job(held=True, priority=0),
+        job(reason="Dependency", dependency="afterok:3"),
+        job(eligible_s=NOW + 100, reason="BeginTime"),
+        ordinary("1"),
+    ],
+)
+def test_what_cannot_be_ordered_is_left_as_it_is(one):
+    assert hint(one, {"1": {"v100": 1}}) == {}
+
+
+def test_a_site_with_one_partition_for_all_types_gets_no_hints():
+    assert hint(job(declaration=ALL), {"1": {"k80": 1}}, CONFIG) == {}
+
+
+def test_a_second_look_sends_nothing():
+    first = seen([job(declaration=ALL), job("2", declaration=ANY)])
+    done = decide(first, {"1": {"k80": 1}}, SITE)
+    assert len(done.of(Kind.HINT)) == 2
+    assert decide(after(first, done), {"1": {"k80": 1}}, SITE).actions == ()
+
+
+def test_lists_are_for_the_head_of_the_queue(monkeypatch):
+    monkeypatch.setattr(hints, "MOST_RECORDS", 7)
+    many = [job(str(n), declaration=ALL, priority=1000 - n) for n in range(1, 6)]
+    assert set(hinted(decide(seen(many), {}, SITE))) == {"1", "2"}
+    lists = [replace(one, partitions=("v100", "p100", "k80")) for one in many]
+    assert room(seen([*lists[:2], *many[2:]])) and not room(seen(lists[:3]))
+    # One that sank keeps the list that it has: nothing is sent for it.
+    sunk = replace(
+        lists[4],
+        admin_comment=told({"Partition": "gpu"}, {"Partition": "v100,p100,k80"}),
+    )
+    assert "5" not in hinted(decide(seen([*many[:4], sunk]), {}, SITE))
+
+
+# -- whose a field is ------------------------------------------------------------------------
+
+
+def test_what_we_changed_is_taken_back_where_slurm_keeps_the_job_waiting():
+    was, wrote = {"Partition": "gpu"}, {"Partition": "v100,p100"}
+    stuck = job(
+        declaration=ANY,
+        partitions=("v100", "p100"),
+        reason="Licenses",
+        admin_comment=told(was, wrote),
+    )
+    shown = seen([stuck])
+    action = only(decide(shown, {}, SITE), Kind.HINT)
+    assert action.fields == was
+    then = replace(carried_out(stuck, action), reason="Licenses")
+    assert decode(then.admin_comment).was == {}
+    assert decide(seen([then]), {}, SITE).actions == ()
+
+
+def test_what_a_move_left_behind_is_taken_back_when_the_job_does_not_start():
+    was = {"Features": "a|b", "Partition": "gpu", "TresPerNode": "gpu:1"}
+    ours = Steering(gpus={"k80": 2}, time=NOW - 900, was=was)
+    late = job(
+        features="(a|b)&k80",
+        partitions=("k80",),
+        request=GpuRequest(per_node={UNTYPED: 2}),
+        reason="Resources",
+        restarts=1,
+        admin_comment=merge("", ours),
+    )
+    assert hint(late, site=CONFIG) == was
+    # As long as it is on its way nothing is sent.
+    on_its_way = replace(late, admin_comment=merge("", replace(ours, time=NOW - 5)))
+    assert decide(seen([on_its_way]), {}).actions == ()
+
+
+def operators():
+    return config('[site]\nrights = "operator"\n[partitions.groups]\ngpu = ["v100", "k80"]\n')
+
+
+def test_a_field_that_somebody_else_changed_is_his():
+    known = {"1": Steering(time=NOW - 60, was={"Partition": "gpu"}, wrote={"Partition": "a,b"})}
+    for partitions in (("b", "a"), ("gpu",), ("c",)):
+        found = kept.without_foreign(known, {"1": job(partitions=partitions)}, operators(), set())
+        assert found["1"].foreign == ("Partition",) and not found["1"].was
+    ours = {"1": job(partitions=("a", "b"))}
+    assert kept.without_foreign(known, ours, operators(), set()) == known
+    # Slurm itself puts the one first in which a job ran, and an update may be on its way.
+    requeued = {"1": job(partitions=("b", "a"), restarts=1)}
+    assert kept.without_foreign(known, requeued, operators(), set()) == known
+    assert kept.without_foreign(known, {"1": job()}, operators(), {"1"}) == known
+
+
+def test_a_foreign_field_is_neither_changed_nor_put_back():
+    his = job(
+        declaration=ALL,
+        partitions=("k80", "v100"),
+        admin_comment=told({}, foreign=("Partition",)),
+    )
+    assert hint(his, {"1": {"v100": 1}}) == {}
+    here = running("1", {"k1": {"k80": 1}}, admin_comment=his.admin_comment)
+    action = only(decide(seen([here]), {"1": {"v100": 1}}, SITE), Kind.MOVE)
+    assert "Partition" not in action.fields and action.steering.foreign == ("Partition",)
+
+
+def test_the_nice_of_a_move_goes_when_the_job_runs_and_not_before():
+    ours = told({"Nice": "5", "Features": ""}, {"Nice": "-900", "Features": "k80"})
+    here = running("1", {"k1": {"k80": 1}}, nice=-900, admin_comment=ours)
+    action = only(decide(seen([here]), {"1": {"k80": 1}}), Kind.HINT)
+    assert action.fields == {"Nice": "5"}
+    assert action.steering.was == {"Features": ""}
+    his = replace(here, nice=7)
+    assert decide(seen([his]), {"1": {"k80": 1}}).actions == ()
+    # It waits still, and others start before it otherwise.
+    waits = job("1", nice=-900, features="k80", restarts=1, admin_comment=ours)
+    assert "Nice" not in hint(waits, site=CONFIG)
+
+
+# -- refusals --------------------------------------------------------------------------------
+
+
+def test_a_refused_hint_is_tried_again_less_and_less_often():
+    def sent(number, ago_s):
+        refused = {"1": Refusals(number, NOW - ago_s)}
+        return bool(hint(job(declaration=ALL), refused=refused))
+
+    assert sent(1, 61) and not sent(1, 59)
+    assert sent(3, 241) and not sent(3, 239)
+    assert sent(99, 86_401) and not sent(99, 86_399)
+
+
+# -- begin times of earlier releases ---------------------------------------------------------
+
+LEASED = replace(ANY, lease=True)
+
+
+@pytest.mark.parametrize("site", [CONFIG, SITE])
+def test_a_lease_of_an_earlier_release_ends_at_once(site):
+    old = job(declaration=LEASED, eligible_s=NOW + 250, reason="BeginTime")
+    renewed = job("2", eligible_s=NOW + 250, reason="BeginTime", submit_s=NOW - 9000,
+                  admin_comment="[hadarplan;t=999990;lease=1]")  # fmt: skip
+    for one in (old, renewed, replace(old, reason="JobArrayTaskLimit")):
+        action = only(decide(seen([one]), {}, site), Kind.HINT)
+        assert action.fields["StartTime"] == "now" and not action.steering.leased
+        then = decide(seen([carried_out(one, action)]), {}, site).actions
+        assert not any("StartTime" in later.fields for later in then)
+
+
+def test_a_begin_time_of_the_owner_stands():
+    his = job(declaration=ANY, eligible_s=NOW + 100, reason="BeginTime")
+    later = job("2", declaration=LEASED, eligible_s=NOW + 86_400, reason="BeginTime")
+    released = job("3", declaration=LEASED, eligible_s=NOW + 100, reason="BeginTime",
+                   admin_comment=told({}))  # fmt: skip
+    held = job("4", declaration=LEASED, eligible_s=NOW + 100, held=True, priority=0)
+    assert decide(seen([his, later, released, held]), {}, SITE).actions == ()
+
+
+# -- it comes to rest ------------------------------------------------------------------------
+
+JOBS = st.lists(
+    st.builds(
+        lambda lease, typed, types, counts, count, priority, part, constraint, reason: {
+            "declaration": Declaration(
+                types=types, lease=lease, gpus=(1, 2) if counts else None, checkpoint=True
+            ),
+            "request": GpuRequest(per_node={"v100" if typed else UNTYPED: count}),
+            "eligible_s": NOW + 200 if lease else NOW - 5,
+            "reason": "BeginTime" if lease else reason,
+            "priority": priority,
+            "partitions": part,
+            "features": constraint,
+        },
+        lease=st.booleans(),
+        typed=st.booleans(),
+        types=st.sampled_from([("any",), ("k80", "p100"), ()]),
+        counts=st.booleans(),
+        count=st.integers(1, 2),
+        priority=st.integers(1, 5000),
+        part=st.sampled_from([("gpu",), ("v100",), ("gpu", "k80"), ("k80", "p100")]),
+        constraint=st.sampled_from(["", "", "v100|k80", "p100"]),
+        reason=st.sampled_from(["Priority", "Resources", "Dependency", "QOSGrpGRES"]),
+    ),
+    max_size=8,
+)
+USED = st.fixed_dictionaries({name: st.integers(0, 2) for name in ("v1", "v2", "p1", "k1", "k2")})
+
+
+@pytest.mark.parametrize("site", [CONFIG, SITE], ids=["one partition", "one per type"])
+@settings(max_examples=50, deadline=None)
+@given(JOBS, USED)
+def test_a_second_tick_sends_nothing(site, described, used):
+    first = seen([job(str(n), **more) for n, more in enumerate(described, 1)], nodes(**used))
+    done = decide(first, site=site)
+    assert all(set(a.fields) <= {"Partition", "StartTime"} for a in done.actions)
+    shown = {id_: replace(one, reason=first.jobs[id_].reason) if one.reason == "None" else one
+             for id_, one in after(first, done).jobs.items()}  # fmt: skip
+    second = seen(list(shown.values()), list(first.nodes.values()), now=NOW + 1)
+    third = after(second, decide(second, site=site))
+    assert [(a.kind, a.job.id, dict(a.fields)) for a in decide(third, site=site).actions] == []

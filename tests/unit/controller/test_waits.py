@@ -1,0 +1,102 @@
+"""When a job would start on each type, and when it is worth to wait for one."""
+
+from dataclasses import replace
+
+import pytest
+from hand_made import NOW, RATES, config, decide, hinted, job, look, nodes, ordinary, running, seen
+
+from slurm_hadar.controller.picture.waits import expected_waits, run_times
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import UNTYPED, GpuRequest
+
+GROUPS = '[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n'
+SITE = config("[queue]\nmax_wait_s = 1000\n" + GROUPS)
+OFF = config(GROUPS)
+V100, K80 = (float(RATES.rates("resnet18", 64, (kind,), (1,))[0][0, 0]) for kind in ("v100", "k80"))
+WORK = int(V100 * 100)
+"""Samples of 100 s on a V100."""
+DECLARED = Declaration(
+    model="resnet18", types=("v100", "p100", "k80"), batch=(64, 64), samples=WORK, checkpoint=True
+)
+
+
+def full(left_s, others_s=100_000.0):
+    """Jobs of others on all GPUs; those on V100s end in about ``left_s`` and the rest later."""
+
+    def limit(seconds):
+        # It has run for no time.
+        return {"time_limit_s": seconds * 2.25, "start_s": NOW, "declaration": None, "uid": 7}
+
+    found = []
+    for number, name in enumerate(("v1", "v2", "p1", "p2", "k1", "k2"), 50):
+        kind = {"v": "v100", "p": "p100", "k": "k80"}[name[0]]
+        found.append(
+            running(str(number), {name: {kind: 2}}, **limit(left_s if name[0] == "v" else others_s))
+        )
+    return found, nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=2)
+
+
+def waits(jobs, found):
+    shown = seen(jobs, found)
+    return expected_waits(shown, look(shown, SITE))
+
+
+def test_a_free_gpu_needs_no_wait_and_one_in_use_is_waited_for():
+    busy, found = full(60)
+    assert waits([job("1", declaration=DECLARED)], nodes())["1"]["v100"] == 0
+    expected = waits([job("1", declaration=DECLARED), *busy], found)["1"]
+    assert expected["v100"] == pytest.approx(60, rel=0.01)
+    assert expected["k80"] == pytest.approx(100_000, rel=0.01)
+
+
+def test_those_who_are_ahead_come_first():
+    busy, found = full(60)
+    first = [ordinary(str(n), priority=5000, features="", time_limit_s=225.0) for n in range(2, 6)]
+    expected = waits([job("1", declaration=DECLARED), *first, *busy], found)["1"]
+    # Four of four V100s are theirs for 100 s more.
+    assert expected["v100"] == pytest.approx(160, rel=0.01)
+
+
+def test_work_takes_as_long_as_the_type_is_slow():
+    shown = seen([job("1", declaration=DECLARED)])
+    picture = look(shown, SITE)
+    times = run_times(picture.targets["1"], picture)
+    assert times["v100"] == pytest.approx(100, rel=0.01)
+    assert times["k80"] == pytest.approx(100 * V100 / K80, rel=0.01)
+    assert 3 * times["v100"] < times["k80"] < 4 * times["v100"]
+
+
+def sent(left_s, one=None, site=SITE, more=()):
+    busy, found = full(left_s)
+    one = one or job("1", declaration=DECLARED)
+    return hinted(decide(seen([one, *busy, *more], found), {}, site)).get("1", {}).get("Partition")
+
+
+def test_types_on_which_it_would_end_later_are_left_out_while_it_waits():
+    # It takes 341 s on a K80, and little more than 100 s on a P100.
+    assert sent(10) == sent(200) == "v100,p100"
+    assert sent(300) == sent(100_000) == "v100,p100,k80"
+
+
+def test_it_waits_no_longer_than_the_site_lets_it():
+    assert sent(10, site=OFF) == "v100,p100,k80"
+    old = job("1", declaration=DECLARED, eligible_s=NOW - 1001)
+    assert sent(10, old) == "v100,p100,k80"
+    nearly = job("1", declaration=DECLARED, eligible_s=NOW - 995)
+    assert sent(10, nearly) == "v100,p100,k80"
+
+
+def test_a_job_that_did_not_say_how_long_it_runs_never_waits_for_a_type():
+    unknown = job("1", declaration=replace(DECLARED, samples=0))
+    assert sent(10, unknown) == "v100,p100,k80"
+    nothing = job("1", declaration=Declaration(), partitions=("gpu",))
+    assert set((sent(10, nothing) or "v100,p100,k80").split(",")) == {"v100", "p100", "k80"}
+
+
+def test_nobody_waits_for_a_type_that_a_job_behind_wants_which_is_not_managed():
+    behind = ordinary("9", priority=1)
+    assert sent(10, more=[behind]) == "v100,p100,k80"
+    elsewhere = ordinary("9", priority=1, request=GpuRequest(per_node={"k80": 1}))
+    assert sent(10, more=[elsewhere]) == "v100,p100"
+    other = ordinary("9", priority=1, partitions=("k80",), request=GpuRequest({UNTYPED: 1}))
+    assert sent(10, more=[other]) == "v100,p100"

@@ -1,0 +1,132 @@
+-- slurm-hadar's part of cli_filter.lua: the same help as in job_submit, in the user's own process.
+-- Loading it puts our help around the site's own slurm_cli_pre_submit.
+-- Whatever goes wrong here leaves the options as their owner typed them.
+
+local folder = debug.getinfo(1, "S").source:match("^@(.*)/")
+local help = dofile(folder .. "/help.lua")
+local site = help.checked(dofile(folder .. "/site.lua"))
+
+local GRES, GPUS = {"gres"}, {"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"}
+
+local function list(text)
+  local found = {}
+  for name in (text or ""):gmatch("[^,]+") do found[#found + 1] = name end
+  return found
+end
+
+local function given(options, name)
+  local value = options[name]
+  local nothing = value == nil or value == "" or value == "unset" or value == "Unknown"
+    or value == "invalid-context"
+  return not nothing
+end
+
+-- Whether a controller in act mode gave a sign of life lately. Believed only to shorten a wait:
+-- whoever lays a false file there makes jobs wait for one lease at most.
+local function controller_acts()
+  local file = io.open(site.exchange_dir .. "/heartbeat.json", "r")
+  if not file then return false end
+  local text = file:read(4096) or ""
+  file:close()
+  local time = tonumber(text:match('"time":%s*([%d.]+)') or "")
+  local every = tonumber(text:match('"interval_s":%s*([%d.]+)') or "")
+  if not time or not every or not text:match('"mode":%s*"act"') then return false end
+  local age, longest = os.time() - time, 3 * math.min(every, 3600) + 30
+  return age >= -longest and age <= longest
+end
+
+local function script_of(options)
+  local argv = options.argv
+  local name = type(argv) == "table" and (argv[1] or argv[0])
+  if options.type ~= "sbatch" or given(options, "wrap") or type(name) ~= "string" then return "" end
+  local file = io.open(name, "rb")
+  if not file then return "" end
+  local text = file:read(65536) or ""
+  file:close()
+  return text
+end
+
+local function declared(options)
+  local words, het = help.script_words(script_of(options))
+  local spank = options.spank
+  if type(spank) == "table" and type(spank.hadar) == "table" then
+    for name, value in pairs(spank.hadar) do
+      local key = name:match("^hadar%-(.+)$")
+      -- An option without a value of its own is set or unset.
+      if key == "off" then value = value == "set" and "yes" or nil end
+      if key and value then words[#words + 1] = {key, tostring(value), "--" .. name} end
+    end
+  end
+  return words, het
+end
+
+-- Requests as job_submit would see them: --gpus=v100:2 is gpu:v100:2.
+local function requests(options)
+  local found = {}
+  for _, name in ipairs(GRES) do
+    if given(options, name) then found[#found + 1] = {name, options[name]} end
+  end
+  for _, name in ipairs(GPUS) do
+    if given(options, name) then
+      local parts = {}
+      for part in options[name]:gmatch("[^,]+") do parts[#parts + 1] = "gpu:" .. part end
+      found[#found + 1] = {name, table.concat(parts, ",")}
+    end
+  end
+  return found
+end
+
+local function as_typed(name, text)
+  if name == "gres" then return text end
+  return (text:gsub("gpu:", ""):gsub("^gpu$", "1"))
+end
+
+local function help_out(options, offset)
+  -- A step inside of a job takes what the job has.
+  if options.type == "srun" and os.getenv("SLURM_JOB_ID") then return end
+  local words, het = declared(options)
+  if het or (tonumber(offset) or 0) ~= 0 or given(options, "test-only") then return end
+  local batch = options.type == "sbatch"
+  local result, why = help.changes(site, {
+    comment = options.comment, constraint = options.constraint,
+    partitions = list(options.partition), gpus = requests(options), declared = words,
+    batch = batch, acts = site.lease_s > 0 and controller_acts(),
+    waits = given(options, "begin") or given(options, "hold") or given(options, "deadline"),
+    placed = given(options, "nodelist") or given(options, "reservation")
+      or given(options, "exclusive"),
+  })
+  if not result then
+    if why ~= "" then slurm.log_info("%s", "slurm-hadar: the job is not managed: " .. why) end
+    return
+  end
+  local set = {}
+  for _, field in ipairs(result.gpus or {}) do
+    set[#set + 1] = {field[1], as_typed(field[1], field[2])}
+  end
+  if result.constraint then set[#set + 1] = {"constraint", result.constraint} end
+  if result.lease then set[#set + 1] = {"begin", "now+" .. site.lease_s} end
+  if result.movable then
+    if not given(options, "requeue") then set[#set + 1] = {"requeue", "yes"} end
+    if not given(options, "open-mode") then set[#set + 1] = {"open-mode", "append"} end
+  end
+  if result.comment then set[#set + 1] = {"comment", result.comment} end
+  help.assign(options, set)
+  if #set > 0 and not site.quiet then slurm.log_info("%s", help.told(result)) end
+end
+
+local theirs = slurm_cli_pre_submit
+if type(theirs) == "function" then
+  slurm_cli_pre_submit = function(options, offset, ...)
+    local code, more = theirs(options, offset, ...)
+    if code == nil or code == slurm.SUCCESS then
+      -- Nothing of ours is trusted here, not even that help is a table.
+      local ok, well, why = pcall(function() return help.guarded(help_out, options, offset) end)
+      if not ok or not well then
+        pcall(function()
+          slurm.log_verbose("%s", "slurm-hadar: the options stay as typed: " .. tostring(ok and why or well))
+        end)
+      end
+    end
+    return code, more
+  end
+end

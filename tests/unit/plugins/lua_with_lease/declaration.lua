@@ -1,0 +1,150 @@
+-- The keys of a declaration: read from a script's #HADAR lines and from options, and written into
+-- a Comment. Whatever is accepted here the controller can read; it may accept a little more.
+
+local declaration = {}
+
+-- Bytes of a script that are looked into for #HADAR lines, and words that are read at all: nobody
+-- may make a submit expensive.
+local SCRIPT_LIMIT, WORDS_LIMIT = 65536, 200
+
+local function set(...)
+  local found = {}
+  for _, name in ipairs({...}) do found[name] = true end
+  return found
+end
+
+local SIGNALS = set("USR1", "USR2", "HUP", "INT", "TERM", "CONT", "URG", "WINCH")
+local YES, NO = set("yes", "true", "1", "on"), set("no", "false", "0", "off")
+
+local function number(text, most)
+  local value = text:match("^[%d.]+$") and tonumber(text)
+    or text:match("^[%d.]+[eE]%+?%d+$") and tonumber(text)
+  return value and value <= most and value or nil
+end
+
+local function whole(text)
+  local value = number(text, 1e18)
+  return value and value > 0 and value == math.floor(value) and value or nil
+end
+
+local function tasks(text)
+  local value = whole(text)
+  return value and value <= 1e6 and value or nil
+end
+
+local function seconds(text) return number(text, 1e6) end
+
+function declaration.megabytes(text)
+  local digits, unit = text:upper():match("^(%d+)([MGT]?)B?$")
+  if not digits or #digits > 9 or tonumber(digits) == 0 then return nil end
+  return tonumber(digits) * ({[""] = 1, M = 1, G = 1024, T = 1048576})[unit]
+end
+
+local function span(read)
+  return function(text)
+    local low, high = text:gsub(":", "-"):match("^([^-]+)-?(.*)$")
+    local least = low and read(low)
+    local most = high ~= "" and high and read(high) or high == "" and least
+    return least and most and least <= most or nil
+  end
+end
+
+local function yes(text) return YES[text:lower()] or NO[text:lower()] end
+
+function declaration.word(text) return #text <= 100 and text:match("^[%w_.:/@+-]+$") end
+
+local function words(text)
+  for part in (text .. ","):gmatch("([^,]*),") do
+    if not declaration.word(part) then return nil end
+  end
+  return true
+end
+
+local function signal(text) return SIGNALS[(text:upper():gsub("^SIG", ""))] end
+
+-- The keys of a declaration in the order in which they are written, each with its reader.
+local KEYS = {
+  {"model", declaration.word}, {"types", words}, {"gpus", span(whole)}, {"gpu_mem", declaration.megabytes},
+  {"batch", span(whole)}, {"samples", whole}, {"epochs", whole}, {"dataset_size", whole},
+  {"checkpoint", yes}, {"signal", signal}, {"restart_cost", seconds}, {"fork", span(whole)},
+  {"tasks", tasks}, {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
+  {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil}, {"lease", nil},
+}
+local READ = {}
+declaration.keys = {}
+for _, key in ipairs(KEYS) do
+  if key[2] then
+    READ[key[1]] = key[2]
+    declaration.keys[#declaration.keys + 1] = key[1]
+  end
+end
+
+local function quote(text)
+  return (text:gsub("[^%w_.,:/@+*|&()!-]", function(c) return ("%%%02x"):format(c:byte()) end))
+end
+
+local function unquote(text)
+  return (text:gsub("%%(%x%x)", function(digits) return string.char(tonumber(digits, 16)) end))
+end
+
+-- The declaration in a Comment, nil where there is none.
+function declaration.decode(comment)
+  local inside = (comment or ""):match("%[hadar1([ ;][^%[%]]*)%]")
+  if not inside and (comment or ""):find("[hadar1]", 1, true) then inside = "" end
+  if not inside then return nil end
+  local found = {}
+  for key, value in inside:gmatch("[ ;]([^ ;=]+)=([^ ;]*)") do found[key] = unquote(value) end
+  return found
+end
+
+function declaration.encode(found)
+  local parts = {"[hadar1"}
+  for _, key in ipairs(KEYS) do
+    if found[key[1]] then parts[#parts + 1] = key[1] .. "=" .. quote(found[key[1]]) end
+  end
+  return table.concat(parts, " ") .. "]"
+end
+
+-- The words of a script's #HADAR lines as {key, value, where}. Like sbatch with its own lines,
+-- reading stops at the first line that is neither empty nor a comment. The second answer tells
+-- whether it is a heterogeneous job.
+function declaration.script_words(script)
+  local found, het, count = {}, false, 0
+  for line in (script:sub(1, SCRIPT_LIMIT) .. "\n"):gmatch("([^\n]*)\n") do
+    count = count + 1
+    if #found > WORDS_LIMIT or line:match("%S") and not line:match("^%s*#") then break end
+    het = het or line:match("^#SBATCH%s+hetjob") or line:match("^#SBATCH%s+packjob")
+    local text = line:match("^#HADAR(%s.*)")
+    if text then
+      for one in (text:gsub("%s#.*", "")):gmatch("%S+") do
+        local key, value = one:match("^([^=]*)=(.*)$")
+        found[#found + 1] = {key or one, value or "", "line " .. count .. " of the script"}
+      end
+    end
+  end
+  return found, het and true or false
+end
+
+-- The declaration that words {key, value, where} make; nil and a sentence where one is wrong.
+function declaration.read(list)
+  local found = {}
+  if #list > WORDS_LIMIT then return nil, "more than " .. WORDS_LIMIT .. " words are declared" end
+  for _, entry in ipairs(list) do
+    local key, value, where = entry[1]:gsub("%-", "_"), entry[2], entry[3]
+    if key == "off" and value == "" then value = "yes" end
+    if not READ[key] then return nil, where .. ": there is no key " .. key:sub(1, 40) end
+    local ok = value ~= "" and READ[key](value)
+    if not ok then return nil, where .. ": " .. key .. "=" .. value:sub(1, 80) .. " is not understood" end
+    if YES[value:lower()] and (READ[key] == yes) then value = "yes" end
+    if NO[value:lower()] and (READ[key] == yes) then value = nil end
+    if key == "signal" then value = value:upper():gsub("^SIG", "") end
+    found[key] = value
+  end
+  local types = found.types and "," .. found.types .. ","
+  if types and types:find(",any,", 1, true) and types ~= ",any," then
+    return nil, "types is either any or a list of types, not both"
+  end
+  return found
+end
+
+return declaration

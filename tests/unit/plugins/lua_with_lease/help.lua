@@ -1,0 +1,239 @@
+-- What a submit needs to be managed: plain values in, plain values out.
+-- No Slurm, no file and no clock at a submit, so that it is cheap under slurmctld's locks.
+
+local folder = debug.getinfo(1, "S").source:match("^@(.*)/")
+local declaration = dofile(folder .. "/declaration.lua")
+
+-- Bytes that Slurm takes in a Comment.
+local COMMENT_LIMIT = 1024
+
+local help = {script_words = declaration.script_words}
+
+local SETTINGS = {
+  untype = "boolean", lease_s = "number", lease_in_slurmctld = "boolean", quiet = "boolean",
+  default_types = "string", exchange_dir = "string", controller_uid = "number",
+  opt_in = "table", order = "table", types = "table",
+}
+
+-- The site's settings; raises an error where one is of the wrong kind, while nothing was done yet.
+function help.checked(site)
+  for name, kind in pairs(SETTINGS) do
+    assert(type(site[name]) == kind, "site.lua: " .. name .. " is no " .. kind)
+  end
+  for name, gpu in pairs(site.types) do
+    local good = type(gpu) == "table" and type(gpu.feature) == "string" and gpu.feature ~= ""
+    assert(good and type(gpu.memory_mb) == "number", "site.lua: types." .. tostring(name))
+  end
+  for _, name in ipairs(site.order) do assert(site.types[name], "site.lua: order") end
+  return site
+end
+
+-- One request for GRES, such as gres:gpu:v100:2, without its GPU type; its types, and whether it
+-- asks for GPUs at all. nil where it is written in a way that only Slurm should interpret.
+function help.untyped(text)
+  local parts, types, asks = {}, {}, false
+  for part in (text .. ","):gmatch("([^,]*),") do
+    local before, rest = part:match("^(gres[:/]gpu)(.*)$")
+    if not before then before, rest = part:match("^(gpu)(.*)$") end
+    if before and (rest == "" or rest:match("^[:=/(]")) then
+      asks = true
+      local kind, count = rest:match("^:([%w_.-]+)([:=]%d+)$")
+      if not kind then kind = rest:match("^:(%a[%w_.-]*)$") end
+      if kind then
+        types[#types + 1] = kind
+        part = before .. (count or "")
+      elseif not (rest == "" or rest:match("^[:=]%d+$")) then
+        return nil
+      end
+    end
+    parts[#parts + 1] = part
+  end
+  return table.concat(parts, ","), types, asks
+end
+
+-- The GPUs asked for in all fields: whether any, the types named, the fields without their type.
+local function request(fields)
+  local asks, types, plain, seen = false, {}, {}, {}
+  for _, field in ipairs(fields) do
+    local text, kinds, has = help.untyped(field[2])
+    if not text then return true, nil, nil end
+    asks = asks or has
+    if #kinds > 0 then plain[#plain + 1] = {field[1], text} end
+    for _, kind in ipairs(kinds) do
+      if not seen[kind] then types[#types + 1] = kind end
+      seen[kind] = true
+    end
+  end
+  return asks, types, plain
+end
+
+-- The features of these types with enough memory, or of unknown memory where none is known to have
+-- enough; the answer has no feature twice. How many types it stands for is the second answer.
+local function large_enough(site, kinds, memory)
+  local large, unknown = {}, {}
+  for _, kind in ipairs(kinds) do
+    local has = site.types[kind].memory_mb
+    local list = has >= memory and large or has == 0 and unknown
+    if list then list[#list + 1] = site.types[kind].feature end
+  end
+  local chosen, seen, names = #large > 0 and large or unknown, {}, {}
+  for _, feature in ipairs(chosen) do
+    if not seen[feature] then names[#names + 1] = feature end
+    seen[feature] = true
+  end
+  return names, #chosen
+end
+
+-- The features that select declared types with enough memory; nil where nothing is to be enforced.
+local function features(site, found, notes)
+  local types, memory = found.types or "any", found.gpu_mem and declaration.megabytes(found.gpu_mem) or 0
+  local any = types == "any"
+  if any and memory == 0 then return nil end
+  local wanted, kinds = {}, {}
+  for kind in (any and "" or types .. ","):gmatch("([^,]*),") do
+    wanted[kind] = true
+    if not site.types[kind] then notes[#notes + 1] = "this site has no " .. kind end
+  end
+  for _, kind in ipairs(site.order) do
+    if any or wanted[kind] then kinds[#kinds + 1] = kind end
+  end
+  local names, count = large_enough(site, kinds, memory)
+  if #names == 0 then
+    notes[#notes + 1] = "no GPU type of this site is as declared, so types and gpu_mem are not enforced"
+    return nil
+  end
+  if any and count == #site.order then return nil end
+  return table.concat(names, "|")
+end
+
+local function opted_in(site, partitions)
+  for _, name in ipairs(partitions) do
+    if site.opt_in[name] then return true end
+  end
+  return false
+end
+
+local function includes(declared, types)
+  for _, kind in ipairs(types) do
+    local listed = declared and ("," .. declared .. ","):find("," .. kind .. ",", 1, true)
+    if declared ~= "any" and not listed then return false end
+  end
+  return true
+end
+
+local function joined(partitions)
+  for _, name in ipairs(partitions) do
+    if not declaration.word(name) then return nil end
+  end
+  return #partitions > 0 and table.concat(partitions, ",") or nil
+end
+
+-- Takes the type out of a request and lays its feature over the user's constraint, where the
+-- controller can do the same with it later. Nothing where that would change what the user asked.
+local function untype(site, ask, found, types, plain, result)
+  if not site.untype or #types ~= 1 or not site.types[types[1]] then return end
+  local own = found.constraint or ""
+  if own:match("[^%w_.:@+/&-]") then
+    result.notes[#result.notes + 1] = "its GPU type stays in the request, because of its --constraint"
+    return
+  end
+  local chosen = features(site, found, {}) or found.types ~= "any" and site.types[types[1]].feature
+  if chosen and own ~= "" then
+    chosen = (chosen:find("|", 1, true) and "(" .. chosen .. ")" or chosen) .. "&" .. own
+  end
+  result.gpus, result.constraint = plain, chosen or nil
+  result.notes[#result.notes + 1] = "the GPU type is asked for by its feature"
+end
+
+-- What is to be changed in a submit, or nil and why not ('' where the job is none of ours).
+--
+-- ask: comment, constraint (strings or nil), partitions (list, as named), within (list, as they
+-- hold), gpus (list of {field, text}),
+-- declared (list of {key, value, where}), batch, waits (its own start), placed (its own nodes),
+-- acts (a lease would be renewed by a controller).
+-- Answer: comment, constraint, gpus (list of {field, text}), lease, movable, signal, notes. Of a job
+-- that hbatch or cli_filter declared: its signal, and gpus and constraint where they change.
+function help.changes(site, ask)
+  local asks, types, plain = request(ask.gpus)
+  local result = {notes = {}}
+  local found, why = declaration.decode(ask.comment), nil
+  local fresh = found == nil
+  if fresh then
+    found, why = declaration.read(ask.declared)
+    if not found then return nil, why end
+    local declares = #ask.declared > 0
+    if not declares and not (asks and opted_in(site, ask.within or ask.partitions)) then return nil, "" end
+    if not declares and site.default_types ~= "" then found.types = site.default_types end
+    if found.off ~= "yes" then
+      found.constraint = ask.constraint ~= "" and ask.constraint or nil
+      found.partitions = joined(ask.partitions)
+      -- A typed request stays what it says, unless its owner declared more and the type can go.
+      local widens = declares and site.untype and includes(found.types, types or {})
+      if types and #types > 0 and not widens then found.types = table.concat(types, ",") end
+    end
+  end
+  if found.off == "yes" then
+    if not fresh then return nil, "" end
+    result.comment = help.join(ask.comment, declaration.encode(found))
+    return result
+  end
+  if types and #types > 0 then
+    untype(site, ask, found, types, plain, result)
+    if fresh and not result.gpus then found.types = table.concat(types, ",") end
+  elseif fresh and types and asks and not found.constraint then
+    result.constraint = features(site, found, result.notes)
+  end
+  result.signal = found.signal or "USR2"
+  if not fresh then return result end
+  if not asks then result.notes[#result.notes + 1] = "it asks for no GPU: add --gres=gpu:1" end
+  result.movable = found.checkpoint == "yes" and ask.batch
+  result.lease = asks and ask.batch and ask.acts and not ask.waits and not ask.placed
+    and site.lease_s > 0
+  found.lease = result.lease and "yes" or nil
+  result.comment = help.join(ask.comment, declaration.encode(found))
+  if #result.comment > COMMENT_LIMIT then
+    return nil, "its Comment would have " .. #result.comment .. " bytes, and Slurm takes " .. COMMENT_LIMIT
+  end
+  return result
+end
+
+function help.join(comment, segment)
+  return comment and comment ~= "" and comment .. " " .. segment or segment
+end
+
+-- One sentence on what was done.
+function help.told(result)
+  local text = "slurm-hadar: the job is managed"
+  if result.lease then text = text .. "; while it waits squeue shows BeginTime as the reason" end
+  for _, note in ipairs(result.notes) do text = text .. "; " .. note end
+  return text
+end
+
+-- Calls a function that may fail in any way; one that runs too long is stopped. ok, its answer.
+function help.guarded(work, ...)
+  local hook = debug and debug.sethook
+  if hook then
+    hook(function() hook() error("it took too long", 0) end, "", 2000000)
+  end
+  local ok, one, two = pcall(work, ...)
+  if hook then hook() end
+  return ok, one, two
+end
+
+-- Sets fields {name, value} of what Slurm handed over, all or none. Raises what Slurm raised.
+function help.assign(target, fields)
+  local before = {}
+  for _, field in ipairs(fields) do
+    local value = target[field[1]]
+    local ok, why = pcall(function() target[field[1]] = field[2] end)
+    if not ok then
+      for i = #before, 1, -1 do
+        pcall(function() target[before[i][1]] = before[i][2] or "" end)
+      end
+      error(why, 0)
+    end
+    before[#before + 1] = {field[1], value}
+  end
+end
+
+return help

@@ -1,0 +1,48 @@
+"""Partitions as lines of slurm.conf."""
+
+from dataclasses import fields, replace
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.domain.node import Partition
+from slurm_hadar.slurm import partition_lines
+from slurm_hadar.tuning import conf, site
+
+FULL = Partition(
+    "gpu", ("n1",), max_time_s=7200.0, default_time_s=3600.0, min_nodes=2, max_nodes=3.0,
+    max_cpus_per_node=8.0, priority_tier=5, priority_factor=9, preempt_mode="REQUEUE", grace_s=30.0,
+    allow_groups=("a", "b"), allow_accounts=("c",), deny_accounts=("d",), allow_qos=("e",),
+    deny_qos=("f",), root_only=True, reservation_required=True, exclusive=True,
+    submit_hosts=("login",), max_mem_per_node_mb=4000.0, max_mem_per_cpu_mb=500.0, qos="part",
+)  # fmt: skip
+PLAIN = Partition("gpu", ("n1",))
+
+
+@pytest.mark.parametrize("partition", [FULL, PLAIN, replace(PLAIN, default_time_s=600.0)])
+def test_a_line_says_all_that_a_partition_is(partition):
+    keys = {"Nodes": "n1", **partition_lines.keys(partition)}
+    line = "PartitionName=gpu " + " ".join(f"{key}={value}" for key, value in keys.items())
+    text = f"NodeName=n1 Gres=gpu:v100:2\n{line}\n"
+    (read,) = site.of_conf(conf.parse(text, Path("/etc/slurm/slurm.conf"))).partitions
+    assert read == partition
+
+
+def test_a_plain_partition_has_a_short_line():
+    assert partition_lines.keys(PLAIN) == {"PriorityTier": "1"}
+    assert partition_lines.keys(replace(PLAIN, preempt_mode="OFF")) == {"PriorityTier": "1"}
+    off = partition_lines.keys(replace(PLAIN, preempt_mode="OFF"), "REQUEUE")
+    assert off == {"PriorityTier": "1", "PreemptMode": "OFF"}
+    unlimited = replace(PLAIN, max_time_s=60.0, default_time_s=inf)
+    assert partition_lines.keys(unlimited)["DefaultTime"] == "UNLIMITED"
+
+
+@pytest.mark.parametrize("field", fields(Partition), ids=lambda field: field.name)
+def test_only_name_nodes_default_and_state_may_differ(field):
+    if field.name in ("name", "nodes", "default", "up"):
+        other = replace(PLAIN, name="x", nodes=(), default=True, up=False)
+        assert partition_lines.difference(PLAIN, other) == ""
+    else:
+        other = replace(PLAIN, **{field.name: getattr(FULL, field.name)})
+        assert partition_lines.difference(PLAIN, other)
