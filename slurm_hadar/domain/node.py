@@ -62,6 +62,8 @@ class Partition:
     max_mem_per_cpu_mb: float = inf
     qos: str = ""
     """Its own QOS, whose limits hold beside the job's."""
+    billing: str = ""
+    """TRESBillingWeights: what a job there is billed; empty where it has none, or PySlurm reads."""
 
 
 @dataclass(frozen=True, slots=True)

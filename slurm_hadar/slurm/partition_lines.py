@@ -31,6 +31,7 @@ _KEYS = {
     "max_mem_per_node_mb": "MaxMemPerNode",
     "max_mem_per_cpu_mb": "MaxMemPerCPU",
     "qos": "QOS",
+    "billing": "TRESBillingWeights",
 }
 """Field of a partition -> its key. All but name, nodes, default and up: access, limits, order."""
 

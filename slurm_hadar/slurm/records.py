@@ -136,6 +136,7 @@ def _partition(record: dict[str, str]) -> Partition:
         max_mem_per_node_mb=_limit(record, "MaxMemPerNode") or inf,
         max_mem_per_cpu_mb=_limit(record, "MaxMemPerCPU") or inf,
         qos="" if record.get("QoS", "") in _NOTHING else record["QoS"],
+        billing=record.get("TRESBillingWeights", ""),
     )
 
 

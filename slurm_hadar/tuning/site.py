@@ -245,6 +245,7 @@ def _partition_of(entry: Entry, all_nodes: tuple[str, ...]) -> Partition:
         reservation_required=keys.get("reqresv", "").upper() == "YES",
         submit_hosts=_who(keys, "allocnodes"),
         qos=keys.get("qos", ""),
+        billing=keys.get("tresbillingweights", ""),
         exclusive=keys.get("oversubscribe", "").upper() == "EXCLUSIVE"
         or keys.get("exclusive", "").upper() == "NODE",
     )

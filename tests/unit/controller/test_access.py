@@ -77,6 +77,7 @@ def test_each_other_field_makes_a_difference(field):
         ([V100], "partition gpu has node k1, which no member has"),
         ([V100, replace(K80, nodes=("k1", "k2"))], "partition k80 has node k2, which gpu lacks"),
         ([V100, replace(K80, priority_factor=3)], "another PriorityJobFactor than gpu"),
+        ([V100, replace(K80, billing="GRES/gpu=2")], "another TRESBillingWeights than gpu"),
         ([], "partition gpu has node v1, which no member has"),
     ],
 )

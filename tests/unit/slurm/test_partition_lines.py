@@ -16,6 +16,7 @@ FULL = Partition(
     allow_groups=("a", "b"), allow_accounts=("c",), deny_accounts=("d",), allow_qos=("e",),
     deny_qos=("f",), root_only=True, reservation_required=True, exclusive=True,
     submit_hosts=("login",), max_mem_per_node_mb=4000.0, max_mem_per_cpu_mb=500.0, qos="part",
+    billing="CPU=1.0,GRES/gpu=2",
 )  # fmt: skip
 PLAIN = Partition("gpu", ("n1",))
 

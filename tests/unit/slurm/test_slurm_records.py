@@ -66,13 +66,15 @@ def test_a_partition_with_limits() -> None:
         "PartitionName=p AllowGroups=a,b DenyAccounts=guests,old AllowQos=high Default=NO "
         "DefaultTime=NONE GraceTime=60 MaxNodes=4 MaxTime=2-00:00:00 MinNodes=2 "
         "MaxCPUsPerNode=16 Nodes=n[1-3] PriorityJobFactor=3 PriorityTier=10 RootOnly=YES "
-        "ReqResv=YES OverSubscribe=EXCLUSIVE PreemptMode=SUSPEND State=DRAIN"
+        "ReqResv=YES OverSubscribe=EXCLUSIVE PreemptMode=SUSPEND State=DRAIN "
+        "TRESBillingWeights=CPU=1.0,GRES/gpu=2"
     )
     (found,) = records.partitions(line)
     assert found.allow_groups == ("a", "b") and found.deny_accounts == ("guests", "old")
     assert found.allow_qos == ("high",) and found.grace_s == 60
     assert (found.min_nodes, found.max_nodes, found.max_cpus_per_node) == (2, 4, 16)
     assert (found.priority_factor, found.priority_tier) == (3, 10)
+    assert found.billing == "CPU=1.0,GRES/gpu=2"
     assert found.root_only and found.reservation_required and found.exclusive and not found.up
     assert found.default_time_s == found.max_time_s == 2 * 86400
 
