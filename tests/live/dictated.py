@@ -144,6 +144,11 @@ class Dictated:
         self.slurm.cancel(ids)
         self.until(lambda: all(self.job(i).state is JobState.FINISHED for i in ids))
 
+    def all_nodes_answer(self):
+        """No node is down, or is still left by a job."""
+        nodes = self.slurm.read_nodes()
+        return all(node.usable and "COMPLETING" not in node.state.upper() for node in nodes)
+
     def with_settings(self, **sections):
         """The configuration with other values: section=dict of keys."""
         changed = {
@@ -214,6 +219,8 @@ class Dictated:
 
     def running(self, kind="k80", samples=100_000, **more):
         """A training that runs on a GPU of this type and has told of its progress."""
+        # Only where all types are free the first of them is taken.
+        self.until(self.all_nodes_answer)
         id_ = self.submit(samples, first=kind, **more)
         self.want[id_] = {kind: 1}
         self.until(lambda: self.patient_tick() and self.trains(id_))

@@ -122,11 +122,12 @@ class Site:
         return out
 
     def fill(self):
-        """A job of the admin's takes all v100 and k80."""
-        words = ("-N3", "--gres=gpu:2", "-p", "gpu", "-o", "/dev/null", "--wrap", "sleep 600")
-        job = self.box.run("sbatch", "--parsable", *words).strip()
-        self.until(lambda: self.show(job, "%T") == "RUNNING")
-        return job
+        """Jobs of the admin's take all v100, and all k80."""
+        words = ("--parsable", "--gres=gpu:2", "-o", "/dev/null", "--wrap", "sleep 600")
+        types = (("-N2", "-p", "v100"), ("-N1", "-p", "k80"))
+        jobs = [self.box.run("sbatch", *one, *words).strip() for one in types]
+        self.until(lambda: all(self.show(job, "%T") == "RUNNING" for job in jobs))
+        return jobs
 
     def show(self, job, what="%T|%P|%N|%r|%C|%D"):
         return self.box.run("squeue", "-h", "-t", "all", "-o", what, "-j", job).strip()

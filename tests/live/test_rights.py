@@ -177,7 +177,7 @@ def test_nobody_lands_where_he_may_not_be(site):
     }
     hers = site.submit(ADA, "-p", "both_denied", "--begin=now+500", script=job("any"))
     eves = site.submit(EVE, "-p", "k_account", script=job("any"))
-    site.box.run("scancel", fill, *asked)
+    site.box.run("scancel", *fill, *asked)
     site.until(lambda: site.show(eves).startswith("RUNNING|k_account|k1"))
     # An operator's update would put her there, to wait for ever.
     site(HADAR, "scontrol", "update", f"JobId={hers}", "Partition=k_denied", "StartTime=now")
@@ -301,7 +301,7 @@ def aging(site):
 def test_a_moved_job_keeps_its_place_in_the_queue(aging):
     """A requeue takes away the priority that it gained with age."""
     site = aging
-    fill = site.fill()
+    fast, slow = site.fill()
     said = "model=resnet50 batch=64 samples=900000 checkpoint=yes restart_cost=1"
     hers = site.submit(ADA, "-p", "k80,v100", script=quick(site, ADA, said))
 
@@ -310,9 +310,10 @@ def test_a_moved_job_keeps_its_place_in_the_queue(aging):
 
     young = priority()
     site.until(lambda: priority() > young + 5000, 150)
-    site.box.run("scancel", fill)
-    site.until(lambda: site.show(hers, "%T") == "RUNNING")
+    site.box.run("scancel", slow)
+    site.until(lambda: site.show(hers).startswith("RUNNING|k80|k1"))
     old = priority()
+    site.box.run("scancel", fast)
     site.until(lambda: f"move job {hers} to 1 x v100" in site.tick())
     assert int(site.field(hers, "Priority").split()[1].partition("=")[2]) < 0
     site.until(lambda: site.show(hers).startswith("RUNNING|v100|v"))
@@ -540,8 +541,8 @@ def test_a_researcher_runs_it_for_his_own_jobs_without_any_right(site):
     said = site(ADA, "hadar", "tick", env=env)
     assert f"update job {hers}: Partition=v100,k80" in said and his not in said
     assert site.box.run("scontrol", "show", "job", his) == before
-    site.box.run("scancel", fill)
-    site.until(lambda: site.show(hers).startswith("RUNNING|v100|v"))
+    site.box.run("scancel", *fill)
+    site.until(lambda: site.show(hers, "%T") == "RUNNING")
     assert not site.field(hers, "AdminComment")
     assert hers in site(ADA, "hadar", "status", env=env)
     assert his not in site(ADA, "hadar", "status", env=env)
@@ -631,7 +632,7 @@ def test_its_rights_are_taken_back_as_written(site):
     hers = site.submit(ADA, "-p", "k80,v100", script=job("any", "model=lm"))
     site.until(lambda: re.search("denied|Invalid user", site.tick()))
     assert site.show(hers).startswith("PENDING|k80,v100||")
-    site.box.run("scancel", fill)
+    site.box.run("scancel", *fill)
     site.until(lambda: site.show(hers, "%T") == "RUNNING")
     for line in documented("operator", site):
         site.admin(*line)
