@@ -313,7 +313,8 @@ class Controller:
             attained,
             going,
             self.store.last_times(Kind.MOVE.value),
-            self.store.counts_after(Kind.MOVE.value, NOT_SAVED, MOVED),
+            Counter(self.store.counts_after(Kind.MOVE.value, NOT_SAVED, MOVED))
+            + Counter(self.store.counts_in_vain(Kind.MOVE.value)),
         )
 
     def _backfill(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from slurm_hadar.controller.acts import laying
 from slurm_hadar.controller.acts.acting import steering_of
 from slurm_hadar.controller.acts.actions import Action, Kind
-from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.entry import NOT_MEANT, NOT_STARTED, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.picture.targets import by_type, placed
 from slurm_hadar.controller.picture.viewing import Picture
@@ -153,7 +153,7 @@ def _seen_placed(entry: Entry, job: Job, seen: Observed, commit_s: float) -> str
         if not meant.gpus:
             return f"Slurm started it again: {where(job, seen)}"
         as_meant = by_type(placed(job, seen.nodes)) == dict(meant.gpus)
-        return f"runs on {where(job, seen)}" + ("" if as_meant else ", which was not meant")
+        return f"runs on {where(job, seen)}" + ("" if as_meant else f", {NOT_MEANT}")
     if job.state is not JobState.PENDING:
         return "Slurm started it anew since" if job.state is JobState.RUNNING else None
     if abs(steered.time - entry.changed_s) > _SAME_TIME_S:
@@ -161,7 +161,7 @@ def _seen_placed(entry: Entry, job: Job, seen: Observed, commit_s: float) -> str
     if not meant.gpus:
         return "waits in the queue"
     late = seen.now - entry.changed_s > commit_s
-    return "Slurm shows it as sent, but has not started it" if late else None
+    return f"Slurm shows it as sent, but {NOT_STARTED}" if late else None
 
 
 def _restarts_after(entry: Entry, job: Job) -> int:

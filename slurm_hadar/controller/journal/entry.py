@@ -56,6 +56,14 @@ def entry_of(
     )  # fmt: skip
 
 
+NOT_MEANT, NOT_STARTED = "which was not meant", "has not started it"
+
+
+def is_in_vain(shown: str) -> bool:
+    """Whether what Slurm shows of a move is that the job did not come to its place."""
+    return NOT_MEANT in shown or NOT_STARTED in shown
+
+
 def gist(decision: Decision) -> tuple[str, str]:
     """What makes a decision another one: "ends in 7 min" is not, when it was 8 before."""
     return decision.placement, _FIGURE.sub("", decision.reason)

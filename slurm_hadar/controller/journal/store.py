@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.controller.journal.entry import Decision, Entry, entry_of, gist
+from slurm_hadar.controller.journal.entry import Decision, Entry, entry_of, gist, is_in_vain
 from slurm_hadar.controller.journal.store_file import (
     UNTOLD,
     VERSION,
@@ -154,6 +154,17 @@ class Store:
             if int(number) > last.get(str(job), 0):
                 counts[str(job)] = counts.get(str(job), 0) + 1
         return counts
+
+    def counts_in_vain(self, kind: str) -> dict[str, int]:
+        """How many actions of a kind in a row, the last ones of each job, were taken by Slurm and
+        did not bring it where it should go, as the trail has seen."""
+        rows = self.connection.execute(
+            "SELECT job, shown FROM journal WHERE kind=? AND shown<>'' ORDER BY id", (kind,)
+        )
+        found: dict[str, int] = {}
+        for job, shown in rows:
+            found[str(job)] = found.get(str(job), 0) + 1 if is_in_vain(str(shown)) else 0
+        return {job: number for job, number in found.items() if number}
 
     def last_time(self, job: str, kind: str) -> float:
         """When an action of a kind on a job last changed, 0 where there was none."""

@@ -145,7 +145,7 @@ def _partitions(
     if "Partition" in steered.was:
         return tuple(steered.was["Partition"].split(","))
     declared = job.declaration.partitions if job.declaration else ()
-    if job.state is JobState.PENDING or not declared:
+    if job.state is JobState.PENDING or not declared or "Partition" in steered.foreign:
         return job.partitions
     reached = {*declared, *(name for one in declared for name in groups.get(one, ()))}
     return declared if set(job.partitions) <= reached else job.partitions

@@ -24,7 +24,8 @@ Place = Mapping[str, Mapping[str, int]]
 class Past:
     """What the controller remembers. ``attained``: job -> GPU-seconds received; ``moving``: jobs in
     the middle of a move -> where they are going; ``last_moves``: job -> time of its last move, s;
-    ``unanswered``: job -> save requests without an answer since it was last moved.
+    ``unanswered``: job -> moves that came to nothing in a row: save requests without an answer, and
+    places where Slurm did not start it.
     """
 
     attained: Mapping[str, float] = field(default_factory=dict)

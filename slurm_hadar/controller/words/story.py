@@ -12,7 +12,7 @@ from dataclasses import replace
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import trail
 from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
-from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.entry import Entry, is_in_vain
 from slurm_hadar.controller.seen import kept, observed
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.tick import Controller
@@ -204,10 +204,11 @@ def _of_running(job: Job, known: Known, now: float) -> Iterator[str]:
     moves = [entry for entry in known.entries if entry.kind == "move"]
     unanswered = 0
     for entry in moves:
-        unanswered += (entry.outcome or "").startswith(NOT_SAVED)
-        unanswered *= entry.outcome != MOVED
+        in_vain = entry.outcome == MOVED and is_in_vain(entry.shown or "")
+        unanswered += (entry.outcome or "").startswith(NOT_SAVED) or in_vain
+        unanswered *= entry.outcome != MOVED or in_vain
     since = max([job.start_s, *(entry.changed_s for entry in moves)])
     free = since + known.config.guards.between_moves_s(unanswered)
     if free > now and declared and declared.checkpoint and not declared.pin:
-        asked = f", and {unanswered} save requests without an answer" if unanswered else ""
+        asked = f", and {unanswered} moves that came to nothing" if unanswered else ""
         yield f"It is not moved before {formats.moment(free)} (guards.min_between_moves_s{asked})."

@@ -169,6 +169,9 @@ def test_a_job_that_runs_is_still_known_to_be_open_to_all_partitions_that_it_ask
     # Its owner sent it elsewhere since.
     elsewhere = replace(here, partitions=("other",))
     assert wanted(elsewhere, Steering(), GROUPED.partitions.groups).partitions == ("other",)
+    # He chose one of them while it waited.
+    his = Steering(foreign=("Partition",))
+    assert wanted(here, his, GROUPED.partitions.groups).partitions == ("k80",)
 
 
 # -- what cannot be steered --------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from missing import needs_root
 
 from slurm_hadar.controller.journal import store_file
-from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.journal.entry import NOT_MEANT, NOT_STARTED, Decision
 from slurm_hadar.controller.journal.store import VERSION, Damaged, Store, make_private
 from slurm_hadar.domain.errors import HadarError
 
@@ -110,6 +110,21 @@ def test_unanswered_wishes_count_from_the_last_move_on(store):
     store.begin("3", "move", "asked", 20.0, {})
     assert store.counts_after("move", "the job did not save", "moved") == {"1": 1}
     assert store.counts_since("move", 15.0) == {"2": 1, "3": 1}
+
+
+def test_moves_in_a_row_that_came_to_nothing_are_counted(store):
+    def moved(job, shown):
+        number = store.begin(job, "move", "asked", 1.0, {})
+        store.end(number, "moved", 2.0)
+        store.connection.execute("UPDATE journal SET shown=? WHERE id=?", (shown, number))
+
+    moved("1", "runs on 1 x k80 on k1")
+    moved("1", f"runs on 1 x v100 on v1, {NOT_MEANT}")
+    moved("1", f"Slurm shows it as sent, but {NOT_STARTED}")
+    moved("2", f"runs on 1 x v100 on v1, {NOT_MEANT}")
+    moved("2", "runs on 1 x k80 on k1")
+    store.begin("3", "move", "asked", 1.0, {})
+    assert store.counts_in_vain("move") == {"1": 2}
 
 
 def test_what_is_closed_and_old_is_forgotten_and_what_is_open_is_not(store):
