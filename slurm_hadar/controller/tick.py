@@ -247,7 +247,10 @@ class Controller:
         said = self._folder.read(seen.jobs.values())
         ours = self._recall(managed)
         ours = kept.with_moves(ours, self.store.counts(Kind.MOVE.value, REQUEUED))
-        busy = {entry.job for entry in self.store.open_entries()}
+        open_entries = self.store.open_entries()
+        if not kept.in_the_job(self.config):
+            ours = repair.with_unsent(ours, managed, open_entries)
+        busy = {entry.job for entry in open_entries}
         ours = kept.without_foreign(ours, managed, self.config, busy)
         nodes = self._returned.applied(seen.nodes, seen.now)
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self.config)}

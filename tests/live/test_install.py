@@ -46,19 +46,21 @@ def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in INSIDE if f"slurm_hadar/{name}" not in names]
 
-    box = make_sandbox(mode="act", settings={"lease": {"length_s": 600}})
+    box = make_sandbox(mode="act")
     env = {**box.env, "PATH": f"{prefix}/bin:{box.env['PATH']}"}
     ran(["hadar", "check", "--write"], env)
     ran(["hadar", "tick"], env)
     submit = ["hbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:1", "--hadar-types=any"]
-    submit += ["--wrap", "true"]
-    job, _ = ran(submit, env)
-    assert wait_until(
-        lambda: "BeginTime" in box.run("squeue", "-h", "-o", "%r", "-j", job), 60, 0.2
-    )
+    # It waits for GPUs that others have.
+    fill = ["sbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:2", "--wrap", "sleep 600"]
+    held = [ran(fill, env)[0] for _ in range(6)]
+    assert wait_until(lambda: all(box.job_state(one) == "RUNNING" for one in held), 60, 0.2)
+    job, _ = ran([*submit, "--wrap", "true"], env)
+    assert box.job_state(job) == "PENDING"
 
     ran(["./install.sh", "uninstall", "--prefix", prefix], env)
     assert not prefix.exists()
+    box.run("scancel", *held)
     assert box.wait_state(job) == "COMPLETED"
     comment = re.search("Comment=(.*)", box.run("scontrol", "show", "job", job))
     assert comment and "off=yes" in comment[1]

@@ -142,7 +142,19 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
             context.keep(job, ours)
     with context.store.transaction():
         entries = [
-            [context.store.begin(a.job.id, a.kind.value, "sent", now, _details(a)) for a in group]
+            [
+                context.store.begin(
+                    a.job.id,
+                    a.kind.value,
+                    "sent",
+                    now,
+                    {
+                        **_details(a),
+                        "before": steering.merge("", before.get(a.job.id, Steering())),
+                    },
+                )
+                for a in group
+            ]
             for group in groups.values()
         ]
     errors = pending.apply(

@@ -1,14 +1,16 @@
 """Putting right what Slurm does to a job that is ours: nothing of ours may stay held."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from slurm_hadar.controller.acts import laying
 from slurm_hadar.controller.acts.acting import ActionContext
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.domain import steering
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.times import at_once
 
@@ -77,16 +79,35 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
     return said
 
 
+def with_unsent(
+    ours: Mapping[str, Steering], jobs: Mapping[str, Job], entries: Iterable[Entry]
+) -> dict[str, Steering]:
+    """What was done to each job, where a controller died between writing a hint down and sending
+    it as it was before. ``entries``: the open ones of the journal."""
+    found = dict(ours)
+    for entry in entries:
+        job, sent = jobs.get(entry.job), entry.details.get("fields")
+        before = entry.details.get("before")
+        if job is None or not isinstance(before, str) or not isinstance(sent, dict):
+            continue
+        told = {key: value for key, value in sent.items() if key != "StartTime"}
+        if not told or laying.differing(job, told):
+            found[job.id] = steering.decode(before) or Steering()
+    return found
+
+
 def close_interrupted(context: ActionContext, seen: Observed) -> None:
     """Close what a controller that died left open in the journal; moves go on by themselves."""
     for entry in context.store.open_entries():
         if entry.kind == "move":
             continue
         job, sent = seen.jobs.get(entry.job), entry.details.get("fields")
-        shown = job is not None and isinstance(sent, dict) and not laying.differing(job, sent)
+        fields = (
+            {k: v for k, v in sent.items() if k != "StartTime"} if isinstance(sent, dict) else {}
+        )
+        shown = job is not None and bool(fields) and not laying.differing(job, fields)
         if job is not None and not shown:
-            # What was not sent is not ours, and nobody else is the author of what stands there.
-            context.keep(job, replace(seen.steered(job.id), wrote={}))
+            context.keep(job, seen.steered(job.id))
         outcome = "carried out" if shown else "not seen to be carried out"
         context.store.end(entry.id, f"{outcome}; the controller was interrupted", seen.now)
 

@@ -147,19 +147,24 @@ def test_a_plan_file_that_cannot_be_written_is_a_complaint_and_no_more(context):
 
 def test_what_a_dead_controller_left_open_is_closed_by_what_is_seen(context):
     listed = {"Partition": "v100,k80"}
+    earlier = Steering(time=NOW - 900, was={"Features": "a"}, wrote={"Features": "b"})
+    sent = {"gpus": {}, "fields": listed, "before": merge("", earlier)}
     for id_ in ("1", "2", "3"):
-        context.store.begin(id_, "hint", "sent", NOW - 60, {"gpus": {}, "fields": listed})
+        context.store.begin(id_, "hint", "sent", NOW - 60, sent)
     move = begun(context)
     # What we kept of the job before the request was sent says nothing of the request.
     ours = Steering(time=NOW - 60, was={"Partition": "gpu"}, wrote=listed)
     jobs = [job("1", partitions=("v100", "k80")), job("2")]
-    repair.close_interrupted(context, seen(jobs, steering={"1": ours, "2": ours}))
+    by_id = {one.id: one for one in jobs}
+    known = repair.with_unsent({"1": ours, "2": ours}, by_id, context.store.open_entries())
+    assert known == {"1": ours, "2": earlier}
+    repair.close_interrupted(context, seen(jobs, steering=known))
     assert [entry.id for entry in context.store.open_entries()] == [move]
     says = [context.store.history(id_)[-1].outcome for id_ in ("1", "2", "3")]
     assert [text.startswith("carried out") for text in says] == [True, False, False]
-    # That its own list stands there is no word of its owner's against ours.
+    # Of what was not sent nothing is ours, and what was before still has to be given back.
     kept = context.store.steerings(["1", "2", "3"])
-    assert kept.keys() == {"2"} and decode(kept["2"]) == replace(ours, wrote={})
+    assert kept.keys() == {"2"} and decode(kept["2"]) == earlier
 
 
 def test_nothing_is_released_that_somebody_wants_held(context):
