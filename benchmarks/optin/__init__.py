@@ -1,0 +1,1 @@
+"""A measurement: does opting in cost anybody anything?"""

@@ -24,7 +24,7 @@ from benchmarks.optin.experiments import crowd, nice
 from benchmarks.optin.records import RunRecord
 from benchmarks.optin.runs import Run, Stopped, carry_out, mixed
 from benchmarks.optin.site import refuse
-from benchmarks.optin.table import told
+from benchmarks.optin.table import summary
 from benchmarks.optin.workload import draw
 from slurm_hadar.domain.errors import HadarError
 
@@ -69,7 +69,7 @@ def main() -> None:
             runs = _carried_out(planned(args), args.keep, max(1, args.side_by_side))
     except (HadarError, ValueError, OSError) as error:
         words.exit(2, f"{error}\n")
-    result = told(runs)
+    result = summary(runs)
     print("\n".join(result.lines))
     sys.exit(1 if result.broken else 0)
 

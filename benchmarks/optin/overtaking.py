@@ -3,7 +3,9 @@
 A later job may start first where the earlier one cannot start: backfill fills such gaps, and that
 is no overtaking. So a start counts only where, at that moment, the GPUs that the later job got and
 those that were free beside them made up the whole request of the earlier one, as its owner wrote
-it, whichever of Slurm's schedulers it was. Nodes have CPUs and memory in plenty; GPUs decide.
+it, whichever of Slurm's schedulers it was. A gap has an end too: where a third job, before both of
+them, waits for the same node, backfill may start there what has a shorter time limit than the
+earlier job. Nodes have CPUs and memory in plenty; GPUs decide.
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from benchmarks.optin.records import Attempt, JobRecord, Look, RunRecord, Waitin
 SETTLE_S = 2.0
 """So long Slurm may take to see that a job has come or that a GPU was freed."""
 CYCLE_S = 1.0
-"""Starts that lie closer together are of one pass through the queue: nobody waited for it."""
+"""Starts that lie closer together are of one pass through the queue: no job waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ def overtakings(run: RunRecord) -> list[Overtaking]:
             if again is None or again - attempt.start_s <= CYCLE_S:
                 continue
             if max(row.eligible_s, earlier.submit_s) > attempt.start_s - SETTLE_S:
+                continue
+            if _in_a_gap(run, look, row, attempt, (earlier, later)):
                 continue
             if _fits(run, earlier, attempt, later):
                 listed = attempt.node in _nodes(run, row.partitions)
@@ -98,6 +102,19 @@ def _next_start(job: JobRecord, at_s: float) -> float | None:
     if any(one.start_s <= at_s < one.end_s for one in job.attempts):
         return None
     return min((one.start_s for one in job.attempts if one.start_s > at_s), default=None)
+
+
+def _in_a_gap(
+    run: RunRecord, look: Look, row: Waiting, started: Attempt, pair: tuple[JobRecord, JobRecord]
+) -> bool:
+    """Whether backfill started the later job of the pair in a gap before a third one, which is too
+    short for the earlier job of the pair."""
+    earlier, later = pair
+    if started.by != "backfill" or earlier.limit_s <= later.limit_s:
+        return False
+    jobs = run.by_name()
+    ahead = (jobs[one.name] for one in look.waiting if _place(one) < _place(row))
+    return any(usable(run, job, started.node) for job in ahead)
 
 
 def _fits(run: RunRecord, job: JobRecord, started: Attempt, later: JobRecord) -> bool:

@@ -28,8 +28,9 @@ class Attempt:
 class JobRecord:
     """A job, or one task of an array.
 
-    ``partitions``, ``gpu_type`` (empty: any), ``gpus`` and ``types`` (declared; empty: any) are its
-    owner's request. ``priority`` is the first that squeue showed, ``number`` Slurm's own.
+    ``partitions``, ``gpu_type`` (empty: any), ``gpus``, ``types`` (declared; empty: any) and
+    ``limit_s``, its time limit, are its owner's request. ``priority`` is the first that squeue
+    showed, ``number`` Slurm's own.
     """
 
     name: str
@@ -44,6 +45,7 @@ class JobRecord:
     gpus: int
     gpu_type: str = ""
     types: tuple[str, ...] = ()
+    limit_s: float = 0.0
     state: str = ""
     attempts: tuple[Attempt, ...] = ()
 

@@ -22,7 +22,7 @@ _CYCLE_S = 30.0
 
 
 class Stopped(Exception):
-    """Somebody ended the benchmark."""
+    """The benchmark was told to end."""
 
 
 @dataclass(frozen=True, slots=True)

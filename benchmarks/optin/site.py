@@ -2,7 +2,7 @@
 operator and no more.
 
 SlurmUser and root are exempt from limits, so a controller that runs as one of them proves little.
-The users are accounts that every Debian has and nobody uses: nothing is added to the machine.
+The users are accounts that every Debian has and that run nothing: nothing is added to the machine.
 """
 
 import contextlib

@@ -21,7 +21,7 @@ _NAMED = 10
 
 
 @dataclass
-class Told:
+class Summary:
     """Lines to print; ``broken``: a sentence for each promise that does not hold."""
 
     lines: list[str] = field(default_factory=list)
@@ -32,9 +32,9 @@ class Told:
         self.lines += lines
 
 
-def told(runs: Sequence[RunRecord]) -> Told:
+def summary(runs: Sequence[RunRecord]) -> Summary:
     """The tables of the mixed workload and of the experiments, as far as there are runs of them."""
-    found = Told()
+    found = Summary()
     mixed = [run for run in runs if run.label not in (CROWD, NICE)]
     plain = [run for run in mixed if run.share == 0]
     for run in runs:
@@ -62,7 +62,7 @@ def _shares(mixed: Sequence[RunRecord]) -> list[float]:
     return sorted({run.share for run in mixed if run.share > 0})
 
 
-def _delays(found: Told, mixed: Sequence[RunRecord], plain: Sequence[RunRecord]) -> None:
+def _delays(found: Summary, mixed: Sequence[RunRecord], plain: Sequence[RunRecord]) -> None:
     found.add(
         "delay of the ends against plain runs, s (right: the same jobs, one plain run against the "
         "other)",
@@ -116,7 +116,7 @@ def _row(*cells: str) -> str:
     return " ".join([*parts[:7], "|", *parts[7:]])
 
 
-def _times(found: Told, mixed: Sequence[RunRecord]) -> None:
+def _times(found: Summary, mixed: Sequence[RunRecord]) -> None:
     found.add("mean time of the trainings from arrival to end, s")
     usual = mean_time([run for run in mixed if run.share == 0], TRAINING)
     if not math.isnan(usual):
@@ -134,20 +134,23 @@ def _times(found: Told, mixed: Sequence[RunRecord]) -> None:
             )
 
 
-def _overtaken(found: Told, mixed: Sequence[RunRecord]) -> None:
+def _overtaken(found: Summary, mixed: Sequence[RunRecord]) -> None:
     found.add("jobs that a later one overtook (starts of later ones); by backfill; machine's load")
-    counts: dict[float, list[int]] = {}
+    worst: dict[float, tuple[int, int]] = {}
     for run in mixed:
         all_of_it = overtakings(run)
-        counts.setdefault(run.share, []).append(len({one.earlier for one in all_of_it}))
+        earlier = {one.earlier for one in all_of_it}
+        listed = {one.earlier for one in all_of_it if one.listed}
+        worst[run.share] = max(worst.get(run.share, (0, 0)), (len(earlier), len(listed)))
         by_backfill = sum(one.by == "backfill" for one in all_of_it)
         found.add(f"  {_which(run)}: {_who(run, all_of_it)}; {by_backfill}; {run.load:.1f}")
         found.add(*(f"    {line}" for line in _named(run, all_of_it)))
-    floor = max(counts.get(0.0, [0]))
-    for share, numbers in counts.items():
-        if share and max(numbers) > floor:
+    floor, _ = worst.get(0.0, (0, 0))
+    for share, (most, listed_) in sorted(worst.items()):
+        if share and most > floor:
             found.broken.append(
-                f"{_part(share)} managed: {max(numbers)} jobs overtaken in a run, plain {floor}"
+                f"{_part(share)} managed: jobs overtaken in a run: {most}, of these {listed_} on "
+                f"types that their lists of partitions have; plain: {floor}"
             )
 
 
@@ -173,7 +176,7 @@ def _named(run: RunRecord, all_of_it: Sequence[Overtaking]) -> list[str]:
     return [*lines, *([f"and {more} more"] if more else [])]
 
 
-def _refilled(found: Told, mixed: Sequence[RunRecord]) -> None:
+def _refilled(found: Summary, mixed: Sequence[RunRecord]) -> None:
     found.add("a freed GPU until the next job, s, median (n)")
     medians: dict[float, float] = {}
     for share in sorted({run.share for run in mixed}):
@@ -195,7 +198,7 @@ def _refilled(found: Told, mixed: Sequence[RunRecord]) -> None:
                 )
 
 
-def _types(found: Told, mixed: Sequence[RunRecord]) -> None:
+def _types(found: Summary, mixed: Sequence[RunRecord]) -> None:
     """Where jobs without a type of their own begin: that of the one is taken from the others."""
     kinds = list(dict.fromkeys(kind for run in mixed for kind, _ in run.nodes.values()))
     found.add(f"first starts of jobs without a type, on {', '.join(kinds)}")
@@ -219,7 +222,7 @@ def _kinds(run: RunRecord, job: JobRecord) -> set[str]:
     return {run.nodes[node][0] for name in job.partitions for node in run.partitions[name]}
 
 
-def _crowd(found: Told, run: RunRecord) -> None:
+def _crowd(found: Summary, run: RunRecord) -> None:
     first = order(run)
     all_of_it = overtakings(run)
     found.add(f"full cluster, three managed jobs, then {len(first) - 3} ordinary ones of 20 s")
@@ -236,10 +239,10 @@ def _crowd(found: Told, run: RunRecord) -> None:
             "partitions leaves out"
         )
         if listed + others:
-            found.broken.append(f"crowd: {job.name} is overtaken by {listed + others} jobs")
+            found.broken.append(f"crowd: later jobs that overtake {job.name}: {listed + others}")
 
 
-def _nice(found: Told, run: RunRecord) -> None:
+def _nice(found: Summary, run: RunRecord) -> None:
     first = order(run)
     found.add("six managed jobs against six ordinary ones at nice 500000, in the order of start")
     found.add("  " + " ".join("managed" if job.managed else "nice" for job in first))

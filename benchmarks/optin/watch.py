@@ -152,8 +152,8 @@ class Watch:
             name=name, kind=spec.kind, user=spec.user, managed=managed, arrival_s=spec.arrival_s,
             submit_s=round(self.submitted[spec.name] - self.began, 3), number=first.number,
             priority=first.priority, partitions=(spec.partition,), gpus=spec.gpus,
-            gpu_type=spec.gpu_type, types=spec.types, state=self.ended.get(name, ""),
-            attempts=tuple(attempts),
+            gpu_type=spec.gpu_type, types=spec.types, limit_s=60.0 * spec.limit_min,
+            state=self.ended.get(name, ""), attempts=tuple(attempts),
         )  # fmt: skip
 
     def _attempts(self) -> dict[str, list[Attempt]]:

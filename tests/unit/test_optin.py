@@ -11,7 +11,7 @@ from benchmarks.optin.overtaking import overtakings
 from benchmarks.optin.records import Attempt, JobRecord, Look, RunRecord, Waiting
 from benchmarks.optin.refill import refills
 from benchmarks.optin.runs import mixed
-from benchmarks.optin.table import told
+from benchmarks.optin.table import summary
 from benchmarks.optin.training import speed
 from benchmarks.optin.watch import logged
 from benchmarks.optin.workload import SLEEP, TRAINING, draw, speeds
@@ -127,6 +127,20 @@ def test_backfill_that_delays_nobody_is_no_overtaking_and_else_it_is():
     assert found.by == "backfill"
 
 
+def test_backfill_may_use_a_gap_that_is_too_short_for_the_earlier_job():
+    long = job("first", ran(60, 70, "v1"), number=2, limit_s=600)
+    short = job("second", ran(20, 30, "v1", "backfill"), number=3, limit_s=120)
+    head = job("head", ran(50, 60, "v1"), number=1, gpus=2)
+    looks = [Look(0.0, (waits(head), waits(long), waits(short)))]
+    alone = [Look(0.0, (waits(long), waits(short)))]
+    assert not [one for one in overtaken(long, short, looks, [head]) if one.earlier == "first"]
+    assert overtaken(long, short, alone), "no third job waits for the node"
+    same = job("second", ran(20, 30, "v1", "backfill"), number=3, limit_s=600)
+    assert [one for one in overtaken(long, same, looks, [head]) if one.earlier == "first"]
+    by_main = job("second", ran(20, 30, "v1"), number=3, limit_s=120)
+    assert [one for one in overtaken(long, by_main, looks, [head]) if one.earlier == "first"]
+
+
 def test_a_job_is_not_overtaken_in_the_cycle_in_which_it_starts_itself():
     assert not overtaken(job("first", ran(20.9, 70, "k1"), number=1), SECOND)
     assert overtaken(job("first", ran(21.1, 70, "k1"), number=1), SECOND)
@@ -186,7 +200,7 @@ def test_one_plain_run_against_another_is_either_way_round():
     assert delays.worse_of(one, other) == delays.Delays(4, 1.0, 2.0, 3.0, 0.2)
     assert delays.worse_of(one, None) is None
     runs = plain_and_managed(11.5)
-    (line,) = [line for line in told(runs).lines if "managed" in line and "|" in line]
+    (line,) = [line for line in summary(runs).lines if "managed" in line and "|" in line]
     assert line.split()[2:] == ["2", "2.0", "2.5", "2.5", "0%", "|", "1.0", "1.0", "1.0", "0%"]
 
 
@@ -287,14 +301,16 @@ def plain_and_managed(managed_end_s, label="100%"):
 
 
 def test_the_verdict_is_that_of_the_figures():
-    good, bad = told(plain_and_managed(9.0)), told(plain_and_managed(40.0))
+    good, bad = summary(plain_and_managed(9.0)), summary(plain_and_managed(40.0))
     assert good.broken == [] and "no promise broken" in good.lines
     assert any("p95 of the delays of managed jobs" in sentence for sentence in bad.broken)
     assert any("trainings end no sooner" in sentence for sentence in bad.broken)
 
 
 def test_a_job_that_did_not_complete_breaks_a_promise():
-    found = told([*plain_and_managed(9.0), run([job("a", state="FAILED")], label="10%", share=0.1)])
+    found = summary(
+        [*plain_and_managed(9.0), run([job("a", state="FAILED")], label="10%", share=0.1)]
+    )
     assert any("10%, seed 1: not COMPLETED: a FAILED" in sentence for sentence in found.broken)
 
 
@@ -302,8 +318,10 @@ def test_more_overtaken_jobs_than_in_plain_runs_break_a_promise():
     runs = plain_and_managed(9.0)
     looks = (Look(0.0, (waits(FIRST), waits(SECOND))),)
     jobs = [*runs[2].jobs, FIRST, SECOND]
-    found = told([*runs[:2], run(jobs, looks, "100%", 1.0)])
-    assert any("1 jobs overtaken in a run, plain 0" in sentence for sentence in found.broken)
+    found = summary([*runs[:2], run(jobs, looks, "100%", 1.0)])
+    assert any(
+        "jobs overtaken in a run: 1, of these 1 on types" in sentence for sentence in found.broken
+    )
     assert any("second takes v1" in line for line in found.lines)
 
 
@@ -323,13 +341,13 @@ def test_the_experiments_are_judged_by_the_order_of_start():
     first = job("managed0", ran(19, 60, "v1"), number=2, managed=True)
     last = job("managed1", ran(30, 60, "v1"), number=3, managed=True)
     assert order(run([ordinary, last, first]))[0].name == "managed0"
-    assert not told([run([ordinary, first], label=NICE)]).broken
-    (sentence,) = told([run([ordinary, first, last], label=NICE)]).broken
+    assert not summary([run([ordinary, first], label=NICE)]).broken
+    (sentence,) = summary([run([ordinary, first, last], label=NICE)]).broken
     assert "1 of the ordinary jobs" in sentence
     overtaken_one = job("first", ran(60, 70, "v1"), number=1, managed=True)
     looks = (Look(0.0, (waits(overtaken_one), waits(SECOND))),)
-    (sentence,) = told([run([overtaken_one, SECOND], looks, CROWD)]).broken
-    assert "first is overtaken by 1 jobs" in sentence
+    (sentence,) = summary([run([overtaken_one, SECOND], looks, CROWD)]).broken
+    assert "later jobs that overtake first: 1" in sentence
 
 
 def test_a_look_keeps_the_waiting_jobs_and_notes_the_ends(tmp_path):
