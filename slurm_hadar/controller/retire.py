@@ -9,7 +9,7 @@ from slurm_hadar.controller.picture.targets import lease_of_before
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.heartbeat import NAME
@@ -18,6 +18,8 @@ from slurm_hadar.slurm.cluster import Update
 from slurm_hadar.slurm.times import at_once
 
 _KIND = "retire"
+_ENDED = ("already finished", "already completing or completed")
+"""Slurm's words about a job that has ended, and will not wait again."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,11 @@ class Retired:
 
 
 def ordinary(job: Job, steered: Steering, now: float) -> Update:
-    """What makes an ordinary job of a managed one: it is marked ``off``, and while it waits its
-    request is the owner's again."""
+    """What makes an ordinary job of a managed one: it is marked ``off``, and while it waits, or is
+    about to wait after a requeue, its request is the owner's again."""
     declared = replace(job.declaration or Declaration(), off=True, lease=False)
     fields = {"Comment": declaration.merge(job.comment, declared)}
-    if job.state is JobState.PENDING:
+    if job.state in (JobState.PENDING, JobState.COMPLETING):
         fields |= dict(steered.was)
         if lease_of_before(job, steered, now):
             fields["StartTime"] = at_once(job, now)
@@ -45,7 +47,8 @@ def ordinary(job: Job, steered: Steering, now: float) -> Update:
 
 
 def retire(controller: Controller, now: float, *, only_show: bool = False) -> Retired:
-    """Make ordinary jobs of all that wait or run and are ours, and take the heartbeat away.
+    """Make ordinary jobs of all that are ours and have not ended, and take the heartbeat away.
+    Those that were requeued a moment ago, and still leave their nodes, are among them.
 
     ``only_show``: name them, change nothing. Raises HadarError where another controller acts.
     """
@@ -65,21 +68,26 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
     with store.transaction():
         written = [store.begin(u.job_id, _KIND, "sent", now, {"fields": u.fields}) for u in updates]
     errors = pending.apply(controller.cluster, ours, updates, now)
-    with store.transaction():
-        for entry, error in zip(written, errors, strict=True):
-            outcome = "an ordinary job again" if error is None else f"refused: {error}"
-            store.end(entry, outcome, now)
     answers = list(zip(ours, errors, strict=True))
+    ended = {job.id for job, error in answers if error is not None and _has_ended(error)}
+    with store.transaction():
+        for entry, (job, error) in zip(written, answers, strict=True):
+            outcome = "an ordinary job again" if error is None else f"refused: {error}"
+            store.end(entry, "it had ended" if job.id in ended else outcome, now)
     return Retired(
         tuple(job.id for job, error in answers if error is None),
-        {job.id: str(error) for job, error in answers if error is not None},
+        {job.id: str(error) for job, error in answers if error is not None and job.id not in ended},
         seen.jobs,
     )
 
 
 def _is_ours(job: Job) -> bool:
     # The comment, since a job of an opt-in partition may carry no declaration of its own.
-    return job.managed and job.state in (JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED)
+    return job.managed and job.state not in (JobState.FINISHED, JobState.UNKNOWN)
+
+
+def _has_ended(error: SlurmError) -> bool:
+    return any(words in str(error) for words in _ENDED)
 
 
 def _still(config: Config) -> None:

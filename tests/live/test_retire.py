@@ -83,3 +83,24 @@ def test_all_jobs_are_slurms_own_afterwards(make_sandbox, tmp_path):
     box.run("scancel", plain)
     for job in (old, jobs[0]):
         box.wait_state(job, ("RUNNING",), 60)
+
+
+def test_a_requeued_job_that_still_leaves_its_nodes_is_an_ordinary_one_too(make_sandbox, tmp_path):
+    box = make_sandbox(mode="act", settings={"site": {"name": "leaving"}})
+    stays = tmp_path / "stays"
+    stays.touch()
+    wrap = f"trap '' TERM; while test -e {stays}; do sleep 0.1; done"
+    submit = ("--parsable", *QUIET, "--requeue", "--gres=gpu:1", "--hadar-types=any", "--wrap", wrap)
+    hadar(box, "check", "--write")
+    again, ends = (hadar(box, *submit, command="hbatch") for _ in range(2))
+    for job in (again, ends):
+        box.wait_state(job, ("RUNNING",))
+    box.run("scontrol", "requeue", again)
+    box.run("scancel", ends)
+    for job in (again, ends):
+        box.wait_state(job, ("COMPLETING",))
+    told = json.loads(hadar(box, "retire", "--json"))["result"]
+    assert (told["jobs"], told["refused"]) == ([again], {})
+    stays.unlink()
+    box.wait_state(again, ("PENDING", "RUNNING"), 60)
+    assert "off=yes" in shown(box, again)["Comment"]
