@@ -535,7 +535,7 @@ def test_a_researcher_runs_it_for_his_own_jobs_without_any_right(site):
     assert f"only jobs of {ADA}" in site(ADA, "hadar", "check", "--write", env=env)
     site(ADA, "hadar", "tick", env=env)
     fill = site.fill()
-    hers = site.submit(ADA, "-p", "k80,v100", script=job("any", "model=lm"), env=env)
+    hers = site.submit(ADA, "-p", "k80,v100", script=job("any", "model=transformer"), env=env)
     his = by_hand(site, BOB, "[hadar1 types=any gpus=1 lease=yes]", "-p", "gpu")
     before = site.box.run("scontrol", "show", "job", his)
     said = site(ADA, "hadar", "tick", env=env)
@@ -606,7 +606,7 @@ def test_hostile_words_do_nothing_anywhere(site):
     values = ["job_name=a", f"command=echo {shlex.quote(words[2])}"]
     rendered = site(EVE, "hadar", "template", "render", "plain", *values)
     assert site(EVE, "bash", text=rendered).rstrip("\n") == words[2]
-    hers = site.submit(ADA, "-p", "k80,v100", script=job("any", "model=lm"))
+    hers = site.submit(ADA, "-p", "k80,v100", script=job("any", "model=transformer"))
     said = [site.tick()]
     assert f"update job {hers}: Partition=v100,k80" in said[0]
     lines = [["status"], ["plan"], ["backfill"]]
@@ -629,7 +629,7 @@ def test_its_rights_are_taken_back_as_written(site):
     assert not site.admin("sacctmgr", "-nP", "show", "user", HADAR, "format=User").strip()
     # Without them it is refused, and says so; no job waits for it.
     fill = site.fill()
-    hers = site.submit(ADA, "-p", "k80,v100", script=job("any", "model=lm"))
+    hers = site.submit(ADA, "-p", "k80,v100", script=job("any", "model=transformer"))
     site.until(lambda: re.search("denied|Invalid user", site.tick()))
     assert site.show(hers).startswith("PENDING|k80,v100||")
     site.box.run("scancel", *fill)
