@@ -97,7 +97,8 @@ class Queue(_Section):
 
     max_wait_s: float = Field(default=0.0, ge=0)
     """Longest time, from its submission on, in which a managed job may leave out partitions where
-    it would end later than where it waits; 0: never. Then it may run in all of them again."""
+    it would end later than where it waits; then it may run in all of them again. What its owner
+    declared as ``wait`` counts instead."""
 
 
 class Guards(_Section):

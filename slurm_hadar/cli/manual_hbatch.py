@@ -41,6 +41,7 @@ MEANING = {
     "checkpoint": ("yes|no", "the training saves when asked to; only such a job is moved"),
     "signal": ("NAME", "signal to save on; default: USR2"),
     "restart_cost": ("SECONDS", "what a move costs, a first guess until it is measured"),
+    "wait": ("SECONDS", "longest wait for a type on which it would end sooner; 0: none"),
     "fork": ("1-N", "may run as copies on up to N nodes of any types"),
     "tasks": ("N", "equal parts of a global batch, dealt over the copies by their speed"),
     "backfill": ("yes|no", "may train on idle nodes; needs checkpoint=yes"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from slurm_hadar import policies
-from slurm_hadar.config import Config, Queue
+from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import acting, moves, repair, trail
 from slurm_hadar.controller.acts.actions import Intent, Kind, MoveBudget, intent
 from slurm_hadar.controller.acts.hints import hints, room
@@ -199,7 +199,7 @@ class Controller:
         decide_s, at = time.perf_counter() - at, time.perf_counter()
         budget = self._move_budget(seen)
         means = intent(shown, plan, others, self.config, budget)
-        hinted = hints(shown, plan, others, self._queue(), acting.refusals(self.store))
+        hinted = hints(shown, plan, others, self.config, acting.refusals(self.store))
         idle = self._backfill(seen, trainers, past, shown, means, budget.left)
         means = Intent(
             (*hinted, *means.actions, *idle.actions), {**means.deferred, **idle.deferred}
@@ -265,6 +265,7 @@ class Controller:
             gpus=said.gpus,
             steering=ours,
             racks=self._topology.read(seen.now),
+            in_order=self.rules.in_order,
         )
 
     def _recall(self, jobs: Mapping[str, Job]) -> dict[str, Steering]:
@@ -295,12 +296,6 @@ class Controller:
         """What the policy sees. ``sent``: jobs just sent on their way -> where they go."""
         others = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
         return picture(others, self.config, self.rates, self._past(sent, attained))
-
-    def _queue(self) -> Config:
-        """The configuration, without waits for a type where these would hold up others."""
-        if not self.rules.in_order:
-            return self.config
-        return self.config.model_copy(update={"queue": Queue(max_wait_s=0.0)})
 
     def _move_budget(self, seen: Observed) -> MoveBudget:
         recent = self.store.counts_since(Kind.MOVE.value, seen.now - 3600)

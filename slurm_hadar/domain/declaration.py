@@ -26,8 +26,8 @@ class Declaration:
 
     ``types`` empty means "what the request says"; ranges are (least, most). ``constraint`` and
     ``partitions`` are not typed by anybody: hbatch records there what the user asked of sbatch
-    (``-C``, ``-p``), so that it can be taken back. ``lease``: an earlier release gave the job a
-    begin time.
+    (``-C``, ``-p``), so that it can be taken back. ``wait`` None: what the site says. ``lease``:
+    an earlier release gave the job a begin time.
     """
 
     model: str = ""
@@ -41,6 +41,7 @@ class Declaration:
     checkpoint: bool = False
     signal: str = "USR2"
     restart_cost: float = 0.0
+    wait: float | None = None
     fork: tuple[int, int] = (1, 1)
     tasks: int = 1
     backfill: bool = False
@@ -157,6 +158,7 @@ _READ: dict[str, Callable[[str], object]] = {
     "checkpoint": _yes,
     "signal": _signal,
     "restart_cost": _seconds,
+    "wait": _seconds,
     "fork": _span(_whole, "1-8"),
     "tasks": _tasks,
     "backfill": _yes,

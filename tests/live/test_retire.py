@@ -90,7 +90,15 @@ def test_a_requeued_job_that_still_leaves_its_nodes_is_an_ordinary_one_too(make_
     stays = tmp_path / "stays"
     stays.touch()
     wrap = f"trap '' TERM; while test -e {stays}; do sleep 0.1; done"
-    submit = ("--parsable", *QUIET, "--requeue", "--gres=gpu:1", "--hadar-types=any", "--wrap", wrap)
+    submit = (
+        "--parsable",
+        *QUIET,
+        "--requeue",
+        "--gres=gpu:1",
+        "--hadar-types=any",
+        "--wrap",
+        wrap,
+    )
     hadar(box, "check", "--write")
     again, ends = (hadar(box, *submit, command="hbatch") for _ in range(2))
     for job in (again, ends):

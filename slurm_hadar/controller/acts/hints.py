@@ -74,7 +74,8 @@ def hints(
         job = target.job
         records.setdefault(str(job.raw_id) if job.array_tasks else job.id, []).append(target)
     left = MOST_RECORDS
-    waits = expected_waits(seen, picture) if config.queue.max_wait_s else {}
+    may_wait = any(_longest_wait(target.job, config) for target in waiting)
+    waits = expected_waits(seen, picture) if may_wait and not seen.in_order else {}
     for targets in records.values():
         placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
         names = _preferred(placed, picture, plan, seen, config)
@@ -208,7 +209,7 @@ def _worth_waiting(
     job that is not managed wants the same type.
     """
     job, view = target.job, picture.view
-    left_s = job.eligible_s + config.queue.max_wait_s - seen.now
+    left_s = job.eligible_s + _longest_wait(job, config) - seen.now
     declared = job.declaration is not None and job.declaration.total_samples > 0
     if len(names) < 2 or job.id not in waits or not declared or left_s <= 0:
         return names
@@ -223,6 +224,13 @@ def _worth_waiting(
         return names
     kept = tuple(name for name in names if times[types[name]] <= ends[best])
     return tuple(sorted(kept, key=lambda name: name != best)) if len(kept) < len(names) else names
+
+
+def _longest_wait(job: Job, config: Config) -> float:
+    """Seconds from its submission in which it may wait for a type: its owner's word, else the
+    site's."""
+    own = job.declaration.wait if job.declaration is not None else None
+    return config.queue.max_wait_s if own is None else own
 
 
 def _wanted_by_others(kind: str, job: Job, seen: Observed) -> bool:

@@ -30,6 +30,8 @@ class Observed:
     steering: Mapping[str, Steering] = field(default_factory=dict)
     racks: Mapping[str, str] = field(default_factory=dict)
     """Node -> its leaf switch; empty without a tree, or where the policy does not look at it."""
+    in_order: bool = False
+    """Whether a job that waits for a type keeps all behind it waiting (sched/builtin)."""
 
     def steered(self, job: str) -> Steering:
         """What we did to a job so far."""

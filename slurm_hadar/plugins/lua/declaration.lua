@@ -68,7 +68,7 @@ local function signal(text) return SIGNALS[(text:upper():gsub("^SIG", ""))] end
 local KEYS = {
   {"model", declaration.word}, {"types", words}, {"gpus", span(whole)}, {"gpu_mem", declaration.megabytes},
   {"batch", span(whole)}, {"samples", whole}, {"epochs", whole}, {"dataset_size", whole},
-  {"checkpoint", yes}, {"signal", signal}, {"restart_cost", seconds}, {"fork", span(whole)},
+  {"checkpoint", yes}, {"signal", signal}, {"restart_cost", seconds}, {"wait", seconds}, {"fork", span(whole)},
   {"tasks", tasks}, {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
   {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil},
 }

@@ -86,6 +86,23 @@ def test_it_waits_no_longer_than_the_site_lets_it():
     assert sent(10, nearly) == "v100,p100,k80"
 
 
+def test_the_owners_word_counts_instead_of_the_sites():
+    patient = job("1", declaration=replace(DECLARED, wait=1000.0))
+    assert sent(10, patient, site=OFF) == "v100,p100"
+    old = replace(patient, eligible_s=NOW - 1001)
+    assert sent(10, old, site=OFF) == "v100,p100,k80"
+    never = job("1", declaration=replace(DECLARED, wait=0.0))
+    assert sent(10, never) == "v100,p100,k80"
+
+
+def test_nobody_waits_for_a_type_where_slurm_starts_jobs_in_strict_order():
+    busy, found = full(10)
+    for in_order in (False, True):
+        shown = replace(seen([job("1", declaration=DECLARED), *busy], found), in_order=in_order)
+        list_ = hinted(decide(shown, {}, SITE))["1"]["Partition"]
+        assert list_ == ("v100,p100,k80" if in_order else "v100,p100")
+
+
 def test_a_job_that_did_not_say_how_long_it_runs_never_waits_for_a_type():
     unknown = job("1", declaration=replace(DECLARED, samples=0))
     assert sent(10, unknown) == "v100,p100,k80"
