@@ -63,7 +63,7 @@ class Partition:
     qos: str = ""
     """Its own QOS, whose limits hold beside the job's."""
     billing: str = ""
-    """TRESBillingWeights: what a job there is billed; empty where it has none, or PySlurm reads."""
+    """TRESBillingWeights: what a job there is billed; empty where it has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """Slurm through PySlurm, with the commands for what PySlurm cannot do.
 
-Through PySlurm: reading jobs and partitions, ``release``, and those updates that change only
+Through PySlurm: reading jobs, ``release``, and those updates that change only
 Features, Partition, Comment, AdminComment, TimeLimit, StartTime, ReqNodeList, ExcNodeList or
 TresPerNode of a whole job, to a value that is not empty.
 
 Through the commands, because PySlurm (seen with 25.11.2 adapted to Slurm 24.11.5):
 
 - shows no GPUs in use on nodes where there is no accounting database: ``read_nodes``;
+- does not show what a partition bills (TRESBillingWeights): ``read_partitions``;
 - shows no ``--gpus`` and ``--gpus-per-task``: one cheap ``squeue -O`` completes ``read_jobs``;
 - ignores a changed node count, does not apply CPUs per task to the number of CPUs, knows no total
   of GPUs in our form, and cannot clear a field: the other updates;
@@ -108,13 +109,8 @@ class PySlurmCluster:
         return self._plain.read_nodes()
 
     def read_partitions(self) -> list[Partition]:
-        """One load of all partitions."""
-        with self.traffic.request("partitions"):
-            try:
-                loaded = pyslurm.Partitions.load().values()
-            except pyslurm.RPCError as error:
-                raise _refused("reading partitions", error) from None
-        return [pyslurm_records.partition(entry) for entry in loaded]
+        """Through the commands."""
+        return self._plain.read_partitions()
 
     def read_reservations(self) -> list[Reservation]:
         """Through the commands."""

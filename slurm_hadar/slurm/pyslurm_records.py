@@ -1,8 +1,7 @@
-"""PySlurm's jobs and partitions as the domain's; nothing here imports PySlurm.
+"""PySlurm's jobs as the domain's; nothing here imports PySlurm.
 
-PySlurm's traps that are covered: the number 0 of an array's task reads as None, ``["ALL"]`` also
-stands for "nobody is denied", times and counts may be None or ``"UNLIMITED"``, dependencies come
-apart into a dict.
+PySlurm's traps that are covered: the number 0 of an array's task reads as None, times and counts
+may be None or ``"UNLIMITED"``, dependencies come apart into a dict.
 """
 
 import re
@@ -13,7 +12,6 @@ from typing import Any
 
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import GpuRequest, Job, JobState
-from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm import hosts, jobs, states, tres
 
 REQUESTS = (
@@ -132,38 +130,6 @@ def complete(one: Job, known: Mapping[int, tuple[str, str, str]]) -> Job:
     )
 
 
-def partition(entry: Any) -> Partition:
-    """A PySlurm partition."""
-    most = _minutes(entry.max_time, inf)
-    return Partition(
-        name=entry.name,
-        nodes=hosts.expand(entry.nodes or ""),
-        up=entry.state == "UP",
-        default=bool(entry.is_default),
-        max_time_s=most,
-        default_time_s=_minutes(entry.default_time, most),
-        min_nodes=int(entry.min_nodes or 0),
-        max_nodes=_limit(entry.max_nodes),
-        max_cpus_per_node=_limit(entry.max_cpus_per_node),
-        priority_tier=int(entry.priority_tier or 0),
-        priority_factor=int(entry.priority_job_factor or 0),
-        preempt_mode=entry.preempt_mode or "",
-        grace_s=float(entry.preemption_grace_time or 0),
-        allow_groups=_who(entry.allowed_groups),
-        allow_accounts=_who(entry.allowed_accounts),
-        deny_accounts=_who(entry.denied_accounts),
-        allow_qos=_who(entry.allowed_qos),
-        deny_qos=_who(entry.denied_qos),
-        root_only=bool(entry.is_root_only),
-        reservation_required=bool(entry.requires_reservation),
-        exclusive=entry.oversubscribe == "EXCLUSIVE",
-        submit_hosts=_who(entry.allowed_submit_nodes),
-        max_mem_per_node_mb=_limit(entry.max_memory_per_node) or inf,
-        max_mem_per_cpu_mb=_limit(entry.max_memory_per_cpu) or inf,
-        qos=entry.qos or "",
-    )
-
-
 def _allocated(entry: Any, state: JobState) -> dict[str, dict[str, int]]:
     if state in (JobState.PENDING, JobState.FINISHED):
         return {}
@@ -203,11 +169,3 @@ def _minutes(value: Any, otherwise: float) -> float:
     if value is None:
         return otherwise
     return value * 60.0 if isinstance(value, (int, float)) else inf
-
-
-def _limit(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else inf
-
-
-def _who(names: Any) -> tuple[str, ...]:
-    return () if not names or list(names) == ["ALL"] else tuple(names)

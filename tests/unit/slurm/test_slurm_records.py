@@ -1,14 +1,13 @@
 from datetime import datetime
 from math import inf
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.slurm import pyslurm_records, records
+from slurm_hadar.slurm import records
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 VERSIONS = ["22.05.8", "24.11.5"]
@@ -77,18 +76,6 @@ def test_a_partition_with_limits() -> None:
     assert found.billing == "CPU=1.0,GRES/gpu=2"
     assert found.root_only and found.reservation_required and found.exclusive and not found.up
     assert found.default_time_s == found.max_time_s == 2 * 86400
-
-
-class Shown(SimpleNamespace):
-    """A partition of PySlurm that has nothing but what is set."""
-
-    def __getattr__(self, name: str) -> None:
-        return None
-
-
-def test_a_partition_of_pyslurm_has_both_priorities() -> None:
-    found = pyslurm_records.partition(Shown(name="p", priority_tier=10, priority_job_factor=3))
-    assert (found.priority_tier, found.priority_factor) == (10, 3)
 
 
 @pytest.mark.parametrize("version", [*VERSIONS, "26.05.5"])
