@@ -42,6 +42,7 @@ MEANING = {
     "signal": ("NAME", "signal to save on; default: USR2"),
     "restart_cost": ("SECONDS", "what a move costs, a first guess until it is measured"),
     "wait": ("SECONDS", "longest wait for a type on which it would end sooner; 0: none"),
+    "cost": ("any", "may be billed more than its request; default: never knowingly"),
     "fork": ("1-N", "may run as copies on up to N nodes of any types"),
     "tasks": ("N", "equal parts of a global batch, dealt over the copies by their speed"),
     "backfill": ("yes|no", "may train on idle nodes; needs checkpoint=yes"),

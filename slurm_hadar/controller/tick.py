@@ -20,7 +20,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learned.gpu_use import GpuLessons
 from slurm_hadar.controller.learned.speeds import Speeds
 from slurm_hadar.controller.lock import SETTLE_S, rival, taken_over, takes_over
-from slurm_hadar.controller.picture import forks
+from slurm_hadar.controller.picture import bills, forks
 from slurm_hadar.controller.picture.targets import Past, Place
 from slurm_hadar.controller.picture.viewing import Picture, picture
 from slurm_hadar.controller.report import Report
@@ -257,7 +257,9 @@ class Controller:
         jobs = self._returned.later(seen.jobs, seen.now, trainers)
         return Observed(
             now=seen.now,
-            jobs=self.rules.applied(jobs, seen.partitions, ours),
+            jobs=bills.as_billed(
+                self.rules.applied(jobs, seen.partitions, ours), seen.partitions, ours
+            ),
             nodes=nodes,
             partitions=seen.partitions,
             reservations=seen.reservations,

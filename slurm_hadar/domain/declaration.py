@@ -26,8 +26,8 @@ class Declaration:
 
     ``types`` empty means "what the request says"; ranges are (least, most). ``constraint`` and
     ``partitions`` are not typed by anybody: hbatch records there what the user asked of sbatch
-    (``-C``, ``-p``), so that it can be taken back. ``wait`` None: what the site says. ``lease``:
-    an earlier release gave the job a begin time.
+    (``-C``, ``-p``), so that it can be taken back. ``wait`` None: what the site says. ``cost``
+    is :data:`ANY` or empty. ``lease``: an earlier release gave the job a begin time.
     """
 
     model: str = ""
@@ -42,6 +42,7 @@ class Declaration:
     signal: str = "USR2"
     restart_cost: float = 0.0
     wait: float | None = None
+    cost: str = ""
     fork: tuple[int, int] = (1, 1)
     tasks: int = 1
     backfill: bool = False
@@ -139,6 +140,12 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(_word(part) for part in text.split(",")) if text else ()
 
 
+def _cost(text: str) -> str:
+    if text.lower() != ANY:
+        raise ValueError(f"{ANY}: more GPUs, CPUs or memory may be billed more than the request")
+    return ANY
+
+
 def _signal(text: str) -> str:
     name = text.upper().removeprefix("SIG")
     if name not in _SIGNALS:
@@ -159,6 +166,7 @@ _READ: dict[str, Callable[[str], object]] = {
     "signal": _signal,
     "restart_cost": _seconds,
     "wait": _seconds,
+    "cost": _cost,
     "fork": _span(_whole, "1-8"),
     "tasks": _tasks,
     "backfill": _yes,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.picture import batch_choice, claims, cpus, distance
+from slurm_hadar.controller.picture import batch_choice, bills, claims, cpus, distance
 from slurm_hadar.controller.picture.groups import Groups
 from slurm_hadar.controller.picture.request import cpus_per_copy
 from slurm_hadar.controller.picture.targets import (
@@ -115,6 +115,7 @@ def job_arrays(
     in_time = left[:, None, None] <= rate * reach[:, None, None]
     if in_limit:
         rate = np.where(in_time | (declared == 0)[:, None, None], rate, 0.0)
+    rate = np.where(bills.affordable(rate, targets, seen, kinds, counts), rate, 0.0)
     _keep_possible(rate, table, targets, kinds, counts)
     at = {name: i for i, name in enumerate(nodes.names)}
     held = [

@@ -60,6 +60,8 @@ local function words(text)
   return true
 end
 
+local function cost(text) return text:lower() == "any" or nil end
+
 local function signal(text) return SIGNALS[(text:upper():gsub("^SIG", ""))] end
 
 -- The keys of a declaration in the order in which they are written, each with its reader; those
@@ -68,7 +70,7 @@ local function signal(text) return SIGNALS[(text:upper():gsub("^SIG", ""))] end
 local KEYS = {
   {"model", declaration.word}, {"types", words}, {"gpus", span(whole)}, {"gpu_mem", declaration.megabytes},
   {"batch", span(whole)}, {"samples", whole}, {"epochs", whole}, {"dataset_size", whole},
-  {"checkpoint", yes}, {"signal", signal}, {"restart_cost", seconds}, {"wait", seconds}, {"fork", span(whole)},
+  {"checkpoint", yes}, {"signal", signal}, {"restart_cost", seconds}, {"wait", seconds}, {"cost", cost}, {"fork", span(whole)},
   {"tasks", tasks}, {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
   {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil},
 }

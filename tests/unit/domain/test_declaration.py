@@ -22,6 +22,7 @@ declarations = st.builds(
     checkpoint=st.booleans(),
     signal=st.sampled_from(["USR1", "USR2", "TERM"]),
     restart_cost=st.integers(0, 1000).map(float),
+    cost=st.sampled_from(["", "any"]),
     wait=st.none() | st.integers(0, 1000).map(float),
     pin=st.booleans(),
     constraint=st.text(max_size=40),

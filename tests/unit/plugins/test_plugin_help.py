@@ -52,8 +52,8 @@ def test_the_keys_are_those_of_the_declaration(tmp_path):
 VALID = """
 model=resnet18 types=any gpus=1-4 batch=64:512 samples=5e6 checkpoint=yes
 types=v100,p100 gpu_mem=24G epochs=3 dataset_size=50000 signal=SIGUSR1
-restart_cost=30 restart_cost=0.5 wait=3600 wait=0 fork=1-8 backfill=yes nodes=2 cpus=1-8 mem=8G-32G
-tasks=8 tasks=1e6
+restart_cost=30 restart_cost=0.5 fork=1-8 backfill=yes nodes=2 cpus=1-8 mem=8G-32G
+tasks=8 tasks=1e6 wait=3600 wait=0 cost=any cost=Any
 off=yes pin=no checkpoint=OFF gpu_mem=500mb signal=usr2 gpus=2:4 samples=1.5e3
 """
 
