@@ -190,7 +190,8 @@ def _ticks(boxes: Room, how: str, options: Options) -> bool:
     places = {touch.place for touch in points}
     _say(f"{len(points)} points between statements of one tick, {len(places)} functions; {how}")
     broken = 0
-    undone = [f"its tick did no {kind!r}" for kind in sorted(scene.KINDS - whole.kinds)]
+    undone = [f"it was not set up: {whole.unset}"] if whole.unset else []
+    undone += [f"its tick did no {kind!r}" for kind in sorted(scene.KINDS - whole.kinds)]
     undone += [] if has_moved(whole) else ["its tick brought no move to its end"]
     for sentence in [*whole.wrong, *undone]:
         _say(f"BROKEN not {done}: {sentence}")
@@ -217,6 +218,7 @@ def _ticks(boxes: Room, how: str, options: Options) -> bool:
     _say(
         f"ticks, {how}: {len(found)} trials at {len(names)} points, "
         f"{sum(one.killed for _, one in found)} {done}, "
+        f"{sum(bool(one.unset) for _, one in found)} not set up, "
         f"{(time.monotonic() - began) / 60:.0f} min; {broken} broke a promise; "
         f"{len(left)} not reached, no controller was {done} at {len(alive)} points, of which "
         f"{len(never)} count; " + (_of_plants(missed) if plants else "no fault planted")
@@ -251,6 +253,9 @@ def _of_plants(missed: Sequence[str]) -> str:
 
 
 def _told(case: Case, found: Found) -> None:
+    if found.unset:
+        _say(f"NOT SET UP {case.at}, then {case.then}: {found.unset}")
+        return
     what = f"{case.at}, then {case.then}" + ("" if found.killed else " (not reached)")
     for sentence in found.wrong:
         _say(f"BROKEN {what}: {sentence}")

@@ -61,6 +61,8 @@ class Found:
     kinds: set[str] = field(default_factory=set)
     seconds: float = 0.0
     acted: bool = False
+    unset: str = ""
+    """Why there was no tick to disturb: a job did not come into its state."""
 
 
 class Trial:
@@ -89,12 +91,11 @@ class Trial:
         began = time.monotonic()
         found = Found()
         try:
-            self.controllers.beat()
-            self.jobs.begin()
-            self.controllers.want(ASKED)
-            self._disturb(found, at, then, plant)
-            if then != LOOK:
-                self._to_the_end(alone=then in ("never", "retired"), plant=plant)
+            found.unset = self._set_up()
+            if not found.unset:
+                self._disturb(found, at, then, plant)
+                if then != LOOK:
+                    self._to_the_end(alone=then in ("never", "retired"), plant=plant)
         except HadarError as error:
             self._say(f"the trial failed: {error}")
         finally:
@@ -103,6 +104,16 @@ class Trial:
         found.wrong = list(self._wrong)
         found.seconds = time.monotonic() - began
         return found
+
+    def _set_up(self) -> str:
+        """Bring the jobs into their states; why not, as on a machine that is too busy."""
+        self.controllers.beat()
+        try:
+            self.jobs.begin()
+        except HadarError as error:
+            return str(error)
+        self.controllers.want(ASKED)
+        return ""
 
     def _disturb(self, found: Found, at: str, then: str, plant: str | None) -> None:
         """The tick that is disturbed, and who comes after it."""
