@@ -7,11 +7,15 @@ can be left behind): no shell, no home, no rights.
 import json
 import os
 import pwd
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from missing import missing
@@ -22,6 +26,7 @@ from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
 
 BIN = Path(sys.executable).parent
+ADMIN = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
 HADAR, ADA, BOB, EVE = "backup", "news", "games", "irc"
 """The controller's user; ada and bob of account phys; eve of account chem, who means no good."""
 CLOSED = ("account", "denied", "group", "qos", "root", "reserved", "time", "size", "memory", "host")
@@ -212,6 +217,43 @@ def need() -> None:
         why = f"{BIN}: only root may enter its folder; check out where all users may"
     if why:
         missing(why)
+
+
+@contextmanager
+def staffed() -> Iterator[Site]:
+    """The site with its people: the controller an operator as docs/admin.md makes one, ada and bob
+    of account phys, eve of account chem."""
+    need()
+    site = up()
+    try:
+        for what in ("folders", "operator"):
+            for line in documented(what, site):
+                said = site.admin(*line)
+        assert said.strip() == f"{HADAR}|Operator"
+        for account in ("phys", "chem"):
+            site.admin("sacctmgr", "-i", "add", "account", account)
+        for user, account in ((ADA, "phys"), (BOB, "phys"), (EVE, "chem")):
+            site.admin("sacctmgr", "-i", "add", "user", user, f"account={account}")
+        yield site
+    finally:
+        down(site)
+
+
+def documented(what: str, site: Site) -> list[list[str]]:
+    """The lines of docs/admin.md under that mark, with this site's names in them; its user is there
+    already."""
+    here = {
+        "/var/lib/slurm-hadar": str(site.folder / "state"),
+        "/shared/slurm-hadar": str(site.folder / "exchange"),
+    }
+    block = re.search(rf"<!-- tried: {what} -->\n```sh\n(.*?)```", ADMIN, re.DOTALL)
+    assert block, what
+    lines = [shlex.split(line, comments=True) for line in block[1].splitlines()]
+    lines = [line for line in lines if line and line[0] != "useradd"]
+    return [
+        [re.sub("(^|=)hadar$", rf"\1{HADAR}", here.get(word, word)) for word in line]
+        for line in lines
+    ]
 
 
 def up() -> Site:

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import people
 import pytest
-from people import ADA, BOB, CLOSED, EVE, HADAR
+from people import ADA, ADMIN, BOB, CLOSED, EVE, HADAR, documented
 
 from slurm_hadar.runtime.plan_file import read_plan
 from slurm_hadar.sandbox.cluster import Sandbox
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
-ADMIN = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
 PYTHON = sys.executable
 QUICK = Path(__file__).with_name("quick_training.py")
 PRIVATE = "accounts,events,jobs,reservations,usage,users"
@@ -27,47 +26,18 @@ PRIVATE = "accounts,events,jobs,reservations,usage,users"
 
 @pytest.fixture(scope="module")
 def whole_site():
-    people.need()
-    site = people.up()
-    try:
-        for what in ("folders", "operator"):
-            for line in documented(what, site):
-                said = site.admin(*line)
-        assert said.strip() == f"{HADAR}|Operator"
-        for account in ("phys", "chem"):
-            site.admin("sacctmgr", "-i", "add", "account", account)
-        for user, account in ((ADA, "phys"), (BOB, "phys"), (EVE, "chem")):
-            site.admin("sacctmgr", "-i", "add", "user", user, f"account={account}")
+    with people.staffed() as site:
         site.admin("sacctmgr", "-i", "add", "qos", "gold")
         site.admin("hadar", "check", "--write", code=1)
         close(site)
         site.tick()
         yield site
-    finally:
-        people.down(site)
 
 
 @pytest.fixture
 def site(whole_site):
     yield whole_site
     whole_site.cancel()
-
-
-def documented(what, site):
-    """The lines of docs/admin.md under that mark, with this site's names in them; its user is there
-    already."""
-    here = {
-        "/var/lib/slurm-hadar": str(site.folder / "state"),
-        "/shared/slurm-hadar": str(site.folder / "exchange"),
-    }
-    block = re.search(rf"<!-- tried: {what} -->\n```sh\n(.*?)```", ADMIN, re.DOTALL)
-    assert block, what
-    lines = [shlex.split(line, comments=True) for line in block[1].splitlines()]
-    lines = [line for line in lines if line and line[0] != "useradd"]
-    return [
-        [re.sub("(^|=)hadar$", rf"\1{HADAR}", here.get(word, word)) for word in line]
-        for line in lines
-    ]
 
 
 def close(site):
