@@ -94,7 +94,7 @@ def _node(record: dict[str, str]) -> Node:
     return Node(
         name=record["NodeName"],
         gpus=tres.parse_gpus(record.get("Gres", "")),
-        gpus_used=tres.parse_gpus(record.get("GresUsed", "")),
+        gpus_used=tres.gpus_used(record.get("GresUsed", "")),
         features=_words(record.get("ActiveFeatures", "")),
         partitions=_words(record.get("Partitions", "")),
         cpus=_whole(record, "CPUEfctv") or _whole(record, "CPUTot"),

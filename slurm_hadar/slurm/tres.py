@@ -14,6 +14,9 @@ _SUFFIX = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _COUNT = re.compile(r"(\d{1,12})([KMG]?)", re.IGNORECASE)
 _GPU = re.compile(r"(?:gres[:/])?gpu(?=[:=]|$)")
 _NOTHING = ("", "(null)", "N/A", "none")
+_SHARED = re.compile(r"(?:shard|mps)(?::([^:()]+))?:\d+\((.*)\)")
+_SPAN = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
+_PART = re.compile(r"\d+/\d+")
 _FIRST_SLASH = (23, 11)
 LONGEST = 64_000
 """Characters of a request or of a node's GRES; a node with a dozen kinds of GPUs has 500."""
@@ -40,6 +43,31 @@ def parse_gpus(text: str) -> dict[str, int]:
     if typed and UNTYPED in counts:
         counts[UNTYPED] = max(0, counts[UNTYPED] - typed)
     return {gpu_type: count for gpu_type, count in counts.items() if count}
+
+
+def gpus_used(text: str) -> dict[str, int]:
+    """GPUs of a node's GresUsed by type, with those of which parts are given out as ``shard`` or
+    ``mps``: Slurm starts no job on them that asks for a whole one.
+
+    Seen are ``shard:v100:1(IDX:0)`` (22.05, the devices) and ``shard:v100:2(2/4,0/4)`` (24.11,
+    parts in use of each device). Raises :class:`SlurmError` as :func:`parse_gpus` does.
+    """
+    counts = parse_gpus(text)
+    for entry in _entries(text):
+        match = _SHARED.fullmatch(entry)
+        if match is not None:
+            devices = _devices(match[2])
+            if devices:
+                counts[match[1] or UNTYPED] = counts.get(match[1] or UNTYPED, 0) + devices
+    return counts
+
+
+def _devices(text: str) -> int:
+    """How many devices ``IDX:0-1,3`` names, or have a part in use in ``2/4,0/4``."""
+    if text.startswith("IDX:"):
+        spans = [_SPAN.fullmatch(part) for part in text.removeprefix("IDX:").split(",")]
+        return sum(max(0, int(s[2] or s[1]) - int(s[1])) + 1 for s in spans if s is not None)
+    return sum(part[0] != "0" for part in text.split(",") if _PART.fullmatch(part))
 
 
 def bare(text: str) -> str:

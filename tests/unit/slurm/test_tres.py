@@ -81,3 +81,27 @@ def test_requests_as_each_release_takes_them(prefix: str) -> None:
     assert tres.bare(text) == "gpu:v100:2,gpu:k80:1"
     assert tres.prefixed(text, (22, 5, 8)) == "gres:gpu:v100:2,gres:gpu:k80:1"
     assert tres.prefixed(text, (24, 11, 5)) == "gres/gpu:v100:2,gres/gpu:k80:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "used"),
+    [
+        ("gpu:v100:0(IDX:N/A),shard:v100:0(IDX:N/A),mps:0", {}),
+        ("gpu:v100:1(IDX:1),shard:v100:1(IDX:0),mps:0", {"v100": 2}),
+        ("gpu:v100:1(IDX:1),shard:v100:2(2/4,0/4,0/4,0/4)", {"v100": 2}),
+        ("gpu:0,shard:12(IDX:0-1,3)", {"": 3}),
+        ("gpu:a100-sxm:1,mps:a100-sxm:150(100/100,50/100,0/100)", {"a100-sxm": 3}),
+        ("", {}),
+    ],
+)
+def test_a_gpu_of_which_parts_are_given_out_is_in_use(text, used):
+    assert tres.gpus_used(text) == used
+
+
+@given(st.text("shardmpgu:()IDX0123456789/,-.KN", max_size=60))
+def test_any_text_of_shared_gpus_is_numbers_or_one_error(text):
+    try:
+        counts = tres.gpus_used(text)
+    except HadarError:
+        return
+    assert all(number > 0 for number in counts.values())
