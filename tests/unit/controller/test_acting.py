@@ -99,6 +99,16 @@ def test_what_slurm_may_have_taken_can_still_be_given_back(context):
     assert found.was == {"Partition": "gpu"} and not found.wrote
 
 
+def test_what_was_to_be_given_back_can_be_given_back_later(context):
+    """A hint that restores the owner's list, and that Slurm did not answer, forgets nothing."""
+    context.store.keep_steering("1", merge("", BEFORE))
+    back = replace(hint(), fields={"Partition": "gpu"}, steering=Steering(time=NOW))
+    working = replace(context, cluster=Cluster(NO_ANSWER))
+    assert send_hints(working, [back], NOW).refused == {"1"}
+    found = known(context)
+    assert found.was == {"Partition": "gpu"} and not found.wrote
+
+
 def test_refusals_are_remembered_until_slurm_takes_a_hint(context):
     for at in (NOW, NOW + 60):
         sent(context, REFUSED, None, ids=("1", "2"), now=at)
