@@ -83,7 +83,8 @@ class Job:
     batch: bool = True
     requeue: bool = True
     external: bool = False
-    """It asks for licences or a burst buffer, which a requeue would give to others."""
+    """It asks for licences or a burst buffer, which a requeue would give to others, or for segments
+    of a block topology, which no plan of ours knows."""
     expedited: bool = False
     """Submitted with ``--requeue=expedite`` (25.11): a requeue starts it at once, and an exit other
     than 0 starts one."""

@@ -156,7 +156,9 @@ def one(record: Record) -> Job:
         # 22.05 shows false once a launch failed on a dead node; only batch jobs are ever requeued.
         batch=bool(record.get("batch_flag")) or _whole(record, "restart_cnt") > 0,
         requeue=bool(record.get("requeue")),
-        external=bool(_text(record, "licenses") or _text(record, "burst_buffer")),
+        external=bool(_text(record, "licenses") or _text(record, "burst_buffer"))
+        # 25.05 and later.
+        or _whole(record, "segment_size") > 0,
         expedited="EXPEDITED_REQUEUE" in _names(record.get("flags")),
         exclusive=bool(_UNSHARED & set(_names(record.get("shared")))),
         restarts=_whole(record, "restart_cnt"),

@@ -236,6 +236,16 @@ def test_what_a_requeue_would_give_to_others_is_known(key) -> None:
             assert job.external is bool(text)
 
 
+def test_a_job_in_segments_of_a_block_topology_is_known() -> None:
+    """By a field of 25.05, as its source has it; put into a record of 24.11.5."""
+    shown = json.loads((DATA / "24.11.5" / "squeue_forms.json").read_text())
+    for size in (0, 4):
+        (job, *_), _ = jobs.parse(
+            json.dumps({"jobs": [{**shown["jobs"][0], "segment_size": size}]}), None, 100
+        )
+        assert job.external is bool(size)
+
+
 def test_an_expedited_requeue_is_known() -> None:
     """By a flag of 25.11, as its source has it; put into a record of 24.11.5."""
     shown = json.loads((DATA / "24.11.5" / "squeue_forms.json").read_text())
