@@ -230,6 +230,12 @@ def row_of(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
     declared = job.declaration or Declaration()
     steered = seen.steered(job.id)
     total = declared.total_samples
+    waits = job.state is JobState.PENDING and bool(job.reason)
+    why = (
+        gpu_use.in_vain(seen, job.id),
+        f"Slurm: {job.reason}" if waits else "",
+        decision.reason if decision else "",
+    )
     return StatusRow(
         id=job.id,
         user=job.user,
@@ -241,9 +247,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
         done=min(1.0, progress.samples / total) if progress and total else None,
         samples_per_s=progress.rate or None if progress else None,
         moves=steered.moves,
-        reason="; ".join(
-            filter(None, (gpu_use.in_vain(seen, job.id), decision.reason if decision else ""))
-        ),
+        reason="; ".join(filter(None, why)),
     )
 
 

@@ -10,6 +10,7 @@ from hand_made import NOW, RATES, config, dictate, job, look, ordinary, running,
 
 from slurm_hadar.controller.acts.actions import Intent, MoveBudget, intent
 from slurm_hadar.controller.acts.hints import hints
+from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.tick import Controller
@@ -18,6 +19,7 @@ from slurm_hadar.controller.words.telling import (
     backfill_summary,
     changed,
     plan_lines,
+    row_of,
     story,
     summary,
     tick_lines,
@@ -52,6 +54,15 @@ def a_bit_of_everything(**more):
     ]
     want = {"1": {"v100": 1}, "3": {"v100": 1}, "4": {"k80": 1}, "7": {"v100": 1}}
     return report(jobs, want, **more)
+
+
+def test_status_names_slurms_own_reason_while_a_job_waits():
+    waits, runs = job("1", reason="Resources"), running("2", {"k1": {"k80": 1}})
+    decided = Decision("1", NOW, "waits", "no GPU is free")
+    shown = seen([waits, runs])
+    assert row_of(waits, shown, decided).reason == "Slurm: Resources; no GPU is free"
+    assert row_of(waits, shown, None).reason == "Slurm: Resources"
+    assert row_of(replace(runs, reason="x"), shown, decided).reason == "no GPU is free"
 
 
 def test_the_log_of_a_tick_says_what_was_done_and_counts_the_rest():
