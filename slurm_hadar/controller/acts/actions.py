@@ -1,11 +1,12 @@
 """The difference between the plan and where running jobs are, cut by the guards."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import laying
+from slurm_hadar.controller.acts.crossing_moves import CrossingMoves
 from slurm_hadar.controller.acts.free_capacity import FreeCapacity
 from slurm_hadar.controller.picture import batch_choice, claims, cpus
 from slurm_hadar.controller.picture.targets import Place, Target, placed
@@ -55,6 +56,8 @@ class MoveBudget:
 
     left: int
     by_user: Mapping[int, int] = field(default_factory=dict)
+    refused: Callable[[Sequence[Action]], Mapping[str, str]] = lambda actions: {}
+    """Which of some moves would not start again, by job, with the reason."""
 
 
 def intent(
@@ -83,7 +86,7 @@ def intent(
     while True:
         chosen = _shared(moves, most, budget.by_user)
         # Under preempt a move may need what another one leaves, so that one has to be chosen too.
-        claimed = _claimed(chosen, seen, config)
+        claimed = _claimed(chosen, picture, seen, config)
         deferred |= claimed
         moves = [action for action in moves if action.job.id not in claimed]
         if not claimed:
@@ -94,12 +97,15 @@ def intent(
     return Intent(tuple(chosen), deferred)
 
 
-def _claimed(moves: Sequence[Action], seen: Observed, config: Config) -> dict[str, str]:
+def _claimed(
+    moves: Sequence[Action], picture: Picture, seen: Observed, config: Config
+) -> dict[str, str]:
     """Moves whose place a job that waits would take, with the reason.
 
     While a moved job is requeued Slurm gives what is free, and what the job leaves, to whoever is
     next. So a job moves only to what nobody who waits can use, with CPUs and memory that are free
-    beside it. ``guards.preempt`` lets it move to what other moved jobs leave as well.
+    beside it, also with what other moved jobs leave meanwhile. ``guards.preempt`` lets it move to
+    that as well.
     """
     if not moves:
         return {}
@@ -107,6 +113,8 @@ def _claimed(moves: Sequence[Action], seen: Observed, config: Config) -> dict[st
     planned = {node.name for node in seen.nodes.values() if "PLANNED" in node.state.upper()}
     left = {name: gpus for name, gpus in claims.free_now(seen).items() if name not in planned}
     waiting, takers = _serve(claims.outsiders(seen, ()), seen, left)
+    under_way = [target for target in picture.targets.values() if target.starting]
+    crossing = CrossingMoves(waiting, left, seen, under_way)
     beside = FreeCapacity(seen)
     if config.guards.preempt:
         for action in moves:
@@ -124,6 +132,11 @@ def _claimed(moves: Sequence[Action], seen: Observed, config: Config) -> dict[st
         _, later = _serve(waiting, seen, there)
         place = action.placement.nodes or _anywhere(action.placement, there)
         if _fits(place, there):
+            if not config.guards.preempt and (other := crossing.taker(action.job, place)):
+                found[action.job.id] = (
+                    f"job {other}, which waits, could start as jobs change places"
+                )
+                continue
             if not beside.take(action.job, action.fields, list(place), set(own)):
                 found[action.job.id] = "the CPUs or the memory that it needs there are not free yet"
                 continue
@@ -131,6 +144,7 @@ def _claimed(moves: Sequence[Action], seen: Observed, config: Config) -> dict[st
                 for kind, count in gpus.items():
                     from_others = count - own.get(name, {}).get(kind, 0)
                     left[name][kind] -= max(0, from_others)
+            crossing.add(action.job, place)
             continue
         taker = next(((takers | later)[name] for name in place if name in takers | later), "")
         found[action.job.id] = (

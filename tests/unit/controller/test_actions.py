@@ -231,6 +231,32 @@ def test_a_job_moves_to_what_another_leaves_only_where_jobs_may_be_stopped():
     assert {a.job.id for a in swapped} == {"1", "2"}
 
 
+def test_moves_do_not_leave_a_job_that_waits_what_another_one_moves_to():
+    other = running("2", {"k2": {"k80": 1}}, uid=1001)
+    found = nodes(v1=1, v2=2, p1=2, p2=2, k1=2, k2=1)
+    swap = {"1": K2, "2": Placement({"v100": 1}, {"v1": {"v100": 1}})}
+
+    def moved(*waiting, jobs=(HERE, other), **past):
+        done = decide(seen([*jobs, *waiting], found), swap, past=Past(**past))
+        return {action.job.id for action in done.of(Kind.MOVE)}
+
+    both = GpuRequest(per_node={UNTYPED: 2})
+    assert moved() == moved(ordinary(request=both, partitions=("p100",))) == {"1", "2"}
+    # It could use neither of the free ones, but all of a node that two jobs leave and go to.
+    assert len(moved(ordinary(request=both))) == 1
+    assert len(moved(ordinary(request=both, node_count=2))) == 1
+    # The second is on its way since an earlier tick.
+    assert not moved(ordinary(request=both), moving={"2": {"v1": {"v100": 1}}})
+    # CPUs are there only where a job leaves.
+    wide = replace(found[0], cpus_used=20), *found[1:-1], replace(found[-1], cpus_used=20)
+    heavy = [replace(one, cpus=20) for one in (HERE, other)]
+    done = decide(seen([*heavy, ordinary(request=both, cpus=20)], wide), swap)
+    assert not done.of(Kind.MOVE)
+    light = [replace(one, cpus=12) for one in (HERE, other)]
+    done = decide(seen([*light, ordinary(request=both, cpus=20)], wide), swap)
+    assert len(done.of(Kind.MOVE)) == 1
+
+
 def test_no_job_moves_to_a_node_that_backfill_keeps_for_another():
     found = [replace(one, state="IDLE+PLANNED") if one.name == "k2" else one for one in nodes()]
     assert not decide(seen([HERE], found), {"1": K2}).of(Kind.MOVE)
