@@ -3,6 +3,7 @@
 import random
 import re
 import string
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_hadar.cli.sbatch_options import ENVIRONMENT, FLAG, LONG, ONLY_ARGV, OPTIONAL, SHORT
@@ -146,6 +147,26 @@ EXCLUDING = [
     {"gpus", "gpus-per-node", "gres", "gpus-per-task", "cpus-per-gpu", "mem-per-gpu", "gpu-bind"},
     {"cpus-per-task", "cpus-per-gpu"}, {"nodelist", "constraint", "partition", "exclude", "prefer"},
 ]  # fmt: skip
+FULLER: Mapping[str, list[str | None]] = {
+    "account": ["science"],
+    "cpus-per-task": ["1", "2", "8"],
+    "gpus-per-socket": ["1"],
+    "gpus-per-task": ["1", "2"],
+    "nodes": ["1", "2", "1-2", "1-1", "3", "2-4", "1-6", "4"],
+    "ntasks": ["1", "2", "4", "8", "40"],
+    "switches": ["1", "1@10:00", "2@1:00"],
+}
+"""Of :func:`jobs`: more of what a request is made of."""
+OFTEN = (
+    "account", "array", "begin", "comment", "constraint", "contiguous", "cpus-per-task", "deadline",
+    "dependency", "exclude", "exclusive", "gres", "gpus", "gpus-per-node", "gpus-per-task", "mem",
+    "mem-per-cpu", "mem-per-gpu", "nodelist", "nodes", "no-requeue", "ntasks", "ntasks-per-node",
+    "qos", "requeue", "signal", "switches", "time", "time-min",
+)  # fmt: skip
+"""Of these is most of a job of :func:`jobs`."""
+NO_NUMBER = ("quiet", "wait")
+"""Options under which sbatch says no job's number, or says it at the job's end."""
+ASKS_FOR_GPUS = {"gpus", "gpus-per-node", "gpus-per-task", "gres"}
 DECLARED = [
     "checkpoint=yes",
     "model=resnet18 types=any checkpoint=yes samples=5e6",
@@ -185,17 +206,39 @@ def submits(count: int, seed: int) -> list[Submit]:
     return [_Maker(random.Random(f"{seed}/{number}")).make() for number in range(count)]
 
 
+def jobs(count: int, seed: int, more: Mapping[str, list[str | None]]) -> list[Submit]:
+    """``count`` submits of jobs that ask for much and mostly for GPUs, few of them with a fault and
+    most declared. ``more``: options' values instead of those that any sandbox takes."""
+    good = {**GOOD, **FULLER, **more}
+    for name in NO_NUMBER:
+        del good[name]
+    return [_JobMaker(random.Random(f"{seed}/{number}"), good).make() for number in range(count)]
+
+
 class _Maker:
-    def __init__(self, dice: random.Random) -> None:
+    counts = (0, 1, 1, 2, 2, 3, 4)
+    """Options of a submit."""
+    faulty = 0.45
+    declares = 0.35
+    declared = tuple(DECLARED)
+    ours = (["--hadar-model=m"], ["--hadar-checkpoint", "yes"], ["--hadar-off"],
+            ["--hadar-types", "any"])  # fmt: skip
+
+    def __init__(
+        self, dice: random.Random, good: Mapping[str, list[str | None]] | None = None
+    ) -> None:
         self.dice = dice
+        self.good = good or GOOD
         self.result = Submit()
         self.lines: list[str] = []
         self.tail: list[str] = []
 
     def make(self) -> Submit:
         dice, result = self.dice, self.result
-        fault = dice.choice(["value", "value", "unknown", "script", "cut"]) * (dice.random() < 0.45)
-        chosen = self._options(dice.choice([0, 1, 1, 2, 2, 3, 4]))
+        fault = dice.choice(["value", "value", "unknown", "script", "cut"]) * (
+            dice.random() < self.faulty
+        )
+        chosen = self._options(dice.choice(self.counts))
         if fault == "value":
             name = dice.choice(list(BAD))
             chosen = [(n, v) for n, v in chosen if n != name] + [(name, dice.choice(BAD[name]))]
@@ -205,12 +248,11 @@ class _Maker:
             self._place(name, value, words)
         if fault == "unknown":
             words.insert(dice.randrange(len(words) + 1), dice.choice(UNKNOWN))
-        declared = dice.random() < 0.35
+        declared = dice.random() < self.declares
         if declared and dice.random() < 0.3:
-            result.ours = dice.choice([["--hadar-model=m"], ["--hadar-checkpoint", "yes"],
-                                       ["--hadar-off"], ["--hadar-types", "any"]])  # fmt: skip
+            result.ours = list(dice.choice(self.ours))
         elif declared:
-            self.lines.insert(0, "#HADAR " + dice.choice(DECLARED))
+            self.lines.insert(0, "#HADAR " + dice.choice(self.declared))
         result.script = self._script()
         if fault == "script":
             self._spoil_script()
@@ -221,13 +263,16 @@ class _Maker:
         return result
 
     def _options(self, most: int) -> list[tuple[str, str | None]]:
-        names = self.dice.sample(list(GOOD), most)
+        names = self._names(most)
         for group in EXCLUDING:
             for name in [name for name in names if name in group][1:]:
                 # Now and then what does not go together stays together.
                 if self.dice.random() < 0.9:
                     names.remove(name)
-        return [(name, self.dice.choice(GOOD[name])) for name in names]
+        return [(name, self.dice.choice(self.good[name])) for name in names]
+
+    def _names(self, most: int) -> list[str]:
+        return self.dice.sample(list(self.good), most)
 
     def _place(self, name: str, value: str | None, words: list[str]) -> None:
         where = self.dice.choice(["argv", "argv", "script", "script", "env"])
@@ -336,3 +381,27 @@ class _Maker:
              [*words[:1], "--nodes"], ["-N"], ["--wrap"], ["--help"], ["--usage"], ["-V"],
              [*words[:2], "--version"], ["-Mother", *words]]
         )  # fmt: skip
+
+
+class _JobMaker(_Maker):
+    counts = (2, 3, 3, 4, 4, 5, 6, 7)
+    faulty = 0.12
+    declares = 0.75
+    declared = (*DECLARED, "gpus=1-2", "types=v100,k80", "model=m gpus=2 types=any checkpoint=yes")
+    ours = (*_Maker.ours, ["--hadar-gpus=1-2"], ["--hadar-types=v100,p100"])
+
+    def _names(self, most: int) -> list[str]:
+        often = min(most, 1 + sum(self.dice.random() < 0.6 for _ in range(most - 1)))
+        found = self.dice.sample(OFTEN, often)
+        rest = [name for name in self.good if name not in OFTEN]
+        return found + self.dice.sample(rest, most - often)
+
+    def _options(self, most: int) -> list[tuple[str, str | None]]:
+        found = super()._options(most)
+        names = {name for name, _ in found}
+        if self.dice.random() < 0.6 and not names & ASKS_FOR_GPUS:
+            name = self.dice.choice(sorted(ASKS_FOR_GPUS))
+            found.append((name, self.dice.choice(self.good[name])))
+        if self.dice.random() < 0.5 and not names & {"partition", "nodelist"}:
+            found.append(("partition", self.dice.choice(["gpu", "gpu", "gpu", "v100", "v100,k80"])))
+        return found

@@ -1,0 +1,115 @@
+"""sbatch and hbatch side by side in one folder: what they answer and what Slurm then shows."""
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+HBATCH = str(Path(sys.prefix) / "bin" / "hbatch")
+
+
+class Shell:
+    """Submits of both kinds in one folder."""
+
+    def __init__(self, box, folder):
+        self.box = box
+        self.folder = folder
+        kept = ("HOME", "USER", "LANG", "TMPDIR")
+        self.env = {name: os.environ[name] for name in kept if name in os.environ} | box.env
+        self.runner = subprocess.Popen(
+            [sys.executable, str(HERE / "submit_runner.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=folder,
+            text=True,
+        )
+
+    def prepare(self, submit):
+        """The folder as the submit needs it, its environment and its standard input."""
+        script = self.folder / "job.sh"
+        script.unlink(missing_ok=True)
+        if submit.script is not None and not submit.typed:
+            script.write_bytes(submit.script)
+        return self.env | submit.env, (submit.script or b"") if submit.typed else b""
+
+    def ask(self, program, submit, *options):
+        """Exit code, stdout and stderr, by the runner."""
+        env, stdin = self.prepare(submit)
+        ours = submit.ours if program == "hbatch" else []
+        case = {
+            "program": program,
+            "argv": [*options, *ours, *submit.argv],
+            "env": env,
+            "stdin": base64.b64encode(stdin).decode(),
+        }
+        print(json.dumps(case), file=self.runner.stdin, flush=True)
+        return tuple(json.loads(self.runner.stdout.readline()))
+
+    def process(self, submit, *options):
+        """The same of hbatch as it is installed."""
+        env, stdin = self.prepare(submit)
+        done = subprocess.run(
+            [HBATCH, *options, *submit.ours, *submit.argv],
+            env=env,
+            cwd=self.folder,
+            input=stdin,
+            capture_output=True,
+            timeout=60,
+        )
+        said = (stream.decode(errors="replace") for stream in (done.stdout, done.stderr))
+        return (done.returncode, *said)
+
+    def close(self):
+        self.runner.stdin.close()
+        self.runner.wait(60)
+
+
+def told(stderr):
+    """sbatch's words, without the job's number and the moment."""
+    lines = [line for line in stderr.splitlines() if not line.startswith("hbatch: ")]
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:]+", "TIME", "\n".join(lines))
+    return re.sub(r"\bJob \d+", "Job N", text)
+
+
+def is_managed(stderr):
+    return "hbatch: the job is managed" in stderr or "left alone, as its Comment says" in stderr
+
+
+def verdict(answer, managed):
+    """Exit code, stdout, stderr; of what -v tells only what does not list the options."""
+    code, out, err = answer
+    text = told(err)
+    if managed:
+        text = "\n".join(
+            line for line in text.splitlines() if not re.match(r"sbatch: (\S+ +: |-)", line)
+        )
+    return code, out, text
+
+
+def added(stderr):
+    """Options that hbatch says it added."""
+    line = next((line for line in stderr.splitlines() if "the job is managed; added" in line), "")
+    return re.findall(r"(--[a-z-]+)(?==|\s)", line.partition("; added ")[2].partition("; ")[0])
+
+
+def nameless(text, job_id):
+    """Without the numbers of the job and, in a heterogeneous one, of those that follow it."""
+    for following in range(4):
+        text = re.sub(rf"(?<!\d){int(job_id) + following}(?!\d)", f"N+{following}", text)
+    return text
+
+
+def moment(text):
+    return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+
+
+def waits(case):
+    """Whether a submit of it would wait for the end of the job, or say no number."""
+    script = (case.script or b"").decode(errors="replace")
+    text = " ".join([*case.argv, *case.env, script])
+    return re.search(r"--?(w|W|wa|wait|Q|qu\w*)\b|SBATCH_WAIT|-\w*[WQ]", text) is not None
