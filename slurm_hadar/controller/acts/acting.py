@@ -28,6 +28,8 @@ from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Update
 
 _REFUSED, _UNANSWERED = "refused", "not answered"
+_ENTRIES = 50
+"""Of a job's journal that are looked at: its last move is among them."""
 _OTHER = re.compile(r"\bjob \d+(?:[_+]\d+)?\b")
 
 
@@ -224,6 +226,7 @@ def ask_to_save(
     """
     nonce = secrets.token_hex(8)
     details = {**_details(action), **hopes, "save": nonce, "restarts": action.job.restarts}
+    details["priority"] = action.job.priority + _given_back(context.store, action)
     entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     # Copies and shares are said when it has been requeued: now they would be of no use to it.
     complaint = context.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)
@@ -242,6 +245,27 @@ def ask_to_save(
         complaint = f"job {action.job.id}: {action.kind.value} given up, {outcome}"
         return Sent((complaint,), frozenset({action.job.id}))
     return Sent()
+
+
+def _given_back(store: Store, action: Action) -> int:
+    """Priority that the last move of a running job took from it, and that it had by its Nice until
+    it ran: Slurm shows it without that now, and after each further move it would have less."""
+    job, found = action.job, 0
+    if "Nice" in action.steering.was:
+        # It still has it.
+        return 0
+    for entry in store.history(job.id, _ENTRIES):
+        fields, restarts = entry.details.get("fields"), entry.details.get("restarts")
+        if entry.kind == Kind.MOVE.value and restarts != job.restarts:
+            # Another requeue than that of the move took away what was given back.
+            return found if restarts == job.restarts - 1 else 0
+        own_again = entry.kind == Kind.HINT.value and isinstance(fields, dict) and "Nice" in fields
+        if own_again and not found:
+            before = steering.decode(str(entry.details.get("before")))
+            nice = (before.was.get("Nice"), before.wrote.get("Nice")) if before else (None, None)
+            with contextlib.suppress(TypeError, ValueError):
+                found = max(0, int(nice[0] or "") - int(nice[1] or ""))
+    return 0
 
 
 def write_unmoved_plan(context: ActionContext, job: Job) -> str | None:

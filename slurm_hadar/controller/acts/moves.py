@@ -31,6 +31,8 @@ _NOT_PENDING = "no longer pending"
 _POLL_S = 0.5
 _MOST_NICE = 2_147_483_645
 """Slurm takes no more."""
+_LEAST_PRIORITY = 1
+"""Slurm shows no less of a job that is not held."""
 
 
 @dataclass(frozen=True)
@@ -214,28 +216,50 @@ def _keep_places(context: ActionContext, entries: Sequence[Entry], now: float) -
         for entry in entries
         if isinstance(priority := entry.details.get("priority"), int)
     }
-    if not (context.ages and before):
-        return
+    if context.ages and before:
+        rest = _give_priority(context, before, lambda had, has: has < had)
+        # Now it is known how much too much they have.
+        _give_priority(context, rest, lambda had, has: has != had)
+
+
+def _give_priority(
+    context: ActionContext,
+    before: Mapping[str, tuple[int, Steering]],
+    wrong: Callable[[int, int], bool],
+) -> dict[str, tuple[int, Steering]]:
+    """Give jobs that wait the priority ``before`` by their Nice, where the one that they had and
+    the one that they have are ``wrong``. Those that now have enough, and maybe too much: Slurm
+    shows 1 for what is 1 or less."""
     try:
-        shown = context.cluster.read_jobs(list(before))
+        shown = context.cluster.read_jobs(list(before)) if before else []
     except SlurmError:
-        return
-    lower = [
+        return {}
+    found = [
         job
         for job in shown
         if job.id in before
         and job.state is JobState.PENDING
-        and 0 < job.priority < before[job.id][0]
+        and job.priority > 0
+        and wrong(before[job.id][0], job.priority)
     ]
-    updates = []
-    for job in lower:
+    updates, unclear = [], {}
+    for job in found:
         priority, ours = before[job.id]
-        nice = str(max(job.nice - (priority - job.priority), -_MOST_NICE))
+        at_least = job.priority <= _LEAST_PRIORITY
+        # With a Nice of 0 it has some priority, so with this one it has enough.
+        least = min(job.nice, 0) - priority if at_least else job.nice - (priority - job.priority)
+        nice = str(max(least, -_MOST_NICE))
         was, wrote = {"Nice": str(job.nice), **ours.was}, {**ours.wrote, "Nice": nice}
-        updates.append(context.update(job, {"Nice": nice}, replace(ours, was=was, wrote=wrote)))
-    for job, error in zip(lower, context.cluster.apply(updates) if updates else [], strict=True):
-        if error is not None and not error.retry:
-            context.keep(job, before[job.id][1])
+        changed = replace(ours, was=was, wrote=wrote)
+        updates.append(context.update(job, {"Nice": nice}, changed))
+        if at_least:
+            unclear[job.id] = (priority, changed)
+    for job, error in zip(found, context.cluster.apply(updates) if updates else [], strict=True):
+        if error is not None:
+            unclear.pop(job.id, None)
+            if not error.retry:
+                context.keep(job, before[job.id][1])
+    return unclear
 
 
 def _done(ours: Steering) -> tuple[str, str]:

@@ -8,7 +8,8 @@ import pytest
 from hand_made import NOW, config, job, node, running, seen
 
 from slurm_hadar.controller.acts import repair
-from slurm_hadar.controller.acts.acting import ActionContext, steering_of
+from slurm_hadar.controller.acts.acting import ActionContext, ask_to_save, steering_of
+from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.acts.moves import advance, destinations, settle
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
@@ -379,6 +380,46 @@ def test_a_requeue_takes_the_age_away_and_nice_gives_it_back(context, ages, befo
     if nice is not None:
         kept = decode(context.store.steerings(["1"])["1"])
         assert kept.was["Nice"] == "0" and kept.wrote["Nice"] == nice
+
+
+@pytest.mark.parametrize(("owners", "first", "second"), [(0, "-900", None), (500, "-900", "-400")])
+def test_a_job_with_the_least_priority_that_slurm_shows_gets_neither_less_nor_more(
+    context, owners, first, second
+):
+    """It may have less than 1 in truth, as with a Nice of its owner's."""
+    entry = context.store.begin("1", "move", "asked", NOW - 12, {**TO_V100, "priority": 900})
+    context.store.advance(entry, "requeued", NOW - 10.5)
+    requeued = job("1", restarts=1, submit_s=NOW - 10, priority=900, nice=owners)
+
+    class Slurm(Takes):
+        def read_jobs(self, ids):
+            nice = int(self.sent[-1].get("Nice", owners))
+            return [replace(requeued, nice=nice, priority=max(1, owners - nice))]
+
+    cluster = Slurm()
+    advanced(replace(context, cluster=cluster, ages=True), requeued)
+    wanted = [{"Nice": first}, {"Nice": second}] if second else [{"Nice": first}]
+    assert cluster.sent[1:] == wanted
+    kept = decode(context.store.steerings(["1"])["1"])
+    assert kept.was["Nice"] == str(owners) and kept.wrote["Nice"] == wanted[-1]["Nice"]
+
+
+@pytest.mark.parametrize(("restarts", "priority"), [(1, 1150), (2, 1000)])
+def test_a_second_move_does_not_take_what_the_first_one_gave_back(context, restarts, priority):
+    """A job that was requeued by somebody else since has lost it as any other would have."""
+    store = context.store
+    entry = store.begin("1", "move", "asked", NOW - 90, {"restarts": 0, "priority": 1150})
+    store.end(entry, "moved", NOW - 80)
+    before = merge("", Steering(was={"Nice": "100"}, wrote={"Nice": "-50"}))
+    own = store.begin("1", "hint", "sent", NOW - 70, {"fields": {"Nice": "100"}, "before": before})
+    store.end(own, "done", NOW - 70)
+    ended = store.begin("1", "move", "asked", NOW - 60, {"restarts": restarts})
+    store.end(ended, "the job did not save", NOW - 50)
+    here = running("1", {"k1": {"k80": 1}}, restarts=restarts)
+    for was, expected in (({}, priority), ({"Nice": "100"}, 1000)):
+        action = Action(Kind.MOVE, here, {}, Steering(gpus={"v100": 1}, was=was), "why")
+        ask_to_save(context, action, False, NOW)
+        assert store.history("1", 1)[0].details["priority"] == expected
 
 
 def test_a_job_that_somebody_else_requeued_before_we_did_is_not_sent_on_at_once(context):
