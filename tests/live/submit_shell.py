@@ -9,6 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+from missing import missing
+
+from slurm_hadar.plugins import changes
+from slurm_hadar.plugins.install import Wish, planned, removal
+
 HERE = Path(__file__).parent
 HBATCH = str(Path(sys.prefix) / "bin" / "hbatch")
 
@@ -113,3 +118,17 @@ def waits(case):
     script = (case.script or b"").decode(errors="replace")
     text = " ".join([*case.argv, *case.env, script])
     return re.search(r"--?(w|W|wa|wait|Q|qu\w*)\b|SBATCH_WAIT|-\w*[WQ]", text) is not None
+
+
+def load_plugins(box, site, *plugins):
+    """Have Slurm load these plugins and no others. ``site``: the configuration."""
+    if plugins:
+        prefix = box.programs.prefix
+        wish = Wish(plugins, plugin_dir=prefix / "lib" / "slurm" if prefix else None)
+        plan = planned(box.conf, site, wish)
+        if any("lua.so" in line for line in plan.by_hand):
+            missing("this Slurm has no Lua plugins (Debian: slurm-wlm-basic-plugins)")
+        changes.apply(plan.changes)
+    else:
+        changes.apply(removal(box.conf).changes)
+    box.run("scontrol", "reconfigure")

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from conftest import need
+from submit_shell import load_plugins
 from trainings import Trainings
 
 from slurm_hadar.domain.job import JobState
@@ -27,15 +28,44 @@ REQUESTS = (
     "-G2",
     "--gres=gpu:2",
     "--gpus-per-task=2 -n1",
+    "-N1-3 -n6 --gres=gpu:1",
+    "-N2-4 --gpus=4",
+    "-N6 --gres=gpu:2",
+    "-n6 --ntasks-per-node=2 --gres=gpu:1",
+    "-N2 --exclusive --gres=gpu:1",
+    "--exclusive -G1",
+    "-c8 --gres=gpu:1",
+    "-n4 -c8 --gpus=4",
+    "--cpus-per-gpu=4 --gpus=2",
+    "--mem=4G -N2 --gres=gpu:1",
+    "--mem-per-gpu=2G -G2",
+    "--mem-per-cpu=500 -n3 -G1",
+    "-C v100|k80 -G2",
+    "-w v1,k1 --gres=gpu:1",
+    "-x v[1-2] -N2 -G2",
+    "-p v100,k80 -N2 --gres=gpu:2",
+    "--gpus=v100:3",
+    "--gres=gpu:k80:2 -N1-2",
+    "--gpus-per-socket=1 --sockets-per-node=2",
+    "--contiguous -N3 --gres=gpu:1",
+    "-O -n4 -N1 --gres=gpu:1",
+    "--spread-job -n4 --gres=gpu:1",
+    "--use-min-nodes -n4 -G3",
 )
-SCRIPT = '#!/bin/bash\n#HADAR types=any\nsrun -N"$SLURM_JOB_NUM_NODES" true && sleep 1\n'
-_FIELDS = ("NumNodes", "NumTasks", "TresPerNode", "TresPerJob", "TresPerTask", "MinMemoryCPU")
+DECLARED = "#HADAR types=any\n"
+SCRIPT = f'#!/bin/bash\n{DECLARED}srun -N"$SLURM_JOB_NUM_NODES" true && sleep 0.3\n'
+PLAIN = SCRIPT.replace(DECLARED, "")
+_FIELDS = (
+    "NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "TresPerNode", "TresPerJob", "TresPerTask",
+    "TresPerSocket", "MinMemoryCPU", "MinMemoryNode", "OverSubscribe", "Contiguous", "Features",
+)  # fmt: skip
 
 
 @pytest.fixture
 def site(tmp_path):
     need(None)
-    box = Sandbox.up(tmp_path / "box", mode="act", cred_expire_s=5)
+    settings = {"partitions": {"opt_in": ("gpu",)}}
+    box = Sandbox.up(tmp_path / "box", mode="act", cred_expire_s=5, settings=settings)
     try:
         made = Trainings(box, tmp_path)
         yield made
@@ -47,30 +77,44 @@ def site(tmp_path):
 def ran(site, id_):
     """What Slurm shows of a job that ended: its request and how many GPUs it had."""
     shown = site.box.run("scontrol", "-d", "show", "job", id_)
-    found = {key: value for key, value in re.findall(r"(\w+)=(\S*)", shown) if key in _FIELDS}
+    found = {key: value for key, value in re.findall(r"([\w/]+)=(\S*)", shown) if key in _FIELDS}
     gpus = re.search(r"gres/gpu=(\d+)", shown)
     return {**found, "gpus": gpus and gpus[1]}
 
 
+def run(site, id_, request):
+    """Wait for a job's end, under ticks."""
+    end = time.monotonic() + 60
+    while site.job(id_).state is not JobState.FINISHED:
+        assert time.monotonic() < end, (request, site.job(id_), site._seen())
+        site.tick()
+        time.sleep(0.1)
+    assert site.job(id_).slurm_state.startswith("COMPLETED"), (request, site.log(id_))
+    return ran(site, id_)
+
+
 def test_every_request_runs_as_with_sbatch(site):
-    """One at a time on an idle cluster: with sbatch, then opted in under ticks."""
-    different = {}
-    for request in REQUESTS:
-        words = request.split()
-        found = []
-        for opted_in in (False, True):
-            if opted_in:
-                id_ = site.hbatch(SCRIPT, *words)
-            else:
-                plain = SCRIPT.replace("#HADAR types=any\n", "")
-                id_ = site.cluster.submit(plain, ["-o", "/dev/null", *words])
-            end = time.monotonic() + 60
-            while site.job(id_).state is not JobState.FINISHED:
-                assert time.monotonic() < end, (request, site.job(id_), site._seen())
-                site.tick()
-                time.sleep(0.2)
-            assert site.job(id_).slurm_state.startswith("COMPLETED"), (request, site.log(id_))
-            found.append(ran(site, id_))
-        if found[0] != found[1]:
-            different[request] = found
-    assert not different
+    """One at a time on an idle cluster: with sbatch, declared with hbatch, opted in by a plugin."""
+
+    def plain(words):
+        return site.cluster.submit(PLAIN, ["-o", "/dev/null", *words])
+
+    def opted_in(words):
+        # The default partition, which sbatch does not name, is one that opts in.
+        id_ = plain(words)
+        managed = "[hadar1" in site.box.run("scontrol", "show", "job", id_)
+        assert managed is not any(word.startswith("-p") for word in words), words
+        return id_
+
+    ways = (plain, lambda words: site.hbatch(SCRIPT, *words), opted_in)
+    found = {request: [] for request in REQUESTS}
+    for way in ways:
+        if way is opted_in:
+            load_plugins(site.box, site.config, "job-submit")
+        for request in REQUESTS:
+            found[request].append(run(site, way(request.split()), request))
+    assert not {
+        request: (as_typed, *others)
+        for request, (as_typed, *others) in found.items()
+        if any(other != as_typed for other in others)
+    }

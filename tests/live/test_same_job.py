@@ -11,15 +11,12 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from missing import missing
 from submit_lines import jobs
-from submit_shell import Shell, added, is_managed, moment, nameless, verdict
+from submit_shell import Shell, added, is_managed, load_plugins, moment, nameless, verdict
 
 from slurm_hadar import config
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.declaration import decode
-from slurm_hadar.plugins import changes
-from slurm_hadar.plugins.install import Wish, planned, removal
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.processes import wait_until
@@ -109,22 +106,6 @@ class Site:
 
     def count(self, states):
         return len(self.box.run("squeue", "-h", "-t", states).split("\n")) - 1
-
-    def load(self, *plugins):
-        """Have these plugins and no others."""
-        if plugins:
-            wish = Wish(plugins, plugin_dir=self._modules())
-            plan = planned(self.box.conf, self.config, wish)
-            if any("lua.so" in line for line in plan.by_hand):
-                missing("this Slurm has no Lua plugins (Debian: slurm-wlm-basic-plugins)")
-            changes.apply(plan.changes)
-        else:
-            changes.apply(removal(self.box.conf).changes)
-        self.box.run("scontrol", "reconfigure")
-
-    def _modules(self):
-        prefix = self.box.programs.prefix
-        return prefix / "lib" / "slurm" if prefix else None
 
     def submit(self, program, cases):
         """What each submit answered, and the job that it made as Slurm shows it, or None."""
@@ -250,13 +231,13 @@ def test_the_same_words_make_the_same_job(site):
         seen["jobs"] += sum(job is not None for _, job in answers)
         seen["refused"] += sum(answer[0] != 0 for answer, _ in answers)
     for plugin in PLUGINS:
-        site.load(plugin)
+        load_plugins(site.box, site.config, plugin)
         for first in range(0, len(chosen), AT_ONCE):
             part = slice(first, first + AT_ONCE)
             some = [replace(case, ours=[]) for case in chosen[part]]
             answers = site.submit("sbatch", some)
             wrong += _compare_plugin(plugin, some, plain[part], answers, seen)
-    site.load()
+    load_plugins(site.box, site.config)
     print(dict(seen))
     assert not wrong, f"{len(wrong)} of {dict(seen)}:\n" + "\n".join(map(str, wrong[:20]))
     assert seen["hbatch managed"] >= seen["jobs"] / 2
