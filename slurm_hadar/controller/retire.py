@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.acts.laying import UNTIL_IT_RUNS
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.picture.targets import lease_of_before
 from slurm_hadar.controller.tick import Controller
@@ -39,10 +40,10 @@ def ordinary(job: Job, steered: Steering, now: float) -> Update:
     about to wait after a requeue, its request is the owner's again."""
     declared = replace(job.declaration or Declaration(), off=True, lease=False)
     fields = {"Comment": declaration.merge(job.comment, declared)}
-    if job.state in (JobState.PENDING, JobState.COMPLETING):
-        fields |= dict(steered.was)
-        if lease_of_before(job, steered, now):
-            fields["StartTime"] = at_once(job, now)
+    waits = job.state in (JobState.PENDING, JobState.COMPLETING)
+    fields |= {key: value for key, value in steered.was.items() if waits or key in UNTIL_IT_RUNS}
+    if waits and lease_of_before(job, steered, now):
+        fields["StartTime"] = at_once(job, now)
     return Update(job.id, fields)
 
 

@@ -124,6 +124,14 @@ class CommandsCluster:
                 return level
         return ""
 
+    def read_mail_types(self, numbers: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        """One ``scontrol``, with a ``show job`` for each on its standard input."""
+        text = "".join(f"show job {number}\n" for number in numbers)
+        with self.traffic.request("mails"):
+            # Its status is that of the last command, and a job may have ended.
+            answer = self.commands.run("scontrol", ["-o"], text=text)
+            return records.mail_types(answer.out)
+
     def read_limits(self, cluster: str) -> Limits:
         """One ``sacctmgr show assoc`` and one ``sacctmgr show qos``."""
         show = ["-n", "-P", "show"]

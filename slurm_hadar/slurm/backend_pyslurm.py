@@ -128,6 +128,10 @@ class PySlurmCluster:
         """Through the commands."""
         return self._plain.admin_level(user)
 
+    def read_mail_types(self, numbers: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        """Through the commands."""
+        return self._plain.read_mail_types(numbers)
+
     def read_limits(self, cluster: str) -> Limits:
         """Through the commands."""
         return self._plain.read_limits(cluster)

@@ -31,8 +31,9 @@ class Update:
 
     Keys are scontrol's names: Features, Partition, TresPerNode, TresPerJob, NumNodes, NumTasks,
     NumCPUs, CPUsPerTask, MinCPUsNode, MinMemoryNode, MinMemoryCPU, ReqNodeList, ExcNodeList,
-    StartTime, TimeLimit, Comment, AdminComment, Requeue. Memory is in MB, StartTime is ``now``,
-    ``uts`` with seconds since the epoch, or an ISO time, TimeLimit is minutes or ``D-HH:MM:SS``.
+    StartTime, TimeLimit, MailType, Comment, AdminComment, Requeue. Memory is in MB, StartTime is
+    ``now``, ``uts`` with seconds since the epoch, or an ISO time, TimeLimit is minutes or
+    ``D-HH:MM:SS``.
 
     TresPerNode is written ``gpu:2`` or ``gpu:v100:2``, without ``gres:`` or ``gres/`` in front.
     An empty value clears Features, ReqNodeList, ExcNodeList, Comment and AdminComment.
@@ -105,6 +106,12 @@ class Cluster(Protocol):
     def admin_level(self, user: str) -> str:
         """AdminLevel of a user in the accounting database: Operator, Administrator or None; ""
         where the database does not know him."""
+        ...
+
+    def read_mail_types(self, numbers: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        """Of jobs by Slurm's own number (``raw_id``): the mails that they asked for, such as
+        ``("BEGIN", "END")``. Those that asked for none, and that Slurm does not show, are missing.
+        """
         ...
 
     def read_limits(self, cluster: str) -> Limits:

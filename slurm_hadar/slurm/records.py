@@ -5,6 +5,7 @@ them are free text: the first ``Key=`` of a name counts, since free text stands 
 """
 
 import re
+from collections import Counter
 from math import inf
 
 from slurm_hadar.domain.errors import SlurmError
@@ -47,6 +48,22 @@ def reservations(text: str) -> list[Reservation]:
         )
         for record in _records(text, "ReservationName")
     ]
+
+
+def mail_types(text: str) -> dict[int, tuple[str, ...]]:
+    """From ``scontrol -o show job``: Slurm's number of a job -> the mails that it asked for.
+
+    A name may hold line breaks, and lines that look like another job's: of a job that is shown
+    twice nothing is believed.
+    """
+    shown = re.findall(r"^JobId=(\d{1,10}) (.*)$", text, re.MULTILINE | re.ASCII)
+    times_shown = Counter(number for number, _ in shown)
+    found = {}
+    for number, rest in shown:
+        asked = re.findall(r" MailType=([A-Z0-9_,]+)(?= |$)", rest)
+        if asked and times_shown[number] == 1:
+            found[int(number)] = tuple(asked[-1].split(","))
+    return found
 
 
 def checked_whole(text: str, kind: str) -> str:

@@ -30,6 +30,7 @@ FIELDS = frozenset(
         "CPUsPerTask",
         "ExcNodeList",
         "Features",
+        "MailType",
         "MinCPUsNode",
         "MinMemoryCPU",
         "MinMemoryNode",

@@ -75,6 +75,14 @@ class ActionContext:
         comment = steering.merge(job.admin_comment, ours)
         return Update(job.id, {**fields, "AdminComment": comment})
 
+    def known(self, job: Job) -> Steering:
+        """What is kept of one job."""
+        if kept.in_the_job(self.config):
+            text = job.admin_comment
+        else:
+            text = self.store.steerings([job.id]).get(job.id, "")
+        return steering.decode(text) or Steering()
+
     def kept(self, actions: Sequence[Action]) -> dict[str, Steering]:
         """What is kept of the jobs of these actions; empty where the jobs carry it themselves."""
         if kept.in_the_job(self.config):

@@ -90,25 +90,33 @@ def hints(
         for target in picture.targets.values()
         if target.job.state is JobState.RUNNING and not target.starting
     ]
-    return [*found, *(_nice_again(job, seen) for job in started if _has_our_nice(job, seen))]
+    again = (_after_a_move(job, seen) for job in started if not _refused(job, seen, refused))
+    return [*found, *(action for action in again if action is not None)]
 
 
-def _has_our_nice(job: Job, seen: Observed) -> bool:
+def _refused(job: Job, seen: Observed, refused: Mapping[str, Refusals]) -> bool:
+    return job.id in refused and not refused[job.id].over(seen.now)
+
+
+def _after_a_move(job: Job, seen: Observed) -> Action | None:
+    """The owner's Nice and MailType, of a job that runs again: it has its place now."""
     steered = seen.steered(job.id)
-    return "Nice" in steered.was and steered.wrote.get("Nice") == str(job.nice)
-
-
-def _nice_again(job: Job, seen: Observed) -> Action:
-    """The owner's Nice, of a job that runs again after a move: it has its place now."""
-    steered = seen.steered(job.id)
+    fields = {
+        key: value
+        for key, value in steered.was.items()
+        if key in laying.UNTIL_IT_RUNS
+        and steered.wrote.get(key) == laying.present(job, steered, key)
+    }
+    if not fields:
+        return None
     ours = replace(
         steered,
         time=seen.now,
-        was={key: value for key, value in steered.was.items() if key != "Nice"},
-        wrote={key: value for key, value in steered.wrote.items() if key != "Nice"},
+        was={key: value for key, value in steered.was.items() if key not in fields},
+        wrote={key: value for key, value in steered.wrote.items() if key not in fields},
     )
-    fields = {"Nice": steered.was["Nice"]}
-    return Action(Kind.HINT, job, fields, ours, "it runs: its priority is its owner's again")
+    why = f"it runs: {' and '.join(sorted(fields))} as its owner set it"
+    return Action(Kind.HINT, job, fields, ours, why)
 
 
 def restored(
@@ -139,7 +147,7 @@ def _sent(
         job = seen.jobs[id_]
         if job.state is not JobState.PENDING or job.held:
             continue
-        if id_ in refused and not refused[id_].over(seen.now):
+        if _refused(job, seen, refused):
             continue
         action = _hint(job, wanted.get(id_, ()), left_out.get(id_, ""), seen, id_ in preempted)
         found += [action] if action is not None else []
@@ -173,9 +181,9 @@ def _hint(
     was = {
         key: value
         for key, value in laying.originals(job, fields, steered.was).items()
-        if fields.get(key, laying.current(job, key)) != value
+        if fields.get(key, laying.present(job, steered, key)) != value
     }
-    wrote = {key: fields.get(key, laying.current(job, key)) for key in was}
+    wrote = {key: fields.get(key, laying.present(job, steered, key)) for key in was}
     ours = Steering(
         time=seen.now, moves=steered.moves, was=was, wrote=wrote, foreign=steered.foreign
     )

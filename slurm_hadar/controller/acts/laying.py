@@ -20,6 +20,11 @@ from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.hosts import fold
 
+UNTIL_IT_RUNS = frozenset({"MailType", "Nice"})
+"""Fields that a move changes for its own time: they are its owner's again when the job runs."""
+_NOT_SHOWN = frozenset({"MailType"})
+"""Fields that the list of jobs does not show."""
+
 Fields = dict[str, str]
 """Slurm's field names -> values, as ``scontrol update`` takes them."""
 
@@ -48,7 +53,9 @@ def fields(
     return {
         key: value
         for key, value in wish.items()
-        if key not in foreign and (key in new or value != current(job, key))
+        if key not in foreign
+        and key not in UNTIL_IT_RUNS
+        and (key in new or value != current(job, key))
     }
 
 
@@ -69,9 +76,11 @@ def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fie
 def back(job: Job, steered: Steering) -> Fields:
     """What must be changed so that the job's request is its owner's again."""
     was = steered.was
-    found = {key: value for key, value in was.items() if value != current(job, key)}
-    # A moved job keeps its place in the queue until it runs.
-    found.pop("Nice", None)
+    found = {
+        key: value
+        for key, value in was.items()
+        if key not in UNTIL_IT_RUNS and value != current(job, key)
+    }
     if "ReqNodeList" in found and "NumNodes" in was:
         # See in_full.
         found["NumNodes"] = was["NumNodes"]
@@ -108,6 +117,11 @@ def current(job: Job, key: str) -> str:
             return str(job.nice)
         case _:
             return ""
+
+
+def present(job: Job, steered: Steering, key: str) -> str:
+    """As :func:`current`; of a field that Slurm does not show what we wrote there last."""
+    return steered.wrote.get(key, "") if key in _NOT_SHOWN else current(job, key)
 
 
 def differing(job: Job, fields: Mapping[str, str]) -> bool:

@@ -28,6 +28,7 @@ from slurm_hadar.slurm.times import at_once, begin_time
 
 _NOT_PENDING = "no longer pending"
 """Slurm's words for a job that has started since it was read."""
+_MAILS_OF_A_MOVE = ("BEGIN", "REQUEUE")
 _POLL_S = 0.5
 _MOST_NICE = 2_147_483_645
 """Slurm takes no more."""
@@ -49,7 +50,7 @@ def advance(
 ) -> Step:
     """Take every open move one step further, from what is seen now."""
     entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
-    requeue: list[Entry] = []
+    requeue: list[tuple[Entry, Job]] = []
     send_on: list[tuple[Entry, Job]] = []
     said: list[str] = []
     moving = context.config.moving
@@ -65,8 +66,8 @@ def advance(
             ack_wait_s=moving.ack_wait_s,
             after_return_s=moving.after_return_s,
         )
-        if decided.step is MoveStep.REQUEUE:
-            requeue.append(entry)
+        if decided.step is MoveStep.REQUEUE and job is not None:
+            requeue.append((entry, job))
         elif decided.step is MoveStep.SEND_ON and decided.job is not None:
             send_on.append((entry, decided.job))
         elif decided.step in (MoveStep.STAY, MoveStep.END):
@@ -147,10 +148,12 @@ def _ripe(entry: Entry, progress: Progress | None, now: float) -> bool:
     return acknowledged(entry, progress) or (progress is not None and progress.finished)
 
 
-def _requeue(context: ActionContext, entries: Sequence[Entry], now: float) -> list[str]:
+def _requeue(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
     said: list[str] = []
-    if not entries:
+    if not moved:
         return said
+    _send_no_mails(context, [job for _, job in moved])
+    entries = [entry for entry, _ in moved]
     # ``now`` is when the jobs were read, which may be some time ago.
     sent_s = context.clock()
     errors = context.cluster.requeue([entry.job for entry in entries])
@@ -162,6 +165,38 @@ def _requeue(context: ActionContext, entries: Sequence[Entry], now: float) -> li
             context.store.end(entry.id, outcome, now)
             said.append(f"job {entry.job}: {outcome}")
     return said
+
+
+def _send_no_mails(context: ActionContext, jobs: Sequence[Job]) -> None:
+    """Keep Slurm from mailing the requeue and the start of a move to those who asked for mails of
+    these (``--mail-type``). When the job runs again its owner's wish is restored."""
+    try:
+        asked = context.cluster.read_mail_types([job.raw_id for job in jobs])
+    except SlurmError:
+        # A mail more is no reason not to move.
+        return
+    updates = []
+    for job in jobs:
+        types, ours = asked.get(job.raw_id, ()), context.known(job)
+        left = ",".join(name for name in types if name not in _MAILS_OF_A_MOVE) or "NONE"
+        if "MailType" not in ours.was and left != ",".join(types or ("NONE",)):
+            was = {**ours.was, "MailType": ",".join(types)}
+            wrote = {**ours.wrote, "MailType": left}
+            ours = replace(ours, was=was, wrote=wrote)
+            updates.append(context.update(job, {"MailType": left}, ours))
+    if updates:
+        # Refused, or not answered: there are more mails, and what is restored is what is there.
+        context.cluster.apply(updates)
+
+
+def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Steering:
+    """What the move was to write, with what it did to the job's mails since."""
+    ours, known = steering_of(entry.details, now), context.known(job)
+    if "MailType" not in known.was:
+        return ours
+    was = {**ours.was, "MailType": known.was["MailType"]}
+    wrote = {**ours.wrote, "MailType": known.wrote.get("MailType", "")}
+    return replace(ours, was=was, wrote=wrote)
 
 
 def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
@@ -177,7 +212,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         return said
     updates = []
     for entry, job in waiting:
-        ours = steering_of(entry.details, now)
+        ours = _steering(context, entry, job, now)
         fields = entry.details.get("fields")
         reason, (copies, shares) = str(entry.details.get("reason", "")), copies_of(entry.details)
         batch = batch_of_entry(entry.details)
@@ -191,29 +226,31 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             changes["StartTime"] = begin_time(job.eligible_s)
         updates.append(context.update(job, changes, ours))
     answers = pending.apply(context.cluster, [job for _, job in waiting], updates, now)
-    taken: list[Entry] = []
+    taken: list[tuple[Entry, Job]] = []
     for (entry, job), error in zip(waiting, answers, strict=True):
         if error is None:
-            outcome, where = _done(steering_of(entry.details, now))
+            ours = steering_of(entry.details, now)
+            outcome, where = _done(ours)
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}, {where}")
-            taken.append(entry)
+            if ours.gpus:
+                taken.append((entry, job))
         # Where it began meanwhile, the next look tells as what.
         elif not error.retry and _NOT_PENDING not in str(error):
             context.remove_plan(job)
             outcome = f"the placement was refused, Slurm starts it as it was: {error}"
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")
-    _keep_places(context, [entry for entry in taken if steering_of(entry.details, now).gpus], now)
+    _keep_places(context, taken, now)
     return said
 
 
-def _keep_places(context: ActionContext, entries: Sequence[Entry], now: float) -> None:
+def _keep_places(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> None:
     """Give jobs that were sent on the priority that they had before, by their Nice: a requeue takes
     their age away. Slurm shows that after an update only, so they are looked at once more."""
     before = {
-        entry.job: (priority, steering_of(entry.details, now))
-        for entry in entries
+        entry.job: (priority, _steering(context, entry, job, now))
+        for entry, job in moved
         if isinstance(priority := entry.details.get("priority"), int)
     }
     if context.ages and before:

@@ -302,8 +302,9 @@ def words(ours: Steering) -> str:
 
 def changed(job: Job, seen: Observed) -> list[str]:
     """The fields of a job's request that we changed: ``Partition: v100,k80 (asked for: gpu)``."""
-    was = seen.steered(job.id).was
-    present = {key: laying.current(job, key) for key in was}
+    steered = seen.steered(job.id)
+    was = steered.was
+    present = {key: laying.present(job, steered, key) for key in was}
     return [
         f"{key}: {present[key] or _NOTHING} (asked for: {value or _NOTHING})"
         for key, value in was.items()

@@ -192,6 +192,18 @@ def test_the_nice_of_a_move_goes_when_the_job_runs_and_not_before():
     assert "Nice" not in hint(waits, site=CONFIG)
 
 
+def test_the_mails_that_a_move_switched_off_are_on_again_when_the_job_runs():
+    ours = told({"MailType": "BEGIN,END", "Features": ""}, {"MailType": "END", "Features": "k80"})
+    here = running("1", {"k1": {"k80": 1}}, admin_comment=ours)
+    action = only(decide(seen([here]), {"1": {"k80": 1}}), Kind.HINT)
+    assert action.fields == {"MailType": "BEGIN,END"} and action.steering.was == {"Features": ""}
+    # The next move does not restore them either, nor does what is sent while it waits.
+    (move,) = decide(seen([here]), {"1": {"v100": 1}}).of(Kind.MOVE)
+    assert "MailType" not in move.fields
+    waits = job("1", features="k80", restarts=1, admin_comment=ours)
+    assert "MailType" not in hint(waits, site=CONFIG)
+
+
 # -- refusals --------------------------------------------------------------------------------
 
 
