@@ -112,8 +112,12 @@ def _claimed(
     # Backfill keeps planned nodes for a job that is ahead.
     planned = {node.name for node in seen.nodes.values() if "PLANNED" in node.state.upper()}
     left = {name: gpus for name, gpus in claims.free_now(seen).items() if name not in planned}
-    waiting, takers = _serve(claims.outsiders(seen, ()), seen, left)
     under_way = [target for target in picture.targets.values() if target.starting]
+    for target in under_way:
+        for name, gpus in target.held.items():
+            claims.set_aside(gpus, [name], left)
+    others = claims.outsiders(seen, [target.job.id for target in under_way])
+    waiting, takers = _serve(others, seen, left)
     crossing = CrossingMoves(waiting, left, seen, under_way)
     beside = FreeCapacity(seen)
     if config.guards.preempt:

@@ -4,7 +4,7 @@ Slurm starts a pending job by its priority. A plan that gave the same GPUs to a 
 priority would be vain at best, so such claims are set aside first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from slurm_hadar.controller.picture.constraints import OpaqueConstraint, met
@@ -154,7 +154,7 @@ def claim(job: Job, seen: Observed, free: Free, partly: bool = False) -> Claim |
     if not per_node and not job.exclusive:
         return None
     taken: dict[str, dict[str, int]] = {}
-    for name, gpus in free.items():
+    for name, gpus in _in_its_order(job, seen, free):
         # The cheapest test first: on a busy cluster few nodes have a GPU left.
         got = _take(per_node, gpus)
         if got is None or not _open(job, seen.nodes[name]):
@@ -172,6 +172,19 @@ def claim(job: Job, seen: Observed, free: Free, partly: bool = False) -> Claim |
         for kind, count in got.items():
             free[name][kind] -= count
     return Claim(job.id, job.priority, taken)
+
+
+def _in_its_order(job: Job, seen: Observed, free: Free) -> Iterator[tuple[str, dict[str, int]]]:
+    """The nodes as Slurm tries them: those of the first partition of the job's list come first."""
+    if len(job.partitions) < 2:
+        yield from free.items()
+        return
+    for number, partition in enumerate(job.partitions):
+        before = frozenset(job.partitions[:number])
+        for name, gpus in free.items():
+            inside = seen.nodes[name].partitions
+            if partition in inside and before.isdisjoint(inside):
+                yield name, gpus
 
 
 def set_aside(gpus: Mapping[str, int], names: Iterable[str], free: Free) -> None:

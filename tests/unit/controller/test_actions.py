@@ -190,6 +190,23 @@ def test_a_job_moves_only_to_what_nobody_who_waits_can_use(managed):
     assert decide(seen([HERE, other], two), {"1": K2}).of(Kind.MOVE)
 
 
+def test_a_job_that_waits_takes_what_its_list_names_first():
+    found = nodes(v1=2, v2=2, p1=1, p2=2, k1=2, k2=1)
+    for first, rest in (("k80", "p100"), ("p100", "k80")):
+        other = ordinary(partitions=(first, rest))
+        moved = decide(seen([HERE, other], found), {"1": K2}).of(Kind.MOVE)
+        assert bool(moved) == (first == "p100")
+
+
+def test_a_job_moves_to_no_place_of_one_that_is_on_its_way():
+    found = nodes(v1=2, v2=2, p1=1, p2=2, k1=2, k2=1)
+    sent = told({"k80": 1})
+    other = job("2", restarts=1, admin_comment=sent, reason="None")
+    assert not decide(seen([HERE, other], found), {"1": K2}).of(Kind.MOVE)
+    two = nodes(v1=2, v2=2, p1=1, p2=2, k1=2)
+    assert decide(seen([HERE, other], two), {"1": K2}).of(Kind.MOVE)
+
+
 def test_a_job_that_waits_keeps_others_only_from_what_it_can_use():
     found = nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=1)
     for other in (
