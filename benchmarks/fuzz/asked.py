@@ -8,7 +8,7 @@ from pathlib import Path
 from slurm_hadar import config
 from slurm_hadar.cli import plan_of_job_ask
 from slurm_hadar.controller.checks import wrapper_site
-from slurm_hadar.slurm import limits, updates
+from slurm_hadar.slurm import limits, minutes, updates
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.commands import Answer, Commands
 
@@ -71,6 +71,15 @@ def limited(text: str) -> object:
     found = limits.parse(associations, qos)
     for account in [*found.parents, *found.accounts][:50]:
         found.bind("ann", account, "normal")
+    return found
+
+
+def minutes_of(text: str) -> object:
+    """Limits on minutes; those of all names in it are asked for."""
+    found = minutes.parse(text)
+    for account, user in list(found.users)[:50]:
+        found.known(user, account, *list(found.qos)[:50])
+        found.binding(user, account, *list(found.qos)[:50])
     return found
 
 

@@ -21,7 +21,16 @@ from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.runtime import heartbeat, plan_file, progress
 from slurm_hadar.simulator import cluster, idle_fragments, idle_trainers
 from slurm_hadar.simulator.traces import open_trace
-from slurm_hadar.slurm import hosts, jobs, pyslurm_records, records, times, topology, tres
+from slurm_hadar.slurm import (
+    hosts,
+    jobs,
+    minutes,
+    pyslurm_records,
+    records,
+    times,
+    topology,
+    tres,
+)
 from slurm_hadar.tuning import conf, history, simulated, site
 
 Read = Callable[[bytes, Path], object]
@@ -231,6 +240,8 @@ def _parsers() -> Iterator[Parser]:
     yield Parser("scontrol show topology", _as_text(topology.racks), answers["topology"])
     yield Parser("squeue -O", _as_text(pyslurm_records.requests), [seeds.REQUESTS])
     yield Parser("sacctmgr, limits", _as_text(asked.limited), [seeds.LIMITS])
+    yield Parser("scontrol show assoc_mgr", _as_text(asked.minutes_of), [seeds.MINUTES])
+    yield Parser("squeue, TRES", _as_text(minutes.parse_use), [seeds.USE])
     for name, answer in seeds.COMMANDS.items():
         yield Parser(f"answer of {name}", _as_text(asked.COMMANDS[name]), [answer])
     yield Parser("sbatch --test-only", asked.start, [seeds.TEST_ONLY])

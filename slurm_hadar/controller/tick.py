@@ -11,6 +11,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import acting, moves, repair, trail
 from slurm_hadar.controller.acts.actions import Intent, Kind, MoveBudget, intent
 from slurm_hadar.controller.acts.hints import hints, room
+from slurm_hadar.controller.acts.minute_guard import MinuteGuard
 from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decided import decisions
@@ -197,10 +198,13 @@ class Controller:
         plan = forks.carried_out(plan, shown.view)
         self._room = room(others)
         decide_s, at = time.perf_counter() - at, time.perf_counter()
-        budget = self._move_budget(seen)
+        guard = MinuteGuard(self.cluster, self.rules, seen, self.config, tuple(past.moving))
+        budget = self._move_budget(seen, guard)
         means = intent(shown, plan, others, self.config, budget)
         hinted = hints(shown, plan, others, self.config, acting.refusals(self.store))
         idle = self._backfill(seen, trainers, past, shown, means, budget.left)
+        requeued = means.of(Kind.MOVE, Kind.STOP)
+        idle = idle.without(guard.refused([*requeued, *idle.of(Kind.MOVE, Kind.STOP)]))
         means = Intent(
             (*hinted, *means.actions, *idle.actions), {**means.deferred, **idle.deferred}
         )
@@ -299,13 +303,14 @@ class Controller:
         others = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
         return picture(others, self.config, self.rates, self._past(sent, attained))
 
-    def _move_budget(self, seen: Observed) -> MoveBudget:
+    def _move_budget(self, seen: Observed, guard: MinuteGuard) -> MoveBudget:
         recent = self.store.counts_since(Kind.MOVE.value, seen.now - 3600)
         by_user: Counter[int] = Counter()
         for id_, number in recent.items():
             if id_ in seen.jobs:
                 by_user[seen.jobs[id_].uid] += number
-        return MoveBudget(self.config.guards.max_moves_per_hour - sum(recent.values()), by_user)
+        left = self.config.guards.max_moves_per_hour - sum(recent.values())
+        return MoveBudget(left, by_user, guard.refused)
 
     def _past(self, sent: Mapping[str, Place], attained: Mapping[str, float]) -> Past:
         going = {**moves.destinations(self.store.open_entries()), **sent}

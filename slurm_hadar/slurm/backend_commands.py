@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node, Partition, Reservation
-from slurm_hadar.slurm import jobs, limits, records, topology, updates
+from slurm_hadar.slurm import jobs, limits, minutes, records, topology, updates
 from slurm_hadar.slurm.cluster import TASKS_PER_ARRAY, Target, Update
 from slurm_hadar.slurm.commands import (
     Commands,
@@ -21,6 +21,7 @@ from slurm_hadar.slurm.commands import (
     failure,
 )
 from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.minutes import Minutes
 from slurm_hadar.slurm.traffic import Traffic
 
 _LINES_AT_ONCE = 200
@@ -30,6 +31,9 @@ _AT_ONCE = 4
 """Commands side by side where each update needs its own."""
 _IDS_AT_ONCE = 200
 """Ids that a read hands to squeue; with more it reads all jobs and picks."""
+_USERS_AT_ONCE = 200
+"""Users whose associations are asked for by name; with more all are shown."""
+_USER = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
 
 _BEFORE_REPEATING_S = 3.0
 """scancel repeats a signal 5 s after the first."""
@@ -140,6 +144,20 @@ class CommandsCluster:
             associations = self.commands.read("sacctmgr", [*show, *of_cluster])
             qos = self.commands.read("sacctmgr", [*show, "qos", "format=" + ",".join(limits.QOS)])
             return limits.parse(associations, qos)
+
+    def read_minutes(self, users: Iterable[str]) -> Minutes:
+        """One ``scontrol show assoc_mgr``; accounts are shown in any case."""
+        show = ["-o", "show", "assoc_mgr", "flags=assoc,qos"]
+        named = sorted(set(users))
+        if 0 < len(named) <= _USERS_AT_ONCE and all(map(_USER.fullmatch, named)):
+            show.append("users=" + ",".join(named))
+        with self.traffic.request("minutes"):
+            return minutes.parse(self.commands.read("scontrol", show))
+
+    def read_use(self) -> dict[int, dict[str, float]]:
+        """One ``squeue``."""
+        with self.traffic.request("minutes"):
+            return minutes.parse_use(self.commands.read("squeue", minutes.USE))
 
     def submit(
         self,

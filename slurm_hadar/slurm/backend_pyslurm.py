@@ -39,6 +39,7 @@ from slurm_hadar.slurm import commands, jobs, pyslurm_records, tres, updates
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.cluster import TASKS_PER_ARRAY, Target, Update
 from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.minutes import Minutes
 
 _ATTRIBUTES = {
     "AdminComment": "admin_comment",
@@ -135,6 +136,14 @@ class PySlurmCluster:
     def read_limits(self, cluster: str) -> Limits:
         """Through the commands."""
         return self._plain.read_limits(cluster)
+
+    def read_minutes(self, users: Iterable[str]) -> Minutes:
+        """Through the commands."""
+        return self._plain.read_minutes(users)
+
+    def read_use(self) -> dict[int, dict[str, float]]:
+        """Through the commands."""
+        return self._plain.read_use()
 
     def submit(
         self,

@@ -15,6 +15,7 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.minutes import Minutes
 from slurm_hadar.slurm.traffic import Traffic
 
 Target = Literal["steps", "batch", "full"]
@@ -57,7 +58,7 @@ class Cluster(Protocol):
     """Why this back end was chosen, as a sentence for ``hadar check``."""
     queries: Counter[str]
     """Requests sent so far by kind: jobs, nodes, partitions, reservations, config, users, ping,
-    update, submit, requeue, hold, release, signal, cancel."""
+    limits, minutes, update, submit, requeue, hold, release, signal, cancel."""
     traffic: Traffic
     """How many requests that were, and how quickly they were answered."""
     notes: list[str]
@@ -116,6 +117,16 @@ class Cluster(Protocol):
 
     def read_limits(self, cluster: str) -> Limits:
         """Whose CPUs and memory the accounting database limits on the cluster of that name."""
+        ...
+
+    def read_minutes(self, users: Iterable[str]) -> Minutes:
+        """Limits on minutes and what is used of them, as slurmctld counts: of all accounts and
+        QOS, and of these users in their accounts."""
+        ...
+
+    def read_use(self) -> dict[int, dict[str, float]]:
+        """Slurm's own number of a job -> resource -> what it has, or asks for where it waits;
+        memory in MB."""
         ...
 
     def submit(

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.domain.errors import SlurmError
 
-_CELLS = ("GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "MaxTRES", "MaxTRESMins", "MaxTRESPerNode")
+_MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "GrpWall")
+_CELLS = (*_MINUTES, "GrpTRES", "MaxTRES", "MaxTRESMins", "MaxTRESPerNode")
+_OF_EACH = ("MaxTRESRunMinsPU", "MaxTRESRunMinsPA")
 ASSOCIATIONS = ("Account", "User", "ParentName", *_CELLS)
 """Columns of ``sacctmgr show assoc``."""
-QOS = ("Name", *_CELLS, "MaxTRESPU", "MaxTRESPA")
+QOS = ("Name", "UsageFactor", *_OF_EACH, *_CELLS, "MaxTRESPU", "MaxTRESPA")
 """Columns of ``sacctmgr show qos``."""
 
 _LIMITED = re.compile(r"(?:^|,)(?:cpu|mem)=")
@@ -29,6 +31,13 @@ class Limits:
     qos: frozenset[str] = frozenset()
     parents: Mapping[str, str] = field(default_factory=dict)
     """Account -> the one above it."""
+    minutes: bool = False
+    """Whether any of them, or any other, has a limit on minutes: of all jobs together, of those
+    that run, or of each user or account in a QOS."""
+    run_minutes: frozenset[str] = frozenset()
+    """QOS with a limit on the minutes of the running jobs of each user or account."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """QOS -> UsageFactor, by which its minutes count."""
 
     def bind(self, user: str, account: str, *qos: str) -> bool:
         """Whether any of them, or an account above, has such a limit."""
@@ -49,17 +58,43 @@ def parse(associations: str, qos: str) -> Limits:
     Raises SlurmError for lines of another form.
     """
     accounts, users, parents = set[str](), set[tuple[str, str]](), {}
+    minutes = False
     for account, user, parent, *cells in _rows(associations, len(ASSOCIATIONS)):
         if not user and parent:
             parents[account] = parent
+        minutes |= any(cells[: len(_MINUTES)])
         if not any(map(_LIMITED.search, cells)):
             continue
         if user:
             users.add((account, user))
         else:
             accounts.add(account)
-    limited = {name for name, *cells in _rows(qos, len(QOS)) if any(map(_LIMITED.search, cells))}
-    return Limits(frozenset(accounts), frozenset(users), frozenset(limited), parents)
+    limited, run_minutes, factors = set[str](), set[str](), dict[str, float]()
+    for name, factor, *cells in _rows(qos, len(QOS)):
+        factors[name] = _factor(factor)
+        if any(cells[: len(_OF_EACH)]):
+            run_minutes.add(name)
+        minutes |= any(cells[: len(_OF_EACH) + len(_MINUTES)])
+        if any(map(_LIMITED.search, cells)):
+            limited.add(name)
+    return Limits(
+        accounts=frozenset(accounts),
+        users=frozenset(users),
+        qos=frozenset(limited),
+        parents=parents,
+        minutes=minutes,
+        run_minutes=frozenset(run_minutes),
+        factors=factors,
+    )
+
+
+def _factor(text: str) -> float:
+    """A UsageFactor such as ``1.000000``; 1 where there is none."""
+    if not text:
+        return 1.0
+    if not re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", text, re.ASCII):
+        raise SlurmError(f"sacctmgr shows a UsageFactor as {text[:40]!r}, which is not understood")
+    return float(text)
 
 
 def _rows(text: str, columns: int) -> list[list[str]]:

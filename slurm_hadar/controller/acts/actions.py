@@ -87,6 +87,8 @@ def intent(
         chosen = _shared(moves, most, budget.by_user)
         # Under preempt a move may need what another one leaves, so that one has to be chosen too.
         claimed = _claimed(chosen, picture, seen, config)
+        left = [action for action in chosen if action.job.id not in claimed]
+        claimed |= budget.refused(left)
         deferred |= claimed
         moves = [action for action in moves if action.job.id not in claimed]
         if not claimed:

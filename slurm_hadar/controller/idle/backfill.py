@@ -7,11 +7,11 @@ tier.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import actions
-from slurm_hadar.controller.acts.actions import Action
+from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.acts.hints import Refusals, restored
 from slurm_hadar.controller.idle import idle_nodes
 from slurm_hadar.controller.idle.curves import Curves
@@ -52,6 +52,20 @@ class Backfill:
     actions: tuple[Action, ...] = ()
     notes: tuple[str, ...] = ()
     state: State = field(default_factory=dict)
+
+    def of(self, *kinds: Kind) -> list[Action]:
+        """The actions of some kinds."""
+        return [action for action in self.actions if action.kind in kinds]
+
+    def without(self, refused: Mapping[str, str]) -> "Backfill":
+        """The same less the moves and stops of some jobs, which stay for the reason given."""
+        stay = {
+            a.job.id: refused[a.job.id]
+            for a in self.of(Kind.MOVE, Kind.STOP)
+            if a.job.id in refused
+        }
+        left = (a for a in self.actions if a.kind is Kind.HINT or a.job.id not in stay)
+        return replace(self, actions=tuple(left), deferred={**self.deferred, **stay})
 
 
 def decide(

@@ -53,11 +53,13 @@ def refuse_root(config: Config) -> None:
 
 class Rules:
     """Read at the start and every ten minutes, by a site's controller only: an owner's own updates
-    are judged by Slurm, and a sandbox has nobody to protect."""
+    are judged by Slurm, and a sandbox has nobody to protect. Limits on minutes bind every requeue,
+    so an owner's controller asks too when it means to move a job."""
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
         self._cluster = cluster
         self._asks = config.site.rights == "operator"
+        self._sandbox = config.site.rights == "sandbox"
         self._until = 0.0
         self._slurm_user: int | None = None
         self.ages = False
@@ -78,12 +80,17 @@ class Rules:
 
     def read(self, now: float) -> None:
         """Ask again where it is time. Raises SlurmError where the configuration cannot be read."""
-        if not self._asks or now < self._until:
+        if self._asks:
+            self._read(now)
+
+    def _read(self, now: float) -> None:
+        if now < self._until:
             return
         settings = self._cluster.read_config()
-        self._slurm_user = _slurm_user(settings)
-        self.ages = settings.get("PriorityType", "") == "priority/multifactor"
-        self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
+        if self._asks:
+            self._slurm_user = _slurm_user(settings)
+            self.ages = settings.get("PriorityType", "") == "priority/multifactor"
+            self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
         said = settings.get("AccountingStorageEnforce", "").lower()
         self._enforced = any(word in said for word in ("limits", "safe", "all"))
         self._until = now + _ASK_AGAIN_S
@@ -94,6 +101,21 @@ class Rules:
                 # slurmdbd may be away for long; what was known of it holds on.
                 self._until = now + _ASK_AGAIN_S / 10
 
+    def minute_limits(self, now: float) -> Limits | None:
+        """The limits, where one on minutes may keep a requeued job from starting; None: none may.
+
+        Raises SlurmError where that cannot be known.
+        """
+        if self._sandbox:
+            return None
+        self._read(now)
+        if not self._enforced:
+            return None
+        if self._limits is None:
+            raise SlurmError("the accounting database does not answer", retry=True)
+        # Under PrivateData a user is not shown all of them.
+        return self._limits if self._limits.minutes or not self._asks else None
+
     def applied(
         self,
         jobs: Mapping[str, Job],
@@ -103,7 +125,7 @@ class Rules:
         """The jobs; those under a limit on CPUs or memory keep the CPUs, memory and nodes that they
         asked for. Where the limits are not known that is every job. ``steering``: tells in which
         partitions a job was submitted; members of a partition's group have its QOS."""
-        if not self._enforced:
+        if not (self._enforced and self._asks):
             return dict(jobs)
         return {
             id_: self._bound(job, partitions, steering.get(id_, Steering()))

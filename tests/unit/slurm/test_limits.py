@@ -5,12 +5,17 @@ import pytest
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.slurm.limits import Limits, parse
 
-QOS = "normal||||||||\ngold||||gres/gpu=2|||cpu=7|\nsilver||||||||mem=1G\n"
+QOS = (
+    "normal|1.000000|||||||||||\n"
+    "gold|0.500000||||||gres/gpu=2||||cpu=7|\n"
+    "silver||||||||||||mem=1G\n"
+)
 
 
 def table(*rows):
-    """Associations as sacctmgr 22.05.8 prints them: account, user, parent, then six limits."""
-    return "".join("|".join([*row, *[""] * (9 - len(row))]) + "\n" for row in rows)
+    """Associations as sacctmgr 22.05.8 prints them: account, user, parent, then three limits on
+    minutes and four others."""
+    return "".join("|".join([*row, *[""] * (10 - len(row))]) + "\n" for row in rows)
 
 
 FOUND = parse(
@@ -18,12 +23,12 @@ FOUND = parse(
         ("root", "", ""),
         ("root", "root", ""),
         ("phys", "", "root"),
-        ("lab", "", "phys", "", "", "cpu=30"),
+        ("lab", "", "phys", "", "", "", "cpu=30"),
         ("lab", "ann", ""),
         ("team", "", "lab"),
-        ("phys", "bob", "", "cpu=3,gres/gpu=2"),
-        ("phys", "eve", "", "gres/gpu=2,node=1,billing=9"),
-        ("chem", "", "root", "", "", "", "gres/gpu=1,mem=5000M"),
+        ("phys", "bob", "", "", "", "", "cpu=3,gres/gpu=2"),
+        ("phys", "eve", "", "", "", "", "gres/gpu=2,node=1,billing=9"),
+        ("chem", "", "root", "", "", "", "", "gres/gpu=1,mem=5000M"),
     ),
     QOS,
 )
@@ -47,6 +52,29 @@ FOUND = parse(
 )
 def test_a_limit_on_cpus_or_memory_binds_wherever_it_stands(who, bound):
     assert FOUND.bind(*who) is bound
+
+
+@pytest.mark.parametrize(
+    ("associations", "qos", "minutes"),
+    [
+        (table(("phys", "", "root")), QOS, False),
+        (table(("phys", "", "root", "billing=9")), QOS, True),
+        (table(("phys", "ann", "", "", "cpu=9")), QOS, True),
+        (table(("phys", "ann", "", "", "", "60")), QOS, True),
+        ("", "gold|1.000000|||||60||||||\n", True),
+        ("", "gold|1.000000||cpu=5|||||||||\n", True),
+        ("", "gold|1.000000|||||||||cpu=5||\n", False),
+    ],
+)
+def test_any_limit_on_minutes_is_noticed(associations, qos, minutes):
+    assert parse(associations, qos).minutes is minutes
+
+
+def test_how_much_a_minute_counts():
+    assert FOUND.factors == {"normal": 1.0, "gold": 0.5, "silver": 1.0}
+    assert parse("", "gold|1.000000|cpu=5||||||||||\n").run_minutes == {"gold"}
+    with pytest.raises(SlurmError, match="UsageFactor"):
+        parse("", "gold|x|||||||||||\n")
 
 
 def test_accounts_in_a_circle_end():

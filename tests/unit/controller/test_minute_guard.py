@@ -1,0 +1,213 @@
+"""Moves after which Slurm's limits on minutes would not let a job start again."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+from hand_made import CONFIG, NOW, ordinary, running, seen
+
+from slurm_hadar.controller.acts.actions import Action, Kind
+from slurm_hadar.controller.acts.minute_guard import MinuteGuard
+from slurm_hadar.controller.seen.rules import Rules
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.node import Partition
+from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.minutes import MinuteLimit, Minutes
+
+HAS = {"cpu": 4.0, "mem": 4096.0, "node": 1.0, "billing": 4.0, "gres/gpu": 1.0}
+PHYS = {"account": "phys", "qos": "normal"}
+HERE = running("1", {"k1": {"k80": 1}}, **PHYS)
+"""Of 120 minutes on 4 CPUs it ran 1000 s; 180 s more are counted until it is requeued."""
+USED, USED_NOW = 4 * 1180 / 60, 4 * 1000 / 60
+WIDER = Limits(minutes=True)
+
+
+class Slurm:
+    """What the guard asks of a cluster."""
+
+    def __init__(self, limit=None, use=None, limits=WIDER, enforce="associations,limits,safe"):
+        self.settings = {"ClusterName": "c", "AccountingStorageEnforce": enforce}
+        self.limits, self.use, self.asked = limits, use, []
+        self.minutes = Minutes(
+            {"root": (), "phys": (limit,) if limit else ()},
+            {("phys", name): () for name in ("ann", "bob")},
+            {"normal": (), "gold": (MinuteLimit("QOS gold", "GrpTRESMins", "cpu", 1, 0),)},
+            {"phys": "root"},
+        )
+
+    def read_config(self):
+        return self.settings
+
+    def read_limits(self, cluster):
+        if self.limits is None:
+            raise SlurmError("slurmdbd is away")
+        return self.limits
+
+    def read_minutes(self, users):
+        self.asked.append(set(users))
+        if self.minutes is None:
+            raise SlurmError("scontrol: too busy")
+        return self.minutes
+
+    def read_use(self):
+        return dict.fromkeys(range(1, 20), HAS) if self.use is None else self.use
+
+
+def cpu(left, name="GrpTRESMins", tres="cpu"):
+    """A limit of the account that leaves so many minutes, apart from what rounding hides."""
+    return MinuteLimit("account phys", name, tres, 1000.0, 1000.0 - left - 2.001)
+
+
+def move(one=HERE, gpus=None, kind=Kind.MOVE, **fields):
+    placement = Placement(gpus or {"v100": 1}) if kind is Kind.MOVE else None
+    return Action(kind, one, fields, Steering(), "", placement)
+
+
+def refused(slurm, *actions, others=(), site=CONFIG, moving=(), partitions=None):
+    actions = actions or (move(),)
+    jobs = [*(action.job for action in actions), *others]
+    shown = seen(jobs, partitions=partitions)
+    guard = MinuteGuard(slurm, Rules(slurm, operator(site)), shown, site, moving)
+    return guard.refused(actions)
+
+
+def operator(site, rights="operator"):
+    return site.model_copy(update={"site": site.site.model_copy(update={"rights": rights})})
+
+
+@pytest.mark.parametrize(
+    ("limit", "fits"),
+    [
+        (cpu(USED), True),
+        (cpu(USED - 1), False),
+        (cpu(USED_NOW, "GrpTRESRunMins"), True),
+        (cpu(USED_NOW - 1, "GrpTRESRunMins"), False),
+        (cpu(USED / 4, tres="gres/gpu"), True),
+        (cpu(USED / 4 - 1, tres="gres/gpu"), False),
+        (cpu(0, tres="license/x"), True),
+        # The limit of its whole time, what ran and is not counted yet, and what it runs until then.
+        (cpu(120 + 15 + 3, "GrpWall", "wall"), True),
+        (cpu(120 + 15 + 2, "GrpWall", "wall"), False),
+    ],
+)
+@pytest.mark.parametrize("kind", [Kind.MOVE, Kind.STOP])
+def test_what_it_has_used_must_fit_in_once_more(limit, fits, kind):
+    found = refused(Slurm(limit), move(kind=kind))
+    assert found == {} if fits else str(limit) in found["1"]
+    assert fits or "whole time limit" in found["1"]
+
+
+def test_a_type_that_is_limited_is_needed_in_full_by_a_job_that_comes_to_it():
+    v100 = "gres/gpu:v100"
+    assert refused(Slurm(cpu(119, tres=v100)))
+    assert not refused(Slurm(cpu(120, tres=v100)))
+    assert not refused(Slurm(cpu(0, tres="gres/gpu:k80")))
+    assert refused(Slurm(cpu(0, tres="gres/gpu:k80")), move(kind=Kind.STOP))
+
+
+def test_more_gpus_count_in_full():
+    two = move(gpus={"v100": 2})
+    more = 120 * 8 - 4 * (7200 - 1180) / 60
+    assert not refused(Slurm(cpu(more)), two) and refused(Slurm(cpu(more - 1)), two)
+
+
+@pytest.mark.parametrize("tres", ["cpu", "mem", "billing"])
+def test_what_cannot_be_known_does_not_fit(tres):
+    much = MinuteLimit("account phys", "GrpTRESMins", tres, 1e15, 0)
+    assert not refused(Slurm(much))
+    assert refused(Slurm(much), move(CPUsPerTask="9"))
+    assert refused(Slurm(much), move(kind=Kind.STOP, TresPerNode="gpu:4"))
+    assert refused(Slurm(much), move(replace(HERE, time_limit_s=inf)))
+
+
+def test_a_dearer_partition_is_billed_as_the_sum_of_its_weights():
+    there = [
+        Partition("gpu", billing="CPU=1"),
+        Partition("v100", billing="CPU=1,GRES/gpu=5,Mem=0.5G"),
+    ]
+    dear = move(Partition="v100")
+    more = 120 * (4 + 5 + 0.5 * 4) - 4 * (7200 - 1180) / 60
+    for left, fits in ((more, True), (more - 1, False)):
+        slurm = Slurm(cpu(left, tres="billing"))
+        assert bool(refused(slurm, dear, partitions=there)) is not fits
+    same = Slurm(cpu(USED, tres="billing"))
+    assert not refused(same, partitions=there) and refused(same, dear, partitions=there)
+
+
+def test_moves_of_one_tick_count_together():
+    second = replace(HERE, id="2", raw_id=2)
+    both = (move(), move(second))
+    assert set(refused(Slurm(cpu(2 * USED)), *both)) == set()
+    assert set(refused(Slurm(cpu(2 * USED - 1)), *both)) == {"2"}
+    assert set(refused(Slurm(cpu(2 * USED - 1)), others=[second], moving=["2"])) == {"1"}
+
+
+def test_waiting_jobs_of_the_account_may_take_what_it_leaves():
+    his = ordinary("9", time_limit_s=600.0, user="bob", **PHYS)
+    need = USED + 4 * 10
+    assert not refused(Slurm(cpu(need)), others=[his])
+    assert "jobs that wait" in refused(Slurm(cpu(need - 1)), others=[his])["1"]
+    for other in (
+        replace(his, held=True),
+        replace(his, account="chem"),
+        replace(his, reason="Dependency"),
+        replace(his, eligible_s=NOW + 9999),
+    ):
+        assert not refused(Slurm(cpu(need - 1)), others=[other])
+
+
+def test_how_much_a_minute_counts_in_its_qos():
+    dear = replace(WIDER, factors={"normal": 2.0})
+    assert not refused(Slurm(cpu(2 * USED), limits=dear))
+    assert refused(Slurm(cpu(2 * USED - 1), limits=dear))
+    # Half of the time of a job is counted, and all of it is asked for.
+    cheap = replace(WIDER, factors={"normal": 0.5})
+    assert refused(Slurm(cpu(USED), limits=cheap))
+
+
+def test_the_qos_of_its_partitions_binds():
+    gold = [Partition("gpu"), Partition("v100", qos="gold")]
+    assert not refused(Slurm(), partitions=gold)
+    assert "QOS gold" in refused(Slurm(), move(Partition="v100"), partitions=gold)["1"]
+    each = replace(WIDER, run_minutes=frozenset({"normal"}))
+    assert "QOS normal" in refused(Slurm(limits=each))["1"]
+
+
+@pytest.mark.parametrize(
+    ("slurm", "said"),
+    [
+        (Slurm(limits=None), "does not answer"),
+        (Slurm(use={}), "does not show what it has"),
+    ],
+)
+def test_what_is_not_told_keeps_it_where_it_is(slurm, said):
+    assert said in refused(slurm)["1"]
+    slurm.minutes = None
+    assert refused(slurm)
+
+
+def test_an_account_that_is_not_shown_keeps_it_where_it_is():
+    assert "does not show all" in refused(Slurm(), move(replace(HERE, account="secret")))["1"]
+    silent = Slurm()
+    silent.minutes = None
+    assert "cannot be read: scontrol: too busy" in refused(silent)["1"]
+
+
+def test_slurm_is_asked_once_and_only_where_it_may_matter():
+    slurm = Slurm(cpu(0))
+    shown = seen([HERE])
+    guard = MinuteGuard(slurm, Rules(slurm, operator(CONFIG)), shown, CONFIG)
+    assert guard.refused([]) == {} and slurm.asked == []
+    assert guard.refused([move()]) and guard.refused([move()]) and slurm.asked == [{"ann"}]
+    for calm in (Slurm(cpu(0), limits=Limits()), Slurm(cpu(0), enforce="associations")):
+        assert refused(calm) == {} and calm.asked == []
+
+
+def test_a_researchers_own_controller_asks_and_a_sandbox_does_not():
+    for rights, asks in (("user", True), ("sandbox", False)):
+        # Under PrivateData the commands may not show him the limits of his account.
+        slurm = Slurm(cpu(0), limits=Limits())
+        guard = MinuteGuard(slurm, Rules(slurm, operator(CONFIG, rights)), seen([HERE]), CONFIG)
+        assert bool(guard.refused([move()])) is asks and bool(slurm.asked) is asks
