@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_hadar.controller.acts.hints import MOST_RECORDS
+from slurm_hadar.controller.acts.queue_head import MOST_RECORDS
 from slurm_hadar.controller.journal.store import MOST_TOLD, Store
 from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
 

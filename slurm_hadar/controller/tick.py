@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller.acts import acting, moves, repair, trail
+from slurm_hadar.controller.acts import acting, moves, queue_head, repair, trail
 from slurm_hadar.controller.acts.actions import Intent, Kind, MoveBudget, intent
-from slurm_hadar.controller.acts.hints import hints, room
+from slurm_hadar.controller.acts.hints import hints
 from slurm_hadar.controller.acts.minute_guard import MinuteGuard
 from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.backoff import Backoff
@@ -196,7 +196,7 @@ class Controller:
         name = self.config.controller.policy
         plan, state = self._decide(shown.view, self.store.policy_state(name))
         plan = forks.carried_out(plan, shown.view)
-        self._room = room(others)
+        self._room = queue_head.room(others)
         decide_s, at = time.perf_counter() - at, time.perf_counter()
         guard = MinuteGuard(self.cluster, self.rules, seen, self.config, tuple(past.moving))
         budget = self._move_budget(seen, guard)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.acts import laying
+from slurm_hadar.controller.acts import laying, queue_head
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.picture import claims
 from slurm_hadar.controller.picture.targets import Target, lease_of_before
@@ -28,9 +28,6 @@ from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.times import at_once
 
-MOST_RECORDS = 50
-"""Partitions that all lists together may name: Slurm looks at a job once for each, and by default
-at 100 of them in its main scheduler (default_queue_depth) and 500 in backfill (bf_max_job_test)."""
 SLOWEST = 4.0
 """How many times slower than on its best type a job may run with types=any; half of what a mixed
 queue gains is lost where jobs take types on which they are 11 times slower."""
@@ -73,7 +70,7 @@ def hints(
     for target in waiting:
         job = target.job
         records.setdefault(str(job.raw_id) if job.array_tasks else job.id, []).append(target)
-    left = MOST_RECORDS
+    left, deep = queue_head.MOST_RECORDS, list[list[Target]]()
     may_wait = any(_longest_wait(target.job, config) for target in waiting)
     waits = expected_waits(seen, picture) if may_wait and not seen.in_order else {}
     for targets in records.values():
@@ -83,7 +80,14 @@ def hints(
         if names and left >= len(names):
             left -= len(names)
             wanted |= {target.job.id: names for target in targets}
-    ids = [*(target.job.id for target in waiting), *picture.left_out]
+        else:
+            deep.append(targets)
+    back = _taken_back(
+        queue_head.too_deep(deep, queue_head.MOST_RECORDS - left, seen, config), seen
+    )
+    gone = {action.job.id for action in back}
+    ids = [one.job.id for one in waiting if one.job.id not in gone]
+    ids += picture.left_out
     found = _sent(ids, wanted, picture.left_out, seen, refused)
     started = [
         target.job
@@ -91,7 +95,19 @@ def hints(
         if target.job.state is JobState.RUNNING and not target.starting
     ]
     again = (_after_a_move(job, seen) for job in started if not _refused(job, seen, refused))
+    found += [action for action in back if not _refused(action.job, seen, refused)]
     return [*found, *(action for action in again if action is not None)]
+
+
+def _taken_back(typed: Mapping[str, tuple[str, ...]], seen: Observed) -> list[Action]:
+    found = []
+    for id_, names in typed.items():
+        job, steered = seen.jobs[id_], seen.steered(id_)
+        fields = {**laying.back(job, steered), "Partition": ",".join(names)}
+        ours = _remembered(job, fields, replace(steered, was={**steered.was, **fields}), seen.now)
+        why = "its list comes back when it is near the head of the queue"
+        found.append(Action(Kind.HINT, job, fields, ours, why))
+    return found
 
 
 def _refused(job: Job, seen: Observed, refused: Mapping[str, Refusals]) -> bool:
@@ -154,12 +170,6 @@ def _sent(
     return found
 
 
-def room(seen: Observed) -> bool:
-    """Whether new jobs may come with a list of partitions; see :data:`MOST_RECORDS`."""
-    waiting = [job for job in seen.jobs.values() if job.managed and job.state is JobState.PENDING]
-    return sum(len(job.partitions) for job in waiting if len(job.partitions) > 1) < MOST_RECORDS
-
-
 def _hint(
     job: Job, names: Sequence[str], left_out: str, seen: Observed, preempted: bool
 ) -> Action | None:
@@ -178,15 +188,7 @@ def _hint(
         fields["StartTime"] = at_once(job, seen.now)
     if not fields:
         return None
-    was = {
-        key: value
-        for key, value in laying.originals(job, fields, steered.was).items()
-        if fields.get(key, laying.present(job, steered, key)) != value
-    }
-    wrote = {key: fields.get(key, laying.present(job, steered, key)) for key in was}
-    ours = Steering(
-        time=seen.now, moves=steered.moves, was=was, wrote=wrote, foreign=steered.foreign
-    )
+    ours = _remembered(job, fields, steered, seen.now)
     if leased:
         why = "it has a begin time of an earlier release of hbatch or the plugins"
     elif preempted:
@@ -196,6 +198,17 @@ def _hint(
     else:
         why = "its request is its owner's again" + (f": {left_out}" if left_out else "")
     return Action(Kind.HINT, job, fields, ours, why)
+
+
+def _remembered(job: Job, fields: Mapping[str, str], steered: Steering, now: float) -> Steering:
+    """What is known of the job once these are sent: its owner's value of each that differs."""
+    was = {
+        key: value
+        for key, value in laying.originals(job, fields, steered.was).items()
+        if fields.get(key, laying.present(job, steered, key)) != value
+    }
+    wrote = {key: fields.get(key, laying.present(job, steered, key)) for key in was}
+    return Steering(time=now, moves=steered.moves, was=was, wrote=wrote, foreign=steered.foreign)
 
 
 def _is_wider(job: Job, steered: Steering) -> bool:

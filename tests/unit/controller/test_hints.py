@@ -21,9 +21,10 @@ from hand_made import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.acts import hints
+from slurm_hadar.controller.acts import queue_head
 from slurm_hadar.controller.acts.actions import Kind
-from slurm_hadar.controller.acts.hints import Refusals, room
+from slurm_hadar.controller.acts.hints import Refusals
+from slurm_hadar.controller.acts.queue_head import room
 from slurm_hadar.controller.seen import kept
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
@@ -101,17 +102,45 @@ def test_a_second_look_sends_nothing():
 
 
 def test_lists_are_for_the_head_of_the_queue(monkeypatch):
-    monkeypatch.setattr(hints, "MOST_RECORDS", 7)
+    monkeypatch.setattr(queue_head, "MOST_RECORDS", 7)
     many = [job(str(n), declaration=ALL, priority=1000 - n) for n in range(1, 6)]
     assert set(hinted(decide(seen(many), {}, SITE))) == {"1", "2"}
     lists = [replace(one, partitions=("v100", "p100", "k80")) for one in many]
     assert room(seen([*lists[:2], *many[2:]])) and not room(seen(lists[:3]))
-    # One that sank keeps the list that it has: nothing is sent for it.
+    # One that sank a little keeps the list that it has: nothing is sent for it.
+    monkeypatch.setattr(queue_head, "KEPT_RECORDS", 9)
     sunk = replace(
         lists[4],
         admin_comment=told({"Partition": "gpu"}, {"Partition": "v100,p100,k80"}),
     )
     assert "5" not in hinted(decide(seen([*many[:4], sunk]), {}, SITE))
+
+
+def test_lists_deep_in_the_queue_are_taken_back(monkeypatch):
+    """As after a burst of submissions between two ticks: hbatch gave each of them its list."""
+    monkeypatch.setattr(queue_head, "MOST_RECORDS", 7)
+    monkeypatch.setattr(queue_head, "KEPT_RECORDS", 9)
+    said = replace(ALL, partitions=("gpu",))
+    names = ("v100", "p100", "k80")
+    many = [job(str(n), declaration=said, partitions=names, priority=1000 - n) for n in range(1, 8)]
+    first = seen(many)
+    done = decide(first, {}, SITE)
+    assert hinted(done) == {str(n): {"Partition": "gpu"} for n in range(4, 8)}
+    assert all(not action.steering.was for action in done.actions), "it is its owner's again"
+    assert "near" in done.actions[0].reason
+    assert decide(after(first, done), {}, SITE).actions == ()
+    monkeypatch.setattr(queue_head, "MOST_TAKEN_BACK", 2)
+    assert set(hinted(decide(first, {}, SITE))) == {"4", "5"}
+
+
+def test_a_list_of_its_owner_is_never_taken_back(monkeypatch):
+    monkeypatch.setattr(queue_head, "MOST_RECORDS", 0)
+    monkeypatch.setattr(queue_head, "KEPT_RECORDS", 0)
+    names = ("v100", "p100", "k80")
+    by_hand = job(declaration=ALL, partitions=names)
+    typed = job("2", declaration=replace(ALL, partitions=names), partitions=names)
+    later = job("3", declaration=replace(ALL, partitions=("open",)), partitions=names)
+    assert hinted(decide(seen([by_hand, typed, later]), {}, SITE)) == {}
 
 
 # -- whose a field is ------------------------------------------------------------------------
