@@ -24,7 +24,8 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.progress import Progress, read_all_progress
 from slurm_hadar.slurm import pending
-from slurm_hadar.slurm.times import at_once, begin_time
+from slurm_hadar.slurm.cluster import Update
+from slurm_hadar.slurm.times import at_once, begin_time, set_back
 
 _NOT_PENDING = "no longer pending"
 """Slurm's words for a job that has started since it was read."""
@@ -190,12 +191,13 @@ def _send_no_mails(context: ActionContext, jobs: Sequence[Job]) -> None:
 
 
 def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Steering:
-    """What the move was to write, with what it did to the job's mails since."""
+    """What the move was to write, with what it did to the job's mails and Nice since."""
     ours, known = steering_of(entry.details, now), context.known(job)
-    if "MailType" not in known.was:
-        return ours
-    was = {**ours.was, "MailType": known.was["MailType"]}
-    wrote = {**ours.wrote, "MailType": known.wrote.get("MailType", "")}
+    keys = {"MailType"} & set(known.was)
+    if "Nice" in known.was and known.wrote.get("Nice") == str(job.nice):
+        keys.add("Nice")
+    was = {**ours.was, **{key: known.was[key] for key in keys}}
+    wrote = {**ours.wrote, **{key: known.wrote.get(key, "") for key in keys}}
     return replace(ours, was=was, wrote=wrote)
 
 
@@ -210,6 +212,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             said.append(f"job {job.id}: {outcome}")
     if not waiting:
         return said
+    nices = _nices(context, waiting, now)
     updates = []
     for entry, job in waiting:
         ours = _steering(context, entry, job, now)
@@ -224,79 +227,116 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         elif not changes:
             # A stop: Slurm's own begin time stays, so that others get what it left.
             changes["StartTime"] = begin_time(job.eligible_s)
+        if job.id in nices:
+            changes["Nice"] = nices[job.id].value
+            ours = _with_nice(ours, job, nices[job.id].value)
         updates.append(context.update(job, changes, ours))
     answers = pending.apply(context.cluster, [job for _, job in waiting], updates, now)
-    taken: list[tuple[Entry, Job]] = []
+    taken: list[Entry] = []
     for (entry, job), error in zip(waiting, answers, strict=True):
         if error is None:
             ours = steering_of(entry.details, now)
             outcome, where = _done(ours)
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}, {where}")
-            if ours.gpus:
-                taken.append((entry, job))
+            if ours.gpus and not (job.id in nices and nices[job.id].exact):
+                taken.append(entry)
         # Where it began meanwhile, the next look tells as what.
         elif not error.retry and _NOT_PENDING not in str(error):
             context.remove_plan(job)
             outcome = f"the placement was refused, Slurm starts it as it was: {error}"
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")
-    _keep_places(context, taken, now)
+    _keep_places(context, taken)
     return said
 
 
-def _keep_places(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> None:
-    """Give jobs that were sent on the priority that they had before, by their Nice: a requeue takes
-    their age away. Slurm shows that after an update only, so they are looked at once more."""
+@dataclass(frozen=True)
+class _Nice:
+    """A Nice for a moved job. ``exact``: it has then the priority that it had, else maybe more."""
+
+    value: str
+    exact: bool
+
+
+def _nices(
+    context: ActionContext, waiting: Sequence[tuple[Entry, Job]], now: float
+) -> dict[str, _Nice]:
+    """The Nice that gives each moved job the priority that it had: a requeue takes its age away.
+
+    Slurm shows that after an update only, so one is sent that changes nothing. Thus a job never has
+    less while it may start. Without those that may start already.
+    """
     before = {
-        entry.job: (priority, _steering(context, entry, job, now))
-        for entry, job in moved
+        job.id: (priority, job)
+        for entry, job in waiting
         if isinstance(priority := entry.details.get("priority"), int)
+        and steering_of(entry.details, now).gpus
+        and job.eligible_s > now + 1
+        and not set_back(job, now)
     }
-    if context.ages and before:
-        rest = _give_priority(context, before, lambda had, has: has < had)
-        # Now it is known how much too much they have.
-        _give_priority(context, rest, lambda had, has: has != had)
-
-
-def _give_priority(
-    context: ActionContext,
-    before: Mapping[str, tuple[int, Steering]],
-    wrong: Callable[[int, int], bool],
-) -> dict[str, tuple[int, Steering]]:
-    """Give jobs that wait the priority ``before`` by their Nice, where the one that they had and
-    the one that they have are ``wrong``. Those that now have enough, and maybe too much: Slurm
-    shows 1 for what is 1 or less."""
+    if not (context.ages and before):
+        return {}
+    same = [
+        Update(id_, {"StartTime": begin_time(job.eligible_s)}) for id_, (_, job) in before.items()
+    ]
+    errors = context.cluster.apply(same)
+    names = [update.job_id for update, error in zip(same, errors, strict=True) if error is None]
     try:
-        shown = context.cluster.read_jobs(list(before)) if before else []
+        shown = context.cluster.read_jobs(names) if names else []
     except SlurmError:
         return {}
-    found = [
-        job
+    return {
+        job.id: _nice(job, before[job.id][0])
         for job in shown
-        if job.id in before
-        and job.state is JobState.PENDING
-        and job.priority > 0
-        and wrong(before[job.id][0], job.priority)
-    ]
-    updates, unclear = [], {}
-    for job in found:
-        priority, ours = before[job.id]
-        at_least = job.priority <= _LEAST_PRIORITY
-        # With a Nice of 0 it has some priority, so with this one it has enough.
-        least = min(job.nice, 0) - priority if at_least else job.nice - (priority - job.priority)
-        nice = str(max(least, -_MOST_NICE))
-        was, wrote = {"Nice": str(job.nice), **ours.was}, {**ours.wrote, "Nice": nice}
-        changed = replace(ours, was=was, wrote=wrote)
-        updates.append(context.update(job, {"Nice": nice}, changed))
-        if at_least:
-            unclear[job.id] = (priority, changed)
-    for job, error in zip(found, context.cluster.apply(updates) if updates else [], strict=True):
-        if error is not None:
-            unclear.pop(job.id, None)
-            if not error.retry:
-                context.keep(job, before[job.id][1])
-    return unclear
+        if job.state is JobState.PENDING and 0 < job.priority < before[job.id][0]
+    }
+
+
+def _nice(job: Job, priority: int) -> _Nice:
+    exact = job.priority > _LEAST_PRIORITY
+    # With a Nice of 0 it has some priority, so with this one it has enough.
+    wanted = job.nice - (priority - job.priority) if exact else min(job.nice, 0) - priority
+    return _Nice(str(max(wanted, -_MOST_NICE)), exact)
+
+
+def _with_nice(ours: Steering, job: Job, nice: str) -> Steering:
+    was, wrote = {"Nice": str(job.nice), **ours.was}, {**ours.wrote, "Nice": nice}
+    return replace(ours, was=was, wrote=wrote)
+
+
+def _keep_places(context: ActionContext, entries: Sequence[Entry]) -> None:
+    """Correct the Nice of jobs that were sent on, where it was not known which one they need."""
+    before = {
+        entry.job: priority
+        for entry in entries
+        if isinstance(priority := entry.details.get("priority"), int)
+    }
+    # Twice: the first time a job may get too much.
+    for _ in range(2 if context.ages else 0):
+        try:
+            shown = context.cluster.read_jobs(list(before)) if before else []
+        except SlurmError:
+            return
+        wrong = []
+        for job in shown:
+            had, ours = before.get(job.id, 0), context.known(job)
+            too_much = ours.wrote.get("Nice") == str(job.nice) and job.priority > had
+            waits = job.state is JobState.PENDING and job.priority > 0
+            if waits and (job.priority < had or too_much):
+                wrong.append((job, ours, _nice(job, had)))
+        updates = [
+            context.update(job, {"Nice": nice.value}, _with_nice(ours, job, nice.value))
+            for job, ours, nice in wrong
+        ]
+        answers = context.cluster.apply(updates) if updates else []
+        unclear = {}
+        for (job, ours, nice), error in zip(wrong, answers, strict=True):
+            if error is None and not nice.exact:
+                unclear[job.id] = before[job.id]
+            elif error is not None and not error.retry:
+                context.keep(job, ours)
+        before = unclear
 
 
 def _done(ours: Steering) -> tuple[str, str]:

@@ -382,6 +382,43 @@ def test_a_requeue_takes_the_age_away_and_nice_gives_it_back(context, ages, befo
         assert kept.was["Nice"] == "0" and kept.wrote["Nice"] == nice
 
 
+@pytest.mark.parametrize(("shown", "nice", "more"), [(11_008, "-33331", []), (1, "-44341", ["-2"])])
+def test_a_moved_job_has_its_priority_before_it_may_start(context, shown, nice, more):
+    """While Slurm's begin time after a requeue is ahead an update that changes nothing shows it."""
+    entry = context.store.begin("1", "move", "asked", NOW - 12, {**TO_V100, "priority": 44_341})
+    context.store.advance(entry, "requeued", NOW - 10.5)
+    requeued = job("1", restarts=1, submit_s=NOW - 10, eligible_s=NOW + 111, priority=5, nice=2)
+    after = iter([shown, 88_680, 44_341])
+
+    class Slurm(Takes):
+        def read_jobs(self, ids):
+            nice = int(self.sent[-1].get("Nice", 2))
+            return [replace(requeued, nice=nice, priority=next(after))]
+
+    cluster = Slurm()
+    advanced(replace(context, cluster=cluster, ages=True), requeued)
+    begin = {"StartTime": f"uts{NOW + 111:.0f}"}
+    sent = {"Features": "v100", "StartTime": "now", "Nice": nice}
+    assert cluster.sent == [begin, sent, *({"Nice": value} for value in more)]
+    kept = decode(context.store.steerings(["1"])["1"])
+    assert kept.was == {"Features": "", "Nice": "2"}
+    assert kept.wrote["Nice"] == (more or [nice])[-1]
+
+
+def test_a_move_that_is_sent_on_again_knows_its_owners_nice_still(context):
+    """The controller died between the update and the end of the entry."""
+    known = Steering(was={"Nice": "3"}, wrote={"Nice": "-900"})
+    context.store.keep_steering("1", merge("", known))
+    entry = context.store.begin("1", "move", "asked", NOW - 12, {**TO_V100, "priority": 900})
+    context.store.advance(entry, "requeued", NOW - 10.5)
+    requeued = job("1", restarts=1, submit_s=NOW - 10, nice=-900, priority=905)
+    cluster = Takes([requeued])
+    advanced(replace(context, cluster=cluster, ages=True), requeued)
+    assert cluster.sent == [{"Features": "v100", "StartTime": "now"}, {"Nice": "-895"}]
+    kept = decode(context.store.steerings(["1"])["1"])
+    assert kept.was["Nice"] == "3" and kept.wrote["Nice"] == "-895"
+
+
 @pytest.mark.parametrize(("owners", "first", "second"), [(0, "-900", None), (500, "-900", "-400")])
 def test_a_job_with_the_least_priority_that_slurm_shows_gets_neither_less_nor_more(
     context, owners, first, second
