@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.slurm.minutes import amounts
 
 _MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "GrpWall")
 _CELLS = (*_MINUTES, "GrpTRES", "MaxTRES", "MaxTRESMins", "MaxTRESPerNode")
@@ -34,8 +35,10 @@ class Limits:
     minutes: bool = False
     """Whether any of them, or any other, has a limit on minutes: of all jobs together, of those
     that run, or of each user or account in a QOS."""
-    run_minutes: frozenset[str] = frozenset()
-    """QOS with a limit on the minutes of the running jobs of each user or account."""
+    per_user: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """QOS -> resource -> MaxTRESRunMinsPU: minutes that running jobs of each user may still use."""
+    per_account: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """QOS -> resource -> MaxTRESRunMinsPA, the same for each account."""
     factors: Mapping[str, float] = field(default_factory=dict)
     """QOS -> UsageFactor, by which its minutes count."""
 
@@ -69,11 +72,13 @@ def parse(associations: str, qos: str) -> Limits:
             users.add((account, user))
         else:
             accounts.add(account)
-    limited, run_minutes, factors = set[str](), set[str](), dict[str, float]()
+    limited, factors = set[str](), dict[str, float]()
+    per_user, per_account = dict[str, dict[str, float]](), dict[str, dict[str, float]]()
     for name, factor, *cells in _rows(qos, len(QOS)):
         factors[name] = _factor(factor)
-        if any(cells[: len(_OF_EACH)]):
-            run_minutes.add(name)
+        for cell, found in zip(cells, (per_user, per_account), strict=False):
+            if cell:
+                found[name] = amounts(cell)
         minutes |= any(cells[: len(_OF_EACH) + len(_MINUTES)])
         if any(map(_LIMITED.search, cells)):
             limited.add(name)
@@ -83,7 +88,8 @@ def parse(associations: str, qos: str) -> Limits:
         qos=frozenset(limited),
         parents=parents,
         minutes=minutes,
-        run_minutes=frozenset(run_minutes),
+        per_user=per_user,
+        per_account=per_account,
         factors=factors,
     )
 

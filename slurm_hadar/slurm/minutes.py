@@ -39,6 +39,8 @@ class MinuteLimit:
     limit: float
     taken: float
     """What is used and, but for GrpWall, what running jobs may still use."""
+    whose: str = ""
+    """The user of a limit of one user, or the account of a limit of one account in a QOS."""
 
     def __str__(self) -> str:
         what = self.name if self.tres == WALL else f"{self.name}={self.tres}"
@@ -104,7 +106,7 @@ def parse(text: str) -> Minutes:
             if user:
                 # One of a user for each partition; all of them count.
                 known = users.get((account, user), ())
-                found = _limits(line, f"its user in account {account}")
+                found = _limits(line, f"its user in account {account}", user)
                 users[account, user] = (*known, *found)
                 continue
             accounts[account] = _limits(line, f"account {account}")
@@ -142,21 +144,22 @@ def amounts(text: str) -> dict[str, float]:
     return found
 
 
-def _limits(line: str, owner: str) -> tuple[MinuteLimit, ...]:
+def _limits(line: str, owner: str, whose: str = "") -> tuple[MinuteLimit, ...]:
     used, running = _counts(line, MINS), _counts(line, RUN_MINS)
     found = []
     for tres, (limit, now) in used.items():
         if limit is not None:
             later = running.get(tres, (None, 0.0))[1]
-            found.append(MinuteLimit(owner, MINS, tres, limit, now + later))
+            found.append(MinuteLimit(owner, MINS, tres, limit, now + later, whose))
     for tres, (limit, now) in running.items():
         if limit is not None:
-            found.append(MinuteLimit(owner, RUN_MINS, tres, limit, now))
+            found.append(MinuteLimit(owner, RUN_MINS, tres, limit, now, whose))
     wall = _WALL.fullmatch(_value(line, GRP_WALL))
     if wall is None:
         raise _not_understood(line)
     if wall[1] != "N":
-        found.append(MinuteLimit(owner, GRP_WALL, WALL, float(wall[1]), float(wall[2] or 0)))
+        spent = float(wall[2] or 0)
+        found.append(MinuteLimit(owner, GRP_WALL, WALL, float(wall[1]), spent, whose))
     return tuple(found)
 
 

@@ -107,6 +107,29 @@ def test_a_job_stays_where_another_of_its_account_would_take_its_minutes(site, n
     moves(site, hers)
 
 
+@pytest.fixture
+def gold(site):
+    """A QOS of the partition v100; bob's jobs there count on it too."""
+    site.admin("sacctmgr", "-i", "add", "qos", "gold")
+    site.until(lambda: "QOS=gold" in site.box.run("scontrol", "show", "assoc_mgr", "flags=qos"))
+    site.box.run("scontrol", "update", "PartitionName=v100", "QOS=gold")
+    yield site
+    site.cancel()
+    site.box.run("scontrol", "update", "PartitionName=v100", "QOS=")
+    site.admin("sacctmgr", "-i", "delete", "qos", "gold")
+
+
+@pytest.mark.parametrize("name", ["GrpTRESMins=cpu", "MaxTRESRunMinsPU=cpu"])
+def test_a_qos_of_the_partition_that_it_would_move_to_binds_too(gold, name):
+    site, modify = gold, ("sacctmgr", "-i", "modify", "qos", "gold", "set")
+    hers = on_the_slow_one(site)
+    site.admin(*modify, f"{name}=239")
+    assert f"move job {hers}" not in site.tick()
+    assert f"would not fit into {name} of QOS gold" in explained(site, hers)
+    site.admin(*modify, f"{name}=1000")
+    moves(site, hers)
+
+
 def moves(site, one):
     site.until(lambda: f"move job {one} to 1 x v100" in site.tick())
     site.until(lambda: site.show(one).startswith("RUNNING|v100|v"))

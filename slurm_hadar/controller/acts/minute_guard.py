@@ -92,6 +92,8 @@ class _Known:
         self._seen, self._limits, self._minutes = seen, limits, minutes
         self._use, self._late_s = use, late_s
         self._waiting: dict[MinuteLimit, float] | None = None
+        self._of_each: dict[tuple[str, str, str], Amounts] = {}
+        self._uncounted: dict[MinuteLimit, float] = {}
 
     def refused(self, actions: Sequence[Action], moving: Collection[str]) -> dict[str, str]:
         """See :meth:`MinuteGuard.refused`."""
@@ -111,9 +113,11 @@ class _Known:
             if has is None:
                 found[job.id] = why or "Slurm does not show what it has"
                 continue
+            here = self._binding(job, job.partitions)
             for limit in [] if why else self._binding(job, both):
                 then = {limit.tres: self._then(limit.tres, action, has)}
-                needs[limit] = self._more(limit, job, has, then)
+                # Of a QOS of a partition that it would come to it holds nothing yet.
+                needs[limit] = self._more(limit, job, has if limit in here else {}, then)
                 left = limit.limit - limit.taken - _ROUNDING - taken.get(limit, 0.0)
                 if needs[limit] <= 0:
                     continue
@@ -132,8 +136,6 @@ class _Known:
         qos = self._qos(job, partitions)
         if not self._minutes.known(job.user, job.account, *qos):
             return "Slurm does not show all limits on minutes that bind it"
-        if bound := sorted(self._limits.run_minutes.intersection(qos)):
-            return f"QOS {bound[0]} limits the minutes of running jobs of a user or an account"
         return ""
 
     def _partitions(self, action: Action) -> tuple[str, ...]:
@@ -146,7 +148,36 @@ class _Known:
         return tuple(name for name in dict.fromkeys((job.qos, *own)) if name)
 
     def _binding(self, job: Job, partitions: Sequence[str]) -> list[MinuteLimit]:
-        return self._minutes.binding(job.user, job.account, *self._qos(job, partitions))
+        qos = self._qos(job, partitions)
+        found = self._minutes.binding(job.user, job.account, *qos)
+        for name in qos:
+            for slurms, limits, whose in (
+                ("MaxTRESRunMinsPU", self._limits.per_user, job.user),
+                ("MaxTRESRunMinsPA", self._limits.per_account, job.account),
+            ):
+                for tres, most in limits.get(name, {}).items():
+                    running = self._running(name, slurms, whose).get(tres, 0.0)
+                    owner = f"QOS {name}"
+                    found.append(MinuteLimit(owner, slurms, tres, most, running, whose))
+        return found
+
+    def _running(self, qos: str, slurms: str, whose: str) -> Amounts:
+        """Minutes of each resource that running jobs of a user or an account in a QOS may still
+        use, at most: Slurm counts what they have used later. 22.05 does not show it."""
+        key = (qos, slurms, whose)
+        if key not in self._of_each:
+            found: dict[str, float] = {}
+            for job in self._seen.jobs.values():
+                who = job.user if slurms.endswith("U") else job.account
+                if job.state is not JobState.RUNNING or who != whose:
+                    continue
+                if qos in self._qos(job, job.partitions):
+                    ran_s = max(0.0, self._seen.now - job.start_s - _FLUSHED_S)
+                    minutes = self._factor(job) * max(0.0, job.time_limit_s - ran_s) / 60
+                    for tres, number in self._use.get(job.raw_id, {}).items():
+                        found[tres] = found.get(tres, 0.0) + minutes * number
+            self._of_each[key] = found
+        return self._of_each[key]
 
     def _more(self, limit: MinuteLimit, job: Job, has: Amounts, wants: Amounts) -> float:
         """Minutes that the requeued job needs beyond what it still holds."""
@@ -171,11 +202,13 @@ class _Known:
 
     def _uncounted_s(self, limit: MinuteLimit) -> float:
         """Wall time of running jobs that is not counted yet, or will run up until a requeue."""
-        return sum(
-            min(max(0.0, self._seen.now - job.start_s), _FLUSHED_S) + self._late_s
-            for job in self._seen.jobs.values()
-            if job.state is JobState.RUNNING and limit in self._binding(job, job.partitions)
-        )
+        if limit not in self._uncounted:
+            self._uncounted[limit] = sum(
+                min(max(0.0, self._seen.now - job.start_s), _FLUSHED_S) + self._late_s
+                for job in self._seen.jobs.values()
+                if job.state is JobState.RUNNING and limit in self._binding(job, job.partitions)
+            )
+        return self._uncounted[limit]
 
     def _wanted(self, limit: MinuteLimit) -> float:
         """Minutes of all jobs under the limit that wait and may start."""

@@ -170,9 +170,24 @@ def test_how_much_a_minute_counts_in_its_qos():
 def test_the_qos_of_its_partitions_binds():
     gold = [Partition("gpu"), Partition("v100", qos="gold")]
     assert not refused(Slurm(), partitions=gold)
-    assert "QOS gold" in refused(Slurm(), move(Partition="v100"), partitions=gold)["1"]
-    each = replace(WIDER, run_minutes=frozenset({"normal"}))
-    assert "QOS normal" in refused(Slurm(limits=each))["1"]
+    there = move(Partition="v100")
+    assert "QOS gold" in refused(Slurm(), there, partitions=gold)["1"]
+    # It holds nothing of it yet.
+    for limit, fits in ((483.0, True), (481.0, False)):
+        slurm = Slurm()
+        slurm.minutes.qos["gold"] = (MinuteLimit("QOS gold", "GrpTRESRunMins", "cpu", limit, 0),)
+        assert bool(refused(slurm, there, partitions=gold)) is not fits
+
+
+@pytest.mark.parametrize("each", ["per_user", "per_account"])
+def test_limits_of_each_user_or_account_in_a_qos_bind(each):
+    other = running("5", {"k1": {"k80": 1}}, **{**PHYS, "start_s": NOW - 60})
+    # What both may still use, as far as it is surely counted: all but the last quarter of an hour.
+    need = 4 * (7200 - 100) / 60 + 4 * 120 + USED_NOW
+    for more, fits in ((0, True), (-1, False)):
+        wide = replace(WIDER, **{each: {"normal": {"cpu": need + 2.001 + more}}})
+        found = refused(Slurm(limits=wide), others=[other])
+        assert found == {} if fits else "MaxTRESRunMinsP" in found["1"]
 
 
 @pytest.mark.parametrize(

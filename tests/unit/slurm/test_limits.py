@@ -72,7 +72,9 @@ def test_any_limit_on_minutes_is_noticed(associations, qos, minutes):
 
 def test_how_much_a_minute_counts():
     assert FOUND.factors == {"normal": 1.0, "gold": 0.5, "silver": 1.0}
-    assert parse("", "gold|1.000000|cpu=5||||||||||\n").run_minutes == {"gold"}
+    found = parse("", "gold|1.000000|cpu=5|mem=2G,cpu=7|||||||||\n")
+    assert found.per_user == {"gold": {"cpu": 5}}
+    assert found.per_account == {"gold": {"mem": 2048, "cpu": 7}}
     with pytest.raises(SlurmError, match="UsageFactor"):
         parse("", "gold|x|||||||||||\n")
 
