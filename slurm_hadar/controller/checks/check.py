@@ -13,6 +13,7 @@ from slurm_hadar.controller.checks.check_partitions import partition_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.wrapper_site import is_current
+from slurm_hadar.controller.seen.racks import POLICIES as RACKS_OF
 from slurm_hadar.controller.seen.rules import NO_SANDBOX
 from slurm_hadar.controller.seen.throw_away import is_throw_away
 from slurm_hadar.domain.declaration import ANY
@@ -21,6 +22,7 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 _USUAL_CRED_EXPIRE_S = 120
+_EXPEDITES = (25, 11)
 _STOP_NOBODY = (
     "hadar",
     "hadare",
@@ -63,6 +65,8 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from partition_findings(config, settings, partitions, nodes)
     yield from _margin(settings)
     yield from _kill_wait(config, settings)
+    yield from _of_this_slurm(settings, (major, minor))
+    yield from _racks(config, cluster)
     yield from plugin_findings(config, settings)
     if config.backfill.enabled:
         yield from _backfill(config, partitions)
@@ -233,6 +237,29 @@ def _margin(settings: dict[str, str]) -> Iterator[Finding]:
             f"cred_expire={expire}: a requeued job may start {int(expire) + 1} s later by itself, "
             "so a slow tick finds it started where it was",
             "leave cred_expire at its default of 120 s",
+        )
+
+
+def _of_this_slurm(settings: dict[str, str], release: tuple[int, int]) -> Iterator[Finding]:
+    """What holds for jobs on this release and configuration only."""
+    shared = {"shard", "mps"} & set(settings.get("GresTypes", "").split(","))
+    if shared:
+        names = " and ".join(f"gres/{name}" for name in sorted(shared))
+        yield Finding("ok", f"GPUs of which parts are given out ({names}) count as in use")
+    if release >= _EXPEDITES:
+        yield Finding("ok", "jobs of --requeue=expedite are not moved (Slurm's source, not run)")
+    if "topology/block" in settings.get("TopologyPlugin", ""):
+        yield Finding("ok", "jobs in segments of a block are not moved (Slurm's source, not run)")
+
+
+def _racks(config: Config, cluster: Cluster) -> Iterator[Finding]:
+    policy = config.controller.policy
+    if policy in RACKS_OF and not cluster.read_topology():
+        yield Finding(
+            "warning",
+            f"policy {policy} looks at racks, and Slurm shows no leaf switch (topology/tree): all "
+            "nodes count as one rack",
+            "describe the switches in Slurm's topology, or choose another policy",
         )
 
 

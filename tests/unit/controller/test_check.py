@@ -1,6 +1,7 @@
 """``hadar check`` without a Slurm to speak to, and its judgements on what Slurm shows."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hand_made import CONFIG, config, node, nodes, running
@@ -113,6 +114,29 @@ def test_a_tick_tells_of_lost_gpus_once_as_long_as_it_lasts():
 )
 def test_a_short_time_after_a_requeue_is_warned_of(settings, warned):
     assert bool(list(check._margin(settings))) is warned
+
+
+@pytest.mark.parametrize(
+    ("settings", "release", "says"),
+    [
+        ({"GresTypes": "gpu,shard,mps"}, (22, 5), ["(gres/mps and gres/shard) count as in use"]),
+        ({"GresTypes": "gpu"}, (24, 11), []),
+        ({"TopologyPlugin": "topology/block"}, (25, 5), ["segments"]),
+        ({}, (25, 11), ["--requeue=expedite"]),
+    ],
+)
+def test_what_holds_for_this_slurm_is_told(settings, release, says):
+    found = list(check._of_this_slurm(settings, release))
+    assert len(found) == len(says)
+    assert all(words in one.what for words, one in zip(says, found, strict=True))
+
+
+def test_a_policy_that_looks_at_racks_wants_a_tree():
+    flat, tree = (SimpleNamespace(read_topology=lambda f=f: f) for f in ({}, {"v1": "r1"}))
+    site = config('[controller]\npolicy = "network"\n')
+    (found,) = check._racks(site, flat)
+    assert found.level == "warning" and "leaf switch" in found.what
+    assert not list(check._racks(site, tree)) and not list(check._racks(CONFIG, flat))
 
 
 def partitions(tier, mode="REQUEUE", name="idle"):
