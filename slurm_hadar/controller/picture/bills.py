@@ -83,6 +83,19 @@ def as_billed(
     }
 
 
+def note(job: Job, partitions: Mapping[str, Partition]) -> str:
+    """Why a job may get less than its ranges allow; empty where prices keep nothing from it."""
+    declared = job.declaration
+    if declared is None or not (declared.gpus or declared.cpus or declared.mem):
+        return ""
+    if not _priced(job, (*job.partitions, *declared.partitions), partitions):
+        return ""
+    return (
+        "it gets more GPUs, CPUs or memory only where that is billed no more than its request could "
+        f"be (TRESBillingWeights); to lift that: hadar set {job.id} cost=any"
+    )
+
+
 def _own_cpus(job: Job, partitions: Mapping[str, Partition], steered: Steering) -> Job:
     declared = job.declaration
     if declared is None or not (declared.cpus or declared.mem):

@@ -8,6 +8,7 @@ from slurm_hadar.controller.acts import laying, trail
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.learned import gpu_use
+from slurm_hadar.controller.picture import bills
 from slurm_hadar.controller.picture.targets import Target, batch_of, by_type, placed, profile_key
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.seen.observed import Observed
@@ -185,7 +186,8 @@ def story(controller: Controller, id_: str) -> Explanation:
     decision = controller.store.decisions().get(id_)
     known = controller.gpus.known(job)
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
-    hints = list(filter(None, [gpu_use.too_small(job, known, memory)]))
+    hints = [gpu_use.too_small(job, known, memory), bills.note(job, seen.partitions)]
+    hints = [hint for hint in hints if hint]
     if older > 0:
         hints.append(f"{older} older lines of its history: hadar doctor {id_}")
     return Explanation(

@@ -7,7 +7,7 @@ from hand_made import config, job, look, nodes, partitions_of, running, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.picture.bills import as_billed, weights
+from slurm_hadar.controller.picture.bills import as_billed, note, weights
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering
@@ -81,6 +81,15 @@ def test_what_a_job_runs_on_stays_possible():
     grown = running("1", {"v1": {"v100": 2}}, declaration=RANGE, request=ONE)
     view = look(seen([grown], found, priced("GRES/gpu=1.0", found)), SITE).view
     assert view.jobs.rate[0, view.types.index("v100"), view.counts.index(2)] > 0
+
+
+def test_its_owner_is_told_why_it_gets_no_more():
+    found = {one.name: one for one in priced("GRES/gpu=1.0")}
+    assert "hadar set 1 cost=any" in note(job("1", declaration=RANGE), found)
+    assert note(job("1", declaration=replace(RANGE, cost="any")), found) == ""
+    assert note(job("1", declaration=replace(RANGE, gpus=None)), found) == ""
+    free = {one.name: one for one in partitions_of(nodes())}
+    assert note(job("1", declaration=RANGE), free) == ""
 
 
 def test_weights_as_slurm_writes_them():
