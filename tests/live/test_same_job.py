@@ -33,7 +33,6 @@ PLUGINS = ("job-submit", "cli-filter")
 OPT_IN = ("gpu", "v100")
 SETTINGS = {"partitions": {"opt_in": OPT_IN}}
 CONF = """
-AccountingStorageTRES=gres/gpu
 Licenses=lic:4
 PriorityType=priority/multifactor
 PriorityWeightPartition=1000
@@ -82,7 +81,7 @@ class Site:
             self._manage("modify", "user", "root", "set", "QOS=normal,gold")
         self.box.stop_slurmctld()
         text = re.sub(
-            r"(?m)^(PriorityType|AccountingStorageTRES|SchedulerParameters)=.*\n",
+            r"(?m)^(PriorityType|SchedulerParameters)=.*\n",
             "",
             self.box.conf.read_text(),
         )
