@@ -172,11 +172,15 @@ def _pairs(line):
 
 def differences(plain, ours, allowed):
     """Field -> its two values, where these differ and may not."""
-    return {
+    found = {
         key: (plain.get(key), ours.get(key))
         for key in (plain.keys() | ours.keys()) - OWN - GUESSED - allowed
         if not _is_equal(plain, ours, key)
     }
+    owners, comment = plain.get("Comment", ""), ours.get("Comment", "")
+    if comment != owners and not comment.startswith(f"{owners} [hadar1".lstrip()):
+        found["Comment"] = (owners, comment)
+    return found
 
 
 def _is_equal(plain, ours, key):
