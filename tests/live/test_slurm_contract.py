@@ -26,6 +26,7 @@ from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Target, Update, open_cluster
+from slurm_hadar.slurm.minutes import Minutes
 from slurm_hadar.slurm.times import at_once, begin_time, startable_s
 
 pytestmark = pytest.mark.live
@@ -189,6 +190,15 @@ def test_one_bulk_query_each(site: Site) -> None:
     assert set(partitions["v100"].nodes) == {"v1", "v2"}
     assert set(partitions["idle"].nodes) == set(nodes)
     assert [one.gpus for one in found if one.id == job.id] == [{"v1": {"v100": 2}}]
+
+
+def test_what_jobs_have_and_limits_without_an_accounting_database(site: Site) -> None:
+    one = site.running(site.submit("-n2", "--mem=1500M"))
+    waits = site.submit("-H", "-n3", "--mem=2G", "--array=0-3")
+    found = site.cluster.read_use()
+    assert found[one.raw_id] == {"cpu": 2, "mem": 1500, "node": 1, "billing": 2}
+    assert found[int(waits)] == {"cpu": 3, "mem": 2048, "node": 1, "billing": 3}
+    assert site.cluster.read_minutes(["root"]) == Minutes()
 
 
 def test_a_job_from_submit_to_its_end(site: Site, tmp_path: Path) -> None:
