@@ -1,5 +1,5 @@
-"""The controller is killed and never returns: all its jobs run, and a node failure afterwards strands
-none, not even one that was moved to the type that fails."""
+"""The controller is killed and never returns: all its jobs run, and a node failure afterwards
+strands none, not even one that was moved to the type that fails."""
 
 import os
 import pwd

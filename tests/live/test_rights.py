@@ -260,6 +260,7 @@ def aging(site):
         site.box.stop_slurmctld()
         site.box.conf.write_text(text)
         site.box.start_slurmctld()
+        site.until(lambda: set(site.nodes()) <= {"idle", "reserved"})
 
     more = "PriorityWeightAge=1000000\nPriorityMaxAge=0-01:00\nPriorityCalcPeriod=00:01\n"
     say(before.replace("priority/basic", "priority/multifactor") + more)
@@ -505,7 +506,7 @@ def test_a_researcher_runs_it_for_his_own_jobs_without_any_right(site):
     assert f"only jobs of {ADA}" in site(ADA, "hadar", "check", "--write", env=env)
     site(ADA, "hadar", "tick", env=env)
     fill = site.fill()
-    hers = site.submit(ADA, "-p", "k80,v100", script=job("any", "model=transformer"), env=env)
+    hers = site.submit(ADA, "-p", "k80,v100", script=job("v100,k80", "model=transformer"), env=env)
     his = by_hand(site, BOB, "[hadar1 types=any gpus=1 lease=yes]", "-p", "gpu")
     before = site.box.run("scontrol", "show", "job", his)
     said = site(ADA, "hadar", "tick", env=env)
@@ -518,6 +519,44 @@ def test_a_researcher_runs_it_for_his_own_jobs_without_any_right(site):
     assert his not in site(ADA, "hadar", "status", env=env)
     assert "another user's" in site(ADA, "hadar", "explain", his, code=2, env=env)
     assert "Invalid user" in site(ADA, "hadar", "optout", his, code=1, env=env)
+
+
+def test_a_researchers_own_controller_moves_her_jobs_and_skips_what_it_may_not(aging):
+    site = aging
+    path = per_user(site, ADA)
+    path.write_text(path.read_text() + "[guards]\nmin_between_moves_s = 0.0\n")
+    env = {"HADAR_CONFIG": str(path)}
+    site(ADA, "hadar", "check", "--write", env=env)
+    said = [site(ADA, "hadar", "tick", env=env)]
+    fast, slow = site.fill()
+    words = "model=resnet50 batch=64 samples=900000 checkpoint=yes restart_cost=1"
+    mails = ("--mail-type=ALL", "--mail-user=ada")
+    hers = site.submit(ADA, "-p", "k80,v100", *mails, script=quick(site, ADA, words), env=env)
+    his = site.submit(BOB, "-p", "k80,v100", script=job("v100,k80", "model=transformer"))
+    asked = site.field(hers, "MailUser")
+    assert asked.endswith("STAGE_OUT")
+
+    def ticked():
+        said.append(site(ADA, "hadar", "tick", env=env))
+        return said[-1]
+
+    site.box.run("scancel", slow)
+    site.until(lambda: site.show(hers).startswith("RUNNING|k80|k1"))
+    site.until(lambda: site.show(his).startswith("RUNNING|k80|k1"))
+    before = site.box.run("scontrol", "show", "job", his)
+    site.box.run("scancel", fast)
+    site.until(lambda: f"move job {hers} to 1 x v100" in ticked())
+    assert site.field(hers, "MailUser") == "ada MailType=INVALID_DEPEND,END,FAIL,STAGE_OUT"
+    # An owner may not lower Nice: the move costs the age, and no word of it.
+    assert "Nice=0 " in site.box.run("scontrol", "show", "job", hers)
+    site.until(lambda: site.show(hers).startswith("RUNNING|v100|v"))
+    site.until(lambda: ticked() and site.field(hers, "MailUser") == asked)
+    site.until(lambda: "0 changes sent" in ticked())
+    text = "".join(said)
+    assert not re.search("refused|denied|[Ii]nvalid|not answered|[Ee]rror", text), text
+    now = site.box.run("scontrol", "show", "job", his)
+    assert re.sub(r"RunTime=\S+", "", now) == re.sub(r"RunTime=\S+", "", before)
+    site(ADA, "hadar", "optout", hers, env=env)
 
 
 HOSTILE = (
@@ -576,7 +615,7 @@ def test_hostile_words_do_nothing_anywhere(site):
     values = ["job_name=a", f"command=echo {shlex.quote(words[2])}"]
     rendered = site(EVE, "hadar", "template", "render", "plain", *values)
     assert site(EVE, "bash", text=rendered).rstrip("\n") == words[2]
-    hers = site.submit(ADA, "-p", "k80,v100", script=job("any", "model=transformer"))
+    hers = site.submit(ADA, "-p", "k80,v100", script=job("v100,k80", "model=transformer"))
     said = [site.tick()]
     assert f"update job {hers}: Partition=v100,k80" in said[0]
     lines = [["status"], ["plan"], ["backfill"]]
@@ -599,7 +638,7 @@ def test_its_rights_are_taken_back_as_written(site):
     assert not site.admin("sacctmgr", "-nP", "show", "user", HADAR, "format=User").strip()
     # Without them it is refused, and says so; no job waits for it.
     fill = site.fill()
-    hers = site.submit(ADA, "-p", "k80,v100", script=job("any", "model=transformer"))
+    hers = site.submit(ADA, "-p", "k80,v100", script=job("v100,k80", "model=transformer"))
     site.until(lambda: re.search("denied|Invalid user", site.tick()))
     assert site.show(hers).startswith("PENDING|k80,v100||")
     site.box.run("scancel", *fill)
