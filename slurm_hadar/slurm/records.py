@@ -53,10 +53,11 @@ def reservations(text: str) -> list[Reservation]:
 def mail_types(text: str) -> dict[int, tuple[str, ...]]:
     """From ``scontrol -o show job``: Slurm's number of a job -> the mails that it asked for.
 
+    Where scontrol was built without readline its prompts stand before the records.
     A name may hold line breaks, and lines that look like another job's: of a job that is shown
     twice nothing is believed.
     """
-    shown = re.findall(r"^JobId=(\d{1,10}) (.*)$", text, re.MULTILINE | re.ASCII)
+    shown = re.findall(r"^(?:scontrol: )*JobId=(\d{1,10}) (.*)$", text, re.MULTILINE | re.ASCII)
     times_shown = Counter(number for number, _ in shown)
     found = {}
     for number, rest in shown:

@@ -452,6 +452,24 @@ def test_a_waiting_job_changes_its_partition(site: Site) -> None:
     assert site.running(job_id).nodes == ("k1",)
 
 
+def test_mails_are_told_and_changed_while_a_job_runs(site: Site) -> None:
+    """What is told is what Slurm takes back, of a task of an array too."""
+    asked = (["--mail-type=ALL"], ["--array=3", "--mail-type=BEGIN,ARRAY_TASKS"], [])
+    ids = [site.submit("--gres=gpu:1", *words) for words in asked]
+    names = [ids[0], f"{ids[1]}_3", ids[2]]
+    numbers = [site.running(name).raw_id for name in names]
+    told = site.cluster.read_mail_types([*numbers, 1])
+    assert set(told) >= set(numbers[:2]) and 1 not in told
+    assert {"BEGIN", "END", "FAIL", "REQUEUE"} < set(told[numbers[0]])
+    assert set(told[numbers[1]]) == {"BEGIN", "ARRAY_TASKS"}
+    assert set(told.get(numbers[2], ("NONE",))) == {"NONE"}
+    for name, number in zip(names[:2], numbers, strict=False):
+        for types in (("NONE",), ("END", "FAIL"), told[number]):
+            site.update(name, MailType=",".join(types))
+            now = site.cluster.read_mail_types([number]).get(number, ("NONE",))
+            assert set(now) == set(types)
+
+
 @pytest.mark.parametrize(("first", "node"), [("k80", "k1"), ("v100", "v")])
 def test_where_several_partitions_are_free_the_first_of_a_list_is_taken(
     site: Site, first: str, node: str

@@ -113,7 +113,7 @@ def test_mail_types_of_a_shown_job():
         "JobId=13 JobName=c",
         # The rest of a name.
         "JobId=11 MailType=FAIL ",
-        "JobId=14 JobName=d MailUser=bob MailType=ARRAY_TASKS,TIME_LIMIT_80",
+        "scontrol: scontrol: JobId=14 JobName=d MailUser=bob MailType=ARRAY_TASKS,TIME_LIMIT_80",
     ]
     assert records.mail_types("\n".join(lines)) == {14: ("ARRAY_TASKS", "TIME_LIMIT_80")}
     assert records.mail_types("\n".join(lines[:4])) == {11: ("BEGIN", "END")}
