@@ -67,6 +67,8 @@ def merge(admin_comment: str, steering: Steering) -> str:
         words["on"] = _text(steering.gpus)
     if steering.nodes and len(steering.nodes) <= 8:
         words["at"] = "+".join(f"{node}/{_text(gpus)}" for node, gpus in steering.nodes.items())
+    if steering.leased:
+        words["lease"] = "1"
     if steering.moves:
         words["moves"] = str(steering.moves)
     if steering.batch:

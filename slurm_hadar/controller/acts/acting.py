@@ -184,9 +184,11 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
             complaints.append(f"job {group[0].job.id}: {Kind.HINT.value} {outcome}")
             for job, ours in [*((a.job, a.steering) for a in group), *_of_array(group)]:
                 # Nobody else shall be taken for the author of what was not changed, and what Slurm
-                # may have taken, or may not have taken back, must be given back one day.
+                # may have taken, or may not have taken back, must be given back one day: fields as
+                # well as the begin time of an earlier release.
                 unchanged = before.get(job.id, Steering())
-                maybe = replace(ours, was={**ours.was, **unchanged.was}, wrote={})
+                was = {**ours.was, **unchanged.was}
+                maybe = replace(unchanged, was=was, wrote={}, foreign=ours.foreign)
                 context.keep(job, maybe if error.retry else unchanged)
     return Sent(tuple(complaints), frozenset(refused))
 

@@ -91,8 +91,8 @@ def note(job: Job, partitions: Mapping[str, Partition]) -> str:
     if not _priced(job, (*job.partitions, *declared.partitions), partitions):
         return ""
     return (
-        "it gets more GPUs, CPUs or memory only where that is billed no more than its request could "
-        f"be (TRESBillingWeights); to lift that: hadar set {job.id} cost=any"
+        "it gets more GPUs, CPUs or memory only where that is billed no more than its request "
+        f"could be (TRESBillingWeights); to lift that: hadar set {job.id} cost=any"
     )
 
 

@@ -97,16 +97,21 @@ def test_what_slurm_may_have_taken_can_still_be_given_back(context):
     assert said.refused == {"1"}
     found = known(context)
     assert found.was == {"Partition": "gpu"} and not found.wrote
+    assert found.time == 0, "a begin time of an earlier release is ours still"
 
 
 def test_what_was_to_be_given_back_can_be_given_back_later(context):
     """A hint that restores the owner's list, and that Slurm did not answer, forgets nothing."""
     context.store.keep_steering("1", merge("", BEFORE))
+    context.store.keep_steering("2", merge("", replace(BEFORE, leased=True)))
     back = replace(hint(), fields={"Partition": "gpu"}, steering=Steering(time=NOW))
     working = replace(context, cluster=Cluster(NO_ANSWER))
     assert send_hints(working, [back], NOW).refused == {"1"}
     found = known(context)
     assert found.was == {"Partition": "gpu"} and not found.wrote
+    working = replace(context, cluster=Cluster(NO_ANSWER))
+    send_hints(working, [replace(back, job=job("2"))], NOW)
+    assert known(context, "2").leased, "its begin time is taken away at the next tick"
 
 
 def test_refusals_are_remembered_until_slurm_takes_a_hint(context):
