@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
@@ -23,6 +24,7 @@ from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
 from slurm_hadar.sandbox.pacing import BaseRates
+from slurm_hadar.sandbox.site import Settings
 
 HADAR = "backup"
 """The controller's user."""
@@ -155,14 +157,16 @@ def site(
     priorities: Sequence[str] = MULTIFACTOR,
     seed: int = 0,
     base_rates: BaseRates | None = None,
+    layout: Layout = LAYOUT,
+    settings: Settings = MappingProxyType({}),
 ) -> Iterator[Site]:
     """A site in ``folder``, down again at the end. ``priorities``: lines of slurm.conf; ``seed``:
     of the GPUs' true speeds, which differ from ``base_rates`` (None: the shipped ones) by up to
-    25%. Raises HadarError."""
+    25%; ``settings``: over those of this benchmark. Raises HadarError."""
     folder.chmod(0o755)
     box = Sandbox.up(
         folder / "box",
-        LAYOUT,
+        layout,
         seed=seed,
         base_rates=base_rates,
         mode="act",
@@ -174,7 +178,10 @@ def site(
                 "state_dir": str(folder / "state"),
                 "exchange_dir": str(folder / "exchange"),
             },
-            **_SETTINGS,
+            **{
+                name: {**_SETTINGS.get(name, {}), **settings.get(name, {})}
+                for name in {**_SETTINGS, **settings}
+            },
         },
     )
     found = Site(box, folder)
@@ -230,7 +237,7 @@ def _with_priorities(box: Sandbox, priorities: Sequence[str]) -> None:
     box.conf.write_text("\n".join([*lines, *priorities]) + "\n")
     box.start_slurmctld()
     box.run("scontrol", "reconfigure")
-    wanted = len(LAYOUT.started)
+    wanted = len(box.layout.started)
 
     def idle() -> bool:
         return len(re.findall(r"^idle$", box.run("sinfo", "-h", "-N", "-o", "%T"), re.M)) >= wanted
