@@ -58,7 +58,7 @@ class Cluster(Protocol):
     """Why this back end was chosen, as a sentence for ``hadar check``."""
     queries: Counter[str]
     """Requests sent so far by kind: jobs, nodes, partitions, reservations, config, users, ping,
-    limits, minutes, update, submit, requeue, hold, release, signal, cancel."""
+    limits, minutes, mails, update, submit, requeue, hold, release, signal, cancel."""
     traffic: Traffic
     """How many requests that were, and how quickly they were answered."""
     notes: list[str]
