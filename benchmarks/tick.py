@@ -1,20 +1,25 @@
 """One tick on a large cluster, by its parts.
 
-``python -m benchmarks.tick --nodes 2000 --jobs 5000``
+``python -m benchmarks.tick --nodes 2000 --jobs 5000 [--slurm /opt/slurm-24.11]``
 
 A real slurmctld with that many defined nodes (a few have a slurmd), a managed job on each of them,
 and that many managed jobs that wait. The first tick decides and sends lists of partitions to the
-jobs that are next; the second should send nothing.
+jobs that are next; the second should send nothing. Before the third ten running jobs have ended.
 """
 
 import argparse
 import json
 import os
+import re
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.many_jobs import comment
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.report import Report
@@ -26,32 +31,43 @@ from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
-_MODELS = ("resnet18", "resnet50", "lm", "transformer", "recommendation", "cyclegan", "a3c")
 _TYPES = ("v100", "p100", "k80")
-_LONGEST_S = 600.0
+_LONGEST_S = 1200.0
+_MOST_JOBS = 100_000
+_AT_A_TIME = 4
+_SETTLE_S = 5.0
 
 
-def measure(nodes: int, jobs: int, gpus_per_node: int) -> dict[str, object]:
-    """Times in s and numbers of queries of two ticks, one after the other."""
+def measure(
+    nodes: int, jobs: int, gpus_per_node: int, prefix: Path | None = None
+) -> dict[str, object]:
+    """Times in s and what three ticks send, one after the other.
+
+    ``prefix``: of a Slurm that PySlurm fits; None: that of PATH, whose jobs sbatch submits.
+    """
     with tempfile.TemporaryDirectory(prefix="hadar-tick-") as folder:
         each = max(1, (nodes - len(_TYPES)) // len(_TYPES))
         groups = [NodeGroup(f"{kind[0]}live", 1, kind, gpus_per_node) for kind in _TYPES]
         groups += [
             NodeGroup(f"{kind[0]}def", each, kind, gpus_per_node, started=False) for kind in _TYPES
         ]
-        with Sandbox.up(Path(folder) / "box", Layout(groups=tuple(groups)), mode="act") as box:
+        layout, cli = Layout(groups=tuple(groups)), {"slurm": {"backend": "cli"}}
+        with Sandbox.up(Path(folder) / "box", layout, prefix, mode="act", settings=cli) as box:
+            _take_many_jobs(box)
             site = configuration.load(box.config_path)
             cluster = open_cluster(site.slurm)
             began = time.perf_counter()
             # They wait for their nodes to power up, which is as good as running to the controller.
-            _submit(cluster, 3 * (each + 1), f"--gres=gpu:{gpus_per_node}", gpus_per_node)
+            _submit(box, 3 * (each + 1), gpus_per_node, prefix)
             _until_full(cluster)
-            _submit(cluster, jobs, "--gres=gpu:1", 1)
+            _submit(box, jobs, 1, prefix)
             submitted = time.perf_counter() - began
             store = Store.open(site.site.state_dir)
             rates = open_rates(site, store.connection)
             controller = Controller(site, cluster, store, rates, os.getuid())
-            first, second = _timed(controller), _timed(controller)
+            first, second = _timed(controller, box), _timed(controller, box)
+            _end_ten(box, cluster)
+            third = _timed(controller, box)
             store.close()
             return {
                 "nodes": 3 * (each + 1),
@@ -61,23 +77,47 @@ def measure(nodes: int, jobs: int, gpus_per_node: int) -> dict[str, object]:
                 "backend": cluster.backend,
                 "first_tick": first,
                 "second_tick": second,
+                "third_tick": third,
+                "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             }
 
 
-def _submit(cluster: Cluster, jobs: int, request: str, least: int) -> None:
-    environment = dict(os.environ)
+def _take_many_jobs(box: Sandbox) -> None:
+    text = box.conf.read_text()
+    box.stop_slurmctld()
+    box.conf.write_text(text.replace("MaxJobCount=50000", f"MaxJobCount={_MOST_JOBS}"))
+    box.start_slurmctld()
 
-    def one(number: int) -> str:
-        model = _MODELS[number % len(_MODELS)]
-        comment = (
-            f"[hadar1 model={model} types=any gpus={least}-{least + number % 4} batch=64 "
-            f"samples={20_000 + 4 * number} checkpoint=yes]"
-        )
-        options = [request, "-t", "1-0", "-o", "/dev/null", "--comment", comment]
-        return cluster.submit("#!/bin/bash\nsleep 7200\n", options, environment)
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(one, range(jobs)))
+def _submit(box: Sandbox, jobs: int, gpus: int, prefix: Path | None) -> None:
+    """Through sbatch itself, several at a time; through PySlurm where there is one."""
+    script = box.conf.parent / "waits.sh"
+    script.write_text("#!/bin/bash\nsleep 7200\n")
+    if prefix is not None:
+        words = [sys.executable, "-m", "benchmarks.many_jobs", str(script), str(jobs), str(gpus)]
+        subprocess.run(words, env=box.env, check=True)
+        return
+
+    def some(numbers: range) -> None:
+        for number in numbers:
+            words = [f"--gres=gpu:{gpus}", "-t", "1-0", "-o", "/dev/null"]
+            box.run("sbatch", *words, f"--comment={comment(number, gpus)}", str(script))
+
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        list(pool.map(some, (range(n, jobs, _AT_A_TIME) for n in range(_AT_A_TIME))))
+
+
+def _end_ten(box: Sandbox, cluster: Cluster) -> None:
+    runs = [job.id for job in cluster.read_jobs() if job.state is JobState.RUNNING][:10]
+    box.run("scancel", *runs)
+    time.sleep(_SETTLE_S)
+
+
+def _requests(box: Sandbox) -> int:
+    """RPCs that slurmctld has answered so far, of all users."""
+    shown = box.run("sdiag")
+    by_user = shown.partition("statistics by user")[2].partition("Pending RPC")[0]
+    return sum(int(count) for count in re.findall(r"count:(\d+)", by_user))
 
 
 def _until_full(cluster: Cluster) -> None:
@@ -88,11 +128,14 @@ def _until_full(cluster: Cluster) -> None:
         time.sleep(1.0)
 
 
-def _timed(controller: Controller) -> dict[str, object]:
-    began = time.perf_counter()
+def _timed(controller: Controller, box: Sandbox) -> dict[str, object]:
+    requests, began = _requests(box), time.perf_counter()
     report: Report = controller.tick()
+    total_s = time.perf_counter() - began
     return {
-        "total_s": time.perf_counter() - began,
+        "total_s": total_s,
+        # Less the one that asks.
+        "rpcs": _requests(box) - requests - 1,
         "read_s": report.read_s,
         "decide_s": report.decide_s,
         "act_s": report.act_s,
@@ -108,22 +151,24 @@ def main() -> None:
     words.add_argument("--nodes", type=int, default=2000)
     words.add_argument("--jobs", type=int, default=5000)
     words.add_argument("--gpus-per-node", type=int, default=4)
+    words.add_argument("--slurm", type=Path, help="prefix of a Slurm that this PySlurm fits")
     words.add_argument("--json", action="store_true")
     args = words.parse_args()
-    found = measure(args.nodes, args.jobs, args.gpus_per_node)
+    found = measure(args.nodes, args.jobs, args.gpus_per_node, args.slurm)
     if args.json:
         print(json.dumps({"version": 1, "command": "benchmarks.tick", "result": found}))
         return
     print(f"{found['nodes']} nodes, {found['gpus']} GPUs, {found['jobs']} jobs wait, "
           f"{found['backend']}")  # fmt: skip
-    for name in ("first_tick", "second_tick"):
+    for name in ("first_tick", "second_tick", "third_tick"):
         tick = found[name]
         assert isinstance(tick, dict)
         print(
             f"{name}: {tick['total_s']:.2f} s = read {tick['read_s']:.2f} + decide "
             f"{tick['decide_s']:.2f} + act {tick['act_s']:.2f}; {tick['placed']} placed, "
-            f"{tick['changes_sent']} changes sent, queries {tick['queries']}"
+            f"{tick['changes_sent']} changes sent, {tick['rpcs']} RPCs, queries {tick['queries']}"
         )
+    print(f"peak memory of the controller: {found['peak_memory_mb']:.0f} MB")
 
 
 if __name__ == "__main__":
