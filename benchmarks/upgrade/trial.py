@@ -89,6 +89,18 @@ class Trial:
         found = {"PYTHONPATH": str(release.root), "HADAR_PROGRESS_S": "0.3"}
         return {**found, "PYTHONDONTWRITEBYTECODE": "1"}
 
+    def as_root(self, release: Release, *words: str) -> None:
+        """``hadar`` of that release as the admin; ``check`` may find fault. Raises HadarError."""
+        code = "from slurm_hadar.cli.main import main; main()"
+        # Not in this checkout, whose package Python would take.
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env={**os.environ, **self._site.box.env, **self._env(release)},
+            cwd=self._site.folder, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        if "Traceback" in done.stderr or (done.returncode and words[0] != "check"):
+            raise HadarError(done.stdout + done.stderr)
+
     def step(self, release: Release, verdict: Verdict, *words: str, dies: bool = False) -> str:
         """Ticks of that release's controller; what they said."""
         done = self._site.run_as(HADAR, [sys.executable, str(_STEP), *words], self._env(release))
@@ -172,6 +184,7 @@ class Trial:
         return verdict
 
     def _try(self, first: Release, then: Release, point: str, verdict: Verdict) -> None:
+        self.as_root(first, "check", "--write")
         # A heartbeat first: without one nothing is managed.
         self.step(first, verdict, "--ticks", "1")
         mover = self._training(first, "-p", "gpu" if first.leases else "k80,v100,p100")
@@ -225,6 +238,8 @@ class Trial:
         self._until(lambda: self._jobs()[block[0]].state is JobState.FINISHED, "free v100")
         self.step(first, verdict, "--want", str(want), "--ticks", "6", "--die", point, dies=True)
         self._site.box.run("scancel", *block[1:])
+        # Before anybody has said hadar check --write with the other release.
+        waiting.append(self._sleeper(then, OTHER, 2.0, "-p", free))
         self._go_on(then, verdict, [mover, *waiting, plain], mover)
 
     def _leased(self) -> list[str]:
@@ -356,25 +371,8 @@ def upgraded_site(folder: Path, before: Release, now: Release) -> Iterator[Trial
         )
         toml.write_text(f"{text}\n[lease]\nlength_s = {LEASE_S}\n")
         trial = Trial(here, before, now)
-        root = Path(here.box.conf)
-        code = "from slurm_hadar.cli.main import main; main()"
-        env = {**os.environ, **here.box.env, "PYTHONPATH": str(before.root)}
-        _run_root([sys.executable, "-c", code, "check", "--write"], env, folder)
-        _run_root(
-            [
-                sys.executable, "-c", code, "plugins", "install", "--slurm-conf", str(root),
-                "--plugin", "job-submit", "--lease", "--apply",
-            ],
-            env, folder, must=True,
-        )  # fmt: skip
+        trial.as_root(before, "check", "--write")
+        conf = ["--slurm-conf", str(here.box.conf), "--plugin", "job-submit", "--lease", "--apply"]
+        trial.as_root(before, "plugins", "install", *conf)
         here.box.run("scontrol", "reconfigure")
         yield trial
-
-
-def _run_root(argv: Sequence[str], env: dict[str, str], folder: Path, must: bool = False) -> None:
-    # Not in this checkout, whose package Python would take.
-    done = subprocess.run(
-        argv, env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
-    if must and done.returncode:
-        raise HadarError(done.stdout + done.stderr)
