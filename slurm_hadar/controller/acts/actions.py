@@ -106,8 +106,8 @@ def _claimed(
 
     While a moved job is requeued Slurm gives what is free, and what the job leaves, to whoever is
     next. So a job moves only to what nobody who waits can use, with CPUs and memory that are free
-    beside it, also with what other moved jobs leave meanwhile. ``guards.preempt`` lets it move to
-    that as well.
+    beside it, and to no node that another moved job leaves. ``guards.preempt`` lets it move to what
+    other moved jobs leave as well.
     """
     if not moves:
         return {}
@@ -120,7 +120,7 @@ def _claimed(
             claims.set_aside(gpus, [name], left)
     others = claims.outsiders(seen, [target.job.id for target in under_way])
     waiting, takers = _serve(others, seen, left)
-    crossing = CrossingMoves(waiting, left, seen, under_way)
+    crossing = CrossingMoves(under_way)
     beside = FreeCapacity(seen)
     if config.guards.preempt:
         for action in moves:
@@ -138,10 +138,9 @@ def _claimed(
         _, later = _serve(waiting, seen, there)
         place = action.placement.nodes or _anywhere(action.placement, there)
         if _fits(place, there):
-            if not config.guards.preempt and (other := crossing.taker(action.job, place)):
-                found[action.job.id] = (
-                    f"job {other}, which waits, could start as jobs change places"
-                )
+            why = "" if config.guards.preempt else crossing.why_not(action.job, place)
+            if why:
+                found[action.job.id] = why
                 continue
             if not beside.take(action.job, action.fields, list(place), set(own)):
                 found[action.job.id] = "the CPUs or the memory that it needs there are not free yet"

@@ -248,30 +248,25 @@ def test_a_job_moves_to_what_another_leaves_only_where_jobs_may_be_stopped():
     assert {a.job.id for a in swapped} == {"1", "2"}
 
 
-def test_moves_do_not_leave_a_job_that_waits_what_another_one_moves_to():
+def test_no_job_leaves_a_node_that_another_one_moves_to():
+    """Who waits might start there with what both leave, and on a node that a job leaves Slurm
+    starts nothing, so that the other one would start elsewhere."""
     other = running("2", {"k2": {"k80": 1}}, uid=1001)
-    found = nodes(v1=1, v2=2, p1=2, p2=2, k1=2, k2=1)
+    found = nodes(v1=1, v2=2, p1=1, p2=2, k1=2, k2=1)
     swap = {"1": K2, "2": Placement({"v100": 1}, {"v1": {"v100": 1}})}
-
-    def moved(*waiting, jobs=(HERE, other), **past):
-        done = decide(seen([*jobs, *waiting], found), swap, past=Past(**past))
-        return {action.job.id for action in done.of(Kind.MOVE)}
-
-    both = GpuRequest(per_node={UNTYPED: 2})
-    assert moved() == moved(ordinary(request=both, partitions=("p100",))) == {"1", "2"}
-    # It could use neither of the free ones, but all of a node that two jobs leave and go to.
-    assert len(moved(ordinary(request=both))) == 1
-    assert len(moved(ordinary(request=both, node_count=2))) == 1
-    # The second is on its way since an earlier tick.
-    assert not moved(ordinary(request=both), moving={"2": {"v1": {"v100": 1}}})
-    # CPUs are there only where a job leaves.
-    wide = replace(found[0], cpus_used=20), *found[1:-1], replace(found[-1], cpus_used=20)
-    heavy = [replace(one, cpus=20) for one in (HERE, other)]
-    done = decide(seen([*heavy, ordinary(request=both, cpus=20)], wide), swap)
-    assert not done.of(Kind.MOVE)
-    light = [replace(one, cpus=12) for one in (HERE, other)]
-    done = decide(seen([*light, ordinary(request=both, cpus=20)], wide), swap)
-    assert len(done.of(Kind.MOVE)) == 1
+    first = decide(seen([HERE, other], found), swap)
+    assert [action.job.id for action in first.of(Kind.MOVE)] == ["1"]
+    assert first.deferred["2"] == "job 1 is on its way to k2, which it would leave"
+    # The first is on its way since an earlier tick, and leaves v1 still, or has left it.
+    for state in (HERE, job("1", restarts=1, eligible_s=NOW + 100)):
+        under_way = Past(moving={"1": {"k2": {"k80": 1}}})
+        meant = decide(seen([state, other], found), swap, past=under_way)
+        assert not meant.of(Kind.MOVE) and "k2" in meant.deferred["2"]
+    to_p1 = {"1": Placement({"p100": 1}, {"p1": {"p100": 1}}), "2": swap["2"]}
+    aside = decide(seen([HERE, other], found), to_p1)
+    assert aside.deferred["2"] == "job 1 leaves v1, where it would go"
+    elsewhere = {**to_p1, "2": Placement({"k80": 1}, {"k2": {"k80": 1}})}
+    assert len(decide(seen([HERE, other], found), elsewhere).of(Kind.MOVE)) == 1
 
 
 def test_no_job_moves_to_a_node_that_backfill_keeps_for_another():
