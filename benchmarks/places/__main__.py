@@ -31,10 +31,10 @@ _TICKS = 30
 
 def parts(moves: int) -> dict[str, Part]:
     """The parts by name; ``moves`` over the two in which there are any."""
-    half = -(-moves // 2)
+    third = moves // 3
     return {
-        "apart": Part("apart", (_K80,), seconds=20.0, waiting=20, moves=half),
-        "beside": Part("beside", (_K80, _THREE), seconds=6.0, waiting=10, moves=half),
+        "apart": Part("apart", (_K80,), seconds=20.0, waiting=20, moves=moves - third),
+        "beside": Part("beside", (_K80, _THREE), seconds=6.0, waiting=10, moves=third),
         "wanted": Part("wanted", (_ANY,), seconds=3.0, waiting=12, moves=0, ticks=_TICKS),
     }
 
@@ -50,7 +50,8 @@ def lines(outcome: Outcome) -> list[str]:
         f"{outcome.part.name}: {outcome.ticks} ticks in {outcome.seconds:.0f} s, {outcome.free} of "
         f"them with a free GPU of the two types; {outcome.backlog_starts} starts of the backlog",
         f"  moves asked for {outcome.sent}, done {len(costs)}, given up {len(outcome.given_up)}",
-        f"  places lost: {len(lost)}",
+        f"  places lost: {len(lost)}; started on the other type with nobody on their place: "
+        f"{sum(one.elsewhere and not one.place_lost for one in costs)}",
         f"  effective priority lost: {len(lower)} (by {worst} at most), seen before and after: "
         f"{sum(one.seen for one in costs)}",
     ]

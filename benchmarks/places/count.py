@@ -68,8 +68,14 @@ class Cost:
 
     @property
     def place_lost(self) -> bool:
-        """Whether others started on its place, or it started elsewhere or not at all."""
-        return bool(self.taken_by) or self.node not in self.move.to
+        """Whether others started on its place, or it did not start at all."""
+        return bool(self.taken_by) or not self.node
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it started on its other type, though it had a place: Slurm starts nothing on a
+        node that a job leaves at that moment, and the list of partitions is a preference only."""
+        return bool(self.node) and self.node not in self.move.to
 
     @property
     def priority_lost(self) -> bool:

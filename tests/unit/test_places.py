@@ -43,7 +43,8 @@ def test_a_place_is_lost_where_others_leave_too_little_or_the_job_starts_elsewhe
         return one.cost(move, []).place_lost
 
     assert not lost()
-    assert lost(node="v1")
+    aside, moved = account(node="v1")
+    assert aside.cost(moved, []).elsewhere and not aside.cost(moved, []).place_lost
     assert lost(taker=TAKER)
     # There is room for both.
     assert not lost(taker=TAKER, there=3)
