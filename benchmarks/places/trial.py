@@ -167,6 +167,9 @@ class Trial:
             self._look(ids)
             time.sleep(1.0)
         self._site.box.run("scancel", *fill)
+        for job in fill:
+            # The log does not tell their ends.
+            del self._gpus[job]
 
         def run() -> bool:
             self._look(ids)
