@@ -133,7 +133,16 @@ class Account:
         ran = [
             one.priority for one in looks if one.state == "RUNNING" and one.at_s < move.requeued_s
         ]
-        again = [one.priority for one in looks if one.state == "RUNNING" and one.at_s > until_s]
+        again = [one for one in looks if one.state == "RUNNING" and one.at_s > until_s][:1]
+        # A look that comes late shows a job that has its owner's Nice again.
+        again += [
+            one
+            for one in looks
+            if again
+            and one.state == "PENDING"
+            and move.requeued_s < one.at_s < until_s
+            and one.nice < again[0].nice
+        ]
         before = ran[-1] if ran else -1
         lower = [
             one.at_s
@@ -148,7 +157,7 @@ class Account:
             own.at_s if own is not None else 0.0,
             taken_by,
             before,
-            again[0] if again else -1,
+            max((one.priority for one in again), default=-1),
             max(lower) - min(lower) if lower else 0.0,
         )
 

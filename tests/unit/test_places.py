@@ -26,8 +26,8 @@ def account(taker="", node="p1", gpus=1, there=2):
     return Account(started, {"1": 1, "7": 1, "9": gpus}, {"v1": 1, "p1": there}, [move]), move
 
 
-def look(seconds, state, priority):
-    return Look(at(seconds), state, priority, 0)
+def look(seconds, state, priority, nice=0):
+    return Look(at(seconds), state, priority, nice)
 
 
 def test_the_log_tells_starts_and_ends():
@@ -62,3 +62,9 @@ def test_priority_is_lost_where_the_job_starts_with_less():
     less = one.cost(move, [*looks, look(11.8, "PENDING", 3), look(12.2, "RUNNING", 154)])
     assert less.priority_lost and 0.7 < less.lower_s < 0.9
     assert not one.cost(move, looks).seen
+    # By the first look at it as it runs it has its owner's Nice again.
+    late = [look(9, "RUNNING", 8), look(11.4, "PENDING", 158, -156), look(14, "RUNNING", 2)]
+    assert one.cost(move, late).after == 158
+    # Slurm shows the old priority until an update.
+    old = [look(9, "RUNNING", 8), look(10.4, "PENDING", 8), look(14, "RUNNING", 2)]
+    assert one.cost(move, old).priority_lost
