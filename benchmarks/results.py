@@ -155,7 +155,9 @@ SECTIONS = (
         "tick",
         "One tick on a large cluster",
         "2,000 nodes are defined, a managed job holds each of them, and 5,000 more wait. The first "
-        "tick sends lists of partitions to those that are next, the second nothing.",
+        "tick sends lists of partitions to those that are next, the second nothing. Before the "
+        "third ten running jobs have ended. RPCs are all that slurmctld answered meanwhile "
+        "(`sdiag`).",
         "python -m benchmarks.tick --nodes 2000 --jobs 5000",
     ),
 )
