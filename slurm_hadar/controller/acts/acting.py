@@ -144,12 +144,8 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
         return Sent()
     before = context.kept(actions)
     groups = _records(actions)
-    updates = []
-    for name, group in groups.items():
-        sent = [context.update(a.job, dict(a.fields), a.steering) for a in group]
-        updates.append(Update(name, sent[0].fields))
-        for job, ours in _of_array(group):
-            context.keep(job, ours)
+    # First, with what was kept before: should we die while these are kept, the next tick knows
+    # that they were not sent.
     with context.store.transaction():
         entries = [
             [
@@ -167,6 +163,12 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
             ]
             for group in groups.values()
         ]
+    updates = []
+    for name, group in groups.items():
+        sent = [context.update(a.job, dict(a.fields), a.steering) for a in group]
+        updates.append(Update(name, sent[0].fields))
+        for job, ours in _of_array(group):
+            context.keep(job, ours)
     errors = pending.apply(
         context.cluster, [group[0].job for group in groups.values()], updates, now
     )

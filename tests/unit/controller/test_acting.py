@@ -10,6 +10,7 @@ from slurm_hadar.controller.acts import acting
 from slurm_hadar.controller.acts.acting import ActionContext, send_hints
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.acts.hints import Refusals
+from slurm_hadar.controller.acts.repair import with_unsent
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.steering import Steering, decode, merge
@@ -98,6 +99,26 @@ def test_what_slurm_may_have_taken_can_still_be_given_back(context):
     found = known(context)
     assert found.was == {"Partition": "gpu"} and not found.wrote
     assert found.time == 0, "a begin time of an earlier release is ours still"
+
+
+def test_a_controller_that_dies_while_it_keeps_hints_has_sent_none(context, monkeypatch):
+    """Else its record says that it wrote what Slurm does not show, so that somebody else did."""
+    keep, calls = acting.kept.keep, []
+
+    def dies(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        keep(*args)
+
+    monkeypatch.setattr(acting.kept, "keep", dies)
+    with pytest.raises(KeyboardInterrupt):
+        sent(context, ids=("1", "2", "3"))
+    jobs = {id_: job(id_) for id_ in ("1", "2", "3")}
+    kept = {id_: ours for id_ in jobs if (ours := known(context, id_)) is not None}
+    assert kept == {"1": OURS, "2": OURS}, "the test can fail"
+    found = with_unsent(kept, jobs, context.store.open_entries())
+    assert not any(ours.wrote or ours.time for ours in found.values())
 
 
 def test_what_was_to_be_given_back_can_be_given_back_later(context):
