@@ -22,7 +22,7 @@ _CYCLE_S = 30.0
 
 
 class Stopped(Exception):
-    """The benchmark was told to end."""
+    """A signal ends the benchmark."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def lines(outcome: Outcome) -> list[str]:
         f"{outcome.part.name}: {outcome.ticks} ticks in {outcome.seconds:.0f} s, {outcome.free} of "
         f"them with a free GPU of the two types; {outcome.backlog_starts} starts of the backlog",
         f"  moves asked for {outcome.sent}, done {len(costs)}, given up {len(outcome.given_up)}",
-        f"  places lost: {len(lost)}; started on the other type with nobody on their place: "
+        f"  places lost: {len(lost)}; started on the other type although their GPUs were free: "
         f"{sum(one.elsewhere and not one.place_lost for one in costs)}",
         f"  effective priority lost: {len(lower)} (by {worst} at most), seen before and after: "
         f"{sum(one.seen for one in costs)}",
@@ -71,7 +71,7 @@ def lines(outcome: Outcome) -> list[str]:
         found.append(
             f"  LOST: job {one.move.job}, to {'/'.join(one.move.to)}, started on "
             f"{one.node or 'nothing'} after {one.started_s - one.move.requeued_s:.1f} s; before it "
-            f"began there: {', '.join(one.taken_by) or 'nobody'}"
+            f"began there: {', '.join(one.taken_by) or 'no job'}"
         )
     for one in lower[:10]:
         found.append(f"  LOWER: job {one.move.job}: {one.before} -> {one.after}")

@@ -38,7 +38,7 @@ def there_and_back(view: View, state: State) -> tuple[Plan, State]:
 
 
 def main() -> None:
-    """Tick until told to end, with a line of JSON for each tick: the jobs that were moved, those
+    """Tick until SIGTERM, with a line of JSON for each tick: the jobs that were moved, those
     that were not with the reason, and the free GPUs of each node. Then a line for each move."""
     path, moves = map(Path, sys.argv[1:])
     over: list[int] = []
@@ -52,7 +52,7 @@ def main() -> None:
         )
         while not over:
             report = controller.tick()
-            told = {
+            summary = {
                 "moves": [action.job.id for action in report.intent.of(Kind.MOVE)],
                 "deferred": dict(report.intent.deferred),
                 "free": {
@@ -62,7 +62,7 @@ def main() -> None:
                 "said": report.said,
             }
             with path.open("a") as lines:
-                lines.write(json.dumps(told) + "\n")
+                lines.write(json.dumps(summary) + "\n")
             time.sleep(_PAUSE_S)
         with moves.open("w") as lines:
             for entry in store.entries(f"WHERE kind='{Kind.MOVE.value}' ORDER BY id"):

@@ -182,23 +182,23 @@ class Trial:
         """So many jobs of each kind wait."""
         shown = self._site.box.run("squeue", "-h", "-t", "PD", "-u", OTHER, "-o", "%j")
         waiting = Counter(name.partition("-")[0] for name in shown.split())
-        for kind, words in enumerate(self._part.backlog):
+        for kind, options in enumerate(self._part.backlog):
             for _ in range(self._part.waiting - waiting[f"b{kind}"]):
-                self._sbatch("-J", f"b{kind}-{self._count}", *words, seconds=self._part.seconds)
+                self._sbatch("-J", f"b{kind}-{self._count}", *options, seconds=self._part.seconds)
 
-    def _sbatch(self, *words: str, seconds: float) -> str:
+    def _sbatch(self, *options: str, seconds: float) -> str:
         self._count += 1
         done = self._site.run_as(
             OTHER,
             [
                 self._site.command("sbatch"), "--parsable", "-t", "300", "-o", "/dev/null",
-                *words, "--wrap", f"exec sleep {seconds:g}",
+                *options, "--wrap", f"exec sleep {seconds:g}",
             ],
         )  # fmt: skip
         if done.returncode:
             raise HadarError(f"sbatch: {done.stderr}")
         job = done.stdout.strip()
-        (gpus,) = (word for word in words if word.startswith("--gres=gpu:"))
+        (gpus,) = (option for option in options if option.startswith("--gres=gpu:"))
         self._gpus[job] = int(gpus.rpartition(":")[2])
         return job
 

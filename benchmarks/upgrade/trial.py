@@ -125,7 +125,7 @@ class Trial:
         )  # fmt: skip
         return _number(out)
 
-    def _sleeper(self, release: Release | None, user: str, seconds: float, *words: str) -> str:
+    def _sleeper(self, release: Release | None, user: str, seconds: float, *options: str) -> str:
         """``release`` None: through sbatch; with a declaration for the plugins where it is
         ``managed``."""
         home = self._site.home(user)
@@ -134,8 +134,8 @@ class Trial:
             f"echo begin $SLURM_RESTART_COUNT >> {home}/$SLURM_JOB_ID.log\n"
             f"sleep {seconds:g}\necho end >> {home}/$SLURM_JOB_ID.log\n"
         )
-        usual = ["--parsable", "-t", "30", "-o", "/dev/null", *words]
-        if not any(word.startswith("--gres") for word in words):
+        usual = ["--parsable", "-t", "30", "-o", "/dev/null", *options]
+        if not any(option.startswith("--gres") for option in options):
             usual.append("--gres=gpu:1")
         if release is not None:
             return _number(self.cli(release, user, "hbatch", *usual, path))
@@ -307,11 +307,11 @@ class Trial:
         else:
             verdict.wrong.append(f"job {job.id} has no log")
             return
-        words = [line.split() for line in found.read_text().splitlines()]
-        begun = [int(line[1]) if len(line) > 1 else 0 for line in words if line[0] == "begin"]
-        ends = [line for line in words if line[0] in ("end", "left")]
+        events = [line.split() for line in found.read_text().splitlines()]
+        begun = [int(event[1]) if len(event) > 1 else 0 for event in events if event[0] == "begin"]
+        ends = [event for event in events if event[0] in ("end", "left")]
         if begun != sorted(set(begun)) or len(ends) != len(begun):
-            verdict.wrong.append(f"job {job.id} began and ended as {words}")
+            verdict.wrong.append(f"job {job.id} began and ended as {events}")
         if begun[-1:] != [job.restarts] or job.restarts > moved:
             verdict.wrong.append(f"job {job.id} began {begun}, and was moved {moved} times")
 

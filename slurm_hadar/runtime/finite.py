@@ -54,9 +54,10 @@ def _extremes(tensor: Any) -> Any:
         if tensor.element_size() == 1:
             tensor = tensor.float()
         return torch.stack(torch.aminmax(tensor))
-    except (NotImplementedError, RuntimeError):
-        # PyTorch has no such operation for this kind of tensor (nested, mkldnn, a new format). To
-        # train with it is allowed, so the check must not end the training: it counts as finite.
+    except RuntimeError:
+        # PyTorch's error, and the base of its NotImplementedError, where it lacks an operation for
+        # a kind of tensor (nested, mkldnn, a new format). Training with such tensors is allowed, so
+        # this check must not end it: they count as finite.
         return None
 
 

@@ -364,7 +364,9 @@ def small_disk(folder):
         text=True,
     )
     if done.returncode != 0:
-        pytest.skip(f"a full disk needs the right to mount a tmpfs: {done.stderr.strip()}")
+        pytest.skip(
+            f"no full disk can be made without the right to mount a tmpfs: {done.stderr.strip()}"
+        )
     try:
         yield
     finally:

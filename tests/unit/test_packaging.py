@@ -18,7 +18,7 @@ def filled(path, prefix):
 
 def ran(*argv):
     if shutil.which(argv[0]) is None:
-        pytest.skip(f"{argv[0]} is not installed here")
+        pytest.skip(f"{argv[0]} is not installed; it is what checks these files")
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -49,7 +49,9 @@ def test_a_service_has_no_rights(path):
     assert service["ExecStart"].startswith("@PREFIX@/bin/hadar ")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes users below another root: needs root")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root: it creates users below another root folder"
+)
 def test_user_and_folders(tmp_path):
     (tmp_path / "etc").mkdir()
     for name in ("passwd", "group"):

@@ -136,11 +136,11 @@ def unpacked(built, tmp_path_factory):
     """The Debian package, and its files in a folder. The libraries are those of the tests."""
     for program in ("dpkg-deb", "/usr/bin/python3"):
         if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
+            pytest.skip(f"{program} is not installed; the Debian package needs it")
     version = "import sys; print(*sys.version_info[:2])"
     own = ran("/usr/bin/python3", "-c", version, cwd="/")
     if own != ran(sys.executable, "-c", version, cwd="/"):
-        pytest.skip("the tests run on another Python than the package would")
+        pytest.skip("the libraries of these tests are for another Python than /usr/bin/python3")
     folder = tmp_path_factory.mktemp("deb")
     script = built[0] / "packaging" / "deb" / "build.sh"
     words = ("--wheel", built[1], "--exchange", "/ex", folder)

@@ -320,7 +320,7 @@ def test_a_real_gpu_is_read():
     try:
         nvml = Nvml()
     except NoNvml as missing:
-        pytest.skip(f"no GPU to read: {missing}")
+        pytest.skip(f"NVML has no GPU to read: {missing}")
     gpus = nvml.gpus()
     with Watch(nvml, gpus, interval_s=0.2) as watch:
         time.sleep(1)

@@ -61,7 +61,7 @@ def test_the_newest_of_the_owner_wins(tmp_path):
     assert found is not None and found.samples == 1
 
 
-@pytest.mark.skipif(ME != 0, reason="only root can give a file to another user")
+@pytest.mark.skipif(ME != 0, reason="needs root, who alone can give a file to another user")
 def test_a_file_of_another_user_is_not_believed(tmp_path):
     path = put(tmp_path, "progress.84_2.aa.json")
     os.chown(path, 12345, 12345)

@@ -81,7 +81,9 @@ def weights(path: Path) -> torch.Tensor:
     return torch.load(path, weights_only=True)["parts"]["model"]["weight"]
 
 
-@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch has no gloo")
+@pytest.mark.skipif(
+    not torch.distributed.is_gloo_available(), reason="this build of torch lacks gloo"
+)
 def test_two_processes_train_like_one_and_resume_as_one(tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
     alone.mkdir()
