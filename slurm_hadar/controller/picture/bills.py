@@ -5,8 +5,9 @@ long as it runs (slurm.conf). The factor of its QOS is the same wherever it runs
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,6 +26,7 @@ _MB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.
 _ROUNDING = 1 + 1e-9
 
 
+@lru_cache(maxsize=256)
 def weights(text: str) -> dict[str, float]:
     """``CPU=1.0,Mem=0.25G,GRES/gpu=2`` by name in small letters; memory per MB. What cannot be read
     is left out."""
@@ -56,12 +58,16 @@ def affordable(
     billed for a sample lies between what each of them is alone.
     """
     found = np.ones(rate.shape, dtype=bool)
+    # Once, as partitions are large and jobs many.
+    types = {
+        name: kinds_of(one, seen.nodes) for name, one in seen.partitions.items() if one.billing
+    }
     for row, target in enumerate(targets):
         want = target.wanted
         if len(want.counts) < 2 or not _priced(target.job, want.partitions, seen.partitions):
             continue
         own = want.count if want.count in want.counts else want.counts[0]
-        prices = np.array([_per_gpu(target, kind, seen) for kind in kinds])
+        prices = np.array([_per_gpu(target, kind, seen, types) for kind in kinds])
         bills = np.full(rate.shape[1:], np.inf)
         with np.errstate(divide="ignore", invalid="ignore"):
             np.divide(prices[:, None] * np.array(counts), rate[row], out=bills, where=rate[row] > 0)
@@ -121,13 +127,11 @@ def _priced(
     return found
 
 
-def _per_gpu(target: Target, kind: str, seen: Observed) -> float:
+def _per_gpu(
+    target: Target, kind: str, seen: Observed, types: Mapping[str, Collection[str]]
+) -> float:
     """What a second on a GPU of a type is billed, with its part of the job's CPUs and memory."""
-    with_it = [
-        name
-        for name in target.wanted.partitions
-        if name in seen.partitions and kind in kinds_of(seen.partitions[name], seen.nodes)
-    ]
+    with_it = [name for name in target.wanted.partitions if kind in types.get(name, ())]
     price = _priced(target.job, with_it, seen.partitions)
     job, gpus = target.job, max(1, target.wanted.count)
     return (
