@@ -102,6 +102,11 @@ class Site:
             self.job(id_).state is JobState.RUNNING and (not kinds or self.where(id_) == set(kinds))
         )
 
+    def all_idle(self):
+        """No node has a job, or one that is still leaving: Slurm passes such a node over."""
+        nodes = self.cluster.read_nodes()
+        return all(not n.cpus_used and "COMPLETING" not in n.state.upper() for n in nodes)
+
     def log(self, id_):
         return (self.folder / f"{id_}.out").read_text()
 
@@ -172,7 +177,7 @@ def test_a_waiting_job_gets_its_partitions_in_the_order_of_the_plan(site):
     # Its scheduler has met the reservation.
     site.until(lambda: "Reserv" in site.job(one).reason or "ReqNode" in site.job(one).reason)
     site.cluster.cancel(fill)
-    site.until(lambda: not any(node.cpus_used for node in site.cluster.read_nodes()))
+    site.until(site.all_idle)
     assert site.job(one).state is site.job(two).state is JobState.PENDING
     site.box.run("scontrol", "delete", "ReservationName=all")
     site.until(site.running(one, "k80"))
