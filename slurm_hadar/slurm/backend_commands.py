@@ -88,13 +88,14 @@ class CommandsCluster:
         arguments = [jobs.json_option(self.slurm_version), "--all", "--states=all"]
         if wanted is not None and len(wanted) <= _IDS_AT_ONCE:
             arguments.append("--jobs=" + ",".join(wanted))
+        reader = jobs.Reading(wanted, tasks_per_array)
         with self.traffic.request("jobs"):
-            answer = self.commands.run("squeue", arguments)
+            answer = self.commands.stream("squeue", arguments, reader.feed)
             if answer.code != 0:
                 if wanted is not None and "Invalid job id specified" in answer.err:
                     return []
                 raise failure("squeue", answer)
-            found, self.notes = jobs.parse(answer.out, wanted, tasks_per_array)
+            found, self.notes = reader.end()
             return found
 
     def read_nodes(self) -> list[Node]:

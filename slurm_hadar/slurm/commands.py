@@ -1,9 +1,10 @@
 """Running one of Slurm's commands: argv lists, a clean environment, a time limit, clear errors."""
 
+import codecs
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,15 +82,35 @@ class Commands:
         Raises :class:`SlurmError` when it cannot be started or does not end in time; its exit
         status is for the caller to judge.
         """
+        parts: list[str] = []
+        code, err = self._exchange([name, *arguments], parts.append, text, env, timeout_s)
+        return Answer(code, "".join(parts), err)
+
+    def stream(self, name: str, arguments: Sequence[str], take: Callable[[str], None]) -> Answer:
+        """As :meth:`run`, but what it prints goes to ``take`` as it comes."""
+        code, err = self._exchange([name, *arguments], take)
+        return Answer(code, "", err)
+
+    def _exchange(
+        self,
+        argv: Sequence[str],
+        take: Callable[[str], None],
+        text: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[int, str]:
+        """Exit status and standard error."""
+        name = argv[0]
         limit = self.timeout_s if timeout_s is None else timeout_s
         program = str(self.bin_dir / name) if self.bin_dir else name
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         try:
-            code, out, err = output.run(
-                [program, *arguments],
+            code, err = output.run(
+                [program, *argv[1:]],
                 text.encode(errors="surrogateescape"),
                 clean_environment(env, self.conf),
                 limit,
-                output.MOST_BYTES,
+                lambda data: take(decoder.decode(data, final=not data)),
             )
         except subprocess.TimeoutExpired as late:
             raise TimedOut(
@@ -108,7 +129,7 @@ class Commands:
             ) from None
         except (OSError, ValueError) as error:
             raise SlurmError(f"{name} could not be run: {error}") from None
-        return Answer(code, out.decode(errors="replace"), err.decode(errors="replace"))
+        return code, err.decode(errors="replace")
 
     def read(self, name: str, arguments: Sequence[str]) -> str:
         """The output of a command that must succeed."""

@@ -7,7 +7,6 @@ nodes of an allocation stand in ``job_resources.allocated_nodes`` in 22.05, in
 his own.
 """
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -20,6 +19,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import GpuRequest, Job, JobState
 from slurm_hadar.slurm import hosts, states, tres
+from slurm_hadar.slurm.members import Members
 
 Record = Mapping[str, object]
 
@@ -40,48 +40,67 @@ def json_option(version: tuple[int, int, int]) -> str:
     return "--json=v0.0.44" if (26, 5) <= version[:2] < (27, 11) else "--json"
 
 
-def parse(
-    text: str, ids: Collection[str] | None, tasks_per_array: int
-) -> tuple[list[Job], list[str]]:
-    """The jobs of ``squeue --json`` and notes on what was cut.
+class Reading:
+    """The jobs of one ``squeue --json``, read while it prints them.
 
-    ``ids`` restricts them (None: all); see :meth:`Cluster.read_jobs` for both parameters. Raises
-    :class:`SlurmError` where the text is not whole or a record cannot be understood.
+    ``ids`` restricts them (None: all); see :meth:`Cluster.read_jobs` for both parameters. Both
+    methods raise :class:`SlurmError`: :meth:`feed` where a record cannot be understood,
+    :meth:`end` where the text is not whole.
     """
-    try:
-        document = json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        raise SlurmError("squeue answered with broken JSON", retry=True) from None
-    if not isinstance(document, dict) or not isinstance(document.get("jobs"), list):
-        raise SlurmError("squeue answered with JSON that holds no list of jobs", retry=True)
-    if document.get("errors"):
-        raise _unanswered(document["errors"])
-    found: list[Job] = []
-    notes: list[str] = []
-    named = 0
-    for record in document["jobs"]:
+
+    def __init__(self, ids: Collection[str] | None, tasks_per_array: int) -> None:
+        self._ids, self._most = ids, tasks_per_array
+        self._members = Members("jobs", self._take)
+        self._jobs: list[Job] = []
+        self._notes: list[str] = []
+        self._named = 0
+
+    def feed(self, text: str) -> None:
+        """The next part of what squeue printed."""
+        self._members.feed(text)
+
+    def end(self) -> tuple[list[Job], list[str]]:
+        """All jobs, and notes on what was cut."""
+        try:
+            document = self._members.end()
+        except ValueError:
+            raise SlurmError("squeue answered with broken JSON", retry=True) from None
+        if document.get("jobs") != []:
+            raise SlurmError("squeue answered with JSON that holds no list of jobs", retry=True)
+        if document.get("errors"):
+            raise _unanswered(document["errors"])
+        return self._jobs, self._notes
+
+    def _take(self, record: object) -> None:
         if not isinstance(record, dict):
             raise SlurmError("squeue answered with a job that is no record", retry=True)
         try:
-            jobs, note = tasks(
-                one(record), _text(record, "array_task_string"), ids, tasks_per_array
+            found, notes = tasks(
+                one(record), _text(record, "array_task_string"), self._ids, self._most
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             shown = reading.shown(repr(record.get("job_id", "without id")), 20)
             raise SlurmError(
                 f"squeue shows job {shown} in a form that is not understood ({error!r:.80})"
             ) from None
-        found += jobs
-        notes += note
-        if jobs:
-            one_of = jobs[0]
-            named += sum(map(len, (one_of.nodes, one_of.required_nodes, one_of.excluded_nodes)))
-        if named > MOST_NAMED:
+        self._jobs += found
+        self._notes += notes
+        for job in found[:1]:
+            self._named += sum(map(len, (job.nodes, job.required_nodes, job.excluded_nodes)))
+        if self._named > MOST_NAMED:
             raise SlurmError(
                 f"squeue names more than {MOST_NAMED} nodes over all jobs, the limit; what is "
                 "asked for with -x and -w counts too"
             )
-    return found, notes
+
+
+def parse(
+    text: str, ids: Collection[str] | None, tasks_per_array: int
+) -> tuple[list[Job], list[str]]:
+    """The jobs of a whole ``squeue --json``; see :class:`Reading`."""
+    reader = Reading(ids, tasks_per_array)
+    reader.feed(text)
+    return reader.end()
 
 
 def _unanswered(errors: object) -> SlurmError:

@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.slurm import jobs
+from slurm_hadar.slurm.backend_commands import CommandsCluster
+from slurm_hadar.slurm.commands import Commands
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 FIRST = {"22.05.8": 41036, "24.11.5": 42060, "26.05.5": 98501}
@@ -271,3 +274,29 @@ def test_a_failed_launch_is_no_hold_of_the_owners() -> None:
     record["state_description"] = "something else"
     (job,), _ = jobs.parse(json.dumps({"jobs": [record]}), None, 100)
     assert job.held and job.reason == "JobHeldUser"
+
+
+def test_squeues_answer_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    """60,000 jobs are half a gigabyte of JSON."""
+    shown = json.loads((DATA / "24.11.5" / "squeue_forms.json").read_text())
+    record = next(one for one in shown["jobs"] if one["job_id"] == FIRST["24.11.5"])
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "scontrol").write_text("#!/bin/sh\necho slurm 24.11.5\n")
+    copies = [json.dumps({**record, "job_id": number}) for number in range(1, 3001)]
+    (tmp_path / "jobs.json").write_text(f'{{"jobs": [{",".join(copies)}], "errors": []}}')
+    (folder / "squeue").write_text(f"#!/bin/sh\nexec cat {tmp_path}/jobs.json\n")
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    printed = (tmp_path / "jobs.json").stat().st_size
+    cluster = CommandsCluster(Commands(bin_dir=folder))
+    assert cluster.slurm_version == (24, 11, 5)
+    del copies
+    tracemalloc.start()
+    try:
+        (job,) = cluster.read_jobs(["2000"])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert job.raw_id == 2000
+    assert printed > 10_000_000 and peak < printed / 3
