@@ -1,6 +1,7 @@
 """Submits many managed jobs fast: a process of its own, as PySlurm knows one slurm.conf only.
 
-``python -m benchmarks.many_jobs SCRIPT JOBS GPUS``, with SLURM_CONF set. 2 ms a job, sbatch 30.
+``python -m benchmarks.many_jobs SCRIPT JOBS NODES GPUS``, with SLURM_CONF set. 2 ms a job, sbatch
+30. Each asks for so many nodes and GPUs on each of them.
 """
 
 import os
@@ -18,20 +19,22 @@ def comment(number: int, gpus: int) -> str:
     )
 
 
-def main(script: str, jobs: str, gpus: str) -> None:
+def main(script: str, jobs: str, nodes: str, gpus: str) -> None:
     """Submit them one after another."""
     import pyslurm
 
+    all_gpus = int(nodes) * int(gpus)
     for number in range(int(jobs)):
         pyslurm.JobSubmitDescription(
             name="waits",
             script=script,
             gres_per_node={"gpu": int(gpus)},
-            nodes=1,
+            nodes=int(nodes),
+            ntasks=int(nodes),
             time_limit=24 * 60,
             standard_output="/dev/null",
             working_directory=str(Path(script).parent),
-            comment=comment(number, int(gpus)),
+            comment=comment(number, all_gpus),
             is_requeueable=True,
             environment={"PATH": os.environ["PATH"]},
         ).submit()

@@ -1,10 +1,12 @@
 """One tick on a large cluster, by its parts.
 
-``python -m benchmarks.tick --nodes 2000 --jobs 5000 [--slurm /opt/slurm-24.11]``
+``python -m benchmarks.tick --nodes 2000 --jobs 5000 [--wide 100] [--slurm /opt/slurm-24.11]``
 
-A real slurmctld with that many defined nodes (a few have a slurmd), a managed job on each of them,
-and that many managed jobs that wait. The first tick decides and sends lists of partitions to the
-jobs that are next; the second should send nothing. Before the third ten running jobs have ended.
+A real slurmctld with that many defined nodes (a few have a slurmd), managed jobs on all of them,
+and that many managed jobs that wait. ``--wide``: the nodes of most of those that fill the cluster;
+Slurm needs minutes to start 10,000 jobs of one node. The first tick decides and sends lists of
+partitions to the jobs that are next; the second should send nothing. Before the third ten running
+jobs have ended.
 """
 
 import argparse
@@ -36,10 +38,12 @@ _LONGEST_S = 1200.0
 _MOST_JOBS = 100_000
 _AT_A_TIME = 4
 _SETTLE_S = 5.0
+_NARROW = 50
+"""Nodes that jobs of one node take at least."""
 
 
 def measure(
-    nodes: int, jobs: int, gpus_per_node: int, prefix: Path | None = None
+    nodes: int, jobs: int, gpus_per_node: int, wide: int = 1, prefix: Path | None = None
 ) -> dict[str, object]:
     """Times in s and what three ticks send, one after the other.
 
@@ -58,9 +62,9 @@ def measure(
             cluster = open_cluster(site.slurm)
             began = time.perf_counter()
             # They wait for their nodes to power up, which is as good as running to the controller.
-            _submit(box, 3 * (each + 1), gpus_per_node, prefix)
+            _fill(box, 3 * (each + 1), gpus_per_node, wide, prefix)
             _until_full(cluster)
-            _submit(box, jobs, 1, prefix)
+            _submit(box, jobs, (1, 1), prefix)
             submitted = time.perf_counter() - began
             store = Store.open(site.site.state_dir)
             rates = open_rates(site, store.connection)
@@ -89,19 +93,31 @@ def _take_many_jobs(box: Sandbox) -> None:
     box.start_slurmctld()
 
 
-def _submit(box: Sandbox, jobs: int, gpus: int, prefix: Path | None) -> None:
-    """Through sbatch itself, several at a time; through PySlurm where there is one."""
+def _fill(box: Sandbox, nodes: int, gpus: int, wide: int, prefix: Path | None) -> None:
+    """Jobs of ``wide`` nodes, and of one node for the rest."""
+    many = max(0, nodes - _NARROW) // wide if wide > 1 else 0
+    _submit(box, nodes - many * wide, (1, gpus), prefix)
+    _submit(box, many, (wide, gpus), prefix)
+
+
+def _submit(box: Sandbox, jobs: int, size: tuple[int, int], prefix: Path | None) -> None:
+    """Through sbatch itself, several at a time; through PySlurm where there is one.
+
+    ``size``: nodes, and GPUs on each.
+    """
     script = box.conf.parent / "waits.sh"
     script.write_text("#!/bin/bash\nsleep 7200\n")
+    nodes, gpus = size
     if prefix is not None:
-        words = [sys.executable, "-m", "benchmarks.many_jobs", str(script), str(jobs), str(gpus)]
+        words = [sys.executable, "-m", "benchmarks.many_jobs", str(script)]
+        words += [str(jobs), str(nodes), str(gpus)]
         subprocess.run(words, env=box.env, check=True)
         return
 
     def some(numbers: range) -> None:
         for number in numbers:
-            words = [f"--gres=gpu:{gpus}", "-t", "1-0", "-o", "/dev/null"]
-            box.run("sbatch", *words, f"--comment={comment(number, gpus)}", str(script))
+            words = [f"-N{nodes}", f"--gres=gpu:{gpus}", "-t", "1-0", "-o", "/dev/null"]
+            box.run("sbatch", *words, f"--comment={comment(number, nodes * gpus)}", str(script))
 
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         list(pool.map(some, (range(n, jobs, _AT_A_TIME) for n in range(_AT_A_TIME))))
@@ -151,10 +167,11 @@ def main() -> None:
     words.add_argument("--nodes", type=int, default=2000)
     words.add_argument("--jobs", type=int, default=5000)
     words.add_argument("--gpus-per-node", type=int, default=4)
+    words.add_argument("--wide", type=int, default=1)
     words.add_argument("--slurm", type=Path, help="prefix of a Slurm that this PySlurm fits")
     words.add_argument("--json", action="store_true")
     args = words.parse_args()
-    found = measure(args.nodes, args.jobs, args.gpus_per_node, args.slurm)
+    found = measure(args.nodes, args.jobs, args.gpus_per_node, args.wide, args.slurm)
     if args.json:
         print(json.dumps({"version": 1, "command": "benchmarks.tick", "result": found}))
         return
