@@ -56,7 +56,9 @@ def measure(
             NodeGroup(f"{kind[0]}def", each, kind, gpus_per_node, started=False) for kind in _TYPES
         ]
         layout, cli = Layout(groups=tuple(groups)), {"slurm": {"backend": "cli"}}
-        with Sandbox.up(Path(folder) / "box", layout, prefix, mode="act", settings=cli) as box:
+        with Sandbox.up(
+            Path(folder) / "box", layout, prefix, mode="act", settings=cli, wait_s=_LONGEST_S
+        ) as box:
             _take_many_jobs(box)
             site = configuration.load(box.config_path)
             cluster = open_cluster(site.slurm)
