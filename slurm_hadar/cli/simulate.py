@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -30,10 +31,22 @@ from slurm_hadar.simulator.cpu_profiles import with_cpu_profiles
 from slurm_hadar.simulator.engine import Clock, simulate
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.outcome import Outcome
+from slurm_hadar.simulator.queue import engine as queue_engine
+from slurm_hadar.simulator.queue.engine import Setting, Steering
+from slurm_hadar.simulator.queue.requests import Drawn
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.simulator.traces import open_trace
 
 _MOST_NAMED = 10
+PLAIN = "plain"
+"""In place of a policy's name: Slurm alone."""
+
+
+class Order(StrEnum):
+    """Who says which job is next."""
+
+    POLICY = "policy"
+    SLURM = "slurm"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -119,6 +132,18 @@ def jobs(
     copies_loss: Annotated[
         float, typer.Option(help="Part of the speed that copies lose to averaging, 0-1.")
     ] = 0.0,
+    order: Annotated[
+        Order, typer.Option(help="Who says which job is next: the policy, or Slurm's queue.")
+    ] = Order.POLICY,
+    unmanaged_share: Annotated[
+        float, typer.Option(help="Slurm's order: share of the jobs that did not opt in, 0-1.")
+    ] = 0.0,
+    typed: Annotated[
+        bool, typer.Option("--typed", help="Slurm's order: those ask for one GPU type each.")
+    ] = False,
+    no_moves: Annotated[
+        bool, typer.Option("--no-moves", help="Slurm's order: running jobs stay where they are.")
+    ] = False,
     from_sacct: Annotated[
         bool, typer.Option("--from-sacct", help="TRACE is sacct's output (-P, with header).")
     ] = False,
@@ -132,7 +157,15 @@ def jobs(
 ) -> None:
     """Run a trace to its end under each policy, with the very code that runs live."""
     names = tuple(dict.fromkeys(policy or ["hadar"]))
-    decides = {name: policies.get(name) for name in names}
+    in_queue = order is Order.SLURM
+    decides = {name: policies.get(name) for name in names if not in_queue or name != PLAIN}
+    if in_queue and (cpu_profiles or nic_gbps or whole_steps or copies > 1 or cpus_per_gpu):
+        raise UsageError(
+            "--order slurm knows no --cpu-profiles, --cpus-per-gpu, --nic-gbps, --whole-steps and "
+            "--copies; leave them out"
+        )
+    if not in_queue and (unmanaged_share or typed or no_moves):
+        raise UsageError("--unmanaged-share, --typed and --no-moves need --order slurm")
     settings = _options(option or [])
     site = _site(config)
     pretend = replace(
@@ -168,27 +201,41 @@ def jobs(
     seen = estimate(work, noise, steps_error, seed)
     for file in (jct_out, report):
         _writable(file)
-    done = [
-        simulate(
-            work,
-            pretend,
-            decides[name],
-            costs=costs,
-            clock=Clock(round_s, whole_steps),
-            seed=seed,
-            options=settings,
-            seen=seen,
-            links=links,
-            policy=name,
-        )
-        for name in names
-    ]
+    queue = Setting(
+        work,
+        pretend,
+        Drawn(unmanaged_share, typed, seed=seed),
+        costs=costs,
+        steering=Steering(moves=not no_moves, tick_s=round_s) if in_queue else Steering(),
+        seen=seen,
+        seed=seed,
+        options=settings,
+    )
+    if in_queue:
+        done = [queue_engine.simulate(queue, decides.get(name), name) for name in names]
+    else:
+        done = [
+            simulate(
+                work,
+                pretend,
+                decides[name],
+                costs=costs,
+                clock=Clock(round_s, whole_steps),
+                seed=seed,
+                options=settings,
+                seen=seen,
+                links=links,
+                policy=name,
+            )
+            for name in names
+        ]
     notes = _notes(done)
     for one in done:
         if jct_out:
             _write(_file_of(jct_out, one.policy, len(done)), _jct(one))
     if report:
-        what = f"{len(work.ids)} jobs of {work.name} on {pretend.words}"
+        turn = "Slurm's order" if in_queue else "the policy's order"
+        what = f"{len(work.ids)} jobs of {work.name} on {pretend.words}, in {turn}"
         _write(report, page([_simulated(one) for one in done], what, notes))
     if as_json:
         print_json("simulate jobs", [one.summary() for one in done])
@@ -294,25 +341,33 @@ def _simulated(one: Outcome) -> Simulated:
 def _table(done: Sequence[Outcome]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     heads: tuple[str, ...] = (
-        "POLICY", "FINISHED", "MEAN JCT h", "MEDIAN h", "P99 h", "MAKESPAN h", "USED", "MOVES",
-        "DECIDE s", "WALL s",
+        "POLICY", "ORDER", "FINISHED", "MEAN JCT h", "MEDIAN h", "P99 h", "MAKESPAN h", "USED",
+        "MOVES", "DECIDE s", "WALL s",
     )  # fmt: skip
     network = any(one.apart is not None for one in done)
     heads += ("NETWORK",) if network else ()
+    apart = any(one.unmanaged_jct_s.size for one in done)
+    heads += ("MANAGED h", "UNMANAGED h") if apart else ()
     for head in heads:
-        table.add_column(head, justify="left" if head == "POLICY" else "right", no_wrap=True)
+        table.add_column(head, justify="left" if head in heads[:2] else "right", no_wrap=True)
     for one in done:
         figures = one.summary()
         table.add_row(
             one.policy,
+            one.order,
             f"{one.finished}/{len(one.finish_s)}",
             *(_hours(figures[key]) for key in ("avg_jct_h", "median_jct_h", "p99_jct_h")),
             _hours(figures["makespan_h"]),
             formats.percent(one.utilization) if one.finished else formats.ABSENT,
             formats.number(int(one.moves.sum())),
-            f"{one.decide_s.mean():.4f}",
+            f"{one.decide_s.mean():.4f}" if len(one.decide_s) else formats.ABSENT,
             f"{one.wall_s:.1f}",
             *([formats.percent(one.communication_share)] if network else []),
+            *(
+                [_hours(figures["managed_jct_h"]), _hours(figures["unmanaged_jct_h"])]
+                if apart
+                else []
+            ),
         )
     return table
 

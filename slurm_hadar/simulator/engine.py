@@ -17,7 +17,7 @@ from slurm_hadar.simulator.node_limits import limits_of
 from slurm_hadar.simulator.outcome import Outcome, Timeline
 from slurm_hadar.simulator.seats import Seat, Seats
 from slurm_hadar.simulator.speed import Speeds
-from slurm_hadar.simulator.views import Views
+from slurm_hadar.simulator.views import Present, Views
 from slurm_hadar.simulator.workload import Workload, check
 
 Decide = Callable[[View, State], tuple[Plan, State]]
@@ -106,18 +106,13 @@ class _Run:
         self.seats, self.speeds = Seats(cluster, limits), Speeds(workload, cluster, costs)
         self.index = {id_: at for at, id_ in enumerate(workload.ids)}
         self.placed: dict[int, Placement] = {}
-        self.done: FloatArray = np.zeros(jobs)
+        self.present = Present.nothing(jobs)
         self.finish: FloatArray = np.full(jobs, np.nan)
-        self.attained: FloatArray = np.zeros(jobs)
-        self.since: FloatArray = np.zeros(jobs)
         self.ready: FloatArray = np.zeros(jobs)
         self.speed: FloatArray = np.zeros(jobs)
         self.alone: FloatArray = np.zeros(jobs)
-        self.slowed: FloatArray = np.ones(jobs)
         self.apart: FloatArray = np.zeros(jobs)
-        self.batch: IntArray = np.zeros(jobs, dtype=np.int64)
         self.beside: dict[int, tuple[int, float | None, int | None]] = {}
-        self.given: FloatArray = np.zeros((jobs, 2))
         self.on: IntArray = np.zeros((jobs, len(cluster.types)), dtype=np.int64)
         self.started: BoolArray = np.zeros(jobs, dtype=bool)
         self.moves: IntArray = np.zeros(jobs, dtype=np.int64)
@@ -125,7 +120,7 @@ class _Run:
         self.timeline = Timeline()
 
     def to_the_end(self) -> None:
-        work, clock = self.workload, self.clock
+        work = self.workload
         order = np.argsort(work.arrival_s, kind="stable")
         arrivals = work.arrival_s[order]
         here: BoolArray = np.zeros(len(order), dtype=bool)
@@ -142,20 +137,17 @@ class _Run:
                     return
                 now = coming
                 continue
-            view = self.views.of(
-                now, clock.round_s or EVENT_ROUND_S, active,
-                self.done, self.since, self.attained, self.seats, self.batch, self.slowed,
-                self.given,
-            )  # fmt: skip
+            round_s = self.clock.round_s or EVENT_ROUND_S
+            view = self.views.of(now, round_s, active, self.present, self.seats.of)
             began = time.perf_counter()
             plan, state = self.decide(view, state)
             self.decide_s.append(time.perf_counter() - began)
             self._apply(plan, now, here)
-            before = float(self.done.sum())
+            before = float(self.present.done.sum())
             now, ended = self._train(now, coming)
             here[ended] = False
             # A pause that outlasts its round is no standstill, unless it comes again and again.
-            moved_on = len(ended) or coming is not None or float(self.done.sum()) > before
+            moved_on = len(ended) or coming is not None or float(self.present.done.sum()) > before
             idle = 0 if moved_on else idle + 1
             if idle >= _MOST_IDLE:
                 return
@@ -181,7 +173,9 @@ class _Run:
         jobs = np.fromiter(self.placed, dtype=np.int64, count=len(self.placed))
         factors = links.factors(jobs, [self.seats.of[job] for job in jobs.tolist()])
         self.speed[jobs] = self.alone[jobs] * factors
-        self.slowed[jobs] = factors * links.alone(jobs, [self.seats.of[j] for j in jobs.tolist()])
+        self.present.slowed[jobs] = factors * links.alone(
+            jobs, [self.seats.of[j] for j in jobs.tolist()]
+        )
 
     def _stop(self, jobs: list[int]) -> dict[int, tuple[Seat, ...]]:
         """Free what these jobs hold, and say what it was."""
@@ -189,7 +183,7 @@ class _Run:
         for job in jobs:
             del self.placed[job]
         self.speed[jobs] = 0.0
-        self.slowed[jobs] = 1.0
+        self.present.slowed[jobs] = 1.0
         self.on[jobs] = 0
         return was
 
@@ -209,16 +203,16 @@ class _Run:
             if not before or beside != self.beside.get(job) or sorted(before) != sorted(seats):
                 elsewhere.append(job)
             self.beside[job] = beside
-            self.given[job] = self.speeds.beside(job, placement)
+            self.present.given[job] = self.speeds.beside(job, placement)
             on += [(job, kind, count) for _, kind, count in seats]
         self.placed.update(new)
         self.speed[jobs] = self.alone[jobs] = speed
-        self.batch[jobs] = [self.beside[job][0] for job in jobs]
+        self.present.batch[jobs] = [self.beside[job][0] for job in jobs]
         rows, kinds, counts = np.array(on, dtype=np.int64).reshape(-1, 3).T
         np.add.at(self.on, (rows, kinds), counts)
         again = self.started[elsewhere]
         self.moves[elsewhere] += again
-        self.since[elsewhere] = now
+        self.present.since[elsewhere] = now
         self.ready[elsewhere] = np.where(again, now + self.costs.pause_s, now)
         self.started[elsewhere] = True
 
@@ -230,7 +224,7 @@ class _Run:
         """Run until the next decision: its time, and the jobs that ended before it."""
         jobs = np.fromiter(self.placed, dtype=np.int64, count=len(self.placed))
         speed, ready = self.speed[jobs], np.maximum(self.ready[jobs], now)
-        left = self.workload.total[jobs] - self.done[jobs]
+        left = self.workload.total[jobs] - self.present.done[jobs]
         ends = ready + left / speed
         stop: FloatArray
         if self.clock.whole_steps:
@@ -246,13 +240,15 @@ class _Run:
             over = ends <= until + _TOLERANCE * max(1.0, abs(until))
             steps = np.where(over, left, speed * np.maximum(until - ready, 0.0))
             stop = np.where(over, ends, until)
-        self.done[jobs] = np.where(over, self.workload.total[jobs], self.done[jobs] + steps)
+        self.present.done[jobs] = np.where(
+            over, self.workload.total[jobs], self.present.done[jobs] + steps
+        )
         if self.links is not None:
             gpus = self.on[jobs].sum(axis=1)
-            lost = np.maximum(1.0 - self.slowed[jobs], 0.0)
+            lost = np.maximum(1.0 - self.present.slowed[jobs], 0.0)
             self.apart[jobs] += gpus * lost * np.maximum(stop - ready, 0.0)
         gpu_s = self.on[jobs] * (stop - now)[:, None]
-        self.attained[jobs] += gpu_s.sum(axis=1)
+        self.present.attained[jobs] += gpu_s.sum(axis=1)
         self.timeline.add(now, until, gpu_s.sum(axis=0), self._waiting(jobs, now))
         ended = jobs[over]
         self.finish[ended] = stop[over]
@@ -278,7 +274,7 @@ class _Run:
             capacity=self.cluster.capacity,
             finish_s=self.finish,
             moves=self.moves,
-            attained=self.attained,
+            attained=self.present.attained,
             decide_s=np.array(self.decide_s),
             wall_s=wall_s,
             timeline=self.timeline,

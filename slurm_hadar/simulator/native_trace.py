@@ -3,7 +3,8 @@
 Columns: job_id, arrival_s, gpus, samples, and for the speed either model (with batch, the global
 one, if wanted) or rate_TYPE for each GPU type (samples/s of the whole job on its GPUs; 0: cannot).
 Optional: counts (``1-4`` or ``1 2 4``, for a model), weight, max_nodes, cpus_per_gpu,
-mem_per_gpu_gb, gradient_mb, tasks, most_batch with noise_scale (see ``trace_batches.py``).
+mem_per_gpu_gb, gradient_mb, tasks, most_batch with noise_scale (see ``trace_batches.py``), and
+those of ``trace_queue.py``.
 """
 
 import re
@@ -19,6 +20,7 @@ from slurm_hadar.simulator.counts import Elastic, columns, spread_over
 from slurm_hadar.simulator.csv_rows import LATEST_S, Row, rows
 from slurm_hadar.simulator.gavel_trace import unique_ids
 from slurm_hadar.simulator.trace_batches import batches_of
+from slurm_hadar.simulator.trace_queue import queued
 from slurm_hadar.simulator.workload import Workload
 
 NEEDED = ("job_id", "arrival_s", "gpus", "samples")
@@ -75,6 +77,7 @@ def read(
         batches=batches_of(found, types, counts, rate, rates),
         gradients=np.array([_gradients(row) for row in found]),
         lines=tuple(row.line for row in found),
+        queue=queued(found, types),
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.simulator.workload import Workload
 
 
@@ -45,6 +45,10 @@ class Outcome:
     timeline: Timeline
     apart: FloatArray | None = None
     """(J,) GPU-seconds spent waiting for the network; None where no links were simulated."""
+    order: str = "policy"
+    """Who said which job is next: the policy, or Slurm's queue."""
+    managed: BoolArray | None = None
+    """(J,) the jobs that opted in; None: all."""
 
     @property
     def jct_s(self) -> FloatArray:
@@ -75,6 +79,20 @@ class Outcome:
         return float(np.nanmean(self.jct_s)) if self.finished else float("nan")
 
     @property
+    def unmanaged_jct_s(self) -> FloatArray:
+        """JCT of the jobs that did not opt in and finished; empty where all did."""
+        if self.managed is None:
+            return np.zeros(0)
+        found: FloatArray = self.jct_s[~self.managed & ~np.isnan(self.finish_s)]
+        return found
+
+    @property
+    def managed_jct_s(self) -> FloatArray:
+        """JCT of the jobs that opted in and finished."""
+        there = ~np.isnan(self.finish_s)
+        return self.jct_s[there if self.managed is None else there & self.managed]
+
+    @property
     def utilization(self) -> float:
         """Assigned GPU-time over the capacity from the first arrival to the last finish."""
         span = self.makespan_s * float(self.capacity.sum())
@@ -97,6 +115,7 @@ class Outcome:
         network = {} if self.apart is None else {"communication_share": self.communication_share}
         return {
             "policy": self.policy,
+            "order": self.order,
             "jobs": len(self.finish_s),
             "finished": self.finished,
             "unfinished": list(self.unfinished),
@@ -107,7 +126,19 @@ class Outcome:
             "utilization": self.utilization if len(done) else None,
             "moves": int(self.moves.sum()),
             **network,
+            **(
+                {}
+                if self.managed is None
+                else {
+                    "managed_jct_h": _mean_h(self.managed_jct_s),
+                    "unmanaged_jct_h": _mean_h(self.unmanaged_jct_s),
+                }
+            ),
             "decide_s_mean": float(self.decide_s.mean()) if len(self.decide_s) else None,
             "decide_s_max": float(self.decide_s.max()) if len(self.decide_s) else None,
             "wall_s": self.wall_s,
         }
+
+
+def _mean_h(jct_s: FloatArray) -> float | None:
+    return float(jct_s.mean()) / 3600.0 if len(jct_s) else None

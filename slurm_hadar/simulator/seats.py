@@ -1,14 +1,12 @@
 """Which GPUs of the pretend cluster each job holds; a plan that cannot be is refused."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Placement
-from slurm_hadar.domain.view import IntArray
 from slurm_hadar.simulator.cluster import Cluster
 from slurm_hadar.simulator.node_limits import NodeLimits
 
@@ -63,10 +61,27 @@ class Seats:
             seats = self._laid(job, placements[job], names[job])
             self._hold(job, placements[job], seats, names[job])
 
-    def rows(self, order: Iterable[tuple[int, int]]) -> IntArray:
-        """(K, 4) rows (row, node, type, count) of a view for pairs (row in the view, job)."""
-        found = [(row, *seat) for row, job in order for seat in self.of[job]]
-        return np.fromiter(chain.from_iterable(found), np.int64, 4 * len(found)).reshape(-1, 4)
+    def room(self, job: int, placement: Placement, most_nodes: int) -> bool:
+        """Whether there is room for a placement, counting what the job holds as free; without
+        named nodes it may spread over so many. CPUs and memory are not looked at."""
+        own = {(node, kind): count for node, kind, count in self.of.get(job, ())}
+        if placement.nodes:
+            return all(
+                (at := (self._node.get(node, -1), self._type.get(kind, -1))) in self._at
+                and self._free[at[1]][self._at[at]] + own.get(at, 0) >= count
+                for node, gpus in placement.nodes.items()
+                for kind, count in gpus.items()
+            )
+        for name, count in placement.gpus.items():
+            kind = self._type[name]
+            free = sorted(
+                (n + own.get((node, kind), 0)
+                 for node, n in zip(self._by_type[kind], self._free[kind], strict=True)),
+                reverse=True,
+            )  # fmt: skip
+            if sum(free[:most_nodes]) < count:
+                return False
+        return True
 
     def _hold(self, job: int, placement: Placement, seats: tuple[Seat, ...], name: str) -> None:
         for node, kind, count in seats:

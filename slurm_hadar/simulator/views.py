@@ -1,7 +1,8 @@
 """The view that a policy gets in each round: built once, cut to the jobs that are there."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -9,8 +10,34 @@ from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, JobArrays, 
 from slurm_hadar.simulator.cluster import Cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates
-from slurm_hadar.simulator.seats import Seats
+from slurm_hadar.simulator.seats import Seat
 from slurm_hadar.simulator.workload import Workload, doable
+
+
+@dataclass
+class Present:
+    """How things stand, over all J jobs."""
+
+    done: FloatArray
+    """(J,) work that is done."""
+    since: FloatArray
+    """(J,) start of the present placement, s."""
+    attained: FloatArray
+    """(J,) GPU-seconds received."""
+    batch: IntArray
+    """(J,) present batches, 0 unknown."""
+    slowed: FloatArray
+    """(J,) as in ``domain.traits.Network``."""
+    given: FloatArray
+    """(J, 2) CPUs and MB per GPU that each job had last."""
+
+    @classmethod
+    def nothing(cls, jobs: int) -> "Present":
+        """Before anything ran."""
+        return cls(
+            np.zeros(jobs), np.zeros(jobs), np.zeros(jobs), np.zeros(jobs, dtype=np.int64),
+            np.ones(jobs), np.zeros((jobs, 2)),
+        )  # fmt: skip
 
 
 class Views:
@@ -47,26 +74,21 @@ class Views:
         now: float,
         round_s: float,
         active: IntArray,
-        done: FloatArray,
-        since: FloatArray,
-        attained: FloatArray,
-        seats: Seats,
-        batch: IntArray,
-        slowed: FloatArray,
-        given: FloatArray,
+        present: Present,
+        seats: Mapping[int, tuple[Seat, ...]],
     ) -> View:
-        """The view at ``now`` of the jobs ``active`` (rising); other arrays are over all J jobs.
-
-        ``batch``: present batches, 0 unknown; ``slowed``: as in ``domain.traits.Network``;
-        ``given`` (J, 2): CPUs and MB per GPU that each job had last.
-        """
+        """The view at ``now`` of the jobs ``active`` (rising), of which some hold ``seats``."""
+        done, since, attained = present.done, present.since, present.attained
+        batch, slowed, given = present.batch, present.slowed, present.given
         if self._cut_to is None or not np.array_equal(self._cut_to, active):
             self._cut(active)
-        holders = sorted(seats.of)
+        holders = sorted(seats)
         rows = np.searchsorted(active, np.asarray(holders, dtype=np.int64))
         running: BoolArray = np.zeros(len(active), dtype=bool)
         running[rows] = True
-        held = seats.rows(zip(rows.tolist(), holders, strict=True))
+        taken = [(row, *s) for row, job in zip(rows.tolist(), holders, strict=True)
+                 for s in seats[job]]  # fmt: skip
+        held = np.fromiter(chain.from_iterable(taken), np.int64, 4 * len(taken)).reshape(-1, 4)
         # As in the controller: who declared too little always has one sample left.
         left = np.maximum(self._seen.total[active] - done[active], 1.0)
         jobs = JobArrays(

@@ -12,6 +12,34 @@ from slurm_hadar.simulator.cluster import Cluster
 
 
 @dataclass(frozen=True)
+class Queued:
+    """What a trace says of its jobs for Slurm's queue; arrays over J jobs and R types."""
+
+    managed: IntArray
+    """(J,) 1 opted in, 0 did not, -1 not said."""
+    types: BoolArray
+    """(J, R) the types asked for; all false where nothing is said."""
+    limit_s: FloatArray
+    """(J,) time limit, s; nan where nothing is said."""
+    priority: FloatArray
+    """(J,) what Slurm adds beside the age; higher first."""
+    users: tuple[str, ...]
+    """(J,) "" where nothing is said."""
+    accounts: tuple[str, ...]
+
+    def take(self, at: IntArray) -> "Queued":
+        """The jobs of these rows."""
+        return Queued(
+            self.managed[at],
+            self.types[at],
+            self.limit_s[at],
+            self.priority[at],
+            tuple(self.users[i] for i in at.tolist()),
+            tuple(self.accounts[i] for i in at.tolist()),
+        )
+
+
+@dataclass(frozen=True)
 class Workload:
     """J jobs that may run on R GPU types at C counts. Work is in samples (in steps for Gavel's
     traces), rates in the same per s: only their ratio matters."""
@@ -55,6 +83,8 @@ class Workload:
     """The true loss when GPUs are apart, without others' traffic; None: that of the costs."""
     gradients: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(J,) bytes of gradients that the GPUs of a job exchange per unit of work; 0: none."""
+    queue: Queued | None = None
+    """What they ask Slurm for; None: the trace does not say."""
 
     def __post_init__(self) -> None:
         """Fill in ``copies``, ``tasks`` and ``gradients`` where they were left out."""
@@ -90,6 +120,7 @@ class Workload:
             batches=self.batches.take(at) if self.batches else None,
             network=self.network.take(at) if self.network else None,
             gradients=self.gradients[at],
+            queue=self.queue.take(at) if self.queue else None,
         )
 
 

@@ -87,7 +87,7 @@ def test_the_table_and_what_was_not_simulated(tmp_path: Path) -> None:
     assert "1/1" in done.stdout
     assert "1 rows of the trace are not simulated: line 3: job 2 never started" in done.stderr
     # A V100's hour of ResNet-50 takes a K80 longer.
-    hours = float(done.stdout.splitlines()[1].split()[2])
+    hours = float(done.stdout.splitlines()[1].split()[3])
     assert hours > 2.0
 
 
@@ -121,3 +121,32 @@ def test_what_is_wrong_is_one_sentence_and_exit_2(
     assert done.stderr.startswith("hadar: ")
     assert done.stderr.count("\n") == 1
     assert not done.stdout
+
+
+def test_slurms_order_beside_the_policys(tmp_path: Path) -> None:
+    words = ("mixed_60", *_SMALL, "--order", "slurm", "--unmanaged-share", "0.5", "--typed")
+    done = hadar(*words, "--policy", "plain", "--policy", "fifo", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    plain, fifo = json.loads(done.stdout)["result"]
+    assert plain["order"] == fifo["order"] == "slurm" and plain["policy"] == "plain"
+    assert plain["finished"] == fifo["finished"] == 60
+    assert plain["moves"] == 0 and plain["decide_s_mean"] is None
+    assert plain["managed_jct_h"] != fifo["managed_jct_h"]
+    shown = hadar(*words, "--policy", "plain", "--report", "page.html", cwd=tmp_path)
+    assert "UNMANAGED h" in shown.stdout and "slurm" in shown.stdout
+    assert "Slurm&#39;s order" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--order", "slurm", "--nic-gbps", "10"), "--order slurm knows no"),
+        (("--order", "slurm", "--round", "0"), "with --order slurm it must be above 0"),
+        (("--order", "slurm", "--unmanaged-share", "2"), "it must be 0 to 1"),
+        (("--typed",), "need --order slurm"),
+        (("--policy", "plain"), "plain"),
+    ],
+)
+def test_what_slurms_order_does_not_know(tmp_path: Path, words, said) -> None:
+    done = hadar("mixed_60", *_SMALL, *words, cwd=tmp_path)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

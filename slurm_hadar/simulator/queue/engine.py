@@ -1,0 +1,345 @@
+"""The simulation in Slurm's order: its schedulers start the jobs, ticks steer those that opted in.
+
+What the controller does at a tick, in few words: the policy decides over the managed jobs; those
+that wait get the planned type at the head of their list, and those that run may move to GPUs that
+nobody who waits can use.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import numpy as np
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import FloatArray, IntArray, State, View
+from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.simulator.engine import Decide
+from slurm_hadar.simulator.estimates import Estimates, estimate
+from slurm_hadar.simulator.outcome import Outcome, Timeline
+from slurm_hadar.simulator.queue import schedule
+from slurm_hadar.simulator.queue.profile import Profile
+from slurm_hadar.simulator.queue.requests import Drawn, Requests, requests
+from slurm_hadar.simulator.queue.schedule import Limits, Waiting
+from slurm_hadar.simulator.seats import Seats
+from slurm_hadar.simulator.speed import Speeds
+from slurm_hadar.simulator.views import Present, Views
+from slurm_hadar.simulator.workload import Workload, check, doable
+
+SLOWEST = 4.0
+"""As in controller/acts/hints.py: a job that takes any type takes none that is slower so often."""
+_TOLERANCE = 1e-9
+_ABSENT, _WAITS, _RUNS, _OVER = range(4)
+_NONE: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Steering:
+    """What the controller may do. ``moves``: it may move running jobs; ``tick_s``: between two
+    ticks; the others as the guards of the site's configuration."""
+
+    moves: bool = True
+    tick_s: float = 60.0
+    min_between_moves_s: float = 600.0
+    max_moves_per_tick: int = 20
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.tick_s <= 1e7:
+            raise UsageError(f"--round {self.tick_s:g}: with --order slurm it must be above 0")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One simulation, but for the policy. ``seen``: what the policy is told; None: the truth."""
+
+    workload: Workload
+    cluster: Cluster
+    drawn: Drawn = field(default_factory=Drawn)
+    limits: Limits = field(default_factory=Limits)
+    costs: Costs = field(default_factory=Costs)
+    steering: Steering = field(default_factory=Steering)
+    seen: Estimates | None = None
+    seed: int = 0
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+def simulate(setting: Setting, decide: Decide | None, policy: str = "") -> Outcome:
+    """Run all jobs to their end. ``decide`` None: Slurm alone.
+
+    Raises UsageError for a job that fits nowhere, HadarError for a plan that cannot be.
+    """
+    check(setting.workload, setting.cluster)
+    run = _Run(setting, decide)
+    began = time.perf_counter()
+    run.to_the_end()
+    return run.outcome(policy, time.perf_counter() - began)
+
+
+class _Run:
+    def __init__(self, setting: Setting, decide: Decide | None) -> None:
+        work, cluster = setting.workload, setting.cluster
+        jobs = len(work.ids)
+        self.setting, self.decide, self.work, self.cluster = setting, decide, work, cluster
+        self.asked: Requests = requests(work, cluster, setting.drawn)
+        self.seats, self.speeds = Seats(cluster), Speeds(work, cluster, setting.costs)
+        told = setting.seen or estimate(work)
+        told = replace(told, rate=told.rate * self.asked.types[:, :, None])
+        self.views = Views(work, cluster, told, setting.costs, setting.seed, setting.options)
+        self.index = {id_: at for at, id_ in enumerate(work.ids)}
+        self.types = {name: at for at, name in enumerate(cluster.types)}
+        column = np.searchsorted(np.asarray(work.counts), work.request)
+        can = doable(work, cluster)
+        self.told: FloatArray = np.where(can, told.rate, 0.0)[np.arange(jobs), :, column]
+        # Slurm's order: priority, then who came first.
+        self.order: IntArray = np.lexsort((np.arange(jobs), work.arrival_s, -self.asked.priority))
+        self.state: IntArray = np.full(jobs, _ABSENT)
+        self.placed: dict[int, Placement] = {}
+        self.lists: dict[int, list[int]] = {}
+        self.present = Present.nothing(jobs)
+        self.ready: FloatArray = np.zeros(jobs)
+        self.speed: FloatArray = np.zeros(jobs)
+        self.ends_by: FloatArray = np.full(jobs, inf)
+        self.finish: FloatArray = np.full(jobs, np.nan)
+        self.moves: IntArray = np.zeros(jobs, dtype=np.int64)
+        self.on: IntArray = np.zeros((jobs, len(cluster.types)), dtype=np.int64)
+        self.decided, self.news = -inf, False
+        self.decide_s: list[float] = []
+        self.timeline = Timeline()
+
+    def to_the_end(self) -> None:
+        interval = self.setting.limits.interval_s
+        arrivals = np.sort(self.work.arrival_s)
+        now = float(arrivals[0])
+        tick, filled, waits = now, -inf, False
+        memory: State = {}
+        while True:
+            if self._arrive(now) or waits:
+                depth = self.setting.limits.depth
+                schedule.main(self._queue(depth), len(self.cluster.types), self._starter(now))
+                waits = True
+            if waits and now >= filled + interval:
+                profiles = self._profiles(now)
+                schedule.backfill(
+                    self._queue(self.setting.limits.tested), profiles, self._starter(now)
+                )
+                filled, waits = now, False
+            managed = self._managed()
+            if now >= tick and len(managed):
+                tick = now + self.setting.steering.tick_s
+                if self.news or self._ripe(managed, now):
+                    memory = self._tick(managed, memory, now)
+                    waits = True
+            until = self._next(now, arrivals)
+            if waits:
+                until = min(until, max(now, filled + interval))
+            if len(managed):
+                until = min(until, tick)
+            if until == inf:
+                return
+            waits |= self._train(now, until)
+            now = until
+
+    def _next(self, now: float, arrivals: FloatArray) -> float:
+        """When the next job ends or arrives; inf: never."""
+        come = int(np.searchsorted(arrivals, now, side="right"))
+        coming = float(arrivals[come]) if come < len(arrivals) else inf
+        return min(coming, float(self._ends(self._running(), now).min(initial=inf)))
+
+    def _arrive(self, now: float) -> bool:
+        """Jobs that arrived until now join the queue, with the list that hbatch gives them."""
+        come = np.flatnonzero((self.work.arrival_s <= now) & (self.state == _ABSENT))
+        self.state[come] = _WAITS
+        self.news |= bool(len(come))
+        for job in come.tolist():
+            kinds = np.flatnonzero(self.asked.types[job]).tolist()
+            steered = self.decide is not None and self.asked.managed[job]
+            self.lists[job] = self._by_speed(job, kinds) if steered else kinds
+        return bool(len(come))
+
+    def _by_speed(self, job: int, kinds: list[int], first: frozenset[int] = _NONE) -> list[int]:
+        """Those of ``first``, then the fastest first, without the ones that are far slower."""
+        told = self.told[job]
+        best = max(told[kind] for kind in kinds)
+        kept = [kind for kind in kinds if told[kind] * SLOWEST >= best]
+        return sorted(kept, key=lambda kind: (kind not in first, -told[kind]))
+
+    def _queue(self, most: int) -> list[Waiting]:
+        """The first jobs of the queue in Slurm's order."""
+        jobs = self.order[self.state[self.order] == _WAITS][:most].tolist()
+        counts, limits = self.work.request, self.asked.limit_s
+        return [Waiting(j, self.lists[j], int(counts[j]), float(limits[j])) for j in jobs]
+
+    def _starter(self, now: float) -> schedule.Start:
+        def start(job: int, kind: int) -> bool:
+            gpus = {self.cluster.types[kind]: int(self.work.request[job])}
+            placement = Placement(gpus=gpus)
+            if self.state[job] != _WAITS or not self._room(job, placement):
+                return False
+            self._start(job, placement, now)
+            return True
+
+        return start
+
+    def _room(self, job: int, placement: Placement) -> bool:
+        return self.seats.room(job, placement, int(self.work.max_nodes[job]))
+
+    def _start(self, job: int, placement: Placement, now: float) -> None:
+        self.seats.take({job: placement}, self.work.ids)
+        seats = self.seats.of[job]
+        self.state[job], self.placed[job] = _RUNS, placement
+        self.speed[job] = self.speeds.of(job, placement, seats)
+        again = self.moves[job] > 0
+        self.ready[job] = now + (self.setting.costs.pause_s if again else 0.0)
+        self.ends_by[job] = now + self.asked.limit_s[job]
+        self.present.since[job] = now
+        batches = self.work.batches
+        own = int(batches.base[job]) if batches is not None else 0
+        self.present.batch[job] = placement.batch or own
+        self.present.given[job] = self.speeds.beside(job, placement)
+        for _, kind, count in seats:
+            self.on[job, kind] += count
+        self.news = True
+
+    def _stop(self, job: int) -> None:
+        del self.placed[job]
+        self.on[job], self.speed[job] = 0, 0.0
+        self.seats.release(job)
+        self.news = True
+
+    def _profiles(self, now: float) -> dict[int, Profile]:
+        """What is free when by the limits of what runs."""
+        free = self.cluster.capacity - self.on.sum(axis=0)
+        found = {kind: Profile(now, int(free[kind])) for kind in range(len(free))}
+        for job, kind in zip(*np.nonzero(self.on), strict=True):
+            found[int(kind)].give(float(self.ends_by[job]), int(self.on[job, kind]))
+        return found
+
+    def _managed(self) -> IntArray:
+        """Jobs that take part in ticks, rising."""
+        if self.decide is None:
+            return np.zeros(0, dtype=np.int64)
+        there = (self.state == _WAITS) | (self.state == _RUNS)
+        return np.flatnonzero(self.asked.managed & there)
+
+    def _ripe(self, managed: IntArray, now: float) -> bool:
+        """Whether a job has become movable since the last decision."""
+        runs = managed[self.state[managed] == _RUNS]
+        at = self.present.since[runs] + self.setting.steering.min_between_moves_s
+        return bool(((self.decided < at) & (at <= now)).any())
+
+    def _tick(self, managed: IntArray, memory: State, now: float) -> State:
+        assert self.decide is not None
+        view = self._view(managed, now)
+        began = time.perf_counter()
+        plan, memory = self.decide(view, memory)
+        self.decide_s.append(time.perf_counter() - began)
+        self.decided, self.news = now, False
+        for job in managed[self.state[managed] == _WAITS].tolist():
+            placement = plan.placements.get(self.work.ids[job])
+            first = frozenset(self.types[kind] for kind in placement.gpus) if placement else _NONE
+            kinds = np.flatnonzero(self.asked.types[job]).tolist()
+            self.lists[job] = self._by_speed(job, kinds, first)
+        if self.setting.steering.moves:
+            self._move(plan, dict(zip(view.jobs.ids, view.jobs.movable.tolist(), strict=True)), now)
+        return memory
+
+    def _view(self, managed: IntArray, now: float) -> View:
+        """The managed jobs, and the nodes without what the others hold."""
+        held = {job: seats for job, seats in self.seats.of.items() if self.asked.managed[job]}
+        steering = self.setting.steering
+        view = self.views.of(now, steering.tick_s, managed, self.present, held)
+        gpus = self.cluster.gpus.copy()
+        for job, seats in self.seats.of.items():
+            if job not in held:
+                for node, kind, count in seats:
+                    gpus[node, kind] -= count
+        place = np.empty(len(self.order))
+        place[self.order] = np.arange(len(self.order), 0, -1)
+        stayed = self.present.since[managed] + steering.min_between_moves_s <= now
+        jobs = replace(
+            view.jobs,
+            priority=place[managed],
+            movable=~view.jobs.running | (stayed & steering.moves),
+        )
+        return replace(view, nodes=replace(view.nodes, gpus=gpus), jobs=jobs)
+
+    def _move(self, plan: Plan, movable: Mapping[str, bool], now: float) -> None:
+        """Moves running jobs to GPUs that nobody who waits can use, now or by a reservation."""
+        profiles = self._profiles(now)
+        tested = self._queue(self.setting.limits.tested)
+        schedule.backfill(tested, profiles, lambda job, kind: True)
+        left = self.setting.steering.max_moves_per_tick
+        for id_, placement in plan.placements.items():
+            job = self.index[id_]
+            was = self.placed.get(job)
+            if was is None or not movable[id_] or left <= 0 or not placement.gpus:
+                continue
+            if dict(was.gpus) == dict(placement.gpus) and was.batch == placement.batch:
+                continue
+            if self._moved(job, placement, profiles, now):
+                left -= 1
+
+    def _moved(
+        self, job: int, placement: Placement, profiles: Mapping[int, Profile], now: float
+    ) -> bool:
+        more = {
+            self.types[name]: count - int(self.on[job, self.types[name]])
+            for name, count in placement.gpus.items()
+        }
+        limit = float(self.asked.limit_s[job])
+        if any(n > 0 and profiles[kind].earliest(n, limit) > now for kind, n in more.items()):
+            return False
+        choices = (placement, replace(placement, nodes={}))
+        wanted = next((one for one in choices if self._room(job, one)), None)
+        if wanted is None:
+            return False
+        self._stop(job)
+        self.moves[job] += 1
+        self._start(job, wanted, now)
+        for kind, n in more.items():
+            profiles[kind].take(now, now + limit, max(0, n))
+        return True
+
+    def _running(self) -> IntArray:
+        return np.fromiter(self.placed, dtype=np.int64, count=len(self.placed))
+
+    def _ends(self, jobs: IntArray, now: float) -> FloatArray:
+        left = self.work.total[jobs] - self.present.done[jobs]
+        ends: FloatArray = np.maximum(self.ready[jobs], now) + left / self.speed[jobs]
+        return ends
+
+    def _train(self, now: float, until: float) -> bool:
+        """Run to the next event; whether a job ended."""
+        jobs = self._running()
+        ends, done = self._ends(jobs, now), self.present.done
+        over = ends <= until + _TOLERANCE * max(1.0, abs(until))
+        stop = np.where(over, ends, until)
+        trained = self.speed[jobs] * np.maximum(until - np.maximum(self.ready[jobs], now), 0.0)
+        done[jobs] = np.where(over, self.work.total[jobs], done[jobs] + trained)
+        gpu_s = self.on[jobs] * (stop - now)[:, None]
+        self.present.attained[jobs] += gpu_s.sum(axis=1)
+        waiting = int((self.state == _WAITS).sum())
+        self.timeline.add(now, until, gpu_s.sum(axis=0), waiting)
+        for job, end in zip(jobs[over].tolist(), stop[over].tolist(), strict=True):
+            self._stop(job)
+            self.state[job], self.finish[job] = _OVER, end
+        return bool(over.any())
+
+    def outcome(self, policy: str, wall_s: float) -> Outcome:
+        """What came of it."""
+        return Outcome(
+            policy=policy,
+            workload=self.work,
+            capacity=self.cluster.capacity,
+            finish_s=self.finish,
+            moves=self.moves,
+            attained=self.present.attained,
+            decide_s=np.array(self.decide_s),
+            wall_s=wall_s,
+            timeline=self.timeline,
+            order="slurm",
+            managed=self.asked.managed,
+        )
