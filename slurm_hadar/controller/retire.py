@@ -1,12 +1,13 @@
 """Giving all jobs back to Slurm: what an uninstall, or an admin who has seen enough, asks for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts.laying import UNTIL_IT_RUNS
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.picture.targets import lease_of_before
+from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
@@ -19,6 +20,7 @@ from slurm_hadar.slurm.cluster import Update
 from slurm_hadar.slurm.times import at_once
 
 _KIND = "retire"
+_MORE_LOOKS = 2
 _ENDED = ("already finished", "already completing or completed")
 """Slurm's words about a job that has ended, and will not wait again."""
 
@@ -64,22 +66,47 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
     if only_show:
         return Retired(tuple(job.id for job in ours), {}, seen.jobs)
     _still(controller.config)
+    answers = _made_ordinary(ours, controller, seen, now)
+    for _ in range(_MORE_LOOKS):
+        begun = _changed(answers, controller)
+        if not begun:
+            break
+        answers |= _made_ordinary(begun, controller, seen, now)
+    return Retired(
+        tuple(id_ for id_, error in answers.items() if error is None),
+        {
+            id_: str(error)
+            for id_, error in answers.items()
+            if error is not None and not _has_ended(error)
+        },
+        seen.jobs,
+    )
+
+
+def _made_ordinary(
+    ours: Sequence[Job], controller: Controller, seen: Observed, now: float
+) -> dict[str, SlurmError | None]:
+    """What Slurm says to the updates, by job; all of it stands in the journal."""
     updates = [ordinary(job, seen.steered(job.id), now) for job in ours]
     store = controller.store
     with store.transaction():
         written = [store.begin(u.job_id, _KIND, "sent", now, {"fields": u.fields}) for u in updates]
     errors = pending.apply(controller.cluster, ours, updates, now)
-    answers = list(zip(ours, errors, strict=True))
-    ended = {job.id for job, error in answers if error is not None and _has_ended(error)}
     with store.transaction():
-        for entry, (job, error) in zip(written, answers, strict=True):
+        for entry, error in zip(written, errors, strict=True):
             outcome = "an ordinary job again" if error is None else f"refused: {error}"
-            store.end(entry, "it had ended" if job.id in ended else outcome, now)
-    return Retired(
-        tuple(job.id for job, error in answers if error is None),
-        {job.id: str(error) for job, error in answers if error is not None and job.id not in ended},
-        seen.jobs,
-    )
+            ended = error is not None and _has_ended(error)
+            store.end(entry, "it had ended" if ended else outcome, now)
+    return {job.id: error for job, error in zip(ours, errors, strict=True)}
+
+
+def _changed(answers: Mapping[str, SlurmError | None], controller: Controller) -> list[Job]:
+    """Jobs that Slurm refused to change since they began after we looked, as they are now."""
+    begun = [
+        id_ for id_, error in answers.items() if error is not None and pending.BEGUN in str(error)
+    ]
+    found = controller.cluster.read_jobs(begun) if begun else []
+    return [job for job in found if _is_ours(job)]
 
 
 def _is_ours(job: Job) -> bool:

@@ -16,6 +16,8 @@ from slurm_hadar.slurm.times import at_once, begin_time, set_back
 
 _OF_RUNNING_JOBS = frozenset({"MinMemoryCPU", "MinMemoryNode", "NumNodes", "ReqNodeList"})
 """What some release changes of a running job as well."""
+BEGUN = "no longer pending"
+"""Slurm's words about a job that has begun."""
 _AHEAD_S = 60
 """A job that begins no sooner is safe: thousands of updates are sent in less. Should we die between
 the two updates of one that is not, it begins so much later."""

@@ -14,6 +14,7 @@ from trainings import moves_of
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.retire import retire
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.words import telling
 from slurm_hadar.domain.job import JobState
@@ -203,6 +204,21 @@ def test_a_waiting_job_is_an_ordinary_one(site):
     assert site.job(managed).start_s <= site.job(plain).start_s
 
 
+def test_a_job_that_begins_while_it_is_retired_is_an_ordinary_one_too(site, monkeypatch):
+    fill = full(site)
+    job = site.hbatch(SLEEP.format(600), *first("k80"))
+    site.want = {job: {"v100": 1}}
+    site.controller.tick()
+    assert site.job(job).partitions[0] == "v100", "the test can fail"
+    looked = site.controller.observe()
+    site.cluster.cancel(fill)
+    site.until(site.running(job))
+    monkeypatch.setattr(site.controller, "observe", lambda: looked)
+    told = retire(site.controller, time.time())
+    assert (told.jobs, told.refused) == ((job,), {})
+    assert "off=yes" in site.job(job).comment
+
+
 def test_a_second_tick_sends_nothing(site):
     full(site)
     ids = [site.hbatch(SLEEP.format(600), "-p", "gpu") for _ in range(3)]
@@ -339,6 +355,7 @@ import os, sys
 from slurm_hadar import config as configuration
 from slurm_hadar.controller import tick
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.retire import retire
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.cluster import Update, open_cluster

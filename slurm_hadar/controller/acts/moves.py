@@ -27,8 +27,6 @@ from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Update
 from slurm_hadar.slurm.times import at_once, begin_time, set_back
 
-_NOT_PENDING = "no longer pending"
-"""Slurm's words for a job that has started since it was read."""
 _MAILS_OF_A_MOVE = ("BEGIN", "REQUEUE")
 _POLL_S = 0.5
 _MOST_NICE = 2_147_483_645
@@ -242,7 +240,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             if ours.gpus and not (job.id in nices and nices[job.id].exact):
                 taken.append(entry)
         # Where it began meanwhile, the next look tells as what.
-        elif not error.retry and _NOT_PENDING not in str(error):
+        elif not error.retry and pending.BEGUN not in str(error):
             context.remove_plan(job)
             outcome = f"the placement was refused, Slurm starts it as it was: {error}"
             context.store.end(entry.id, outcome, now)
