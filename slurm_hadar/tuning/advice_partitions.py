@@ -20,7 +20,8 @@ _REPLAYED = "in the replay of {n} jobs, all of them free to run on any type"
 def policy(study: Study) -> Iterator[Advice]:
     """The policy with the least mean job time, where it beats what a free type alone gives."""
     base_s, base_p99_s, base = _base(study)
-    ran = [run for run in study.runs if run.policy not in (OWN, ANY) and study.run(run.policy)]
+    ran = [run for run in study.runs if run.policy not in (OWN, ANY) and run.share == 1.0]
+    ran = [run for run in ran if study.run(run.policy)]
     timed = [(run.outcome.avg_jct_s, run.policy, run.outcome) for run in ran if run.outcome]
     if not base or not timed:
         study.fine.append("controller.policy: there is no replay to judge it by")
@@ -40,8 +41,6 @@ def policy(study: Study) -> Iterator[Advice]:
         return
     moves = int(outcome.moves.sum())
     toml = ["[controller]", f'policy = "{name}"']
-    if moves:
-        toml += ["[guards]", "preempt = true"]
     yield Advice(
         topic="policy",
         why=(
@@ -63,7 +62,7 @@ def _base(study: Study) -> tuple[float, float, str]:
     if study.history is None and study.recorded is not None:
         jct, name = study.recorded.jct_s, study.recorded.name
     elif any_ is not None and any_.outcome is not None:
-        jct, name = any_.outcome.jct_s, "first come, first served on any type"
+        jct, name = any_.outcome.jct_s, "a free choice of type"
     else:
         return 0.0, 0.0, ""
     # A run that left jobs unfinished is no measure.

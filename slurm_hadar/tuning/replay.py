@@ -1,9 +1,9 @@
-"""What each policy would have given: the last jobs of a history run again in the simulator.
+"""What each policy would have given: the last jobs of a history run again in Slurm's order.
 
-Every job is taken as one that opted in, may be stopped and started again, and runs on other GPU
-types at its model's speed where the configuration names the model, else at the speed that data
-sheets let expect (``profiles/specs.py``). What it held it keeps in number, and it spreads over no
-more nodes than it had. The cluster is empty at the beginning.
+Jobs that opted in may be stopped and started again, and run on other GPU types at their model's
+speed where the configuration names the model, else at the speed that data sheets let expect
+(``profiles/specs.py``). What they held they keep in number, and they spread over no more nodes than
+they had. The cluster is empty at the beginning.
 """
 
 import time
@@ -16,16 +16,17 @@ from slurm_hadar import policies
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
-from slurm_hadar.policies.queues.in_turn import serve
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.specs import lookup, relative_speed
 from slurm_hadar.simulator import sacct_trace
 from slurm_hadar.simulator.cluster import Cluster
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, Decide, simulate
+from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.outcome import Outcome
+from slurm_hadar.simulator.queue.engine import Setting, Steering, simulate
+from slurm_hadar.simulator.queue.requests import Drawn, requests
 from slurm_hadar.simulator.sacct_trace import ModelNames
-from slurm_hadar.simulator.workload import Workload, doable
+from slurm_hadar.simulator.workload import Queued, Workload, doable
 from slurm_hadar.tuning.asked import OPEN
 from slurm_hadar.tuning.history import History, texts
 from slurm_hadar.tuning.site import Site
@@ -35,8 +36,8 @@ ANY = "any type"
 POLICIES = ("hadar", "srtf", "tiresias", "gavel_las")
 """Asked by default, beside the two runs that tell what freedom of type alone is worth."""
 _ANY_NODES = 1_000_000
-_DEPTH = 100
-"""Slurm's default_queue_depth."""
+SHARES = (0.1, 0.3)
+"""Of the jobs that opt in, beside all of them."""
 
 
 @dataclass(frozen=True)
@@ -143,14 +144,87 @@ def _by_sheets(work: Workload, history: History, rows: IntArray) -> tuple[Worklo
     return replace(work, rate=rate, total=total), sheets, stuck
 
 
-def in_turn(view: View, state: State) -> tuple[Plan, State]:
-    """First come, first served, and whoever of the first :data:`_DEPTH` fits overtakes: what stands
-    for Slurm here. Its backfill lets nobody overtake who would delay the first; priorities and
-    limits are left out."""
-    order = np.lexsort((np.arange(len(view.jobs.ids)), view.jobs.arrival_s))
-    running = view.jobs.running[order]
-    served = [*order[running].tolist(), *order[~running][:_DEPTH].tolist()]
-    return serve(view, served, strict=False), dict(state)
+@dataclass(frozen=True)
+class Run:
+    """One policy's outcome, or why there is none. ``share``: of the jobs that opted in."""
+
+    policy: str
+    outcome: Outcome | None
+    why: str = ""
+    share: float = 1.0
+
+
+class _LateError(Exception):
+    pass
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """How all are run. ``until``: when the time is up, s (monotonic)."""
+
+    work: Work
+    restart_s: float
+    until: float
+    options: Mapping[str, object]
+
+    def own(self, factor: FloatArray | None = None) -> Run:
+        """As they were typed, under Slurm alone; at their speed times ``factor`` (J,)."""
+        load = self.work.own
+        if factor is not None:
+            load = replace(load, rate=load.rate * factor[:, None, None])
+        return self._run(OWN, load, None, Drawn(unmanaged=1.0))
+
+    def any(self) -> Run:
+        """All of them with a free choice of type, and nothing else."""
+        return self._run(ANY, self.work.free, _nothing, Drawn(), moves=False)
+
+    def policy(self, name: str, share: float) -> Run:
+        """Under a policy, where so many opted in; the others are as they were."""
+        managed = requests(self.work.free, self.work.cluster, Drawn(1.0 - share)).managed
+        own, free = ((load.rate > 0).any(axis=2) for load in (self.work.own, self.work.free))
+        jobs = len(managed)
+        queue = Queued(
+            managed=managed.astype(np.int64),
+            types=np.where(managed[:, None], free, own),
+            limit_s=np.full(jobs, np.nan),
+            priority=np.zeros(jobs),
+            users=("",) * jobs,
+            accounts=self.work.accounts,
+        )
+        load = replace(self.work.free, queue=queue)
+        words = name if share >= 1.0 else f"{name}, {share:.0%} opt in"
+        return replace(self._run(words, load, policies.get(name), Drawn()), share=share)
+
+    def _run(
+        self, name: str, load: Workload, decide: Decide | None, drawn: Drawn, moves: bool = True
+    ) -> Run:
+        def bounded(view: View, state: State) -> tuple[Plan, State]:
+            if time.monotonic() > self.until:
+                raise _LateError
+            assert decide is not None
+            return decide(view, state)
+
+        setting = Setting(
+            load,
+            self.work.cluster,
+            drawn,
+            costs=Costs(restart_s=self.restart_s),
+            steering=Steering(moves=moves),
+            options=self.options,
+        )
+        try:
+            if time.monotonic() > self.until:
+                raise _LateError
+            outcome = simulate(setting, bounded if decide else None, name)
+        except _LateError:
+            return Run(name, None, "out of time; take fewer jobs (--jobs) or more time (--limit)")
+        except HadarError as error:
+            return Run(name, None, str(error))
+        return Run(name, outcome)
+
+
+def _nothing(view: View, state: State) -> tuple[Plan, State]:
+    return Plan(), state
 
 
 def rerun(
@@ -158,22 +232,7 @@ def rerun(
 ) -> Outcome | None:
     """``own types`` again with each job's speed times ``factor`` (J,); None where it takes too
     long."""
-    faster = replace(work.own, rate=work.own.rate * factor[:, None, None])
-    until = time.monotonic() + limit_s
-    return _run(OWN, faster, work.cluster, in_turn, restart_s, until, None).outcome
-
-
-@dataclass(frozen=True)
-class Run:
-    """One policy's outcome, or why there is none."""
-
-    policy: str
-    outcome: Outcome | None
-    why: str = ""
-
-
-class _LateError(Exception):
-    pass
+    return _Replay(work, restart_s, time.monotonic() + limit_s, {}).own(factor).outcome
 
 
 def run_all(
@@ -183,44 +242,13 @@ def run_all(
     limit_s: float,
     options: Mapping[str, object] | None = None,
 ) -> list[Run]:
-    """``own types``, ``any type``, then the policies. ``limit_s``: clock seconds for all together,
-    a safety net: a policy that does not end within what is left is told without figures."""
-    until = time.monotonic() + limit_s
-    jobs: list[tuple[str, Workload, Decide]] = [
-        (OWN, work.own, in_turn),
-        (ANY, work.free, in_turn),
-        *((name, work.free, policies.get(name)) for name in names),
+    """``own types``, ``any type``, then the policies, and the first of them where only some opt in.
+    ``limit_s``: clock seconds for all together, a safety net: a policy that does not end within
+    what is left is told without figures."""
+    replay = _Replay(work, restart_s, time.monotonic() + limit_s, options or {})
+    return [
+        replay.own(),
+        replay.any(),
+        *(replay.policy(name, 1.0) for name in names),
+        *(replay.policy(name, share) for name in names[:1] for share in SHARES),
     ]
-    return [_run(name, load, work.cluster, decide, restart_s, until, options)
-            for name, load, decide in jobs]  # fmt: skip
-
-
-def _run(
-    name: str,
-    load: Workload,
-    cluster: Cluster,
-    decide: Decide,
-    restart_s: float,
-    until: float,
-    options: Mapping[str, object] | None,
-) -> Run:
-    def bounded(view: View, state: State) -> tuple[Plan, State]:
-        if time.monotonic() > until:
-            raise _LateError
-        return decide(view, state)
-
-    try:
-        outcome = simulate(
-            load,
-            cluster,
-            bounded,
-            costs=Costs(restart_s=restart_s),
-            clock=Clock(0.0),
-            options=options,
-            policy=name,
-        )
-    except _LateError:
-        return Run(name, None, "out of time; take fewer jobs (--jobs) or more time (--limit)")
-    except HadarError as error:
-        return Run(name, None, str(error))
-    return Run(name, outcome)

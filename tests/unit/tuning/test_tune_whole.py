@@ -65,6 +65,9 @@ def test_who_waits_for_v100_while_k80_idle_is_told_to_open_both(place: Path) -> 
     # The replay of what was is what was: nobody overtakes here, and nothing else is in the way.
     assert runs[OWN]["avg_jct_h"] == pytest.approx(runs["as recorded"]["avg_jct_h"], rel=0.02)
     assert runs[ANY]["avg_jct_h"] < 0.75 * runs[OWN]["avg_jct_h"]
+    # Where all ask for one type, each that opts in leaves it to the others.
+    some = [runs[f"srtf{words}"]["avg_jct_h"] for words in (", 10% opt in", ", 30% opt in", "")]
+    assert runs[OWN]["avg_jct_h"] > some[0] > some[1] > some[2]
     first = result["advice"][0]
     assert (first["topic"], first["basis"]) == ("GPU types", "simulated")
     assert first["slurm_conf"][0]["line"].startswith("PartitionName=gpu Nodes=k[1-4],v[1-2] ")
@@ -167,7 +170,7 @@ def test_nodes_alone_are_enough_for_the_figures(place: Path) -> None:
     (place / "nodes").write_text(sinfo)
     found, notes = sources.of_history(place / "past", None, place / "nodes", None, Rates(), WISH)
     result = study.result(found, study.advise(found), notes)
-    assert len(result["gpu_types"]) == 2 and len(result["policies"]) == 4
+    assert len(result["gpu_types"]) == 2 and len(result["policies"]) == 6
     assert any("slurm.conf" in line for line in result["fine"])
     assert result["slurm_conf"] == []
 
