@@ -12,7 +12,7 @@ _TELLS = "move"
 _PLACE = (_TELLS, "hint", "undo")
 """Kinds of entries after which Slurm may place the job otherwise than before."""
 _TAKEN = "moved"
-_NOT_MOVED = ("stays where it is", "started by itself")
+_NOT_MOVED, _BY_ITSELF = "stays where it is", "started by itself"
 
 _Told = tuple[dict[str, int], int | None, int, tuple[float, ...]]
 """GPUs by type, batch, copies and their shares."""
@@ -33,7 +33,7 @@ def complaint(plan: JobPlan | None, job: Job, history: Sequence[Entry]) -> str:
         told = _told(entry)
         if _of(plan) == told and not plan.save:
             return _elsewhere(plan, job, history, entry)
-        if _asks(plan, entry) or _stays(plan, entry):
+        if _asks(plan, entry) or _stays(plan, job, entry):
             return _old_wish(plan, job, entry)
         decided.append(_words(told))
         if not (_cut_short(entry) or _came_too_late(entry, job)):
@@ -59,13 +59,18 @@ def _asks(plan: JobPlan, entry: Entry) -> bool:
     return _of(plan) == (gpus, None, 1, ()) and now.items() <= entry.details.items()
 
 
-def _stays(plan: JobPlan, entry: Entry) -> bool:
+def _stays(plan: JobPlan, job: Job, entry: Entry) -> bool:
     """Whether it tells a job that was not moved that it keeps what it has."""
-    said = entry.outcome
-    if plan.save or not (said is None or any(words in said for words in _NOT_MOVED)):
+    said, told = entry.outcome, dict(plan.gpus)
+    if plan.save or not (said is None or _NOT_MOVED in said or _BY_ITSELF in said):
         return False
     had = entry.details.get("from")
-    return dict(plan.gpus) == _by_type(had if isinstance(had, dict) else {})
+    before = _by_type(had if isinstance(had, dict) else {})
+    if said is not None and _BY_ITSELF in said:
+        # Wherever Slurm started it; of one that is over that is not shown.
+        runs = job.state is JobState.RUNNING
+        return told == _by_type(job.gpus) if runs else sum(told.values()) == sum(before.values())
+    return told == before
 
 
 def _cut_short(entry: Entry) -> bool:

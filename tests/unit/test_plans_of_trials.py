@@ -37,6 +37,12 @@ def test_what_was_decided_is_nothing_to_complain_of():
     alone = move("it started by itself before it was placed")
     assert complaint(stays, replace(RUNS, restarts=1), [alone, entry()]) == ""
     assert "decided was {'v100': 1}" in complaint(replace(stays, gpus={"p100": 1}), RUNS, [alone])
+    # Slurm started it elsewhere, and so it was told.
+    elsewhere = replace(RUNS, gpus={"p1": {"p100": 1}}, restarts=1)
+    assert complaint(replace(stays, gpus={"p100": 1}), elsewhere, [alone]) == ""
+    over = replace(elsewhere, state=JobState.FINISHED, gpus={})
+    assert complaint(replace(stays, gpus={"p100": 1}), over, [alone]) == ""
+    assert "decided was" in complaint(replace(stays, gpus={"p100": 2}), over, [alone])
     sent_on = JobPlan("7", 1.0, {"v100": 1}, batch=16, restarts=1)
     there = replace(RUNS, gpus={"v1": {"v100": 1}}, restarts=1)
     assert complaint(sent_on, there, [move("moved"), entry()]) == ""

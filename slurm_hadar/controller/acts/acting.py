@@ -57,6 +57,11 @@ class ActionContext:
     taken_over: Callable[[], str] = str
     """Why another controller may act now, so that nothing more is written; empty: none may."""
 
+    @property
+    def in_the_job(self) -> bool:
+        """Whether what is kept of a job is sent with each update of it."""
+        return kept.in_the_job(self.config)
+
     def check(self) -> None:
         """Raises OSError where another controller may act now."""
         why = self.taken_over()
@@ -69,7 +74,7 @@ class ActionContext:
 
     def update(self, job: Job, fields: dict[str, str], ours: Steering) -> Update:
         """An update that also says, in the job, what we decided."""
-        if not kept.in_the_job(self.config):
+        if not self.in_the_job:
             kept.keep(self.config, self.store, job.id, ours, self.check)
             return Update(job.id, fields)
         comment = steering.merge(job.admin_comment, ours)
@@ -77,7 +82,7 @@ class ActionContext:
 
     def known(self, job: Job) -> Steering:
         """What is kept of one job."""
-        if kept.in_the_job(self.config):
+        if self.in_the_job:
             text = job.admin_comment
         else:
             text = self.store.steerings([job.id]).get(job.id, "")
@@ -85,7 +90,7 @@ class ActionContext:
 
     def kept(self, actions: Sequence[Action]) -> dict[str, Steering]:
         """What is kept of the jobs of these actions; empty where the jobs carry it themselves."""
-        if kept.in_the_job(self.config):
+        if self.in_the_job:
             return {}
         jobs = [action.job for action in actions]
         arrays = {str(job.array_job_id) for job in jobs if job.array_tasks}
@@ -95,7 +100,7 @@ class ActionContext:
 
     def keep(self, job: Job, ours: Steering) -> None:
         """Keep what was done to a job, without an update."""
-        if not kept.in_the_job(self.config):
+        if not self.in_the_job:
             kept.keep(self.config, self.store, job.id, ours, self.check)
 
     def write_plan(

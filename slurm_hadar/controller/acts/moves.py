@@ -212,6 +212,8 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         return said
     nices = _nices(context, waiting, now)
     updates = []
+    before = {job.id: context.known(job) for _, job in waiting}
+    sure: dict[str, Steering] = {}
     for entry, job in waiting:
         ours = _steering(context, entry, job, now)
         fields = entry.details.get("fields")
@@ -228,12 +230,19 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         if job.id in nices:
             changes["Nice"] = nices[job.id].value
             ours = _with_nice(ours, job, nices[job.id].value)
+        sure[job.id] = ours
+        if not ours.gpus and not context.in_the_job:
+            # It gets its owner's request back, which is kept until Slurm has taken it.
+            was, wrote = before[job.id].was, before[job.id].wrote
+            ours = replace(ours, was={**was, **ours.was}, wrote={**wrote, **ours.wrote})
         updates.append(context.update(job, changes, ours))
     answers = pending.apply(context.cluster, [job for _, job in waiting], updates, now)
     taken: list[Entry] = []
     for (entry, job), error in zip(waiting, answers, strict=True):
         if error is None:
             ours = steering_of(entry.details, now)
+            if not ours.gpus:
+                context.keep(job, sure[job.id])
             outcome, where = _done(ours)
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}, {where}")
@@ -242,6 +251,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         # Where it began meanwhile, the next look tells as what.
         elif not error.retry and pending.BEGUN not in str(error):
             context.remove_plan(job)
+            context.keep(job, replace(before[job.id], moves=sure[job.id].moves))
             outcome = f"the placement was refused, Slurm starts it as it was: {error}"
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")

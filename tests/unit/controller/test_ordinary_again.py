@@ -1,11 +1,17 @@
-import pytest
-from hand_made import NOW, job
+import contextlib
 
+import pytest
+from hand_made import NOW, config, job
+
+from slurm_hadar.controller.acts.acting import ActionContext
+from slurm_hadar.controller.acts.moves import advance
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
-from slurm_hadar.domain.steering import Steering
+from slurm_hadar.domain.steering import Steering, decode, merge
 
 
 @pytest.mark.parametrize(
@@ -34,3 +40,62 @@ def test_a_running_job_is_only_marked():
     running = job(state=JobState.RUNNING, declaration=Declaration(lease=True))
     steering = Steering(was={"Features": ""}, leased=True)
     assert set(ordinary(running, steering, NOW).fields) == {"Comment"}
+
+
+class _Died(BaseException):
+    pass
+
+
+class _Slurm:
+    """What it answers to an update: nothing, as we die, or one answer to each."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def apply(self, updates):
+        if self.answer is _Died:
+            raise _Died
+        return [self.answer for _ in updates]
+
+
+OWNERS, OURS = {"Partition": "gpu"}, {"Partition": "p100,k80"}
+
+
+@pytest.fixture
+def stopping(tmp_path):
+    """A job with a list of ours, requeued to wait for its turn with its owner's request."""
+    (tmp_path / "exchange").mkdir()
+    site = config(f'[site]\nrights = "operator"\nexchange_dir = "{tmp_path}/exchange"\n')
+    store = Store.open(tmp_path / "state")
+    store.keep_steering("1", merge("", Steering(time=NOW - 60, was=OWNERS, wrote=OURS)))
+    details = {"gpus": {}, "was": {}, "moves": 3, "save": "a", "restarts": 0, "fields": OWNERS}
+    store.advance(store.begin("1", "move", "asked", NOW - 9, details), "requeued", NOW - 5)
+    waits = job("1", restarts=1, submit_s=NOW - 5, eligible_s=NOW, partitions=("p100", "k80"))
+
+    def end(answer):
+        context = ActionContext(_Slurm(answer), store, site, clock=lambda: NOW)
+        with contextlib.suppress(_Died):
+            advance(context, {"1": waits}, {}, NOW + 5)
+        return decode(store.steerings(["1"])["1"])
+
+    yield end
+    store.close()
+
+
+@pytest.mark.parametrize("answer", [_Died, SlurmError("no answer", retry=True)])
+def test_a_stop_that_may_not_have_been_sent_forgets_no_owners_request(stopping, answer):
+    """hadar retire gives back what is kept; the open move of the journal it does not finish."""
+    assert stopping(answer).was == OWNERS
+    assert (
+        dict(ordinary(job("1", restarts=1), stopping(_Died), NOW).fields).items() >= OWNERS.items()
+    )
+
+
+def test_a_stop_that_slurm_took_or_refused_is_kept_as_it_is(stopping):
+    refused = stopping(SlurmError("Invalid partition name specified"))
+    assert (refused.was, refused.wrote, refused.moves) == (OWNERS, OURS, 3)
+
+
+def test_a_stop_that_slurm_took_leaves_nothing_to_give_back(stopping):
+    taken = stopping(None)
+    assert (taken.was, taken.wrote, taken.moves) == ({}, {}, 3)
