@@ -3,6 +3,7 @@
 import math
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,7 +27,18 @@ _OTHERS = -1
 """In place of a uid: somebody who measured nothing himself and believes others with care."""
 
 
-_Place = tuple[int | None, str, int | None, tuple[str, ...], tuple[int, ...], bool]
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Which rates are asked for. ``spread``: its GPUs lie on several nodes; ``alone``: without what
+    other users measured."""
+
+    types: tuple[str, ...]
+    counts: tuple[int, ...]
+    spread: bool = False
+    alone: bool = False
+
+
+_Place = tuple[int | None, str, int | None, _Asked]
 
 
 class Rates:
@@ -53,7 +65,7 @@ class Rates:
         self._estimator = estimator or Estimator(table or shipped())
         self.store = store or MeasuredStore()
         self._blocks: Recent[_Place, tuple[FloatArray, BoolArray]] = Recent(_MOST_CACHED)
-        self._corrections: Recent[tuple[str, int | None], Correction] = Recent(_MOST_CACHED)
+        self._corrections: Recent[tuple[str, int | None, bool], Correction] = Recent(_MOST_CACHED)
         self._users: Recent[str, frozenset[int]] = Recent(_MOST_CACHED)
 
     def rates(
@@ -70,7 +82,7 @@ class Rates:
         Also (R, C) whether that was measured or stands in a table. 0 only where a table says that
         the job cannot run so. ``uid``: whose job; ``spread``: its GPUs lie on several nodes.
         """
-        rate, known = self._block(uid, model, batch, tuple(types), tuple(counts), spread)
+        rate, known = self._block(uid, model, batch, _Asked(tuple(types), tuple(counts), spread))
         return rate.copy(), known.copy()
 
     def rates_for(
@@ -81,12 +93,31 @@ class Rates:
         spread: bool = False,
     ) -> tuple[FloatArray, BoolArray]:
         """:meth:`rates` of many (uid, model, batch): (J, R, C) samples/s and (J, R, C) known."""
-        kinds, numbers = tuple(types), tuple(counts)
+        return self._of_all(jobs, _Asked(tuple(types), tuple(counts), spread))
+
+    def own_rates_for(
+        self,
+        jobs: Sequence[tuple[int | None, str, int | None]],
+        types: Sequence[str],
+        counts: Sequence[int],
+    ) -> tuple[FloatArray, BoolArray]:
+        """:meth:`rates_for` without what other users reported: what may exclude a job from a type.
+
+        (J, R, C) samples/s, and (J,) whether they are: else only their ratios mean something.
+        """
+        rate, _ = self._of_all(jobs, _Asked(tuple(types), tuple(counts), alone=True))
+        timed = [self._estimator.anchored(model) or self._user(model_key(model), uid) == uid
+                 for uid, model, _ in jobs]  # fmt: skip
+        return rate, np.array(timed, dtype=bool)
+
+    def _of_all(
+        self, jobs: Sequence[tuple[int | None, str, int | None]], asked: _Asked
+    ) -> tuple[FloatArray, BoolArray]:
         places: dict[tuple[int | None, str, int | None], int] = {}
         rows = np.array([places.setdefault(job, len(places)) for job in jobs], dtype=np.intp)
-        blocks = [self._block(*job, kinds, numbers, spread) for job in places]
+        blocks = [self._block(*job, asked) for job in places]
         if not blocks:
-            shape = (0, len(kinds), len(numbers))
+            shape = (0, len(asked.types), len(asked.counts))
             return np.zeros(shape), np.zeros(shape, dtype=bool)
         rate = np.stack([block[0] for block in blocks])
         known = np.stack([block[1] for block in blocks])
@@ -143,14 +174,14 @@ class Rates:
         key = model_key(model)
         user = self._user(key, uid)
         for whom in dict.fromkeys((user, None)):
-            correction = self._correction(key, whom)
+            correction = self._correction(key, whom, False)
             if not spread and correction.measured(gpu_type, gpus, batch) is not None:
                 own = whom == uid
                 return _measured_words(
                     correction, gpu_type, gpus, batch, "" if own else " by other users"
                 )
         words = self._estimator.cell(key, gpu_type, gpus, batch, spread).how
-        corrected = self._correction(key, None)
+        corrected = self._correction(key, None, False)
         return f"{words}, corrected by what was measured" if corrected else words
 
     def _block(
@@ -158,17 +189,17 @@ class Rates:
         uid: int | None,
         model: str,
         batch: int | None,
-        types: tuple[str, ...],
-        counts: tuple[int, ...],
-        spread: bool,
+        asked: _Asked,
     ) -> tuple[FloatArray, BoolArray]:
         key = model_key(model)
         user = self._user(key, uid)
-        place = (user, key, batch, types, counts, spread)
+        types, counts = asked.types, asked.counts
+        place = (user, key, batch, asked)
         block = self._blocks.get(place)
         if block is None:
             cells = [
-                [self._cell(user, key, kind, n, batch, spread) for n in counts] for kind in types
+                [self._cell(user, key, (kind, n, batch), asked.spread, asked.alone) for n in counts]
+                for kind in types
             ]
             shape = (len(types), len(counts))
             rate = np.array([[c.rate for c in row] for row in cells], np.float64).reshape(shape)
@@ -178,11 +209,19 @@ class Rates:
         return block
 
     def _cell(
-        self, user: int | None, model: str, kind: str, gpus: int, batch: int | None, spread: bool
+        self,
+        user: int | None,
+        model: str,
+        pair: tuple[str, int, int | None],
+        spread: bool,
+        alone: bool,
     ) -> Cell:
-        cell = self._estimator.cell(model, kind, gpus, batch, spread)
-        for whom in (user,) if user in (None, _OTHERS) else (_OTHERS, user):
-            cell = _corrected(cell, self._correction(model, whom), kind, gpus, batch, spread)
+        """``pair``: type, GPUs, batch; ``alone``: without what others measured."""
+        cell = self._estimator.cell(model, *pair, spread)
+        whose = (user,) if user in (None, _OTHERS) else (_OTHERS, user)
+        for whom in whose:
+            if not (alone and whom in (None, _OTHERS)):
+                cell = _corrected(cell, self._correction(model, whom, alone), *pair, spread)
         return cell
 
     def _user(self, model: str, uid: int | None) -> int | None:
@@ -195,25 +234,25 @@ class Rates:
             self._users.put(model, users)
         return uid if uid in users else _OTHERS
 
-    def _correction(self, model: str, user: int | None) -> Correction:
+    def _correction(self, model: str, user: int | None, alone: bool) -> Correction:
         """By all users against what is expected, or by one user against that."""
-        correction = self._corrections.get((model, user))
+        correction = self._corrections.get((model, user, alone))
         if correction is None:
             everybody = user is None or user == _OTHERS
             rows = [found for found in self.store.of(model) if everybody or found.uid == user]
             careful = user == _OTHERS and self._estimator.anchored(model)
             correction = Correction(
-                rows, self._expected(model, user), OTHERS_MOST if careful else math.inf
+                rows, self._expected(model, user, alone), OTHERS_MOST if careful else math.inf
             )
-            self._corrections.put((model, user), correction)
+            self._corrections.put((model, user, alone), correction)
         return correction
 
-    def _expected(self, model: str, user: int | None) -> Expected:
+    def _expected(self, model: str, user: int | None, alone: bool) -> Expected:
         def of_all(kind: str, gpus: int, batch: int | None) -> float:
             return self._estimator.cell(model, kind, gpus, batch).rate
 
         def of_user(kind: str, gpus: int, batch: int | None) -> float:
-            return self._cell(_OTHERS, model, kind, gpus, batch, False).rate
+            return self._cell(_OTHERS, model, (kind, gpus, batch), False, alone).rate
 
         return of_all if user in (None, _OTHERS) else of_user
 

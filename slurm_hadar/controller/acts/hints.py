@@ -293,10 +293,11 @@ def _preferred(
         for name, kind in types.items()
         if kind in view.types
     }
-    best = max(rates.values(), default=0.0)
     possible = {name: rate for name, rate in rates.items() if rate > 0}
     if job.declaration is not None and job.declaration.types == (ANY,):
-        possible = {name: rate for name, rate in possible.items() if rate * SLOWEST >= best}
+        own = {n: float(picture.own[row, view.types.index(types[n]), count]) for n in possible}
+        best = max(own.values(), default=0.0)
+        possible = {name: rate for name, rate in possible.items() if own[name] * SLOWEST >= best}
     placement = plan.placements.get(job.id)
     placed = set(placement.gpus) if placement is not None else set()
     return tuple(sorted(possible, key=lambda name: (types[name] not in placed, -possible[name])))

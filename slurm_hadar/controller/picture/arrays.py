@@ -112,7 +112,13 @@ def job_arrays(
     forks = config.controller.policy in ("hadare", "hare")
     together = copies if forks else np.ones_like(copies)
     reach = np.clip(limits - restart, 0.0, 1e12) * together
-    in_time = left[:, None, None] <= rate * reach[:, None, None]
+    # What strangers report of a model excludes no job from a type.
+    own, timed = rates.own_rates_for(
+        [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
+    )
+    best = np.maximum(rate, np.where(rate > 0, own, 0.0))
+    in_time = left[:, None, None] <= best * reach[:, None, None]
+    in_time |= ~timed[:, None, None]
     if in_limit:
         rate = np.where(in_time | (declared == 0)[:, None, None], rate, 0.0)
     rate = np.where(bills.affordable(rate, targets, seen, kinds, counts), rate, 0.0)

@@ -8,10 +8,16 @@ import numpy as np
 from slurm_hadar.config import Config
 from slurm_hadar.controller.picture.arrays import job_arrays, node_arrays
 from slurm_hadar.controller.picture.groups import Groups
-from slurm_hadar.controller.picture.targets import Past, Target, targets_of
+from slurm_hadar.controller.picture.targets import (
+    Past,
+    Target,
+    batch_of,
+    profile_key,
+    targets_of,
+)
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import UNTYPED
-from slurm_hadar.domain.view import View
+from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.profiles.rates import Rates
 
 _MOST_FAULTS = 20
@@ -29,6 +35,8 @@ class Picture:
     view: View
     targets: Mapping[str, Target]
     left_out: Mapping[str, str]
+    own: FloatArray
+    """(J, R, C) rates without what other users reported: by these a type may be too slow."""
     faults: Sequence[str] = ()
     """Faults of ours that one job's own data brought up; that job alone is left out for it."""
 
@@ -132,4 +140,6 @@ def picture_of(
             **config.controller.options,
         },
     )
-    return Picture(view, targets, left_out)
+    asked = [(one.job.uid, profile_key(one.job), batch_of(one.job)) for one in jobs]
+    own, _ = rates.own_rates_for(asked, kinds, counts)
+    return Picture(view, targets, left_out, own)

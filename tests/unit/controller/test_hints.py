@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import hand_made
 import pytest
 from hand_made import (
     CONFIG,
@@ -29,6 +30,7 @@ from slurm_hadar.controller.seen import kept
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering, decode, merge
+from slurm_hadar.profiles.rates import open_rates
 
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
 ANY = Declaration(model="resnet50", types=("any",), checkpoint=True)
@@ -61,6 +63,21 @@ def test_types_on_which_it_would_be_far_slower_are_left_out_unless_its_owner_nam
     any_type = hint(job(declaration=ANY))["Partition"].split(",")
     assert any_type == ["v100", "p100"]
     assert set(hint(job(declaration=ALL))["Partition"].split(",")) == {"v100", "p100", "k80"}
+
+
+@pytest.mark.parametrize("model", ["resnet50", "of-my-own"])
+def test_what_strangers_report_keeps_no_type_out_of_the_list(monkeypatch, model):
+    rates = open_rates(CONFIG)
+    monkeypatch.setattr(hand_made, "RATES", rates)
+    mine = job(declaration=replace(ANY, model=model))
+    before = set(hint(mine)["Partition"].split(","))
+    for uid in (2001, 2002, 2003):
+        for kind, rate in (("v100", 1e-6), ("k80", 1e5)):
+            assert rates.record(model, kind, 1, 64, rate, 600.0, uid=uid)
+    assert set(hint(mine)["Partition"].split(",")) == before
+    for kind, rate in (("v100", 1e-6), ("k80", 100.0)):
+        assert rates.record(model, kind, 1, 64, rate, 600.0, uid=mine.uid)
+    assert "v100" not in hint(mine)["Partition"].split(",")
 
 
 def test_only_the_types_that_its_owner_declared_are_in_the_list():

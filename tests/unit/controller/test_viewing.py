@@ -25,10 +25,12 @@ from hypothesis import strategies as st
 
 from slurm_hadar.controller.picture import arrays, viewing
 from slurm_hadar.controller.picture.targets import Past, placed
+from slurm_hadar.controller.picture.viewing import picture
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.node import Reservation
 from slurm_hadar.domain.steering import Steering, merge
+from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.runtime.progress import Progress
 
 ANY = Declaration(types=("any",), checkpoint=True)
@@ -176,6 +178,23 @@ def test_a_type_too_slow_for_the_time_limit_is_not_offered():
     assert ("k80", 1) in possible(
         look(seen([job(declaration=MODEL, time_limit_s=limit)], progress={"1": half}))
     )
+
+
+@pytest.mark.parametrize("model", ["resnet18", "of-my-own"])
+def test_what_strangers_report_excludes_no_job_from_a_type(model):
+    kinds, rates = ("k80", "p100", "v100"), open_rates(CONFIG)
+    mine = job(declaration=replace(MODEL, model=model))
+    for kind in kinds:
+        for uid in (2001, 2002, 2003):
+            assert rates.record(model, kind, 1, 64, 1e-6, 600.0, uid=uid)
+    slowest = MODEL.samples / RATES.rates("resnet18", 64, kinds, (1,))[0].min()
+    mine = replace(mine, time_limit_s=slowest * 1.2 + 60.0)
+    assert possible(picture(seen([mine]), CONFIG, rates, Past())) == {(k, 1) for k in kinds}
+    # What its owner measured does, of a model that a table knows or not.
+    for kind, rate in (("k80", 1e-6), ("v100", 1e5)):
+        assert rates.record(model, kind, 1, 64, rate, 600.0, uid=mine.uid)
+    shown = possible(picture(seen([mine]), CONFIG, rates, Past()))
+    assert ("k80", 1) not in shown
 
 
 def progress(id_, **more):
