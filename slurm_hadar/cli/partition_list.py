@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 
+from slurm_hadar.domain.declaration import SLOWEST
+
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -19,8 +22,6 @@ if TYPE_CHECKING:
     Settings = Mapping[str, str | None]
     """What the user set, by sbatch's long names."""
 
-SLOWEST = 4.0
-"""How many times slower than on the best type a job may run with types=any."""
 _KEEP_THE_PARTITION = ("nodelist", "nodefile", "reservation", "exclusive", "test-only")
 """The last since of a list Slurm tells the start in the first partition only."""
 

@@ -22,15 +22,12 @@ from slurm_hadar.controller.picture.viewing import Picture
 from slurm_hadar.controller.picture.waits import expected_waits, run_times
 from slurm_hadar.controller.seen.access import allowed_partitions, kinds_of
 from slurm_hadar.controller.seen.observed import Observed
-from slurm_hadar.domain.declaration import ANY
+from slurm_hadar.domain.declaration import ANY, SLOWEST
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.times import at_once
 
-SLOWEST = 4.0
-"""How many times slower than on its best type a job may run with types=any; half of what a mixed
-queue gains is lost where jobs take types on which they are 11 times slower."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 86_400.0
 
 

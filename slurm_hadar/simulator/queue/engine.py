@@ -12,6 +12,7 @@ from math import inf
 
 import numpy as np
 
+from slurm_hadar.domain.declaration import SLOWEST
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
@@ -29,8 +30,6 @@ from slurm_hadar.simulator.speed import Speeds
 from slurm_hadar.simulator.views import Present, Views
 from slurm_hadar.simulator.workload import Workload, check, doable
 
-SLOWEST = 4.0
-"""As in controller/acts/hints.py: a job that takes any type takes none that is slower so often."""
 _TOLERANCE = 1e-9
 _ABSENT, _WAITS, _RUNS, _OVER = range(4)
 _NONE: frozenset[int] = frozenset()

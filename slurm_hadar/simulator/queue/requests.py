@@ -52,7 +52,7 @@ class Requests:
 
 
 def requests(workload: Workload, cluster: Cluster, drawn: Drawn) -> Requests:
-    """The requests of all jobs.
+    """The requests of all jobs. Raises UsageError for one that cannot run with its GPUs.
 
     Users and accounts, who is managed, types and limits are drawn from the seed and a job's number
     alone, so that runs of different policies, shares or traces of one length compare.
@@ -62,6 +62,12 @@ def requests(workload: Workload, cluster: Cluster, drawn: Drawn) -> Requests:
     column = np.searchsorted(np.asarray(workload.counts), workload.request)
     rate = np.where(doable(workload, cluster), workload.rate, 0.0)[np.arange(jobs), :, column]
     can: BoolArray = rate > 0
+    if not can.any(axis=1).all():
+        row = int(np.flatnonzero(~can.any(axis=1))[0])
+        raise UsageError(
+            f"{workload.name}: job {workload.ids[row]} cannot run on {cluster.words} with the "
+            f"{int(workload.request[row])} GPUs that it asks for, as Slurm would start it"
+        )
     # A share of the draws, and not a draw by the share: 30% unmanaged are among 70% unmanaged.
     draws: FloatArray = np.random.default_rng([drawn.seed, 11]).random(jobs)
     managed: BoolArray = draws >= drawn.unmanaged

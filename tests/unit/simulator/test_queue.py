@@ -241,3 +241,9 @@ def test_a_plan_without_jobs_leaves_all_to_slurm() -> None:
     jobs = work([[[2.0], [1.0]]] * 4, total=100.0)
     nothing = finishes(jobs, "fast=1,slow=1", lambda view, state: (Plan(), state), drawn=MANAGED)
     assert nothing == finishes(jobs, "fast=1,slow=1")
+
+
+def test_a_job_that_cannot_run_as_it_asks_is_named() -> None:
+    jobs = replace(work([[[1.0, 0.0], [0.0, 0.0]]], counts=(1, 2)), request=np.array([2]))
+    with pytest.raises(UsageError, match="job j0 cannot run on 1 fast, 1 slow with the 2 GPUs"):
+        simulate(Setting(jobs, machines()), None)
