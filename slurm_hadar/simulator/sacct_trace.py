@@ -1,6 +1,7 @@
 """A site's own past as a trace: what ``sacct`` prints with ``-P`` and a header.
 
-``sacct -a -X -P -S 2026-01-01 -o JobID,JobName,Account,Submit,Eligible,Start,End,AllocTRES``
+``sacct -a -X -P -S 2026-01-01
+-o JobID,JobName,User,Account,Submit,Eligible,Start,End,Timelimit,AllocTRES``
 
 Needed columns: JobID, Submit, Start, End, AllocTRES; others are used where they are there, or not
 looked at. Jobs whose model is not known keep their own speed on every type: their work is the
@@ -17,8 +18,8 @@ from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.simulator.csv_rows import Row, rows
-from slurm_hadar.simulator.workload import Workload
-from slurm_hadar.slurm.times import parse_date
+from slurm_hadar.simulator.workload import Queued, Workload
+from slurm_hadar.slurm.times import parse_date, parse_duration
 from slurm_hadar.slurm.tres import parse_gpus
 
 NEEDED = ("JobID", "Submit", "Start", "End", "AllocTRES")
@@ -105,7 +106,26 @@ def read(
         mem_per_gpu_mb=np.zeros(len(found)),
         lines=tuple(past.row.line for past in found),
         left_out=tuple(left_out),
+        queue=Queued(
+            managed=np.full(len(found), -1),
+            types=np.zeros((len(found), len(types)), dtype=np.bool_),
+            limit_s=np.array([_limit_s(past) for past in found]),
+            priority=np.zeros(len(found)),
+            users=tuple(past.row.word("User") for past in found),
+            accounts=tuple(past.row.word("Account") for past in found),
+        ),
     )
+
+
+def _limit_s(past: _Past) -> float:
+    """The time limit; nan where it is not told, or was raised while the job ran."""
+    try:
+        limit = parse_duration(past.row.text("Timelimit"))
+    except SlurmError:
+        return float("nan")
+    if limit is None or not past.seconds <= limit < float("inf"):
+        return float("nan")
+    return limit
 
 
 def _past(row: Row, models: ModelNames) -> _Past | str:

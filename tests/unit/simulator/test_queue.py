@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Plan
-from slurm_hadar.simulator import trace_queue
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.simulator import sacct_trace, trace_queue
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.csv_rows import rows
 from slurm_hadar.simulator.queue.engine import Setting, Steering, simulate
@@ -247,3 +248,18 @@ def test_a_job_that_cannot_run_as_it_asks_is_named() -> None:
     jobs = replace(work([[[1.0, 0.0], [0.0, 0.0]]], counts=(1, 2)), request=np.array([2]))
     with pytest.raises(UsageError, match="job j0 cannot run on 1 fast, 1 slow with the 2 GPUs"):
         simulate(Setting(jobs, machines()), None)
+
+
+def test_a_sites_own_past_tells_users_accounts_and_limits() -> None:
+    head = "JobID|User|Account|Submit|Start|End|Timelimit|AllocTRES\n"
+    when = "2026-01-05T10:00:00|2026-01-05T10:00:00|2026-01-05T11:00:00"
+    text = head + "".join(
+        f"{number}|ann|lab|{when}|{limit}|gres/gpu:fast=1\n"
+        for number, limit in enumerate(("02:00:00", "00:30:00", "UNLIMITED", "Partition_Limit", ""))
+    )
+    queue = sacct_trace.read(text, "past", ("fast", "slow"), Rates()).queue
+    assert queue is not None and set(zip(queue.users, queue.accounts, strict=True)) == {
+        ("ann", "lab")
+    }
+    assert queue.limit_s[0] == 7200.0 and np.isnan(queue.limit_s[1:]).all()
+    assert (queue.managed == -1).all() and not queue.types.any()
