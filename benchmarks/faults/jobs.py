@@ -85,7 +85,8 @@ class Jobs:
 
     def queue(self) -> str:
         """What squeue shows of them."""
-        shown = self._box.run("squeue", "-h", "-t", "all", "-o", "%i %T %r begins %S on %R of %P %f %n")
+        columns = "%i %T %r begins %S on %R of %P %f %n"
+        shown = self._box.run("squeue", "-h", "-t", "all", "-o", columns)
         wanted = {id_: name for name, id_ in self.ids.items()}
         lines = [line.split(" ", 1) for line in shown.splitlines()]
         return "; ".join(f"{wanted[id_]} {rest}" for id_, rest in lines if id_ in wanted)
