@@ -52,12 +52,10 @@ def ordered(
     features = frozenset(site.features.values())
     kinds = [kind for kind in usable if _may_meet(own, site.features[kind], features)]
     speeds = speeds_of(record.model, site)
-    best = max((speeds.get(kind, 1.0) for kind in kinds), default=0.0)
-    fast = [
-        kind
-        for kind in kinds
-        if "any" not in record.types or speeds.get(kind, 1.0) * SLOWEST >= best
-    ]
+    # A guess keeps no job from a free GPU.
+    known = site.known.get(_key(record.model), ()) if "any" in record.types else ()
+    best = max((speeds.get(kind, 1.0) for kind in kinds if kind in known), default=0.0)
+    fast = [k for k in kinds if k not in known or speeds.get(k, 1.0) * SLOWEST >= best]
     found = [name for name, kind in members.items() if kind in fast]
     return sorted(found, key=lambda name: -speeds.get(members[name], 1.0))
 
@@ -65,8 +63,12 @@ def ordered(
 def speeds_of(model: str, site: WrapperSite) -> Mapping[str, float]:
     """GPU type -> speed over that of the fastest type; of a model that no table knows by the GPUs'
     data sheets."""
-    key = "".join(letter for letter in model.lower() if letter.isalnum())
-    return site.speeds.get(key) or site.speeds.get("", {})
+    return site.speeds.get(_key(model)) or site.speeds.get("", {})
+
+
+def _key(model: str) -> str:
+    """As the tables name it."""
+    return "".join(letter for letter in model.lower() if letter.isalnum())
 
 
 def _on_one_node(record: Declaration, held: Settings) -> bool:

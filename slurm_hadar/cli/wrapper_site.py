@@ -27,7 +27,8 @@ class WrapperSite:
     """The small JSON: see :func:`slurm_hadar.controller.checks.wrapper_site.write_wrapper_site`.
 
     ``features`` and ``memory_mb`` (0: unknown) are by GPU type; ``groups``: partition -> those that
-    it stands for -> GPU type; ``speeds``: model -> GPU type -> speed over that of the fastest.
+    it stands for -> GPU type; ``speeds``: model -> GPU type -> speed over that of the fastest;
+    ``known``: model -> GPU types whose speed is known, and no guess.
     ``stale``: the TOML beside it has changed since. Raises :class:`SiteError` where a field is
     missing or of the wrong kind; a file of an earlier release has no groups and no speeds.
     """
@@ -62,6 +63,10 @@ class WrapperSite:
             model: {kind: _number(speeds, kind) for kind in speeds}
             for model, speeds in _tables(source, "speeds").items()
         }
+        known = source.get("known", {})
+        if not isinstance(known, dict):
+            raise SiteError("known is no object")
+        self.known: dict[str, tuple[str, ...]] = {model: _texts(known, model) for model in known}
 
 
 def read_site(path: str, config: str) -> WrapperSite | None:

@@ -13,7 +13,8 @@ from slurm_hadar.domain.errors import UsageError
 ANY = "any"
 SLOWEST = 4.0
 """How many times slower than on its best type a job may run with types=any; half of what a mixed
-queue gains is lost where jobs take types on which they are 11 times slower."""
+queue gains is lost where jobs take types on which they are 11 times slower. Where both are known:
+a guess keeps no job from a free GPU."""
 COMMENT_LIMIT = 1024
 """Bytes that Slurm takes in a Comment."""
 MOST_TASKS = 1_000_000

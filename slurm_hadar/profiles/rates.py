@@ -100,15 +100,15 @@ class Rates:
         jobs: Sequence[tuple[int | None, str, int | None]],
         types: Sequence[str],
         counts: Sequence[int],
-    ) -> tuple[FloatArray, BoolArray]:
+    ) -> tuple[FloatArray, BoolArray, BoolArray]:
         """:meth:`rates_for` without what other users reported: what may exclude a job from a type.
 
-        (J, R, C) samples/s, and (J,) whether they are: else only their ratios mean something.
+        Also (J,) whether these are samples/s at all: else only their ratios mean something.
         """
-        rate, _ = self._of_all(jobs, _Asked(tuple(types), tuple(counts), alone=True))
+        rate, known = self._of_all(jobs, _Asked(tuple(types), tuple(counts), alone=True))
         timed = [self._estimator.anchored(model) or self._user(model_key(model), uid) == uid
                  for uid, model, _ in jobs]  # fmt: skip
-        return rate, np.array(timed, dtype=bool)
+        return rate, known, np.array(timed, dtype=bool)
 
     def _of_all(
         self, jobs: Sequence[tuple[int | None, str, int | None]], asked: _Asked

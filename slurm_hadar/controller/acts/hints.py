@@ -11,7 +11,7 @@ make those behind wait for backfill, 2 to 23 s.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import laying, queue_head
@@ -293,8 +293,9 @@ def _preferred(
     possible = {name: rate for name, rate in rates.items() if rate > 0}
     if job.declaration is not None and job.declaration.types == (ANY,):
         own = {n: float(picture.own[row, view.types.index(types[n]), count]) for n in possible}
-        best = max(own.values(), default=0.0)
-        possible = {name: rate for name, rate in possible.items() if own[name] * SLOWEST >= best}
+        best = max((rate for rate in own.values() if isfinite(rate)), default=0.0)
+        # A guess keeps no job from a free GPU.
+        possible = {n: rate for n, rate in possible.items() if not own[n] * SLOWEST < best}
     placement = plan.placements.get(job.id)
     placed = set(placement.gpus) if placement is not None else set()
     return tuple(sorted(possible, key=lambda name: (types[name] not in placed, -possible[name])))

@@ -21,12 +21,14 @@ def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
     ``stamp`` is the TOML's time of change (ns) and size (bytes), so that a stale file is noticed;
     ``interval_s`` is seconds. ``groups``: partition -> the partitions that it stands for -> GPU
     type of each. ``speeds``: model of the throughput tables, ``""`` for all others -> GPU type of a
-    group -> samples/s on one GPU over those on the fastest type. Raises OSError where the TOML is
-    gone, UsageError where ``site.controller_user`` does not exist or a table cannot be read.
+    group -> samples/s on one GPU over those on the fastest type. ``known``: model -> types whose
+    speed stands in a table. Raises OSError where the TOML is gone, UsageError where
+    ``site.controller_user`` does not exist or a table cannot be read.
     """
     status = config_path.stat()
     folder = config.slurm.bin_dir
     groups = group_types(config)
+    speeds, known = _speeds(config, groups)
     sbatch = str(folder / "sbatch") if folder else shutil.which("sbatch") or "sbatch"
     return {
         "version": 1,
@@ -42,7 +44,8 @@ def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
         },
         "opt_in": list(config.partitions.opt_in),
         "groups": groups,
-        "speeds": _speeds(config, groups),
+        "speeds": speeds,
+        "known": known,
         "default_types": config.wrapper.default_types,
         "quiet": config.wrapper.quiet,
         "sbatch": sbatch,
@@ -50,26 +53,31 @@ def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
     }
 
 
-def _speeds(config: Config, groups: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, float]]:
-    """Per model of the tables; empty for a site without groups."""
+def _speeds(
+    config: Config, groups: Mapping[str, Mapping[str, str]]
+) -> tuple[dict[str, dict[str, float]], dict[str, list[str]]]:
+    """Per model of the tables; empty for a site without groups. See :func:`wrapper_site`."""
     # The tables take their time, and a site without groups needs none.
     from slurm_hadar.profiles.rates import open_rates
     from slurm_hadar.profiles.table import load, model_key, shipped
 
     kinds = tuple(dict.fromkeys(kind for types in groups.values() for kind in types.values()))
     if not kinds:
-        return {}
+        return {}, {}
     rates = open_rates(config)
     tables = [shipped(), *map(load, config.profiles.tables)]
     models = {model_key(row[0]) for table in tables for row in table.rows}
-    found = {}
+    found, known = {}, {}
     for model in ("", *sorted(models)):
-        row = [float(rate) for rate in rates.rates(model, None, kinds, (1,))[0][:, 0]]
+        rate, is_known = rates.rates(model, None, kinds, (1,))
+        row = [float(one) for one in rate[:, 0]]
+        if is_known.any():
+            known[model] = [kind for kind, is_ in zip(kinds, is_known[:, 0], strict=True) if is_]
         best = max(row) or 1.0
         found[model] = {
-            kind: float(f"{rate / best:.{_DIGITS}g}") for kind, rate in zip(kinds, row, strict=True)
+            kind: float(f"{one / best:.{_DIGITS}g}") for kind, one in zip(kinds, row, strict=True)
         }
-    return found
+    return found, known
 
 
 def write_wrapper_site(config: Config, config_path: Path) -> Path:

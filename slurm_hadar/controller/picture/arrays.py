@@ -113,7 +113,7 @@ def job_arrays(
     together = copies if forks else np.ones_like(copies)
     reach = np.clip(limits - restart, 0.0, 1e12) * together
     # What strangers report of a model excludes no job from a type.
-    own, timed = rates.own_rates_for(
+    own, _, timed = rates.own_rates_for(
         [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
     )
     best = np.maximum(rate, np.where(rate > 0, own, 0.0))

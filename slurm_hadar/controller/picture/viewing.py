@@ -36,7 +36,8 @@ class Picture:
     targets: Mapping[str, Target]
     left_out: Mapping[str, str]
     own: FloatArray
-    """(J, R, C) rates without what other users reported: by these a type may be too slow."""
+    """(J, R, C) rates of a table, or that the job's owner measured, nan elsewhere: by these alone a
+    type may be too slow."""
     faults: Sequence[str] = ()
     """Faults of ours that one job's own data brought up; that job alone is left out for it."""
 
@@ -141,5 +142,5 @@ def picture_of(
         },
     )
     asked = [(one.job.uid, profile_key(one.job), batch_of(one.job)) for one in jobs]
-    own, _ = rates.own_rates_for(asked, kinds, counts)
-    return Picture(view, targets, left_out, own)
+    own, known, _ = rates.own_rates_for(asked, kinds, counts)
+    return Picture(view, targets, left_out, np.where(known, own, np.nan))

@@ -80,6 +80,16 @@ def test_what_strangers_report_keeps_no_type_out_of_the_list(monkeypatch, model)
     assert "v100" not in hint(mine)["Partition"].split(",")
 
 
+def test_a_guess_keeps_no_type_out_of_the_list(monkeypatch):
+    """Its owner measured one type; what the others would give is estimated from that."""
+    rates = open_rates(CONFIG)
+    monkeypatch.setattr(hand_made, "RATES", rates)
+    mine = job(declaration=replace(ANY, model="of-my-own"))
+    assert rates.record("of-my-own", "k80", 1, 64, 1e-3, 600.0, uid=mine.uid)
+    assert rates.record("of-my-own", "p100", 1, 64, 1e3, 600.0, uid=mine.uid)
+    assert set(hint(mine)["Partition"].split(",")) == {"p100", "v100"}
+
+
 def test_only_the_types_that_its_owner_declared_are_in_the_list():
     some = replace(ANY, types=("k80", "p100"))
     assert hint(job(declaration=some)) == {"Partition": "p100,k80"}

@@ -57,6 +57,8 @@ def test_what_is_written_is_read_back(toml, tmp_path):
     assert site.memory_mb == {"v100": 16384, "a100": 0, "k80": 0}
     assert site.groups == {"gpu": {"v100": "v100", "ampere": "a100", "k80": "k80"}}
     assert site.speeds["resnet50"]["a100"] == 1.0
+    # The shipped tables know no A100.
+    assert set(site.known["resnet50"]) == {"v100", "k80"} and "" not in site.known
     assert site.opt_in == ("gpu",)
     assert site.default_types == "any"
     assert site.sbatch == "/opt/slurm/bin/sbatch"
@@ -112,6 +114,8 @@ def test_a_field_of_the_wrong_kind_is_an_error(toml, key, value):
         ("groups", {"gpu": {"v100": 1}}),
         ("groups", {"gpu": {"h100": "h100"}}),
         ("speeds", 1),
+        ("known", 1),
+        ("known", {"resnet50": 1}),
         ("speeds", {"": [1.0]}),
         ("speeds", {"": {"v100": "fast"}}),
         ("speeds", {"": {"v100": -1}}),
