@@ -68,10 +68,13 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
     _still(controller.config)
     answers = _made_ordinary(ours, controller, seen, now)
     for _ in range(_MORE_LOOKS):
-        begun = _changed(answers, controller)
+        begun = [id_ for id_, error in answers.items() if error and pending.BEGUN in str(error)]
         if not begun:
             break
-        answers |= _made_ordinary(begun, controller, seen, now)
+        # They began after we looked; what is not there any more has ended.
+        there = [job for job in controller.cluster.read_jobs(begun) if _is_ours(job)]
+        answers = {id_: error for id_, error in answers.items() if id_ not in begun}
+        answers |= _made_ordinary(there, controller, seen, now)
     return Retired(
         tuple(id_ for id_, error in answers.items() if error is None),
         {
@@ -98,15 +101,6 @@ def _made_ordinary(
             ended = error is not None and _has_ended(error)
             store.end(entry, "it had ended" if ended else outcome, now)
     return {job.id: error for job, error in zip(ours, errors, strict=True)}
-
-
-def _changed(answers: Mapping[str, SlurmError | None], controller: Controller) -> list[Job]:
-    """Jobs that Slurm refused to change since they began after we looked, as they are now."""
-    begun = [
-        id_ for id_, error in answers.items() if error is not None and pending.BEGUN in str(error)
-    ]
-    found = controller.cluster.read_jobs(begun) if begun else []
-    return [job for job in found if _is_ours(job)]
 
 
 def _is_ours(job: Job) -> bool:
