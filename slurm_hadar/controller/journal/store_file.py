@@ -71,6 +71,8 @@ _KINDS = {
     "policy": {"name": _TEXT, "state": _TEXT},
 }
 """SQLite keeps whatever it is given in a column, and whatever a bad disk makes of it."""
+_LOCKED_S = 10.0
+"""How long another program's lock is waited for."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -85,9 +87,9 @@ def open_file(path: Path) -> sqlite3.Connection:
     """
     connection = None
     try:
-        connection = sqlite3.connect(path, isolation_level=None, timeout=10)
+        connection = sqlite3.connect(path, isolation_level=None, timeout=_LOCKED_S)
         path.chmod(0o600)
-        connection.execute("PRAGMA journal_mode=WAL")
+        _write_ahead(connection)
         connection.execute("PRAGMA synchronous=FULL")
         if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             raise Damaged(_damaged(path, "its pages do not fit together"))
@@ -141,19 +143,40 @@ def make_private(folder: Path) -> None:
         raise HadarError(f"state folder {folder} is open to others; run: chmod 700 {folder}")
 
 
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """SQLite itself does not wait where two programs make a new file's journal at once."""
+    until = time.monotonic() + _LOCKED_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+
+
 def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > VERSION:
-        raise HadarError(
-            f"{path} was written by a newer slurm-hadar (schema {version}); "
-            "upgrade, or move the file away to begin anew"
-        )
-    for number in range(version, VERSION):
-        # All of a change or nothing, whenever the machine goes down.
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {_CHANGES[number]} {_NEW if number == 0 else ''}"
-            f" PRAGMA user_version={number + 1}; COMMIT;"
-        )
+    while (version := _version(connection)) != VERSION:
+        if version > VERSION:
+            raise HadarError(
+                f"{path} was written by a newer slurm-hadar (schema {version}); "
+                "upgrade, or move the file away to begin anew"
+            )
+        # All of a change or nothing, whenever the machine goes down; and another program may have
+        # made the change while this one waited for its turn.
+        connection.execute("BEGIN IMMEDIATE")
+        if _version(connection) == version:
+            change = _CHANGES[version] + (_NEW if version == 0 else "")
+            for statement in change.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={version + 1}")
+        connection.execute("COMMIT")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _read_what_is_open(connection: sqlite3.Connection) -> None:

@@ -1,5 +1,6 @@
 """The controller's own file."""
 
+import multiprocessing
 import os
 import sqlite3
 import tracemalloc
@@ -202,6 +203,28 @@ def test_a_damaged_file_is_said_so_and_put_aside_by_who_may(tmp_path, damage):
     healthy = Store.open(folder, repair=True)
     assert healthy.notes == () and len(list(folder.glob("*.damaged-*"))) == 1
     healthy.close()
+
+
+def _open_once(path, begin, answers):
+    begin.wait()
+    try:
+        store_file.open_file(path).close()
+        answers.put("")
+    except HadarError as error:
+        answers.put(str(error))
+
+
+def test_a_new_file_is_opened_by_several_programs_at_once(tmp_path):
+    spawn = multiprocessing.get_context("fork")
+    for number in range(5):
+        begin, answers = spawn.Barrier(4), spawn.Queue()
+        path = tmp_path / f"{number}.sqlite"
+        openers = [spawn.Process(target=_open_once, args=(path, begin, answers)) for _ in range(4)]
+        for opener in openers:
+            opener.start()
+        assert [answers.get(timeout=30) for _ in openers] == [""] * 4
+        for opener in openers:
+            opener.join()
 
 
 def test_a_file_of_the_first_release_is_brought_up_to_date(tmp_path):
