@@ -99,6 +99,10 @@ class Queue(_Section):
     """Longest time, from its submission on, in which a managed job may leave out partitions where
     it would end later than where it waits; then it may run in all of them again. What its owner
     declared as ``wait`` counts instead."""
+    exchange: Literal["none", "association", "account", "all"] = "none"
+    """Which managed jobs that wait may exchange their priorities, where the policy wants another
+    order: those of one user, account and QOS, of one account, or all. The one that moves up asks
+    for no more of anything, or nobody else stands between them. Under priority/multifactor only."""
 
 
 class Guards(_Section):

@@ -24,6 +24,7 @@ from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.simulation import Simulated, page
 from slurm_hadar.reports.text import console
+from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.simulator import cluster as clusters
 from slurm_hadar.simulator.contention import Contention, Fabric, networked
 from slurm_hadar.simulator.costs import Costs
@@ -144,6 +145,10 @@ def jobs(
     no_moves: Annotated[
         bool, typer.Option("--no-moves", help="Slurm's order: running jobs stay where they are.")
     ] = False,
+    exchange: Annotated[
+        ExchangeLevel,
+        typer.Option(help="Slurm's order: jobs that may exchange places, as queue.exchange."),
+    ] = ExchangeLevel.NONE,
     from_sacct: Annotated[
         bool, typer.Option("--from-sacct", help="TRACE is sacct's output (-P, with header).")
     ] = False,
@@ -164,8 +169,9 @@ def jobs(
             "--order slurm knows no --cpu-profiles, --cpus-per-gpu, --nic-gbps, --whole-steps and "
             "--copies; leave them out"
         )
-    if not in_queue and (unmanaged_share or typed or no_moves):
-        raise UsageError("--unmanaged-share, --typed and --no-moves need --order slurm")
+    exchanges = exchange is not ExchangeLevel.NONE
+    if not in_queue and (unmanaged_share or typed or no_moves or exchanges):
+        raise UsageError("--unmanaged-share, --typed, --no-moves and --exchange need --order slurm")
     settings = _options(option or [])
     site = _site(config)
     pretend = replace(
@@ -206,7 +212,7 @@ def jobs(
         pretend,
         Drawn(unmanaged_share, typed, seed=seed),
         costs=costs,
-        steering=Steering(moves=not no_moves, tick_s=round_s) if in_queue else Steering(),
+        steering=Steering(not no_moves, exchange, round_s) if in_queue else Steering(),
         seen=seen,
         seed=seed,
         options=settings,

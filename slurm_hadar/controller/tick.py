@@ -8,11 +8,20 @@ from types import MappingProxyType
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller.acts import acting, moves, queue_head, repair, trail
+from slurm_hadar.controller.acts import (
+    acting,
+    confirm_exchange,
+    moves,
+    priority_exchange,
+    queue_head,
+    repair,
+    trail,
+)
 from slurm_hadar.controller.acts.actions import Intent, Kind, MoveBudget, intent
-from slurm_hadar.controller.acts.hints import hints
+from slurm_hadar.controller.acts.hints import Refusals, hints
 from slurm_hadar.controller.acts.minute_guard import MinuteGuard
 from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
+from slurm_hadar.controller.acts.priority_exchange import NewPlaces
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.idle import backfill, idle_nodes
@@ -201,7 +210,9 @@ class Controller:
         guard = MinuteGuard(self.cluster, self.rules, seen, self.config, tuple(past.moving))
         budget = self._move_budget(seen, guard)
         means = intent(shown, plan, others, self.config, budget)
-        hinted = hints(shown, plan, others, self.config, acting.refusals(self.store))
+        refusals = acting.refusals(self.store)
+        places = self._exchange(shown, plan, others, refusals)
+        hinted = hints(shown, plan, others, self.config, refusals, places.nices)
         idle = self._backfill(seen, trainers, past, shown, means, budget.left)
         requeued = means.of(Kind.MOVE, Kind.STOP)
         idle = idle.without(guard.refused([*requeued, *idle.of(Kind.MOVE, Kind.STOP)]))
@@ -210,6 +221,7 @@ class Controller:
         )
         if keep:
             self._keep(name, state, seen, shown, plan, means, idle)
+            self.store.keep_policy_state(priority_exchange.NAME, places.state)
         refused: frozenset[str] = frozenset()
         stopped = stopped or (self._stopped() if may_act else "")
         if stopped:
@@ -234,6 +246,17 @@ class Controller:
             decide_s=decide_s,
             act_s=time.perf_counter() - at,
         )
+
+    def _exchange(
+        self, shown: Picture, plan: Plan, seen: Observed, refusals: Mapping[str, Refusals]
+    ) -> NewPlaces:
+        if not self.rules.ages:
+            return NewPlaces()
+        kept = priority_exchange.Kept(
+            self.store.policy_state(priority_exchange.NAME),
+            {job for job, known in refusals.items() if not known.over(seen.now)},
+        )
+        return priority_exchange.exchange(shown, plan, seen, self.config, kept)
 
     def _of_the_opening(self, seen: Observed) -> list[str]:
         words = list(self.store.notes)
@@ -379,6 +402,8 @@ class Controller:
         self, context: acting.ActionContext, means: Intent, seen: Observed, shown: Picture
     ) -> acting.Sent:
         sent = [acting.send_hints(context, means.of(Kind.HINT), seen.now)]
+        hinted = means.of(Kind.HINT)
+        sent.append(confirm_exchange.confirm(context, hinted, sent[0].refused))
         for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts

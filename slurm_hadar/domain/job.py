@@ -36,6 +36,11 @@ class GpuRequest:
         """Whether any part of the request names a type."""
         return any(t != UNTYPED for p in (self.per_node, self.per_job, self.per_task) for t in p)
 
+    @property
+    def gpus(self) -> Mapping[str, int]:
+        """Of each node, of the job or of each task: in the one of these ways in which it asks."""
+        return self.per_node or self.per_job or self.per_task
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

@@ -1,4 +1,5 @@
-"""Steering jobs that wait, by nothing but the order of their partition list.
+"""Steering jobs that wait, by nothing but the order of their partition list, and by their Nice
+where they exchange places in the queue.
 
 A waiting managed job is an ordinary eligible job. With a partition per GPU type the order of its
 list says what it prefers when several types are free; when all are busy it takes the first that is
@@ -9,9 +10,10 @@ Measured on 22.05.8 and 24.11.5: a list costs other jobs nothing, while Features
 make those behind wait for backfill, 2 to 23 s.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from types import MappingProxyType
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import laying, queue_head
@@ -29,6 +31,15 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.times import at_once
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 86_400.0
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What a waiting job shall have: its ``partitions`` in this order, empty as they are; and a
+    ``nice`` other than its owner's, where it has another job's place in the queue."""
+
+    partitions: tuple[str, ...] = ()
+    nice: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,10 +61,11 @@ def hints(
     seen: Observed,
     config: Config,
     refused: Mapping[str, Refusals],
+    nices: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Action]:
     """What is sent to the jobs that wait: nothing where nothing changes.
 
-    ``refused``: job -> its refusals.
+    ``refused``: job -> its refusals; ``nices``: of jobs with another job's place in the queue.
     """
     waiting = [
         target
@@ -61,7 +73,7 @@ def hints(
         if target.job.state is JobState.PENDING and not target.starting
     ]
     waiting.sort(key=lambda one: (claims.rank(one.job, seen), -one.job.submit_s), reverse=True)
-    wanted: dict[str, tuple[str, ...]] = {}
+    wanted = {id_: Hint(nice=nice) for id_, nice in nices.items()}
     # Tasks of an array that Slurm keeps in one record are one job to it, and stay one.
     records: dict[str, list[Target]] = {}
     for target in waiting:
@@ -76,11 +88,12 @@ def hints(
         names = _worth_waiting(placed, names, waits, picture, seen, config)
         if names and left >= len(names):
             left -= len(names)
-            wanted |= {target.job.id: names for target in targets}
+            for target in targets:
+                wanted[target.job.id] = Hint(names, nices.get(target.job.id, ""))
         else:
             deep.append(targets)
     back = _taken_back(
-        queue_head.too_deep(deep, queue_head.MOST_RECORDS - left, seen, config), seen
+        queue_head.too_deep(deep, queue_head.MOST_RECORDS - left, seen, config), wanted, seen
     )
     gone = {action.job.id for action in back}
     ids = [one.job.id for one in waiting if one.job.id not in gone]
@@ -96,11 +109,14 @@ def hints(
     return [*found, *(action for action in again if action is not None)]
 
 
-def _taken_back(typed: Mapping[str, tuple[str, ...]], seen: Observed) -> list[Action]:
+def _taken_back(
+    typed: Mapping[str, tuple[str, ...]], wanted: Mapping[str, Hint], seen: Observed
+) -> list[Action]:
     found = []
     for id_, names in typed.items():
         job, steered = seen.jobs[id_], seen.steered(id_)
-        fields = {**laying.back(job, steered), "Partition": ",".join(names)}
+        fields = _with_nice(laying.back(job, steered), job, wanted.get(id_, Hint()).nice)
+        fields["Partition"] = ",".join(names)
         ours = _remembered(job, fields, replace(steered, was={**steered.was, **fields}), seen.now)
         why = "its list comes back when it is near the head of the queue"
         found.append(Action(Kind.HINT, job, fields, ours, why))
@@ -149,7 +165,7 @@ def restored(
 
 def _sent(
     ids: Iterable[str],
-    wanted: Mapping[str, tuple[str, ...]],
+    wanted: Mapping[str, Hint],
     left_out: Mapping[str, str],
     seen: Observed,
     refused: Mapping[str, Refusals],
@@ -162,16 +178,14 @@ def _sent(
             continue
         if _refused(job, seen, refused):
             continue
-        action = _hint(job, wanted.get(id_, ()), left_out.get(id_, ""), seen, id_ in preempted)
+        action = _hint(job, wanted.get(id_, Hint()), left_out.get(id_, ""), seen, id_ in preempted)
         found += [action] if action is not None else []
     return found
 
 
-def _hint(
-    job: Job, names: Sequence[str], left_out: str, seen: Observed, preempted: bool
-) -> Action | None:
-    steered = seen.steered(job.id)
-    fields = laying.back(job, steered)
+def _hint(job: Job, hint: Hint, left_out: str, seen: Observed, preempted: bool) -> Action | None:
+    steered, names = seen.steered(job.id), hint.partitions
+    fields = _with_nice(laying.back(job, steered), job, hint.nice)
     if "Partition" not in steered.foreign:
         if names:
             fields.pop("Partition", None)
@@ -192,9 +206,18 @@ def _hint(
         why = "it was preempted, and may start again"
     elif "Partition" in fields and names:
         why = "in this order it prefers them"
+    elif hint.nice and "Nice" in fields:
+        why = "it has the place of another managed job in the queue, which the policy lets wait"
     else:
         why = "its request is its owner's again" + (f": {left_out}" if left_out else "")
     return Action(Kind.HINT, job, fields, ours, why)
+
+
+def _with_nice(fields: dict[str, str], job: Job, nice: str) -> dict[str, str]:
+    if not nice:
+        return fields
+    rest = {key: value for key, value in fields.items() if key != "Nice"}
+    return rest if nice == str(job.nice) else {**rest, "Nice": nice}
 
 
 def _remembered(job: Job, fields: Mapping[str, str], steered: Steering, now: float) -> Steering:

@@ -21,7 +21,8 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.hosts import fold
 
 UNTIL_IT_RUNS = frozenset({"MailType", "Nice"})
-"""Fields that a move changes for its own time: they are its owner's again when the job runs."""
+"""Fields that a move changes for its own time, and an exchange of places in the queue: they are its
+owner's again when the job runs."""
 _NOT_SHOWN = frozenset({"MailType"})
 """Fields that the list of jobs does not show."""
 
@@ -79,12 +80,17 @@ def back(job: Job, steered: Steering) -> Fields:
     found = {
         key: value
         for key, value in was.items()
-        if key not in UNTIL_IT_RUNS and value != current(job, key)
+        if (key not in UNTIL_IT_RUNS or _of_an_exchange(job, key)) and value != current(job, key)
     }
     if "ReqNodeList" in found and "NumNodes" in was:
         # See in_full.
         found["NumNodes"] = was["NumNodes"]
     return found
+
+
+def _of_an_exchange(job: Job, key: str) -> bool:
+    # One that was requeued has a Nice for the age that it lost.
+    return key == "Nice" and job.restarts == 0
 
 
 def current(job: Job, key: str) -> str:

@@ -63,6 +63,7 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from lost_findings(nodes, jobs)
     yield from _names(config)
     yield from partition_findings(config, settings, partitions, nodes)
+    yield from _exchange(config, settings)
     yield from _margin(settings)
     yield from _kill_wait(config, settings)
     yield from _of_this_slurm(settings, (major, minor))
@@ -70,6 +71,20 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from plugin_findings(config, settings)
     if config.backfill.enabled:
         yield from _backfill(config, partitions)
+
+
+def _exchange(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
+    if config.queue.exchange == "none":
+        return
+    how = settings.get("PriorityType", "")
+    if config.site.rights != "operator":
+        why = f'site.rights is "{config.site.rights}": only an operator may raise a priority'
+    elif how != "priority/multifactor":
+        why = f"PriorityType is {how}: it does not go by Nice"
+    else:
+        return
+    what = f'queue.exchange = "{config.queue.exchange}" does nothing: {why}'
+    yield Finding("warning", what, 'set queue.exchange = "none"')
 
 
 def wrapper_finding(config: Config, config_path: Path) -> Finding:

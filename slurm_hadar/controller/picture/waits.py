@@ -14,10 +14,8 @@ from slurm_hadar.controller.picture.targets import Target, placed
 from slurm_hadar.controller.picture.viewing import Picture
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
+from slurm_hadar.scheduling.twin import LIMIT_SHARE
 
-LIMIT_SHARE = 1 / 2.25
-"""Share of its time limit that a job of unknown length runs: limits are usually 1.5 to 3 times the
-true time."""
 _UNKNOWN_S = 4 * 3600.0
 """Assumed where there is no limit."""
 
@@ -27,7 +25,7 @@ Pools = dict[str, list[float]]
 
 def expected_waits(seen: Observed, picture: Picture) -> dict[str, dict[str, float]]:
     """Waiting job of ours -> GPU type -> seconds until it would start there; inf: never."""
-    pools = _released(seen, picture)
+    pools = released(seen, picture)
     found: dict[str, dict[str, float]] = {}
     waiting = [
         job
@@ -41,7 +39,7 @@ def expected_waits(seen: Observed, picture: Picture) -> dict[str, dict[str, floa
         if target is not None:
             count, times = target.wanted.count, run_times(target, picture)
         else:
-            count, times = _ordinary(job, pools)
+            count, times = ordinary(job, pools)
         starts = {kind: _start(pools[kind], count) for kind in times if kind in pools}
         if target is not None and not target.starting:
             found[job.id] = starts
@@ -69,7 +67,8 @@ def run_times(target: Target, picture: Picture) -> dict[str, float]:
     return {kind: left / rate for kind, rate in rates.items() if rate > 0}
 
 
-def _released(seen: Observed, picture: Picture) -> Pools:
+def released(seen: Observed, picture: Picture) -> Pools:
+    """When each GPU is free."""
     pools: Pools = {}
     for gpus in claims.free_now(seen).values():
         for kind, count in gpus.items():
@@ -97,13 +96,19 @@ def _left_s(job: Job, seen: Observed, picture: Picture) -> float:
     return max(whole - ran, min(job.time_limit_s - ran, ran) / 2, 0.0)
 
 
-def _ordinary(job: Job, pools: Mapping[str, list[float]]) -> tuple[int, dict[str, float]]:
-    request = job.request
-    gpus = request.per_node or request.per_job or request.per_task
-    times = job.node_count if request.per_node else job.tasks if request.per_task else 1
+def ordinary(job: Job, pools: Mapping[str, list[float]]) -> tuple[int, dict[str, float]]:
+    """GPUs of a job of unknown work, and the seconds that it may run on each type."""
     length = job.time_limit_s * LIMIT_SHARE if job.time_limit_s < inf else _UNKNOWN_S
+    gpus = job.request.gpus
     kinds = [kind for kind in gpus if kind != UNTYPED] or list(pools)
-    return sum(gpus.values()) * times, dict.fromkeys(kinds if gpus else [], length)
+    return gpus_asked(job), dict.fromkeys(kinds if gpus else [], length)
+
+
+def gpus_asked(job: Job) -> int:
+    """GPUs of the whole job."""
+    request = job.request
+    times = job.node_count if request.per_node else job.tasks if request.per_task else 1
+    return sum(request.gpus.values()) * times
 
 
 def _start(pool: list[float], count: int) -> float:

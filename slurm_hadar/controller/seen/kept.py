@@ -22,7 +22,7 @@ from slurm_hadar.runtime import files
 
 _CLOCKS_S = 86400.0
 """A clock that is wrong by less than this makes no other job of one."""
-_COMPARED = ("Features", "Partition")
+_COMPARED = ("Features", "Nice", "Partition")
 """Fields that Slurm shows as they were written; others it shows in forms of its own."""
 _JOB = re.compile(r"\d{1,10}(_\d{1,10})?")
 
@@ -103,7 +103,12 @@ def without_foreign(
 def _changed(job: Job, known: Steering, key: str, config: Config) -> bool:
     if key not in known.wrote:
         return False
-    value = ",".join(job.partitions) if key == "Partition" else job.features
+    shown = {
+        "Features": job.features,
+        "Nice": str(job.nice),
+        "Partition": ",".join(job.partitions),
+    }
+    value = shown[key]
     same = value == known.wrote[key]
     if key == "Partition" and job.restarts:
         # Slurm puts the one first in which it ran.

@@ -16,15 +16,17 @@ from slurm_hadar.domain.declaration import SLOWEST
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
+from slurm_hadar.scheduling import schedule, twin
+from slurm_hadar.scheduling.exchange import ExchangeLevel
+from slurm_hadar.scheduling.profile import Profile
+from slurm_hadar.scheduling.schedule import Limits, Waiting
 from slurm_hadar.simulator.cluster import Cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.estimates import Estimates, estimate
 from slurm_hadar.simulator.outcome import Outcome, Timeline
-from slurm_hadar.simulator.queue import schedule
-from slurm_hadar.simulator.queue.profile import Profile
+from slurm_hadar.simulator.queue.order import QueueOrder
 from slurm_hadar.simulator.queue.requests import Drawn, Requests, requests
-from slurm_hadar.simulator.queue.schedule import Limits, Waiting
 from slurm_hadar.simulator.seats import Seats
 from slurm_hadar.simulator.speed import Speeds
 from slurm_hadar.simulator.views import Present, Views
@@ -37,10 +39,12 @@ _NONE: frozenset[int] = frozenset()
 
 @dataclass(frozen=True)
 class Steering:
-    """What the controller may do. ``moves``: it may move running jobs; ``tick_s``: between two
-    ticks; the others as the guards of the site's configuration."""
+    """What the controller may do. ``moves``: it may move running jobs; ``exchange``: which waiting
+    jobs exchange their places; ``tick_s``: between two ticks; the others as the guards of the
+    site's configuration."""
 
     moves: bool = True
+    exchange: ExchangeLevel = ExchangeLevel.NONE
     tick_s: float = 60.0
     min_between_moves_s: float = 600.0
     max_moves_per_tick: int = 20
@@ -92,8 +96,7 @@ class _Run:
         column = np.searchsorted(np.asarray(work.counts), work.request)
         can = doable(work, cluster)
         self.told: FloatArray = np.where(can, told.rate, 0.0)[np.arange(jobs), :, column]
-        # Slurm's order: priority, then who came first.
-        self.order: IntArray = np.lexsort((np.arange(jobs), work.arrival_s, -self.asked.priority))
+        self.order = QueueOrder(work, self.asked, setting.steering.exchange)
         self.state: IntArray = np.full(jobs, _ABSENT)
         self.placed: dict[int, Placement] = {}
         self.lists: dict[int, list[int]] = {}
@@ -167,7 +170,7 @@ class _Run:
 
     def _queue(self, most: int) -> list[Waiting]:
         """The first jobs of the queue in Slurm's order."""
-        jobs = self.order[self.state[self.order] == _WAITS][:most].tolist()
+        jobs = self.order.sort(np.flatnonzero(self.state == _WAITS))[:most].tolist()
         counts, limits = self.work.request, self.asked.limit_s
         return [Waiting(j, self.lists[j], int(counts[j]), float(limits[j])) for j in jobs]
 
@@ -186,6 +189,7 @@ class _Run:
         return self.seats.room(job, placement, int(self.work.max_nodes[job]))
 
     def _start(self, job: int, placement: Placement, now: float) -> None:
+        self.order.start(job)
         self.seats.take({job: placement}, self.work.ids)
         seats = self.seats.of[job]
         self.state[job], self.placed[job] = _RUNS, placement
@@ -241,9 +245,38 @@ class _Run:
             first = frozenset(self.types[kind] for kind in placement.gpus) if placement else _NONE
             kinds = np.flatnonzero(self.asked.types[job]).tolist()
             self.lists[job] = self._by_speed(job, kinds, first)
+        if self.order.may_change:
+            self._exchange(plan, now)
         if self.setting.steering.moves:
             self._move(plan, dict(zip(view.jobs.ids, view.jobs.movable.tolist(), strict=True)), now)
         return memory
+
+    def _exchange(self, plan: Plan, now: float) -> None:
+        waiting = np.flatnonzero(self.state == _WAITS)
+        if self.order.unpromised(waiting):
+            line = waiting[np.argsort(self.order.owners(waiting))]
+            self.order.promise(line, now + self._twin_ends(line, now))
+        planned = np.array([self.work.ids[job] in plan.placements for job in waiting])
+        self.order.exchange(waiting.tolist(), planned)
+
+    def _twin_ends(self, line: IntArray, now: float) -> FloatArray:
+        """(W,) s from now until jobs that wait would end without any exchange: managed ones by
+        their work, the others by a share of their limits."""
+        asked, share = self.asked, twin.LIMIT_SHARE
+        released = [[0.0] * int(n) for n in self.cluster.capacity - self.on.sum(axis=0)]
+        running = self._running()
+        ends = self._ends(running, now) - now
+        ran, limit = now - self.present.since[running], asked.limit_s[running]
+        by_limit = np.maximum(share * limit - ran, np.minimum(limit - ran, ran) / 2)
+        left = np.where(asked.managed[running], ends, np.maximum(by_limit, 0.0))
+        for job, end in zip(running.tolist(), left.tolist(), strict=True):
+            for pool, count in zip(released, self.on[job].tolist(), strict=True):
+                pool += [end] * count
+        with np.errstate(divide="ignore"):
+            by_work = self.work.total[line, None] / self.told[line]
+        times = np.where(asked.managed[line, None], by_work, share * asked.limit_s[line, None])
+        times = np.where(asked.types[line], times, inf)
+        return twin.ends([sorted(pool) for pool in released], self.work.request[line], times)
 
     def _view(self, managed: IntArray, now: float) -> View:
         """The managed jobs, and the nodes without what the others hold."""
@@ -255,12 +288,10 @@ class _Run:
             if job not in held:
                 for node, kind, count in seats:
                     gpus[node, kind] -= count
-        place = np.empty(len(self.order))
-        place[self.order] = np.arange(len(self.order), 0, -1)
         stayed = self.present.since[managed] + steering.min_between_moves_s <= now
         jobs = replace(
             view.jobs,
-            priority=place[managed],
+            priority=-self.order.owners(managed).astype(np.float64),
             movable=~view.jobs.running | (stayed & steering.moves),
         )
         return replace(view, nodes=replace(view.nodes, gpus=gpus), jobs=jobs)

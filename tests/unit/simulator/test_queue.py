@@ -13,13 +13,14 @@ from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.scheduling.exchange import ExchangeLevel
+from slurm_hadar.scheduling.profile import Profile
+from slurm_hadar.scheduling.schedule import Limits
 from slurm_hadar.simulator import sacct_trace, trace_queue
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.csv_rows import rows
 from slurm_hadar.simulator.queue.engine import Setting, Steering, simulate
-from slurm_hadar.simulator.queue.profile import Profile
 from slurm_hadar.simulator.queue.requests import Drawn, requests
-from slurm_hadar.simulator.queue.schedule import Limits
 from slurm_hadar.simulator.workload import Workload
 from tests.unit.simulator.pretend import Decide, machines, on, scripted, work
 
@@ -72,6 +73,27 @@ def test_backfill_starts_who_delays_nobody() -> None:
 def test_backfill_comes_at_its_interval_and_the_main_scheduler_at_once() -> None:
     jobs = gangs(1, 2, 1, 1, seconds=[100.0, 10.0, 50.0, 10.0], arrival=[0.0, 0.0, 1.0, 300.0])
     assert finishes(jobs, "fast=2", limits=Limits(interval_s=30.0)) == [100.0, 110.0, 80.0, 310.0]
+
+
+def exchanging(level: ExchangeLevel, decide: Decide, *gpus: int, managed: str) -> list[float]:
+    """Jobs of one user, 10 s each, on two GPUs that the first one holds until 10 s."""
+    load = gangs(2, *gpus, seconds=[10.0] * (1 + len(gpus)))
+    lines = [f"j{at},{word},ann,x" for at, word in enumerate(["yes", *managed.split()])]
+    text = "\n".join(["job_id,managed,user,account", *lines])
+    queue = trace_queue.queued(list(rows(text, "t.csv", ["job_id"])), ONE)
+    steering = Steering(moves=False, exchange=level, tick_s=1.0)
+    return finishes(replace(load, queue=queue), "fast=2", decide, drawn=MANAGED, steering=steering)
+
+
+def test_managed_jobs_exchange_their_places() -> None:
+    last = scripted({0.0: {"j3": on("fast", 2)}})
+    none, own = ExchangeLevel.NONE, ExchangeLevel.ASSOCIATION
+    assert exchanging(none, last, 2, 2, 2, managed="yes no yes") == [10.0, 20.0, 30.0, 40.0]
+    # The one between keeps its turn.
+    assert exchanging(own, last, 2, 2, 2, managed="yes no yes") == [10.0, 40.0, 30.0, 20.0]
+    assert exchanging(own, last, 2, 2, 2, managed="yes no no") == [10.0, 20.0, 30.0, 40.0]
+    # It would wait for a larger one.
+    assert exchanging(own, last, 1, 1, 2, managed="yes no yes") == [10.0, 20.0, 20.0, 30.0]
 
 
 def test_priority_goes_before_age() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.simulator.queue.profile import Profile
+from slurm_hadar.scheduling.profile import Profile
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Slurm's queue as a model: its schedulers, and which waiting jobs may exchange their places."""

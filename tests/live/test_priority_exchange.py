@@ -1,0 +1,138 @@
+"""Places in the queue that managed jobs exchange, under priority/multifactor: nobody is overtaken,
+and no Nice is lost."""
+
+from types import SimpleNamespace
+
+import people
+import pytest
+from people import ADA, BOB, HADAR, documented
+
+PRIORITY = "PriorityWeightPartition=100000\nPriorityWeightAge=1000\nPriorityCalcPeriod=00:01\n"
+"""By age alone Slurm gives a priority to new jobs after a minute only."""
+OWN = (0, 100, 200)
+TRAINING = "#!/bin/sh\n#HADAR gpus=1 types=any model=resnet50 batch=64 samples={}\nsleep 600\n"
+
+
+@pytest.fixture(scope="module")
+def whole_site():
+    people.need()
+    site = people.up()
+    try:
+        for what in ("folders", "operator"):
+            for line in documented(what, site):
+                site.admin(*line)
+        site.admin("sacctmgr", "-i", "add", "account", "phys")
+        for user in (ADA, BOB):
+            site.admin("sacctmgr", "-i", "add", "user", user, "account=phys")
+        config = site.box.config_path
+        config.write_text(config.read_text() + '\n[queue]\nexchange = "association"\n')
+        site.admin("hadar", "check", "--write", code=1)
+        site.box.stop_slurmctld()
+        text = site.box.conf.read_text().replace("priority/basic", "priority/multifactor")
+        site.box.conf.write_text(text + PRIORITY)
+        site.box.start_slurmctld()
+        site.until(lambda: set(site.nodes()) == {"idle"})
+        yield site
+    finally:
+        people.down(site)
+
+
+@pytest.fixture
+def queue(whole_site):
+    """All v100 are in use, each by a job of its own; ada's long training waits before a job of
+    bob's, and her short one behind it."""
+    site = whole_site
+    words = ("--parsable", "-p", "v100", "-o", "/dev/null", "--gres=gpu:1", "-t60")
+    used = [site.box.run("sbatch", *words, "--wrap", "sleep 600").strip() for _ in range(4)]
+    site.until(lambda: all(site.show(job, "%T") == "RUNNING" for job in used))
+    long = site.submit(ADA, "-p", "v100", "-t60", script=TRAINING.format(500_000))
+    between = site(BOB, "sbatch", *words, "--nice=100", "--wrap", "sleep 600").strip()
+    short = site.submit(ADA, "-p", "v100", "-t60", "--nice=200", script=TRAINING.format(50_000))
+    found = SimpleNamespace(site=site, used=used, long=long, between=between, short=short)
+    site.until(lambda: order(found) == [long, between, short])
+    yield found
+    site.cancel()
+
+
+def order(queue):
+    """The three that wait, in Slurm's order; those of one priority by their numbers."""
+    shown = {job: queue.site.show(job, "%T %Q").split() for job in waiting(queue)}
+    return sorted(shown, key=lambda job: (-int(shown[job][1]), int(job)))
+
+
+def waiting(queue):
+    three = (queue.long, queue.between, queue.short)
+    return [job for job in three if queue.site.show(job, "%T") == "PENDING"]
+
+
+def nices(queue):
+    three = (queue.long, queue.between, queue.short)
+    shown = [queue.site.field(job, "Priority") for job in three]
+    return tuple(int(words.split()[1].partition("=")[2]) for words in shown)
+
+
+def free_one(queue):
+    queue.site.box.run("scancel", queue.used.pop())
+
+
+def test_the_one_that_ends_sooner_starts_from_the_others_place(queue):
+    site, long, between, short = queue.site, queue.long, queue.between, queue.short
+    site.tick()
+    assert order(queue) == [short, between, long]
+    assert nices(queue) == (200, 100, 0)
+    assert "Nice" in site(HADAR, "hadar", "explain", long)
+    # Nothing changes, so nothing is sent.
+    assert "Nice" not in site.tick() and nices(queue) == (200, 100, 0)
+    free_one(queue)
+    site.until(lambda: waiting(queue) == [long, between])
+    # It has used up the place: the long one stays behind him who was between.
+    assert f"update job {short}: Nice=200" in site.tick()
+    site.tick()
+    assert order(queue) == [between, long]
+    free_one(queue)
+    site.until(lambda: waiting(queue) == [long])
+    free_one(queue)
+    site.until(lambda: not waiting(queue))
+    site.until(lambda: site.tick() and nices(queue) == OWN)
+
+
+def test_a_nice_that_somebody_else_set_is_theirs(queue):
+    site, long, between, short = queue.site, queue.long, queue.between, queue.short
+    site.tick()
+    assert order(queue) == [short, between, long]
+    site.box.run("scontrol", "update", f"JobId={long}", "Nice=7")
+    site.tick()
+    assert nices(queue) == (7, 100, 200)
+    assert order(queue) == [long, between, short]
+    site.tick()
+    assert nices(queue) == (7, 100, 200)
+
+
+def test_a_priority_that_was_set_directly_moves_nobody(queue):
+    site, long, between, short = queue.site, queue.long, queue.between, queue.short
+    high = int(site.show(long, "%Q")) + 1000
+    site.box.run("scontrol", "update", f"JobId={long}", f"Priority={high}")
+    said = site.tick()
+    assert f"job {long}: its Nice does not change its priority" in said
+    assert order(queue) == [long, between, short] and nices(queue)[1:] == OWN[1:]
+    assert int(site.show(long, "%Q")) == high
+    assert "Nice" not in site.tick()
+    assert order(queue) == [long, between, short] and nices(queue)[1:] == OWN[1:]
+
+
+def test_opting_out_gives_both_their_own_nice_back(queue):
+    site, long, between, short = queue.site, queue.long, queue.between, queue.short
+    site.tick()
+    assert nices(queue) == (200, 100, 0)
+    site(ADA, "hadar", "optout", long)
+    site.until(lambda: site.tick() and nices(queue) == OWN)
+    assert order(queue) == [long, between, short]
+
+
+def test_retiring_gives_all_their_own_nice_back(queue):
+    site, long, between, short = queue.site, queue.long, queue.between, queue.short
+    site.tick()
+    assert nices(queue) == (200, 100, 0)
+    site(HADAR, "hadar", "retire")
+    assert nices(queue) == OWN
+    assert order(queue) == [long, between, short]
