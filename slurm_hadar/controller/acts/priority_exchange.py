@@ -8,6 +8,7 @@ other one has its place from then on.
 It is done by Nice. A Nice that is not what the controller wrote is its author's, and stays.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ from slurm_hadar.scheduling.twin import Promises
 
 NAME = "exchange"
 """Under this name the store keeps who has whose place."""
+_TRIES = 20
+"""Orders of one tick that may turn out to be none that Slurm would carry out."""
 _LONGEST_LINE = 500
 """Jobs at the head of the queue that may exchange places: as many as Slurm's backfill tests by
 default (bf_max_job_test)."""
@@ -79,8 +82,9 @@ def exchange(
         return NewPlaces()
     lost = _inherited(kept.state, seen)
     line = _line(picture, seen, lost, kept.refused)
-    promises = _promises(line, picture, seen, kept.state)
-    order = _order(line, promises, plan, seen, config)
+    head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
+    promises = _promises(head, picture, seen, kept.state)
+    order = [*_order(head, promises, plan, seen, config), *rest]
     places = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
     # Small differences, as of fair shares that change, are left as they are.
     as_it_is = [one.job.id for one in order] == _as_shown(line, seen)
@@ -173,28 +177,23 @@ def _order(
 ) -> list[_Waiting]:
     """The line with exchanges. Those that Slurm would not carry out, as it takes the job with the
     lesser number first of two with one priority, are left out."""
-    groups = {one.job.id: _group(one, seen, config) for one in line[:_LONGEST_LINE]}
-    if len(groups.values()) == len(set(groups.values()) - {None}):
+    labels = [_group(one, seen, config) for one in line]
+    if not any(number > 1 and label for label, number in Counter(labels).items()):
         return list(line)
     ids = [one.job.id for one in line]
     wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
-    asks, apart = np.array([_asks(one.job) for one in line]), set[str]()
-    while True:
-        numbers: dict[object, int] = {}
-        group = []
-        for one in line:
-            label = groups.get(one.job.id)
-            known = label is not None and one.job.id not in apart
-            group.append(numbers.setdefault(label, len(numbers)) if known else NO_EXCHANGE)
-        who = exchanged(Line(np.array(group), asks, wish))
-        order = [line[at] for at in who]
+    numbers = {label: at for at, label in enumerate(set(labels) - {None})}
+    group = np.array([NO_EXCHANGE if label is None else numbers[label] for label in labels])
+    asks = np.array([_asks(one.job) for one in line])
+    for _ in range(_TRIES):
+        order = [line[at] for at in exchanged(Line(group, asks, wish))]
         held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
         done = sorted(order, key=lambda one: _before(one.job, held[one.job.id], seen))
         wrong = {held[a.job.id] for a, b in zip(order, done, strict=True) if a is not b}
-        more = {one.job.id for one in line if one.place in wrong} - apart
-        if not more:
+        if not wrong:
             return order
-        apart |= more
+        group[[at for at, one in enumerate(line) if one.place in wrong]] = NO_EXCHANGE
+    return list(line)
 
 
 def _group(one: _Waiting, seen: Observed, config: Config) -> tuple[object, ...] | None:
