@@ -29,6 +29,9 @@ _FIRST_GUESS_RESTART_S = 30.0
 _SLOWEST = 1e-3
 """samples/s assumed where a job runs although no rate is known to be possible."""
 
+_OVERRUN = 1.5
+"""Work received over work declared, above which the declaration counts no more."""
+
 _UNKNOWN_WORK_S = 4 * 3600.0
 """Assumed run time of a job that declares no amount of work and has no shorter time limit."""
 
@@ -102,8 +105,20 @@ def job_arrays(
     done = np.array(
         [seen.progress[j.id].samples if j.id in seen.progress else 0 for j in jobs], float
     )
+    attained = np.array([past.attained.get(job.id, 0.0) for job in jobs], float)
+    # What strangers report of a model excludes no job from a type, and makes none a long one.
+    own, sure, timed = rates.own_rates_for(
+        [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
+    )
+    slowest = _least_per_gpu(np.where(sure & (rate > 0), own, 0.0), counts)
+    received = np.maximum(done, attained * slowest)
     declared = _declared(jobs, rates)
-    total = np.where(declared > 0, declared, _guessed(jobs, rate))
+    # One that goes on after its declared work is done is of unknown length, like one that declares
+    # nothing: as long again as it ran, or else a false declaration would always be about to end.
+    over = (declared > 0) & (received > _OVERRUN * declared)
+    declared = np.where(over, 0.0, declared)
+    guessed = np.maximum(_guessed(jobs, rate), np.where(over, 2 * received, 0.0))
+    total = np.where(declared > 0, declared, guessed)
     limits = np.array([job.time_limit_s for job in jobs], float)
     left = np.maximum(total - done, 1.0)
     restart = np.array([_restart_s(job, seen) for job in jobs], float)
@@ -112,10 +127,6 @@ def job_arrays(
     forks = config.controller.policy in ("hadare", "hare")
     together = copies if forks else np.ones_like(copies)
     reach = np.clip(limits - restart, 0.0, 1e12) * together
-    # What strangers report of a model excludes no job from a type.
-    own, _, timed = rates.own_rates_for(
-        [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
-    )
     best = np.maximum(rate, np.where(rate > 0, own, 0.0))
     in_time = left[:, None, None] <= best * reach[:, None, None]
     in_time |= ~timed[:, None, None]
@@ -151,7 +162,7 @@ def job_arrays(
         held=np.array(held, dtype=np.int64).reshape(-1, 4),
         since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
         restart_s=restart,
-        attained=np.array([past.attained.get(job.id, 0.0) for job in jobs], float),
+        attained=attained,
         cpus_per_gpu=np.array([_cpus(t) / max(1, t.wanted.count) for t in targets], float),
         mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.wanted.count) for t in targets], float),
         groups=mask,
@@ -250,6 +261,13 @@ def _declared(jobs: Sequence[Job], rates: Rates) -> FloatArray:
         ],
         np.float64,
     )
+
+
+def _least_per_gpu(rate: FloatArray, counts: tuple[int, ...]) -> FloatArray:
+    """(J,) samples/s of one GPU where the job is slowest; 0 where no speed is known."""
+    each = np.where(rate > 0, rate, np.inf) / np.array(counts, float)
+    found = each.min(axis=(1, 2), initial=np.inf)
+    return np.where(np.isfinite(found), found, 0.0)
 
 
 def _guessed(jobs: Sequence[Job], rate: FloatArray) -> FloatArray:

@@ -180,6 +180,34 @@ def test_a_type_too_slow_for_the_time_limit_is_not_offered():
     )
 
 
+def left_s(attained=0.0, samples=0, rates=RATES, **more):
+    """Seconds that a job which declares 10 samples has left on the k80 where it runs."""
+    short = replace(MODEL, samples=10, **more)
+    one = running("1", {"k1": {"k80": 1}}, declaration=short)
+    said = {"1": progress("1", samples=samples)} if samples else {}
+    view = picture(seen([one], progress=said), CONFIG, rates, Past({"1": attained})).view
+    return float(view.jobs.left[0] / view.jobs.rate[0, view.types.index("k80"), 0])
+
+
+def test_a_job_that_does_more_than_it_declares_is_of_unknown_length():
+    assert left_s(attained=0.0) < 1.0
+    # An hour on one GPU is more than 10 samples on any, whatever the job itself tells.
+    assert left_s(attained=3600.0) >= 3600.0
+    assert left_s(attained=3600.0, samples=2) >= 3600.0
+    assert left_s(samples=100_000) > 100.0
+    # It may tell too little, but not too much: some work beyond its word is no matter.
+    assert left_s(samples=12) < 1.0
+
+
+def test_nobody_elses_reports_make_a_job_one_of_unknown_length():
+    rates = open_rates(CONFIG)
+    for kind in ("k80", "p100", "v100"):
+        for uid in (2001, 2002, 2003):
+            assert rates.record("resnet18", kind, 1, 64, 1e7, 600.0, uid=uid)
+    slowest = RATES.rates("resnet18", 64, ("k80", "p100", "v100"), (1,))[0].min()
+    assert left_s(attained=10.0 / slowest, rates=rates) < 1.0
+
+
 @pytest.mark.parametrize("model", ["resnet18", "of-my-own"])
 def test_what_strangers_report_excludes_no_job_from_a_type(model):
     kinds, rates = ("k80", "p100", "v100"), open_rates(CONFIG)
