@@ -11,6 +11,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import (
     acting,
     confirm_exchange,
+    lent_places,
     moves,
     priority_exchange,
     queue_head,
@@ -19,6 +20,7 @@ from slurm_hadar.controller.acts import (
 )
 from slurm_hadar.controller.acts.actions import Intent, Kind, MoveBudget, intent
 from slurm_hadar.controller.acts.hints import Refusals, hints
+from slurm_hadar.controller.acts.lent_places import Memory
 from slurm_hadar.controller.acts.minute_guard import MinuteGuard
 from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.acts.priority_exchange import NewPlaces
@@ -213,6 +215,7 @@ class Controller:
         refusals = acting.refusals(self.store)
         places = self._exchange(shown, plan, others, refusals)
         hinted = hints(shown, plan, others, self.config, refusals, places.nices)
+        hinted += lent_places.given_back(self._lent(), others)
         idle = self._backfill(seen, trainers, past, shown, means, budget.left)
         requeued = means.of(Kind.MOVE, Kind.STOP)
         idle = idle.without(guard.refused([*requeued, *idle.of(Kind.MOVE, Kind.STOP)]))
@@ -221,7 +224,8 @@ class Controller:
         )
         if keep:
             self._keep(name, state, seen, shown, plan, means, idle)
-            self.store.keep_policy_state(priority_exchange.NAME, places.state)
+            if may_act and not stopped:
+                self.store.keep_policy_state(lent_places.NAME, lent_places.as_state(places.memory))
         refused: frozenset[str] = frozenset()
         stopped = stopped or (self._stopped() if may_act else "")
         if stopped:
@@ -252,11 +256,11 @@ class Controller:
     ) -> NewPlaces:
         if not self.rules.ages:
             return NewPlaces()
-        kept = priority_exchange.Kept(
-            self.store.policy_state(priority_exchange.NAME),
-            {job for job, known in refusals.items() if not known.over(seen.now)},
-        )
-        return priority_exchange.exchange(shown, plan, seen, self.config, kept)
+        refused = {job for job, known in refusals.items() if not known.over(seen.now)}
+        return priority_exchange.exchange(shown, plan, seen, self.config, self._lent(), refused)
+
+    def _lent(self) -> Memory:
+        return lent_places.remembered(self.store.policy_state(lent_places.NAME))
 
     def _of_the_opening(self, seen: Observed) -> list[str]:
         words = list(self.store.notes)
@@ -271,6 +275,8 @@ class Controller:
         seen = self._with_opted_in(seen)
         self.rules.read(seen.now)
         managed = {job.id: job for job in seen.jobs.values() if job.managed}
+        # Jobs that opted out by themselves may still have a Nice of ours.
+        managed |= {id_: seen.jobs[id_] for id_ in self._lent().ours if id_ in seen.jobs}
         said = self._folder.read(seen.jobs.values())
         ours = self._recall(managed)
         ours = kept.with_moves(ours, self.store.counts(Kind.MOVE.value, REQUEUED))

@@ -120,13 +120,29 @@ def test_a_priority_that_was_set_directly_moves_nobody(queue):
     assert order(queue) == [long, between, short] and nices(queue)[1:] == OWN[1:]
 
 
-def test_opting_out_gives_both_their_own_nice_back(queue):
+@pytest.mark.parametrize("how", ["optout", "comment"])
+def test_opting_out_gives_both_their_own_nice_back(queue, how):
     site, long, between, short = queue.site, queue.long, queue.between, queue.short
     site.tick()
     assert nices(queue) == (200, 100, 0)
-    site(ADA, "hadar", "optout", long)
+    if how == "optout":
+        site(ADA, "hadar", "optout", long)
+    else:
+        site(ADA, "scontrol", "update", f"JobId={short}", "Comment=mine")
     site.until(lambda: site.tick() and nices(queue) == OWN)
     assert order(queue) == [long, between, short]
+
+
+def test_a_job_that_is_held_in_anothers_place_keeps_it(queue):
+    """Else both would stand ahead of the one between, once it is released."""
+    site, long, between, short = queue.site, queue.long, queue.between, queue.short
+    site.tick()
+    site(ADA, "scontrol", "hold", short)
+    site.tick()
+    site(ADA, "scontrol", "release", short)
+    assert order(queue) == [short, between, long]
+    site.tick()
+    assert order(queue) == [short, between, long]
 
 
 def test_retiring_gives_all_their_own_nice_back(queue):

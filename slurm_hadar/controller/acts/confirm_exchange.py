@@ -10,9 +10,6 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Update
 
-_ROUNDED = 2
-"""Differences of priority up to this one may be Slurm's rounding."""
-
 
 def confirm(context: ActionContext, actions: Sequence[Action], refused: Collection[str]) -> Sent:
     """Look whether Slurm has carried the exchanges out, and take all of them back where one was
@@ -29,16 +26,23 @@ def confirm(context: ActionContext, actions: Sequence[Action], refused: Collecti
         shown = {job.id: job for job in context.cluster.read_jobs([a.job.id for a in ours])}
     except SlurmError as error:
         return Sent((f"whether Slurm set the Nice of {len(ours)} jobs is not known: {error}",))
-    lost |= {a.job.id for a in ours if not _carried_out(a, shown.get(a.job.id))}
-    if not lost:
+    undone = [a for a in ours if not _carried_out(a, shown.get(a.job.id))]
+    if not (undone or lost):
         return Sent()
-    waiting = [a for a in ours if a.job.id in shown and shown[a.job.id].state is JobState.PENDING]
-    errors = context.cluster.apply([Update(a.job.id, {"Nice": str(a.job.nice)}) for a in waiting])
-    said = [f"job {id_}: its Nice does not change its priority; it is left alone" for id_ in lost]
-    for action, answer in zip(waiting, errors, strict=True):
-        if answer is None:
-            context.keep(action.job, _as_before(action, action.job.id in lost))
-        else:
+    said = []
+    lost |= {action.job.id for action in undone}
+    for action in undone:
+        if shown[action.job.id].state is JobState.PENDING:
+            context.keep(action.job, _left_alone(action))
+            said.append(f"job {action.job.id}: its Nice does not change; it is left alone")
+    back = [a for a in ours if a.job.id not in lost and a.job.id in shown]
+    back = [a for a in back if shown[a.job.id].state is JobState.PENDING]
+    for action in back:
+        # Its owner's Nice is known whatever becomes of the update.
+        context.keep(action.job, _not_ours(action.steering))
+    errors = context.cluster.apply([Update(a.job.id, {"Nice": str(a.job.nice)}) for a in back])
+    for action, answer in zip(back, errors, strict=True):
+        if answer is not None:
             said.append(f"job {action.job.id}: Nice {action.job.nice} is not set again: {answer}")
     return Sent(tuple(said))
 
@@ -50,18 +54,19 @@ def _exchanges(action: Action) -> bool:
 
 def _carried_out(action: Action, job: Job | None) -> bool:
     old, new = action.job.nice, int(action.fields["Nice"])
-    if job is None or job.state is not JobState.PENDING:
+    if job is None:
+        return True
+    if job.state is not JobState.PENDING:
         # It has begun. One that should have let another go first has not done so.
         return new < old
-    meant, got = old - new, job.priority - action.job.priority
-    return job.nice == new and (abs(meant) <= _ROUNDED or meant * got > meant * meant / 2)
+    return job.nice == new
 
 
-def _as_before(action: Action, lost: bool) -> Steering:
-    ours, nice = action.steering, str(action.job.nice)
-    was, wrote = dict(ours.was), {**ours.wrote, "Nice": nice}
-    if lost or was.get("Nice") == nice:
-        del wrote["Nice"]
-        was.pop("Nice", None)
-    foreign = (*ours.foreign, "Nice") if lost else ours.foreign
-    return replace(ours, was=was, wrote=wrote, foreign=foreign)
+def _not_ours(steering: Steering) -> Steering:
+    return replace(steering, wrote={k: v for k, v in steering.wrote.items() if k != "Nice"})
+
+
+def _left_alone(action: Action) -> Steering:
+    ours = _not_ours(action.steering)
+    was = {key: value for key, value in ours.was.items() if key != "Nice"}
+    return replace(ours, was=was, foreign=(*ours.foreign, "Nice"))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.acts.lent_places import Lent, Memory, lost_for_good, owners_nice
 from slurm_hadar.controller.picture import claims, waits
 from slurm_hadar.controller.picture.targets import Target
 from slurm_hadar.controller.picture.viewing import Picture
@@ -22,13 +23,11 @@ from slurm_hadar.controller.seen.access import allowed_partitions
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
-from slurm_hadar.domain.view import FloatArray, State
+from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.scheduling import twin
-from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, Line, Places, exchanged
+from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, Line, exchanged
 from slurm_hadar.scheduling.twin import Promises
 
-NAME = "exchange"
-"""Under this name the store keeps who has whose place."""
 _TRIES = 20
 """Orders of one tick that may turn out to be none that Slurm would carry out."""
 _LONGEST_LINE = 500
@@ -39,30 +38,20 @@ default (bf_max_job_test)."""
 @dataclass(frozen=True)
 class NewPlaces:
     """``nices``: job -> the Nice that it shall have, of all that have another than their owner's;
-    ``state``: to be kept until the next tick."""
+    ``memory``: to be kept until the next tick."""
 
     nices: Mapping[str, str] = field(default_factory=dict)
-    state: State = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """``state``: of the last tick's exchange; ``refused``: jobs that Slurm refused a hint, which
-    get none for some time."""
-
-    state: State = field(default_factory=dict)
-    refused: Collection[str] = ()
+    memory: Memory = field(default_factory=Memory)
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A job in the queue."""
+    """A job in the queue, with its priority ``plain``, without any exchange, and that of its own
+    ``place``: another's, if it started from this one's."""
 
     job: Job
-    own: int
-    """The priority that it has without any exchange."""
+    plain: int
     place: int
-    """The priority of the place that is its own: that of another job which started from its."""
     target: Target | None = None
     """Of a job that may take part."""
 
@@ -72,88 +61,64 @@ def exchange(
     plan: Plan,
     seen: Observed,
     config: Config,
-    kept: Kept,
+    memory: Memory,
+    refused: Collection[str] = (),
 ) -> NewPlaces:
     """The Nice of every waiting job of ours that has another place in the queue than its own.
 
-    Nothing where the site's ``queue.exchange`` is ``none``.
+    ``refused``: jobs that Slurm refused a hint, which get none for some time. Nothing where the
+    site's ``queue.exchange`` is ``none``.
     """
     if ExchangeLevel(config.queue.exchange) is ExchangeLevel.NONE:
         return NewPlaces()
-    lost = _inherited(kept.state, seen)
-    line = _line(picture, seen, lost, kept.refused)
+    here = {
+        id_: target
+        for id_, target in picture.targets.items()
+        if id_ not in refused and _takes_part(target, seen)
+    }
+    lost = lost_for_good(memory, seen, here)
+    line = _line(here, seen, lost)
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
-    promises = _promises(head, picture, seen, kept.state)
+    promises = _promises(head, picture, seen, memory.promised)
     order = [*_order(head, promises, plan, seen, config), *rest]
-    places = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
+    held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
     # Small differences, as of fair shares that change, are left as they are.
     as_it_is = [one.job.id for one in order] == _as_shown(line, seen)
-    nices, rows = {}, {}
+    nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
+    lent = {}
     for one in line:
-        job, held = one.job, places[one.job.id]
-        owners = _owners_nice(job, seen)
-        if one.target is None or one.own == one.place == held:
-            continue
-        nice = job.nice if as_it_is else owners + one.own - held
-        rows[job.id] = [one.own, one.place, held, nice]
-        if nice != owners:
-            nices[job.id] = str(nice)
-    return NewPlaces(nices, {"jobs": rows, "promised": promises.ends})
+        id_, given = one.job.id, held[one.job.id]
+        if id_ in here and not one.plain == one.place == given:
+            nice = owners_nice(one.job, seen) + one.plain - given
+            nices[id_] = one.job.nice if as_it_is else nice
+            lent[id_] = Lent(one.plain, one.place, given, nices[id_])
+    others = {id_: n for id_, n in nices.items() if n != owners_nice(seen.jobs[id_], seen)}
+    out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
+    kept = Memory(lent, lost, (*others, *out), promises.ends)
+    return NewPlaces({id_: str(n) for id_, n in others.items()}, kept)
 
 
-def _inherited(state: State, seen: Observed) -> dict[str, int]:
-    """Job -> priority that its place has less than it had by itself, since another one started from
-    its place."""
-    known = _known(state)
-    places = Places(
-        {id_: own for id_, (_, own, _, _) in known.items()},
-        {id_: held for id_, (_, _, held, _) in known.items()},
-    )
-    for id_, (_, _, _, nice) in known.items():
-        job = seen.jobs.get(id_)
-        if job is None or ((job.restarts or job.nodes) and job.nice == nice):
-            places.use(id_)
-    return {id_: plain - places.own[id_] for id_, (plain, _, _, _) in known.items()}
-
-
-def _known(state: State) -> dict[str, tuple[int, int, int, int]]:
-    found = {}
-    jobs = state.get("jobs")
-    for id_, row in jobs.items() if isinstance(jobs, dict) else ():
-        if isinstance(row, list) and len(row) == 4 and all(isinstance(n, int) for n in row):
-            found[id_] = (row[0], row[1], row[2], row[3])
-    return found
-
-
-def _line(
-    picture: Picture, seen: Observed, lost: Mapping[str, int], refused: Collection[str]
-) -> list[_Waiting]:
+def _line(here: Mapping[str, Target], seen: Observed, lost: Mapping[str, int]) -> list[_Waiting]:
     """All jobs that Slurm may start, in the order in which it would without any exchange."""
     found = []
     for job in seen.jobs.values():
-        if job.state is not JobState.PENDING or job.held or job.priority <= 0:
-            continue
-        if job.eligible_s > seen.now:
-            continue
-        target = picture.targets.get(job.id)
-        if target is None or job.id in refused or not _takes_part(target, seen):
-            found.append(_Waiting(job, job.priority, job.priority))
-            continue
-        own = job.priority + job.nice - _owners_nice(job, seen)
-        found.append(_Waiting(job, own, own - lost.get(job.id, 0), target))
+        if _in_line(job, seen):
+            plain = job.priority
+            if job.restarts == 0:
+                plain += job.nice - owners_nice(job, seen)
+            place = plain - lost.get(job.id, 0)
+            found.append(_Waiting(job, plain, place, here.get(job.id)))
     return sorted(found, key=lambda one: _before(one.job, one.place, seen))
+
+
+def _in_line(job: Job, seen: Observed) -> bool:
+    waits = job.state is JobState.PENDING and not job.held and job.priority > 0
+    return waits and job.eligible_s <= seen.now
 
 
 def _before(job: Job, priority: int, seen: Observed) -> tuple[int, int, int]:
     """Slurm's order, lesser first: tier, priority, number."""
     return -claims.rank(job, seen)[0], -priority, job.array_job_id or job.raw_id
-
-
-def _owners_nice(job: Job, seen: Observed) -> int:
-    steered = seen.steered(job.id)
-    was, wrote = steered.was.get("Nice"), steered.wrote.get("Nice")
-    ours = was is not None and wrote == str(job.nice)
-    return int(was) if ours and was is not None else job.nice
 
 
 def _takes_part(target: Target, seen: Observed) -> bool:
@@ -162,10 +127,13 @@ def _takes_part(target: Target, seen: Observed) -> bool:
     job = target.job
     partitions = [seen.partitions[name] for name in job.partitions if name in seen.partitions]
     return (
-        not target.starting
+        _in_line(job, seen)
+        and not target.starting
         and job.restarts == 0
         and not job.array_job_id
         and not job.external
+        and not job.per_gpu
+        and job.priority > 1
         and claims.in_turn(job)
         and "Nice" not in seen.steered(job.id).foreign
         and len({(one.priority_tier, one.priority_factor) for one in partitions}) == 1
@@ -210,6 +178,8 @@ def _group(one: _Waiting, seen: Observed, config: Config) -> tuple[object, ...] 
         frozenset(part.name for part in open_to_it),
         want.constraint,
         want.types,
+        want.form,
+        job.features,
         job.required_nodes,
         job.excluded_nodes,
     )
@@ -217,22 +187,18 @@ def _group(one: _Waiting, seen: Observed, config: Config) -> tuple[object, ...] 
 
 
 def _asks(job: Job) -> list[float]:
-    """What a job asks for: nodes, GPUs, CPUs, MB, s."""
-    memory = job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * job.cpus
+    """What a job asks for: nodes, GPUs, CPUs, MB, s. Without an amount it has all of the memory."""
+    memory = job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * job.cpus or np.inf
     gpus = waits.gpus_asked(job)
     return [job.node_count, gpus, job.cpus, memory, job.tasks, job.exclusive, job.time_limit_s]
 
 
 def _promises(
-    line: Sequence[_Waiting], picture: Picture, seen: Observed, state: State
+    line: Sequence[_Waiting], picture: Picture, seen: Observed, known: Mapping[str, float]
 ) -> Promises[str]:
     """Of those that may exchange their places."""
-    known = state.get("promised")
     ours = {one.job.id for one in line if one.target is not None}
-    found: Promises[str] = Promises()
-    for id_, end in known.items() if isinstance(known, dict) else ():
-        if id_ in ours and isinstance(end, int | float):
-            found.ends[id_] = float(end)
+    found = Promises({id_: end for id_, end in known.items() if id_ in ours})
     if not found.known(ours):
         for one, left in zip(line, _ends(line, picture, seen).tolist(), strict=True):
             if one.job.id in ours and left < np.inf:

@@ -90,8 +90,7 @@ def with_unsent(
         before = entry.details.get("before")
         if job is None or not isinstance(before, str) or not isinstance(sent, dict):
             continue
-        told = {key: value for key, value in sent.items() if key != "StartTime"}
-        if not told or laying.differing(job, told):
+        if _not_sent(job, sent):
             found[job.id] = steering.decode(before) or Steering()
     return found
 
@@ -102,14 +101,19 @@ def close_interrupted(context: ActionContext, seen: Observed) -> None:
         if entry.kind == "move":
             continue
         job, sent = seen.jobs.get(entry.job), entry.details.get("fields")
-        fields = (
-            {k: v for k, v in sent.items() if k != "StartTime"} if isinstance(sent, dict) else {}
-        )
-        shown = job is not None and bool(fields) and not laying.differing(job, fields)
+        shown = job is not None and isinstance(sent, dict) and not _not_sent(job, sent)
         if job is not None and not shown:
             context.keep(job, seen.steered(job.id))
         outcome = "carried out" if shown else "not seen to be carried out"
         context.store.end(entry.id, f"{outcome}; the controller was interrupted", seen.now)
+
+
+def _not_sent(job: Job, sent: Mapping[str, str]) -> bool:
+    told = {key: value for key, value in sent.items() if key != "StartTime"}
+    if "Nice" in told:
+        # Of its partitions a job that has begun meanwhile shows one only.
+        told = {"Nice": told["Nice"]}
+    return not told or laying.differing(job, told)
 
 
 def _held(job: Job) -> bool:

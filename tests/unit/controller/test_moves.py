@@ -168,6 +168,21 @@ def test_what_a_dead_controller_left_open_is_closed_by_what_is_seen(context):
     assert kept.keys() == {"2"} and decode(kept["2"]) == earlier
 
 
+def test_a_nice_that_was_sent_is_known_of_a_job_that_has_begun_since(context):
+    """It shows the one partition in which it runs, of the list that was sent with the Nice."""
+    listed = {"Partition": "v100,k80", "Nice": "-200"}
+    sent = {"gpus": {}, "fields": listed, "before": merge("", Steering())}
+    context.store.begin("1", "hint", "sent", NOW - 60, sent)
+    ours = Steering(time=NOW - 60, was={"Partition": "gpu", "Nice": "0"}, wrote=listed)
+    begun_since = running("1", {"v1": {"v100": 1}}, partitions=("v100",), nice=-200)
+    entries = context.store.open_entries()
+    assert repair.with_unsent({"1": ours}, {"1": begun_since}, entries) == {"1": ours}
+    other = replace(begun_since, nice=0)
+    assert repair.with_unsent({"1": ours}, {"1": other}, entries) == {"1": Steering()}
+    repair.close_interrupted(context, seen([begun_since], steering={"1": ours}))
+    assert context.store.history("1")[-1].outcome.startswith("carried out")
+
+
 def test_nothing_is_released_that_somebody_wants_held(context):
     ours = merge("", Steering({"k80": 1}, time=NOW, was={"Features": ""}))
     jobs = [

@@ -1,5 +1,6 @@
 """Waiting jobs of ours that have each other's priority, by their Nice."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,8 @@ from slurm_hadar.controller.acts.acting import ActionContext
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.acts.confirm_exchange import confirm
 from slurm_hadar.controller.acts.hints import hints
-from slurm_hadar.controller.acts.priority_exchange import Kept, exchange
+from slurm_hadar.controller.acts.lent_places import as_state, given_back, remembered
+from slurm_hadar.controller.acts.priority_exchange import exchange
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.seen import kept as kept_fields
 from slurm_hadar.domain.declaration import Declaration
@@ -27,18 +29,28 @@ def site(level="association"):
 
 
 def job(id_, priority, **more):
-    return any_job(id_, **{"priority": priority, "declaration": KNOWN, **more})
+    usual = {"priority": priority, "declaration": KNOWN, "mem_per_node_mb": 1000}
+    return any_job(id_, **{**usual, **more})
 
 
 def two(count, **more):
     return {"request": GpuRequest(per_node={UNTYPED: count}), **more}
 
 
-def nices(jobs, planned=(), level="association", state=None, steering=None, refused=()):
+def places(jobs, planned=(), level="association", state=None, steering=None, refused=()):
     shown = seen(jobs, FULL, steering=steering or {})
     view = look(shown)
     plan = dictate(view.view, {id_: {"v100": 1} for id_ in planned})
-    return exchange(view, plan, shown, site(level), Kept(state or {}, refused))
+    return exchange(view, plan, shown, site(level), remembered(state or {}), refused)
+
+
+def nices(*args, **more):
+    return places(*args, **more).nices
+
+
+def kept(*args, **more):
+    """What is kept of it, as the state file has it."""
+    return json.loads(json.dumps(as_state(places(*args, **more).memory)))
 
 
 def wrote(own, nice):
@@ -47,14 +59,14 @@ def wrote(own, nice):
 
 def test_the_job_that_the_policy_would_start_has_the_priority_of_the_one_that_it_lets_wait():
     jobs = [job("1", 900), ordinary("9", priority=800), job("2", 700)]
-    assert nices(jobs, ["2"]).nices == {"1": "200", "2": "-200"}
-    assert nices(jobs, ["1"]).nices == {}
-    assert nices(jobs, ["2"], "none").nices == {}
+    assert nices(jobs, ["2"]) == {"1": "200", "2": "-200"}
+    assert nices(jobs, ["1"]) == {}
+    assert nices(jobs, ["2"], "none") == {}
 
 
 def test_an_own_nice_counts_on():
     jobs = [job("1", 900, nice=50), job("2", 700, nice=5)]
-    assert nices(jobs, ["2"]).nices == {"1": "250", "2": "-195"}
+    assert nices(jobs, ["2"]) == {"1": "250", "2": "-195"}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +75,9 @@ def test_an_own_nice_counts_on():
         two(2),
         {"time_limit_s": 9000.0},
         {"cpus": 2},
-        {"mem_per_node_mb": 10},
+        {"mem_per_node_mb": 0},
+        {"mem_per_node_mb": 2000},
+        {"per_gpu": True},
         {"user": "bob", "uid": 1001},
         {"account": "other"},
         {"qos": "high"},
@@ -80,62 +94,125 @@ def test_an_own_nice_counts_on():
 )
 def test_a_job_that_asks_for_more_or_for_something_else_passes_nobody(more):
     jobs = [job("1", 900), ordinary("9", priority=800), job("2", 700, **more)]
-    assert nices(jobs, ["2"]).nices == {}
+    assert nices(jobs, ["2"]) == {}
 
 
 def test_what_asks_for_more_passes_where_nobody_else_is_between():
     jobs = [ordinary("9", priority=950), job("1", 900), job("2", 700, **two(2))]
-    assert nices(jobs, ["2"]).nices == {"1": "200", "2": "-200"}
+    assert nices(jobs, ["2"]) == {"1": "200", "2": "-200"}
     # One that may not start yet is passed by nobody.
     later = ordinary("8", priority=800, eligible_s=NOW + 60, reason="BeginTime")
-    assert nices([*jobs, later], ["2"]).nices == {"1": "200", "2": "-200"}
+    assert nices([*jobs, later], ["2"]) == {"1": "200", "2": "-200"}
     between = ordinary("8", priority=800)
-    assert nices([*jobs, between], ["2"]).nices == {}
+    assert nices([*jobs, between], ["2"]) == {}
 
 
 def test_levels():
     ann, bob = job("1", 900, account="x"), job("2", 700, account="x", user="bob", uid=1001)
-    assert nices([ann, bob], ["2"]).nices == {}
-    assert nices([ann, bob], ["2"], "account").nices != {}
+    assert nices([ann, bob], ["2"]) == {}
+    assert nices([ann, bob], ["2"], "account") != {}
     other = replace(bob, account="y")
-    assert nices([ann, other], ["2"], "account").nices == {}
-    assert nices([ann, other], ["2"], "all").nices != {}
+    assert nices([ann, other], ["2"], "account") == {}
+    assert nices([ann, other], ["2"], "all") != {}
 
 
 def test_nobody_is_passed_for_an_equal_priority():
     """Of two with one priority Slurm takes the lesser number first."""
     # Job 1 would have the priority of 5, and come first of the two.
     jobs = [job("1", 900), ordinary("5", priority=700), job("6", 700)]
-    assert nices(jobs, ["6"]).nices == {}
+    assert nices(jobs, ["6"]) == {}
     # Behind all of that priority as it is: nothing changes for 5.
     jobs = [job("4", 900), ordinary("3", priority=700), job("6", 700)]
-    assert nices(jobs, ["6"]).nices == {"4": "200", "6": "-200"}
+    assert nices(jobs, ["6"]) == {"4": "200", "6": "-200"}
 
 
 def test_nothing_changes_while_the_order_is_as_wanted():
     jobs = [job("1", 901 - 200, nice=200), ordinary("9", priority=800), job("2", 900, nice=-200)]
     steering = {"1": wrote(0, 200), "2": wrote(0, -200)}
-    again = nices(jobs, ["2"], steering=steering)
-    assert again.nices == {"1": "200", "2": "-200"}
+    assert nices(jobs, ["2"], steering=steering) == {"1": "200", "2": "-200"}
     # The policy wants it no more.
-    assert nices(jobs, ["1"], steering=steering).nices == {}
+    assert nices(jobs, ["1"], steering=steering) == {}
+
+
+BETWEEN = ordinary("9", priority=800)
+DOWN, UP = job("1", 700, nice=200), job("2", 900, nice=-200)
+EXCHANGED = {"1": wrote(0, 200), "2": wrote(0, -200)}
+
+
+def after_an_exchange():
+    return kept([job("1", 900), BETWEEN, job("2", 700)], ["2"])
 
 
 def test_a_job_whose_partner_started_from_its_place_has_the_partners():
-    jobs = [job("1", 900), ordinary("9", priority=800), job("2", 700)]
-    state = nices(jobs, ["2"]).state
-    steering = {"1": wrote(0, 200), "2": wrote(0, -200)}
+    state = after_an_exchange()
     down = job("1", 710, nice=200)
     started = running("2", {"v1": {"v100": 1}}, nice=-200, priority=910)
-    for then in ([down, started, jobs[1]], [down, jobs[1]]):
-        found = nices(then, ["1"], state=state, steering=steering)
-        assert found.nices == {"1": "200"}
-        # And so it stays.
-        again = nices([down, jobs[1]], ["1"], state=found.state, steering=steering)
-        assert again.nices == {"1": "200"}
-    # It was cancelled while it waited, or began before Slurm had the new Nice.
-    for then in (replace(jobs[2], state=JobState.FINISHED), replace(started, nice=0)):
-        assert nices([down, then, jobs[1]], [], state=state, steering=steering).nices == {}
+    ended = replace(started, state=JobState.FINISHED)
+    for then in ([started], [ended], []):
+        jobs = [down, BETWEEN, *then]
+        assert nices(jobs, ["1"], state=state, steering=EXCHANGED) == {"1": "200"}
+        # And so it stays, also while a limit keeps it from starting, and while it is held.
+        state_then = kept(jobs, ["1"], state=state, steering=EXCHANGED)
+        for word in ({}, {"reason": "QOSMaxGRESPerUser"}, {"held": True, "priority": 0}):
+            jobs = [replace(down, **word), BETWEEN]
+            assert nices(jobs, ["1"], state=state_then, steering=EXCHANGED) == {"1": "200"}
+            state_then = kept(jobs, ["1"], state=state_then, steering=EXCHANGED)
+        assert nices([down, BETWEEN], ["1"], state=state_then, steering=EXCHANGED) == {"1": "200"}
+
+
+def test_a_place_that_was_not_used_goes_back():
+    state = after_an_exchange()
+    cancelled = replace(UP, state=JobState.FINISHED)
+    before_it = running("2", {"v1": {"v100": 1}}, nice=0)
+    for then in (cancelled, before_it):
+        assert nices([DOWN, then, BETWEEN], [], state=state, steering=EXCHANGED) == {}
+    # The one that let the other go first is gone: nobody needs its place.
+    assert nices([UP, BETWEEN], [], state=state, steering=EXCHANGED) == {}
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        {"held": True, "priority": 0},
+        {"reason": "QOSMaxGRESPerUser"},
+        {"dependency": "afterok:5", "reason": "Dependency"},
+    ],
+)
+def test_who_leaves_the_line_with_a_place_keeps_it(out):
+    """Else both would stand ahead of the one between, when it is back."""
+    jobs = [DOWN, BETWEEN, replace(UP, **out)]
+    found = nices(jobs, ["1"], state=after_an_exchange(), steering=EXCHANGED)
+    assert found == {"1": "200", "2": "-200"}
+    state = kept(jobs, ["1"], state=after_an_exchange(), steering=EXCHANGED)
+    back = nices([DOWN, BETWEEN, UP], ["2"], state=state, steering=EXCHANGED)
+    assert back == {"1": "200", "2": "-200"}
+
+
+def test_who_is_refused_a_hint_keeps_its_place():
+    found = nices(
+        [DOWN, BETWEEN, UP], ["1"], state=after_an_exchange(), steering=EXCHANGED, refused={"2"}
+    )
+    assert found == {"1": "200", "2": "-200"}
+
+
+def test_who_opts_out_by_its_comment_has_its_own_nice_again():
+    state = after_an_exchange()
+    out = replace(UP, declaration=None)
+    shown = seen([DOWN, BETWEEN, out], FULL, steering=EXCHANGED)
+    (action,) = given_back(remembered(state), shown)
+    assert (action.job.id, dict(action.fields)) == ("2", {"Nice": "0"})
+    assert action.steering.was == {}
+    assert nices([DOWN, BETWEEN, out], [], state=state, steering=EXCHANGED) == {}
+    assert "2" in kept([DOWN, BETWEEN, out], [], state=state, steering=EXCHANGED)["ours"]
+    theirs = replace(out, nice=5)
+    assert given_back(remembered(state), seen([theirs], FULL, steering=EXCHANGED)) == []
+
+
+def test_a_priority_at_slurms_least_tells_nothing():
+    jobs = [job("1", 900), BETWEEN, job("2", 1)]
+    assert nices(jobs, ["2"]) == {}
+    low = [replace(DOWN, priority=1), BETWEEN, UP]
+    assert nices(low, ["2"], state=after_an_exchange(), steering=EXCHANGED) == {}
 
 
 def test_a_nice_of_somebody_else_is_left_alone():
@@ -143,12 +220,12 @@ def test_a_nice_of_somebody_else_is_left_alone():
     shown = job("1", 900, nice=5)
     ours = kept_fields.without_foreign({"1": known}, {"1": shown}, site(), ())
     assert ours["1"].foreign == ("Nice",) and "Nice" not in ours["1"].was
-    assert nices([shown, job("2", 700)], ["2"], steering=ours).nices == {}
+    assert nices([shown, job("2", 700)], ["2"], steering=ours) == {}
 
 
 def test_a_job_that_slurm_refused_takes_no_part():
     jobs = [job("1", 900), job("2", 700)]
-    assert nices(jobs, ["2"], refused={"1"}).nices == {}
+    assert nices(jobs, ["2"], refused={"1"}) == {}
 
 
 def test_the_nice_comes_with_the_other_hints_and_goes_back():
@@ -212,15 +289,16 @@ def test_an_exchange_that_slurm_carried_out_stands(tmp_path):
     "first",
     [
         job("1", 900, nice=0),
-        job("1", 900, nice=200),
         running("1", {"v1": {"v100": 1}}, nice=200),
     ],
 )
 def test_both_have_their_own_nice_again_where_one_was_ignored(tmp_path, first):
     sent, said, known = confirmed(tmp_path, first, job("2", 900, nice=-200))
-    assert ("2", {"Nice": "0"}) in sent and len(said) == 1
-    assert known["1"].foreign == ("Nice",) or first.state is JobState.RUNNING
-    assert known["2"].was == {} and known["2"].foreign == ()
+    assert sent == [("2", {"Nice": "0"})]
+    if first.state is JobState.PENDING:
+        assert known["1"].foreign == ("Nice",) and len(said) == 1
+    # Its owner's Nice is known although the controller may die before it is sent.
+    assert known["2"].was == {"Nice": "0"} and "Nice" not in known["2"].wrote
 
 
 def test_where_one_was_refused_the_other_goes_back(tmp_path):
@@ -241,5 +319,8 @@ def test_a_look_that_fails_is_said(tmp_path):
 
 def test_what_is_kept_is_not_believed_blindly():
     jobs = [job("1", 900), job("2", 700)]
-    for state in ({"jobs": 5, "promised": []}, {"jobs": {"1": [1]}, "promised": {"1": "x"}}):
-        assert nices(jobs, ["2"], state=state).nices == {"1": "200", "2": "-200"}
+    for state in (
+        {"lent": 5, "lost": [], "ours": 1, "promised": []},
+        {"lent": {"1": [1]}, "lost": {"1": "x"}, "ours": [5], "promised": {"1": "x"}},
+    ):
+        assert nices(jobs, ["2"], state=state) == {"1": "200", "2": "-200"}
