@@ -47,6 +47,8 @@ class Places(Generic[_J]):
         """The job has started from the place that it had. If it was another's, all those who gave
         up theirs in turn keep what they got for it, or others would see two of them ahead where one
         was."""
+        if self.own[job] == self.held[job]:
+            return
         owners = {own: one for one, own in self.own.items()}
         one = job
         while self.own[one] != (held := self.held[one]):
