@@ -113,7 +113,7 @@ def test_a_priority_that_was_set_directly_moves_nobody(queue):
     high = int(site.show(long, "%Q")) + 1000
     site.box.run("scontrol", "update", f"JobId={long}", f"Priority={high}")
     said = site.tick()
-    assert f"job {long}: its Nice does not change its priority" in said
+    assert f"job {long}: its Nice does not change; it is left alone" in said
     assert order(queue) == [long, between, short] and nices(queue)[1:] == OWN[1:]
     assert int(site.show(long, "%Q")) == high
     assert "Nice" not in site.tick()
