@@ -29,12 +29,14 @@ from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.idle import backfill, idle_nodes
 from slurm_hadar.controller.idle.backfill import Backfill
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.learned.declared_work import DeclaredWork
 from slurm_hadar.controller.learned.gpu_use import GpuLessons
 from slurm_hadar.controller.learned.speeds import Speeds
 from slurm_hadar.controller.lock import SETTLE_S, rival, taken_over, takes_over
 from slurm_hadar.controller.picture import bills, forks
 from slurm_hadar.controller.picture.targets import Past, Place
 from slurm_hadar.controller.picture.viewing import Picture, picture
+from slurm_hadar.controller.picture.work import explained
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.seen import kept, observed
 from slurm_hadar.controller.seen.exchange_folder import ExchangeFolder
@@ -89,6 +91,7 @@ class Controller:
         self._room = True
         self._folder = ExchangeFolder(config.site.exchange_dir)
         self.gpus = GpuLessons(store.connection)
+        self.declared_work = DeclaredWork(store.connection)
         self._lost_gpus = LostGpus()
         self._returned = ReturnedNodes(store, config.moving.after_return_s)
         self.backoff = Backoff(config, cluster.traffic, store)
@@ -190,12 +193,14 @@ class Controller:
             repair.close_interrupted(context, seen)
             words += repair.release_failed_launches(context, seen)
             words += repair.undo_impossible_placements(context, seen)
+        had: Mapping[str, float] = {}
         attained: Mapping[str, float] = {}
         if keep:
             # One write to the disk for all jobs.
             with self.store.transaction():
                 self.speeds.learn(seen)
                 self.gpus.learn(seen)
+            had = self.store.attained(seen.jobs)
             attained = self._serve(seen)
         trainers = idle_nodes.on_idle_nodes(seen, self.config)
         # They give way to all others, so the policy does not see them.
@@ -203,10 +208,14 @@ class Controller:
         past = self._past(sent, attained)
         shown = picture(others, self.config, self.rates, past)
         words += shown.faults
+        if keep:
+            jobs = [target.job for target in shown.targets.values()]
+            self.declared_work.learn(jobs, shown.work, had, seen.now)
         read_s, at = time.perf_counter() - at, time.perf_counter()
         name = self.config.controller.policy
         plan, state = self._decide(shown.view, self.store.policy_state(name))
         plan = forks.carried_out(plan, shown.view)
+        plan = explained(plan, shown.view.jobs.ids, shown.work)
         self._room = queue_head.room(others)
         decide_s, at = time.perf_counter() - at, time.perf_counter()
         guard = MinuteGuard(self.cluster, self.rules, seen, self.config, tuple(past.moving))
@@ -349,6 +358,7 @@ class Controller:
             self.store.last_times(Kind.MOVE.value),
             Counter(self.store.counts_after(Kind.MOVE.value, NOT_SAVED, MOVED))
             + Counter(self.store.counts_in_vain(Kind.MOVE.value)),
+            self.declared_work.factors(self._clock()),
         )
 
     def _backfill(

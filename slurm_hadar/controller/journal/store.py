@@ -263,11 +263,7 @@ class Store:
         ``running``: job -> (GPUs held, start in s). Returns GPU-seconds attained of all jobs, or
         of ``shown`` and the running ones.
         """
-        rows = self._rows(
-            "SELECT job, gpu_s, seen_s FROM attained",
-            None if shown is None else {*shown, *running},
-        )
-        known = {str(job): (float(gpu_s), float(seen)) for job, gpu_s, seen in rows}
+        known = self._attained(None if shown is None else {*shown, *running})
         changed = []
         for job, (gpus, start_s) in running.items():
             attained, seen = known.get(job, (0.0, 0.0))
@@ -278,6 +274,15 @@ class Store:
         with self.transaction():
             self.connection.executemany("INSERT OR REPLACE INTO attained VALUES (?,?,?)", changed)
         return {job: attained for job, (attained, _) in known.items()}
+
+    def attained(self, jobs: Collection[str]) -> dict[str, float]:
+        """GPU-seconds attained of these jobs, as far as they were :meth:`serve`-d."""
+        return {job: gpu_s for job, (gpu_s, _) in self._attained(jobs).items()}
+
+    def _attained(self, jobs: Collection[str] | None) -> dict[str, tuple[float, float]]:
+        """GPU-seconds, and when they were last added to in s; by job."""
+        rows = self._rows("SELECT job, gpu_s, seen_s FROM attained", jobs)
+        return {str(job): (float(gpu_s), float(seen)) for job, gpu_s, seen in rows}
 
     def keep_steering(self, job: str, text: str) -> None:
         """Without the right to write AdminComment, what it would have held is kept here."""

@@ -16,6 +16,7 @@ from slurm_hadar.controller.picture.targets import (
     profile_key,
     tasks_of,
 )
+from slurm_hadar.controller.picture.work import Work, work_of
 from slurm_hadar.controller.seen import racks
 from slurm_hadar.controller.seen.access import allowed_partitions, kinds_of
 from slurm_hadar.controller.seen.observed import Observed
@@ -28,12 +29,6 @@ from slurm_hadar.profiles.specs import lookup
 _FIRST_GUESS_RESTART_S = 30.0
 _SLOWEST = 1e-3
 """samples/s assumed where a job runs although no rate is known to be possible."""
-
-_OVERRUN = 1.5
-"""Work received over work declared, above which the declaration counts no more."""
-
-_UNKNOWN_WORK_S = 4 * 3600.0
-"""Assumed run time of a job that declares no amount of work and has no shorter time limit."""
 
 
 def node_arrays(
@@ -94,33 +89,23 @@ def job_arrays(
     nodes: NodeArrays,
     groups: Groups,
     in_limit: bool = True,
-) -> JobArrays:
-    """One row per target, in order. ``in_limit`` False: rates too slow for the time limit stay."""
+) -> tuple[JobArrays, Work]:
+    """One row per target, in order, and what is known of their work.
+
+    ``in_limit`` False: rates too slow for the time limit stay.
+    """
     count = len(targets)
     jobs = [target.job for target in targets]
     table, known = rates.rates_for(
         [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
     )
     rate = np.where(_offered(config, targets, kinds, counts), table, 0.0)
-    done = np.array(
-        [seen.progress[j.id].samples if j.id in seen.progress else 0 for j in jobs], float
-    )
-    attained = np.array([past.attained.get(job.id, 0.0) for job in jobs], float)
     # What strangers report of a model excludes no job from a type, and makes none a long one.
     own, sure, timed = rates.own_rates_for(
         [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
     )
-    slowest = _least_per_gpu(np.where(sure & (rate > 0), own, 0.0), counts)
-    received = np.maximum(done, attained * slowest)
-    declared = _declared(jobs, rates)
-    # One that goes on after its declared work is done is of unknown length, like one that declares
-    # nothing: as long again as it ran, or else a false declaration would always be about to end.
-    over = (declared > 0) & (received > _OVERRUN * declared)
-    declared = np.where(over, 0.0, declared)
-    guessed = np.maximum(_guessed(jobs, rate), np.where(over, 2 * received, 0.0))
-    total = np.where(declared > 0, declared, guessed)
+    work = work_of(seen, rates, past, jobs, rate, np.where(sure, own, 0.0), counts)
     limits = np.array([job.time_limit_s for job in jobs], float)
-    left = np.maximum(total - done, 1.0)
     restart = np.array([_restart_s(job, seen) for job in jobs], float)
     copies = np.array([target.wanted.copies[1] for target in targets], np.int64)
     # What is too slow on one node may be in time in several copies, where there can be any.
@@ -128,10 +113,10 @@ def job_arrays(
     together = copies if forks else np.ones_like(copies)
     reach = np.clip(limits - restart, 0.0, 1e12) * together
     best = np.maximum(rate, np.where(rate > 0, own, 0.0))
-    in_time = left[:, None, None] <= best * reach[:, None, None]
+    in_time = work.least_left[:, None, None] <= best * reach[:, None, None]
     in_time |= ~timed[:, None, None]
     if in_limit:
-        rate = np.where(in_time | (declared == 0)[:, None, None], rate, 0.0)
+        rate = np.where(in_time | work.unknown[:, None, None], rate, 0.0)
     rate = np.where(bills.affordable(rate, targets, seen, kinds, counts), rate, 0.0)
     _keep_possible(rate, table, targets, kinds, counts)
     at = {name: i for i, name in enumerate(nodes.names)}
@@ -147,13 +132,13 @@ def job_arrays(
     for row, target in enumerate(targets):
         names = _partitions(target, seen, config)
         mask[row] = groups.mask(target.job, names, target.wanted.constraint)
-    return JobArrays(
+    found = JobArrays(
         ids=tuple(job.id for job in jobs),
         arrival_s=np.array([job.submit_s for job in jobs], float),
         weight=np.ones(count),
         priority=np.array([job.priority for job in jobs], float),
-        total=total,
-        left=left,
+        total=work.total,
+        left=work.left,
         rate=rate,
         known=known,
         running=np.array([bool(target.held) for target in targets], bool),
@@ -162,7 +147,7 @@ def job_arrays(
         held=np.array(held, dtype=np.int64).reshape(-1, 4),
         since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
         restart_s=restart,
-        attained=attained,
+        attained=work.attained,
         cpus_per_gpu=np.array([_cpus(t) / max(1, t.wanted.count) for t in targets], float),
         mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.wanted.count) for t in targets], float),
         groups=mask,
@@ -173,6 +158,7 @@ def job_arrays(
         batches=batch_choice.trait(targets, seen, rates, kinds, counts, rate),
         network=distance.trait(seen, rates, targets, kinds),
     )
+    return found, work
 
 
 def _partitions(target: Target, seen: Observed, config: Config) -> list[str]:
@@ -247,37 +233,6 @@ def _memory_gb(kind: str, config: Config) -> float:
     said = config.gpu_types[kind].memory_gb if kind in config.gpu_types else 0.0
     known = lookup(kind)
     return said or (known.memory_gb if known else 0.0)
-
-
-def _declared(jobs: Sequence[Job], rates: Rates) -> FloatArray:
-    """(J,) samples that the owner declared; 0 where he did not, or where no time can be told from
-    them because nobody knows the model's speed yet."""
-    return np.array(
-        [
-            job.declaration.total_samples
-            if job.declaration and rates.anchored(profile_key(job))
-            else 0
-            for job in jobs
-        ],
-        np.float64,
-    )
-
-
-def _least_per_gpu(rate: FloatArray, counts: tuple[int, ...]) -> FloatArray:
-    """(J,) samples/s of one GPU where the job is slowest; 0 where no speed is known."""
-    each = np.where(rate > 0, rate, np.inf) / np.array(counts, float)
-    found = each.min(axis=(1, 2), initial=np.inf)
-    return np.where(np.isfinite(found), found, 0.0)
-
-
-def _guessed(jobs: Sequence[Job], rate: FloatArray) -> FloatArray:
-    """(J,) samples of a job of unknown length: what half its time limit would train."""
-    totals = np.ones(len(jobs))
-    for row, job in enumerate(jobs):
-        possible = rate[row][rate[row] > 0]
-        typical = float(np.median(possible)) if possible.size else 1.0
-        totals[row] = typical * min(job.time_limit_s / 2, _UNKNOWN_WORK_S)
-    return totals
 
 
 def _restart_s(job: Job, seen: Observed) -> float:

@@ -25,13 +25,15 @@ class Past:
     """What the controller remembers. ``attained``: job -> GPU-seconds received; ``moving``: jobs in
     the middle of a move -> where they are going; ``last_moves``: job -> time of its last move, s;
     ``unanswered``: job -> moves that came to nothing in a row: save requests without an answer, and
-    places where Slurm did not start it.
+    places where Slurm did not start it; ``understated``: uid -> how many times what they
+    declared the user's jobs took, where that is more than once.
     """
 
     attained: Mapping[str, float] = field(default_factory=dict)
     moving: Mapping[str, Place] = field(default_factory=dict)
     last_moves: Mapping[str, float] = field(default_factory=dict)
     unanswered: Mapping[str, int] = field(default_factory=dict)
+    understated: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

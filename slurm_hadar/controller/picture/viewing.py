@@ -15,6 +15,7 @@ from slurm_hadar.controller.picture.targets import (
     profile_key,
     targets_of,
 )
+from slurm_hadar.controller.picture.work import Work
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.view import FloatArray, View
@@ -38,6 +39,8 @@ class Picture:
     own: FloatArray
     """(J, R, C) rates of a table, or that the job's owner measured, nan elsewhere: by these alone a
     type may be too slow."""
+    work: Work
+    """Of the same jobs as the view."""
     faults: Sequence[str] = ()
     """Faults of ours that one job's own data brought up; that job alone is left out for it."""
 
@@ -125,7 +128,9 @@ def picture_of(
     groups = Groups(seen, [target.job for target in jobs])
     nodes = node_arrays(seen, jobs, kinds, groups)
     counts = tuple(sorted({c for t in jobs for c in t.wanted.counts} | {1}))
-    arrays = job_arrays(seen, config, rates, past, jobs, kinds, counts, nodes, groups, in_limit)
+    arrays, work = job_arrays(
+        seen, config, rates, past, jobs, kinds, counts, nodes, groups, in_limit
+    )
     view = View(
         now=seen.now,
         round_s=config.controller.round_s,
@@ -143,4 +148,4 @@ def picture_of(
     )
     asked = [(one.job.uid, profile_key(one.job), batch_of(one.job)) for one in jobs]
     own, known, _ = rates.own_rates_for(asked, kinds, counts)
-    return Picture(view, targets, left_out, np.where(known, own, np.nan))
+    return Picture(view, targets, left_out, np.where(known, own, np.nan), work)

@@ -11,6 +11,7 @@ from hand_made import (
     NOW,
     RATES,
     config,
+    dictate,
     job,
     look,
     node,
@@ -26,6 +27,7 @@ from hypothesis import strategies as st
 from slurm_hadar.controller.picture import arrays, viewing
 from slurm_hadar.controller.picture.targets import Past, placed
 from slurm_hadar.controller.picture.viewing import picture
+from slurm_hadar.controller.picture.work import explained
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.node import Reservation
@@ -223,6 +225,33 @@ def test_what_strangers_report_excludes_no_job_from_a_type(model):
         assert rates.record(model, kind, 1, 64, rate, 600.0, uid=mine.uid)
     shown = possible(picture(seen([mine]), CONFIG, rates, Past()))
     assert ("k80", 1) not in shown
+
+
+def counted(uid=1000, **more):
+    """Samples that a waiting job of 1,000 declared ones counts as, user 1000 having understated
+    his work 3 times, and the words of a plan on it."""
+    mine = job(uid=uid, declaration=replace(MODEL, samples=1000), **more)
+    shown = look(seen([mine]), past=Past(understated={1000: 3.0}))
+    plan = explained(dictate(shown.view, {}), shown.view.jobs.ids, shown.work)
+    return float(shown.view.jobs.total[0]), plan.waiting["1"]
+
+
+def test_declarations_of_an_owner_who_understated_his_work_count_for_more():
+    total, words = counted()
+    assert total == 3000.0 and "counts 3.0 times" in words
+    assert counted(uid=1001) == (1000.0, "not now")
+
+
+def test_no_declaration_makes_a_job_longer_than_none_would():
+    kinds, slow = ("k80", "p100", "v100"), replace(MODEL, samples=100_000)
+    least = RATES.rates("resnet18", 64, kinds, (1,))[0].min()
+    tight = job(declaration=slow, time_limit_s=100_000 / least + 31.0)
+    undeclared = replace(tight, declaration=replace(slow, samples=0))
+    unknown = look(seen([undeclared])).view.jobs.total[0]
+    shown = look(seen([tight]), past=Past(understated={1000: 30.0}))
+    assert 100_000 < shown.view.jobs.total[0] == unknown < 3_000_000
+    # It is kept from no type where it is in time as declared.
+    assert possible(shown) == {(kind, 1) for kind in kinds}
 
 
 def progress(id_, **more):

@@ -1,0 +1,107 @@
+"""What a user declares or reports falsely gains him no place twice, and costs nobody else one."""
+
+import sys
+
+import people
+import pytest
+from people import ADA, BOB, EVE, HADAR, documented
+
+PRIORITY = "PriorityWeightPartition=100000\nPriorityWeightAge=1000\nPriorityCalcPeriod=00:01\n"
+WORDS = ("-p", "v100", "-t60")
+TRAINING = "#!/bin/sh\n#HADAR gpus=1 types=any model=resnet50 batch=64 samples={}\nsleep 600\n"
+SLOW = """
+import os, time
+from slurm_hadar.runtime.exchange import Exchange, host, in_step
+from slurm_hadar.runtime.progress import Progress
+exchange = Exchange.from_env(print)
+while True:
+    now = time.time()
+    exchange.tell(Progress(job=exchange.job, time=now, restarts=exchange.restarts, host=host(),
+        pid=os.getpid(), in_step=in_step(os.environ), started=now - 900, model="newt", samples=1,
+        rate=1e-6, window_s=600.0, batch=64, gpus=1))
+    time.sleep(1)
+"""
+FIT = "does not fit in the time limit"
+
+
+@pytest.fixture(scope="module")
+def whole_site():
+    people.need()
+    site = people.up()
+    try:
+        for what in ("folders", "operator"):
+            for line in documented(what, site):
+                site.admin(*line)
+        for user, account in ((ADA, "phys"), (BOB, "phys"), (EVE, "chem")):
+            site.admin("sacctmgr", "-i", "add", "account", account) if user != BOB else None
+            site.admin("sacctmgr", "-i", "add", "user", user, f"account={account}")
+        config = site.box.config_path
+        config.write_text(config.read_text() + '\n[queue]\nexchange = "account"\n')
+        site.admin("hadar", "check", "--write", code=1)
+        site.box.stop_slurmctld()
+        text = site.box.conf.read_text().replace("priority/basic", "priority/multifactor")
+        site.box.conf.write_text(text + PRIORITY)
+        site.box.start_slurmctld()
+        site.until(lambda: set(site.nodes()) == {"idle"})
+        yield site
+    finally:
+        people.down(site)
+
+
+@pytest.fixture
+def site(whole_site):
+    yield whole_site
+    whole_site.cancel()
+
+
+def queue_of(site):
+    """ada's training waits before a later one of bob's that he declares to be short."""
+    hers = site.submit(ADA, *WORDS, script=TRAINING.format(50_000))
+    his = site.submit(BOB, *WORDS, "--nice=1000", script=TRAINING.format(1000))
+    priority = {job: int(site.show(job, "%Q")) for job in (hers, his)}
+    assert priority[hers] > priority[his]
+    return hers, his
+
+
+def first(site, jobs):
+    """Which of these jobs Slurm would start first."""
+    return max(jobs, key=lambda job: int(site.show(job, "%Q")))
+
+
+def test_who_declared_too_little_before_gains_no_place_by_it_again(site):
+    site.fill()
+    hers, his = queue_of(site)
+    site.until(lambda: site.tick() and first(site, (hers, his)) == his)
+    site.cancel()
+    lie = site.submit(BOB, *WORDS, script=TRAINING.format(1))
+    site.until(lambda: site.show(lie, "%T") == "RUNNING")
+    site.until(
+        lambda: (
+            site.tick() and "more than its declared work" in site(HADAR, "hadar", "explain", lie)
+        ),
+        60,
+    )
+    site.box.run("scancel", lie)
+    site.fill()
+    hers, his = queue_of(site)
+    for _ in range(3):
+        site.tick()
+        assert first(site, (hers, his)) == hers
+    # He is told why.
+    assert "its declared work counts" in site(HADAR, "hadar", "explain", his)
+    assert "its declared work counts" not in site(HADAR, "hadar", "explain", hers)
+
+
+def test_speeds_that_strangers_report_keep_no_job_from_its_gpus(site):
+    words = "gpus=1 model=newt samples=1000 checkpoint=yes"
+    script = f"#!/bin/sh\n#HADAR types=v100 {words}\n{sys.executable} - <<'END'{SLOW}END\n"
+    slow = [site.submit(user, *WORDS, script=script) for user in (ADA, EVE, EVE, None)]
+    site.until(lambda: all(site.show(job, "%T") == "RUNNING" for job in slow))
+    told = site.folder / "exchange"
+    site.until(lambda: all(list(told.glob(f"progress.{job}.*")) for job in slow))
+    site.tick()
+    script = f"#!/bin/sh\n#HADAR types=v100 {words}\nsleep 600\n"
+    hers, mine = (site.submit(user, *WORDS, script=script) for user in (ADA, BOB))
+    site.tick()
+    assert FIT in site(HADAR, "hadar", "explain", hers)
+    assert FIT not in site(HADAR, "hadar", "explain", mine)

@@ -1,0 +1,111 @@
+"""How far a user's declarations of work are believed."""
+
+import sqlite3
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hand_made import NOW, job, running
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.controller.learned.declared_work import FORGOTTEN_DAYS, DeclaredWork
+from slurm_hadar.controller.picture.work import Work
+from slurm_hadar.domain.declaration import Declaration
+
+DAY = 86400.0
+CHECKPOINTED = Declaration(types=("any",), model="resnet18", samples=1, checkpoint=True)
+
+
+def work(declared, received, attained):
+    """Of one job: samples, samples, GPU-seconds."""
+    known = [np.array([float(number)]) for number in (declared, received, attained)]
+    rest = np.ones(1)
+    return Work(*known, rest, rest, rest, np.zeros(1, bool), rest)
+
+
+def one(**more):
+    return running("1", {"k1": {"k80": 1}}, **{"declaration": CHECKPOINTED, **more})
+
+
+@pytest.fixture
+def known():
+    return DeclaredWork(sqlite3.connect(":memory:", isolation_level=None))
+
+
+def lived(known, declared, seconds, uid=1000, now=NOW, speed=10.0, every=60.0, **more):
+    """A job of ``declared`` samples ran for ``seconds`` on a GPU, with a tick ``every`` so many."""
+    before = 0.0
+    while before < seconds:
+        attained = min(seconds, before + every)
+        shown = work(declared, attained * speed, attained)
+        known.learn([one(uid=uid, **more)], shown, {"1": before}, now)
+        before = attained
+
+
+def test_who_takes_what_he_declares_or_less_is_believed(known):
+    lived(known, declared=36_000, seconds=3600.0)
+    lived(known, declared=36_000, seconds=600.0)
+    assert known.factors(NOW) == {}
+
+
+@pytest.mark.parametrize("every", [7.0, 60.0, 3600.0])
+def test_who_takes_more_is_believed_by_as_much_less(known, every):
+    lived(known, declared=12_000, seconds=3600.0, every=every)
+    assert known.factors(NOW) == {1000: pytest.approx(3.0)}
+
+
+def test_small_honest_jobs_do_not_hide_a_large_false_one(known):
+    lived(known, declared=10, seconds=36_000.0)
+    for _ in range(100):
+        lived(known, declared=100, seconds=10.0)
+    assert known.factors(NOW)[1000] > 30.0
+    # The one who really did much as he declared is believed again.
+    lived(known, declared=360_000, seconds=36_000.0)
+    assert known.factors(NOW)[1000] == pytest.approx(2.0, rel=0.1)
+
+
+def test_it_is_each_users_own_record_and_forgotten(known):
+    lived(known, declared=100, seconds=100.0, uid=1000)
+    lived(known, declared=1000, seconds=100.0, uid=1001)
+    assert known.factors(NOW) == {1000: pytest.approx(10.0)}
+    assert known.factors(NOW + (FORGOTTEN_DAYS - 1) * DAY) == {1000: pytest.approx(10.0)}
+    assert known.factors(NOW + FORGOTTEN_DAYS * DAY) == {}
+    lived(known, declared=1000, seconds=100.0, uid=1001, now=NOW + FORGOTTEN_DAYS * DAY)
+    rows = known._connection.execute("SELECT DISTINCT uid FROM declared_work").fetchall()
+    assert rows == [(1001,)]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"declaration": replace(CHECKPOINTED, checkpoint=False), "restarts": 1},
+        {"declaration": replace(CHECKPOINTED, fork=(1, 4))},
+    ],
+    ids=["does its work anew", "has copies"],
+)
+def test_gpu_time_that_is_no_measure_of_the_work_does_not_count(known, more):
+    lived(known, declared=10, seconds=600.0, **more)
+    assert known.factors(NOW) == {}
+
+
+def test_what_nobody_can_measure_does_not_count(known):
+    known.learn([job()], work(0, 0, 0), {}, NOW)
+    known.learn([one()], work(0, 10, 600), {}, NOW)
+    known.learn([one()], work(10, 0, 600), {}, NOW)
+    assert known.factors(NOW) == {}
+
+
+@given(
+    declared=st.floats(1, 1e9),
+    seconds=st.floats(1, 1e6),
+    speed=st.floats(1e-3, 1e6),
+    ticks=st.integers(1, 20),
+)
+def test_the_factor_is_time_taken_by_time_declared_however_many_ticks(
+    declared, seconds, speed, ticks
+):
+    known = DeclaredWork(sqlite3.connect(":memory:", isolation_level=None))
+    lived(known, declared, seconds, speed=speed, every=seconds / ticks)
+    factor = known.factors(NOW).get(1000, 1.0)
+    assert factor == pytest.approx(min(1000.0, max(1.0, seconds * speed / declared)), rel=1e-3)
