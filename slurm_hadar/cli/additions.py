@@ -78,13 +78,13 @@ def add(
     declaration: Declaration,
     held: Settings,
     site: WrapperSite | None,
-    takes_lists: Callable[[], bool],
+    prices: Callable[[], Mapping[str, float] | None],
 ) -> Additions | str:
     """What to add to a declared job, or why it has to go unmanaged.
 
-    ``takes_lists`` tells whether a controller acts that wants one more list of partitions in the
-    queue; it is asked only where that matters. Raises :class:`UsageError` where the declaration
-    contradicts the request or the site.
+    ``prices`` tells GPU type -> today's price, as far as that is known, or None where no controller
+    acts that wants one more list of partitions in the queue; it is asked only where that matters.
+    Raises :class:`UsageError` where the declaration contradicts the request or the site.
     """
     result = Additions()
     record = declaration
@@ -96,7 +96,7 @@ def add(
             _ask_for_gpus(result, record, held)
         has_gpus = request is not None or bool(result.options)
         if has_gpus and not (request and request.types):
-            _choose_types(result, record, held, site, takes_lists)
+            _choose_types(result, record, held, site, prices)
         if declaration.checkpoint:
             _make_movable(result, held)
     try:
@@ -157,17 +157,18 @@ def _choose_types(
     declaration: Declaration,
     held: Settings,
     site: WrapperSite | None,
-    takes_lists: Callable[[], bool],
+    prices: Callable[[], Mapping[str, float] | None],
 ) -> None:
     """By a list of partitions where the site has one per type, else by node features: ``--gres``
     knows no OR."""
     from slurm_hadar.cli.partition_list import members_of, ordered
 
     members = members_of(declaration, held, site)
-    if site is not None and members and takes_lists():
+    todays = prices() if site is not None and members else None
+    if site is not None and todays is not None:
         kinds = list(dict.fromkeys(members.values()))
         usable = _usable(result, declaration, kinds, site, f"partition {held['partition']}")
-        names = ordered(declaration, held, site, members, usable)
+        names = ordered(declaration, held, site, members, usable, todays)
         if names:
             result.behind.append("--partition=" + ",".join(names))
             return

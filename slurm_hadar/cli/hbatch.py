@@ -151,7 +151,7 @@ def _additions(submit: Submit, declaration: Declaration) -> Outcome:
         return Outcome(f"{submit.name} has #PBS or #BSUB lines")
     if held.get("clusters"):
         return Outcome("it may go to another cluster")
-    added = add(declaration, held, site, lambda: _takes_lists(site))
+    added = add(declaration, held, site, lambda: _prices(site))
     if isinstance(added, str):
         return Outcome(added)
     return Outcome(added=added, declaration=declaration)
@@ -170,12 +170,15 @@ def _prepare(submit: Submit, declaration: Declaration, added: Additions) -> None
         _say(_summary(declaration, added))
 
 
-def _takes_lists(site: WrapperSite | None) -> bool:
+def _prices(site: WrapperSite | None) -> Mapping[str, float] | None:
+    """Of GPU types; None where no controller acts that wants one more list of partitions."""
     import time
 
+    from slurm_hadar.cli.submit_prices import prices
     from slurm_hadar.cli.wrapper_site import takes_lists
 
-    return site is not None and takes_lists(site, time.time())
+    now = time.time()
+    return prices(site, now) if site is not None and takes_lists(site, now) else None
 
 
 def _summary(declaration: Declaration, added: Additions) -> str:

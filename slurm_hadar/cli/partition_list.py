@@ -1,5 +1,5 @@
 """The list of partitions, one per GPU type, for a job that asks for the partition that stands for
-them: in the order in which its model runs fastest.
+them: in the order in which its model gains most by them, speed less price.
 
 Slurm takes the first of a list where several are free, and else the first that is freed. Only a job
 on one node gets a list: where it fits in all members together it fits in one of them.
@@ -42,11 +42,13 @@ def ordered(
     site: WrapperSite,
     members: Mapping[str, str],
     usable: Sequence[str],
+    prices: Mapping[str, float],
 ) -> list[str]:
-    """Those of ``members`` that a job may use, the fastest first; the order of the site where
-    speeds are equal. Empty where the user's own ``-C`` leaves none.
+    """Those of ``members`` that a job may use, by speed less price, as Hadar's newcomers choose;
+    the order of the site where that is equal. Empty where the user's own ``-C`` leaves none.
 
-    ``usable``: GPU types that the declaration allows.
+    ``usable``: GPU types that the declaration allows; ``prices``: GPU type -> its price in parts of
+    a job's best speed. Where one of the types has none, the fastest is first.
     """
     own = held.get("constraint") or ""
     features = frozenset(site.features.values())
@@ -57,7 +59,12 @@ def ordered(
     best = max((speeds.get(kind, 1.0) for kind in kinds if kind in known), default=0.0)
     fast = [k for k in kinds if k not in known or speeds.get(k, 1.0) * SLOWEST >= best]
     found = [name for name, kind in members.items() if kind in fast]
-    return sorted(found, key=lambda name: -speeds.get(members[name], 1.0))
+    priced = all(members[name] in prices for name in found)
+
+    def gain(kind: str) -> float:
+        return speeds.get(kind, 1.0) - (prices[kind] if priced else 0.0)
+
+    return sorted(found, key=lambda name: -gain(members[name]))
 
 
 def speeds_of(model: str, site: WrapperSite) -> Mapping[str, float]:

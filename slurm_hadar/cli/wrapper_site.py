@@ -37,7 +37,7 @@ class WrapperSite:
         self.stale = stale
         self.acts = _text(source, "mode") == "act"
         self.exchange_dir = _text(source, "exchange_dir")
-        self.controller_uid = int(_number(source, "controller_uid"))
+        self.controller_uid = int(number(source, "controller_uid"))
         self.opt_in = _texts(source, "opt_in")
         self.default_types = _text(source, "default_types")
         self.quiet = source.get("quiet") is True
@@ -52,7 +52,7 @@ class WrapperSite:
             if not isinstance(gpu, dict):
                 raise SiteError(f"types.{name} is no object")
             self.features[name] = _text(gpu, "feature")
-            self.memory_mb[name] = int(_number(gpu, "memory_gb") * 1024)
+            self.memory_mb[name] = int(number(gpu, "memory_gb") * 1024)
         self.groups: dict[str, dict[str, str]] = {
             name: {member: _text(members, member) for member in members}
             for name, members in _tables(source, "groups").items()
@@ -60,7 +60,7 @@ class WrapperSite:
         if unknown := {k for types in self.groups.values() for k in types.values()} - {*types}:
             raise SiteError(f"types.{min(unknown)} is missing")
         self.speeds: dict[str, dict[str, float]] = {
-            model: {kind: _number(speeds, kind) for kind in speeds}
+            model: {kind: number(speeds, kind) for kind in speeds}
             for model, speeds in _tables(source, "speeds").items()
         }
         known = source.get("known", {})
@@ -113,7 +113,14 @@ def takes_lists(site: WrapperSite, now: float) -> bool:
 
 def _heartbeat(site: WrapperSite, now: float) -> dict[str, object] | None:
     """The heartbeat of a controller that acts; None where there is none that is fresh."""
-    path = os.path.join(site.exchange_dir, "heartbeat.json")
+    beat = fresh_file(site, "heartbeat.json", now)
+    return beat if beat is not None and beat.get("mode") == "act" else None
+
+
+def fresh_file(site: WrapperSite, name: str, now: float) -> dict[str, object] | None:
+    """A file of the controller's in the exchange folder; None where there is none to believe, or
+    it is older than three intervals and 30 s."""
+    path = os.path.join(site.exchange_dir, name)
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -123,15 +130,15 @@ def _heartbeat(site: WrapperSite, now: float) -> dict[str, object] | None:
             os.close(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != site.controller_uid:
             return None
-        beat = json.loads(data)
-        if not isinstance(beat, dict) or beat.get("version") != 1 or beat.get("mode") != "act":
+        found = json.loads(data)
+        if not isinstance(found, dict) or found.get("version") != 1:
             return None
-        interval_s = min(_number(beat, "interval_s"), _LONGEST_INTERVAL_S)
-        age = now - _number(beat, "time")
+        interval_s = min(number(found, "interval_s"), _LONGEST_INTERVAL_S)
+        age = now - number(found, "time")
     except (OSError, ValueError, RecursionError, SiteError):
         return None
     longest = 3 * interval_s + 30
-    return beat if -longest <= age <= longest else None
+    return found if -longest <= age <= longest else None
 
 
 def _text(source: Mapping[str, object], key: str) -> str:
@@ -155,7 +162,8 @@ def _tables(source: Mapping[str, object], key: str) -> dict[str, dict[str, objec
     return value
 
 
-def _number(source: Mapping[str, object], key: str) -> float:
+def number(source: Mapping[str, object], key: str) -> float:
+    """A field that is a number from 0 to 1e12. Raises :class:`SiteError`."""
     value = source.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         raise SiteError(f"{key} is missing")

@@ -15,6 +15,7 @@ from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime.heartbeat import NAME
+from slurm_hadar.runtime.prices import withdraw_prices
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Update
 from slurm_hadar.slurm.times import at_once
@@ -116,5 +117,6 @@ def _still(config: Config) -> None:
     file = config.site.exchange_dir / NAME
     try:
         file.unlink(missing_ok=True)
+        withdraw_prices(config.site.exchange_dir)
     except OSError as error:
         raise HadarError(f"{file} cannot be removed ({error.strerror}); remove it first") from None

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import MappingProxyType
 
 from slurm_hadar import policies
@@ -33,7 +33,7 @@ from slurm_hadar.controller.learned.declared_work import DeclaredWork
 from slurm_hadar.controller.learned.gpu_use import GpuLessons
 from slurm_hadar.controller.learned.speeds import Speeds
 from slurm_hadar.controller.lock import SETTLE_S, rival, taken_over, takes_over
-from slurm_hadar.controller.picture import bills, forks
+from slurm_hadar.controller.picture import bills, forks, newcomers
 from slurm_hadar.controller.picture.targets import Past, Place
 from slurm_hadar.controller.picture.viewing import Picture, picture
 from slurm_hadar.controller.picture.work import explained
@@ -53,6 +53,7 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.domain.view import State
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.runtime.prices import withdraw_prices, write_prices
 from slurm_hadar.slurm.cluster import Cluster
 
 _BACKFILL = "backfill"
@@ -240,6 +241,7 @@ class Controller:
         if stopped:
             words.append(f"nothing more is sent: {stopped}")
         elif may_act:
+            words += self._publish(seen, shown)
             done = self._act(context, means, seen, shown)
             words += done.said
             refused = done.refused
@@ -259,6 +261,20 @@ class Controller:
             decide_s=decide_s,
             act_s=time.perf_counter() - at,
         )
+
+    def _publish(self, seen: Observed, shown: Picture) -> list[str]:
+        """Today's prices, for ``hbatch``. A word for the operator where that is not possible."""
+        folder, interval_s = self.config.site.exchange_dir, self.backoff.interval_s
+        try:
+            if newcomers.is_private(seen, self.rules.jobs_are_hidden):
+                withdraw_prices(folder)
+            else:
+                prices = newcomers.type_prices(seen, shown)
+                types = {kind: asdict(price) for kind, price in prices.items()}
+                write_prices(folder, types, newcomers.arriving(seen, interval_s), interval_s)
+        except OSError as error:
+            return [f"the prices in {folder} cannot be written ({error.strerror})"]
+        return []
 
     def _exchange(
         self, shown: Picture, plan: Plan, seen: Observed, refusals: Mapping[str, Refusals]

@@ -439,6 +439,31 @@ def training(kind, words):
     return f"#!/bin/sh\n#HADAR types={kind} {words}\n{PYTHON} - <<'END'{TRAIN}END\n"
 
 
+def test_prices_are_the_controllers_own_and_order_a_newcomers_list(site):
+    file = site.folder / "exchange" / "prices.json"
+    file.unlink(missing_ok=True)
+    site(EVE, PYTHON, "-c", "import sys; open(sys.argv[1], 'w').write('{}')", file)
+    words = ("-p", "gpu", "-H")
+    script = "#!/bin/sh\n#HADAR gpus=1 types=v100,k80 model=resnet50 batch=64\nsleep 600\n"
+
+    def listed():
+        site.tick()
+        assert file.stat().st_uid == who(HADAR)[0]
+        return site.show(site.submit(ADA, *words, script=script), "%P")
+
+    assert listed() == "v100,k80"
+    whole = ("--parsable", "-N2", "-p", "v100", "--gres=gpu:2", "-o", "/dev/null")
+    taken = site.box.run("sbatch", *whole, "--wrap", "sleep 600").strip()
+    site.until(lambda: site.show(taken, "%T") == "RUNNING")
+    # All V100s are in use: what is left costs little.
+    assert listed() == "k80,v100"
+    shown = json.loads(file.read_text())["types"]
+    assert (shown["v100"]["free"], shown["k80"]["free"]) == (0, 2)
+    assert shown["v100"]["price"] > 10 * shown["k80"]["price"]
+    file.unlink()
+    assert site.show(site.submit(ADA, *words, script=script), "%P") == "v100,k80"
+
+
 def test_private_data_stays_private(private):
     site = private
     exchange = site.folder / "exchange"
@@ -448,6 +473,8 @@ def test_private_data_stays_private(private):
     his = site.submit(BOB, script=job("v100"))
     site.until(lambda: site.tick() and site.show(hers, "%T") == "RUNNING")
     site.until(lambda: not site(BOB, "squeue", "-h", "-u", ADA).strip())
+    # Of so few users' jobs a price would tell.
+    assert not (exchange / "prices.json").exists()
     told = site(HADAR, "hadar", "status")
     assert "salamander" in told and ADA in told, "the test can fail"
     site.until(lambda: list(exchange.glob(f"progress.{hers}.*.json")))

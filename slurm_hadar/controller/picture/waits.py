@@ -25,6 +25,15 @@ Pools = dict[str, list[float]]
 
 def expected_waits(seen: Observed, picture: Picture) -> dict[str, dict[str, float]]:
     """Waiting job of ours -> GPU type -> seconds until it would start there; inf: never."""
+    return _served(seen, picture)[0]
+
+
+def pools_behind(seen: Observed, picture: Picture) -> Pools:
+    """When each GPU is released for whoever comes behind all that wait."""
+    return _served(seen, picture)[1]
+
+
+def _served(seen: Observed, picture: Picture) -> tuple[dict[str, dict[str, float]], Pools]:
     pools = released(seen, picture)
     found: dict[str, dict[str, float]] = {}
     waiting = [
@@ -52,7 +61,7 @@ def expected_waits(seen: Observed, picture: Picture) -> dict[str, dict[str, floa
             del pool[:count]
             for _ in range(count):
                 insort(pool, ends[kind])
-    return found
+    return found, pools
 
 
 def run_times(target: Target, picture: Picture) -> dict[str, float]:

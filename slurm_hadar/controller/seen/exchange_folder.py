@@ -23,7 +23,7 @@ _OF_A_JOB = re.compile(
     r"(?:plan|steer|progress|gpu)\.(\d{1,10})(?:_\d{1,10})?(?:\.[A-Za-z0-9]{1,64})?\.json"
 )
 _UNFINISHED = re.compile(r"\.(?:plan|steer)\..*\.[0-9a-f]{16}")
-_ASIDE = re.compile(r"\.(?:plan|steer|progress|gpu|heartbeat)\..*\.[0-9a-f]{16}")
+_ASIDE = re.compile(r"\.(?:plan|steer|progress|gpu|heartbeat|prices)\..*\.[0-9a-f]{16}")
 """What a write that was killed leaves."""
 
 

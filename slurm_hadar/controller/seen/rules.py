@@ -66,6 +66,8 @@ class Rules:
         """Whether jobs gain priority with age, as far as this controller may know and change it."""
         self.in_order = False
         """Whether a job that waits for a type would keep all behind it waiting, as far as known."""
+        self.jobs_are_hidden = False
+        """Whether Slurm shows a user no jobs of others (PrivateData)."""
         self._enforced = False
         self._limits: Limits | None = None
 
@@ -90,6 +92,8 @@ class Rules:
         if self._asks:
             self._slurm_user = _slurm_user(settings)
             self.ages = settings.get("PriorityType", "") == "priority/multifactor"
+            hidden = settings.get("PrivateData", "").lower().split(",")
+            self.jobs_are_hidden = not {"jobs", "all"}.isdisjoint(hidden)
             self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
         said = settings.get("AccountingStorageEnforce", "").lower()
         self._enforced = any(word in said for word in ("limits", "safe", "all"))

@@ -47,9 +47,10 @@ def groups(**changes):
     return site(**{"groups": {"gpu": members}, "speeds": SPEEDS, "known": known, **changes})
 
 
-def added(words, held=None, where=None, takes_lists=True):
+def added(words, held=None, where=None, takes_lists=True, prices=None):
     declaration = parse(words.split(), "test") if words else Declaration()
-    return add(declaration, held or {}, site() if where is None else where, lambda: takes_lists)
+    today = (prices or {}) if takes_lists else None
+    return add(declaration, held or {}, site() if where is None else where, lambda: today)
 
 
 def held_in(source, option, value):
@@ -64,6 +65,7 @@ def held_in(source, option, value):
     )
 
 
+EVEN = {"": {}, "even": {"v100": 0.6, "a100": 1.0, "k80": 0.3}}
 EVERYTHING = "types=v100,a100 gpus=2-4 checkpoint=yes"
 
 
@@ -359,6 +361,24 @@ def test_without_a_site_that_acts_and_has_the_group_it_keeps_the_partition(where
 def test_without_a_controller_that_takes_lists_it_keeps_the_partition():
     assert as_typed(takes_lists=False)
     assert added("gpus=1", {"partition": "gpu"}, groups(), takes_lists=False).notes == []
+
+
+@pytest.mark.parametrize(
+    ("prices", "expected"),
+    [
+        # Nothing is scarce: the fastest first.
+        ({"v100": 0.1, "a100": 0.1, "k80": 0.1}, ["ampere", "v100", "k80"]),
+        # Somebody has more use for the A100s that are left.
+        ({"v100": 0.2, "a100": 0.9, "k80": 0.1}, ["v100", "k80", "ampere"]),
+        ({"v100": 0.9, "a100": 1.0, "k80": 0.05}, ["k80", "ampere", "v100"]),
+        # A price of some types only is no comparison.
+        ({"a100": 0.9}, ["ampere", "v100", "k80"]),
+    ],
+)
+def test_prices_order_the_list(prices, expected):
+    held = {"partition": "gpu"}
+    found = added("types=any gpus=1 model=even", held, groups(speeds=EVEN), prices=prices).behind
+    assert found == ["--partition=" + ",".join(expected)]
 
 
 def test_on_a_stale_site_it_keeps_the_partition():

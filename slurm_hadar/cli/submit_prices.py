@@ -1,0 +1,54 @@
+"""Today's prices of GPU types, as the controller published them, for one submit.
+
+What is missing, stale, hostile or damaged costs nothing: there is no price then.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slurm_hadar.cli.wrapper_site import SiteError, fresh_file, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slurm_hadar.cli.wrapper_site import WrapperSite
+
+
+def prices(
+    site: WrapperSite, now: float, draw: Callable[[], float] | None = None
+) -> dict[str, float]:
+    """GPU type -> its price in parts of a job's best speed; empty where none is known.
+
+    Those who submit between two ticks all read the same file. So each counts a random part of the
+    GPUs that are usually asked for in that time as taken already. ``now``: s since the epoch;
+    ``draw``: a number from 0 to 1.
+    """
+    published = fresh_file(site, "prices.json", now)
+    types = published.get("types") if published else None
+    if published is None or not isinstance(types, dict):
+        return {}
+    draw = draw or _draw
+    try:
+        arriving = number(published, "arriving")
+        return {str(kind): _price(one, draw() * arriving) for kind, one in types.items()}
+    except (SiteError, ValueError, ArithmeticError):
+        return {}
+
+
+def _price(source: object, taken: float) -> float:
+    """Hadar's price k(g) = Umin (Umax / Umin)^(g / c) (arXiv 2503.10918, recalled)."""
+    if not isinstance(source, dict):
+        raise SiteError("a type is no object")
+    least, most = number(source, "least"), number(source, "most")
+    gpus, free = number(source, "gpus"), number(source, "free")
+    if not (1e-9 < least <= most <= 1e9 and 0.0 <= free <= gpus and gpus > 0):
+        raise SiteError("a price is no price")
+    used = min(gpus, gpus - free + taken)
+    return float(least * (most / least) ** (used / gpus))
+
+
+def _draw() -> float:
+    # random alone would cost a submit several milliseconds.
+    return int.from_bytes(os.urandom(4), "big") / 2**32

@@ -1,0 +1,28 @@
+"""``prices.json``: what a newcomer must know of each GPU type, published at each tick.
+
+Its reader is :mod:`slurm_hadar.cli.submit_prices`, which spares a submit the imports of this one.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_hadar.runtime import files
+
+NAME = "prices.json"
+
+
+def write_prices(
+    folder: Path, types: Mapping[str, Mapping[str, object]], arriving: int, interval_s: float
+) -> None:
+    """Publish. ``types``: GPU type -> least, most, price, gpus, free, wait_s; ``arriving``: GPUs
+    that managed jobs asked for within the last ``interval_s`` seconds. Raises OSError."""
+    files.write_json(
+        folder / NAME,
+        {"time": time.time(), "interval_s": interval_s, "arriving": arriving, "types": types},
+    )
+
+
+def withdraw_prices(folder: Path) -> None:
+    """Take the file away. Raises OSError."""
+    (folder / NAME).unlink(missing_ok=True)

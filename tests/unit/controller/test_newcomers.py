@@ -1,0 +1,71 @@
+"""What is told to newcomers: prices, free GPUs, waits."""
+
+from dataclasses import replace
+
+import pytest
+from hand_made import NOW, job, look, nodes, ordinary, running, seen
+
+from slurm_hadar.controller.picture import newcomers
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import UNTYPED, GpuRequest
+
+MODEL = Declaration(model="resnet50", types=("any",), batch=(64, 64), samples=10**6)
+KINDS = ("k80", "p100", "v100")
+
+
+def told(jobs, found=None):
+    shown = seen(jobs, found)
+    return newcomers.type_prices(shown, look(shown))
+
+
+def test_an_idle_cluster_is_cheap_and_a_full_one_dear():
+    idle = told([])
+    found = {kind: (one.gpus, one.free) for kind, one in idle.items()}
+    assert found == dict.fromkeys(KINDS, (4, 4))
+    assert all(one.price == one.least for one in idle.values())
+    full = [
+        running(str(n), {name: {kind: 2}}, declaration=None)
+        for n, (name, kind) in enumerate(
+            (("v1", "v100"), ("v2", "v100"), ("p1", "p100"), ("p2", "p100"), ("k1", "k80"))
+        )
+    ]
+    ours = running("9", {"k2": {"k80": 1}}, declaration=MODEL)
+    busy = told([*full, ours], nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=1))
+    assert {kind: one.free for kind, one in busy.items()} == {"v100": 0, "p100": 0, "k80": 1}
+    assert busy["v100"].price == pytest.approx(busy["v100"].most) == pytest.approx(1.0)
+    assert busy["k80"].price < busy["k80"].most < busy["p100"].most < busy["v100"].most
+
+
+def test_waits_are_those_behind_everybody():
+    length = 3600.0 * 2.25
+    held = running("1", {"v1": {"v100": 2}}, time_limit_s=length, start_s=NOW, declaration=None)
+    waits = told([held], nodes(v1=2))["v100"].wait_s
+    assert waits[1] == waits[2] == 0.0 and waits[4] == pytest.approx(3600.0)
+    assert 8 not in waits
+    ahead = ordinary("2", request=GpuRequest(per_node={UNTYPED: 2}), time_limit_s=length)
+    typed = replace(ahead, request=GpuRequest(per_node={"v100": 2}))
+    behind = told([held, typed], nodes(v1=2))["v100"]
+    assert behind.free == 0 and behind.wait_s[1] == pytest.approx(3600.0)
+
+
+def test_nodes_that_are_down_count_for_nothing():
+    found = [replace(n, usable=n.name != "v1") for n in nodes()]
+    assert told([], found)["v100"].gpus == 2
+    assert "v100" not in told([], [replace(n, usable=n.name[0] != "v") for n in nodes()])
+    assert told([], []) == {}
+
+
+def test_what_has_come_lately_is_counted_in_gpus():
+    two = GpuRequest(per_node={UNTYPED: 2})
+    new = {"submit_s": NOW - 5, "request": two}
+    others = [ordinary("3", **new), job("4", held=True, **new)]
+    shown = seen([job("1", **new), job("2", submit_s=NOW - 100), *others])
+    assert newcomers.arriving(shown, 60.0) == 2
+    assert newcomers.arriving(shown, 120.0) == 3
+
+
+def test_prices_of_few_users_are_private_where_jobs_are():
+    few = seen([job(str(n), uid=2000 + n) for n in range(1, 5)])
+    many = seen([job(str(n), uid=2000 + n) for n in range(1, 6)])
+    assert newcomers.is_private(few, True) and not newcomers.is_private(few, False)
+    assert not newcomers.is_private(many, True)

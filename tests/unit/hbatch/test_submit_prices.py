@@ -1,0 +1,131 @@
+"""The prices that a submit reads."""
+
+import json
+import os
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.cli.submit_prices import prices
+from slurm_hadar.cli.wrapper_site import WrapperSite
+from slurm_hadar.runtime.prices import write_prices
+from slurm_hadar.solvers.prices import DualPrice
+
+HALF = {"least": 0.1, "most": 1.0, "price": 0.3, "gpus": 20, "free": 10, "wait_s": {"1": 0.0}}
+NONE_FREE = {**HALF, "free": 0}
+
+
+def site_at(folder):
+    return WrapperSite(
+        {
+            "mode": "act",
+            "exchange_dir": str(folder),
+            "controller_uid": os.getuid(),
+            "opt_in": [],
+            "default_types": "",
+            "sbatch": "sbatch",
+            "types": {},
+        }
+    )
+
+
+def read(folder, draw=0.0, later=0.0):
+    return prices(site_at(folder), time.time() + later, lambda: draw)
+
+
+def test_a_price_rises_with_what_is_in_use(tmp_path):
+    write_prices(tmp_path, {"v100": HALF, "k80": NONE_FREE}, 0, 60.0)
+    found = read(tmp_path)
+    assert found == {"v100": pytest.approx(0.1 * 10**0.5), "k80": pytest.approx(1.0)}
+
+
+def test_where_many_come_each_counts_some_of_them(tmp_path):
+    write_prices(tmp_path, {"v100": HALF}, 10, 60.0)
+    found = [read(tmp_path, draw)["v100"] for draw in (0.0, 0.5, 1.0)]
+    assert found == [pytest.approx(0.1 * 10**share) for share in (0.5, 0.75, 1.0)]
+    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    assert read(tmp_path, 1.0)["v100"] == pytest.approx(0.1 * 10**0.5)
+
+
+def test_the_draws_of_two_submits_differ(tmp_path):
+    write_prices(tmp_path, {"v100": HALF}, 10, 60.0)
+    site = site_at(tmp_path)
+    assert len({prices(site, time.time())["v100"] for _ in range(20)}) > 10
+
+
+@given(
+    least=st.floats(1e-3, 1.0),
+    times=st.floats(1.0, 1e3),
+    gpus=st.integers(1, 1000),
+    part=st.floats(0, 1),
+)
+def test_it_is_the_price_of_the_solvers(tmp_path_factory, least, times, gpus, part):
+    folder = tmp_path_factory.mktemp("folder")
+    used = int(part * gpus)
+    one = {"least": least, "most": least * times, "gpus": gpus, "free": gpus - used}
+    write_prices(folder, {"v100": one}, 0, 60.0)
+    bounds = DualPrice([least], [least * times])
+    assert read(folder)["v100"] == pytest.approx(bounds.at(0, used, gpus))
+
+
+@pytest.mark.parametrize("later", [211.0, -211.0])
+def test_a_stale_file_has_no_price(tmp_path, later):
+    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    assert read(tmp_path) and not read(tmp_path, later=later)
+
+
+def test_no_file_no_price(tmp_path):
+    assert read(tmp_path) == {}
+    assert read(tmp_path / "nowhere") == {}
+
+
+@pytest.mark.timeout(20)
+def test_what_somebody_else_laid_there_has_no_price(tmp_path):
+    path = tmp_path / "prices.json"
+    os.mkfifo(path)
+    assert read(tmp_path) == {}
+    path.unlink()
+    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    (tmp_path / "real").write_bytes(path.read_bytes())
+    path.unlink()
+    path.symlink_to(tmp_path / "real")
+    assert read(tmp_path) == {}
+
+
+def test_another_users_file_has_no_price(tmp_path):
+    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    site = site_at(tmp_path)
+    site.controller_uid += 1
+    assert prices(site, time.time()) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"types": []},
+        {"types": {"v100": 7}},
+        {"types": {"v100": {**HALF, "gpus": 0}}},
+        {"types": {"v100": {**HALF, "free": 21}}},
+        {"types": {"v100": {**HALF, "least": 0}}},
+        {"types": {"v100": {**HALF, "least": 2}}},
+        {"types": {"v100": {**HALF, "most": "1"}}},
+        {"types": {"v100": {**HALF, "most": 1e308}}},
+        {"types": {"v100": {**HALF, "least": 5e-324}}},
+        {"arriving": -1},
+        {"arriving": None},
+        {"version": 2},
+        {"time": "now"},
+        {"interval_s": None},
+    ],
+)
+def test_a_damaged_file_has_no_price(tmp_path, change):
+    path = tmp_path / "prices.json"
+    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    source = json.loads(path.read_text())
+    assert read(tmp_path)
+    path.write_text(json.dumps({**source, **change}))
+    assert read(tmp_path) == {}
+    path.write_text(json.dumps(source)[:-5])
+    assert read(tmp_path) == {}
