@@ -114,8 +114,8 @@ class Guards(_Section):
     max_moves_per_hour: int = Field(default=200, ge=0)
     max_moves_per_job: int = Field(default=50, ge=0)
     preempt: bool = False
-    """Whether a running job may be checkpointed and sent back to the queue for one that gains
-    more."""
+    """Whether a running job may be checkpointed and sent back to the queue for one that gains more
+    and is next in Slurm's order for what it leaves."""
     gain_over_cost: float = Field(default=2.0, ge=1)
     """A move must save at least this many times the seconds that it costs. Policies that share GPUs
     in turns (gavel_*, tiresias) know no such gain."""

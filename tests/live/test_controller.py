@@ -307,13 +307,25 @@ def test_a_running_job_makes_way_and_goes_on_later(make_sandbox, tmp_path):
     site = a_site(make_sandbox, tmp_path, {"preempt": True})
     id_ = site.hbatch(training(site.folder), *first("k80"))
     site.until(lambda: _samples(site, id_) > 0)
-    site.want = {}
+    fill = [site.plain(FILL, ["-N2", "--gres=gpu:2", "-C", kind]) for kind in ("v100", "p100")]
+    fill += [site.plain(FILL, ["--gres=gpu:1", "-C", "k80"]) for _ in range(3)]
+    site.until(lambda: all(site.job(one).state is JobState.RUNNING for one in fill))
+    ahead = site.plain(FILL, ["--gres=gpu:1", "-C", "k80"])
+    newcomer = site.hbatch(SLEEP.format(5), *first("k80"))
+    site.want = {newcomer: {"k80": 1}}
+    # What it leaves would be the ordinary job's, so it runs on.
+    for _ in range(3):
+        report = site.controller.tick()
+        assert report.intent.deferred[id_] == f"job {ahead}, which waits, gets these GPUs first"
+    assert not moves_of(site.store, id_) and site.job(id_).state is JobState.RUNNING
+    site.cluster.cancel([ahead])
     site.until(
         lambda: (
             site.controller.tick()
             and [move.outcome for move in moves_of(site.store, id_)] == ["stopped"]
         )
     )
+    site.until(site.running(newcomer, "k80"))
     job = site.job(id_)
     assert job.state is JobState.PENDING and job.eligible_s > time.time() and not job.held
     assert not site.store.open_entries()

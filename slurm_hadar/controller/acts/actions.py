@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.acts import laying
+from slurm_hadar.controller.acts import laying, making_way
 from slurm_hadar.controller.acts.crossing_moves import CrossingMoves
 from slurm_hadar.controller.acts.free_capacity import FreeCapacity
 from slurm_hadar.controller.picture import batch_choice, claims, cpus
@@ -82,9 +82,16 @@ def intent(
             deferred[id_] = f"a reservation of {node} begins before its time limit ends"
         elif action is not None:
             moves.append(action)
+    newcomers = {id_ for id_ in plan.placements if not picture.targets[id_].held}
     most = min(budget.left, config.guards.max_moves_per_tick)
     while True:
         chosen = _shared(moves, most, budget.by_user)
+        stopped = [action.job for action in chosen if action.placement is None]
+        vain = making_way.in_vain(stopped, newcomers, seen)
+        if vain:
+            deferred |= vain
+            moves = [action for action in moves if action.job.id not in vain]
+            continue
         # Under preempt a move may need what another one leaves, so that one has to be chosen too.
         claimed = _claimed(chosen, picture, seen, config)
         left = [action for action in chosen if action.job.id not in claimed]

@@ -248,6 +248,59 @@ def test_a_job_moves_to_what_another_leaves_only_where_jobs_may_be_stopped():
     assert {a.job.id for a in swapped} == {"1", "2"}
 
 
+@pytest.fixture
+def stopped_for():
+    """What becomes of job 1, alone on k1, where the plan stops it for job 2; beside ``others``."""
+    guards = CONFIG.guards.model_copy(update={"preempt": True})
+    site = CONFIG.model_copy(update={"guards": guards})
+    found = nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=2)
+    here = running("1", {"k1": {"k80": 2}}, time_limit_s=10_000.0)
+
+    def decided(newcomer, *others):
+        plan = {"2": Placement({"k80": 2}, {"k1": {"k80": 2}})}
+        return decide(seen([here, newcomer, *others], found), plan, site)
+
+    return decided
+
+
+TWO = GpuRequest(per_node={UNTYPED: 2})
+
+
+def test_a_job_is_stopped_for_one_that_gets_its_gpus(stopped_for):
+    later = {"start_s": NOW + 5000, "reason": "Resources"}
+    for newcomer in (job("2", request=TWO), job("2", request=TWO, **later)):
+        assert [a.kind for a in stopped_for(newcomer).of(Kind.STOP)] == [Kind.STOP]
+        # Others behind it, or who do not fit, are no matter.
+        behind = ordinary("3", priority=10, request=TWO)
+        larger = ordinary("4", request=GpuRequest(per_node={UNTYPED: 4}))
+        assert stopped_for(newcomer, behind, larger).of(Kind.STOP)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_no_job_is_stopped_for_one_behind_somebody_else(stopped_for, own):
+    """Slurm would give what it leaves to the other one."""
+    newcomer = job("2", request=TWO)
+    first = replace(job("3", request=TWO, priority=2000)) if own else ordinary("3", request=TWO)
+    for one in (first, replace(first, start_s=NOW + 5000)):
+        meant = stopped_for(newcomer, one)
+        assert not meant.of(Kind.STOP)
+        assert meant.deferred["1"] == "job 3, which waits, gets these GPUs first"
+
+
+@pytest.mark.parametrize(
+    "newcomer",
+    [
+        job("2", request=GpuRequest(per_node={UNTYPED: 4})),
+        job("2", request=TWO, reason="QOSMaxJobsPerUserLimit"),
+        job("2", request=TWO, partitions=("v100",)),
+    ],
+    ids=["too large", "at a limit", "in another partition"],
+)
+def test_no_job_is_stopped_for_one_that_cannot_start_there(stopped_for, newcomer):
+    meant = stopped_for(newcomer)
+    assert not meant.of(Kind.STOP) and meant.deferred["1"] == "no job that waits fits where it runs"
+
+
 def test_no_job_leaves_a_node_that_another_one_moves_to():
     """Who waits might start there with what both leave, and on a node that a job leaves Slurm
     starts nothing, so that the other one would start elsewhere."""
