@@ -64,6 +64,8 @@ ROWS = (
     Row("exchange association", Steering(exchange=ExchangeLevel.ASSOCIATION)),
     Row("exchange account", Steering(exchange=ExchangeLevel.ACCOUNT)),
     Row("exchange all", Steering(exchange=ExchangeLevel.ALL)),
+    Row("preempt association", Steering(exchange=ExchangeLevel.ASSOCIATION, preempt=True)),
+    Row("preempt all", Steering(exchange=ExchangeLevel.ALL, preempt=True)),
     Row("the policy's order", free=True),
 )
 

@@ -149,6 +149,9 @@ def jobs(
         ExchangeLevel,
         typer.Option(help="Slurm's order: jobs that may exchange places, as queue.exchange."),
     ] = ExchangeLevel.NONE,
+    preempt: Annotated[
+        bool, typer.Option("--preempt", help="Slurm's order: stops jobs for others, as the guard.")
+    ] = False,
     from_sacct: Annotated[
         bool, typer.Option("--from-sacct", help="TRACE is sacct's output (-P, with header).")
     ] = False,
@@ -170,8 +173,10 @@ def jobs(
             "--copies; leave them out"
         )
     exchanges = exchange is not ExchangeLevel.NONE
-    if not in_queue and (unmanaged_share or typed or no_moves or exchanges):
-        raise UsageError("--unmanaged-share, --typed, --no-moves and --exchange need --order slurm")
+    if not in_queue and (unmanaged_share or typed or no_moves or exchanges or preempt):
+        raise UsageError(
+            "--unmanaged-share, --typed, --no-moves, --exchange and --preempt need --order slurm"
+        )
     settings = _options(option or [])
     site = _site(config)
     pretend = replace(
@@ -212,7 +217,7 @@ def jobs(
         pretend,
         Drawn(unmanaged_share, typed, seed=seed),
         costs=costs,
-        steering=Steering(not no_moves, exchange, round_s) if in_queue else Steering(),
+        steering=Steering(not no_moves, exchange, round_s, preempt) if in_queue else Steering(),
         seen=seen,
         seed=seed,
         options=settings,

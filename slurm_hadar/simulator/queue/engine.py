@@ -2,7 +2,7 @@
 
 What the controller does at a tick, in few words: the policy decides over the managed jobs; those
 that wait get the planned type at the head of their list, and those that run may move to GPUs that
-nobody who waits can use.
+nobody who waits can use, or be stopped for others. The policy is told of the same guards.
 """
 
 import time
@@ -25,6 +25,7 @@ from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.estimates import Estimates, estimate
 from slurm_hadar.simulator.outcome import Outcome, Timeline
+from slurm_hadar.simulator.queue.making_way import AWAY_S, stopped
 from slurm_hadar.simulator.queue.order import QueueOrder
 from slurm_hadar.simulator.queue.requests import Drawn, Requests, requests
 from slurm_hadar.simulator.seats import Seats
@@ -40,12 +41,14 @@ _NONE: frozenset[int] = frozenset()
 @dataclass(frozen=True)
 class Steering:
     """What the controller may do. ``moves``: it may move running jobs; ``exchange``: which waiting
-    jobs exchange their places; ``tick_s``: between two ticks; the others as the guards of the
-    site's configuration."""
+    jobs exchange their places; ``preempt``: it may stop running jobs for others; ``tick_s``:
+    between two ticks; the others as the guards of the site's configuration."""
 
     moves: bool = True
     exchange: ExchangeLevel = ExchangeLevel.NONE
     tick_s: float = 60.0
+    preempt: bool = False
+    gain_over_cost: float = 2.0
     min_between_moves_s: float = 600.0
     max_moves_per_tick: int = 20
 
@@ -90,7 +93,14 @@ class _Run:
         self.seats, self.speeds = Seats(cluster), Speeds(work, cluster, setting.costs)
         told = setting.seen or estimate(work)
         told = replace(told, rate=told.rate * self.asked.types[:, :, None])
-        self.views = Views(work, cluster, told, setting.costs, setting.seed, setting.options)
+        steering = setting.steering
+        guards = {
+            "gain_over_cost": steering.gain_over_cost,
+            "min_stay_s": steering.min_between_moves_s,
+            "preempt": steering.preempt,
+        }
+        options = {**guards, **setting.options}
+        self.views = Views(work, cluster, told, setting.costs, setting.seed, options)
         self.index = {id_: at for at, id_ in enumerate(work.ids)}
         self.types = {name: at for at, name in enumerate(cluster.types)}
         column = np.searchsorted(np.asarray(work.counts), work.request)
@@ -106,6 +116,7 @@ class _Run:
         self.ends_by: FloatArray = np.full(jobs, inf)
         self.finish: FloatArray = np.full(jobs, np.nan)
         self.moves: IntArray = np.zeros(jobs, dtype=np.int64)
+        self.away: FloatArray = np.zeros(jobs)
         self.on: IntArray = np.zeros((jobs, len(cluster.types)), dtype=np.int64)
         self.decided, self.news = -inf, False
         self.decide_s: list[float] = []
@@ -118,7 +129,7 @@ class _Run:
         tick, filled, waits = now, -inf, False
         memory: State = {}
         while True:
-            if self._arrive(now) or waits:
+            if self._arrive(now) or self._back(now) or waits:
                 depth = self.setting.limits.depth
                 schedule.main(self._queue(depth), len(self.cluster.types), self._starter(now))
                 waits = True
@@ -148,7 +159,8 @@ class _Run:
         """When the next job ends or arrives; inf: never."""
         come = int(np.searchsorted(arrivals, now, side="right"))
         coming = float(arrivals[come]) if come < len(arrivals) else inf
-        return min(coming, float(self._ends(self._running(), now).min(initial=inf)))
+        ending = self._ends(self._running(), now).min(initial=inf)
+        return min(coming, float(ending), float(self.away[self.away > 0].min(initial=inf)))
 
     def _arrive(self, now: float) -> bool:
         """Jobs that arrived until now join the queue, with the list that hbatch gives them."""
@@ -161,6 +173,12 @@ class _Run:
             self.lists[job] = self._by_speed(job, kinds) if steered else kinds
         return bool(len(come))
 
+    def _back(self, now: float) -> bool:
+        """Jobs that were stopped and may start again from now on; whether there are some."""
+        back = (self.away > 0) & (self.away <= now)
+        self.away[back] = 0.0
+        return bool(back.any())
+
     def _by_speed(self, job: int, kinds: list[int], first: frozenset[int] = _NONE) -> list[int]:
         """Those of ``first``, then the fastest first, without the ones that are far slower."""
         told = self.told[job]
@@ -170,7 +188,8 @@ class _Run:
 
     def _queue(self, most: int) -> list[Waiting]:
         """The first jobs of the queue in Slurm's order."""
-        jobs = self.order.sort(np.flatnonzero(self.state == _WAITS))[:most].tolist()
+        waiting = np.flatnonzero((self.state == _WAITS) & (self.away == 0))
+        jobs = self.order.sort(waiting)[:most].tolist()
         counts, limits = self.work.request, self.asked.limit_s
         return [Waiting(j, self.lists[j], int(counts[j]), float(limits[j])) for j in jobs]
 
@@ -247,9 +266,33 @@ class _Run:
             self.lists[job] = self._by_speed(job, kinds, first)
         if self.order.may_change:
             self._exchange(plan, now)
+        movable = dict(zip(view.jobs.ids, view.jobs.movable.tolist(), strict=True))
+        if self.setting.steering.preempt:
+            self._make_way(plan, movable, now)
         if self.setting.steering.moves:
-            self._move(plan, dict(zip(view.jobs.ids, view.jobs.movable.tolist(), strict=True)), now)
+            self._move(plan, movable, now)
         return memory
+
+    def _make_way(self, plan: Plan, movable: Mapping[str, bool], now: float) -> None:
+        """Stops running jobs for those that the plan starts."""
+        ids = self.work.ids
+        candidates = [
+            job
+            for job in self.placed
+            if self.asked.managed[job] and ids[job] not in plan.placements and movable[ids[job]]
+        ][: self.setting.steering.max_moves_per_tick]
+        if not candidates:
+            return
+        newcomers = {self.index[id_] for id_ in plan.placements} - self.placed.keys()
+        free = self.cluster.capacity - self.on.sum(axis=0)
+        queue = self._queue(self.setting.limits.tested)
+        for job in stopped(queue, newcomers, candidates, self.on, free):
+            self._stop(job)
+            self.moves[job] += 1
+            self.state[job], self.away[job] = _WAITS, now + AWAY_S
+            self.order.requeue(job, now)
+            kinds = np.flatnonzero(self.asked.types[job]).tolist()
+            self.lists[job] = self._by_speed(job, kinds)
 
     def _exchange(self, plan: Plan, now: float) -> None:
         waiting = np.flatnonzero(self.state == _WAITS)

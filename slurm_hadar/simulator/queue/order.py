@@ -10,6 +10,9 @@ from slurm_hadar.scheduling.twin import Promises
 from slurm_hadar.simulator.queue.requests import Requests
 from slurm_hadar.simulator.workload import Workload
 
+_APART = 1 << 32
+"""Between two places, so that requeued jobs find one."""
+
 
 class QueueOrder:
     """The places of J jobs, lesser first: Slurm's priority decides, then who came first."""
@@ -17,7 +20,9 @@ class QueueOrder:
     def __init__(self, work: Workload, asked: Requests, level: ExchangeLevel) -> None:
         jobs = len(work.ids)
         order = np.lexsort((np.arange(jobs), work.arrival_s, -asked.priority))
-        place = dict(zip(order.tolist(), range(jobs), strict=True))
+        place = dict(zip(order.tolist(), range(0, jobs * _APART, _APART), strict=True))
+        self._rank: IntArray = np.array([place[job] for job in range(jobs)], dtype=np.int64)
+        self._arrival_s, self._priority, self._requeued = work.arrival_s, asked.priority, 0
         self.may_change = level is not ExchangeLevel.NONE
         self._places = Places(place, dict(place))
         self._group = _groups(asked, level)
@@ -37,6 +42,17 @@ class QueueOrder:
     def start(self, job: int) -> None:
         """A job starts from the place that it has."""
         self._places.use(job)
+
+    def requeue(self, job: int, now: float) -> None:
+        """A job waits again: without its age it is the last of its priority, and exchanges no
+        place."""
+        same = self._priority == self._priority[job]
+        behind = (same & (self._arrival_s > now)) | (self._priority < self._priority[job])
+        end = int(self._rank[behind].min(initial=_APART * len(behind)))
+        self._requeued += 1
+        place = end - _APART + self._requeued
+        self._places.own[job] = self._places.held[job] = place
+        self._group[job] = NO_EXCHANGE
 
     def unpromised(self, jobs: IntArray) -> bool:
         """Whether some of the jobs have no promised end yet."""

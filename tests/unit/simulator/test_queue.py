@@ -20,6 +20,7 @@ from slurm_hadar.simulator import sacct_trace, trace_queue
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.csv_rows import rows
 from slurm_hadar.simulator.queue.engine import Setting, Steering, simulate
+from slurm_hadar.simulator.queue.making_way import AWAY_S
 from slurm_hadar.simulator.queue.requests import Drawn, requests
 from slurm_hadar.simulator.workload import Workload
 from tests.unit.simulator.pretend import Decide, machines, on, scripted, work
@@ -166,6 +167,44 @@ def test_a_move_takes_free_gpus_and_costs_its_pause() -> None:
     assert moving({0.0: {"j1": on("fast")}}, jobs, steering=stays) == [100.0, 1000.0]
     later = Steering(tick_s=60.0, min_between_moves_s=500.0)
     assert moving({0.0: {"j1": on("fast")}}, jobs, steering=later)[1] == 540 + 10 + 460 / 2
+
+
+PREEMPTS = Steering(tick_s=60.0, min_between_moves_s=0.0, preempt=True)
+
+
+def test_a_job_is_stopped_for_one_that_the_plan_starts() -> None:
+    jobs = work([[[1.0]], [[1.0]]], total=[1000.0, 100.0], arrival=[0.0, 100.0], types=ONE)
+    script = {0.0: {"j0": on("fast")}, 100.0: {"j1": on("fast")}, 300.0: {"j0": on("fast")}}
+    # Stopped at the tick of 120 s, for the other one's 100 s; it may not be back before 241 s.
+    ends = moving(script, jobs, "fast=1", steering=PREEMPTS)
+    assert ends == [120.0 + AWAY_S + 10.0 + 880.0, 220.0]
+    assert moving(script, jobs, "fast=1") == [1000.0, 1100.0]
+
+
+def test_no_job_is_stopped_for_one_behind_somebody_else() -> None:
+    """Who is ahead does not opt in, and would get what is left; nor where nobody fits."""
+    jobs = work([[[1.0]]] * 3, total=[1000.0, 100.0, 100.0], arrival=[0.0, 50.0, 100.0], types=ONE)
+    jobs = queue_of(jobs, "job_id,managed\nj0,yes\nj1,no\nj2,yes\n")
+    script = {0.0: {"j0": on("fast")}, 100.0: {"j2": on("fast")}}
+    assert moving(script, jobs, "fast=1", steering=PREEMPTS) == [1000.0, 1100.0, 1200.0]
+
+
+@pytest.mark.parametrize(("gpus", "ends"), [(2, [1131.0, 160.0]), (1, [1000.0, 150.0])])
+def test_a_job_is_stopped_only_where_what_is_free_is_too_little(gpus, ends) -> None:
+    jobs = gangs(1, gpus, seconds=[1000.0, 100.0], arrival=[0.0, 50.0])
+    script = {0.0: {"j0": on("fast")}, 50.0: {"j1": on("fast", gpus)}}
+    assert moving(script, jobs, "fast=2", steering=PREEMPTS) == ends
+
+
+def test_what_is_stopped_is_the_last_of_those_who_wait() -> None:
+    jobs = work([[[1.0]]] * 4, total=[1000.0, 100.0, 500.0, 500.0],
+                arrival=[0.0, 100.0, 110.0, 400.0], types=ONE)  # fmt: skip
+    script = {0.0: {"j0": on("fast")}, 100.0: {"j1": on("fast")}, 180.0: {}}
+    never = Steering(tick_s=60.0, min_between_moves_s=1e6, preempt=True)
+    assert moving(script, jobs, "fast=1", steering=never)[0] == 1000.0
+    ends = moving(script, jobs, "fast=1", steering=PREEMPTS)
+    # j2 came before it was stopped, j3 after that.
+    assert ends[1:3] == [220.0, 720.0] and ends[0] < ends[3]
 
 
 def queue_of(load: Workload, text: str) -> Workload:
