@@ -131,6 +131,7 @@ class Exchange:
             "progress": work.starts,
             "aside": work.kills + work.starts,
             "heartbeat": 1,
+            "prices": 1,
         }
         found = [
             f"the exchange folder has {count} files of {kind}; at most {most.get(kind, 0)} were "
@@ -150,7 +151,8 @@ def read_exchange(folder: Path) -> Exchange:
     keeper.read([])
     # No job is alive any more, and a day has gone.
     keeper.tidy([], time.time() + KEEP_S + 60)
-    left = sorted(path.name for path in folder.iterdir() if _kind(path.name) != "heartbeat")
+    names = (path.name for path in folder.iterdir())
+    left = sorted(name for name in names if _kind(name) not in ("heartbeat", "prices"))
     return Exchange(dict(files), tuple(left))
 
 

@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from slurm_hadar.cli.submit_prices import Today
     from slurm_hadar.cli.wrapper_site import WrapperSite
 
     Settings = Mapping[str, str | None]
@@ -78,12 +79,12 @@ def add(
     declaration: Declaration,
     held: Settings,
     site: WrapperSite | None,
-    prices: Callable[[], Mapping[str, float] | None],
+    today: Callable[[], Today | None],
 ) -> Additions | str:
     """What to add to a declared job, or why it has to go unmanaged.
 
-    ``prices`` tells GPU type -> today's price, as far as that is known, or None where no controller
-    acts that wants one more list of partitions in the queue; it is asked only where that matters.
+    ``today`` tells what is known of GPU types, or None where no controller acts that wants one more
+    list of partitions in the queue; it is asked only where that matters.
     Raises :class:`UsageError` where the declaration contradicts the request or the site.
     """
     result = Additions()
@@ -96,7 +97,7 @@ def add(
             _ask_for_gpus(result, record, held)
         has_gpus = request is not None or bool(result.options)
         if has_gpus and not (request and request.types):
-            _choose_types(result, record, held, site, prices)
+            _choose_types(result, record, held, site, today)
         if declaration.checkpoint:
             _make_movable(result, held)
     try:
@@ -157,18 +158,18 @@ def _choose_types(
     declaration: Declaration,
     held: Settings,
     site: WrapperSite | None,
-    prices: Callable[[], Mapping[str, float] | None],
+    today: Callable[[], Today | None],
 ) -> None:
     """By a list of partitions where the site has one per type, else by node features: ``--gres``
     knows no OR."""
     from slurm_hadar.cli.partition_list import members_of, ordered
 
     members = members_of(declaration, held, site)
-    todays = prices() if site is not None and members else None
-    if site is not None and todays is not None:
+    known = today() if site is not None and members else None
+    if site is not None and known is not None:
         kinds = list(dict.fromkeys(members.values()))
         usable = _usable(result, declaration, kinds, site, f"partition {held['partition']}")
-        names = ordered(declaration, held, site, members, usable, todays)
+        names = ordered(declaration, held, site, members, usable, known)
         if names:
             result.behind.append("--partition=" + ",".join(names))
             return

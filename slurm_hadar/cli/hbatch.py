@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from slurm_hadar.cli.additions import Additions
+    from slurm_hadar.cli.submit_prices import Today
     from slurm_hadar.cli.wrapper_site import WrapperSite
     from slurm_hadar.domain.declaration import Declaration
 
@@ -151,7 +152,7 @@ def _additions(submit: Submit, declaration: Declaration) -> Outcome:
         return Outcome(f"{submit.name} has #PBS or #BSUB lines")
     if held.get("clusters"):
         return Outcome("it may go to another cluster")
-    added = add(declaration, held, site, lambda: _prices(site))
+    added = add(declaration, held, site, lambda: _today(site))
     if isinstance(added, str):
         return Outcome(added)
     return Outcome(added=added, declaration=declaration)
@@ -170,15 +171,16 @@ def _prepare(submit: Submit, declaration: Declaration, added: Additions) -> None
         _say(_summary(declaration, added))
 
 
-def _prices(site: WrapperSite | None) -> Mapping[str, float] | None:
-    """Of GPU types; None where no controller acts that wants one more list of partitions."""
+def _today(site: WrapperSite | None) -> Today | None:
+    """What is known of GPU types; None where no controller acts that wants one more list of
+    partitions."""
     import time
 
-    from slurm_hadar.cli.submit_prices import prices
+    from slurm_hadar.cli.submit_prices import today
     from slurm_hadar.cli.wrapper_site import takes_lists
 
     now = time.time()
-    return prices(site, now) if site is not None and takes_lists(site, now) else None
+    return today(site, now) if site is not None and takes_lists(site, now) else None
 
 
 def _summary(declaration: Declaration, added: Additions) -> str:

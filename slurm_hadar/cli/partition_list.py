@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from slurm_hadar.cli.submit_prices import Today
     from slurm_hadar.cli.wrapper_site import WrapperSite
     from slurm_hadar.domain.declaration import Declaration
 
@@ -42,13 +43,13 @@ def ordered(
     site: WrapperSite,
     members: Mapping[str, str],
     usable: Sequence[str],
-    prices: Mapping[str, float],
+    today: Today,
 ) -> list[str]:
     """Those of ``members`` that a job may use, by speed less price, as Hadar's newcomers choose;
     the order of the site where that is equal. Empty where the user's own ``-C`` leaves none.
 
-    ``usable``: GPU types that the declaration allows; ``prices``: GPU type -> its price in parts of
-    a job's best speed. Where one of the types has none, the fastest is first.
+    ``usable``: GPU types that the declaration allows. Where one of the types has no price
+    ``today``, the fastest is first.
     """
     own = held.get("constraint") or ""
     features = frozenset(site.features.values())
@@ -57,8 +58,14 @@ def ordered(
     # A guess keeps no job from a free GPU.
     known = site.known.get(_key(record.model), ()) if "any" in record.types else ()
     best = max((speeds.get(kind, 1.0) for kind in kinds if kind in known), default=0.0)
-    fast = [k for k in kinds if k not in known or speeds.get(k, 1.0) * SLOWEST >= best]
+    kept = today.shared if record.may_move else frozenset()
+    fast = [
+        kind
+        for kind in kinds
+        if kind not in known or kind in kept or speeds.get(kind, 1.0) * SLOWEST >= best
+    ]
     found = [name for name, kind in members.items() if kind in fast]
+    prices = today.prices
     priced = all(members[name] in prices for name in found)
 
     def gain(kind: str) -> float:

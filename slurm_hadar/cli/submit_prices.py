@@ -11,15 +11,26 @@ from slurm_hadar.cli.wrapper_site import SiteError, fresh_file, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from slurm_hadar.cli.wrapper_site import WrapperSite
 
 
-def prices(
-    site: WrapperSite, now: float, draw: Callable[[], float] | None = None
-) -> dict[str, float]:
-    """GPU type -> its price in parts of a job's best speed; empty where none is known.
+class Today:
+    """What is known of GPU types today. ``prices``: type -> price in parts of a job's best speed;
+    ``shared``: types that unmanaged jobs accept beside others."""
+
+    __slots__ = ("prices", "shared")
+
+    def __init__(
+        self, prices: Mapping[str, float] | None = None, shared: frozenset[str] = frozenset()
+    ) -> None:
+        self.prices = prices or {}
+        self.shared = shared
+
+
+def today(site: WrapperSite, now: float, draw: Callable[[], float] | None = None) -> Today:
+    """What the controller published; nothing where that cannot be believed.
 
     Those who submit between two ticks all read the same file. So each counts a random part of the
     GPUs that are usually asked for in that time as taken already. ``now``: s since the epoch;
@@ -28,13 +39,14 @@ def prices(
     published = fresh_file(site, "prices.json", now)
     types = published.get("types") if published else None
     if published is None or not isinstance(types, dict):
-        return {}
+        return Today()
     draw = draw or _draw
     try:
         arriving = number(published, "arriving")
-        return {str(kind): _price(one, draw() * arriving) for kind, one in types.items()}
+        prices = {str(kind): _price(one, draw() * arriving) for kind, one in types.items()}
     except (SiteError, ValueError, ArithmeticError):
-        return {}
+        return Today()
+    return Today(prices, frozenset(kind for kind in prices if types[kind].get("shared") is True))
 
 
 def _price(source: object, taken: float) -> float:

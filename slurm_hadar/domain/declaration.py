@@ -64,6 +64,11 @@ class Declaration:
         """All the work in samples, 0 where it was not declared."""
         return self.samples or self.epochs * self.dataset_size
 
+    @property
+    def may_move(self) -> bool:
+        """Whether its owner lets it be moved while it runs."""
+        return self.checkpoint and not self.pin
+
     def words(self) -> dict[str, str]:
         """Key and value as they are written, without those that are the default."""
         return {

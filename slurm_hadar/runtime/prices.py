@@ -15,8 +15,8 @@ NAME = "prices.json"
 def write_prices(
     folder: Path, types: Mapping[str, Mapping[str, object]], arriving: int, interval_s: float
 ) -> None:
-    """Publish. ``types``: GPU type -> least, most, price, gpus, free, wait_s; ``arriving``: GPUs
-    that managed jobs asked for within the last ``interval_s`` seconds. Raises OSError."""
+    """Publish. ``types``: GPU type -> what is published of it; ``arriving``: GPUs that managed jobs
+    asked for within the last ``interval_s`` seconds. Raises OSError."""
     files.write_json(
         folder / NAME,
         {"time": time.time(), "interval_s": interval_s, "arriving": arriving, "types": types},

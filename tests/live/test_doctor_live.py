@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 HADAR = str(Path(sys.executable).parent / "hadar")
 SAMPLES = 1400
+NEWCOMER = "#!/bin/sh\n#HADAR types=k80 gpus=1\nsleep 3\n"
 PLAIN = "#!/bin/sh\n#SBATCH -J secret-name --comment secret-comment\nsleep 300\n"
 
 
@@ -102,7 +103,8 @@ def test_a_stop_tells_its_cost_and_an_outage_of_the_log_costs_no_line(
     told.until(lambda: site.told(id_) and site.told(id_).rate)
     # The log's disk is gone while the job is stopped.
     folder.rename(tmp_path / "away")
-    told.want = {}
+    newcomer = site.hbatch(NEWCOMER, "-p", "k80")
+    told.want = {newcomer: {"k80": 1}}
     told.until(lambda: [move.outcome for move in moves_of(told.store, id_)] == ["stopped"])
     told.tick()
     said = [line for line in capsys.readouterr().err.splitlines() if "cannot be written" in line]

@@ -187,6 +187,34 @@ def _in_its_order(job: Job, seen: Observed, free: Free) -> Iterator[tuple[str, d
                 yield name, gpus
 
 
+def accepted_by_others(seen: Observed) -> frozenset[str]:
+    """GPU types that unmanaged jobs accept which accept several: where managed jobs leave out the
+    slowest of them, these others are left with it."""
+    classes = {
+        (node.partitions, frozenset(node.features), frozenset(node.gpus))
+        for node in seen.nodes.values()
+    }
+    known: dict[tuple[tuple[str, ...], str], set[str]] = {}
+    found: set[str] = set()
+    for job in seen.jobs.values():
+        if job.managed or job.state not in (JobState.PENDING, JobState.RUNNING):
+            continue
+        if UNTYPED not in job.request.gpus:
+            continue
+        key = job.partitions, job.features
+        if key not in known:
+            known[key] = {
+                kind
+                for partitions, features, kinds in classes
+                if not set(partitions).isdisjoint(job.partitions) and _met(job, features)
+                for kind in kinds
+                if kind != UNTYPED
+            }
+        if len(known[key]) > 1:
+            found |= known[key]
+    return frozenset(found)
+
+
 def set_aside(gpus: Mapping[str, int], names: Iterable[str], free: Free) -> None:
     """Take GPUs (type -> count) out of ``free`` on these nodes, as far as they are there."""
     names = list(names)
@@ -222,8 +250,12 @@ def _open(job: Job, node: Node) -> bool:
         return False
     if node.memory_mb - node.memory_used_mb < memory_mb(job) // nodes:
         return False
+    return _met(job, frozenset(node.features))
+
+
+def _met(job: Job, features: frozenset[str]) -> bool:
     try:
-        return not job.features or met(job.features, frozenset(node.features))
+        return not job.features or met(job.features, features)
     except OpaqueConstraint:
         return True
 

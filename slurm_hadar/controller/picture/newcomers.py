@@ -11,6 +11,7 @@ from math import inf
 
 import numpy as np
 
+from slurm_hadar.controller.picture import claims
 from slurm_hadar.controller.picture.viewing import Picture
 from slurm_hadar.controller.picture.waits import gpus_asked, pools_behind
 from slurm_hadar.controller.seen.observed import Observed
@@ -33,7 +34,8 @@ class TypePrice:
     """One GPU type. ``least``, ``most``: the bounds Umin, Umax of its price, in parts of a job's
     best speed per GPU; ``price``: today's; ``gpus``: usable ones, ``free``: those that no job runs
     on or is about to get; ``wait_s``: GPUs asked for -> s until so many are free for a newcomer,
-    None: not by what is known."""
+    None: not by what is known; ``shared``: unmanaged jobs accept it beside others, so jobs that
+    may be moved do not leave it to them."""
 
     least: float
     most: float
@@ -41,11 +43,12 @@ class TypePrice:
     gpus: int
     free: int
     wait_s: Mapping[int, float | None]
+    shared: bool
 
 
 def type_prices(seen: Observed, picture: Picture) -> dict[str, TypePrice]:
     """By GPU type, with all that wait served first in Slurm's order."""
-    pools = pools_behind(seen, picture)
+    pools, shared = pools_behind(seen, picture), claims.accepted_by_others(seen)
     least, most = _bounds(picture.view.jobs.rate, np.array(picture.view.counts))
     bounds = DualPrice(np.full(len(most), least), most)
     found: dict[str, TypePrice] = {}
@@ -62,6 +65,7 @@ def type_prices(seen: Observed, picture: Picture) -> dict[str, TypePrice]:
             gpus=gpus,
             free=free,
             wait_s={count: _wait(times, count) for count in _COUNTS if count <= gpus},
+            shared=kind in shared,
         )
     return found
 

@@ -117,6 +117,7 @@ class _Run:
         self.finish: FloatArray = np.full(jobs, np.nan)
         self.moves: IntArray = np.zeros(jobs, dtype=np.int64)
         self.away: FloatArray = np.zeros(jobs)
+        self.shared = _NONE
         self.on: IntArray = np.zeros((jobs, len(cluster.types)), dtype=np.int64)
         self.decided, self.news = -inf, False
         self.decide_s: list[float] = []
@@ -166,12 +167,20 @@ class _Run:
         """Jobs that arrived until now join the queue, with the list that hbatch gives them."""
         come = np.flatnonzero((self.work.arrival_s <= now) & (self.state == _ABSENT))
         self.state[come] = _WAITS
+        self._look_at_others()
         self.news |= bool(len(come))
         for job in come.tolist():
             kinds = np.flatnonzero(self.asked.types[job]).tolist()
             steered = self.decide is not None and self.asked.managed[job]
             self.lists[job] = self._by_speed(job, kinds) if steered else kinds
         return bool(len(come))
+
+    def _look_at_others(self) -> None:
+        """Which types are accepted by unmanaged jobs that name several."""
+        there = (self.state == _WAITS) | (self.state == _RUNS)
+        types = self.asked.types[there & ~self.asked.managed]
+        types = types[types.sum(axis=1) > 1]
+        self.shared = frozenset(np.flatnonzero(types.any(axis=0)).tolist())
 
     def _back(self, now: float) -> bool:
         """Jobs that were stopped and may start again from now on; whether there are some."""
@@ -180,10 +189,13 @@ class _Run:
         return bool(back.any())
 
     def _by_speed(self, job: int, kinds: list[int], first: frozenset[int] = _NONE) -> list[int]:
-        """Those of ``first``, then the fastest first, without the ones that are far slower."""
+        """Those of ``first``, then the fastest first, without the ones that are far slower. A job
+        that may be moved keeps those that unmanaged jobs accept, or these would be left with
+        them."""
         told = self.told[job]
         best = max(told[kind] for kind in kinds)
-        kept = [kind for kind in kinds if told[kind] * SLOWEST >= best]
+        shared = self.shared if self.setting.steering.moves else _NONE
+        kept = [kind for kind in kinds if told[kind] * SLOWEST >= best or kind in shared]
         return sorted(kept, key=lambda kind: (kind not in first, -told[kind]))
 
     def _queue(self, most: int) -> list[Waiting]:
@@ -259,6 +271,7 @@ class _Run:
         plan, memory = self.decide(view, memory)
         self.decide_s.append(time.perf_counter() - began)
         self.decided, self.news = now, False
+        self._look_at_others()
         for job in managed[self.state[managed] == _WAITS].tolist():
             placement = plan.placements.get(self.work.ids[job])
             first = frozenset(self.types[kind] for kind in placement.gpus) if placement else _NONE

@@ -5,6 +5,7 @@ import pytest
 from slurm_hadar.cli import partition_list
 from slurm_hadar.cli.additions import add, gpu_request
 from slurm_hadar.cli.sbatch_words import read_argv, read_directives, read_header, settle
+from slurm_hadar.cli.submit_prices import Today
 from slurm_hadar.cli.wrapper_site import WrapperSite
 from slurm_hadar.domain.declaration import COMMENT_LIMIT, Declaration, decode, parse
 from slurm_hadar.domain.errors import UsageError
@@ -47,9 +48,9 @@ def groups(**changes):
     return site(**{"groups": {"gpu": members}, "speeds": SPEEDS, "known": known, **changes})
 
 
-def added(words, held=None, where=None, takes_lists=True, prices=None):
+def added(words, held=None, where=None, takes_lists=True, **known):
     declaration = parse(words.split(), "test") if words else Declaration()
-    today = (prices or {}) if takes_lists else None
+    today = Today(**known) if takes_lists else None
     return add(declaration, held or {}, site() if where is None else where, lambda: today)
 
 
@@ -281,6 +282,20 @@ def test_a_type_is_slow_beside_those_that_the_job_may_use():
     words = "gpus=1 types=any model=own"
     where = groups(groups={"gpu": both}, speeds={"own": SPEEDS[""]}, known={"own": list(TYPES)})
     assert listed(words, where=where) == ["v100", "k80"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shared", "expected"),
+    [
+        ("checkpoint=yes", {"k80"}, ["v100", "ampere", "k80"]),
+        ("checkpoint=yes", {"v100"}, ["v100", "ampere"]),
+        ("checkpoint=yes pin=yes", {"k80"}, ["v100", "ampere"]),
+        ("", {"k80"}, ["v100", "ampere"]),
+    ],
+)
+def test_a_job_that_may_move_leaves_no_slow_type_to_others_alone(words, shared, expected):
+    words = f"gpus=1 types=any model=resnet18 {words}"
+    assert listed(words, shared=frozenset(shared)) == expected
 
 
 def test_a_guess_keeps_no_type_out_of_the_list():

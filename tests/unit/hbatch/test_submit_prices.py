@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.cli.submit_prices import prices
+from slurm_hadar.cli.submit_prices import today
 from slurm_hadar.cli.wrapper_site import WrapperSite
 from slurm_hadar.runtime.prices import write_prices
 from slurm_hadar.solvers.prices import DualPrice
@@ -32,7 +32,7 @@ def site_at(folder):
 
 
 def read(folder, draw=0.0, later=0.0):
-    return prices(site_at(folder), time.time() + later, lambda: draw)
+    return today(site_at(folder), time.time() + later, lambda: draw).prices
 
 
 def test_a_price_rises_with_what_is_in_use(tmp_path):
@@ -52,7 +52,7 @@ def test_where_many_come_each_counts_some_of_them(tmp_path):
 def test_the_draws_of_two_submits_differ(tmp_path):
     write_prices(tmp_path, {"v100": HALF}, 10, 60.0)
     site = site_at(tmp_path)
-    assert len({prices(site, time.time())["v100"] for _ in range(20)}) > 10
+    assert len({today(site, time.time()).prices["v100"] for _ in range(20)}) > 10
 
 
 @given(
@@ -74,6 +74,12 @@ def test_it_is_the_price_of_the_solvers(tmp_path_factory, least, times, gpus, pa
 def test_a_stale_file_has_no_price(tmp_path, later):
     write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
     assert read(tmp_path) and not read(tmp_path, later=later)
+
+
+def test_types_that_unmanaged_jobs_accept_are_named(tmp_path):
+    types = {"v100": {**HALF, "shared": True}, "k80": {**HALF, "shared": False}, "p100": HALF}
+    write_prices(tmp_path, types, 0, 60.0)
+    assert today(site_at(tmp_path), time.time()).shared == {"v100"}
 
 
 def test_no_file_no_price(tmp_path):
@@ -98,7 +104,7 @@ def test_another_users_file_has_no_price(tmp_path):
     write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
     site = site_at(tmp_path)
     site.controller_uid += 1
-    assert prices(site, time.time()) == {}
+    assert today(site, time.time()).prices == {}
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,18 @@ def test_a_managed_job_waits_rather_than_run_far_slower() -> None:
     assert finishes(jobs, "fast=1,slow=1", nothing) == [10.0, 100.0]
 
 
+def test_a_job_that_may_move_leaves_no_slow_type_to_others_alone() -> None:
+    """j1 would leave the slow GPU to j2, which did not opt in and takes any."""
+    jobs = work([[[10.0], [1.0]]] * 3, total=[100.0, 400.0, 100.0])
+    jobs = queue_of(jobs, "job_id,managed\nj0,yes\nj1,yes\nj2,no\n")
+    nothing = scripted({0.0: {}})
+    both = {"load": jobs, "cluster": "fast=1,slow=1", "decide": nothing, "drawn": MANAGED}
+    assert finishes(**both, steering=Steering(moves=False)) == [10.0, 50.0, 100.0]
+    assert finishes(**both) == [10.0, 400.0, 20.0]
+    typed = queue_of(jobs, "job_id,managed,types\nj0,yes,\nj1,yes,\nj2,no,slow\n")
+    assert finishes(**{**both, "load": typed}) == [10.0, 50.0, 100.0]
+
+
 def test_the_planned_type_comes_first() -> None:
     jobs = work(BOTH, total=100.0, arrival=5.0)
     wanted = scripted({0.0: {"j0": on("slow")}})
