@@ -15,6 +15,7 @@ from benchmarks.optin.site import MULTIFACTOR, Site, site
 from benchmarks.optin.watch import Watch
 from benchmarks.optin.workload import Spec, base_rates
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.sandbox.site import Settings
 
 _DRAIN_S = 1500.0
 _CYCLE_S = 30.0
@@ -28,13 +29,14 @@ class Stopped(Exception):
 @dataclass(frozen=True, slots=True)
 class Run:
     """What is sent. ``sent``: in the order of their arrivals, each with whether it goes through
-    hbatch; ``priorities``: lines of slurm.conf."""
+    hbatch; ``priorities``: lines of slurm.conf; ``settings``: of the site's configuration."""
 
     label: str
     seed: int
     share: float
     sent: Sequence[tuple[Spec, bool]]
     priorities: Sequence[str] = MULTIFACTOR
+    settings: Settings | None = None
 
     @property
     def file_name(self) -> str:
@@ -51,7 +53,10 @@ def mixed(label: str, seed: int, share: float, specs: Sequence[Spec]) -> Run:
 def carry_out(run: Run, keep: Path | None, stop: threading.Event) -> RunRecord:
     """Carry it out; its record. ``keep``: a folder for the record, the logs and the journal; all
     else is gone at the end. Raises HadarError, and Stopped once ``stop`` is set."""
-    with _folder() as folder, site(folder, run.priorities, run.seed, base_rates()) as here:
+    with (
+        _folder() as folder,
+        site(folder, run.priorities, run.seed, base_rates(), settings=run.settings or {}) as here,
+    ):
         try:
             record = _send(here, run, stop)
         finally:

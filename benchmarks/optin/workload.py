@@ -15,7 +15,7 @@ TRAINING, SLEEP, ARRAY = "training", "sleep", "array"
 RESTART_S = 3.0
 """What a training needs to go on from its checkpoint, s."""
 _DECLARED_RESTART_S = 5
-_MODELS = {"resnet18": 64, "resnet50": 16, "lm": 20, "transformer": 16, "recommendation": 2048}
+MODELS = {"resnet18": 64, "resnet50": 16, "lm": 20, "transformer": 16, "recommendation": 2048}
 """Model of the shipped table -> batch. Slowest to fastest type: 1 to 2 for two of them, 1 to 3.4,
 3.8 and 5 for the others."""
 _TYPED, _GOLD, _NICED = 0.2, 0.15, 0.15
@@ -77,11 +77,11 @@ class Spec:
             declared, command = types, f"sleep {self.seconds:.2f}"
         else:
             declared = (
-                f"{types} model={self.model} batch={_MODELS[self.model]} samples={self.samples} "
+                f"{types} model={self.model} batch={MODELS[self.model]} samples={self.samples} "
                 f"checkpoint=yes restart_cost={_DECLARED_RESTART_S}"
             )
             words = [sys.executable, str(Path(__file__).with_name("training.py")), self.model]
-            words += [str(_MODELS[self.model]), str(self.samples), str(RESTART_S)]
+            words += [str(MODELS[self.model]), str(self.samples), str(RESTART_S)]
             command = shlex.join([*words, str(folder / f"{self.name}.saved")])
         return f"#!/bin/sh\n#HADAR {declared}\nexec {command}\n"
 
@@ -101,7 +101,7 @@ def _spec(dice: random.Random, number: int, arrival_s: float, scale: float) -> S
     typed, gold, niced = (dice.random() < part for part in (_TYPED, _GOLD, _NICED))
     usual = dice.choices(LAYOUT.gpu_types, (6, 3, 1))[0] if typed else ""
     by_partition = typed and dice.random() < 0.5
-    model = dice.choice(list(_MODELS))
+    model = dice.choice(list(MODELS))
     seconds = scale * dice.uniform(*{TRAINING: (15, 50), SLEEP: (5, 60), ARRAY: (8, 25)}[kind])
     two = kind == SLEEP and dice.random() < 0.3
     longest, samples = seconds, 0
@@ -131,10 +131,10 @@ def _spec(dice: random.Random, number: int, arrival_s: float, scale: float) -> S
 
 def speeds(model: str) -> dict[str, float]:
     """GPU type -> samples/s of the model on one GPU, by the shipped table."""
-    rate, _ = Rates().rates(model, _MODELS[model], LAYOUT.gpu_types, (1,))
+    rate, _ = Rates().rates(model, MODELS[model], LAYOUT.gpu_types, (1,))
     return {kind: float(row[0]) for kind, row in zip(LAYOUT.gpu_types, rate, strict=True)}
 
 
-def base_rates(models: Sequence[str] = tuple(_MODELS)) -> dict[str, dict[str, dict[int, float]]]:
+def base_rates(models: Sequence[str] = tuple(MODELS)) -> dict[str, dict[str, dict[int, float]]]:
     """The same for the sandbox, which makes its hidden true speeds of it."""
     return {model: {kind: {1: rate} for kind, rate in speeds(model).items()} for model in models}

@@ -61,6 +61,22 @@ _METRICS = (
         needs_all=True,
     ),
     _Metric(
+        "Job time, spread",
+        "a quarter, half and three quarters of the jobs took at most ↓",
+        lambda s: s.jct_quartiles_s[1] if s.jct_quartiles_s else None,
+        lambda s: " / ".join(map(formats.duration, s.jct_quartiles_s or (None,))),
+        -1,
+        needs_all=True,
+    ),
+    _Metric(
+        "Longest job time",
+        "submit to end ↓",
+        lambda s: s.longest_jct_s,
+        lambda s: formats.duration(s.longest_jct_s),
+        -1,
+        needs_all=True,
+    ),
+    _Metric(
         "Median wait",
         "submit to first start ↓",
         lambda s: s.median_wait_s,

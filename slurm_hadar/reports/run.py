@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ class Summary:
     """Figures of a run. None where no job gives one.
 
     ``makespan_s``: first submit to last end, None unless every job completed. ``avg_jct_s``: mean
-    time from submit to end of the completed jobs. ``median_wait_s``: submit to first start, of the
+    time from submit to end of the completed jobs, ``jct_quartiles_s`` their quartiles and
+    ``longest_jct_s`` the most. ``median_wait_s``: submit to first start, of the
     jobs that started. ``utilization``: GPU-seconds held / (GPUs x time until the last end).
     ``moves``: attempts on other GPUs than the attempt before; ``restarts``: on the same ones.
     """
@@ -73,6 +74,8 @@ class Summary:
     completed: int
     makespan_s: float | None
     avg_jct_s: float | None
+    jct_quartiles_s: tuple[float, float, float] | None
+    longest_jct_s: float | None
     median_wait_s: float | None
     utilization: float | None
     moves: int
@@ -146,9 +149,18 @@ def summarise(run: Run) -> Summary:
         completed=len(done),
         makespan_s=max(ends) - min(job.submit_s for job in run.jobs) if all_done else None,
         avg_jct_s=fmean(jcts) if jcts else None,
+        jct_quartiles_s=_quartiles(jcts) if jcts else None,
+        longest_jct_s=max(jcts, default=None),
         median_wait_s=median(waits) if waits else None,
         utilization=held / capacity if capacity > 0 else None,
         moves=sum(attempt.moved for attempt in every),
         restarts=sum(attempt.restarted for attempt in every),
         samples_lost=run.samples_lost,
     )
+
+
+def _quartiles(times: Sequence[float]) -> tuple[float, float, float]:
+    if len(times) == 1:
+        return times[0], times[0], times[0]
+    first, middle, third = quantiles(times, n=4, method="inclusive")
+    return first, middle, third

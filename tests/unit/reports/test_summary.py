@@ -27,6 +27,7 @@ def test_the_figures_of_a_small_run() -> None:
     assert (found.jobs, found.completed) == (2, 2)
     assert found.makespan_s == 100
     assert found.avg_jct_s == (100 + 50) / 2
+    assert (found.jct_quartiles_s, found.longest_jct_s) == ((62.5, 75, 87.5), 100)
     assert found.median_wait_s == 10
     assert found.utilization == pytest.approx((2 * 20 + 60 + 40) / (4 * 100))
     assert (found.moves, found.restarts, found.samples_lost) == (1, 0, 7)

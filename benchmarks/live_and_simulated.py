@@ -1,0 +1,222 @@
+"""One trace on a real Slurm and in the simulator: do the jobs end when the simulator says?
+
+``python -m benchmarks.live_and_simulated [--jobs 60] [--seed 1] [--policy NAME ...]
+[--side-by-side N] [--keep FOLDER]``
+
+Trainings on a sandbox of twelve GPUs of three types, all through ``hbatch``, once under each policy
+and once under Slurm alone (``plain``). A second stands for 20: a tick every 3 s, a move of a job
+after 30 s at the earliest. The simulator gets the same jobs, speeds, limits and scheduler times
+(``--order slurm``). What a real job costs besides (a start, an end) is taken from the plain run
+alone, as one number: how much longer its attempts and the gaps between them are than training.
+Compared are each job's time from its arrival to its end, and the makespan.
+"""
+
+import argparse
+import random
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.optin import records
+from benchmarks.optin.records import RunRecord
+from benchmarks.optin.refill import refills
+from benchmarks.optin.runs import Run, carry_out
+from benchmarks.optin.site import EQUAL, LAYOUT, USERS, refuse
+from benchmarks.optin.workload import MODELS, RESTART_S, TRAINING, Spec, base_rates, speeds
+from slurm_hadar import policies
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.view import FloatArray
+from slurm_hadar.sandbox.pacing import true_rates
+from slurm_hadar.scheduling.schedule import Limits
+from slurm_hadar.simulator import cluster as clusters
+from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.simulator.outcome import Outcome
+from slurm_hadar.simulator.queue.engine import Setting, Steering, simulate
+from slurm_hadar.simulator.queue.requests import Drawn
+from slurm_hadar.simulator.workload import Queued, Workload
+
+PLAIN = "plain"
+POLICIES = ("hadar", "timetable", "gavel_las")
+SCALE = 20.0
+"""Seconds of a site in one second of the sandbox."""
+TICK_S, STAY_S, CYCLE_S = 60.0 / SCALE, 600.0 / SCALE, 60.0 / SCALE
+MOVE_S = 4.0
+"""From the wish to save to the next start of a moved job, s, as docs/optin.md has it (1.6 to 1.8 s
+from the requeue to the start) with a tick's look at the answer before."""
+_LINES = (*EQUAL, f"SchedulerParameters=bf_interval={CYCLE_S:g},sched_interval={CYCLE_S:g}")
+_SETTINGS: dict[str, dict[str, str | float]] = {
+    "controller": {"interval_s": TICK_S, "round_s": TICK_S},
+    "guards": {"min_between_moves_s": STAY_S, "gain_over_cost": 2.0},
+}
+
+
+def draw(seed: int, jobs: int) -> list[Spec]:
+    """So many trainings; a third waits at once, the others come one in 3 s."""
+    dice = random.Random(f"live and simulated/{seed}")
+    found, at = [], 0.0
+    for number in range(jobs):
+        at += dice.expovariate(1 / 3.0) if number > jobs // 3 else 0.0
+        model = dice.choice(sorted(MODELS))
+        rates = speeds(model)
+        seconds = dice.uniform(15, 50)
+        samples = int(max(rates.values()) * seconds)
+        longest = samples / min(rates.values()) / 0.75 + RESTART_S
+        found.append(
+            Spec(
+                name=f"job{number}",
+                kind=TRAINING,
+                user=dice.choice(list(USERS)),
+                arrival_s=at,
+                seconds=seconds,
+                limit_min=1 + int(longest * dice.uniform(1.2, 3.0) / 60 + 0.999),
+                rank=0.0,
+                model=model,
+                samples=samples,
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The jobs on the sandbox of ``seed``."""
+
+    seed: int
+    specs: Sequence[Spec]
+
+    def live(self, policy: str) -> Run:
+        """How it runs on a real Slurm."""
+        managed = policy != PLAIN
+        chosen: dict[str, str | float] = {"policy": policy} if managed else {}
+        settings = {**_SETTINGS, "controller": {**_SETTINGS["controller"], **chosen}}
+        sent = [(spec, managed) for spec in self.specs]
+        return Run(policy, self.seed, float(managed), sent, _LINES, settings)
+
+    def simulated(self, policy: str, besides_s: float) -> Outcome:
+        """What the simulator says. ``besides_s``: what each job holds its GPU for without training,
+        s."""
+        work = self._workload(besides_s)
+        gpus = {group.gpu_type: group.count * group.gpus for group in LAYOUT.groups}
+        cluster = clusters.build(gpus, 2)
+        steering = Steering(tick_s=TICK_S, min_between_moves_s=STAY_S)
+        setting = Setting(
+            work,
+            cluster,
+            Drawn(),
+            Limits(interval_s=CYCLE_S),
+            Costs(restart_s=RESTART_S + MOVE_S),
+            steering,
+        )
+        return simulate(setting, policies.get(policy) if policy != PLAIN else None, policy)
+
+    def _workload(self, besides_s: float) -> Workload:
+        true = true_rates(base_rates(), self.seed)
+        kinds, jobs = tuple(LAYOUT.gpu_types), len(self.specs)
+        rate = np.array([[true[s.model][kind]["1"] for kind in kinds] for s in self.specs])
+        total = np.array([s.samples for s in self.specs], dtype=np.float64)
+        # Time without training is time at no work: the same seconds on every type.
+        rate = total[:, None] / (total[:, None] / rate + besides_s)
+        ones = np.ones(jobs, dtype=np.int64)
+        return Workload(
+            name="live and simulated",
+            types=kinds,
+            counts=(1,),
+            ids=tuple(s.name for s in self.specs),
+            arrival_s=np.array([s.arrival_s for s in self.specs]),
+            request=ones,
+            total=total,
+            rate=rate[:, :, None],
+            weight=np.ones(jobs),
+            models=tuple(s.model for s in self.specs),
+            max_nodes=ones,
+            cpus_per_gpu=np.zeros(jobs),
+            mem_per_gpu_mb=np.zeros(jobs),
+            queue=Queued(
+                ones,
+                np.ones((jobs, len(kinds)), dtype=np.bool_),
+                np.array([60.0 * s.limit_min for s in self.specs]),
+                np.zeros(jobs),
+                tuple(s.user for s in self.specs),
+                tuple(USERS[s.user] for s in self.specs),
+            ),
+        )
+
+    def besides_s(self, plain: RunRecord) -> float:
+        """What a real job holds its GPU for without training, and the gap to the next job: the
+        medians of the plain run, s."""
+        true = true_rates(base_rates(), self.seed)
+        over = []
+        for spec in self.specs:
+            (attempt,) = plain.by_name()[spec.name].attempts
+            kind = plain.nodes[attempt.node][0]
+            trained = spec.samples / true[spec.model][kind]["1"]
+            over.append(attempt.end_s - attempt.start_s - trained)
+        gaps = [one.seconds for one in refills(plain)]
+        return float(np.median(over) + np.median(gaps))
+
+
+def times(record: RunRecord, specs: Sequence[Spec]) -> FloatArray:
+    """(J,) s from each job's arrival to its end."""
+    jobs = record.by_name()
+    return np.array([jobs[spec.name].end_s - spec.arrival_s for spec in specs])
+
+
+def line(policy: str, live: FloatArray, told: FloatArray, arrival: FloatArray) -> str:
+    """A row of the table."""
+    off = np.abs(live - told) / told
+    spans = (live + arrival).max(), (told + arrival).max()
+    return (
+        f"{policy:10} {live.mean():7.1f} {told.mean():7.1f} {live.mean() / told.mean() - 1:+6.1%}"
+        f"  {np.median(off):6.1%} {np.percentile(off, 90):6.1%} {off.max():6.1%}"
+        f"  {spans[0]:8.1f} {spans[1]:8.1f} {spans[0] / spans[1] - 1:+6.1%}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it live and in the simulator, and print the table."""
+    words = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    words.add_argument("--jobs", type=int, default=60)
+    words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--policy", nargs="+", default=list(POLICIES))
+    words.add_argument("--side-by-side", type=int, default=1, help="sandboxes at a time")
+    words.add_argument("--keep", type=Path, help="records, logs and journals; read again if there")
+    args = words.parse_args(argv)
+    trace = Trace(args.seed, draw(args.seed, args.jobs))
+    rows = [PLAIN, *args.policy]
+    stop = threading.Event()
+
+    def found(policy: str) -> RunRecord:
+        run = trace.live(policy)
+        if args.keep and (args.keep / run.file_name).exists():
+            return records.read(args.keep / run.file_name)
+        return carry_out(run, args.keep, stop)
+
+    try:
+        refuse()
+        if args.keep:
+            args.keep.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(args.side_by_side) as pool:
+            ran = dict(zip(rows, pool.map(found, rows), strict=True))
+    except (HadarError, OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    besides = trace.besides_s(ran[PLAIN])
+    arrival = np.array([spec.arrival_s for spec in trace.specs])
+    print(f"{args.jobs} jobs, seed {args.seed}; {besides:.2f} s a job besides its training")
+    print(
+        f"{'policy':10} {'live s':>7} {'simul.':>7} {'off':>6}  {'jobs: median, 90%, most':>20}"
+        f"  {'makespan':>8} {'simul.':>8} {'off':>6}"
+    )
+    for policy, record in ran.items():
+        told = trace.simulated(policy, besides).jct_s
+        print(line(policy, times(record, trace.specs), told, arrival))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
