@@ -137,7 +137,9 @@ def test_elastic_counts_are_the_tables_and_at_most_four_times_the_request(tmp_pa
     assert (work.rate[2] > 0).any(axis=0).tolist() == [True, False, False]
 
 
-@pytest.mark.parametrize("name", ["trace_120", "trace_480", "mixed_60"])
+@pytest.mark.parametrize(
+    "name", ["trace_120", "trace_480", "trace_480_poisson", "trace_480_hadarlike", "mixed_60"]
+)
 def test_what_is_shipped_can_be_read(name: str) -> None:
     assert name in shipped_names()
     pretend = cluster.parse("v100=20,p100=20,k80=20")
