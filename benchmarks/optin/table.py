@@ -136,21 +136,21 @@ def _times(found: Summary, mixed: Sequence[RunRecord]) -> None:
 
 def _overtaken(found: Summary, mixed: Sequence[RunRecord]) -> None:
     found.add("jobs that a later one overtook (starts of later ones); by backfill; machine's load")
-    worst: dict[float, tuple[int, int]] = {}
+    worst: dict[float, int] = {}
     for run in mixed:
         all_of_it = overtakings(run)
-        earlier = {one.earlier for one in all_of_it}
+        # A type on which a job is known to be far slower is no part of a request for any type.
         listed = {one.earlier for one in all_of_it if one.listed}
-        worst[run.share] = max(worst.get(run.share, (0, 0)), (len(earlier), len(listed)))
+        worst[run.share] = max(worst.get(run.share, 0), len(listed))
         by_backfill = sum(one.by == "backfill" for one in all_of_it)
         found.add(f"  {_which(run)}: {_who(run, all_of_it)}; {by_backfill}; {run.load:.1f}")
         found.add(*(f"    {line}" for line in _named(run, all_of_it)))
-    floor, _ = worst.get(0.0, (0, 0))
-    for share, (most, listed_) in sorted(worst.items()):
+    floor = worst.get(0.0, 0)
+    for share, most in sorted(worst.items()):
         if share and most > floor:
             found.broken.append(
-                f"{_part(share)} managed: jobs overtaken in a run: {most}, of these {listed_} on "
-                f"types that their lists of partitions have; plain: {floor}"
+                f"{_part(share)} managed: {most} jobs of a run were overtaken on types that their "
+                f"lists of partitions have; plain: {floor}"
             )
 
 
