@@ -149,8 +149,8 @@ def _overtaken(found: Summary, mixed: Sequence[RunRecord]) -> None:
     for share, most in sorted(worst.items()):
         if share and most > floor:
             found.broken.append(
-                f"{_part(share)} managed: most jobs of a run that were overtaken on a type that their "
-                f"list of partitions has: {most}; plain: {floor}"
+                f"{_part(share)} managed: most jobs of a run that were overtaken on a type that "
+                f"their list of partitions has: {most}; plain: {floor}"
             )
 
 
