@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.acts.move_steps import NOT_SAVED, SAVED
 from slurm_hadar.controller.acts.trail import number
 from slurm_hadar.controller.idle import idle_nodes
 from slurm_hadar.controller.journal.entry import Decision, Entry
@@ -237,7 +238,12 @@ def _moves(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble]:
     if not moves:
         return
     last, effect = moves[-1], moves[-1].effect or {}
-    if "did not save" in (last.outcome or ""):
+    if (last.outcome or "").startswith(SAVED):
+        yield Trouble(
+            f"its last move came too late: {last.outcome}",
+            ("scontrol ping, and the controller's log: a later tick may move it",),
+        )
+    elif (last.outcome or "").startswith(NOT_SAVED):
         yield Trouble(
             f"it was asked to move and did not answer: {last.outcome}",
             (

@@ -157,6 +157,11 @@ def test_a_move_that_failed_or_did_not_pay_is_told_of(site, store):
     store.end(late, "the job did not save within 120 s and stays where it is", NOW - 380)
     (found,) = wrong(site, here, progress=report(), entries=tuple(store.history("1")))
     assert "did not answer" in found.what and "hadar pin 1" in found.cures[1]
+    hung = "the job saved after 8 s, but was not requeued within 121 s and stays where it is"
+    (found,) = wrong(
+        site, here, progress=report(), entries=(replace(store.history("1")[0], outcome=hung),)
+    )
+    assert "too late" in found.what and "did not answer" not in found.what
     slow = replace(store.history("1")[0], outcome="moved")
     slow = replace(slow, effect={"rate_before": 50.0, "rate_after": 20.0})
     (found,) = wrong(site, here, progress=report(), entries=(slow,))
