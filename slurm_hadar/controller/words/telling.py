@@ -277,6 +277,8 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
         [(job.uid, profile_key(job), batch_of(job))], view.types, view.counts
     )
     possible = view.jobs.rate[row] >= speeds[0] * _SAME
+    # Of an unknown model only the ratios mean something.
+    told = controller.rates.anchored(profile_key(job))
     found = []
     for r, kind in enumerate(view.types):
         for c, count in enumerate(view.counts):
@@ -285,7 +287,7 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
             source = controller.rates.source(profile_key(job), kind, count, batch_of(job), job.uid)
             if not possible[r, c]:
                 source += "; not used: its owner excludes it, or its time limit would not do"
-            speed = float(speeds[0, r, c])
+            speed = float(speeds[0, r, c]) if told else None
             found.append(RateRow(kind, count, speed, source, here == {kind: count}))
     return found
 
