@@ -37,10 +37,14 @@ def _run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     if submit.line.asked & {"help", "version"}:
         return _answer("help" in submit.line.asked)
     outcome = _decide(submit)
+    outcome.doubts = _doubts(submit, outcome)
     if "plan" in submit.line.asked:
         from slurm_hadar.cli.plan_of_job import show
 
         return show(submit, outcome)
+    if "quiet" not in submit.held:
+        for doubt in outcome.doubts:
+            _say(doubt)
     if outcome.why:
         _say(f"the job is not managed: {outcome.why}")
     if outcome.added and outcome.declaration:
@@ -80,6 +84,39 @@ def _answer(help_wanted: bool) -> int:
 
         print(f"hbatch of slurm-hadar {__version__}")
     return 0
+
+
+def _doubts(submit: Submit, outcome: Outcome) -> list[str]:
+    """What its owner can hardly mean as it stands. Raises UsageError for what is impossible."""
+    declared = outcome.declaration if submit.declares else None
+    found: list[str] = []
+    if declared is not None and not declared.off:
+        from slurm_hadar.cli.doubts import doubts, refuse_impossible
+        from slurm_hadar.cli.handover import find_sbatch
+
+        def sbatch() -> str:
+            return find_sbatch(submit.find_slurm(), submit.environment.get("PATH", os.defpath))
+
+        refuse_impossible(declared, sbatch, submit.environment)
+        found += doubts(declared, _typed(submit), submit.held, submit.site)
+    if b"hadar" in submit.body.lower():
+        from slurm_hadar.cli.doubts import lookalikes
+
+        found += lookalikes(submit.body, submit.name)
+    return found
+
+
+def _typed(submit: Submit) -> dict[str, str]:
+    """Key -> value of the declaration, as its owner wrote it."""
+    from slurm_hadar.domain.declaration import script_words
+
+    words = []
+    if submit.header.declares:
+        text = submit.body.decode(errors="replace")
+        words = [word.partition("=") for word, _ in script_words(text, submit.name)]
+    pairs = [(key, value) for key, _, value in words]
+    pairs += [(key, value or "") for key, value in (*submit.in_script, *submit.line.ours)]
+    return {key.replace("-", "_"): value for key, value in pairs}
 
 
 def _declaration(submit: Submit) -> Declaration | None:

@@ -62,7 +62,7 @@ def show(submit: Submit, outcome: Outcome) -> int:
 def _plan(submit: Submit, outcome: Outcome) -> JobPlan:
     ask = _Questions(submit, outcome)
     alone = ask.alone()
-    notes = list(outcome.added.notes) if outcome.added else []
+    notes = [*outcome.doubts, *(outcome.added.notes if outcome.added else [])]
     if submit.site_trouble:
         notes.append(submit.site_trouble)
     config = _config(submit, notes)

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Outcome:
-    """What becomes of a submit.
+    """What becomes of a submit. ``doubts``: what its owner can hardly mean as it stands.
 
     ``why``: it goes unmanaged for this reason; ``added``: it is managed, with these additions.
     Neither: it is not ours, or sbatch refuses it by itself.
     """
 
-    __slots__ = ("added", "declaration", "why")
+    __slots__ = ("added", "declaration", "doubts", "why")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Outcome:
         self.why = why
         self.added = added
         self.declaration = declaration
+        self.doubts: list[str] = []
 
 
 class Submit:

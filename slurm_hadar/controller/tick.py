@@ -85,7 +85,7 @@ class Controller:
         self._clock = clock
         self._sleep = sleep
         self._decide = decide or policies.get(config.controller.policy)
-        self.speeds = Speeds(rates)
+        self.speeds = Speeds(rates, store.connection)
         self._topology = Topology(cluster, config.controller.policy)
         self.rules = Rules(cluster, config)
         self._took_over = False

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_hadar import reading
@@ -22,13 +22,15 @@ def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
     ``interval_s`` is seconds. ``groups``: partition -> the partitions that it stands for -> GPU
     type of each. ``speeds``: model of the throughput tables, ``""`` for all others -> GPU type of a
     group -> samples/s on one GPU over those on the fastest type. ``known``: model -> types whose
-    speed stands in a table. Raises OSError where the TOML is gone, UsageError where
+    speed stands in a table; ``models``: all of them; ``backfill``: the partitions for trainings on
+    idle nodes, empty where that is off. Raises OSError where the TOML is gone, UsageError where
     ``site.controller_user`` does not exist or a table cannot be read.
     """
     status = config_path.stat()
     folder = config.slurm.bin_dir
     groups = group_types(config)
-    speeds, known = _speeds(config, groups)
+    models = _models(config)
+    speeds, known = _speeds(config, groups, models)
     sbatch = str(folder / "sbatch") if folder else shutil.which("sbatch") or "sbatch"
     return {
         "version": 1,
@@ -46,6 +48,8 @@ def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
         "groups": groups,
         "speeds": speeds,
         "known": known,
+        "models": models,
+        "backfill": list(config.backfill.partitions) if config.backfill.enabled else [],
         "default_types": config.wrapper.default_types,
         "quiet": config.wrapper.quiet,
         "sbatch": sbatch,
@@ -53,22 +57,27 @@ def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
     }
 
 
+def _models(config: Config) -> list[str]:
+    """The models of all tables."""
+    from slurm_hadar.profiles.table import load, model_key, shipped
+
+    tables = [shipped(), *map(load, config.profiles.tables)]
+    return sorted({model_key(row[0]) for table in tables for row in table.rows})
+
+
 def _speeds(
-    config: Config, groups: Mapping[str, Mapping[str, str]]
+    config: Config, groups: Mapping[str, Mapping[str, str]], models: Sequence[str]
 ) -> tuple[dict[str, dict[str, float]], dict[str, list[str]]]:
     """Per model of the tables; empty for a site without groups. See :func:`wrapper_site`."""
     # The tables take their time, and a site without groups needs none.
     from slurm_hadar.profiles.rates import open_rates
-    from slurm_hadar.profiles.table import load, model_key, shipped
 
     kinds = tuple(dict.fromkeys(kind for types in groups.values() for kind in types.values()))
     if not kinds:
         return {}, {}
     rates = open_rates(config)
-    tables = [shipped(), *map(load, config.profiles.tables)]
-    models = {model_key(row[0]) for table in tables for row in table.rows}
     found, known = {}, {}
-    for model in ("", *sorted(models)):
+    for model in ("", *models):
         rate, is_known = rates.rates(model, None, kinds, (1,))
         row = [float(one) for one in rate[:, 0]]
         if is_known.any():

@@ -174,6 +174,7 @@ def status_rows(controller: Controller) -> list[StatusRow]:
 def story(controller: Controller, id_: str) -> Explanation:
     """All that is known of one job. Raises UsageError for a job that is not there or not ours."""
     seen = controller.observe()
+    id_ = named(seen, id_)
     job = seen.jobs.get(id_)
     history = controller.store.history(id_)
     older = len(history) - _EXPLAINED
@@ -201,6 +202,14 @@ def story(controller: Controller, id_: str) -> Explanation:
         notes=[*hints, *changed(job, seen), *undo(job, seen)],
         gpus=gpu_use.rows(seen, job, known),
     )
+
+
+def named(seen: Observed, id_: str) -> str:
+    """The id of the job that a person means: a task of an array is also known by its own job ID
+    (``SLURM_JOB_ID``). What names a whole array, or no job, stays as it is."""
+    if id_ in seen.jobs or any(str(job.array_job_id) == id_ for job in seen.jobs.values()):
+        return id_
+    return next((job.id for job in seen.jobs.values() if str(job.raw_id) == id_), id_)
 
 
 def no_array(seen: Observed, id_: str) -> None:
@@ -268,6 +277,8 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
         [(job.uid, profile_key(job), batch_of(job))], view.types, view.counts
     )
     possible = view.jobs.rate[row] >= speeds[0] * _SAME
+    # Of an unknown model only the ratios mean something.
+    told = controller.rates.anchored(profile_key(job))
     found = []
     for r, kind in enumerate(view.types):
         for c, count in enumerate(view.counts):
@@ -276,7 +287,7 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
             source = controller.rates.source(profile_key(job), kind, count, batch_of(job), job.uid)
             if not possible[r, c]:
                 source += "; not used: its owner excludes it, or its time limit would not do"
-            speed = float(speeds[0, r, c])
+            speed = float(speeds[0, r, c]) if told else None
             found.append(RateRow(kind, count, speed, source, here == {kind: count}))
     return found
 
