@@ -1,10 +1,25 @@
 """Waiting jobs of ours that have each other's priority, by their Nice."""
 
 import json
-from dataclasses import replace
+from collections import Counter
+from contextlib import closing
+from dataclasses import fields, replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from hand_made import NOW, config, dictate, look, nodes, ordinary, running, seen
+from hand_made import (
+    NOW,
+    RATES,
+    config,
+    dictate,
+    look,
+    nodes,
+    ordinary,
+    partitions_of,
+    running,
+    seen,
+)
 from hand_made import job as any_job
 
 from slurm_hadar.controller.acts.acting import ActionContext
@@ -15,10 +30,12 @@ from slurm_hadar.controller.acts.lent_places import as_state, given_back, rememb
 from slurm_hadar.controller.acts.priority_exchange import exchange
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.seen import kept as kept_fields
+from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.traffic import Traffic
 
 FULL = nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=2)
 KNOWN = Declaration(model="resnet50", types=("any",), checkpoint=True, samples=1000)
@@ -137,6 +154,52 @@ def test_nothing_changes_while_the_order_is_as_wanted():
 BETWEEN = ordinary("9", priority=800)
 DOWN, UP = job("1", 700, nice=200), job("2", 900, nice=-200)
 EXCHANGED = {"1": wrote(0, 200), "2": wrote(0, -200)}
+
+
+def viewed(tmp_path, jobs, state=None, steering=None, partitions=None):
+    """The view that a tick gives its policy."""
+    views = []
+
+    def decide(view, memory):
+        views.append(view)
+        return dictate(view, {}), memory
+
+    with closing(Store.open(tmp_path / "state")) as store:
+        store.keep_policy_state("exchange", state or {})
+        cluster = SimpleNamespace(traffic=Traffic(lambda: NOW), queries=Counter())
+        controller = Controller(site(), cluster, store, RATES, 0, lambda: NOW, decide=decide)
+        shown = seen(jobs, FULL, steering=steering or {}, partitions=partitions)
+        controller.observe = lambda: shown
+        controller.plan()
+    return views[0].jobs
+
+
+def test_the_policy_sees_the_same_order_before_and_after_an_exchange(tmp_path):
+    before = viewed(tmp_path, [job("1", 900), BETWEEN, job("2", 700)])
+    after = viewed(tmp_path, [DOWN, BETWEEN, UP], after_an_exchange(), EXCHANGED)
+    for name in (field.name for field in fields(before)):
+        one, other = getattr(before, name), getattr(after, name)
+        if isinstance(one, np.ndarray):
+            np.testing.assert_array_equal(one, other, err_msg=name)
+    assert after.priority[0] > after.priority[1]
+
+
+def test_a_place_that_was_used_up_is_the_jobs_own_to_the_policy(tmp_path):
+    """Job 2 has started from the place of job 1, which has that of job 2 from then on."""
+    started = running("2", {"v1": {"v100": 1}}, nice=-200, priority=910)
+    shown = [replace(DOWN, priority=700), job("3", 800), started]
+    jobs = viewed(tmp_path, shown, after_an_exchange(), EXCHANGED)
+    assert jobs.priority[jobs.ids.index("1")] < jobs.priority[jobs.ids.index("3")]
+
+
+def test_a_higher_tier_comes_first_for_the_policy(tmp_path):
+    low = replace(job("1", 900), partitions=("v100",))
+    high = replace(job("2", 700), partitions=("p100",))
+    tiers = [
+        replace(part, priority_tier=2 if part.name == "p100" else 1) for part in partitions_of(FULL)
+    ]
+    jobs = viewed(tmp_path, [low, high], partitions=tiers)
+    assert jobs.priority[1] > jobs.priority[0]
 
 
 def after_an_exchange():
