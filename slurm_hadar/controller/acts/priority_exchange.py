@@ -10,7 +10,7 @@ It is done by Nice. A Nice that is not what the controller wrote is its author's
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from slurm_hadar.controller.seen.access import allowed_partitions
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
-from slurm_hadar.domain.view import FloatArray
+from slurm_hadar.domain.view import PRIORITIES, FloatArray
 from slurm_hadar.scheduling import twin
 from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, Line, exchanged
 from slurm_hadar.scheduling.twin import Promises
@@ -71,11 +71,7 @@ def exchange(
     """
     if ExchangeLevel(config.queue.exchange) is ExchangeLevel.NONE:
         return NewPlaces()
-    here = {
-        id_: target
-        for id_, target in picture.targets.items()
-        if id_ not in refused and _takes_part(target, seen)
-    }
+    here = _may_exchange(picture, seen, refused)
     lost = lost_for_good(memory, seen, here)
     line = _line(here, seen, lost)
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
@@ -98,14 +94,46 @@ def exchange(
     return NewPlaces({id_: str(n) for id_, n in others.items()}, kept)
 
 
+def in_own_places(
+    picture: Picture, seen: Observed, memory: Memory, refused: Collection[str] = ()
+) -> Picture:
+    """The picture with the order that the jobs would have without any exchange, as the policy shall
+    see it: by what it sees after an exchange it would want the next one otherwise."""
+    lost = lost_for_good(memory, seen, _may_exchange(picture, seen, refused))
+    view = picture.view
+    own = np.array(
+        [_own_place(picture.targets[id_].job, seen, lost) for id_ in view.jobs.ids], dtype=float
+    )
+    return replace(picture, view=replace(view, jobs=replace(view.jobs, priority=own)))
+
+
+def _own_place(job: Job, seen: Observed, lost: Mapping[str, int]) -> float:
+    """As in ``domain.view.JobArrays.priority``."""
+    tier, _ = claims.rank(job, seen)
+    plain = _plain(job, seen) if job.state is JobState.PENDING else job.priority
+    return tier * PRIORITIES + plain - lost.get(job.id, 0)
+
+
+def _plain(job: Job, seen: Observed) -> int:
+    """The priority that a waiting job would have without any exchange."""
+    # One that was requeued has a Nice for its lost age: that one is its own.
+    return job.priority + (job.nice - owners_nice(job, seen) if job.restarts == 0 else 0)
+
+
+def _may_exchange(picture: Picture, seen: Observed, refused: Collection[str]) -> dict[str, Target]:
+    return {
+        id_: target
+        for id_, target in picture.targets.items()
+        if id_ not in refused and _takes_part(target, seen)
+    }
+
+
 def _line(here: Mapping[str, Target], seen: Observed, lost: Mapping[str, int]) -> list[_Waiting]:
     """All jobs that Slurm may start, in the order in which it would without any exchange."""
     found = []
     for job in seen.jobs.values():
         if _in_line(job, seen):
-            plain = job.priority
-            if job.restarts == 0:
-                plain += job.nice - owners_nice(job, seen)
+            plain = _plain(job, seen)
             place = plain - lost.get(job.id, 0)
             found.append(_Waiting(job, plain, place, here.get(job.id)))
     return sorted(found, key=lambda one: _before(one.job, one.place, seen))
