@@ -1,7 +1,8 @@
-"""What the prolog, the epilog and the task prolog run: ``python -m slurm_hadar.plugins.on_node``.
+"""What the prolog, the epilog and the task prolog run on compute nodes, as the job's own user.
 
-Runs on compute nodes as the job's own user. Whatever is wrong, it ends quietly with 0: no job and
-no node may suffer from it. The shell programs around it bound its time.
+The task prolog runs ``python -m slurm_hadar.plugins.on_node``; prolog and epilog, which slurmd
+starts as root, ``slurm_hadar.plugins.on_node_as_job_user``. Whatever is wrong, it ends quietly with
+0: no job and no node may suffer from it. The shell programs around it bound its time.
 """
 
 import argparse
@@ -29,6 +30,7 @@ _VALUE = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _PATH = re.compile(r"/[A-Za-z0-9_./:-]{0,200}")
 _PR_SET_DUMPABLE = 4
 _OURS = b"slurm_hadar.plugins.on_node"
+"""In the command line of each sampler, and of those that an older release started."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,8 +106,8 @@ def _begin(folder: Path) -> None:
 
 
 def _keep_closed() -> None:
-    """Let no debugger of the same user in: this process is outside of the job's cgroup, so foreign
-    code in it would see all GPUs of the node and outlive the job."""
+    """Let no debugger of the same user in, also where slurmd's user is not root: this process may
+    be outside of the job's cgroup, so foreign code in it would see all GPUs and outlive the job."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
