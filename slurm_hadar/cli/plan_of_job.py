@@ -162,7 +162,7 @@ def _config(submit: Submit, notes: list[str]) -> Config:
     """The site's TOML; where there is none that we may read, Slurm as it is on PATH."""
     path = configuration.find()
     try:
-        config = configuration.load(path)
+        config = configuration.load_believed(path)
     except UsageError as error:
         if os.access(path, os.R_OK):
             raise

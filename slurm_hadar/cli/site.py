@@ -37,7 +37,7 @@ def check(
 ) -> None:
     """What was found, and the cure for each problem. Exit 1 when there is a problem."""
     path = config or configuration.find()
-    site = configuration.load(path)
+    site = configuration.load_believed(path)
     found = list(checking.findings(site))
     if write:
         write_wrapper_site(site, path)

@@ -11,6 +11,8 @@ import json
 import os
 import stat
 
+from slurm_hadar import paths
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,12 +80,12 @@ def read_site(path: str, config: str) -> WrapperSite | None:
     Raises :class:`SiteError` where it cannot be used.
     """
     try:
-        with open(path, "rb") as stream:
+        with open(paths.opened(path), "rb") as stream:
             data = stream.read(_LIMIT + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise SiteError(str(error)) from None
+        raise SiteError(error.strerror or str(error)) from None
     if len(data) > _LIMIT:
         raise SiteError("it is larger than 1 MiB, the limit")
     try:

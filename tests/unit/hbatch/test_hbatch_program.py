@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from missing import needs_root
 
 from slurm_hadar.domain.declaration import decode
 
@@ -513,3 +514,35 @@ def test_a_mistake_in_them_is_told_with_its_place(place):
 def test_questions_of_ours_in_sbatch_lines_are_left_to_sbatch(place):
     done = place.run(place.script("#!/bin/sh\n#SBATCH --hadar-plan\n"))
     assert done.seen["argv"] == ["job.sh"] and lines(done) == []
+
+
+def test_a_configuration_of_another_user_names_no_sbatch(place):
+    """As through ``sudo -E``, which keeps HADAR_CONFIG."""
+    needs_root("it gives a file to another user")
+    theirs = place.folder / "theirs"
+    theirs.mkdir()
+    place.record(theirs / "sbatch")
+    (theirs / "sbatch").write_text("#!/bin/sh\necho theirs ran\n")
+    place.site(sbatch=str(theirs / "sbatch"))
+    place.script(DECLARED)
+    assert b"theirs ran" in place.run("job.sh").stdout
+    os.chown(place.folder / "hadar.hbatch.json", 65534, -1)
+    done = place.run("job.sh")
+    assert done.seen is not None and b"theirs" not in done.stdout
+    (said,) = (line for line in lines(done) if "left aside" in line)
+    assert "it belongs to UID 65534" in said
+
+
+def test_hadar_reads_no_configuration_of_another_user(place):
+    needs_root("it gives a file to another user")
+    config = place.folder / "hadar.toml"
+    config.write_text(f'[site]\nstate_dir = "{place.folder}/state"\nrights = "user"\n')
+    place.env["HADAR_CONFIG"] = str(config)
+    hadar = (sys.executable, "-m", "slurm_hadar.cli.main")
+    os.chown(config, 65534, -1)
+    for command in ("check", "tick", "plan"):
+        done = place.run(command, program=hadar)
+        assert done.returncode == 2, lines(done)
+        assert lines(done)[-1].startswith(
+            f"hadar: {config} cannot be read: it belongs to UID 65534"
+        )
