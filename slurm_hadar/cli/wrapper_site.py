@@ -3,13 +3,15 @@
 The runtime has a reader of the same kind; this one spares a submit the imports behind it.
 """
 # pathlib alone would cost a submit several milliseconds.
-# ruff: noqa: PTH116, PTH118, PTH123
+# ruff: noqa: PTH116, PTH118
 
 from __future__ import annotations
 
 import json
 import os
 import stat
+
+from slurm_hadar.cli.batch_script import read_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ class WrapperSite:
     it stands for -> GPU type; ``speeds``: model -> GPU type -> speed over that of the fastest;
     ``known``: model -> GPU types whose speed is known, and no guess.
     ``stale``: the TOML beside it has changed since. Raises :class:`SiteError` where a field is
-    missing or of the wrong kind; a file of an earlier release has no groups and no speeds.
+    missing or of the wrong kind; a file of an earlier release has no groups, no speeds, no name of
+    its ``cluster`` and no ``default_partition``.
     """
 
     def __init__(self, source: Mapping[str, object], stale: bool = False) -> None:
@@ -39,6 +42,8 @@ class WrapperSite:
         self.exchange_dir = _text(source, "exchange_dir")
         self.controller_uid = int(number(source, "controller_uid"))
         self.opt_in = _texts(source, "opt_in")
+        self.default_partition = _text(source, "default_partition", "")
+        self.cluster = _text(source, "cluster", "")
         self.default_types = _text(source, "default_types")
         self.quiet = source.get("quiet") is True
         self.sbatch = _text(source, "sbatch")
@@ -75,12 +80,11 @@ def read_site(path: str, config: str) -> WrapperSite | None:
     Raises :class:`SiteError` where it cannot be used.
     """
     try:
-        with open(path, "rb") as stream:
-            data = stream.read(_LIMIT + 1)
+        data = read_regular(path, _LIMIT + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise SiteError(str(error)) from None
+        raise SiteError(error.strerror or "it cannot be read") from None
     if len(data) > _LIMIT:
         raise SiteError("it is larger than 1 MiB, the limit")
     try:
@@ -141,8 +145,8 @@ def fresh_file(site: WrapperSite, name: str, now: float) -> dict[str, object] | 
     return found if -longest <= age <= longest else None
 
 
-def _text(source: Mapping[str, object], key: str) -> str:
-    value = source.get(key)
+def _text(source: Mapping[str, object], key: str, missing: str | None = None) -> str:
+    value = source.get(key, missing)
     if not isinstance(value, str):
         raise SiteError(f"{key} is missing")
     return value
