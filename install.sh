@@ -75,13 +75,20 @@ python() {
 environment() {
   local dir=$1 extra=$2 stamp
   stamp=$(sha256sum pyproject.toml | cut -c1-16)-$extra
-  [[ -f $dir/.hadar-$stamp ]] && return
+  if [[ -f $dir/.hadar-$stamp ]]; then
+    isolate "$dir"
+    return
+  fi
   [[ -w $dir || (! -e $dir && -w ${dir%/*}) ]] || die "$dir cannot be written by $(id -un); clone the repository as that user, or use './install.sh site --prefix DIR', which writes to DIR only"
   [[ -x $dir/bin/python ]] || "$(python)" -m venv "$dir"
   say "installing Python packages ($extra) into $dir"
   "$dir/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extra]" 2> >(grep -v '^WARNING: Location' >&2)
+  isolate "$dir"
   touch "$dir/.hadar-$stamp"
 }
+
+# Has our programs there start Python with -I, which pip cannot: isolate DIR
+isolate() { "$1/bin/python" -I -m slurm_hadar.isolated; }
 
 demo() {
   debian slurmctld slurmd slurm-client munge python3 python3-venv
@@ -134,6 +141,7 @@ site() {
     "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
     "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
   fi
+  isolate "$dir"
   cp -r site_configs "$prefix/share/slurm-hadar/"
   system_files "$prefix" "$exchange"
   "$dir/bin/hadar" manual "$prefix/share/man" >/dev/null

@@ -70,9 +70,18 @@ def distrust(mode: int, owner: int, controller: Callable[[], int | None]) -> str
     if owner in (0, os.geteuid()) or owner == controller():
         return ""
     return (
-        f"it belongs to UID {owner}, and a configuration is believed from root, the controller's "
-        "user and the caller only"
+        f"it belongs to {_user(owner)}, and a configuration is believed from root, the "
+        "controller's user and the caller only"
     )
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"UID {uid}"
 
 
 def controller_uid(system_config: str = SYSTEM_CONFIG) -> int | None:

@@ -54,7 +54,7 @@ mkdir -p "${lib%/*}"
 "$python" -m venv --without-pip "$lib"
 pip --python "$lib/bin/python" install --no-compile "$wheel"
 find "$lib/bin" -type f ! -name hbatch ! -name hadar -delete
-sed -i "s|$stage||g" "$lib/bin/hbatch" "$lib/bin/hadar"
+"$lib/bin/python" -I -m slurm_hadar.isolated "/usr/lib/$name/bin/python"
 sed -i '/^command = /d' "$lib/pyvenv.cfg"
 rm -rf "$lib"/lib/python3.*/site-packages/slurm_hadar-*/direct_url.json "$lib/share" "$lib/include"
 export PYTHONDONTWRITEBYTECODE=1

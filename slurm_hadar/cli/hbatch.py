@@ -1,4 +1,5 @@
-"""``hbatch``: sbatch with a declaration. It ends by becoming the real sbatch.
+"""``hbatch``: sbatch with a declaration. It ends by becoming the real sbatch, or, where there is
+something to say about the job, by running it and saying so behind it.
 
 Whatever is not managed goes through as it came. Imports are few and late, for a submit's sake.
 """
@@ -6,8 +7,10 @@ Whatever is not managed goes through as it came. Imports are few and late, for a
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
+from slurm_hadar.cli.handover import ANSWER, GUARD
 from slurm_hadar.cli.submit import Outcome, Submit
 from slurm_hadar.domain.errors import HadarError, UsageError
 
@@ -15,14 +18,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from slurm_hadar.cli.additions import Additions
     from slurm_hadar.cli.submit_prices import Today
     from slurm_hadar.cli.wrapper_site import WrapperSite
     from slurm_hadar.domain.declaration import Declaration
 
 
 def main() -> int:
-    """Entry point. Returns only where nothing was submitted; else sbatch takes the process over."""
+    """Entry point; sbatch's exit code, or ours where nothing was submitted."""
     try:
         return _run(sys.argv[1:], os.environ)
     except HadarError as error:
@@ -33,6 +35,9 @@ def main() -> int:
 
 
 def _run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    if environment.get(GUARD):
+        # A script under the name of sbatch came back to us: see handover.comes_back.
+        return _answer(help_wanted=False)
     submit = Submit(argv, environment)
     if submit.line.asked & {"help", "version"}:
         return _answer("help" in submit.line.asked)
@@ -42,14 +47,21 @@ def _run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         from slurm_hadar.cli.plan_of_job import show
 
         return show(submit, outcome)
-    if "quiet" not in submit.held:
-        for doubt in outcome.doubts:
-            _say(doubt)
-    if outcome.why:
-        _say(f"the job is not managed: {outcome.why}")
     if outcome.added and outcome.declaration:
-        _prepare(submit, outcome.declaration, outcome.added)
-    submit.hand_over(outcome.added)
+        _prepare(submit, outcome.declaration)
+    remark = _remark(submit, outcome)
+    doubts = [] if "quiet" in submit.held else outcome.doubts
+    speaks = remark or doubts or submit.in_script
+    if not speaks or signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        submit.hand_over(outcome.added)
+    code = submit.run(outcome.added)
+    for doubt in doubts:
+        _say(doubt)
+    if code == 0 and remark:
+        _say(remark)
+    elif code and (why := submit.unknown_to_sbatch()):
+        _say(why)
+    return code
 
 
 def _decide(submit: Submit) -> Outcome:
@@ -82,7 +94,7 @@ def _answer(help_wanted: bool) -> int:
     else:
         from slurm_hadar import __version__
 
-        print(f"hbatch of slurm-hadar {__version__}")
+        print(f"{ANSWER} {__version__}")
     return 0
 
 
@@ -92,12 +104,8 @@ def _doubts(submit: Submit, outcome: Outcome) -> list[str]:
     found: list[str] = []
     if declared is not None and not declared.off:
         from slurm_hadar.cli.doubts import doubts, refuse_impossible
-        from slurm_hadar.cli.handover import find_sbatch
 
-        def sbatch() -> str:
-            return find_sbatch(submit.find_slurm(), submit.environment.get("PATH", os.defpath))
-
-        refuse_impossible(declared, sbatch, submit.environment)
+        refuse_impossible(declared, submit.program, submit.environment)
         found += doubts(declared, _typed(submit), submit.held, submit.site)
     if b"hadar" in submit.body.lower():
         from slurm_hadar.cli.doubts import lookalikes
@@ -124,8 +132,10 @@ def _declaration(submit: Submit) -> Declaration | None:
     ones, as by the plugins. None for a job that is not ours to manage."""
     site = submit.site
     if not submit.declares:
-        named = set((submit.held.get("partition") or "").split(","))
-        if site is None or not named.intersection(site.opt_in):
+        if site is None:
+            return None
+        named = (submit.held.get("partition") or site.default_partition).split(",")
+        if not set(named).intersection(site.opt_in):
             return None
     _load_when_used("inspect")
     from slurm_hadar.domain.declaration import Declaration, parse, script_words
@@ -185,9 +195,8 @@ def _additions(submit: Submit, declaration: Declaration) -> Outcome:
     from slurm_hadar.cli.additions import add
 
     site, held = submit.site, submit.held
-    if submit.header.foreign and "ignore-pbs" not in held:
-        return Outcome(f"{submit.name} has #PBS or #BSUB lines")
-    if held.get("clusters"):
+    clusters = held.get("clusters")
+    if clusters and not (site and clusters == site.cluster):
         return Outcome("it may go to another cluster")
     added = add(declaration, held, site, lambda: _today(site))
     if isinstance(added, str):
@@ -195,17 +204,42 @@ def _additions(submit: Submit, declaration: Declaration) -> Outcome:
     return Outcome(added=added, declaration=declaration)
 
 
-def _prepare(submit: Submit, declaration: Declaration, added: Additions) -> None:
-    """What a managed job finds in its environment, and our one line about it."""
+def _prepare(submit: Submit, declaration: Declaration) -> None:
+    """What a managed job finds in its environment."""
     site = submit.site
-    for trouble in filter(None, (submit.site_trouble, submit.unknown_to_sbatch())):
-        _say(trouble)
     if site:
         submit.environment["HADAR_EXCHANGE"] = site.exchange_dir
         submit.environment["HADAR_CONTROLLER_UID"] = str(site.controller_uid)
     submit.environment["HADAR_SIGNAL"] = declaration.signal
-    if "quiet" not in submit.held and not (site and site.quiet):
-        _say(_summary(declaration, added))
+
+
+def _remark(submit: Submit, outcome: Outcome) -> str:
+    """The one line that we say once sbatch has taken the job; empty for none.
+
+    Only to whom declared something. It has no digit: who looks for the job's number in all that a
+    submit prints finds sbatch's. Under ``--wait`` sbatch ends with the job, too late for it.
+    """
+    quiet = "quiet" in submit.held or (submit.site is not None and submit.site.quiet)
+    if quiet or not submit.declares or {"test-only", "wait"} & submit.held.keys():
+        return ""
+    added, why = outcome.added, outcome.why
+    more: list[str] = []
+    if added:
+        more = [*added.notes, *filter(None, (submit.site_trouble,))]
+        why = why or ("" if added.has_gpus else "it asks for no GPU")
+    if why:
+        said = "the job is not managed"
+        more.insert(0, why)
+    elif added is None or outcome.declaration is None:
+        return ""
+    elif outcome.declaration.off:
+        return "the job is left alone, as its Comment says now"
+    else:
+        said = "the job is managed"
+    plain = [text for text in more if not any(letter.isdigit() for letter in text)]
+    if len(plain) < len(more):
+        plain.append("hbatch --hadar-plan tells more")
+    return f"{said}: {'; '.join(plain)}" if plain else said
 
 
 def _today(site: WrapperSite | None) -> Today | None:
@@ -218,14 +252,6 @@ def _today(site: WrapperSite | None) -> Today | None:
 
     now = time.time()
     return today(site, now) if site is not None and takes_lists(site, now) else None
-
-
-def _summary(declaration: Declaration, added: Additions) -> str:
-    if declaration.off:
-        return "the job is left alone, as its Comment says now"
-    options = [*added.options, *added.behind]
-    what = " ".join([*options, "and the Comment"]) if options else "the Comment"
-    return "; ".join([f"the job is managed; added {what}", *added.notes])
 
 
 def _say(text: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from slurm_hadar import config as configuration
 from slurm_hadar.cli.batch_script import read_handle
-from slurm_hadar.cli.handover import find_sbatch, is_same, without_pythons_traces
+from slurm_hadar.cli.handover import is_same, without_pythons_traces
 from slurm_hadar.cli.plan_of_job_ask import Asking, Start, copy_of_store, place_in, start_of
 from slurm_hadar.cli.plan_of_job_request import ID, Asked, count_option, job_of
 from slurm_hadar.cli.plan_of_job_text import JobPlan, Row, print_json, print_text
@@ -113,7 +113,7 @@ class _Questions:
         self._options = list(outcome.added.options) if outcome.added else []
         self._behind = list(outcome.added.behind) if outcome.added else []
         self._submit = submit
-        self._program = find_sbatch(submit.find_slurm(), submit.environment.get("PATH", os.defpath))
+        self._program = submit.program()
         self._environment = without_pythons_traces(submit.environment)
         self._body = _typed_script(submit)
         uid = os.getuid()

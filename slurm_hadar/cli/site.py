@@ -8,7 +8,7 @@ import typer
 from slurm_hadar import config as configuration
 from slurm_hadar.cli.common import ConfigOption, JsonOption, print_json
 from slurm_hadar.controller.checks import check as checking
-from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.checks.wrapper_site import names_of, write_wrapper_site
 
 _MARKS = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
 _FOLDER = Path("hadar-sandbox")
@@ -39,9 +39,10 @@ def check(
     path = config or configuration.find()
     site = configuration.load_believed(path)
     found = list(checking.findings(site))
+    names = names_of(site)
     if write:
-        write_wrapper_site(site, path)
-    found.append(checking.wrapper_finding(site, path))
+        write_wrapper_site(site, path, names)
+    found.append(checking.wrapper_finding(site, path, names))
     if as_json:
         print_json("check", [{"level": f.level, "what": f.what, "cure": f.cure} for f in found])
     else:
@@ -76,7 +77,8 @@ def up(
             with_accounting=accounting,
             outlives=True,
         )
-    write_wrapper_site(configuration.load(box.config_path), box.config_path)
+    site = configuration.load(box.config_path)
+    write_wrapper_site(site, box.config_path, names_of(site))
     environment = {name: box.env[name] for name in ("SLURM_CONF", "HADAR_CONFIG", "PATH")}
     if as_json:
         print_json("sandbox up", {"folder": str(box.folder), "environment": environment})

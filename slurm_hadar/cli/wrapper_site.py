@@ -33,7 +33,8 @@ class WrapperSite:
     ``known``: model -> GPU types whose speed is known, and no guess; ``models``: all that a table
     knows; ``backfill``: partitions for trainings on idle nodes, None: not said.
     ``stale``: the TOML beside it has changed since. Raises :class:`SiteError` where a field is
-    missing or of the wrong kind; a file of an earlier release has no groups and no speeds.
+    missing or of the wrong kind; a file of an earlier release has no groups, no speeds, no name of
+    its ``cluster`` and no ``default_partition``.
     """
 
     def __init__(self, source: Mapping[str, object], stale: bool = False) -> None:
@@ -42,6 +43,8 @@ class WrapperSite:
         self.exchange_dir = _text(source, "exchange_dir")
         self.controller_uid = int(number(source, "controller_uid"))
         self.opt_in = _texts(source, "opt_in")
+        self.default_partition = _text(source, "default_partition", "")
+        self.cluster = _text(source, "cluster", "")
         self.default_types = _text(source, "default_types")
         self.quiet = source.get("quiet") is True
         self.sbatch = _text(source, "sbatch")
@@ -146,8 +149,8 @@ def fresh_file(site: WrapperSite, name: str, now: float) -> dict[str, object] | 
     return found if -longest <= age <= longest else None
 
 
-def _text(source: Mapping[str, object], key: str) -> str:
-    value = source.get(key)
+def _text(source: Mapping[str, object], key: str, missing: str | None = None) -> str:
+    value = source.get(key, missing)
     if not isinstance(value, str):
         raise SiteError(f"{key} is missing")
     return value

@@ -5,17 +5,39 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar import reading
 from slurm_hadar.config import Config, group_types, wrapper_path
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.slurm.cluster import open_cluster
 
 _DIGITS = 4
 """Of a speed: more would only make the file longer."""
 
 
-def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class SlurmNames:
+    """What the site's Slurm says of itself: its cluster's name and its default partition; empty
+    where it does not answer."""
+
+    cluster: str = ""
+    default_partition: str = ""
+
+
+def names_of(config: Config) -> SlurmNames:
+    """Ask Slurm."""
+    try:
+        cluster = open_cluster(config.slurm)
+        name = cluster.read_config().get("ClusterName", "")
+        default = [one.name for one in cluster.read_partitions() if one.default]
+    except SlurmError:
+        return SlurmNames()
+    return SlurmNames(name, default[0] if default else "")
+
+
+def wrapper_site(config: Config, config_path: Path, names: SlurmNames) -> dict[str, object]:
     """What hbatch needs to know of a site.
 
     ``stamp`` is the TOML's time of change (ns) and size (bytes), so that a stale file is noticed;
@@ -44,6 +66,8 @@ def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
             name: {"feature": gpu.feature, "memory_gb": gpu.memory_gb}
             for name, gpu in config.gpu_types.items()
         },
+        "cluster": names.cluster,
+        "default_partition": names.default_partition,
         "opt_in": list(config.partitions.opt_in),
         "groups": groups,
         "speeds": speeds,
@@ -89,15 +113,17 @@ def _speeds(
     return found, known
 
 
-def write_wrapper_site(config: Config, config_path: Path) -> Path:
+def write_wrapper_site(config: Config, config_path: Path, names: SlurmNames | None = None) -> Path:
     """Write the JSON beside the TOML: aside, then renamed, mode 0644. Returns its path.
+
+    Without ``names`` hbatch knows neither the default partition nor the cluster's name.
 
     Raises :class:`UsageError` where it cannot be written.
     """
     path = wrapper_path(config_path)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        text = json.dumps(wrapper_site(config, config_path), indent=1) + "\n"
+        text = json.dumps(wrapper_site(config, config_path, names or SlurmNames()), indent=1) + "\n"
         try:
             aside.write_text(text)
             aside.chmod(0o644)
@@ -111,8 +137,9 @@ def write_wrapper_site(config: Config, config_path: Path) -> Path:
     return path
 
 
-def is_current(config: Config, config_path: Path) -> bool:
-    """Whether the JSON beside the TOML says what the TOML says now.
+def is_current(config: Config, config_path: Path, names: SlurmNames | None = None) -> bool:
+    """Whether the JSON beside the TOML says what the TOML says now, and Slurm by its ``names``;
+    without those what it says of Slurm stands.
 
     Without ``site.controller_user`` the UID in it is that of whoever wrote it, and stands.
     """
@@ -121,7 +148,9 @@ def is_current(config: Config, config_path: Path) -> bool:
         written = reading.parsed(data.decode())
     except (OSError, ValueError):
         return False
-    now = wrapper_site(config, config_path)
+    now = wrapper_site(config, config_path, names or SlurmNames())
+    if isinstance(written, dict) and (names is None or not names.cluster):
+        now |= {key: written.get(key, "") for key in ("cluster", "default_partition")}
     if not config.site.controller_user and isinstance(written, dict):
         now["controller_uid"] = written.get("controller_uid")
     return bool(written == now)

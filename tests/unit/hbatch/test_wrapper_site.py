@@ -292,7 +292,7 @@ def test_a_configuration_is_believed_from_root_the_controllers_user_and_the_call
     os.chown(path, 65534, -1)
     with pytest.raises(PermissionError) as caught:
         opened(path, system)
-    assert "it belongs to UID 65534" in caught.value.strerror
+    assert "it belongs to nobody" in caught.value.strerror
     # What the file beside root's says is believed where that is root's too.
     os.chown(paths.wrapper_file(system), 65534, -1)
     os.chown(path, 4321, -1)
