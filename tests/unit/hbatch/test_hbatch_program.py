@@ -558,9 +558,7 @@ def test_hadar_reads_no_configuration_of_another_user(place):
     for command in ("check", "tick", "plan"):
         done = place.run(command, program=hadar)
         assert done.returncode == 2, lines(done)
-        assert lines(done)[-1].startswith(
-            f"hadar: {config} cannot be read: it belongs to nobody"
-        )
+        assert lines(done)[-1].startswith(f"hadar: {config} cannot be read: it belongs to nobody")
 
 
 def merged(place, *argv, **options):
