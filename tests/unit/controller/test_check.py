@@ -51,6 +51,21 @@ def test_open_folders_are_problems(tmp_path):
     assert [f.level for f in findings(site(tmp_path))] == ["ok", "ok", "ok", "problem"]
 
 
+@pytest.mark.parametrize(
+    ("rights", "how", "said"),
+    [
+        ("operator", "priority/multifactor", ""),
+        ("operator", "priority/basic", "PriorityType is priority/basic"),
+        ("user", "priority/multifactor", 'site.rights is "user"'),
+    ],
+)
+def test_an_exchange_that_does_nothing_is_warned_of(rights, how, said):
+    own = config(f'[site]\nrights = "{rights}"\n[queue]\nexchange = "association"\n')
+    found = list(check._exchange(own, {"PriorityType": how}))
+    assert [f.level for f in found] == (["warning"] if said else [])
+    assert all(said in f.what and f.cure for f in found)
+
+
 def test_what_has_no_effect_any_more_is_warned_of(tmp_path):
     old = site(tmp_path, "[lease]\nlength_s = 60\n")
     (found,) = [f for f in findings(old) if "[lease]" in f.what]

@@ -22,7 +22,7 @@ from hand_made import (
 )
 from hand_made import job as any_job
 
-from slurm_hadar.controller.acts.acting import ActionContext
+from slurm_hadar.controller.acts.acting import ActionContext, send_hints
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.acts.confirm_exchange import confirm
 from slurm_hadar.controller.acts.hints import hints
@@ -54,8 +54,16 @@ def two(count, **more):
     return {"request": GpuRequest(per_node={UNTYPED: count}), **more}
 
 
-def places(jobs, planned=(), level="association", state=None, steering=None, refused=()):
-    shown = seen(jobs, FULL, steering=steering or {})
+def places(
+    jobs,
+    planned=(),
+    level="association",
+    state=None,
+    steering=None,
+    refused=(),
+    partitions=None,
+):
+    shown = seen(jobs, FULL, partitions, steering=steering or {})
     view = look(shown)
     plan = dictate(view.view, {id_: {"v100": 1} for id_ in planned})
     return exchange(view, plan, shown, site(level), remembered(state or {}), refused)
@@ -149,6 +157,21 @@ def test_nothing_changes_while_the_order_is_as_wanted():
     assert nices(jobs, ["2"], steering=steering) == {"1": "200", "2": "-200"}
     # The policy wants it no more.
     assert nices(jobs, ["1"], steering=steering) == {}
+
+
+def test_one_exchange_more_changes_no_nice_of_the_others():
+    """Priorities have drifted since the first two were exchanged, as they do with age."""
+    drifted = [job("1", 700 + 7, nice=200), job("2", 900 + 3, nice=-200)]
+    others = [ordinary("9", priority=800), ordinary("8", priority=600)]
+    bob = {"user": "bob", "uid": 1001}
+    pair = [job("3", 650, **bob), job("4", 550, **bob)]
+    steering = {"1": wrote(0, 200), "2": wrote(0, -200)}
+    found = nices([*drifted, *others, *pair], ["2", "4"], steering=steering)
+    assert found == {"1": "200", "2": "-200", "3": "100", "4": "-100"}
+    # One that has drifted beyond another job gets another Nice.
+    far = replace(drifted[0], priority=820)
+    found = nices([far, drifted[1], *others, *pair], ["2", "4"], steering=steering)
+    assert (found["1"], found["2"]) == (str(1020 - 703), "-200")
 
 
 BETWEEN = ordinary("9", priority=800)
@@ -284,6 +307,77 @@ def test_a_nice_of_somebody_else_is_left_alone():
     ours = kept_fields.without_foreign({"1": known}, {"1": shown}, site(), ())
     assert ours["1"].foreign == ("Nice",) and "Nice" not in ours["1"].was
     assert nices([shown, job("2", 700)], ["2"], steering=ours) == {}
+
+
+def test_top_of_scontrol_takes_both_out_and_is_kept():
+    """``scontrol top 1`` gives job 1 a lesser Nice and all other waiting jobs of its owner a
+    greater one."""
+    steering = {"1": wrote(0, 200), "2": wrote(0, -200)}
+    topped = [job("1", 1000, nice=-100), job("2", 600, nice=100), job("3", 500, nice=100)]
+    ours = kept_fields.without_foreign(steering, {one.id: one for one in topped}, site(), ())
+    assert ours["1"].foreign == ours["2"].foreign == ("Nice",)
+    assert nices([*topped, BETWEEN], ["3"], state=after_an_exchange(), steering=ours) == {}
+    shown = seen([*topped, BETWEEN], FULL, steering=ours)
+    plan = dictate(look(shown).view, {})
+    found = hints(look(shown), plan, shown, site(), {}, {})
+    assert all("Nice" not in action.fields for action in found)
+
+
+@pytest.mark.parametrize("differs", [{"priority_tier": 2}, {"priority_factor": 2}])
+def test_a_list_of_partitions_with_several_priorities_takes_no_part(differs):
+    """Such a job has a priority in each of them."""
+    own = {"partitions": ("v100", "p100")}
+    jobs = [job("1", 900, **own), BETWEEN, job("2", 700, **own)]
+    parts = partitions_of(FULL)
+    unequal = [replace(part, **differs) if part.name == "p100" else part for part in parts]
+    assert nices(jobs, ["2"], partitions=parts) == {"1": "200", "2": "-200"}
+    assert nices(jobs, ["2"], partitions=unequal) == {}
+
+
+@pytest.mark.parametrize(
+    ("rights", "how", "exchanges"),
+    [
+        ("operator", "priority/multifactor", True),
+        ("operator", "priority/basic", False),
+        ("user", "priority/multifactor", False),
+    ],
+)
+def test_only_an_operator_exchanges_and_under_multifactor_only(tmp_path, rights, how, exchanges):
+    """Under priority/basic a Nice changes no order; an owner may not give a job more priority."""
+    known = config(f'[site]\nrights = "{rights}"\n[queue]\nexchange = "association"\n')
+    cluster = SimpleNamespace(
+        traffic=Traffic(lambda: NOW), queries=Counter(), read_config=lambda: {"PriorityType": how}
+    )
+    shown = seen([job("1", 900), BETWEEN, job("2", 700)], nodes(), steering={})
+
+    def decide(view, memory):
+        return dictate(view, {"2": {"v100": 1}}), memory
+
+    with closing(Store.open(tmp_path / "state")) as store:
+        controller = Controller(known, cluster, store, RATES, 0, lambda: NOW, decide=decide)
+        controller.observe = lambda: shown
+        controller.rules.read(NOW)
+        sent = controller.plan().intent.of(Kind.HINT)
+    assert {a.job.id for a in sent if "Nice" in a.fields} == ({"1", "2"} if exchanges else set())
+
+
+def test_those_that_move_down_are_sent_before_those_that_move_up(tmp_path):
+    """Slurm may start a job between the two updates: the one between must not have both ahead."""
+    with closing(Store.open(tmp_path / "state")) as store:
+        slurm = Shown()
+        (tmp_path / "exchange").mkdir()
+        own = config(f'[site]\nrights = "operator"\nexchange_dir = "{tmp_path}/exchange"\n')
+        context = ActionContext(slurm, store, own, clock=lambda: NOW)
+        send_hints(context, list(reversed(actions())), NOW)
+    assert slurm.sent == [("1", {"Nice": "200"}), ("2", {"Nice": "-200"})]
+
+
+def test_those_that_move_down_go_back_before_those_that_move_up(tmp_path):
+    pairs = [*actions(), Action(Kind.HINT, job("3", 500), {"Nice": "5"}, wrote(0, 5), "it waits")]
+    with closing(Store.open(tmp_path / "state")) as store:
+        slurm = Shown(job("1", 700, nice=200), job("2", 900, nice=-200), job("3", 500, nice=0))
+        confirm(ActionContext(slurm, store, site(), clock=lambda: NOW), pairs, ())
+    assert slurm.sent == [("2", {"Nice": "0"}), ("1", {"Nice": "0"})]
 
 
 def test_a_job_that_slurm_refused_takes_no_part():
