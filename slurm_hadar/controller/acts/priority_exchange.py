@@ -161,7 +161,7 @@ def _takes_part(target: Target, seen: Observed) -> bool:
         and not target.starting
         and job.restarts == 0
         and not job.array_job_id
-        and not job.external
+        and not (job.external or job.other_gres)
         and not job.per_gpu
         and job.priority > 1
         and claims.in_turn(job)
