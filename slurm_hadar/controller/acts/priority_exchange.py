@@ -78,16 +78,18 @@ def exchange(
     promises = _promises(head, picture, seen, memory.promised)
     order = [*_order(head, promises, plan, seen, config), *rest]
     held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
-    # Small differences, as of fair shares that change, are left as they are.
-    as_it_is = [one.job.id for one in order] == _as_shown(line, seen)
     nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
-    lent = {}
-    for one in line:
-        id_, given = one.job.id, held[one.job.id]
-        if id_ in here and not one.plain == one.place == given:
-            nice = owners_nice(one.job, seen) + one.plain - given
-            nices[id_] = one.job.nice if as_it_is else nice
-            lent[id_] = Lent(one.plain, one.place, given, nices[id_])
+    ours = {
+        one.job.id: owners_nice(one.job, seen) + one.plain - held[one.job.id]
+        for one in line
+        if one.job.id in here and not one.plain == one.place == held[one.job.id]
+    }
+    nices |= _least_changed(ours, nices, line, order, seen)
+    lent = {
+        one.job.id: Lent(one.plain, one.place, held[one.job.id], nices[one.job.id])
+        for one in line
+        if one.job.id in ours
+    }
     others = {id_: n for id_, n in nices.items() if n != owners_nice(seen.jobs[id_], seen)}
     out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
     kept = Memory(lent, lost, (*others, *out), promises.ends)
@@ -159,7 +161,7 @@ def _takes_part(target: Target, seen: Observed) -> bool:
         and not target.starting
         and job.restarts == 0
         and not job.array_job_id
-        and not job.external
+        and not (job.external or job.other_gres)
         and not job.per_gpu
         and job.priority > 1
         and claims.in_turn(job)
@@ -251,7 +253,26 @@ def _ends(line: Sequence[_Waiting], picture: Picture, seen: Observed) -> FloatAr
     )
 
 
-def _as_shown(line: Sequence[_Waiting], seen: Observed) -> list[str]:
-    """The ids in the order of the priorities that Slurm shows now."""
-    found = sorted(line, key=lambda one: _before(one.job, one.job.priority, seen))
-    return [one.job.id for one in found]
+def _least_changed(
+    ours: Mapping[str, int],
+    lost: Mapping[str, int],
+    line: Sequence[_Waiting],
+    order: Sequence[_Waiting],
+    seen: Observed,
+) -> dict[str, int]:
+    """``ours``, the Nice of each job with another's place, so that as few as possible change:
+    jobs that stand where they shall keep theirs, although priorities have drifted meanwhile.
+
+    ``lost``: the Nice of the other jobs that do not have their owner's.
+    """
+    shown = sorted(line, key=lambda one: _before(one.job, one.job.priority, seen))
+    still = {a.job.id for a, b in zip(shown, order, strict=True) if a is b}
+    kept = {id_: seen.jobs[id_].nice if id_ in still else nice for id_, nice in ours.items()}
+
+    def place(one: _Waiting) -> tuple[int, int, int]:
+        job = one.job
+        usual = owners_nice(job, seen) if job.restarts == 0 else job.nice
+        nice = kept.get(job.id, lost.get(job.id, usual))
+        return _before(job, job.priority + job.nice - nice, seen)
+
+    return kept if sorted(line, key=place) == list(order) else dict(ours)

@@ -86,7 +86,8 @@ def work_of(
 
 
 def explained(plan: Plan, ids: Sequence[str], work: Work) -> Plan:
-    """The plan, with a word to each job whose declaration does not count as it stands."""
+    """The plan, with a sentence to each job whose declaration does not count as it stands: for the
+    state file, which the controller's user alone may read."""
     said = {
         ids[int(row)]: f"; its declared work counts {work.factor[row]:.1f} times, as its owner's "
         "jobs took longer than they declared"

@@ -52,6 +52,23 @@ def test_open_folders_are_problems(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("rights", "how", "written", "said"),
+    [
+        ("operator", "priority/multifactor", "", True),
+        ("operator", "priority/multifactor", '[queue]\nexchange = "none"\n', False),
+        ("operator", "priority/basic", "", False),
+        ("user", "priority/multifactor", "", False),
+    ],
+)
+def test_a_site_that_chose_no_exchange_is_told_what_it_could_choose(rights, how, written, said):
+    """Not one that chose none, nor one where it would do nothing."""
+    own = config(f'[site]\nrights = "{rights}"\n{written}')
+    found = list(check._exchange(own, {"PriorityType": how}))
+    assert [f.level for f in found] == (["ok"] if said else [])
+    assert all("not set" in f.what and '"association"' in f.what for f in found)
+
+
+@pytest.mark.parametrize(
     ("rights", "how", "said"),
     [
         ("operator", "priority/multifactor", ""),

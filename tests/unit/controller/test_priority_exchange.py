@@ -114,6 +114,7 @@ def test_an_own_nice_counts_on():
         {"dependency": "afterok:5", "reason": "Dependency"},
         {"reason": "QOSMaxJobsPerUserLimit"},
         {"external": True},
+        {"other_gres": True},
         {"declaration": None},
     ],
 )
