@@ -135,9 +135,12 @@ def _constraint(job: Job, steered: Steering) -> str:
         return job.features
     if declaration.constraint:
         return declaration.constraint
+    submitted = steered.was.get("Features", job.features)
+    if declaration.added and submitted == declaration.added:
+        return ""
     if declaration.gpu_mem or (declaration.types and declaration.types != (ANY,)):
         return ""
-    return steered.was.get("Features", job.features)
+    return submitted
 
 
 def _partitions(
