@@ -195,6 +195,16 @@ def _constrain(
     result.options.append("--constraint=" + "|".join(features))
 
 
+def added_constraint(declaration: Declaration, site: WrapperSite) -> str:
+    """The constraint that hbatch writes for ``types`` and ``gpu_mem`` where the user set none.
+
+    Raises :class:`UsageError` where the site has no such GPU.
+    """
+    result = Additions()
+    _constrain(result, declaration, {}, site)
+    return result.options[0].partition("=")[2] if result.options else ""
+
+
 def _usable(
     result: Additions, declaration: Declaration, kinds: list[str], site: WrapperSite, place: str
 ) -> list[str]:

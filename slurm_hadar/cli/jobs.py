@@ -14,6 +14,7 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
+from slurm_hadar.cli.other_types import with_other_types
 from slurm_hadar.config import Config
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.controller.seen import kept
@@ -80,14 +81,19 @@ def _tell(
 
 
 def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Declaration]:
-    cluster = cluster_of(load(config))
+    site = load(config)
+    cluster = cluster_of(site)
     changes, told = [], {}
     for found in _find(cluster, job):
         declared = declaration.parse(words, f"job {job}", found.declaration)
+        fields: dict[str, str] = {}
+        before = found.declaration
+        if before and (before.types, before.gpu_mem) != (declared.types, declared.gpu_mem):
+            declared, fields = with_other_types(found, declared, site, _steering(found, site))
         comment = declaration.merge(found.comment, declared)
         if len(comment.encode()) > declaration.COMMENT_LIMIT:
             raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
-        changes.append(Update(found.id, {"Comment": comment}))
+        changes.append(Update(found.id, {**fields, "Comment": comment}))
         told[found.id] = declared
     _send(cluster, changes)
     return told

@@ -191,6 +191,7 @@ class Controller:
             step = moves.advance(context, seen.jobs, seen.progress, seen.now)
             sent = step.sent
             words += step.said
+            repair.keep_owners_changes(context, seen)
             repair.close_interrupted(context, seen)
             words += repair.release_failed_launches(context, seen)
             words += repair.undo_impossible_placements(context, seen)

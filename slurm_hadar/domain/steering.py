@@ -19,7 +19,8 @@ class Steering:
     is the policy's expectation; Slurm may choose others of the type. ``time`` is when it was
     decided, s since the epoch. ``was`` keeps the fields of the request as the user submitted them,
     by scontrol's names; ``wrote`` what we wrote there last, and ``foreign`` names the fields that
-    somebody else changed since: they stay as they are. ``leased``: an earlier release made it wait
+    somebody else changed since: they stay as they are. ``unsure`` is what a field had before an
+    update that Slurm may or may not have taken. ``leased``: an earlier release made it wait
     for a begin time.
     """
 
@@ -32,6 +33,7 @@ class Steering:
     batch: int = 0
     wrote: Mapping[str, str] = field(default_factory=dict)
     foreign: tuple[str, ...] = ()
+    unsure: Mapping[str, str] = field(default_factory=dict)
 
 
 def decode(admin_comment: str) -> Steering | None:
@@ -54,6 +56,7 @@ def decode(admin_comment: str) -> Steering | None:
             batch=int(words.get("batch", "0")),
             was={key[4:]: value for key, value in words.items() if key.startswith("was.")},
             wrote={key[4:]: value for key, value in words.items() if key.startswith("set.")},
+            unsure={key[4:]: value for key, value in words.items() if key.startswith("old.")},
             foreign=tuple(_parts(words.get("not", ""), ",")),
         )
     except ValueError:
@@ -77,6 +80,7 @@ def merge(admin_comment: str, steering: Steering) -> str:
         words["not"] = ",".join(steering.foreign)
     words |= {f"was.{key}": value for key, value in steering.was.items()}
     words |= {f"set.{key}": value for key, value in steering.wrote.items()}
+    words |= {f"old.{key}": value for key, value in steering.unsure.items()}
     return segments.merge(_SEGMENT, admin_comment, words, separator=";")
 
 

@@ -60,6 +60,15 @@ def fields(
     }
 
 
+def owner_forbids(
+    job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config
+) -> bool:
+    """Whether the placement needs another constraint than the one that the owner set since."""
+    if "Features" not in seen.steered(job.id).foreign:
+        return False
+    return _wish(job, want, placement, seen, config).get("Features", job.features) != job.features
+
+
 def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fields:
     """``fields`` of a job on nodes that are named, with what Slurm is told although it seems to
     know it. ``was``: as of :func:`originals`.

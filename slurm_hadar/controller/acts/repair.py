@@ -57,8 +57,16 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
 
     def undo(job: Job) -> str:
         steered = seen.steered(job.id)
-        ours = replace(steered, gpus={}, nodes={}, wrote={}, time=seen.now)
+        # Slurm may refuse it, or not answer: what we wrote before may be there still.
         fields = laying.back(job, steered)
+        ours = replace(
+            steered,
+            gpus={},
+            nodes={},
+            wrote={**steered.wrote, **fields},
+            unsure={**steered.unsure, **steered.wrote},
+            time=seen.now,
+        )
         if job.eligible_s > seen.now or not fields:
             fields["StartTime"] = at_once(job, seen.now)
         update = context.update(job, fields, ours)
@@ -77,6 +85,22 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
         if half_done or laying.back(job, seen.steered(job.id)):
             said += _try(context, seen, job, _UNDO, undo)
     return said
+
+
+def keep_owners_changes(context: ActionContext, seen: Observed) -> None:
+    """Keep which fields somebody else changed: of a job that runs Slurm does not show it."""
+    found = []
+    for id_, ours in seen.steering.items():
+        job = seen.jobs.get(id_)
+        if job is not None and ours.foreign and context.known(job).foreign != ours.foreign:
+            found.append((job, ours))
+    if context.in_the_job:
+        updates = [context.update(job, {}, ours) for job, ours in found]
+        if updates:
+            context.cluster.apply(updates)
+    else:
+        for job, ours in found:
+            context.keep(job, ours)
 
 
 def with_unsent(

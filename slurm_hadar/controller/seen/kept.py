@@ -24,6 +24,8 @@ _CLOCKS_S = 86400.0
 """A clock that is wrong by less than this makes no other job of one."""
 _COMPARED = ("Features", "Nice", "Partition")
 """Fields that Slurm shows as they were written; others it shows in forms of its own."""
+_SAME_TIME_S = 1.5
+"""Slurm's clock and ours tell whole seconds."""
 _JOB = re.compile(r"\d{1,10}(_\d{1,10})?")
 
 
@@ -87,21 +89,48 @@ def without_foreign(
     found = dict(ours)
     for id_, known in ours.items():
         job = jobs.get(id_)
-        if job is None or job.state is not JobState.PENDING or id_ in busy:
-            continue
-        changed = tuple(key for key in _COMPARED if _changed(job, known, key, config))
-        if changed:
-            found[id_] = replace(
-                known,
-                was={key: value for key, value in known.was.items() if key not in changed},
-                wrote={key: value for key, value in known.wrote.items() if key not in changed},
-                foreign=(*known.foreign, *changed),
-            )
+        if job is not None and id_ not in busy:
+            found[id_] = given_up(known, changed_by_others(job, known, config))
     return found
 
 
+def given_up(known: Steering, fields: Collection[str]) -> Steering:
+    """With these fields left to whoever changed them."""
+    if not fields:
+        return known
+
+    def rest(values: Mapping[str, str]) -> dict[str, str]:
+        return {key: value for key, value in values.items() if key not in fields}
+
+    more = (key for key in fields if key not in known.foreign)
+    return replace(
+        known,
+        was=rest(known.was),
+        wrote=rest(known.wrote),
+        unsure=rest(known.unsure),
+        foreign=(*known.foreign, *more),
+    )
+
+
+def changed_by_others(job: Job, known: Steering, config: Config) -> tuple[str, ...]:
+    """The fields of a job that are not as we left them."""
+    if job.state is JobState.PENDING:
+        return tuple(key for key in _COMPARED if _changed(job, known, key, config))
+    # Of a job that runs nobody can change them: somebody requeued it since, changed it and let it
+    # go, and no tick has seen it wait.
+    again = job.restarts > 0 and job.submit_s > known.time + _SAME_TIME_S
+    if job.state is not JobState.RUNNING or not again:
+        return ()
+    found = ("Features",) if _changed(job, known, "Features", config) else ()
+    # Slurm shows the one only in which it runs.
+    names = _ours(known, "Partition")
+    there = {name for text in names for name in text.split(",")}
+    return (*found, "Partition") if names and not set(job.partitions) & there else found
+
+
 def _changed(job: Job, known: Steering, key: str, config: Config) -> bool:
-    if key not in known.wrote:
+    names = _ours(known, key)
+    if not names:
         return False
     shown = {
         "Features": job.features,
@@ -109,12 +138,17 @@ def _changed(job: Job, known: Steering, key: str, config: Config) -> bool:
         "Partition": ",".join(job.partitions),
     }
     value = shown[key]
-    same = value == known.wrote[key]
+    same = value in names
     if key == "Partition" and job.restarts:
         # Slurm puts the one first in which it ran.
-        same = set(job.partitions) == set(known.wrote[key].split(","))
+        same = any(set(job.partitions) == set(name.split(",")) for name in names)
     # Where the job itself carries our words, they may speak of an update that was refused.
     return not same and not (in_the_job(config) and value == known.was.get(key))
+
+
+def _ours(known: Steering, key: str) -> list[str]:
+    """The values that we may have left in a field; empty where we do not know of any."""
+    return [values[key] for values in (known.wrote, known.unsure) if key in values]
 
 
 def with_moves(ours: Mapping[str, Steering], carried_out: Mapping[str, int]) -> dict[str, Steering]:
