@@ -48,11 +48,14 @@ def measure(box: Sandbox, submits: int) -> dict[str, object]:
         write_heartbeat(box.exchange, "act", 5.0)
         for name in sorted(programs, reverse=bool(turn % 2)):
             took, error = _submit([programs[name], "--parsable", script.name], env, box.folder)
-            # sbatch writes nothing of its own here; the list is what hbatch tells of.
-            if ("--partition=v100,k80" in error) is not (name == "hbatch"):
+            # sbatch writes nothing of its own here.
+            if ("the job is managed" in error) is not (name == "hbatch"):
                 raise HadarError(f"{name} did not do its part: {error.strip()}")
             if turn >= 2:
                 spent[name].append(took)
+        lists = box.run("squeue", "-h", "-n", "bench", "-o", "%P").split()
+        if sorted(lists) != ["gpu", "v100,k80"]:
+            raise HadarError(f"hbatch made no list of partitions: {lists}")
         box.run("scancel", "--name=bench")
     added = [ours - plain for ours, plain in zip(spent["hbatch"], spent["sbatch"], strict=True)]
     figures = {name: _figures(values) for name, values in (*spent.items(), ("added", added))}

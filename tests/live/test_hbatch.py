@@ -335,7 +335,7 @@ def test_the_scripts_lines_are_read_as_sbatch_reads_them(shell):
 
 FOREIGN = [
     "#PBS -q v100 -N named -l nodes=1:gpus=2,walltime=00:07:00",
-    "#PBS -l select=2:ncpus=3:mpiprocs=1,mem=2gb -q v100",
+    "#PBS -l mem=2gb,select=2:ncpus=3:mpiprocs=1 -q v100",
     "#PBS -l nodes=2:ppn=3+v1 -v A=1 -W depend=afterany:1 -q v100",
     "#PBS -l naccelerators=2 -p 7\ntrue\n#PBS -q k80",
     '#BSUB -q v100 -m "v1 v2" -n 2 -x\n#PBS -q k80',
