@@ -2,7 +2,7 @@
 
     python -m benchmarks.hbatch [--submits N] [--json]
 
-Both submit the same script and it is cancelled at once; under hbatch it is managed and gets a
+Both submit the same script, held, and it is cancelled at once; under hbatch it is managed and gets a
 list of partitions. The aim: 60 ms or less added at the median, 100 ms at the 95th percentile.
 """
 
@@ -27,7 +27,7 @@ AIM_MEDIAN_MS = 60.0
 AIM_P95_MS = 100.0
 _SCRIPT = """\
 #!/bin/sh
-#SBATCH -J bench -t 5 -p gpu --gres=gpu:1
+#SBATCH -J bench -t 5 -p gpu --gres=gpu:1 --hold
 #HADAR model=resnet18 types=v100,k80 gpus=1-2 batch=64:512 samples=5e6 checkpoint=yes
 true
 """
