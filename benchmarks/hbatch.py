@@ -2,8 +2,8 @@
 
     python -m benchmarks.hbatch [--submits N] [--json]
 
-Both submit the same script, held, and it is cancelled at once; under hbatch it is managed and
-gets a list of partitions. The aim: 60 ms or less added at the median, 100 ms at the 95th percentile.
+Both submit the same script, held, and it is cancelled at once; under hbatch it is managed and gets
+a list of partitions. The aim: 60 ms or less added at the median, 100 ms at the 95th percentile.
 """
 
 import argparse
