@@ -89,7 +89,7 @@ def add(
     Raises :class:`UsageError` where the declaration contradicts the request or the site.
     """
     result = Additions()
-    record = declaration
+    record = declaration.left_alone()
     if not declaration.off:
         record = _recorded(declaration, held)
         request = gpu_request(held)

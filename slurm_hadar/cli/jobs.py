@@ -49,14 +49,19 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     """Take a job out of our hands: from now on it is an ordinary job of Slurm's."""
     site = load(config)
     cluster = cluster_of(site)
-    changes, told = [], {}
+    changes, undo = [], "off=no"
+    told: dict[str, Declaration] = {}
     for found in _find(cluster, job):
+        if found.declaration is not None and not told:
+            words = found.declaration.words()
+            typed = [f"{key}={words[key]}" for key in declaration.KEYS if key in words]
+            undo = " ".join(["off=no", *(one for one in typed if one != "off=yes")])
         update = ordinary(found, _steering(found, site) or Steering(), time.time())
         told[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
     _send(cluster, changes)
-    words = f"job {job} is an ordinary job now; undo with: hadar set {job} off=no"
-    _tell("optout", job, told, words, as_json)
+    said = f"job {job} is an ordinary job now; undo with: hadar set {job} {undo}"
+    _tell("optout", job, told, said, as_json)
 
 
 def set_(

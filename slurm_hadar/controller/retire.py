@@ -1,7 +1,7 @@
 """Giving all jobs back to Slurm: what an uninstall, or an admin who has seen enough, asks for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts.laying import UNTIL_IT_RUNS
@@ -39,10 +39,11 @@ class Retired:
 
 
 def ordinary(job: Job, steered: Steering, now: float) -> Update:
-    """What makes an ordinary job of a managed one: it is marked ``off``, and while it waits, or is
+    """What makes an ordinary job of a managed one: its Comment says ``off`` and no more of its
+    declaration, and while it waits, or is
     about to wait after a requeue, its request is the owner's again."""
-    declared = replace(job.declaration or Declaration(), off=True, lease=False)
-    fields = {"Comment": declaration.merge(job.comment, declared)}
+    left = (job.declaration or Declaration()).left_alone()
+    fields = {"Comment": declaration.merge(job.comment, left)}
     waits = job.state in (JobState.PENDING, JobState.COMPLETING)
     fields |= {key: value for key, value in steered.was.items() if waits or key in UNTIL_IT_RUNS}
     if waits and lease_of_before(job, steered, now):

@@ -66,6 +66,11 @@ class Declaration:
         """All the work in samples, 0 where it was not declared."""
         return self.samples or self.epochs * self.dataset_size
 
+    def left_alone(self) -> "Declaration":
+        """What stays in the Comment of a job that opts out: that it does, and what was recorded of
+        its request, which its owner cannot declare anew."""
+        return Declaration(off=True, constraint=self.constraint, partitions=self.partitions)
+
     @property
     def may_move(self) -> bool:
         """Whether its owner lets it be moved while it runs."""

@@ -20,10 +20,11 @@ _DIGITS = 4
 @dataclass(frozen=True, slots=True)
 class SlurmNames:
     """What the site's Slurm says of itself: its cluster's name and its default partition; empty
-    where it does not answer."""
+    where it does not answer. ``sbatch``: the one on PATH that is Slurm's own; empty: not sought."""
 
     cluster: str = ""
     default_partition: str = ""
+    sbatch: str = ""
 
 
 def names_of(config: Config) -> SlurmNames:
@@ -37,7 +38,9 @@ def names_of(config: Config) -> SlurmNames:
     return SlurmNames(name, default[0] if default else "")
 
 
-def wrapper_site(config: Config, config_path: Path, names: SlurmNames) -> dict[str, object]:
+def wrapper_site(
+    config: Config, config_path: Path, names: SlurmNames | None = None
+) -> dict[str, object]:
     """What hbatch needs to know of a site.
 
     ``stamp`` is the TOML's time of change (ns) and size (bytes), so that a stale file is noticed;
@@ -48,12 +51,13 @@ def wrapper_site(config: Config, config_path: Path, names: SlurmNames) -> dict[s
     idle nodes, empty where that is off. Raises OSError where the TOML is gone, UsageError where
     ``site.controller_user`` does not exist or a table cannot be read.
     """
-    status = config_path.stat()
+    status, names = config_path.stat(), names or SlurmNames()
     folder = config.slurm.bin_dir
     groups = group_types(config)
     models = _models(config)
     speeds, known = _speeds(config, groups, models)
-    sbatch = str(folder / "sbatch") if folder else shutil.which("sbatch") or "sbatch"
+    found = names.sbatch or shutil.which("sbatch") or "sbatch"
+    sbatch = str(folder / "sbatch") if folder else found
     return {
         "version": 1,
         "stamp": [status.st_mtime_ns, status.st_size],
@@ -123,7 +127,7 @@ def write_wrapper_site(config: Config, config_path: Path, names: SlurmNames | No
     path = wrapper_path(config_path)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        text = json.dumps(wrapper_site(config, config_path, names or SlurmNames()), indent=1) + "\n"
+        text = json.dumps(wrapper_site(config, config_path, names), indent=1) + "\n"
         try:
             aside.write_text(text)
             aside.chmod(0o644)
@@ -148,9 +152,11 @@ def is_current(config: Config, config_path: Path, names: SlurmNames | None = Non
         written = reading.parsed(data.decode())
     except (OSError, ValueError):
         return False
-    now = wrapper_site(config, config_path, names or SlurmNames())
+    now = wrapper_site(config, config_path, names)
     if isinstance(written, dict) and (names is None or not names.cluster):
         now |= {key: written.get(key, "") for key in ("cluster", "default_partition")}
+    if isinstance(written, dict) and not (names and names.sbatch) and not config.slurm.bin_dir:
+        now["sbatch"] = written.get("sbatch")
     if not config.site.controller_user and isinstance(written, dict):
         now["controller_uid"] = written.get("controller_uid")
     return bool(written == now)

@@ -177,7 +177,7 @@ function help.changes(site, ask)
   end
   if found.off == "yes" then
     if not fresh then return nil, "" end
-    result.comment = help.join(ask.comment, declaration.encode(found))
+    result.comment = help.join(ask.comment, declaration.encode({off = "yes"}))
     return result
   end
   if types and #types > 0 then

@@ -732,3 +732,24 @@ def test_lines_of_pbs_and_lsf_count_as_sbatch_translates_them(place):
     assert LISTED not in argv and decode(" ".join(argv)).partitions == ("gpu",)
     ignored = place.run("--ignore-pbs", place.script(head + "#PBS -q gpu\n#SBATCH -G1\n"))
     assert decode(" ".join(ignored.seen["argv"])).partitions == ()
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_hadar_check_follows_an_sbatch_that_is_hbatch(place, link):
+    code = (
+        "from slurm_hadar.cli.site import submits_with; from slurm_hadar.config import Config\n"
+        "said = []; print(submits_with(Config(), said)); print(*(f.what for f in said))"
+    )
+    wrapped(place, "exec")
+    if link:
+        (place.folder / "first" / "sbatch").unlink()
+        (place.folder / "first" / "sbatch").symlink_to(Path(sys.prefix) / "bin" / "hbatch")
+    done = place.run("-c", code, program=(sys.executable,))
+    own, said = done.stdout.decode().splitlines()
+    assert own == str(place.bin / "sbatch")
+    assert said == f"{place.folder}/first/sbatch calls hbatch, which submits with {own}"
+    (place.bin / "sbatch").unlink()
+    place.env["PATH"] = f"{place.folder}/first:{place.bin}"
+    for name in ("sh", "env", "timeout"):
+        (place.bin / name).symlink_to(f"/usr/bin/{name}")
+    assert b"sbatch on PATH" in place.run("-c", code, program=(sys.executable,)).stdout
