@@ -26,6 +26,7 @@ Record = Mapping[str, object]
 MOST_NAMED = 20_000_000
 """Nodes that all jobs may name together: a few bytes of a host list stand for thousands."""
 
+_ODD = ("minimum_tmp_disk_per_node", "sockets_per_node", "cores_per_socket", "threads_per_core")
 _UNSHARED = frozenset({"NONE", "USER", "MCS", "TOPO"})
 """Values of ``shared`` for jobs that keep others off their nodes; 22.05 calls the opposite
 ``shared``, later releases ``oversubscribe``."""
@@ -172,6 +173,12 @@ def one(record: Record) -> Job:
         mem_per_cpu_mb=_whole(record, "memory_per_cpu"),
         mem_per_node_mb=_whole(record, "memory_per_node"),
         per_gpu=bool(_text(record, "cpus_per_tres") or _text(record, "memory_per_tres")),
+        least_cpus=_whole(record, "minimum_cpus_per_node"),
+        odd=any(_whole(record, key) for key in _ODD)
+        or bool(_text(record, "tres_per_socket"))
+        or any(
+            tres.has_other(_text(record, f"tres_per_{each}")) for each in ("job", "node", "task")
+        ),
         # 22.05 shows false once a launch failed on a dead node; only batch jobs are ever requeued.
         batch=bool(record.get("batch_flag")) or _whole(record, "restart_cnt") > 0,
         requeue=bool(record.get("requeue")),

@@ -13,6 +13,7 @@ from slurm_hadar.slurm import lists
 _SUFFIX = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _COUNT = re.compile(r"(\d{1,12})([KMG]?)", re.IGNORECASE)
 _GPU = re.compile(r"(?:gres[:/])?gpu(?=[:=]|$)")
+_PLAIN = re.compile(r"(?:(?:gres[:/])?gpu|cpu|mem)(?=[:=]|$)")
 _NOTHING = ("", "(null)", "N/A", "none")
 _SHARED = re.compile(r"(?:shard|mps)(?::([^:()]+))?:\d+\((.*)\)")
 _SPAN = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
@@ -43,6 +44,11 @@ def parse_gpus(text: str) -> dict[str, int]:
     if typed and UNTYPED in counts:
         counts[UNTYPED] = max(0, counts[UNTYPED] - typed)
     return {gpu_type: count for gpu_type, count in counts.items() if count}
+
+
+def has_other(text: str) -> bool:
+    """Whether a request names something else than GPUs, CPUs and memory."""
+    return any(entry not in _NOTHING and not _PLAIN.match(entry) for entry in _entries(text))
 
 
 def gpus_used(text: str) -> dict[str, int]:
