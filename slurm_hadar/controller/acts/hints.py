@@ -19,6 +19,8 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import laying, queue_head
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.picture import claims
+from slurm_hadar.controller.picture.arrays import accepts
+from slurm_hadar.controller.picture.empty_nodes import UNFIT, EmptyNodes
 from slurm_hadar.controller.picture.targets import Target, lease_of_before
 from slurm_hadar.controller.picture.viewing import Picture
 from slurm_hadar.controller.picture.waits import expected_waits, run_times
@@ -81,12 +83,13 @@ def hints(
         records.setdefault(str(job.raw_id) if job.array_tasks else job.id, []).append(target)
     left, deep = queue_head.MOST_RECORDS, list[list[Target]]()
     may_wait = any(_longest_wait(target.job, config) for target in waiting)
-    waits = expected_waits(seen, picture) if may_wait and not seen.in_order else {}
+    empty = EmptyNodes(seen)
+    waits = expected_waits(seen, picture, empty) if may_wait and not seen.in_order else {}
     shared = claims.accepted_by_others(seen)
     for targets in records.values():
         placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
-        names = _preferred(placed, picture, plan, seen, config, shared)
-        names = _worth_waiting(placed, names, waits, picture, seen, config)
+        names, fit = _preferred(placed, picture, plan, seen, config, shared, empty)
+        names = _worth_waiting(placed, names, fit, waits, picture, seen, config)
         if names and left >= len(names):
             left -= len(names)
             for target in targets:
@@ -126,6 +129,13 @@ def _taken_back(
 
 def _refused(job: Job, seen: Observed, refused: Mapping[str, Refusals]) -> bool:
     return job.id in refused and not refused[job.id].over(seen.now)
+
+
+def unfit(job: Job, seen: Observed) -> bool:
+    """Whether Slurm says that a job fits nowhere in a partition of a list that is ours."""
+    return job.reason.split(",")[0] in UNFIT and "Partition" in laying.back(
+        job, seen.steered(job.id)
+    )
 
 
 def _after_a_move(job: Job, seen: Observed) -> Action | None:
@@ -177,7 +187,7 @@ def _sent(
         job = seen.jobs[id_]
         if job.state is not JobState.PENDING or job.held:
             continue
-        if _refused(job, seen, refused):
+        if _refused(job, seen, refused) and not unfit(job, seen):
             continue
         action = _hint(job, wanted.get(id_, Hint()), left_out.get(id_, ""), seen, id_ in preempted)
         found += [action] if action is not None else []
@@ -239,6 +249,7 @@ def _is_wider(job: Job, steered: Steering) -> bool:
 def _worth_waiting(
     target: Target,
     names: tuple[str, ...],
+    fit: Collection[str],
     waits: Mapping[str, Mapping[str, float]],
     picture: Picture,
     seen: Observed,
@@ -247,8 +258,9 @@ def _worth_waiting(
     """``names`` without the types on which the job would end later, even if it began there now,
     than on the one that it waits for: rule 4 of the prototype (theta 0).
 
-    All of them where its work is not known, where the wait is longer than it may be, and where a
-    job that is not managed wants the same type.
+    All of them where its work is not known, where the wait is longer than it may be, where the job
+    may not fit there (``fit``: where it does), and where a job that is not managed wants the same
+    type.
     """
     job, view = target.job, picture.view
     left_s = job.eligible_s + _longest_wait(job, config) - seen.now
@@ -260,11 +272,17 @@ def _worth_waiting(
     if not all(view.jobs.known[row, view.types.index(kind), count] for kind in types.values()):
         return names
     times, wait = run_times(target, picture), waits[job.id]
-    ends = {name: wait.get(kind, inf) + times[kind] for name, kind in types.items()}
-    best = min(ends, key=lambda name: ends[name])
-    if wait.get(types[best], inf) > left_s or _wanted_by_others(types[best], job, seen):
+    ends = {
+        name: wait.get(kind, inf) + times.get(kind, inf)
+        for name, kind in types.items()
+        if name in fit
+    }
+    best = min(ends, key=lambda name: ends[name], default="")
+    if not best or ends[best] == inf or wait[types[best]] > left_s:
         return names
-    kept = tuple(name for name in names if times[types[name]] <= ends[best])
+    if _wanted_by_others(types[best], job, seen):
+        return names
+    kept = tuple(name for name in names if times.get(types[name], inf) <= ends[best])
     return tuple(sorted(kept, key=lambda name: name != best)) if len(kept) < len(names) else names
 
 
@@ -304,25 +322,34 @@ def _preferred(
     seen: Observed,
     config: Config,
     shared: frozenset[str],
-) -> tuple[str, ...]:
-    """The job's partitions in the order in which it prefers their types; empty where an order says
-    nothing. ``shared``: GPU types that a job which may be moved keeps however slow it is there."""
+    empty: EmptyNodes,
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The job's partitions in the order in which it prefers their types, empty where an order says
+    nothing; and those of them in which it surely fits.
+
+    ``shared``: GPU types that a job which may be moved keeps however slow it is there.
+    """
     job, want, view = target.job, target.wanted, picture.view
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
     types = laying.types_of(open_to_it, seen)
     if len(types) < 2 or want.count not in view.counts or job.id not in view.jobs.ids:
-        return ()
+        return (), frozenset()
     row, count = view.jobs.ids.index(job.id), view.counts.index(want.count)
     rates = {
         name: float(view.jobs.rate[row, view.types.index(kind), count])
         for name, kind in types.items()
         if kind in view.types
     }
+    fit = frozenset(name for name, fits in empty.fits(target, rates).items() if fits)
     possible = {name: rate for name, rate in rates.items() if rate > 0}
+    if possible and not fit & possible.keys():
+        # What is left out by estimates only, such as a time limit that would be too short.
+        possible = {name: rates[name] for name in rates if accepts(target, types[name], config)}
     if job.declaration is not None and job.declaration.types == (ANY,):
         own = {n: float(picture.own[row, view.types.index(types[n]), count]) for n in possible}
-        best = max((rate for rate in own.values() if isfinite(rate)), default=0.0)
+        # What is slow beside a type on which it may not fit is not slow for this job.
+        best = max((own[n] for n in possible if n in fit and isfinite(own[n])), default=0.0)
         # A guess keeps no job from a free GPU.
         kept = shared if job.declaration.may_move and job.requeue else frozenset()
         possible = {
@@ -332,4 +359,8 @@ def _preferred(
         }
     placement = plan.placements.get(job.id)
     placed = set(placement.gpus) if placement is not None else set()
-    return tuple(sorted(possible, key=lambda name: (types[name] not in placed, -possible[name])))
+
+    def order(name: str) -> tuple[bool, bool, float]:
+        return name not in fit, types[name] not in placed, -possible[name]
+
+    return tuple(sorted(possible, key=order)), fit
