@@ -50,7 +50,8 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     cluster = cluster_of(site)
     changes, told = [], {}
     for found in _find(cluster, job):
-        update = ordinary(found, _steering(found, site) or Steering(), time.time())
+        steered = _steering(found, site) or Steering()
+        update = ordinary(found, steered, time.time(), site.partitions.groups)
         told[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
     _send(cluster, changes)

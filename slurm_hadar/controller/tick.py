@@ -309,7 +309,7 @@ class Controller:
         if not kept.in_the_job(self.config):
             ours = repair.with_unsent(ours, managed, open_entries)
         busy = {entry.job for entry in open_entries}
-        ours = kept.without_foreign(ours, managed, self.config, busy)
+        ours = kept.without_foreign(ours, managed, self.config, busy, seen.now)
         nodes = self._returned.applied(seen.nodes, seen.now)
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self.config)}
         jobs = self._returned.later(seen.jobs, seen.now, trainers)

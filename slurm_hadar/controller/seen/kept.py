@@ -19,11 +19,16 @@ from slurm_hadar.domain import steering
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime import files
+from slurm_hadar.slurm.hosts import expand
+from slurm_hadar.slurm.tres import parse_gpus
 
 _CLOCKS_S = 86400.0
 """A clock that is wrong by less than this makes no other job of one."""
-_COMPARED = ("Features", "Nice", "Partition")
-"""Fields that Slurm shows as they were written; others it shows in forms of its own."""
+_COMPARED = ("Features", "Nice", "Partition", "ReqNodeList", "TresPerJob", "TresPerNode")
+"""Fields that Slurm shows as they were written. Not those of nodes, tasks, CPUs and memory, which
+it shows in forms of its own and late, and which go together: one that is given up alone makes the
+rest a request that it cannot carry out. Of MailType see :mod:`slurm_hadar.controller.acts.mails`.
+"""
 _JOB = re.compile(r"\d{1,10}(_\d{1,10})?")
 
 
@@ -78,7 +83,11 @@ def recall(
 
 
 def without_foreign(
-    ours: Mapping[str, Steering], jobs: Mapping[str, Job], config: Config, busy: Collection[str]
+    ours: Mapping[str, Steering],
+    jobs: Mapping[str, Job],
+    config: Config,
+    busy: Collection[str],
+    now: float,
 ) -> dict[str, Steering]:
     """With the fields given up that somebody else has changed since we did.
 
@@ -89,7 +98,7 @@ def without_foreign(
         job = jobs.get(id_)
         if job is None or job.state is not JobState.PENDING or id_ in busy:
             continue
-        changed = tuple(key for key in _COMPARED if _changed(job, known, key, config))
+        changed = tuple(key for key in _COMPARED if _changed(job, known, key, config, now))
         if changed:
             found[id_] = replace(
                 known,
@@ -100,21 +109,31 @@ def without_foreign(
     return found
 
 
-def _changed(job: Job, known: Steering, key: str, config: Config) -> bool:
+def _changed(job: Job, known: Steering, key: str, config: Config, now: float) -> bool:
     if key not in known.wrote:
         return False
-    shown = {
-        "Features": job.features,
-        "Nice": str(job.nice),
-        "Partition": ",".join(job.partitions),
-    }
-    value = shown[key]
-    same = value == known.wrote[key]
-    if key == "Partition" and job.restarts:
-        # Slurm puts the one first in which it ran.
-        same = set(job.partitions) == set(known.wrote[key].split(","))
+    wrote, was = known.wrote[key], known.was.get(key)
+    match key:
+        case "Features":
+            same, before = job.features == wrote, job.features == was
+        case "Nice":
+            same, before = str(job.nice) == wrote, str(job.nice) == was
+        case "Partition":
+            value = ",".join(job.partitions)
+            # Slurm puts the one first in which it ran.
+            anyhow = job.restarts and set(job.partitions) == set(wrote.split(","))
+            same, before = value == wrote or bool(anyhow), value == was
+            # A list past its deadline may have been widened by whoever saw it first.
+            same = same or (before and 0 < known.until <= now)
+        case "ReqNodeList":
+            nodes = set(job.required_nodes)
+            same, before = nodes == {*expand(wrote)}, nodes == {*expand(was or "")}
+        case _:
+            request = job.request
+            gpus = dict(request.per_job if key == "TresPerJob" else request.per_node)
+            same, before = gpus == parse_gpus(wrote), gpus == parse_gpus(was or "")
     # Where the job itself carries our words, they may speak of an update that was refused.
-    return not same and not (in_the_job(config) and value == known.was.get(key))
+    return not same and not (in_the_job(config) and before)
 
 
 def with_moves(ours: Mapping[str, Steering], carried_out: Mapping[str, int]) -> dict[str, Steering]:

@@ -101,7 +101,7 @@ def test_a_slurm_that_does_not_tell_keeps_no_job_from_moving(context):
 def test_who_opts_out_gets_mails_and_nice_back_while_the_job_runs_too():
     was = {"MailType": "ALL", "Nice": "0", "Partition": "gpu"}
     for state, fields in ((JobState.RUNNING, {"MailType", "Nice"}), (JobState.PENDING, set(was))):
-        update = ordinary(replace(HERE, state=state), Steering(time=NOW, was=was), NOW)
+        update = ordinary(replace(HERE, state=state), Steering(time=NOW, was=was), NOW, {})
         assert set(update.fields) == {"Comment", *fields}
 
 

@@ -218,7 +218,7 @@ def test_a_priority_at_slurms_least_tells_nothing():
 def test_a_nice_of_somebody_else_is_left_alone():
     known = wrote(0, 200)
     shown = job("1", 900, nice=5)
-    ours = kept_fields.without_foreign({"1": known}, {"1": shown}, site(), ())
+    ours = kept_fields.without_foreign({"1": known}, {"1": shown}, site(), (), NOW)
     assert ours["1"].foreign == ("Nice",) and "Nice" not in ours["1"].was
     assert nices([shown, job("2", 700)], ["2"], steering=ours) == {}
 
