@@ -15,6 +15,7 @@ from slurm_hadar.cli.common import (
     reader_of,
 )
 from slurm_hadar.config import Config
+from slurm_hadar.controller.acts import mails
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.controller.seen import kept
 from slurm_hadar.domain import declaration
@@ -49,12 +50,13 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     site = load(config)
     cluster = cluster_of(site)
     changes, told = [], {}
-    for found in _find(cluster, job):
-        steered = _steering(found, site) or Steering()
-        update = ordinary(found, steered, time.time(), site.partitions.groups)
+    jobs, steering = _find(cluster, job), {}
+    for found in jobs:
+        steering[found.id] = _steering(found, site) or Steering()
+        update = ordinary(found, steering[found.id], time.time(), site.partitions.groups)
         told[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
-    _send(cluster, changes)
+    _send(cluster, mails.without_others(cluster, jobs, changes, steering))
     words = f"job {job} is an ordinary job now; undo with: hadar set {job} off=no"
     _tell("optout", job, told, words, as_json)
 

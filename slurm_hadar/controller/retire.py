@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.acts import mails
 from slurm_hadar.controller.acts.laying import UNTIL_IT_RUNS, asked_for
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.picture.targets import lease_of_before
@@ -97,6 +98,7 @@ def _made_ordinary(
     """What Slurm says to the updates, by job; all of it stands in the journal."""
     groups = controller.config.partitions.groups
     updates = [ordinary(job, seen.steered(job.id), now, groups) for job in ours]
+    updates = mails.without_others(controller.cluster, ours, updates, seen.steering)
     store = controller.store
     with store.transaction():
         written = [store.begin(u.job_id, _KIND, "sent", now, {"fields": u.fields}) for u in updates]
