@@ -18,6 +18,7 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
+from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Damaged
 from slurm_hadar.controller.report import Report
@@ -195,7 +196,9 @@ def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """The managed jobs: where they are, how far, and why."""
-    with reader_of(load(config)) as controller:
+    site = load(config)
+    with reader_of(site) as controller:
+        widen_own(site)
         rows = telling.status_rows(controller)
     if as_json:
         print_json("status", [telling.plain(row) for row in rows])

@@ -16,6 +16,7 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.cli.other_types import with_other_types
 from slurm_hadar.config import Config
+from slurm_hadar.controller.acts import mails
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.controller.seen import kept
 from slurm_hadar.domain import declaration
@@ -50,16 +51,18 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     site = load(config)
     cluster = cluster_of(site)
     changes, undo = [], "off=no"
+    jobs, steering = _find(cluster, job), {}
     told: dict[str, Declaration] = {}
-    for found in _find(cluster, job):
+    for found in jobs:
         if found.declaration is not None and not told:
             words = found.declaration.words()
             typed = [f"{key}={words[key]}" for key in declaration.KEYS if key in words]
             undo = " ".join(["off=no", *(one for one in typed if one != "off=yes")])
-        update = ordinary(found, _steering(found, site) or Steering(), time.time())
+        steering[found.id] = _steering(found, site) or Steering()
+        update = ordinary(found, steering[found.id], time.time(), site.partitions.groups)
         told[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
-    _send(cluster, changes)
+    _send(cluster, mails.without_others(cluster, jobs, changes, steering))
     said = f"job {job} is an ordinary job now; undo with: hadar set {job} {undo}"
     _tell("optout", job, told, said, as_json)
 

@@ -12,6 +12,7 @@ from slurm_hadar.controller.acts import (
     acting,
     confirm_exchange,
     lent_places,
+    mails,
     moves,
     priority_exchange,
     queue_head,
@@ -312,7 +313,7 @@ class Controller:
         if not kept.in_the_job(self.config):
             ours = repair.with_unsent(ours, managed, open_entries)
         busy = {entry.job for entry in open_entries}
-        ours = kept.without_foreign(ours, managed, self.config, busy)
+        ours = kept.without_foreign(ours, managed, self.config, busy, seen.now)
         nodes = self._returned.applied(seen.nodes, seen.now)
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self.config)}
         jobs = self._returned.later(seen.jobs, seen.now, trainers)
@@ -436,9 +437,9 @@ class Controller:
     def _act(
         self, context: acting.ActionContext, means: Intent, seen: Observed, shown: Picture
     ) -> acting.Sent:
-        sent = [acting.send_hints(context, means.of(Kind.HINT), seen.now)]
-        hinted = means.of(Kind.HINT)
-        sent.append(confirm_exchange.confirm(context, hinted, sent[0].refused))
+        hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
+        sent = [acting.Sent(refused=later), acting.send_hints(context, hinted, seen.now)]
+        sent.append(confirm_exchange.confirm(context, hinted, sent[1].refused))
         for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts

@@ -83,6 +83,26 @@ def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fie
     return told
 
 
+def asked_for(
+    job: Job, steered: Steering, groups: Mapping[str, tuple[str, ...]]
+) -> Mapping[str, str]:
+    """The owner's value of each field that was changed: by the controller, which remembers it, or
+    by hbatch, whose list of partitions stands for one of these ``groups`` in the declaration.
+    """
+    declared = job.declaration.partitions if job.declaration is not None else ()
+    if not declared or "Partition" in steered.foreign:
+        return steered.was
+    kept = "Partition" in steered.was
+    first = tuple(steered.was["Partition"].split(",")) if kept else job.partitions
+    reached = {one for name in declared for one in groups.get(name, ())}
+    # Slurm shows the one in which a job runs, and puts it first when that is requeued.
+    anyhow = kept or bool(job.nodes or job.restarts)
+    same = set(first) <= {*declared} if anyhow else first == declared
+    if same or not set(first) <= {*declared, *reached}:
+        return steered.was
+    return {**steered.was, "Partition": ",".join(declared)}
+
+
 def back(job: Job, steered: Steering) -> Fields:
     """What must be changed so that the job's request is its owner's again."""
     was = steered.was

@@ -200,7 +200,7 @@ def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Ste
     return replace(ours, was=was, wrote=wrote)
 
 
-def _changed_since(context: ActionContext, entry: Entry, job: Job) -> tuple[str, ...]:
+def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -> tuple[str, ...]:
     """The fields that somebody else changed since the move was decided; none where the entry does
     not say how they stood, as those of earlier releases."""
     stood = entry.details.get("stood")
@@ -208,7 +208,7 @@ def _changed_since(context: ActionContext, entry: Entry, job: Job) -> tuple[str,
         return ()
     # What the move itself writes, where it was sent before and not answered, is ours too.
     ours = Steering(wrote=stood, unsure=steering_of(entry.details, 0.0).wrote)
-    return kept.changed_by_others(job, ours, context.config)
+    return kept.changed_by_others(job, ours, context.config, now)
 
 
 def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
@@ -230,7 +230,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     for entry, job in waiting:
         ours = _steering(context, entry, job, now)
         fields = entry.details.get("fields")
-        theirs = _changed_since(context, entry, job)
+        theirs = _changed_since(context, entry, job, now)
         if theirs:
             # Where it should go may not be what its owner wants any more.
             left[job.id] = f"{' and '.join(theirs)} was changed while it moved, and stays so"

@@ -50,14 +50,19 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
     """Take back a placement that Slurm cannot carry out at all.
 
     It sets such a job's priority to 0 (BadConstraints), which is a hold in all but name. That is
-    our own doing, so it is undone as often as it happens. It takes two requests, and the second may
-    not have been sent.
+    our own doing, or hbatch's, so it is undone as often as it happens. It takes two requests, and
+    the second may not have been sent.
     """
+
+    def owners(job: Job) -> dict[str, str]:
+        steered = seen.steered(job.id)
+        was = laying.asked_for(job, steered, context.config.partitions.groups)
+        return laying.back(job, replace(steered, was=was))
 
     def undo(job: Job) -> str:
         steered = seen.steered(job.id)
         # Slurm may refuse it, or not answer: what we wrote before may be there still.
-        fields = laying.back(job, steered)
+        fields = owners(job)
         ours = replace(
             steered,
             gpus={},
@@ -65,7 +70,12 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
             wrote={**steered.wrote, **fields},
             unsure={**steered.unsure, **steered.wrote},
             time=seen.now,
+            until=0.0,
+            ends=0.0,
         )
+        if "Partition" in fields and "Partition" not in steered.was:
+            # hbatch's list, which is not written a second time.
+            ours = replace(ours, foreign=(*steered.foreign, "Partition"))
         if job.eligible_s > seen.now or not fields:
             fields["StartTime"] = at_once(job, seen.now)
         update = context.update(job, fields, ours)
@@ -81,7 +91,7 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
             continue
         last = _last(context, job, UNDO)
         half_done = last is not None and last.outcome != UNDONE
-        if half_done or laying.back(job, seen.steered(job.id)):
+        if half_done or owners(job):
             said += _try(context, seen, job, UNDO, undo)
     return said
 

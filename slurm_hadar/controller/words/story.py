@@ -97,7 +97,9 @@ def _told(known: Known) -> Story:
         now=tuple(_now(known)),
         next=tuple(_next(known)),
         wrong=tuple(troubles(known)),
-        undo=tuple(telling.undo(job, seen)) if job and job.managed and not _over(job) else (),
+        undo=tuple(telling.undo(job, seen, known.config))
+        if job and job.managed and not _over(job)
+        else (),
     )
 
 
@@ -115,7 +117,7 @@ def _facts(known: Known) -> Iterator[tuple[str, str]]:
     if job.declaration is not None:
         words = " ".join(f"{key}={value}" for key, value in job.declaration.words().items())
         yield "Declared", words or "opted in by its partition"
-    for line in telling.changed(job, seen):
+    for line in telling.changed(job, seen, known.config):
         yield "Changed", line
     if row.here:
         yield "Runs on", trail.where(job, seen)

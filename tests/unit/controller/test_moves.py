@@ -292,6 +292,21 @@ def test_an_undo_that_was_cut_off_between_its_two_requests_goes_on(context):
     assert repair.undo_impossible_placements(working, back) == []
 
 
+def test_the_list_of_hbatch_that_cannot_be_carried_out_is_undone_once(context):
+    """No tick has steered the job: only the declaration tells what its owner typed."""
+    site = config('[partitions.groups]\ngpu = ["v100", "k80"]\n')
+    declared = Declaration(types=("any",), partitions=("gpu",))
+    held = job(held=True, reason="BadConstraints", partitions=("v100", "k80"), declaration=declared)
+    cluster = Held()
+    working = replace(context, cluster=cluster, config=site)
+    assert "as its owner wrote it" in repair.undo_impossible_placements(working, seen([held]))[0]
+    (update,) = cluster.updates
+    assert update.fields["Partition"] == "gpu" and cluster.released == ["1"]
+    ours = decode(update.fields["AdminComment"]) if "AdminComment" in update.fields else None
+    ours = ours or decode(context.store.steerings(["1"])["1"])
+    assert ours.foreign == ("Partition",)
+
+
 class Asked:
     """A cluster that is asked for jobs, and shows some or does not answer. It takes no update."""
 

@@ -48,7 +48,7 @@ def context(tmp_path):
 
 
 def believed(context, known, one, busy=()):
-    return kept.without_foreign({"1": known}, {"1": one}, context.config, busy)["1"]
+    return kept.without_foreign({"1": known}, {"1": one}, context.config, busy, NOW)["1"]
 
 
 def changed(**more):

@@ -26,6 +26,7 @@ from slurm_hadar.controller.words.telling import (
     story,
     summary,
     tick_lines,
+    undo,
 )
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering
@@ -158,12 +159,23 @@ def test_each_changed_field_is_told_with_its_owners_value():
     was = {"Partition": "gpu", "Features": "", "ReqNodeList": "v1", "NumNodes": "1-1"}
     one = job(partitions=("v100", "p100", "k80"), features="k80", node_count=1)
     known = {"1": Steering({"k80": 1}, time=NOW, was=was)}
-    assert changed(one, seen([one], steering=known)) == [
+    assert changed(one, seen([one], steering=known), SITE) == [
         "Partition: v100,p100,k80 (asked for: gpu)",
         "Features: k80 (asked for: nothing)",
         "ReqNodeList: nothing (asked for: v1)",
     ]
-    assert changed(one, seen([one])) == []
+    assert changed(one, seen([one]), SITE) == []
+
+
+def test_the_list_that_hbatch_wrote_is_told_before_any_tick():
+    declared = replace(LIST, partitions=("gpu",))
+    one = job(partitions=("v100", "p100"), declaration=declared)
+    assert changed(one, seen([one]), SITE) == ["Partition: v100,p100 (asked for: gpu)"]
+    assert undo(one, seen([one]), SITE)[1] == ("By hand: scontrol update JobId=1 Partition=gpu")
+    runs = running("1", {"v1": {"v100": 1}}, partitions=("v100",), declaration=declared)
+    assert changed(runs, seen([runs]), SITE) == ["Partition: v100 (asked for: gpu)"]
+    typed = replace(runs, declaration=replace(declared, partitions=("k80", "v100")))
+    assert changed(typed, seen([typed]), SITE) == []
 
 
 def test_a_job_that_waits_where_it_is_best_is_not_said_to_run():
