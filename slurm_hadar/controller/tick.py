@@ -33,7 +33,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learned.declared_work import DeclaredWork
 from slurm_hadar.controller.learned.gpu_use import GpuLessons
 from slurm_hadar.controller.learned.speeds import Speeds
-from slurm_hadar.controller.lock import SETTLE_S, rival, taken_over, takes_over
+from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
 from slurm_hadar.controller.picture import bills, forks, newcomers
 from slurm_hadar.controller.picture.targets import Past, Place
 from slurm_hadar.controller.picture.viewing import Picture, picture
@@ -115,7 +115,9 @@ class Controller:
         folder = self.config.site.exchange_dir
         self._took_over = may_act and takes_over(self.config, self._clock())
         try:
-            write_heartbeat(folder, mode, self.backoff.interval_s, self._room)
+            write_heartbeat(
+                folder, mode, self.backoff.interval_s, self._room, me(self.config).identity
+            )
         except OSError as error:
             raise HadarError(
                 f"the heartbeat in {folder} cannot be written ({error.strerror}); see hadar check"
