@@ -107,7 +107,9 @@ RULE = """
 rule {mode}:
     output: "{mode}.json"
     resources: slurm_partition="{partition}", runtime=5, gres="gpu:1"{extra}
-    shell: "echo '{{{{\\"square\\": 36, \\"slurm\\": true}}}}' > {{output}}; test -n \\"$SLURM_JOB_ID\\""
+    shell:
+        "test -n \\"$SLURM_JOB_ID\\";"
+        "echo '{{{{\\"square\\": 36, \\"slurm\\": true}}}}' > {{output}}"
 """
 
 
