@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hung_folder import hung
 from missing import needs_root
 
 from slurm_hadar.domain.declaration import decode
@@ -546,3 +547,11 @@ def test_hadar_reads_no_configuration_of_another_user(place):
         assert lines(done)[-1].startswith(
             f"hadar: {config} cannot be read: it belongs to UID 65534"
         )
+
+
+def test_a_submit_beside_a_hung_exchange_folder_goes_on_without_it(place):
+    place.site(exchange_dir=str(place.folder / "hung"))
+    place.script(DECLARED)
+    with hung(place.folder / "hung"):
+        done = place.run("-p", "gpu", "job.sh")
+    assert done.seen is not None and any("no answer" in line for line in lines(done))
