@@ -244,14 +244,34 @@ def _remark(submit: Submit, outcome: Outcome) -> str:
 
 def _today(site: WrapperSite | None) -> Today | None:
     """What is known of GPU types; None where no controller acts that wants one more list of
-    partitions."""
+    partitions, or the exchange folder does not answer."""
+    if site is None:
+        return None
+    import json
     import time
 
-    from slurm_hadar.cli.submit_prices import today
+    from slurm_hadar.answering import Unanswered, asked
+    from slurm_hadar.cli.submit_prices import Today, today
     from slurm_hadar.cli.wrapper_site import takes_lists
 
-    now = time.time()
-    return today(site, now) if site is not None and takes_lists(site, now) else None
+    def look() -> bytes:
+        now = time.time()
+        if not takes_lists(site, now):
+            return b""
+        found = today(site, now)
+        return json.dumps([found.prices, sorted(found.shared)]).encode()
+
+    try:
+        answer = asked(site.exchange_dir, look)
+    except Unanswered as error:
+        _say(f"{site.exchange_dir}: {error.strerror}; the job is submitted without it")
+        return None
+    except OSError:
+        return None
+    if not answer:
+        return None
+    prices, shared = json.loads(answer)
+    return Today(prices, frozenset(shared))
 
 
 def _say(text: str) -> None:

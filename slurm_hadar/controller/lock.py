@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_hadar.answering import ensure_answers
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import make_private
 from slurm_hadar.domain.errors import HadarError
@@ -106,7 +107,14 @@ def only_one(folder: Path, wait_s: float) -> Iterator[None]:
 
 
 def rival(config: Config, now: float) -> str | None:
-    """The host of another controller that is alive; None when we may act."""
+    """The host of another controller that is alive; None when we may act. Raises HadarError where
+    the exchange folder does not answer."""
+    try:
+        ensure_answers(str(config.site.exchange_dir))
+    except OSError as error:
+        raise HadarError(
+            f"exchange folder {config.site.exchange_dir}: {error.strerror}; see its file system"
+        ) from None
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
     return rival_in(beat, me(config), now)
 
@@ -137,6 +145,10 @@ def takes_over_from(beat: Heartbeat | None, who: Who, now: float) -> bool:
 
 def taken_over(config: Config, now: float) -> str:
     """Why a tick that wrote its heartbeat may send nothing more; empty where it may."""
+    try:
+        ensure_answers(str(config.site.exchange_dir))
+    except OSError as error:
+        return f"exchange folder {config.site.exchange_dir}: {error.strerror}"
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
     return taken_over_from(beat, me(config), now)
 

@@ -3,6 +3,7 @@
 # a Prolog that fails drains its node. On a node without a GPU it says and does nothing.
 PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 case ${SLURM_JOB_COMMENT:-} in *'[hadar1'*) ;; *) exit 0 ;; esac
+@MARK@
 [ -n "${SLURM_JOB_GPUS:-}" ] && [ -e /dev/nvidiactl ] || exit 0
 cd / || exit 0
 # Root starts it and it becomes the job's user without an exec: after one, another process of that

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hung_folder import hung
 from missing import needs_root
 
 from slurm_hadar.domain.declaration import decode
@@ -753,3 +754,11 @@ def test_hadar_check_follows_an_sbatch_that_is_hbatch(place, link):
     for name in ("sh", "env", "timeout"):
         (place.bin / name).symlink_to(f"/usr/bin/{name}")
     assert b"sbatch on PATH" in place.run("-c", code, program=(sys.executable,)).stdout
+
+
+def test_a_submit_beside_a_hung_exchange_folder_goes_on_without_it(place):
+    place.site(exchange_dir=str(place.folder / "hung"))
+    place.script(DECLARED)
+    with hung(place.folder / "hung"):
+        done = place.run("-p", "gpu", "job.sh")
+    assert done.seen is not None and any("no answer" in line for line in lines(done))

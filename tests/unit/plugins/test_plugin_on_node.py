@@ -70,7 +70,12 @@ def test_the_task_prolog_as_slurm_runs_it(tmp_path):
     write_plan(tmp_path, "7", gpus={"v100": 2}, batch=64)
     path = tmp_path / "task_prolog"
     path.write_text(programs.program("task_prolog", programs.Path(sys.executable), tmp_path, UID))
-    done = subprocess.run(["sh", path], env={"SLURM_JOB_ID": "7"}, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", path],
+        env={"SLURM_JOB_ID": "7", "HADAR_SIGNAL": "USR2"},
+        capture_output=True,
+        text=True,
+    )
     assert "export HADAR_PLAN_BATCH=64\n" in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -84,7 +89,12 @@ def test_a_prolog_that_hangs_is_ended(tmp_path, monkeypatch):
     path = tmp_path / "task_prolog"
     path.write_text(programs.program("task_prolog", slow, tmp_path, UID))
     begin = time.monotonic()
-    done = subprocess.run(["sh", path], env={"SLURM_JOB_ID": "7"}, capture_output=True, timeout=60)
+    done = subprocess.run(
+        ["sh", path],
+        env={"SLURM_JOB_ID": "7", "HADAR_SIGNAL": "USR2"},
+        capture_output=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stdout) == (0, b"") and time.monotonic() - begin < 25
 
 
