@@ -48,9 +48,12 @@ def groups(**changes):
     return site(**{"groups": {"gpu": members}, "speeds": SPEEDS, "known": known, **changes})
 
 
+NODES = {"v100": [(2, 16, 64_000)], "ampere": [(2, 16, 64_000)], "k80": [(4, 32, 256_000)]}
+
+
 def added(words, held=None, where=None, takes_lists=True, **known):
     declaration = parse(words.split(), "test") if words else Declaration()
-    today = Today(**known) if takes_lists else None
+    today = Today(**{"nodes": NODES, **known}) if takes_lists else None
     return add(declaration, held or {}, site() if where is None else where, lambda: today)
 
 
@@ -300,6 +303,53 @@ def test_a_job_that_may_move_leaves_no_slow_type_to_others_alone(words, shared, 
     assert listed(words, shared=frozenset(shared)) == expected
 
 
+@pytest.mark.parametrize(
+    ("held", "leaves_out"),
+    [
+        ({}, True),
+        ({"gres": "gpu:2", "cpus-per-task": "8", "time": "5", "output": "/dev/null"}, True),
+        ({"gres": "gpu:1", "cpus-per-task": "12"}, False),
+        ({"gres": "gpu:2", "mem": "60G", "cpus-per-task": "16"}, True),
+        ({"gres": "gpu:4"}, False),
+        ({"gpus-per-node": "4", "nodes": "1"}, False),
+        ({"gres": "gpu:1", "mem": "128G"}, False),
+        ({"gres": "gpu:1", "mem": "0.5T"}, False),
+        ({"gres": "gpu:1", "mem-per-cpu": "8G", "ntasks": "9", "nodes": "1"}, False),
+        ({"gres": "gpu:2", "mem-per-gpu": "40G"}, False),
+        ({"gres": "gpu:1", "cpus-per-task": "24"}, False),
+        ({"gres": "gpu:2", "cpus-per-gpu": "12"}, False),
+        ({"gres": "gpu:1", "nodes": "1", "ntasks-per-node": "20"}, False),
+        ({"gres": "gpu:1,fpga:1"}, False),
+        ({"gres": "gpu:1", "constraint": "v100|k80|ampere"}, True),
+        ({"gres": "gpu:1", "constraint": "large"}, False),
+        *(
+            ({"gres": "gpu:1", name: value}, False)
+            for name, value in (
+                ("exclude", "v1"),
+                ("tmp", "10G"),
+                ("mincpus", "20"),
+                ("extra-node-info", "2"),
+                ("threads-per-core", "1"),
+                ("core-spec", "2"),
+                ("an-option-of-a-later-release", "1"),
+            )
+        ),
+    ],
+)
+def test_a_slow_type_is_left_out_only_where_the_job_surely_fits_another(held, leaves_out):
+    """Slurm refuses a list of partitions in none of which the job fits."""
+    words = "gpus=1 types=any model=resnet18"
+    assert (listed(words, held) == ["v100", "ampere"]) is leaves_out
+    assert set(listed(words, held)) >= {"v100", "ampere"} | (set() if leaves_out else {"k80"})
+
+
+def test_where_nothing_is_known_of_the_nodes_no_type_is_left_out():
+    words = "gpus=1 types=any model=resnet18"
+    for nodes in ({}, {"k80": NODES["k80"]}, {"v100": [], "ampere": [], "k80": []}):
+        assert listed(words, nodes=nodes) == ["v100", "ampere", "k80"]
+    assert listed("gpus=4 types=any model=resnet18") == ["v100", "ampere", "k80"]
+
+
 def test_a_guess_keeps_no_type_out_of_the_list():
     words = "gpus=1 types=any model=recommendation"
     for known, expected in (
@@ -441,12 +491,12 @@ def test_a_declared_type_that_the_group_lacks_is_told():
     ("constraint", "expected"),
     [
         ("v100", ["v100"]),
-        ("ib", ["v100", "ampere"]),
+        ("ib", ["v100", "ampere", "k80"]),
         ("ib&ampere", ["ampere"]),
         ("ampere|k80", ["ampere", "k80"]),
-        ("ib|k80", ["v100", "ampere"]),
-        ("[v100|k80]", ["v100", "ampere"]),
-        ("v100*2", ["v100", "ampere"]),
+        ("ib|k80", ["v100", "ampere", "k80"]),
+        ("[v100|k80]", ["v100", "ampere", "k80"]),
+        ("v100*2", ["v100", "ampere", "k80"]),
         ("v100&ampere", None),
     ],
 )
