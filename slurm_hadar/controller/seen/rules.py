@@ -78,6 +78,8 @@ class Rules:
 
         Raises SlurmError where the configuration cannot be read.
         """
+        if not self._asks:
+            return
         self.read(now)
         if self._slurm_user == os.geteuid():
             raise TooMuch(f"SlurmUser {_TOO_MUCH}")
