@@ -46,11 +46,12 @@ def ordered(
     today: Today,
 ) -> list[str]:
     """Those of ``members`` that a job may use, by speed less price, as Hadar's newcomers choose;
-    the order of the site where that is equal. Empty where the user's own ``-C`` leaves none.
+    the order of the site where that is equal. Empty where the user's own ``-C`` leaves none, and
+    where the job may not fit one of them: Slurm holds some jobs with such a list.
 
     ``usable``: GPU types that the declaration allows. Where one of the types has no price
     ``today``, the fastest is first. A type is too slow only beside one on which the job surely
-    fits, by what is known of the nodes today.
+    fits, by what is known of the nodes today; where nothing is, no type is.
     """
     own = held.get("constraint") or ""
     features = frozenset(site.features.values())
@@ -58,7 +59,7 @@ def ordered(
     speeds = speeds_of(record.model, site)
     # A guess keeps no job from a free GPU.
     known = site.known.get(_key(record.model), ()) if "any" in record.types else ()
-    holding = _holding(record, held, members, features, today) if known else frozenset()
+    holding = _holding(record, held, members, features, today)
     holds = {members[name] for name in holding}
     best = max((speeds.get(k, 1.0) for k in kinds if k in known and k in holds), default=0.0)
     kept = today.shared if record.may_move else frozenset()
@@ -68,6 +69,8 @@ def ordered(
         if kind not in known or kind in kept or speeds.get(kind, 1.0) * SLOWEST >= best
     ]
     found = [name for name, kind in members.items() if kind in fast]
+    if today.nodes and not holding.issuperset(found):
+        return []
     prices = today.prices
     priced = all(members[name] in prices for name in found)
 

@@ -33,16 +33,19 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.reports import formats
 from slurm_hadar.slurm.times import at_once
 
+_DEEP = "its list comes back when it is near the head of the queue"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 86_400.0
 
 
 @dataclass(frozen=True)
 class Hint:
-    """What a waiting job shall have: its ``partitions`` in this order, empty as they are; and a
-    ``nice`` other than its owner's, where it has another job's place in the queue."""
+    """What a waiting job shall have: its ``partitions`` in this order, empty as they are; a
+    ``nice`` other than its owner's, where it has another job's place in the queue; and its owner's
+    own ``features``, where the list says what a plugin or hbatch said with others, else None."""
 
     partitions: tuple[str, ...] = ()
     nice: str = ""
+    features: str | None = None
     wait: "Wait | None" = None
 
 
@@ -53,6 +56,16 @@ class Wait:
 
     until_s: float
     ends_s: float
+
+
+@dataclass(frozen=True)
+class _Preference:
+    """A job's partitions in the order in which it prefers their types, empty where an order says
+    nothing; those of them in which it surely fits now; and whether it never fits in one of them."""
+
+    names: tuple[str, ...] = ()
+    fit: frozenset[str] = frozenset()
+    is_unfit: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,27 +106,35 @@ def hints(
         job = target.job
         records.setdefault(str(job.raw_id) if job.array_tasks else job.id, []).append(target)
     left, deep = queue_head.MOST_RECORDS, list[list[Target]]()
+    unfit: dict[str, tuple[str, ...]] = {}
     may_wait = any(_longest_wait(target.job, config) for target in waiting)
     empty = EmptyNodes(seen)
     waits = expected_waits(seen, picture, empty) if may_wait and not seen.in_order else {}
     shared = claims.accepted_by_others(seen)
     for targets in records.values():
         placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
-        every, fit = _preferred(placed, picture, plan, seen, config, shared, empty)
-        names = _worth_waiting(placed, every, fit, waits, picture, seen, config)
+        preference = _preferred(placed, picture, plan, seen, config, shared, empty)
+        names = _worth_waiting(placed, preference, waits, picture, seen, config)
         wait = None
-        if len(names) < len(every):
+        if len(names) < len(preference.names):
             until_s = placed.job.eligible_s + _longest_wait(placed.job, config)
             wait = Wait(until_s, _end(placed, names[0], waits, picture, seen))
         if names and left >= len(names):
             left -= len(names)
             for target in targets:
-                wanted[target.job.id] = Hint(names, nices.get(target.job.id, ""), wait)
+                own = _said_by_list(target, names, seen, config)
+                wanted[target.job.id] = Hint(names, nices.get(target.job.id, ""), own, wait)
+        elif preference.is_unfit:
+            typed = queue_head.typed_partitions(placed.job, seen, config)
+            if set(typed) != set(placed.job.partitions):
+                unfit |= {target.job.id: typed for target in targets}
         else:
             deep.append(targets)
-    back = _taken_back(
-        queue_head.too_deep(deep, queue_head.MOST_RECORDS - left, seen, config), wanted, seen
-    )
+    deep_ones = queue_head.too_deep(deep, queue_head.MOST_RECORDS - left, seen, config)
+    back = [
+        *_taken_back(unfit, "it fits in no node of a partition", wanted, picture, seen, config),
+        *_taken_back(deep_ones, _DEEP, wanted, picture, seen, config),
+    ]
     gone = {action.job.id for action in back}
     ids = [one.job.id for one in waiting if one.job.id not in gone]
     ids += picture.left_out
@@ -129,15 +150,26 @@ def hints(
 
 
 def _taken_back(
-    typed: Mapping[str, tuple[str, ...]], wanted: Mapping[str, Hint], seen: Observed
+    typed: Mapping[str, tuple[str, ...]],
+    why: str,
+    wanted: Mapping[str, Hint],
+    picture: Picture,
+    seen: Observed,
+    config: Config,
 ) -> list[Action]:
+    """These jobs with the partitions that their owner typed, and with the features of the types
+    that the owner declared, where the list alone said them."""
     found = []
     for id_, names in typed.items():
         job, steered = seen.jobs[id_], seen.steered(id_)
         fields = _with_nice(laying.back(job, steered), job, wanted.get(id_, Hint()).nice)
         fields["Partition"] = ",".join(names)
+        target = picture.targets[id_]
+        kinds = [kind for kind in config.gpu_types if accepts(target, kind, config)]
+        no_features = not (job.features or target.wanted.constraint or "Features" in fields)
+        if no_features and len(kinds) < len(config.gpu_types):
+            fields["Features"] = "|".join(config.gpu_types[kind].feature for kind in kinds)
         ours = _remembered(job, fields, replace(steered, was={**steered.was, **fields}), seen.now)
-        why = "its list comes back when it is near the head of the queue"
         found.append(Action(Kind.HINT, job, fields, ours, why))
     return found
 
@@ -217,9 +249,15 @@ def _hint(job: Job, hint: Hint, left_out: str, seen: Observed, preempted: bool) 
             fields.pop("Partition", None)
             if ",".join(names) != laying.current(job, "Partition"):
                 fields["Partition"] = ",".join(names)
+            if hint.features is not None:
+                fields.pop("Features", None)
+                if hint.features != job.features:
+                    fields["Features"] = hint.features
         elif not left_out and _is_wider(job, steered):
             # A list that has sunk back in the queue is left as it is.
             fields.pop("Partition", None)
+            if steered.wrote.get("Features") == job.features:
+                fields.pop("Features", None)
     leased = lease_of_before(job, steered, seen.now)
     if leased or preempted:
         fields["StartTime"] = at_once(job, seen.now)
@@ -267,6 +305,37 @@ def waits_for(steered: Steering) -> str:
     return f"waits for {first} until {formats.moment(steered.until)} at most"
 
 
+def _is_unfit(target: Target, names: Iterable[str], empty: EmptyNodes) -> bool:
+    """Whether a job fits in no node of a partition, whatever is done to the nodes: where its list
+    is changed to one with such a partition Slurm 22.05 holds some jobs (BadConstraints), so it is
+    left as its owner wrote it."""
+    names = frozenset(names)
+    return empty.is_clear(target) and not names <= empty.fits(target, names, some_day=True)
+
+
+def _said_by_list(
+    target: Target, names: Collection[str], seen: Observed, config: Config
+) -> str | None:
+    """The owner's own constraint, where a list of partitions says all that the job's features say
+    beside it: features make jobs behind wait, a list does not. Else None.
+
+    Those of the declared types come from the plugins, or from hbatch where no controller acted.
+    """
+    job, own = target.job, target.wanted.constraint
+    steered = seen.steered(job.id)
+    if "Features" in steered.foreign:
+        return None
+    if job.features == own:
+        return own if "Features" in steered.was else None
+    text = job.features.removesuffix(f"&{own}") if own else job.features
+    words = set(text.removeprefix("(").removesuffix(")").split("|"))
+    known = {gpu.feature: kind for kind, gpu in config.gpu_types.items()}
+    types = laying.types_of([seen.partitions[name] for name in names], seen)
+    said = {known.get(word, "") for word in words}
+    as_declared = all(kind and accepts(target, kind, config) for kind in said)
+    return own if as_declared and types and said.issuperset(types.values()) else None
+
+
 def _is_wider(job: Job, steered: Steering) -> bool:
     return not steered.until and set(steered.wrote.get("Partition", "").split(",")) == set(
         job.partitions
@@ -275,20 +344,19 @@ def _is_wider(job: Job, steered: Steering) -> bool:
 
 def _worth_waiting(
     target: Target,
-    names: tuple[str, ...],
-    fit: Collection[str],
+    preference: _Preference,
     waits: Mapping[str, Mapping[str, float]],
     picture: Picture,
     seen: Observed,
     config: Config,
 ) -> tuple[str, ...]:
-    """``names`` without the types on which the job would end later, even if it began there now,
-    than on the one that it waits for: rule 4 of the prototype (theta 0).
+    """The names that it prefers without the types on which the job would end later, even if it
+    began there now, than on the one that it waits for: rule 4 of the prototype (theta 0).
 
     All of them where its work is not known, where the wait is longer than it may be, where the job
-    may not fit there (``fit``: where it does), and where a job that is not managed wants the same
-    type.
+    may not fit there, and where a job that is not managed wants the same type.
     """
+    names = preference.names
     job, view = target.job, picture.view
     left_s = job.eligible_s + _longest_wait(job, config) - seen.now
     declared = job.declaration is not None and job.declaration.total_samples > 0
@@ -302,7 +370,7 @@ def _worth_waiting(
     ends = {
         name: wait.get(kind, inf) + times.get(kind, inf)
         for name, kind in types.items()
-        if name in fit
+        if name in preference.fit
     }
     best = min(ends, key=lambda name: ends[name], default="")
     if not best or ends[best] == inf or wait[types[best]] > left_s:
@@ -362,25 +430,21 @@ def _preferred(
     config: Config,
     shared: frozenset[str],
     empty: EmptyNodes,
-) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The job's partitions in the order in which it prefers their types, empty where an order says
-    nothing; and those of them in which it surely fits.
-
-    ``shared``: GPU types that a job which may be moved keeps however slow it is there.
-    """
+) -> _Preference:
+    """``shared``: GPU types that a job which may be moved keeps however slow it is there."""
     job, want, view = target.job, target.wanted, picture.view
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
     types = laying.types_of(open_to_it, seen)
     if len(types) < 2 or want.count not in view.counts or job.id not in view.jobs.ids:
-        return (), frozenset()
+        return _Preference()
     row, count = view.jobs.ids.index(job.id), view.counts.index(want.count)
     rates = {
         name: float(view.jobs.rate[row, view.types.index(kind), count])
         for name, kind in types.items()
         if kind in view.types
     }
-    fit = frozenset(name for name, fits in empty.fits(target, rates).items() if fits)
+    fit = empty.fits(target, rates)
     possible = {name: rate for name, rate in rates.items() if rate > 0}
     if possible and not fit & possible.keys():
         # What is left out by estimates only, such as a time limit that would be too short.
@@ -396,10 +460,15 @@ def _preferred(
             for n, rate in possible.items()
             if types[n] in kept or not own[n] * SLOWEST < best
         }
+    if empty.is_clear(target) and not possible.keys() <= empty.fits(
+        target, possible, some_day=True
+    ):
+        # Slurm holds some jobs whose list is changed to one with such a partition.
+        return _Preference((), fit, is_unfit=True)
     placement = plan.placements.get(job.id)
     placed = set(placement.gpus) if placement is not None else set()
 
     def order(name: str) -> tuple[bool, bool, float]:
         return name not in fit, types[name] not in placed, -possible[name]
 
-    return tuple(sorted(possible, key=order)), fit
+    return _Preference(tuple(sorted(possible, key=order)), fit)

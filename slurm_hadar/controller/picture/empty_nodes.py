@@ -28,8 +28,8 @@ class EmptyNodes:
         self._closes = next_reservation(seen)
         shapes: dict[_Shape, set[str]] = {}
         for node in seen.nodes.values():
-            if node.usable:
-                shapes.setdefault(_shape(node), set()).add(node.name)
+            shapes.setdefault(_shape(node), set()).add(node.name)
+        self._unusable = frozenset(node.name for node in seen.nodes.values() if not node.usable)
         self._shapes = {shape: frozenset(names) for shape, names in shapes.items()}
         self._of_need: dict[_Need, Names] = {}
         self._numbers: dict[tuple[Names, str], int] = {}
@@ -37,13 +37,15 @@ class EmptyNodes:
     def fitting(self, target: Target) -> Names:
         """Nodes that could hold the job's part on a node for its whole time limit; none where that
         cannot be told of its request."""
+        end_s = self._seen.now + target.job.time_limit_s
+        closed = frozenset(name for name, at_s in self._closes.items() if at_s < end_s)
+        return self._fitting(target, self._unusable | closed)
+
+    def _fitting(self, target: Target, closed: Names) -> Names:
         job, want = target.job, target.wanted
-        if job.per_gpu or job.odd:
+        if not self.is_clear(target):
             return frozenset()
         nodes = max(1, want.nodes)
-        closed = frozenset(
-            name for name, at_s in self._closes.items() if at_s < self._seen.now + job.time_limit_s
-        )
         copies = want.copies[1] > 1
         cpus = cpus_per_copy(job) if copies else -(-job.cpus // nodes)
         memory = job.mem_per_node_mb or job.mem_per_cpu_mb * cpus
@@ -60,10 +62,19 @@ class EmptyNodes:
             self._of_need[need] = self._found(need)
         return self._of_need[need]
 
-    def fits(self, target: Target, partitions: Iterable[str]) -> dict[str, bool]:
-        """Partition -> whether the job surely fits there."""
-        fitting, nodes = self.fitting(target), max(1, target.wanted.nodes)
-        found = {}
+    @staticmethod
+    def is_clear(target: Target) -> bool:
+        """Whether it can be told of the job's request which nodes could hold it."""
+        return not (target.job.per_gpu or target.job.odd)
+
+    def fits(
+        self, target: Target, partitions: Iterable[str], some_day: bool = False
+    ) -> frozenset[str]:
+        """The partitions in which the job surely fits; ``some_day``: with the nodes that may not be
+        used now."""
+        fitting = self._fitting(target, frozenset()) if some_day else self.fitting(target)
+        nodes = max(1, target.wanted.nodes)
+        found = set()
         for name in partitions:
             if (fitting, name) not in self._numbers:
                 inside = fitting.intersection(self._seen.partitions[name].nodes)
@@ -73,8 +84,9 @@ class EmptyNodes:
                 -(-target.job.cpus // nodes) <= partition.max_cpus_per_node
                 and target.job.mem_per_node_mb <= partition.max_mem_per_node_mb
             )
-            found[name] = in_limits and self._numbers[fitting, name] >= nodes
-        return found
+            if in_limits and self._numbers[fitting, name] >= nodes:
+                found.add(name)
+        return frozenset(found)
 
     def _found(self, need: _Need) -> Names:
         gpus, cpus, memory, types, constraint, excluded, closed = need

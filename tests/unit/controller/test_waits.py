@@ -186,6 +186,4 @@ def test_no_type_is_waited_for_on_whose_nodes_the_job_does_not_fit(more):
     assert shown["v100"] == inf and shown["k80"] < inf
     busy, _ = full(10)
     one = job("1", declaration=DECLARED, **more)
-    sent = hinted(decide(seen([one, *busy], larger), {}, SITE))["1"]["Partition"]
-    assert {*sent.split(",")} >= {"p100", "k80"}
-    assert sent.split(",")[-1] == "v100", "it fits there last of all"
+    assert hinted(decide(seen([one, *busy], larger), {}, SITE)) == {}
