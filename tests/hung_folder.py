@@ -1,5 +1,5 @@
-"""A folder on a file system that never answers: a FUSE mount whose server takes each request and is
-silent. A process that waits for it in the kernel cannot be ended, not even by SIGKILL."""
+"""Folders on file systems that fail: a FUSE mount whose server takes each request and is silent, or
+is gone. A process that waits for the first in the kernel cannot be ended, not even by SIGKILL."""
 
 import contextlib
 import ctypes
@@ -9,25 +9,16 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from missing import missing, needs_root
+import pytest
+from missing import needs_root
 
 _DETACH = 2
 
 
 @contextlib.contextmanager
 def hung(folder: Path) -> Iterator[Path]:
-    """Mount it over ``folder`` while the block runs; skips where that is not possible."""
-    needs_root("it mounts a file system")
-    try:
-        device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        missing(f"/dev/fuse cannot be opened: {error.strerror}")
-    libc = ctypes.CDLL(None, use_errno=True)
-    words = f"fd={device},rootmode=41777,user_id=0,group_id=0,allow_other".encode()
-    folder.mkdir(exist_ok=True)
-    if libc.mount(b"hung", str(folder).encode(), b"fuse", 0, words):
-        os.close(device)
-        missing(f"FUSE cannot be mounted: {os.strerror(ctypes.get_errno())}")
+    """A file system that never answers over ``folder``, while the block runs."""
+    device = _mount(folder)
     threading.Thread(target=_serve, args=(device,), daemon=True).start()
     try:
         yield folder
@@ -35,7 +26,38 @@ def hung(folder: Path) -> Iterator[Path]:
         # Ends the connection, and whoever waits gets an error.
         for control in Path("/sys/fs/fuse/connections").glob(f"{_number(folder)}/abort"):
             control.write_text("1")
-        libc.umount2(str(folder).encode(), _DETACH)
+        _unmount(folder)
+
+
+@contextlib.contextmanager
+def gone(folder: Path) -> Iterator[Path]:
+    """A file system whose server is gone over ``folder``, while the block runs: each look at it is
+    an error (ENOTCONN)."""
+    os.close(_mount(folder))
+    try:
+        yield folder
+    finally:
+        _unmount(folder)
+
+
+def _mount(folder: Path) -> int:
+    """The server's end. Skips where nothing can be mounted: a right that containers often lack."""
+    needs_root("it mounts a file system")
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        pytest.skip(f"/dev/fuse cannot be opened: {error.strerror}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = f"fd={device},rootmode=41777,user_id=0,group_id=0,allow_other".encode()
+    folder.mkdir(exist_ok=True)
+    if libc.mount(b"hung", str(folder).encode(), b"fuse", 0, words):
+        os.close(device)
+        pytest.skip(f"FUSE cannot be mounted: {os.strerror(ctypes.get_errno())}")
+    return device
+
+
+def _unmount(folder: Path) -> None:
+    ctypes.CDLL(None).umount2(str(folder).encode(), _DETACH)
 
 
 def _number(folder: Path) -> str:

@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from hung_folder import hung
+from hung_folder import gone, hung
 
 from slurm_hadar import answering
 from slurm_hadar.answering import Unanswered, asked, ensure_answers
 from slurm_hadar.plugins import programs
+from slurm_hadar.runtime.exchange import Exchange
 
 LONG_S = 60
 """What a loaded machine may take for what ends after one timeout; the folder never answers."""
@@ -115,3 +116,14 @@ def test_ticks_end_with_a_sentence_and_the_daemon_at_a_signal(tmp_path):
                     break
             process.send_signal(signal.SIGTERM)
             assert process.wait(LONG_S) == 0
+
+
+def test_a_training_goes_on_where_the_server_of_its_exchange_folder_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("HADAR_EXCHANGE", str(tmp_path / "x"))
+    said = []
+    with gone(tmp_path / "x"):
+        with pytest.raises(OSError, match="not connected"):
+            (tmp_path / "x").stat()
+        assert Exchange.from_env(said.append) is None
+    assert len(said) == 1 and "going on without the controller" in said[0]
