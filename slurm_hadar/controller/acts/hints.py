@@ -40,12 +40,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 86_400.0
 @dataclass(frozen=True)
 class Hint:
     """What a waiting job shall have: its ``partitions`` in this order, empty as they are; a
-    ``nice`` other than its owner's, where it has another job's place in the queue; and its owner's
-    own ``features``, where the list says what a plugin or hbatch said with others, else None."""
+    ``nice`` other than its owner's, where it has another job's place in the queue; and for what a
+    shorter list makes it ``wait``."""
 
     partitions: tuple[str, ...] = ()
     nice: str = ""
-    features: str | None = None
     wait: "Wait | None" = None
 
 
@@ -122,8 +121,7 @@ def hints(
         if names and left >= len(names):
             left -= len(names)
             for target in targets:
-                own = _said_by_list(target, names, seen, config)
-                wanted[target.job.id] = Hint(names, nices.get(target.job.id, ""), own, wait)
+                wanted[target.job.id] = Hint(names, nices.get(target.job.id, ""), wait)
         elif preference.is_unfit:
             typed = queue_head.typed_partitions(placed.job, seen, config)
             if set(typed) != set(placed.job.partitions):
@@ -249,10 +247,6 @@ def _hint(job: Job, hint: Hint, left_out: str, seen: Observed, preempted: bool) 
             fields.pop("Partition", None)
             if ",".join(names) != laying.current(job, "Partition"):
                 fields["Partition"] = ",".join(names)
-            if hint.features is not None:
-                fields.pop("Features", None)
-                if hint.features != job.features:
-                    fields["Features"] = hint.features
         elif not left_out and _is_wider(job, steered):
             # A list that has sunk back in the queue is left as it is.
             fields.pop("Partition", None)
@@ -311,29 +305,6 @@ def _is_unfit(target: Target, names: Iterable[str], empty: EmptyNodes) -> bool:
     left as its owner wrote it."""
     names = frozenset(names)
     return empty.is_clear(target) and not names <= empty.fits(target, names, some_day=True)
-
-
-def _said_by_list(
-    target: Target, names: Collection[str], seen: Observed, config: Config
-) -> str | None:
-    """The owner's own constraint, where a list of partitions says all that the job's features say
-    beside it: features make jobs behind wait, a list does not. Else None.
-
-    Those of the declared types come from the plugins, or from hbatch where no controller acted.
-    """
-    job, own = target.job, target.wanted.constraint
-    steered = seen.steered(job.id)
-    if "Features" in steered.foreign:
-        return None
-    if job.features == own:
-        return own if "Features" in steered.was else None
-    text = job.features.removesuffix(f"&{own}") if own else job.features
-    words = set(text.removeprefix("(").removesuffix(")").split("|"))
-    known = {gpu.feature: kind for kind, gpu in config.gpu_types.items()}
-    types = laying.types_of([seen.partitions[name] for name in names], seen)
-    said = {known.get(word, "") for word in words}
-    as_declared = all(kind and accepts(target, kind, config) for kind in said)
-    return own if as_declared and types and said.issuperset(types.values()) else None
 
 
 def _is_wider(job: Job, steered: Steering) -> bool:

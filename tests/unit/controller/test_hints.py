@@ -195,35 +195,6 @@ def test_a_job_that_fits_nowhere_in_its_list_has_its_owners_at_the_next_tick(rea
 SOME = replace(ALL, types=("v100", "p100"))
 
 
-@pytest.mark.parametrize(
-    ("own", "features"), [("", "v100|p100"), ("", "p100|v100"), ("ib", "(v100|p100)&ib")]
-)
-def test_a_list_says_what_a_plugin_said_with_features(own, features):
-    """Features that are narrowed make jobs behind wait, a list of partitions does not."""
-    found = [replace(one, features=(*one.features, "ib")) for one in nodes()]
-    one = job(declaration=replace(SOME, constraint=own), features=features)
-    first = seen([one], found)
-    done = decide(first, {}, SITE)
-    assert hinted(done)["1"] == {"Partition": "v100,p100", "Features": own}
-    assert only(done).steering.was == {"Partition": "gpu", "Features": features}
-    second = after(first, done)
-    assert decide(second, {}, SITE).actions == ()
-    # Its own request again, as by optout, or where it is left to Slurm.
-    waits = replace(second.jobs["1"], reason="AssocGrpGRES")
-    assert hint(waits, found=found) == {"Partition": "gpu", "Features": features}
-
-
-def test_a_list_deep_in_the_queue_has_its_features_again(monkeypatch):
-    first = seen([job(declaration=SOME, features="v100|p100")])
-    second = after(first, decide(first, {}, SITE))
-    monkeypatch.setattr(queue_head, "MOST_RECORDS", 0)
-    assert decide(second, {}, SITE).actions == (), "a list that has sunk is left as it is"
-    monkeypatch.setattr(queue_head, "KEPT_RECORDS", 0)
-    taken = decide(second, {}, SITE)
-    assert hinted(taken)["1"] == {"Partition": "gpu", "Features": "v100|p100"}
-    assert decide(after(second, taken), {}, SITE).actions == ()
-
-
 def test_types_that_only_a_list_said_are_features_once_it_is_taken_back(monkeypatch):
     """Else Slurm would start it on a type that its owner excluded."""
     monkeypatch.setattr(queue_head, "MOST_RECORDS", 0)
@@ -236,13 +207,7 @@ def test_types_that_only_a_list_said_are_features_once_it_is_taken_back(monkeypa
     assert decide(second, {}, SITE).actions == ()
     monkeypatch.undo()
     third = decide(second, {}, SITE)
-    assert hinted(third)["1"] == {"Partition": "v100,p100", "Features": ""}
-
-
-@pytest.mark.parametrize("features", ["v100|ib", "v100&ib", "v100", "[v100|p100]", "v100|k20"])
-def test_features_that_say_more_than_the_list_stay(features):
-    """Its owner may have set them since."""
-    assert "Features" not in hint(job(declaration=SOME, features=features))
+    assert hinted(third)["1"] == {"Partition": "v100,p100"}
 
 
 def test_nothing_but_the_partitions_of_a_waiting_job_is_ever_changed():
