@@ -207,7 +207,8 @@ def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -
     if not isinstance(stood, dict):
         return ()
     # What the move itself writes, where it was sent before and not answered, is ours too.
-    ours = Steering(wrote=stood, unsure=steering_of(entry.details, 0.0).wrote)
+    sent = steering_of(entry.details, 0.0).wrote
+    ours = Steering(wrote=stood, unsure={key: value for key, value in sent.items() if key in stood})
     return kept.changed_by_others(job, ours, context.config, now)
 
 

@@ -155,3 +155,15 @@ def test_after_an_update_without_an_answer_a_change_of_the_owner_is_his(context)
 def test_what_earlier_releases_kept_is_read(context):
     old = "[hadarplan;t=1;was.Partition=gpu;set.Partition=v100,k80]"
     assert decode(old).unsure == {} and merge("", decode(old)) == old
+
+
+def test_a_list_that_slurm_may_not_have_taken_is_no_mark_of_another_author(context):
+    """Else each move would end as it began, and the next tick would try it again."""
+    unsure = replace(OURS, wrote={"Partition": "k80,v100"}, unsure={"Partition": "gpu"})
+    runs = changed(features="", partitions=("gpu",))
+    context.keep(runs, unsure)
+    ask_to_save(
+        context, Action(Kind.MOVE, runs, {}, replace(unsure, gpus={"p100": 1}), "w"), False, NOW
+    )
+    (entry,) = context.store.open_entries()
+    assert entry.details["stood"] == {"Features": ""}
