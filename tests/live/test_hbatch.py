@@ -197,7 +197,7 @@ def test_a_waiting_managed_job_is_an_eligible_job_that_starts_by_itself(shell):
     filling = shell.fill()
     done = shell.run("hbatch", "--parsable", "-pgpu", "-o", "out", "declared.sh")
     job_id = done.stdout.strip()
-    assert "--partition=v100,k80" in done.stderr
+    assert done.stderr == "hbatch: the job is managed\n"
     behind = shell.submit("-pgpu", "--gres=gpu:1", "-o/dev/null", "--wrap=true", program="sbatch")
     field = shell.job(job_id)
     assert field["Partition"] == "v100,k80" and field["Features"] == "(null)"
