@@ -1,14 +1,16 @@
-"""Faults put into what keeps a stale attempt from writing: the harness must catch each of them."""
+"""Faults put into saves and answers of trainings: the harness must catch each of them."""
 
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.runtime import attempts, checkpoint
+from slurm_hadar.runtime import attempts, checkpoint, steering
+from slurm_hadar.runtime.progress import Ack
 
 CHECKPOINT = "c.pt"
 
@@ -54,6 +56,28 @@ def _left() -> None:
     _put(attempts, _remove=aside, _remove_leftovers=lambda path: None)
 
 
+def _any_wish() -> None:
+    """An attempt follows a wish to save that was meant for another one."""
+
+    def any_start(plan: Any, restarts: int, answered: Any) -> str:
+        return "" if plan is None or plan.save in answered else str(plan.save)
+
+    _put(steering, save_wish=any_start)
+
+
+def _answers_first() -> None:
+    """An attempt answers before it has saved."""
+    answer = steering.Steering._answer
+
+    def early(self: steering.Steering) -> None:
+        plan = self._exchange.plan() if self._exchange else None
+        self._acked = Ack(plan.save if plan else "", time.time(), self._state.samples)
+        self._tell()
+        answer(self)
+
+    _put(steering.Steering, _answer=early)
+
+
 def _put(where: object, **names: object) -> None:
     for name, value in names.items():
         setattr(where, name, value)
@@ -63,12 +87,13 @@ def _put(where: object, **names: object) -> None:
 class SavePlant:
     """A fault: ``put`` makes it, and a sentence with ``shown`` in it is how it must show.
 
-    ``at``: how the names of the points begin at which it is tried.
+    ``at``, ``scene``: how the names of the points begin at which it is tried, and of which scene.
     """
 
     put: Callable[[], None]
     shown: str
     at: str = "checkpoint.py publish os.rename"
+    scene: str = "again"
 
     def told_by(self, wrong: Iterable[str]) -> str | None:
         """The sentence that belongs to this fault."""
@@ -82,4 +107,6 @@ SAVE_FAULTS: dict[str, SavePlant] = {
     ),
     "a lock": SavePlant(_lock, "did not complete within"),
     "left behind": SavePlant(_left, "left over"),
+    "any wish": SavePlant(_any_wish, "answer counts for another attempt", scene="asked"),
+    "answers first": SavePlant(_answers_first, "answered before it was saved", scene="asked"),
 }

@@ -1,7 +1,8 @@
-"""A training in a forked process that stops itself, or dies, at a named point of a save.
+"""A training in a forked process that stops itself, or dies, at a named point of a save or a move.
 
-Points are the statements by which the training changes files: found by an audit hook of Python and
-by standing in for ``os.fsync`` and for the stream that PyTorch writes to, which no event tells of.
+Points are the statements by which the training changes files or reads its plan: found by an audit
+hook of Python and by standing in for ``os.fsync`` and for the stream that PyTorch writes to, which
+no event tells of.
 """
 
 import json
@@ -13,7 +14,8 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from benchmarks.faults.planted_saves import CHECKPOINT, SAVE_FAULTS
 
 ROOT = Path(__file__).parents[2]
 LINEAGE = "lineage.json"
+EXCHANGE, JOB, WISH = "exchange", "12", "f00d"
+"""An attempt has an exchange folder where its folder has one of this name; the nonce with which the
+first attempt of the job is asked to save there."""
 SAMPLES, BATCH, SIZE = 200, 50, 1500
 """Four saves: without a checkpoint before, with one, with two, and at the end."""
 _PACKAGE = str(Path(slurm_hadar.__file__).parent) + os.sep
@@ -66,11 +71,14 @@ def _run(attempt: Attempt) -> int:
     output = os.open(attempt.folder / "out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    _environment(attempt.restarts)
+    folder = attempt.folder
+    _environment(attempt)
     if attempt.plant:
         SAVE_FAULTS[attempt.plant].put()
-    Points(attempt).watch()
-    folder = attempt.folder
+    points = Points(attempt)
+    points.watch()
+    if not attempt.restarts and (folder / EXCHANGE).exists():
+        _move(points, folder / EXCHANGE)
     sys.argv = ["train_digits.py", "--batch", str(BATCH), "--samples", str(SAMPLES), "--every", "0"]
     sys.argv += ["--checkpoint", f"{folder}/{CHECKPOINT}", "--lineage", f"{folder}/{LINEAGE}"]
     sys.argv += ["--data", f"{folder.parent}/digits.npy"]
@@ -87,10 +95,35 @@ def _run(attempt: Attempt) -> int:
     return 0
 
 
-def _environment(restarts: int) -> None:
+def _environment(attempt: Attempt) -> None:
     for name in [one for one in os.environ if one.startswith(("SLURM", "HADAR", "PMI"))]:
         del os.environ[name]
-    os.environ |= {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": str(restarts)}
+    os.environ |= {"SLURM_JOB_ID": JOB, "SLURM_RESTART_COUNT": str(attempt.restarts)}
+    if (attempt.folder / EXCHANGE).exists():
+        os.environ["HADAR_EXCHANGE"] = str(attempt.folder / EXCHANGE)
+
+
+def _move(points: "Points", folder: Path) -> None:
+    """Move this attempt: when it first tells its progress it is asked to save, by its plan and the
+    signal, as a controller does; when it has answered it gets TERM, as Slurm sends it."""
+    from slurm_hadar.runtime.exchange import Exchange
+    from slurm_hadar.runtime.plan_file import write_plan
+
+    tell = Exchange.tell
+    sent: set[signal.Signals] = set()
+
+    def told(self: Exchange, state: Any) -> None:
+        tell(self, state)
+        wanted = signal.SIGUSR2 if state.ack is None else signal.SIGTERM
+        if wanted in sent:
+            return
+        sent.add(wanted)
+        if wanted == signal.SIGUSR2:
+            with points.unnoted():
+                write_plan(folder, JOB, gpus={}, save=WISH, restarts=0)
+        signal.raise_signal(wanted)
+
+    setattr(Exchange, "tell", told)  # noqa: B010
 
 
 class Points:
@@ -104,6 +137,16 @@ class Points:
         self._attempt, self._folder = attempt, str(attempt.folder)
         self._log = attempt.log.open("a", buffering=1) if attempt.log else None
         self._seen: Counter[str] = Counter()
+        self._noted = True
+
+    @contextmanager
+    def unnoted(self) -> Iterator[None]:
+        """What is done inside belongs to others."""
+        self._noted = False
+        try:
+            yield
+        finally:
+            self._noted = True
 
     def watch(self) -> None:
         """From now on."""
@@ -122,13 +165,15 @@ class Points:
         sys.addaudithook(self._event)
 
     def _event(self, event: str, arguments: tuple[object, ...]) -> None:
-        writes = event == "open" and _writes(arguments[1], arguments[2])
-        if not (writes or event in _CHANGES):
+        opens = event == "open" and (_writes(arguments[1], arguments[2]) or _is_plan(arguments[0]))
+        if not (opens or event in _CHANGES):
             return
         paths = arguments[:2] if event in ("os.rename", "os.link") else arguments[:1]
         self._touch(event, *(one for one in paths if isinstance(one, str | bytes | os.PathLike)))
 
     def _touch(self, what: str, *paths: "str | bytes | os.PathLike[Any]") -> None:
+        if not self._noted:
+            return
         places = [os.fsdecode(one) for one in paths]
         ours = _function()
         if ours is None or not (ours.startswith("attempts.py") or _below(places, self._folder)):
@@ -147,6 +192,10 @@ def _writes(mode: object, flags: object) -> bool:
     if isinstance(mode, str):
         return any(letter in mode for letter in "wxa+")
     return isinstance(flags, int) and flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def _is_plan(path: object) -> bool:
+    return not isinstance(path, int) and str(path).endswith(f"/plan.{JOB}.json")
 
 
 def _below(places: list[str], folder: str) -> bool:

@@ -1,6 +1,7 @@
 """Trials of saves: a training is stopped, or killed, before every statement that changes files.
 
-A stopped one is continued when the next attempt has completed the training. No Slurm takes part.
+In one scene it is moved: asked to save, it answers and gets TERM. A stopped one is continued when
+the next attempt has completed the training. No Slurm takes part.
 """
 
 import json
@@ -17,19 +18,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.faults.planted_saves import CHECKPOINT, SAVE_FAULTS
-from benchmarks.faults.saver import LINEAGE, SAMPLES, SIZE, Attempt, fork
+from benchmarks.faults.saver import EXCHANGE, JOB, LINEAGE, SAMPLES, SIZE, WISH, Attempt, fork
+from slurm_hadar.controller.acts.move_steps import acknowledged
+from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.runtime import files
 from slurm_hadar.runtime.attempts import SUPERSEDED, attempts_folder, present
+from slurm_hadar.runtime.leaving import LEFT_ON_TERM
+from slurm_hadar.runtime.progress import Progress, own_files, parse
 from slurm_hadar.runtime.samples import check_lineage, from_plain
 
 HOWS = ("stall", "kill")
-SCENES = ("first", "again")
-"""The attempt that is stopped is the training's first one, or comes after one that was killed in
-the middle of a save and left files."""
+SCENES = {"first": 0, "again": 1, "asked": 0}
+"""The attempt that is stopped, and its restart count: the training's first one; one that comes
+after an attempt that was killed in the middle of a save and left files; one that is moved."""
 TAKE_OVER_S = 10.0
 """In this time the next attempt must take over and complete the training, which needs 1 s."""
 _LONGEST_S = 60.0
 _LAST_STEP = f"publish os.rename .{CHECKPOINT}.attempts/ATTEMPT/R.{CHECKPOINT}"
+_READS_PLAN = f"open {EXCHANGE}/plan.{JOB}.json"
 _TIMES = 3
 """So many times one statement counts as a point of its own."""
 _TRIED_AT = 2
@@ -75,12 +82,13 @@ class SaveFound:
     wrong: list[str] = field(default_factory=list)
 
 
-def exit_fault(code: int | None, *, completed: bool) -> str | None:
+def exit_fault(code: int | None, *, completed: bool, end: int = 0) -> str | None:
     """What is wrong with the exit code of an attempt that was continued after another took over.
 
-    ``completed``: whether the training was complete in the checkpoint when the attempt stopped.
+    ``completed``: whether all that it had to save was in the checkpoint when it stopped; then it
+    may ``end`` as one that was not stopped.
     """
-    if code == SUPERSEDED or (completed and code == 0):
+    if code == SUPERSEDED or (completed and code == end):
         return None
     return f"the stale attempt ended with exit code {code}, expected {SUPERSEDED}"
 
@@ -92,7 +100,20 @@ def left_over(names: Sequence[str], newest: str) -> list[str]:
     kept = {CHECKPOINT, f"{CHECKPOINT}.previous", LINEAGE, "out", folder}
     # A rename does nothing where the older checkpoint has both names already.
     kept |= {f"{folder}/{newest}{name}" for name in ("", "/owner", "/previous")}
-    return sorted(set(names) - kept)
+    # In the exchange folder an aside of a killed writer stays, as in any folder of many users.
+    return sorted(one for one in set(names) - kept if one.split("/")[0] != EXCHANGE)
+
+
+def answer_faults(answers: Sequence[Progress], saved: int) -> list[str]:
+    """What is wrong with what attempts tell. ``saved``: samples in the published checkpoint."""
+    move = {"restarts": 1, "save": WISH}
+    entry = Entry(1, JOB, "move", "asked", 0.0, 0.0, move, None)
+    wrong = []
+    if any(acknowledged(entry, one) for one in answers):
+        wrong.append("an answer counts for another attempt than was asked")
+    if any(one.ack is not None and one.ack.samples > saved for one in answers):
+        wrong.append("a wish to save was answered before it was saved")
+    return wrong
 
 
 class Saves:
@@ -109,7 +130,8 @@ class Saves:
 
     def planted(self, plant: str) -> list[SaveCase]:
         """Where a planted fault is tried, after :meth:`points`."""
-        points = [SavePoint("again", at) for at in self._named[plant][:_TRIED_AT]]
+        scene = SAVE_FAULTS[plant].scene
+        points = [SavePoint(scene, at) for at in self._named[plant][:_TRIED_AT]]
         return [SaveCase(point, "stall", plant) for point in points]
 
     def run(
@@ -158,7 +180,7 @@ def _load() -> None:
 
 def _prepare(folder: Path) -> dict[str, list[str]]:
     found = {}
-    first, again = (folder / scene for scene in SCENES)
+    first, again, asked = (folder / scene for scene in SCENES)
     first.mkdir()
     shutil.copytree(first, folder / "watched")
     found["first"] = _points_of(folder / "watched", 0)
@@ -169,19 +191,33 @@ def _prepare(folder: Path) -> dict[str, list[str]]:
         raise HadarError(f"the training was not killed at {last}: it ended with {code}")
     shutil.copytree(again, folder / "watched again")
     found["again"] = _points_of(folder / "watched again", 1)
+    (asked / EXCHANGE).mkdir(parents=True)
+    shutil.copytree(asked, folder / "watched asked")
+    names = _points_of(folder / "watched asked", 0, most=_TIMES + 1)
+    wish = max(n for n, name in enumerate(names) if _READS_PLAN in name)
+    # What comes before is the same as in the first scene, but for the progress file.
+    found["asked"] = [one for n, one in enumerate(names) if n >= wish or f" {EXCHANGE}/" in one]
     for plant, fault in SAVE_FAULTS.items():
-        shutil.copytree(again, folder / plant)
-        names = _points_of(folder / plant, 1, plant)
+        shutil.copytree(folder / fault.scene, folder / plant)
+        names = _points_of(folder / plant, SCENES[fault.scene], plant)
         found[plant] = [name for name in names if name.startswith(fault.at)]
     return found
 
 
-def _points_of(folder: Path, restarts: int, plant: str | None = None) -> list[str]:
+def _points_of(
+    folder: Path, restarts: int, plant: str | None = None, most: int = _TIMES
+) -> list[str]:
     log = folder.parent / f"{folder.name}.log"
-    if code := _wait(fork(Attempt(folder, restarts, log=log, plant=plant)), _LONGEST_S):
+    code = _wait(fork(Attempt(folder, restarts, log=log, plant=plant)), _LONGEST_S)
+    if code != _end_of(folder):
         raise HadarError(f"the training ended with {code}: {_said(folder)}")
     names = [str(json.loads(line)) for line in log.read_text().splitlines()]
-    return [name for name in names if int(name.rsplit("#", 1)[1]) <= _TIMES]
+    return [name for name in names if int(name.rsplit("#", 1)[1]) <= most]
+
+
+def _end_of(folder: Path) -> int:
+    """Exit code of an attempt that is not disturbed; one in an exchange folder is moved."""
+    return LEFT_ON_TERM if (folder / EXCHANGE).exists() else 0
 
 
 def _trial(room: Path, name: str, case: SaveCase) -> SaveFound:
@@ -196,7 +232,9 @@ def _trial(room: Path, name: str, case: SaveCase) -> SaveFound:
 class _Trial:
     def __init__(self, folder: Path, case: SaveCase) -> None:
         self.folder, self.case = folder, case
-        self.restarts = SCENES.index(case.point.scene)
+        self.restarts = SCENES[case.point.scene]
+        # Of one that is moved a save is all that it has to do.
+        self.all_saved = SAMPLES if case.point.scene != "asked" else 1
         self.found = SaveFound()
 
     def run(self) -> SaveFound:
@@ -212,8 +250,10 @@ class _Trial:
         if not found.reached:
             found.wrong.append(f"the point was not reached: the attempt ended with {found.code}")
             return found
-        completed = _samples(self.folder) == SAMPLES
+        completed = _samples(self.folder) >= self.all_saved
+        self._look_at_answers()
         went = self._next()
+        self._look_at_answers()
         if stops:
             before = _published(self.folder)
             os.kill(stale, signal.SIGCONT)
@@ -223,11 +263,20 @@ class _Trial:
                 changed = [one for one in before | after if before.get(one) != after.get(one)]
                 found.wrong += [f"the stale attempt was continued and it changed {one}"
                                 for one in sorted(changed)]  # fmt: skip
-                fault = exit_fault(found.code, completed=completed)
+                fault = exit_fault(found.code, completed=completed, end=_end_of(self.folder))
                 found.wrong += [f"{fault}: {_said(self.folder)}"] if fault else []
+            self._look_at_answers()
         if went:
             self._look()
         return found
+
+    def _look_at_answers(self) -> None:
+        told = [files.read_owned(path, {os.getuid()}) for path in
+                own_files(self.folder / EXCHANGE, JOB, os.getuid())]  # fmt: skip
+        answers = [one for one in (parse(source) for source in told if source) if one]
+        for fault in answer_faults(answers, _samples(self.folder)):
+            if fault not in self.found.wrong:
+                self.found.wrong.append(fault)
 
     def _next(self) -> bool:
         """Whether the next attempt completes the training in time."""
@@ -300,9 +349,10 @@ def summary(answers: Sequence[tuple[SaveCase, SaveFound]]) -> list[str]:
         broken = sum(bool(found.wrong) for _, found in some)
         points = len({case.point for case, _ in some})
         codes = [found.code for _, found in some]
+        left = codes.count(0) + codes.count(LEFT_ON_TERM)
         longest = max(found.next_s for _, found in some)
         ended = f"; {codes.count(SUPERSEDED)} ended with {SUPERSEDED}" if how == "stall" else ""
-        ended += f", {codes.count(0)} had nothing left to write" if how == "stall" else ""
+        ended += f", {left} had nothing left to write" if how == "stall" else ""
         lines.append(
             f"saves, {how}: {len(some)} trials at {points} points, {broken} broke a promise"
             f"{ended}; the next attempt completed within {longest:.1f} s"

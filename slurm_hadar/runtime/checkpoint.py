@@ -104,6 +104,18 @@ def publish_folder(attempt: Attempt, written: Path, to: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_folder(attempt: Attempt, old: Path) -> None:
+    """Remove the published folder ``old``, by a rename into the attempt's folder first.
+
+    Raises Superseded where another attempt has taken over: the rename of a stale attempt fails.
+    What cannot be removed stays.
+    """
+    gone = attempt.folder / f"{os.urandom(8).hex()}.replaced"
+    with contextlib.suppress(OSError), _still_current(attempt):
+        old.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def _still_current(attempt: Attempt) -> Iterator[None]:
     """For renames out of the attempt's folder. Raises Superseded where it is gone, before or

@@ -82,6 +82,8 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
             self._save_own(model, trial)
 
         _stand_for(trainer, "_save_checkpoint", save)
+        # Where the trainer writes checkpoints and removes old ones, in the end too.
+        trainer._get_output_dir = lambda *_, **__: str(self._run.attempt.folder)
         train = _own_method(trainer, "training_step")
 
         def training_step(*arguments: Any, **named: Any) -> Any:
@@ -162,7 +164,6 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
             return
         written = self._run.attempt.folder / folder.name
         best = trainer.state.best_model_checkpoint
-        trainer._get_output_dir = lambda *_, **__: str(written.parent)
         failure: Exception | None = None
         try:
             self._save(model, trial)
@@ -172,8 +173,6 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
                     trainer.state.save_to_json(str(written / "trainer_state.json"))
         except Exception as error:
             failure = error
-        finally:
-            trainer.__dict__.pop("_get_output_dir", None)
         try:
             self._run.fail_together(failure)
             if self._run.first:
@@ -192,20 +191,27 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
             checkpoint.publish_file(self._run.attempt, written, folder / MARK)
 
     def _rotate(self, output: Path) -> None:
-        arguments, state = self._trainer.args, self._trainer.state
+        attempt, limit = self._run.attempt, self._trainer.args.save_total_limit
         for old in [path for path, record in _whole(output) if record.get("asked")][2:]:
-            shutil.rmtree(old, ignore_errors=True)
-        if arguments.save_total_limit is not None:
-            trainer_utils.rotate_checkpoints(
-                output_dir=str(output),
-                save_total_limit=arguments.save_total_limit,
-                best_model_checkpoint=state.best_model_checkpoint,
-                use_mtime=True,
-            )
+            checkpoint.remove_folder(attempt, old)
+        if limit is not None and limit > 0:
+            for old in _surplus(output, limit, self._trainer.state.best_model_checkpoint):
+                checkpoint.remove_folder(attempt, old)
 
     def _newest(self, output: Path) -> Path | None:
         found = _whole(output, self._run.report)
         return found[0][0] if found else None
+
+
+def _surplus(output: Path, limit: int, best: str | None) -> list[Path]:
+    """The trainer's checkpoints beyond ``limit``, the oldest first; never the newest or ``best``.
+
+    As ``transformers.trainer_utils.rotate_checkpoints``, which removes them itself.
+    """
+    every = [Path(name) for name in trainer_utils.sort_checkpoints(str(output), use_mtime=True)]
+    kept = {*every[-1:], *([Path(best)] if best else [])}
+    others = [path for path in every if path not in kept]
+    return others[: max(0, len(every) - max(limit, len(kept)))]
 
 
 def _is_of(folder: Path, kept: Mapping[str, Any]) -> bool:

@@ -8,16 +8,19 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.faults.__main__ import chosen
+from benchmarks.faults.saver import WISH
 from benchmarks.faults.saves import (
     HOWS,
     SaveCase,
     SaveFound,
     SavePoint,
+    answer_faults,
     caught,
     exit_fault,
     left_over,
@@ -30,6 +33,7 @@ from benchmarks.soak.publications import Course, Publications, Published
 from benchmarks.soak.stalls import Saver, Stall, Stalls, outcome
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime.attempts import AttemptId, attempts_folder
+from slurm_hadar.runtime.progress import Ack, Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST = "3.12.2.0123456789abcdef"
@@ -43,6 +47,24 @@ ATTEMPTS = ".c.pt.attempts"
 )  # fmt: skip
 def test_a_stale_attempt_ends_with_77_or_had_nothing_left_to_write(code, completed, wrong):
     assert bool(exit_fault(code, completed=completed)) is wrong
+
+
+def test_an_attempt_that_was_moved_may_end_as_after_term_when_it_has_saved():
+    assert exit_fault(143, completed=True, end=143) is None
+    assert exit_fault(143, completed=False, end=143) and exit_fault(0, completed=True, end=143)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "samples", "faults"),
+    [(0, 50, 0), (1, 50, 1), (0, 51, 1), (1, 51, 2)],
+)  # fmt: skip
+def test_an_answer_is_of_the_attempt_that_was_asked_and_comes_after_the_save(
+    restarts, samples, faults
+):
+    told = Progress("12", 1.0, restarts, "n1", 1, True, 1.0, "", samples, 0.0, 0.0, 8, 1)
+    assert answer_faults([told], 50) == []
+    told = replace(told, ack=Ack(WISH, 1.0, samples))
+    assert len(answer_faults([told], 50)) == faults
 
 
 def test_only_the_newest_attempt_keeps_a_folder():

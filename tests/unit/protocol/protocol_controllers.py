@@ -92,12 +92,12 @@ def _steps(world: World, bounds: Bounds, index: int, one: Controller) -> Iterato
             yield "writes its heartbeat", _at(world._replace(beat=(host, True)), index, "settle")
         case "settle":
             others = [other for other in world.controllers if other.at == "write beat"]
-            stalls = world.left.stalls
+            stalls = world.left.stalls and not (bounds.first_stalls and index == 0)
             if others and not stalls:
                 # It waits SETTLE_S, longer than another takes to write what it is about to.
                 return
             if others:
-                world = world._replace(left=world.left._replace(stalls=stalls - 1))
+                world = world._replace(left=world.left._replace(stalls=world.left.stalls - 1))
             if _rival(world, bounds, host):
                 yield "sees another controller and only watches", _off(world, index, "idle")
             else:
@@ -182,7 +182,8 @@ def _decides_anew(world: World, bounds: Bounds, index: int, one: Controller) -> 
         return
     said = one.progress
     starting = said is not None and said.restarts != job.restarts
-    if job.state == RUNNING and left.moves and not starting:
+    may_move = left.moves and not (bounds.first_stalls and journal.move is not None)
+    if job.state == RUNNING and may_move and not starting:
         yield "decides to move the job", _put(world, index, one._replace(at="ask"))
     if job.state == PENDING and left.hints and not job.held:
         on_its_way = world.sent_on == job.restarts
@@ -279,7 +280,11 @@ def _beat_gets_old(world: World, bounds: Bounds) -> Iterator[Step]:
     after = world._replace(beat=(host, False))
     if one.at == "off":
         yield f"time passes: the heartbeat of {host} is old", after
-    elif left.stalls and (bounds.stalls_anywhere or one.at in _BEFORE_IT_SENDS):
+    elif (
+        left.stalls
+        and not (bounds.first_stalls and index)
+        and (bounds.stalls_anywhere or one.at in _BEFORE_IT_SENDS)
+    ):
         after = after._replace(left=left._replace(stalls=left.stalls - 1))
         after = _put(after, index, one._replace(stalled=one.at != "idle"))
         yield f"controller {index}: is stalled, its heartbeat is old", after

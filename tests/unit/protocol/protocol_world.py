@@ -181,7 +181,8 @@ class Bounds:
     ``hosts``: of each controller. ``whole_saves``: a take-over is one step, and so is a save; else
     each change of a file is one. ``stalls_anywhere``: a controller may also be stalled between its
     last look for another one and what it then sends. ``follows``: a tick follows the moves that it
-    began.
+    began. ``first_stalls``: only the first controller stalls, as nothing but the names tells
+    controllers on two hosts apart, and each begins one move at most.
     """
 
     name: str
@@ -191,6 +192,7 @@ class Bounds:
     whole_saves: bool = False
     stalls_anywhere: bool = False
     follows: bool = True
+    first_stalls: bool = False
     parts: Parts = PRODUCT
 
 

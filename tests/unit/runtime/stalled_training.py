@@ -1,7 +1,8 @@
 """A training that stops itself (SIGSTOP) or dies (SIGKILL) at a named point of a save.
 
 ``python stalled_training.py KIND FOLDER SAMPLES``; STALL="os.rename 2" names the point, STALL_BY
-the signal. Every process believes that it has the same process ID, as in containers.
+the signal. "remove 1" is where a published checkpoint folder is about to go. Every process believes
+that it has the same process ID, as in containers.
 """
 
 import os
@@ -20,10 +21,12 @@ saving = False
 
 def watch(event, arguments):
     """Renames, links and opened files below the folder, while the training saves."""
-    if not saving or event not in ("open", "os.rename", "os.link"):
+    if not saving or event not in ("open", "os.rename", "os.link", "shutil.rmtree"):
         return
     if FOLDER not in str(arguments[0]) or (event == "open" and str(arguments[1])[0] not in "wx"):
         return
+    if event != "open" and str(arguments[0]).startswith(f"{FOLDER}/checkpoint-"):
+        event = "remove"
     counts[event] += 1
     if f"{event} {counts[event]}" == POINT:
         os.kill(REAL_PID, getattr(signal, BY))

@@ -263,7 +263,11 @@ class HuggingFace:
         self.said = []
         self.run = HadarCallback(batch=BATCH, every_s=1e9, log=self.said.append)
         self.trainer = Trainer(
-            Module(), settings, train_dataset=data, callbacks=[self.run, Stops()]
+            Module(),
+            settings,
+            train_dataset=data,
+            eval_dataset=data[:8],
+            callbacks=[self.run, Stops()],
         )
 
     def train(self):
@@ -291,6 +295,27 @@ def test_hugging_face_keeps_the_last_finite_checkpoints(tmp_path, own_saves):
     assert any("the checkpoint at 48 samples is kept" in line for line in first.said)
     again = HuggingFace(tmp_path, **own_saves)
     assert again.train().endswith("checkpoint-6")
+
+
+def test_hugging_face_removes_no_checkpoint_of_a_later_attempt_at_its_end(tmp_path):
+    """With save_total_limit=1 the trainer then removes all but the best."""
+    first = HuggingFace(
+        tmp_path, epochs=1, save_strategy="steps", save_steps=2, save_total_limit=1,
+        eval_strategy="steps", eval_steps=2, load_best_model_at_end=True,
+    )  # fmt: skip
+    load_best, there = first.trainer._load_best_model, []
+
+    def then_stalls():
+        load_best()
+        Attempt.begin(tmp_path / "checkpoint", "", 0)
+        shutil.copytree(tmp_path / folders(tmp_path)[-1], tmp_path / "checkpoint-99")
+        there.extend(folders(tmp_path))
+
+    first.trainer._load_best_model = then_stalls
+    with pytest.raises(SystemExit) as ended:
+        first.train()
+    assert ended.value.code == 77
+    assert len(there) > 1 and folders(tmp_path) == there
 
 
 def test_hugging_face_on_a_full_disk_goes_on(tmp_path, monkeypatch):
@@ -348,6 +373,57 @@ def test_hugging_face_leaves_out_a_folder_with_a_file_cut_short(tmp_path, own_sa
     third = HuggingFace(tmp_path, epochs=4, **own_saves)
     assert third.run.resume(third.trainer) == str(newest)
     third.run._run.signals.restore()
+
+
+def test_hugging_face_leaves_a_checkpoint_of_a_newer_format_alone(tmp_path):
+    there = tmp_path / "checkpoint-3"
+    there.mkdir()
+    mark = {"format": 2, "samples": 24, "time": 1.0, "asked": True, "files": {}}
+    (there / "hadar.json").write_text(json.dumps(mark))
+    newer = HuggingFace(tmp_path)
+    with pytest.raises(HadarError, match=f"checkpoint {there} has format 2, .* formats up to 1"):
+        newer.run.resume(newer.trainer)
+    newer.run._run.signals.restore()
+    assert folders(tmp_path) == ["checkpoint-3"]
+
+
+def test_lightning_leaves_a_checkpoint_of_a_newer_format_alone(tmp_path):
+    if not find_spec("lightning"):
+        missing("the extra lightning is not installed")
+    import lightning.pytorch as pl
+
+    from slurm_hadar.runtime.lightning import HadarCallback
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch, number):
+            return self.net(batch[0]).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def fit(epochs):
+        run = HadarCallback(path, batch=BATCH, log=lambda line: None)
+        trainer = pl.Trainer(
+            max_epochs=epochs, callbacks=[run], logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", devices=1,
+        )  # fmt: skip
+        data = torch.utils.data.TensorDataset(X, Y)
+        trainer.fit(Module(), run.loader(data), ckpt_path=run.resume())
+
+    path = tmp_path / "run.ckpt"
+    fit(1)
+    content = torch.load(path, weights_only=False)
+    ours = content["callbacks"]["slurm_hadar"]
+    ours["position"] = json.dumps({**json.loads(ours["position"]), "format": 2})
+    torch.save(content, path)
+    written = path.read_bytes()
+    with pytest.raises(HadarError, match=f"checkpoint {path} has format 2, .* formats up to 1"):
+        fit(2)
+    assert path.read_bytes() == written
 
 
 def test_hugging_face_ends_on_nan_within_seconds(tmp_path, monkeypatch):

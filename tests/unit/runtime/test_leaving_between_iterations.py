@@ -14,7 +14,7 @@ import torch
 from missing import missing
 from small_training import BATCH, N, X, Y, outside_slurm
 
-from slurm_hadar.runtime import Training, check_lineage, lineage
+from slurm_hadar.runtime import Copies, FixedScale, Training, check_lineage, lineage
 
 EPOCHS = 3
 STEPS = N // BATCH
@@ -118,6 +118,58 @@ def test_a_save_by_hand_does_not_stand_for_the_end_of_its_iteration(tmp_path):
     _, (counts, _) = run_to_the_end(tmp_path / "a.pt")
     _, (moved, _) = run_to_the_end(tmp_path / "b.pt", (4,), save_at=(4,))
     assert moved == counts
+
+
+def copies_to_the_end(kind, path, passes, leave_at=()):
+    """As :func:`run_to_the_end`; an iteration trains ``N // passes`` samples of an epoch."""
+    more, gamma = {"tasks": passes // STEPS}, 0.99
+    if kind is Copies:
+        # A round is broken off by the move, and a scheduler steps at the ends of rounds.
+        more, gamma = {"round_epochs": 1.0}, 1.0
+    left = list(leave_at)
+    for _ in range(len(left) + 1):
+        torch.manual_seed(3)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma)
+        averaged = Averaged(model)
+        run = kind(
+            model, optimizer, dataset_size=N, epochs=EPOCHS, batch=BATCH, path=path,
+            scheduler=scheduler, also={"averaged": averaged}, log=lambda line: None, **more,
+        )  # fmt: skip
+        try:
+            for batch in run:
+                done = len(averaged.log) + 1
+                if done in left:
+                    left.remove(done)
+                    os.kill(os.getpid(), signal.SIGTERM)
+                run.backward(
+                    torch.nn.functional.mse_loss(model(X[batch.indices]), Y[batch.indices])
+                )
+                run.step()
+                averaged.after_step(model, done)
+                if done % passes == 0:
+                    averaged.validate(done)
+        except SystemExit as left_by:
+            assert left_by.code == 143
+        else:
+            assert not left
+            return seen(averaged, model, scheduler)
+    raise AssertionError("it did not come to its end")
+
+
+@pytest.mark.parametrize(
+    ("kind", "passes"), [(Copies, STEPS), (FixedScale, STEPS), (FixedScale, 2 * STEPS)]
+)
+@pytest.mark.parametrize("leave_at", [(1,), (5,), (3, 6, 10), (15,)])
+def test_copies_come_to_the_end_of_their_iteration(tmp_path, kind, passes, leave_at):
+    counts, values = copies_to_the_end(kind, tmp_path / "a.pt", passes)
+    assert counts[0] == list(range(1, EPOCHS * passes + 1)) and len(counts[1]) == EPOCHS
+    moved_counts, moved_values = copies_to_the_end(kind, tmp_path / "b.pt", passes, leave_at)
+    assert moved_counts == counts
+    assert all(torch.equal(one, other) for one, other in zip(values, moved_values, strict=True))
+    rows = lineage(tmp_path / "b.pt")
+    assert check_lineage(rows, N, samples=EPOCHS * N, seed=0) is None
 
 
 def test_a_loop_left_with_break_goes_on_in_another_one(tmp_path):

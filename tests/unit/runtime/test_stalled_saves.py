@@ -78,22 +78,43 @@ def test_an_attempt_stopped_in_a_save_cannot_write_over_a_finished_training(tmp_
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("kind", ["Training", "lightning"])
+def test_an_attempt_stopped_before_it_removes_an_old_checkpoint_removes_none(tmp_path):
+    """Of the checkpoints that were asked for the newest two are kept; the third save ends it."""
+    stale = start("huggingface", tmp_path, 0, samples=24, STALL="remove 1")
+    wait_stopped(stale)
+    second = start("huggingface", tmp_path, 1, samples=24)
+    _, err = second.communicate(timeout=200)
+    assert second.returncode == 0, err
+    before = published(tmp_path)
+    stale.send_signal(signal.SIGCONT)
+    _, err = stale.communicate(timeout=60)
+    assert published(tmp_path) == before
+    assert stale.returncode == SUPERSEDED, err
+
+
+@pytest.mark.parametrize("kind", [*OWN, *FRAMEWORKS])
 def test_what_killed_saves_left_is_removed_at_the_next_start(tmp_path, kind):
-    for restarts in range(2):
-        killed = start(kind, tmp_path, restarts, STALL="os.rename 2", STALL_BY="SIGKILL")
+    # A framework's import takes seconds.
+    kills = 1 if kind in FRAMEWORKS else 2
+    path = tmp_path / ("checkpoint" if kind == "huggingface" else "c.pt")
+    point = "os.rename 1" if kind == "huggingface" else "os.rename 2"
+    for restarts in range(kills):
+        killed = start(kind, tmp_path, restarts, samples=48, STALL=point, STALL_BY="SIGKILL")
         killed.communicate(timeout=200)
         assert killed.returncode == -signal.SIGKILL
+    assert sorted(attempts_folder(path).rglob("*.*"))
     # As the release before named them.
-    (tmp_path / ".c.pt.4711").write_bytes(b"x" * 1000)
-    (tmp_path / ".c.pt.4711.link").write_bytes(b"x")
-    (tmp_path / ".c.pt.mine").write_bytes(b"a user's own")
-    last = start(kind, tmp_path, 2)
+    (tmp_path / f".{path.name}.4711").write_bytes(b"x" * 1000)
+    (tmp_path / f".{path.name}.4711.link").write_bytes(b"x")
+    (tmp_path / f".{path.name}.mine").write_bytes(b"a user's own")
+    last = start(kind, tmp_path, kills, samples=48)
     _, err = last.communicate(timeout=200)
     assert last.returncode == 0, err
-    left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
-    assert left == [".c.pt.mine", "c.pt", "c.pt.previous", "owner"]
-    assert len(list(attempts_folder(tmp_path / "c.pt").iterdir())) == 1
+    left = sorted(one.name for one in tmp_path.iterdir())
+    there = ["checkpoint-5", "checkpoint-6"] if kind == "huggingface" else ["c.pt", "c.pt.previous"]
+    assert left == [f".{path.name}.attempts", f".{path.name}.mine", *there]
+    (newest,) = attempts_folder(path).iterdir()
+    assert [one.name for one in newest.iterdir()] == ["owner"]
 
 
 def test_an_attempt_that_begins_late_leaves_the_training_to_the_later_start(tmp_path):
@@ -145,13 +166,14 @@ print("after the loop", end=" ")
     assert done.returncode == 74
 
 
-@pytest.mark.parametrize("kind", ["Training", "Copies", "lightning"])
+@pytest.mark.parametrize("kind", [*OWN, *FRAMEWORKS])
 def test_a_path_that_cannot_be_written_ends_the_training_at_its_start(tmp_path, kind):
-    (tmp_path / ".c.pt.attempts").write_text("in the way")
+    path = tmp_path / ("checkpoint" if kind == "huggingface" else "c.pt")
+    attempts_folder(path).write_text("in the way")
     done = start(kind, tmp_path, 0)
     _, err = done.communicate(timeout=200)
     assert done.returncode == 1
-    assert f"checkpoint {tmp_path}/c.pt could not be saved" in err.splitlines()[-1]
+    assert f"checkpoint {path} could not be saved" in err.splitlines()[-1]
 
 
 def test_the_state_tells_the_attempt(tmp_path):
