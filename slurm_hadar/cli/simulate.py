@@ -304,16 +304,17 @@ def _file_of(path: Path, policy: str, policies_: int) -> Path:
 
 
 def _jct(one: Outcome) -> str:
-    """job_id,arrival_s,finish_s,jct_s; the last two are empty for a job that never finished."""
+    """job_id,arrival_s,finish_s,jct_s,order; the times of its end are empty for a job that never
+    finished."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("job_id", "arrival_s", "finish_s", "jct_s"))
+    writer.writerow(("job_id", "arrival_s", "finish_s", "jct_s", "order"))
     for id_, arrival, finish in zip(
         one.workload.ids, one.workload.arrival_s.tolist(), one.finish_s.tolist(), strict=True
     ):
         ended = math.isfinite(finish)
         row = (f"{finish:.3f}", f"{finish - arrival:.3f}") if ended else ("", "")
-        writer.writerow((id_, f"{arrival:.3f}", *row))
+        writer.writerow((id_, f"{arrival:.3f}", *row, one.order))
     return out.getvalue()
 
 

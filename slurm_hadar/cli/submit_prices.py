@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from slurm_hadar.cli.wrapper_site import WrapperSite
 
 
+_LEAST_ARRIVING = 0.25
+"""Part of the free GPUs that may be asked for at once at any time. With more, one job that comes
+alone would leave its best type to others too often."""
+
+
 class Today:
     """What is known of GPU types today. ``prices``: type -> price in parts of a job's best speed;
     ``shared``: types that unmanaged jobs accept beside others."""
@@ -33,7 +38,8 @@ def today(site: WrapperSite, now: float, draw: Callable[[], float] | None = None
     """What the controller published; nothing where that cannot be believed.
 
     Those who submit between two ticks all read the same file. So each counts a random part of the
-    GPUs that are usually asked for in that time as taken already. ``now``: s since the epoch;
+    GPUs that are usually asked for in that time as taken already, or of a part of the free ones
+    where that is more: what came lately says little of a burst. ``now``: s since the epoch;
     ``draw``: a number from 0 to 1.
     """
     published = fresh_file(site, "prices.json", now)
@@ -42,11 +48,15 @@ def today(site: WrapperSite, now: float, draw: Callable[[], float] | None = None
         return Today()
     draw = draw or _draw
     try:
-        arriving = number(published, "arriving")
+        arriving = max(number(published, "arriving"), _LEAST_ARRIVING * _free(types))
         prices = {str(kind): _price(one, draw() * arriving) for kind, one in types.items()}
     except (SiteError, ValueError, ArithmeticError):
         return Today()
     return Today(prices, frozenset(kind for kind in prices if types[kind].get("shared") is True))
+
+
+def _free(types: Mapping[str, object]) -> float:
+    return sum(number(one, "free") for one in types.values() if isinstance(one, dict))
 
 
 def _price(source: object, taken: float) -> float:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from types import MappingProxyType
 
@@ -19,7 +19,7 @@ from slurm_hadar.controller.acts import (
     trail,
 )
 from slurm_hadar.controller.acts.actions import Intent, Kind, MoveBudget, intent
-from slurm_hadar.controller.acts.hints import Refusals, hints
+from slurm_hadar.controller.acts.hints import hints
 from slurm_hadar.controller.acts.lent_places import Memory
 from slurm_hadar.controller.acts.minute_guard import MinuteGuard
 from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
@@ -209,6 +209,9 @@ class Controller:
         past = self._past(sent, attained)
         shown = picture(others, self.config, self.rates, past)
         words += shown.faults
+        refusals = acting.refusals(self.store)
+        refused_now = {job for job, known in refusals.items() if not known.over(seen.now)}
+        shown = priority_exchange.in_own_places(shown, others, self._lent(), refused_now)
         if keep:
             jobs = [target.job for target in shown.targets.values()]
             self.declared_work.learn(jobs, shown.work, had, seen.now)
@@ -216,14 +219,14 @@ class Controller:
         name = self.config.controller.policy
         plan, state = self._decide(shown.view, self.store.policy_state(name))
         plan = forks.carried_out(plan, shown.view)
-        plan = explained(plan, shown.view.jobs.ids, shown.work)
+        # What is said of its owner's declarations stands in no file that others may read.
+        told = explained(plan, shown.view.jobs.ids, shown.work)
         self._room = queue_head.room(others)
         decide_s, at = time.perf_counter() - at, time.perf_counter()
         guard = MinuteGuard(self.cluster, self.rules, seen, self.config, tuple(past.moving))
         budget = self._move_budget(seen, guard)
         means = intent(shown, plan, others, self.config, budget)
-        refusals = acting.refusals(self.store)
-        places = self._exchange(shown, plan, others, refusals)
+        places = self._exchange(shown, plan, others, refused_now)
         hinted = hints(shown, plan, others, self.config, refusals, places.nices)
         hinted += lent_places.given_back(self._lent(), others)
         idle = self._backfill(seen, trainers, past, shown, means, budget.left)
@@ -233,7 +236,7 @@ class Controller:
             (*hinted, *means.actions, *idle.actions), {**means.deferred, **idle.deferred}
         )
         if keep:
-            self._keep(name, state, seen, shown, plan, means, idle)
+            self._keep(name, state, seen, shown, told, means, idle)
             if may_act and not stopped:
                 self.store.keep_policy_state(lent_places.NAME, lent_places.as_state(places.memory))
         refused: frozenset[str] = frozenset()
@@ -250,7 +253,7 @@ class Controller:
         return Report(
             seen=seen,
             picture=shown,
-            plan=plan,
+            plan=told,
             intent=means,
             acted=may_act and not stopped,
             backfill=idle,
@@ -277,11 +280,10 @@ class Controller:
         return []
 
     def _exchange(
-        self, shown: Picture, plan: Plan, seen: Observed, refusals: Mapping[str, Refusals]
+        self, shown: Picture, plan: Plan, seen: Observed, refused: Collection[str]
     ) -> NewPlaces:
         if not self.rules.ages:
             return NewPlaces()
-        refused = {job for job, known in refusals.items() if not known.over(seen.now)}
         return priority_exchange.exchange(shown, plan, seen, self.config, self._lent(), refused)
 
     def _lent(self) -> Memory:

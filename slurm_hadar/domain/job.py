@@ -90,6 +90,8 @@ class Job:
     external: bool = False
     """It asks for licences or a burst buffer, which a requeue would give to others, or for segments
     of a block topology, which no plan of ours knows."""
+    other_gres: bool = False
+    """It asks for other GRES than GPUs as well."""
     expedited: bool = False
     """Submitted with ``--requeue=expedite`` (25.11): a requeue starts it at once, and an exit other
     than 0 starts one."""

@@ -17,6 +17,9 @@ from slurm_hadar.domain.traits import Batches, Beside, Network
 State = dict[str, object]
 """A policy's own memory between rounds: plain and serialisable as JSON. The caller keeps it."""
 
+PRIORITIES = float(1 << 32)
+"""Slurm's priorities are below it."""
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -55,7 +58,8 @@ class JobArrays:
     weight: FloatArray
     """(J,) importance, 1 for an ordinary job."""
     priority: FloatArray
-    """(J,) Slurm's priority, higher first; the policy may break ties with it."""
+    """(J,) the job's own place in Slurm's order, higher first: PRIORITIES * the tier of its
+    partition + its priority, without exchanges of places; the policy may break ties with it."""
     total: FloatArray
     """(J,) samples of the whole job (an estimate where it was not declared)."""
     left: FloatArray

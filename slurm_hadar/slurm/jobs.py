@@ -26,6 +26,8 @@ Record = Mapping[str, object]
 MOST_NAMED = 20_000_000
 """Nodes that all jobs may name together: a few bytes of a host list stand for thousands."""
 
+_PER = ("node", "job", "task", "socket")
+"""Of what Slurm shows a request."""
 _UNSHARED = frozenset({"NONE", "USER", "MCS", "TOPO"})
 """Values of ``shared`` for jobs that keep others off their nodes; 22.05 calls the opposite
 ``shared``, later releases ``oversubscribe``."""
@@ -178,6 +180,7 @@ def one(record: Record) -> Job:
         external=bool(_text(record, "licenses") or _text(record, "burst_buffer"))
         # 25.05 and later.
         or _whole(record, "segment_size") > 0,
+        other_gres=any(tres.others(_text(record, f"tres_per_{what}")) for what in _PER),
         expedited="EXPEDITED_REQUEUE" in _names(record.get("flags")),
         exclusive=bool(_UNSHARED & set(_names(record.get("shared")))),
         restarts=_whole(record, "restart_cnt"),

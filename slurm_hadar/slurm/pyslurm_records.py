@@ -40,9 +40,8 @@ def job(entry: Any) -> tuple[Job, str]:
     nodes = hosts.expand(entry.allocated_nodes or "") if state is not JobState.PENDING else ()
     comment = entry.comment or ""
     declared, wrong = jobs.declared_in(comment)
-    per_node = tres.parse_gpus(
-        ",".join(f"{name}:{count}" for name, count in (entry.gres_per_node or {}).items())
-    )
+    requested = ",".join(f"{name}:{count}" for name, count in (entry.gres_per_node or {}).items())
+    per_node = tres.parse_gpus(requested)
     return Job(
         id=name,
         raw_id=raw_id,
@@ -79,6 +78,7 @@ def job(entry: Any) -> tuple[Job, str]:
         batch=bool(entry.is_batch_job),
         requeue=bool(entry.is_requeueable),
         external=bool(entry.licenses or entry.burst_buffer),
+        other_gres=tres.others(requested),
         exclusive=(entry.resource_sharing or "OK") not in ("OK", "YES"),
         restarts=int(entry.requeue_count or 0),
         het=het > 0,

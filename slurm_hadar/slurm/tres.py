@@ -13,6 +13,7 @@ from slurm_hadar.slurm import lists
 _SUFFIX = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _COUNT = re.compile(r"(\d{1,12})([KMG]?)", re.IGNORECASE)
 _GPU = re.compile(r"(?:gres[:/])?gpu(?=[:=]|$)")
+_COUNTED = re.compile(r"(?:cpu|mem|node|billing|energy)(?=[:=]|$)")
 _NOTHING = ("", "(null)", "N/A", "none")
 _SHARED = re.compile(r"(?:shard|mps)(?::([^:()]+))?:\d+\((.*)\)")
 _SPAN = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
@@ -43,6 +44,17 @@ def parse_gpus(text: str) -> dict[str, int]:
     if typed and UNTYPED in counts:
         counts[UNTYPED] = max(0, counts[UNTYPED] - typed)
     return {gpu_type: count for gpu_type, count in counts.items() if count}
+
+
+def others(text: str) -> bool:
+    """Whether a request names other GRES than GPUs, such as ``gres/nvme:1`` or ``shard:2``.
+
+    The CPUs of ``--cpus-per-task`` stand in a request of each task too (24.11).
+    """
+    return any(
+        entry not in _NOTHING and not _GPU.match(entry) and not _COUNTED.match(entry)
+        for entry in _entries(text)
+    )
 
 
 def gpus_used(text: str) -> dict[str, int]:

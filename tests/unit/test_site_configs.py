@@ -52,7 +52,9 @@ def test_hbatch_can_be_told_of_an_example(path):
 def test_the_smallest_example_relies_on_the_defaults():
     site = configuration.load(next(path for path in EXAMPLES if path.stem == "smallest"))
     default = Config()
-    assert site.model_copy(update={"site": default.site, "gpu_types": {}}) == default
+    own = {"site": default.site, "gpu_types": {}, "queue": default.queue}
+    assert site.model_copy(update=own) == default
+    assert site.queue.exchange == "association" and site.site.rights == "operator"
 
 
 @pytest.mark.parametrize(

@@ -144,9 +144,14 @@ class ActionContext:
 
 
 def send_hints(context: ActionContext, actions: Sequence[Action], now: float) -> Sent:
-    """Change the partition lists of jobs that wait, all in one batch."""
+    """Change the partition lists and the Nice of jobs that wait, all in one batch.
+
+    Those that move down in the queue come first: Slurm may start a job between two updates, and
+    no other job shall have two ahead of it where one was.
+    """
     if not actions:
         return Sent()
+    actions = sorted(actions, key=_rises)
     before = context.kept(actions)
     groups = _records(actions)
     # First, with what was kept before: should we die while these are kept, the next tick knows
@@ -198,6 +203,10 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
                 maybe = replace(unchanged, was=was, wrote={}, foreign=ours.foreign)
                 context.keep(job, maybe if error.retry else unchanged)
     return Sent(tuple(complaints), frozenset(refused))
+
+
+def _rises(action: Action) -> bool:
+    return int(action.fields.get("Nice", action.job.nice)) < action.job.nice
 
 
 def _of_array(group: Sequence[Action]) -> list[tuple[Job, Steering]]:

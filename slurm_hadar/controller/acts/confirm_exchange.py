@@ -37,6 +37,8 @@ def confirm(context: ActionContext, actions: Sequence[Action], refused: Collecti
             said.append(f"job {action.job.id}: its Nice does not change; it is left alone")
     back = [a for a in ours if a.job.id not in lost and a.job.id in shown]
     back = [a for a in back if shown[a.job.id].state is JobState.PENDING]
+    # Those that move down first, as when they were exchanged.
+    back = sorted(back, key=lambda a: int(a.fields["Nice"]) >= a.job.nice)
     for action in back:
         # Its owner's Nice is known whatever becomes of the update.
         context.keep(action.job, _not_ours(action.steering))

@@ -10,7 +10,7 @@ It is done by Nice. A Nice that is not what the controller wrote is its author's
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from slurm_hadar.controller.seen.access import allowed_partitions
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
-from slurm_hadar.domain.view import FloatArray
+from slurm_hadar.domain.view import PRIORITIES, FloatArray
 from slurm_hadar.scheduling import twin
 from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, Line, exchanged
 from slurm_hadar.scheduling.twin import Promises
@@ -71,31 +71,63 @@ def exchange(
     """
     if ExchangeLevel(config.queue.exchange) is ExchangeLevel.NONE:
         return NewPlaces()
-    here = {
-        id_: target
-        for id_, target in picture.targets.items()
-        if id_ not in refused and _takes_part(target, seen)
-    }
+    here = _may_exchange(picture, seen, refused)
     lost = lost_for_good(memory, seen, here)
     line = _line(here, seen, lost)
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
     promises = _promises(head, picture, seen, memory.promised)
     order = [*_order(head, promises, plan, seen, config), *rest]
     held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
-    # Small differences, as of fair shares that change, are left as they are.
-    as_it_is = [one.job.id for one in order] == _as_shown(line, seen)
     nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
-    lent = {}
-    for one in line:
-        id_, given = one.job.id, held[one.job.id]
-        if id_ in here and not one.plain == one.place == given:
-            nice = owners_nice(one.job, seen) + one.plain - given
-            nices[id_] = one.job.nice if as_it_is else nice
-            lent[id_] = Lent(one.plain, one.place, given, nices[id_])
+    ours = {
+        one.job.id: owners_nice(one.job, seen) + one.plain - held[one.job.id]
+        for one in line
+        if one.job.id in here and not one.plain == one.place == held[one.job.id]
+    }
+    nices |= _least_changed(ours, nices, line, order, seen)
+    lent = {
+        one.job.id: Lent(one.plain, one.place, held[one.job.id], nices[one.job.id])
+        for one in line
+        if one.job.id in ours
+    }
     others = {id_: n for id_, n in nices.items() if n != owners_nice(seen.jobs[id_], seen)}
     out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
     kept = Memory(lent, lost, (*others, *out), promises.ends)
     return NewPlaces({id_: str(n) for id_, n in others.items()}, kept)
+
+
+def in_own_places(
+    picture: Picture, seen: Observed, memory: Memory, refused: Collection[str] = ()
+) -> Picture:
+    """The picture with the order that the jobs would have without any exchange, as the policy shall
+    see it: by what it sees after an exchange it would want the next one otherwise."""
+    lost = lost_for_good(memory, seen, _may_exchange(picture, seen, refused))
+    view = picture.view
+    own = np.array(
+        [_own_place(picture.targets[id_].job, seen, lost) for id_ in view.jobs.ids], dtype=float
+    )
+    return replace(picture, view=replace(view, jobs=replace(view.jobs, priority=own)))
+
+
+def _own_place(job: Job, seen: Observed, lost: Mapping[str, int]) -> float:
+    """As in ``domain.view.JobArrays.priority``."""
+    tier, _ = claims.rank(job, seen)
+    plain = _plain(job, seen) if job.state is JobState.PENDING else job.priority
+    return tier * PRIORITIES + plain - lost.get(job.id, 0)
+
+
+def _plain(job: Job, seen: Observed) -> int:
+    """The priority that a waiting job would have without any exchange."""
+    # One that was requeued has a Nice for its lost age: that one is its own.
+    return job.priority + (job.nice - owners_nice(job, seen) if job.restarts == 0 else 0)
+
+
+def _may_exchange(picture: Picture, seen: Observed, refused: Collection[str]) -> dict[str, Target]:
+    return {
+        id_: target
+        for id_, target in picture.targets.items()
+        if id_ not in refused and _takes_part(target, seen)
+    }
 
 
 def _line(here: Mapping[str, Target], seen: Observed, lost: Mapping[str, int]) -> list[_Waiting]:
@@ -103,9 +135,7 @@ def _line(here: Mapping[str, Target], seen: Observed, lost: Mapping[str, int]) -
     found = []
     for job in seen.jobs.values():
         if _in_line(job, seen):
-            plain = job.priority
-            if job.restarts == 0:
-                plain += job.nice - owners_nice(job, seen)
+            plain = _plain(job, seen)
             place = plain - lost.get(job.id, 0)
             found.append(_Waiting(job, plain, place, here.get(job.id)))
     return sorted(found, key=lambda one: _before(one.job, one.place, seen))
@@ -131,7 +161,7 @@ def _takes_part(target: Target, seen: Observed) -> bool:
         and not target.starting
         and job.restarts == 0
         and not job.array_job_id
-        and not job.external
+        and not (job.external or job.other_gres)
         and not job.per_gpu
         and job.priority > 1
         and claims.in_turn(job)
@@ -223,7 +253,26 @@ def _ends(line: Sequence[_Waiting], picture: Picture, seen: Observed) -> FloatAr
     )
 
 
-def _as_shown(line: Sequence[_Waiting], seen: Observed) -> list[str]:
-    """The ids in the order of the priorities that Slurm shows now."""
-    found = sorted(line, key=lambda one: _before(one.job, one.job.priority, seen))
-    return [one.job.id for one in found]
+def _least_changed(
+    ours: Mapping[str, int],
+    lost: Mapping[str, int],
+    line: Sequence[_Waiting],
+    order: Sequence[_Waiting],
+    seen: Observed,
+) -> dict[str, int]:
+    """``ours``, the Nice of each job with another's place, so that as few as possible change:
+    jobs that stand where they shall keep theirs, although priorities have drifted meanwhile.
+
+    ``lost``: the Nice of the other jobs that do not have their owner's.
+    """
+    shown = sorted(line, key=lambda one: _before(one.job, one.job.priority, seen))
+    still = {a.job.id for a, b in zip(shown, order, strict=True) if a is b}
+    kept = {id_: seen.jobs[id_].nice if id_ in still else nice for id_, nice in ours.items()}
+
+    def place(one: _Waiting) -> tuple[int, int, int]:
+        job = one.job
+        usual = owners_nice(job, seen) if job.restarts == 0 else job.nice
+        nice = kept.get(job.id, lost.get(job.id, usual))
+        return _before(job, job.priority + job.nice - nice, seen)
+
+    return kept if sorted(line, key=place) == list(order) else dict(ours)

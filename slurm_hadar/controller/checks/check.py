@@ -74,9 +74,16 @@ def findings(config: Config) -> Iterator[Finding]:
 
 
 def _exchange(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
-    if config.queue.exchange == "none":
-        return
     how = settings.get("PriorityType", "")
+    if config.queue.exchange == "none":
+        works = config.site.rights == "operator" and how == "priority/multifactor"
+        if works and "exchange" not in config.queue.model_fields_set:
+            yield Finding(
+                "ok",
+                "queue.exchange is not set, so no managed job gets another place in the queue; "
+                '"association" lets waiting ones of one user, account and QOS exchange theirs',
+            )
+        return
     if config.site.rights != "operator":
         why = f'site.rights is "{config.site.rights}": only an operator may raise a priority'
     elif how != "priority/multifactor":

@@ -22,7 +22,7 @@ from slurm_hadar.controller.seen.access import allowed_partitions, kinds_of
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.domain.view import BoolArray, FloatArray, JobArrays, NodeArrays
+from slurm_hadar.domain.view import PRIORITIES, BoolArray, FloatArray, JobArrays, NodeArrays
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.specs import lookup
 
@@ -136,7 +136,7 @@ def job_arrays(
         ids=tuple(job.id for job in jobs),
         arrival_s=np.array([job.submit_s for job in jobs], float),
         weight=np.ones(count),
-        priority=np.array([job.priority for job in jobs], float),
+        priority=np.array([_in_order(job, seen) for job in jobs], float),
         total=work.total,
         left=work.left,
         rate=rate,
@@ -159,6 +159,11 @@ def job_arrays(
         network=distance.trait(seen, rates, targets, kinds),
     )
     return found, work
+
+
+def _in_order(job: Job, seen: Observed) -> float:
+    tier, priority = claims.rank(job, seen)
+    return tier * PRIORITIES + priority
 
 
 def _partitions(target: Target, seen: Observed, config: Config) -> list[str]:

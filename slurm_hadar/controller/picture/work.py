@@ -26,14 +26,16 @@ class Work:
     """All (J,), in samples where nothing else is said.
 
     ``declared``: by the owner, 0 where he said nothing or nobody knows the model's speed;
-    ``received``: done so far, as the job reports or as its GPU time makes it at the slowest speed
-    that a table or its owner's own runs know, whichever is more; ``attained``: its GPU-seconds;
-    ``total``, ``left``: what a policy counts with; ``least_left``: by the declaration as it stands;
+    ``done``: as the job reports; ``received``: done so far, as the job reports or as its GPU time
+    makes it at the slowest speed that a table or its owner's own runs know, whichever is more;
+    ``attained``: its GPU-seconds; ``total``, ``left``: what a policy counts with; ``least_left``:
+    by the declaration as it stands;
     ``unknown``: whether no declaration counts; ``factor``: what a declaration was multiplied by, as
     its owner's earlier ones were too small.
     """
 
     declared: FloatArray
+    done: FloatArray
     received: FloatArray
     attained: FloatArray
     total: FloatArray
@@ -72,6 +74,7 @@ def work_of(
     raised = np.maximum(declared, np.minimum(declared * factor, guessed))
     return Work(
         declared=declared,
+        done=done,
         received=received,
         attained=attained,
         total=np.where(unknown, guessed, raised),
@@ -83,7 +86,8 @@ def work_of(
 
 
 def explained(plan: Plan, ids: Sequence[str], work: Work) -> Plan:
-    """The plan, with a word to each job whose declaration does not count as it stands."""
+    """The plan, with a sentence to each job whose declaration does not count as it stands: for the
+    state file, which the controller's user alone may read."""
     said = {
         ids[int(row)]: f"; its declared work counts {work.factor[row]:.1f} times, as its owner's "
         "jobs took longer than they declared"

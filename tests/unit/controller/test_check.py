@@ -51,6 +51,38 @@ def test_open_folders_are_problems(tmp_path):
     assert [f.level for f in findings(site(tmp_path))] == ["ok", "ok", "ok", "problem"]
 
 
+@pytest.mark.parametrize(
+    ("rights", "how", "written", "said"),
+    [
+        ("operator", "priority/multifactor", "", True),
+        ("operator", "priority/multifactor", '[queue]\nexchange = "none"\n', False),
+        ("operator", "priority/basic", "", False),
+        ("user", "priority/multifactor", "", False),
+    ],
+)
+def test_a_site_that_chose_no_exchange_is_told_what_it_could_choose(rights, how, written, said):
+    """Not one that chose none, nor one where it would do nothing."""
+    own = config(f'[site]\nrights = "{rights}"\n{written}')
+    found = list(check._exchange(own, {"PriorityType": how}))
+    assert [f.level for f in found] == (["ok"] if said else [])
+    assert all("not set" in f.what and '"association"' in f.what for f in found)
+
+
+@pytest.mark.parametrize(
+    ("rights", "how", "said"),
+    [
+        ("operator", "priority/multifactor", ""),
+        ("operator", "priority/basic", "PriorityType is priority/basic"),
+        ("user", "priority/multifactor", 'site.rights is "user"'),
+    ],
+)
+def test_an_exchange_that_does_nothing_is_warned_of(rights, how, said):
+    own = config(f'[site]\nrights = "{rights}"\n[queue]\nexchange = "association"\n')
+    found = list(check._exchange(own, {"PriorityType": how}))
+    assert [f.level for f in found] == (["warning"] if said else [])
+    assert all(said in f.what and f.cure for f in found)
+
+
 def test_what_has_no_effect_any_more_is_warned_of(tmp_path):
     old = site(tmp_path, "[lease]\nlength_s = 60\n")
     (found,) = [f for f in findings(old) if "[lease]" in f.what]

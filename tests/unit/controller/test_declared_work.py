@@ -9,6 +9,7 @@ from hand_made import NOW, job, running
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learned.declared_work import FORGOTTEN_DAYS, DeclaredWork
 from slurm_hadar.controller.picture.work import Work
 from slurm_hadar.domain.declaration import Declaration
@@ -17,11 +18,23 @@ DAY = 86400.0
 CHECKPOINTED = Declaration(types=("any",), model="resnet18", samples=1, checkpoint=True)
 
 
-def work(declared, received, attained):
-    """Of one job: samples, samples, GPU-seconds."""
-    known = [np.array([float(number)]) for number in (declared, received, attained)]
+def work(declared, received, attained, done=0):
+    """Of one job: samples, samples, GPU-seconds, samples."""
+    declared, received, attained, done = (
+        np.array([float(number)]) for number in (declared, received, attained, done)
+    )
     rest = np.ones(1)
-    return Work(*known, rest, rest, rest, np.zeros(1, bool), rest)
+    return Work(
+        declared=declared,
+        done=done,
+        received=received,
+        attained=attained,
+        total=rest,
+        left=rest,
+        least_left=rest,
+        unknown=np.zeros(1, bool),
+        factor=rest,
+    )
 
 
 def one(**more):
@@ -35,6 +48,8 @@ def known():
 
 def lived(known, declared, seconds, uid=1000, now=NOW, speed=10.0, every=60.0, **more):
     """A job of ``declared`` samples ran for ``seconds`` on a GPU, with a tick ``every`` so many."""
+    # What is kept of another job of this number is forgotten long since.
+    known._connection.execute("DELETE FROM least_declared")
     before = 0.0
     while before < seconds:
         attained = min(seconds, before + every)
@@ -76,17 +91,70 @@ def test_it_is_each_users_own_record_and_forgotten(known):
     assert rows == [(1001,)]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"declaration": replace(CHECKPOINTED, checkpoint=False), "restarts": 1},
-        {"declaration": replace(CHECKPOINTED, fork=(1, 4))},
-    ],
-    ids=["does its work anew", "has copies"],
-)
-def test_gpu_time_that_is_no_measure_of_the_work_does_not_count(known, more):
-    lived(known, declared=10, seconds=600.0, **more)
+def test_gpu_time_that_is_no_measure_of_the_work_does_not_count(known):
+    again = replace(CHECKPOINTED, checkpoint=False)
+    lived(known, declared=10, seconds=600.0, declaration=again, restarts=1)
     assert known.factors(NOW) == {}
+
+
+@pytest.mark.parametrize("raised", [3_600_000, 0], ids=["to the truth", "to nothing"])
+def test_a_declaration_that_is_raised_once_it_has_its_place_counts_as_it_was(known, raised):
+    """It got its place by the small one: seen while it waited, or as it ran."""
+    known.learn([job(declaration=CHECKPOINTED)], work(10, 0, 0), {}, NOW)
+    known.learn([one()], work(raised, 36_000, 3600), {"1": 0.0}, NOW + 60)
+    assert known.factors(NOW + 60) == {1000: pytest.approx(1000.0)}
+
+
+def test_another_model_of_unknown_speed_hides_nothing(known):
+    known.learn([one()], work(6000, 600, 60), {"1": 0.0}, NOW)
+    known.learn([one()], work(0, 0, 3600), {"1": 60.0}, NOW + 60)
+    assert known.factors(NOW + 60) == {1000: pytest.approx(6.0)}
+
+
+def test_what_is_lowered_counts_as_it_is_now(known):
+    """Who stops early may say so before."""
+    known.learn([one()], work(36_000, 6000, 600), {"1": 0.0}, NOW)
+    known.learn([one()], work(9000, 9000, 900), {"1": 600.0}, NOW + 60)
+    assert known.factors(NOW + 60) == {}
+
+
+FORKED = replace(CHECKPOINTED, fork=(1, 2))
+
+
+def test_of_copies_the_reported_samples_count(known):
+    # 3,600 GPU-seconds of two copies, that did as much as one alone, or half more.
+    for done in (18_000, 27_000):
+        shown = work(done, 36_000, 3600, done)
+        known.learn([one(declaration=FORKED)], shown, {"1": 0.0}, NOW)
+        known._connection.execute("DELETE FROM least_declared")
+    assert known.factors(NOW) == {}
+    known.learn([one(declaration=FORKED)], work(9000, 36_000, 3600, 27_000), {"1": 0.0}, NOW)
+    assert known.factors(NOW)[1000] > 1.2
+
+
+def test_copies_that_report_nothing_did_as_much_as_one(known):
+    known.learn([one(declaration=FORKED)], work(10, 36_000, 3600), {"1": 0.0}, NOW)
+    assert known.factors(NOW) == {1000: pytest.approx(1000.0)}
+
+
+def test_the_least_is_kept_in_a_file_of_before_and_forgotten_with_the_job(tmp_path):
+    store = Store.open(tmp_path / "state")
+    DeclaredWork(store.connection)
+    store.connection.execute("DROP TABLE IF EXISTS least_declared")
+    store.connection.execute("INSERT INTO declared_work VALUES (1001, ?, 20, 10)", (NOW // DAY,))
+    store.close()
+    store = Store.open(tmp_path / "state")
+    DeclaredWork(store.connection).learn([one()], work(10, 0, 0), {}, NOW)
+    store.close()
+    store = Store.open(tmp_path / "state")
+    known = DeclaredWork(store.connection)
+    known.learn([one()], work(3_600_000, 36_000, 3600), {"1": 0.0}, NOW)
+    assert known.factors(NOW) == {1000: pytest.approx(1000.0), 1001: pytest.approx(2.0)}
+    later = NOW + 31 * DAY
+    known.learn([job("2")], work(10, 0, 0), {}, later)
+    rows = store.connection.execute("SELECT job FROM least_declared").fetchall()
+    store.close()
+    assert rows == [("2",)]
 
 
 def test_what_nobody_can_measure_does_not_count(known):

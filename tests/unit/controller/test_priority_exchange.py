@@ -1,13 +1,28 @@
 """Waiting jobs of ours that have each other's priority, by their Nice."""
 
 import json
-from dataclasses import replace
+from collections import Counter
+from contextlib import closing
+from dataclasses import fields, replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from hand_made import NOW, config, dictate, look, nodes, ordinary, running, seen
+from hand_made import (
+    NOW,
+    RATES,
+    config,
+    dictate,
+    look,
+    nodes,
+    ordinary,
+    partitions_of,
+    running,
+    seen,
+)
 from hand_made import job as any_job
 
-from slurm_hadar.controller.acts.acting import ActionContext
+from slurm_hadar.controller.acts.acting import ActionContext, send_hints
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.acts.confirm_exchange import confirm
 from slurm_hadar.controller.acts.hints import hints
@@ -15,10 +30,12 @@ from slurm_hadar.controller.acts.lent_places import as_state, given_back, rememb
 from slurm_hadar.controller.acts.priority_exchange import exchange
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.seen import kept as kept_fields
+from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.traffic import Traffic
 
 FULL = nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=2)
 KNOWN = Declaration(model="resnet50", types=("any",), checkpoint=True, samples=1000)
@@ -37,8 +54,16 @@ def two(count, **more):
     return {"request": GpuRequest(per_node={UNTYPED: count}), **more}
 
 
-def places(jobs, planned=(), level="association", state=None, steering=None, refused=()):
-    shown = seen(jobs, FULL, steering=steering or {})
+def places(
+    jobs,
+    planned=(),
+    level="association",
+    state=None,
+    steering=None,
+    refused=(),
+    partitions=None,
+):
+    shown = seen(jobs, FULL, partitions, steering=steering or {})
     view = look(shown)
     plan = dictate(view.view, {id_: {"v100": 1} for id_ in planned})
     return exchange(view, plan, shown, site(level), remembered(state or {}), refused)
@@ -89,6 +114,7 @@ def test_an_own_nice_counts_on():
         {"dependency": "afterok:5", "reason": "Dependency"},
         {"reason": "QOSMaxJobsPerUserLimit"},
         {"external": True},
+        {"other_gres": True},
         {"declaration": None},
     ],
 )
@@ -134,9 +160,70 @@ def test_nothing_changes_while_the_order_is_as_wanted():
     assert nices(jobs, ["1"], steering=steering) == {}
 
 
+def test_one_exchange_more_changes_no_nice_of_the_others():
+    """Priorities have drifted since the first two were exchanged, as they do with age."""
+    drifted = [job("1", 700 + 7, nice=200), job("2", 900 + 3, nice=-200)]
+    others = [ordinary("9", priority=800), ordinary("8", priority=600)]
+    bob = {"user": "bob", "uid": 1001}
+    pair = [job("3", 650, **bob), job("4", 550, **bob)]
+    steering = {"1": wrote(0, 200), "2": wrote(0, -200)}
+    found = nices([*drifted, *others, *pair], ["2", "4"], steering=steering)
+    assert found == {"1": "200", "2": "-200", "3": "100", "4": "-100"}
+    # One that has drifted beyond another job gets another Nice.
+    far = replace(drifted[0], priority=820)
+    found = nices([far, drifted[1], *others, *pair], ["2", "4"], steering=steering)
+    assert (found["1"], found["2"]) == (str(1020 - 703), "-200")
+
+
 BETWEEN = ordinary("9", priority=800)
 DOWN, UP = job("1", 700, nice=200), job("2", 900, nice=-200)
 EXCHANGED = {"1": wrote(0, 200), "2": wrote(0, -200)}
+
+
+def viewed(tmp_path, jobs, state=None, steering=None, partitions=None):
+    """The view that a tick gives its policy."""
+    views = []
+
+    def decide(view, memory):
+        views.append(view)
+        return dictate(view, {}), memory
+
+    with closing(Store.open(tmp_path / "state")) as store:
+        store.keep_policy_state("exchange", state or {})
+        cluster = SimpleNamespace(traffic=Traffic(lambda: NOW), queries=Counter())
+        controller = Controller(site(), cluster, store, RATES, 0, lambda: NOW, decide=decide)
+        shown = seen(jobs, FULL, steering=steering or {}, partitions=partitions)
+        controller.observe = lambda: shown
+        controller.plan()
+    return views[0].jobs
+
+
+def test_the_policy_sees_the_same_order_before_and_after_an_exchange(tmp_path):
+    before = viewed(tmp_path, [job("1", 900), BETWEEN, job("2", 700)])
+    after = viewed(tmp_path, [DOWN, BETWEEN, UP], after_an_exchange(), EXCHANGED)
+    for name in (field.name for field in fields(before)):
+        one, other = getattr(before, name), getattr(after, name)
+        if isinstance(one, np.ndarray):
+            np.testing.assert_array_equal(one, other, err_msg=name)
+    assert after.priority[0] > after.priority[1]
+
+
+def test_a_place_that_was_used_up_is_the_jobs_own_to_the_policy(tmp_path):
+    """Job 2 has started from the place of job 1, which has that of job 2 from then on."""
+    started = running("2", {"v1": {"v100": 1}}, nice=-200, priority=910)
+    shown = [replace(DOWN, priority=700), job("3", 800), started]
+    jobs = viewed(tmp_path, shown, after_an_exchange(), EXCHANGED)
+    assert jobs.priority[jobs.ids.index("1")] < jobs.priority[jobs.ids.index("3")]
+
+
+def test_a_higher_tier_comes_first_for_the_policy(tmp_path):
+    low = replace(job("1", 900), partitions=("v100",))
+    high = replace(job("2", 700), partitions=("p100",))
+    tiers = [
+        replace(part, priority_tier=2 if part.name == "p100" else 1) for part in partitions_of(FULL)
+    ]
+    jobs = viewed(tmp_path, [low, high], partitions=tiers)
+    assert jobs.priority[1] > jobs.priority[0]
 
 
 def after_an_exchange():
@@ -221,6 +308,77 @@ def test_a_nice_of_somebody_else_is_left_alone():
     ours = kept_fields.without_foreign({"1": known}, {"1": shown}, site(), ())
     assert ours["1"].foreign == ("Nice",) and "Nice" not in ours["1"].was
     assert nices([shown, job("2", 700)], ["2"], steering=ours) == {}
+
+
+def test_top_of_scontrol_takes_both_out_and_is_kept():
+    """``scontrol top 1`` gives job 1 a lesser Nice and all other waiting jobs of its owner a
+    greater one."""
+    steering = {"1": wrote(0, 200), "2": wrote(0, -200)}
+    topped = [job("1", 1000, nice=-100), job("2", 600, nice=100), job("3", 500, nice=100)]
+    ours = kept_fields.without_foreign(steering, {one.id: one for one in topped}, site(), ())
+    assert ours["1"].foreign == ours["2"].foreign == ("Nice",)
+    assert nices([*topped, BETWEEN], ["3"], state=after_an_exchange(), steering=ours) == {}
+    shown = seen([*topped, BETWEEN], FULL, steering=ours)
+    plan = dictate(look(shown).view, {})
+    found = hints(look(shown), plan, shown, site(), {}, {})
+    assert all("Nice" not in action.fields for action in found)
+
+
+@pytest.mark.parametrize("differs", [{"priority_tier": 2}, {"priority_factor": 2}])
+def test_a_list_of_partitions_with_several_priorities_takes_no_part(differs):
+    """Such a job has a priority in each of them."""
+    own = {"partitions": ("v100", "p100")}
+    jobs = [job("1", 900, **own), BETWEEN, job("2", 700, **own)]
+    parts = partitions_of(FULL)
+    unequal = [replace(part, **differs) if part.name == "p100" else part for part in parts]
+    assert nices(jobs, ["2"], partitions=parts) == {"1": "200", "2": "-200"}
+    assert nices(jobs, ["2"], partitions=unequal) == {}
+
+
+@pytest.mark.parametrize(
+    ("rights", "how", "exchanges"),
+    [
+        ("operator", "priority/multifactor", True),
+        ("operator", "priority/basic", False),
+        ("user", "priority/multifactor", False),
+    ],
+)
+def test_only_an_operator_exchanges_and_under_multifactor_only(tmp_path, rights, how, exchanges):
+    """Under priority/basic a Nice changes no order; an owner may not give a job more priority."""
+    known = config(f'[site]\nrights = "{rights}"\n[queue]\nexchange = "association"\n')
+    cluster = SimpleNamespace(
+        traffic=Traffic(lambda: NOW), queries=Counter(), read_config=lambda: {"PriorityType": how}
+    )
+    shown = seen([job("1", 900), BETWEEN, job("2", 700)], nodes(), steering={})
+
+    def decide(view, memory):
+        return dictate(view, {"2": {"v100": 1}}), memory
+
+    with closing(Store.open(tmp_path / "state")) as store:
+        controller = Controller(known, cluster, store, RATES, 0, lambda: NOW, decide=decide)
+        controller.observe = lambda: shown
+        controller.rules.read(NOW)
+        sent = controller.plan().intent.of(Kind.HINT)
+    assert {a.job.id for a in sent if "Nice" in a.fields} == ({"1", "2"} if exchanges else set())
+
+
+def test_those_that_move_down_are_sent_before_those_that_move_up(tmp_path):
+    """Slurm may start a job between the two updates: the one between must not have both ahead."""
+    with closing(Store.open(tmp_path / "state")) as store:
+        slurm = Shown()
+        (tmp_path / "exchange").mkdir()
+        own = config(f'[site]\nrights = "operator"\nexchange_dir = "{tmp_path}/exchange"\n')
+        context = ActionContext(slurm, store, own, clock=lambda: NOW)
+        send_hints(context, list(reversed(actions())), NOW)
+    assert slurm.sent == [("1", {"Nice": "200"}), ("2", {"Nice": "-200"})]
+
+
+def test_those_that_move_down_go_back_before_those_that_move_up(tmp_path):
+    pairs = [*actions(), Action(Kind.HINT, job("3", 500), {"Nice": "5"}, wrote(0, 5), "it waits")]
+    with closing(Store.open(tmp_path / "state")) as store:
+        slurm = Shown(job("1", 700, nice=200), job("2", 900, nice=-200), job("3", 500, nice=0))
+        confirm(ActionContext(slurm, store, site(), clock=lambda: NOW), pairs, ())
+    assert slurm.sent == [("2", {"Nice": "0"}), ("1", {"Nice": "0"})]
 
 
 def test_a_job_that_slurm_refused_takes_no_part():

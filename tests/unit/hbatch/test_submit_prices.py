@@ -45,8 +45,24 @@ def test_where_many_come_each_counts_some_of_them(tmp_path):
     write_prices(tmp_path, {"v100": HALF}, 10, 60.0)
     found = [read(tmp_path, draw)["v100"] for draw in (0.0, 0.5, 1.0)]
     assert found == [pytest.approx(0.1 * 10**share) for share in (0.5, 0.75, 1.0)]
+    # However few came lately, a quarter of the free ones may be asked for at once.
     write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
-    assert read(tmp_path, 1.0)["v100"] == pytest.approx(0.1 * 10**0.5)
+    assert read(tmp_path, 1.0)["v100"] == pytest.approx(0.1 * 10**0.625)
+
+
+@pytest.mark.parametrize(("free", "least", "most"), [((20, 20), 100, 200), ((30, 10), 200, 285)])
+def test_submits_between_two_ticks_spread_though_none_came_lately(tmp_path, free, least, most):
+    """300 of them read one file; to each both types are worth the same. The first type gets about
+    its part of the free GPUs: 150 and 250 of them (its chances are 1/2 and 5/6)."""
+    types = {
+        kind: {"least": 0.1, "most": 1.0, "price": 0.1, "gpus": number, "free": number}
+        for kind, number in zip(("v100", "a100"), free, strict=True)
+    }
+    write_prices(tmp_path, types, 0, 60.0)
+    site, now = site_at(tmp_path), time.time()
+    found = [today(site, now).prices for _ in range(300)]
+    first = sum(prices["v100"] < prices["a100"] for prices in found)
+    assert least < first < most
 
 
 def test_the_draws_of_two_submits_differ(tmp_path):

@@ -39,7 +39,8 @@ def test_json_jct_and_report_of_two_policies(tmp_path: Path) -> None:
         assert row["jobs"] == row["finished"] == 60
         with (tmp_path / f"jct.{row['policy']}.csv").open(newline="") as file:
             lines = list(csv.DictReader(file))
-        assert list(lines[0]) == ["job_id", "arrival_s", "finish_s", "jct_s"]
+        assert list(lines[0]) == ["job_id", "arrival_s", "finish_s", "jct_s", "order"]
+        assert {line["order"] for line in lines} == {row["order"]}
         mean = sum(float(line["jct_s"]) for line in lines) / len(lines)
         assert mean / 3600 == pytest.approx(row["avg_jct_h"], rel=1e-5)
         last = max(float(line["finish_s"]) for line in lines)

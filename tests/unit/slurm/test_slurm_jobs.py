@@ -239,6 +239,26 @@ def test_what_a_requeue_would_give_to_others_is_known(key) -> None:
             assert job.external is bool(text)
 
 
+@pytest.mark.parametrize(
+    ("shown", "others"),
+    [
+        ({}, False),
+        ({"tres_per_node": "gres:gpu:v100:2"}, False),
+        ({"tres_per_node": "gres/gpu:2", "tres_per_task": "cpu=4"}, False),
+        ({"tres_per_node": "gres:gpu:2,gres:nvme:1"}, True),
+        ({"tres_per_node": "gres/gpu:2,gres/nvme:1"}, True),
+        ({"tres_per_node": "gres:gpu:1", "tres_per_job": "gres:license_server"}, True),
+        ({"tres_per_socket": "gres:shard:1"}, True),
+        ({"tres_per_task": "cpu=2,gres/fpga:1"}, True),
+    ],
+)
+def test_what_a_job_asks_for_beside_gpus_is_known(shown, others) -> None:
+    """In forms of 22.05.8 and 24.11.5."""
+    record = json.loads((DATA / "22.05.8" / "squeue_forms.json").read_text())["jobs"][0]
+    clean = {key: "" for key in record if key.startswith("tres_per_")}
+    assert jobs.one({**record, **clean, **shown}).other_gres is others
+
+
 def test_a_job_in_segments_of_a_block_topology_is_known() -> None:
     """By a field of 25.05, as its source has it; put into a record of 24.11.5."""
     shown = json.loads((DATA / "24.11.5" / "squeue_forms.json").read_text())
