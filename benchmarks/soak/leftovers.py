@@ -11,7 +11,7 @@ from slurm_hadar.controller.journal.store import MOST_TOLD, Store
 from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
 
 _ABOUT_JOBS = ("journal", "told", "decision", "attained", "steering")
-_ONE_A_JOB = ("decision", "attained", "steering")
+_ONE_A_JOB = ("decision", "attained", "steering", "least_declared")
 _A_START = 3
 """Entries of the journal for one start, hints apart; 1.2 were seen."""
 _HINTS_A_TICK = MOST_RECORDS // 3

@@ -75,7 +75,7 @@ class Exchange:
         folder, job = os.environ.get("HADAR_EXCHANGE"), job_id(os.environ)
         if not folder or not job:
             return None
-        if not Path(folder).is_dir():
+        if not _is_folder(Path(folder)):
             say(f"HADAR_EXCHANGE={folder} is no folder here; going on without the controller")
             return None
         uid = os.environ.get("HADAR_CONTROLLER_UID", "")
@@ -114,6 +114,13 @@ class Exchange:
             with contextlib.suppress(OSError):
                 path.unlink()
         self._earlier = []
+
+
+def _is_folder(path: Path) -> bool:
+    # A network file system whose server is gone is an error.
+    with contextlib.suppress(OSError):
+        return path.is_dir()
+    return False
 
 
 def host() -> str:
