@@ -12,7 +12,6 @@ from slurm_hadar.controller.acts import (
     acting,
     confirm_exchange,
     lent_places,
-    mails,
     moves,
     priority_exchange,
     queue_head,
@@ -33,7 +32,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learned.declared_work import DeclaredWork
 from slurm_hadar.controller.learned.gpu_use import GpuLessons
 from slurm_hadar.controller.learned.speeds import Speeds
-from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
+from slurm_hadar.controller.lock import SETTLE_S, rival, taken_over, takes_over
 from slurm_hadar.controller.picture import bills, forks, newcomers
 from slurm_hadar.controller.picture.targets import Past, Place
 from slurm_hadar.controller.picture.viewing import Picture, picture
@@ -54,7 +53,7 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.domain.view import State
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.runtime.heartbeat import write_heartbeat
-from slurm_hadar.runtime.prices import write_prices
+from slurm_hadar.runtime.prices import withdraw_prices, write_prices
 from slurm_hadar.slurm.cluster import Cluster
 
 _BACKFILL = "backfill"
@@ -86,7 +85,7 @@ class Controller:
         self._clock = clock
         self._sleep = sleep
         self._decide = decide or policies.get(config.controller.policy)
-        self.speeds = Speeds(rates, store.connection)
+        self.speeds = Speeds(rates)
         self._topology = Topology(cluster, config.controller.policy)
         self.rules = Rules(cluster, config)
         self._took_over = False
@@ -115,9 +114,7 @@ class Controller:
         folder = self.config.site.exchange_dir
         self._took_over = may_act and takes_over(self.config, self._clock())
         try:
-            write_heartbeat(
-                folder, mode, self.backoff.interval_s, self._room, me(self.config).identity
-            )
+            write_heartbeat(folder, mode, self.backoff.interval_s, self._room)
         except OSError as error:
             raise HadarError(
                 f"the heartbeat in {folder} cannot be written ({error.strerror}); see hadar check"
@@ -194,7 +191,6 @@ class Controller:
             step = moves.advance(context, seen.jobs, seen.progress, seen.now)
             sent = step.sent
             words += step.said
-            repair.keep_owners_changes(context, seen)
             repair.close_interrupted(context, seen)
             words += repair.release_failed_launches(context, seen)
             words += repair.undo_impossible_placements(context, seen)
@@ -273,14 +269,12 @@ class Controller:
         """Today's prices, for ``hbatch``. A word for the operator where that is not possible."""
         folder, interval_s = self.config.site.exchange_dir, self.backoff.interval_s
         try:
-            groups = self.config.partitions.groups.values()
-            nodes = newcomers.largest_nodes(seen, {name for some in groups for name in some})
-            types, arriving = {}, 0
-            if not newcomers.is_private(seen, self.rules.jobs_are_hidden):
+            if newcomers.is_private(seen, self.rules.jobs_are_hidden):
+                withdraw_prices(folder)
+            else:
                 prices = newcomers.type_prices(seen, shown)
                 types = {kind: asdict(price) for kind, price in prices.items()}
-                arriving = newcomers.arriving(seen, interval_s)
-            write_prices(folder, types, arriving, interval_s, nodes)
+                write_prices(folder, types, newcomers.arriving(seen, interval_s), interval_s)
         except OSError as error:
             return [f"the prices in {folder} cannot be written ({error.strerror})"]
         return []
@@ -317,7 +311,7 @@ class Controller:
         if not kept.in_the_job(self.config):
             ours = repair.with_unsent(ours, managed, open_entries)
         busy = {entry.job for entry in open_entries}
-        ours = kept.without_foreign(ours, managed, self.config, busy, seen.now)
+        ours = kept.without_foreign(ours, managed, self.config, busy)
         nodes = self._returned.applied(seen.nodes, seen.now)
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self.config)}
         jobs = self._returned.later(seen.jobs, seen.now, trainers)
@@ -441,9 +435,9 @@ class Controller:
     def _act(
         self, context: acting.ActionContext, means: Intent, seen: Observed, shown: Picture
     ) -> acting.Sent:
-        hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
-        sent = [acting.Sent(refused=later), acting.send_hints(context, hinted, seen.now)]
-        sent.append(confirm_exchange.confirm(context, hinted, sent[1].refused))
+        sent = [acting.send_hints(context, means.of(Kind.HINT), seen.now)]
+        hinted = means.of(Kind.HINT)
+        sent.append(confirm_exchange.confirm(context, hinted, sent[0].refused))
         for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts

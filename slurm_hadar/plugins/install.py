@@ -85,11 +85,7 @@ def _programs(
             continue
         for program, setting in pairs:
             text = programs.program(
-                program,
-                Path(sys.executable),
-                config.site.exchange_dir,
-                config.controller_uid,
-                config.partitions.opt_in,
+                program, Path(sys.executable), config.site.exchange_dir, config.controller_uid
             )
             files[program] = (bytes_of(text), 0o755)
             path = site.ours / program

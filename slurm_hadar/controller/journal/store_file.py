@@ -164,6 +164,8 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
                 f"{path} was written by a newer slurm-hadar (schema {version}); "
                 "upgrade, or move the file away to begin anew"
             )
+        if version < 0:
+            raise ValueError(f"schema {version} is no number that was written")
         # All of a change or nothing, whenever the machine goes down; and another program may have
         # made the change while this one waited for its turn.
         connection.execute("BEGIN IMMEDIATE")

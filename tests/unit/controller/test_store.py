@@ -167,12 +167,19 @@ def half_an_entry(path):
     connection.close()
 
 
+def no_schema_of_ours(path):
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version=-5000")
+    connection.close()
+
+
 DAMAGES = [
     lambda path: path.write_bytes(b"garbage" * 1000),
     lambda path: path.write_bytes(b"\0" * 5000),
     damaged_page,
     no_table,
     half_an_entry,
+    no_schema_of_ours,
 ]
 
 
