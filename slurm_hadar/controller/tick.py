@@ -53,7 +53,7 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.domain.view import State
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.runtime.heartbeat import write_heartbeat
-from slurm_hadar.runtime.prices import withdraw_prices, write_prices
+from slurm_hadar.runtime.prices import write_prices
 from slurm_hadar.slurm.cluster import Cluster
 
 _BACKFILL = "backfill"
@@ -269,12 +269,14 @@ class Controller:
         """Today's prices, for ``hbatch``. A word for the operator where that is not possible."""
         folder, interval_s = self.config.site.exchange_dir, self.backoff.interval_s
         try:
-            if newcomers.is_private(seen, self.rules.jobs_are_hidden):
-                withdraw_prices(folder)
-            else:
+            groups = self.config.partitions.groups.values()
+            nodes = newcomers.largest_nodes(seen, {name for some in groups for name in some})
+            types, arriving = {}, 0
+            if not newcomers.is_private(seen, self.rules.jobs_are_hidden):
                 prices = newcomers.type_prices(seen, shown)
                 types = {kind: asdict(price) for kind, price in prices.items()}
-                write_prices(folder, types, newcomers.arriving(seen, interval_s), interval_s)
+                arriving = newcomers.arriving(seen, interval_s)
+            write_prices(folder, types, arriving, interval_s, nodes)
         except OSError as error:
             return [f"the prices in {folder} cannot be written ({error.strerror})"]
         return []

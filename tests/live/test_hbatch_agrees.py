@@ -3,7 +3,10 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from submit_lines import Submit, submits
@@ -15,6 +18,7 @@ from slurm_hadar.cli.sbatch_words import read_argv
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import open_cluster
 
 pytestmark = pytest.mark.live
@@ -28,10 +32,21 @@ PASSED_ON = "the job is not managed: .*(heterogeneous|may be short|#PBS|unknown 
 """What hbatch says of a declared job that it does not manage."""
 
 
+UNEQUAL = Layout(
+    (
+        NodeGroup("v", 2, "v100", 2, cpus=16, memory_mb=64_000),
+        NodeGroup("p", 2, "p100", 2, cpus=16, memory_mb=64_000),
+        NodeGroup("k", 2, "k80", 4),
+    )
+)
+"""The slowest GPUs are in the largest nodes."""
+
+
 @pytest.fixture(scope="module")
 def shell(slurm_prefix, tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    with Sandbox.up(folder / "box", slurm_prefix=slurm_prefix, mode="act") as box:
+    options = {"slurm_prefix": slurm_prefix, "mode": "act"}
+    with Sandbox.up(folder / "box", UNEQUAL, **options) as box:
         write_wrapper_site(config.load(box.config_path), box.config_path)
         made = Shell(box, folder)
         yield made
@@ -163,3 +178,26 @@ def test_a_list_is_accepted_where_the_partition_is(shell):
         assert ours[0] == typed[0], f"{number}: {case}: {typed} {ours}"
     shell.box.run("scancel", "--user", str(os.getuid()))
     assert listed >= GROUPED / 4 and refused >= 3, (listed, refused)
+
+
+LARGE = ("--gres=gpu:4", "--gpus-per-node=4 -N1", "--gres=gpu:1 -c24", "--gres=gpu:1 --mem=128G",
+         "--gres=gpu:1 -x v[1-2],p[1-2]", "--gres=gpu:1 --mincpus=24")  # fmt: skip
+"""What only a node of the slowest GPUs can have."""
+
+
+@pytest.mark.parametrize("nodes_are_known", [True, False])
+def test_what_fits_the_nodes_of_a_slow_type_only_is_not_refused(shell, nodes_are_known):
+    tick = [Path(sys.executable).with_name("hadar"), "tick"]
+    subprocess.run(tick, env=shell.box.env, check=True, capture_output=True, timeout=60)
+    prices = json.loads((shell.box.exchange / "prices.json").read_text())
+    assert prices["nodes"]["k80"] == [[4, 32, 256_000]]
+    if not nodes_are_known:
+        (shell.box.exchange / "prices.json").unlink()
+    for words in ("--gres=gpu:1", *LARGE):
+        script = b"#!/bin/sh\n#HADAR types=any model=transformer\nsleep 60\n"
+        case = Submit(["-pgpu", "-o/dev/null", *words.split(), "job.sh"], script=script)
+        plain, ours = (shell.ask(program, case) for program in ("sbatch", "hbatch"))
+        assert (plain[0], ours[0]) == (0, 0), (words, plain, ours)
+        listed = "--partition=v100,p100 " in ours[2]
+        assert listed is (nodes_are_known and words == "--gres=gpu:1"), (words, ours)
+    shell.box.run("scancel", "--user", str(os.getuid()))

@@ -15,6 +15,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.acts.hints import Refusals
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.picture.empty_nodes import UNFIT
 from slurm_hadar.controller.picture.request import may_have_copies
 from slurm_hadar.controller.picture.targets import by_type, placed
 from slurm_hadar.controller.seen import kept
@@ -28,6 +29,11 @@ from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Update
 
 _REFUSED, _UNANSWERED = "refused", "not answered"
+_UNFIT = f"{_REFUSED}: the job fits nowhere in a partition of that list"
+UNDO, UNDONE = "undo", "its placement could not be carried out; it is as its owner wrote it again"
+"""A placement that is taken back, in the journal; see repair."""
+_TAKEN_ALL_THE_SAME = ("partition configuration not available", "node configuration is not")
+"""Of how Slurm says that a job fits nowhere in its partitions: an update has changed them then."""
 _ENTRIES = 50
 """Of a job's journal that are looked at: its last move is among them."""
 _OTHER = re.compile(r"\bjob \d+(?:[_+]\d+)?\b")
@@ -188,6 +194,8 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
             outcome = "done"
             if error is not None:
                 outcome = f"{_UNANSWERED if error.retry else _REFUSED}: {error}"
+            elif any(a.job.reason in UNFIT and "Partition" in a.fields for a in group):
+                outcome = f"{_UNFIT}: {group[0].job.reason}"
             for entry in opened:
                 context.store.end(entry, outcome, now)
             if error is None:
@@ -201,12 +209,17 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
                 unchanged = before.get(job.id, Steering())
                 was = {**ours.was, **unchanged.was}
                 maybe = replace(unchanged, was=was, wrote={}, foreign=ours.foreign)
-                context.keep(job, maybe if error.retry else unchanged)
+                context.keep(job, maybe if _may_be_taken(error) else unchanged)
     return Sent(tuple(complaints), frozenset(refused))
 
 
 def _rises(action: Action) -> bool:
     return int(action.fields.get("Nice", action.job.nice)) < action.job.nice
+
+
+def _may_be_taken(error: SlurmError) -> bool:
+    """Whether Slurm may have carried out an update that it answered with an error."""
+    return error.retry or any(words in str(error).lower() for words in _TAKEN_ALL_THE_SAME)
 
 
 def _of_array(group: Sequence[Action]) -> list[tuple[Job, Steering]]:
@@ -231,10 +244,17 @@ def _records(actions: Sequence[Action]) -> dict[str, list[Action]]:
 
 
 def refusals(store: Store) -> dict[str, Refusals]:
-    """Job -> the refusals of its hints since the last one that Slurm took."""
+    """Job -> the refusals of its hints: those since the last one that Slurm took, or all after
+    which Slurm took the list and the job fitted nowhere in it, where these are more."""
     kind = Kind.HINT.value
-    last = store.last_times(kind)
     counts = store.counts_after(kind, _REFUSED, "done")
+    last = {job: at_s for job, at_s in store.last_times(kind).items() if job in counts}
+    # Each of these came after a list that Slurm had taken.
+    for of_kind, outcome in ((kind, _UNFIT), (UNDO, UNDONE)):
+        times = store.last_times(of_kind, outcome)
+        for job, number in store.counts_after(of_kind, outcome, "").items():
+            counts[job] = max(counts.get(job, 0), number)
+            last[job] = max(last.get(job, 0.0), times[job])
     return {job: Refusals(number, last[job]) for job, number in counts.items()}
 
 

@@ -33,7 +33,7 @@ def too_deep(
     kept, taken_back = KEPT_RECORDS - used, 0
     for targets in deep:
         job = targets[0].job
-        typed = _typed_partitions(job, seen, config)
+        typed = typed_partitions(job, seen, config)
         if len(job.partitions) <= len(typed):
             continue
         if kept >= len(job.partitions):
@@ -44,7 +44,7 @@ def too_deep(
     return found
 
 
-def _typed_partitions(job: Job, seen: Observed, config: Config) -> tuple[str, ...]:
+def typed_partitions(job: Job, seen: Observed, config: Config) -> tuple[str, ...]:
     """What the owner typed, where hbatch or a tick made a list of it; else what Slurm shows."""
     steered = seen.steered(job.id)
     if "Partition" in steered.foreign:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from slurm_hadar.controller.acts import laying
-from slurm_hadar.controller.acts.acting import ActionContext
+from slurm_hadar.controller.acts.acting import UNDO, UNDONE, ActionContext
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain import steering
@@ -19,7 +19,6 @@ _RELEASE, _RELEASED = "release", "released after a failed launch"
 _REFUSED = "refused"
 _PAUSE_S = 600.0
 """A cure that Slurm refused is not tried again sooner: what stands in its way stays for a while."""
-_UNDO, _UNDONE = "undo", "its placement could not be carried out; it is as its owner wrote it again"
 
 
 def release_failed_launches(context: ActionContext, seen: Observed) -> list[str]:
@@ -66,16 +65,16 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
         if error is not None:
             raise error
         context.cluster.release(job.id)
-        return _UNDONE
+        return UNDONE
 
     said = []
     for job in seen.jobs.values():
         if not _held(job) or job.reason != "BadConstraints":
             continue
-        last = _last(context, job, _UNDO)
-        half_done = last is not None and last.outcome != _UNDONE
+        last = _last(context, job, UNDO)
+        half_done = last is not None and last.outcome != UNDONE
         if half_done or laying.back(job, seen.steered(job.id)):
-            said += _try(context, seen, job, _UNDO, undo)
+            said += _try(context, seen, job, UNDO, undo)
     return said
 
 

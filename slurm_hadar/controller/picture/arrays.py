@@ -205,14 +205,19 @@ def _offered(
     config: Config, targets: Sequence[Target], kinds: tuple[str, ...], counts: tuple[int, ...]
 ) -> BoolArray:
     """(J, R, C) what the owner accepts: types, memory per GPU, counts."""
-    memory = np.array([_memory_gb(kind, config) for kind in kinds])
     allowed = np.zeros((len(targets), len(kinds), len(counts)), dtype=bool)
     for row, target in enumerate(targets):
-        want, least = target.wanted, (target.job.declaration or Declaration()).gpu_mem / 1024
-        by_type = np.array([not want.types or kind in want.types for kind in kinds], bool)
-        by_count = np.array([number in want.counts for number in counts], bool)
-        allowed[row] = (by_type & (memory >= least))[:, None] & by_count[None, :]
+        by_type = np.array([accepts(target, kind, config) for kind in kinds], bool)
+        by_count = np.array([number in target.wanted.counts for number in counts], bool)
+        allowed[row] = by_type[:, None] & by_count[None, :]
     return allowed
+
+
+def accepts(target: Target, kind: str, config: Config) -> bool:
+    """Whether the owner accepts a GPU type, by its name and its memory."""
+    want, least = target.wanted, (target.job.declaration or Declaration()).gpu_mem / 1024
+    by_name = not want.types or kind in want.types
+    return by_name and (not least or _memory_gb(kind, config) >= least)
 
 
 def _keep_possible(

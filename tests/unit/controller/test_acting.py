@@ -135,6 +135,38 @@ def test_what_was_to_be_given_back_can_be_given_back_later(context):
     assert known(context, "2").leased, "its begin time is taken away at the next tick"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Requested partition configuration not available now for job 1",
+        "Requested node configuration is not available for job 1",
+    ],
+)
+def test_a_list_that_slurm_takes_although_it_complains_can_still_be_given_back(context, words):
+    """Slurm 22.05 and 24.11 change the job all the same."""
+    said, _ = sent(context, SlurmError(f"scontrol update: {words}"))
+    assert said.refused == {"1"}
+    assert known(context).was == {"Partition": "gpu"} and not known(context).wrote
+    assert acting.refusals(context.store) == {"1": Refusals(1, NOW)}
+
+
+def test_each_list_in_which_a_job_fitted_nowhere_counts_as_refused(context):
+    """Slurm took each of them, so that they would begin anew otherwise."""
+    for number in (1, 2, 3):
+        at = NOW + 1000 * number
+        sent(context, None, now=at)
+        unfit = replace(job(), reason="PartitionConfig")
+        back = Action(Kind.HINT, unfit, {"Partition": "gpu"}, Steering(time=at), "")
+        send_hints(replace(context, cluster=Cluster(None)), [back], at + 60)
+        assert acting.refusals(context.store) == {"1": Refusals(number, at + 60)}
+    sent(context, None, now=NOW + 5000)
+    assert acting.refusals(context.store)["1"] == Refusals(3, NOW + 3060)
+    # Slurm held it, and it was released.
+    entry = context.store.begin("1", acting.UNDO, "sent", NOW + 6000, {})
+    context.store.end(entry, acting.UNDONE, NOW + 6000)
+    assert acting.refusals(context.store)["1"] == Refusals(3, NOW + 6000)
+
+
 def test_refusals_are_remembered_until_slurm_takes_a_hint(context):
     for at in (NOW, NOW + 60):
         sent(context, REFUSED, None, ids=("1", "2"), now=at)

@@ -1,6 +1,7 @@
 """When a job would start on each type, and when it is worth to wait for one."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hand_made import NOW, RATES, config, decide, hinted, job, look, nodes, ordinary, running, seen
@@ -117,3 +118,34 @@ def test_nobody_waits_for_a_type_that_a_job_behind_wants_which_is_not_managed():
     assert sent(10, more=[elsewhere]) == "v100,p100"
     other = ordinary("9", priority=1, partitions=("k80",), request=GpuRequest({UNTYPED: 1}))
     assert sent(10, more=[other]) == "v100,p100"
+
+
+def test_gpus_of_several_nodes_make_no_place_for_a_job_of_one():
+    two, four = (GpuRequest(per_node={UNTYPED: count}) for count in (2, 4))
+    one = job("1", declaration=DECLARED, request=two)
+    # One GPU is free on each node: one job of one GPU runs on each, others end in 100 s.
+    busy = [
+        running(str(50 + n), {name: {"v100": 1}}, declaration=None, uid=7, start_s=NOW,
+                time_limit_s=225.0)
+        for n, name in enumerate(("v1", "v2"))
+    ]  # fmt: skip
+    found = waits([one, *busy], nodes(v1=1, v2=1))["1"]
+    assert found["v100"] == pytest.approx(100, rel=0.01)
+    assert waits([replace(one, request=four)], nodes())["1"]["v100"] == inf
+    large = replace(DECLARED, nodes=(1, 2))
+    spread = job("1", declaration=large, request=GpuRequest(per_job={UNTYPED: 4}))
+    assert waits([spread], nodes())["1"]["v100"] == 0
+
+
+@pytest.mark.parametrize(
+    "more", [{"excluded_nodes": ("v1", "v2")}, {"cpus": 40}, {"mem_per_node_mb": 300_000}]
+)
+def test_no_type_is_waited_for_on_whose_nodes_the_job_does_not_fit(more):
+    larger = [
+        replace(n, cpus=64, memory_mb=512_000) if n.name[0] != "v" else n for n in full(10)[1]
+    ]
+    shown = waits([job("1", declaration=DECLARED, **more), *full(10)[0]], larger)["1"]
+    assert shown["v100"] == inf and shown["k80"] < inf
+    busy, _ = full(10)
+    one = job("1", declaration=DECLARED, **more)
+    assert hinted(decide(seen([one, *busy], larger), {}, SITE)) == {}
