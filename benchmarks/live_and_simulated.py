@@ -36,8 +36,9 @@ from slurm_hadar.scheduling.schedule import Limits
 from slurm_hadar.simulator import cluster as clusters
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.outcome import Outcome
-from slurm_hadar.simulator.queue.engine import Setting, Steering, simulate
+from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn
+from slurm_hadar.simulator.queue.setting import Setting, Steering
 from slurm_hadar.simulator.workload import Queued, Workload
 
 PLAIN = "plain"
@@ -166,12 +167,13 @@ def times(record: RunRecord, specs: Sequence[Spec]) -> FloatArray:
     return np.array([jobs[spec.name].end_s - spec.arrival_s for spec in specs])
 
 
-def line(policy: str, live: FloatArray, told: FloatArray, arrival: FloatArray) -> str:
+def line(policy: str, live: FloatArray, expected: FloatArray, arrival: FloatArray) -> str:
     """A row of the table."""
-    off = np.abs(live - told) / told
-    spans = (live + arrival).max(), (told + arrival).max()
+    off = np.abs(live - expected) / expected
+    spans = (live + arrival).max(), (expected + arrival).max()
     return (
-        f"{policy:10} {live.mean():7.1f} {told.mean():7.1f} {live.mean() / told.mean() - 1:+6.1%}"
+        f"{policy:10} {live.mean():7.1f} {expected.mean():7.1f}"
+        f" {live.mean() / expected.mean() - 1:+6.1%}"
         f"  {np.median(off):6.1%} {np.percentile(off, 90):6.1%} {off.max():6.1%}"
         f"  {spans[0]:8.1f} {spans[1]:8.1f} {spans[0] / spans[1] - 1:+6.1%}"
     )
@@ -213,8 +215,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"  {'makespan':>8} {'simul.':>8} {'off':>6}"
     )
     for policy, record in ran.items():
-        told = trace.simulated(policy, besides).jct_s
-        print(line(policy, times(record, trace.specs), told, arrival))
+        expected = trace.simulated(policy, besides).jct_s
+        print(line(policy, times(record, trace.specs), expected, arrival))
     return 0
 
 

@@ -29,8 +29,9 @@ from slurm_hadar.simulator.engine import Clock
 from slurm_hadar.simulator.engine import simulate as in_own_order
 from slurm_hadar.simulator.estimates import Estimates, estimate
 from slurm_hadar.simulator.outcome import Outcome
-from slurm_hadar.simulator.queue.engine import Setting, Steering, simulate
+from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn, requests
+from slurm_hadar.simulator.queue.setting import Setting, Steering
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.simulator.workload import Workload
 

@@ -109,11 +109,11 @@ def _move(points: "Points", folder: Path) -> None:
     from slurm_hadar.runtime.exchange import Exchange
     from slurm_hadar.runtime.plan_file import write_plan
 
-    tell = Exchange.tell
+    write = Exchange.tell
     sent: set[signal.Signals] = set()
 
-    def told(self: Exchange, state: Any) -> None:
-        tell(self, state)
+    def write_and_signal(self: Exchange, state: Any) -> None:
+        write(self, state)
         wanted = signal.SIGUSR2 if state.ack is None else signal.SIGTERM
         if wanted in sent:
             return
@@ -123,7 +123,7 @@ def _move(points: "Points", folder: Path) -> None:
                 write_plan(folder, JOB, gpus={}, save=WISH, restarts=0)
         signal.raise_signal(wanted)
 
-    setattr(Exchange, "tell", told)  # noqa: B010
+    setattr(Exchange, "tell", write_and_signal)  # noqa: B010
 
 
 class Points:

@@ -271,9 +271,9 @@ class _Trial:
         return found
 
     def _look_at_answers(self) -> None:
-        told = [files.read_owned(path, {os.getuid()}) for path in
+        texts = [files.read_owned(path, {os.getuid()}) for path in
                 own_files(self.folder / EXCHANGE, JOB, os.getuid())]  # fmt: skip
-        answers = [one for one in (parse(source) for source in told if source) if one]
+        answers = [one for one in (parse(text) for text in texts if text) if one]
         for fault in answer_faults(answers, _samples(self.folder)):
             if fault not in self.found.wrong:
                 self.found.wrong.append(fault)

@@ -33,8 +33,8 @@ from slurm_hadar.simulator.engine import Clock, simulate
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.queue import engine as queue_engine
-from slurm_hadar.simulator.queue.engine import Setting, Steering
 from slurm_hadar.simulator.queue.requests import Drawn
+from slurm_hadar.simulator.queue.setting import Setting, Steering
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.simulator.traces import open_trace
 

@@ -220,7 +220,7 @@ class Controller:
         plan, state = self._decide(shown.view, self.store.policy_state(name))
         plan = forks.carried_out(plan, shown.view)
         # What is said of its owner's declarations stands in no file that others may read.
-        told = explained(plan, shown.view.jobs.ids, shown.work)
+        explained_plan = explained(plan, shown.view.jobs.ids, shown.work)
         self._room = queue_head.room(others)
         decide_s, at = time.perf_counter() - at, time.perf_counter()
         guard = MinuteGuard(self.cluster, self.rules, seen, self.config, tuple(past.moving))
@@ -236,7 +236,7 @@ class Controller:
             (*hinted, *means.actions, *idle.actions), {**means.deferred, **idle.deferred}
         )
         if keep:
-            self._keep(name, state, seen, shown, told, means, idle)
+            self._keep(name, state, seen, shown, explained_plan, means, idle)
             if may_act and not stopped:
                 self.store.keep_policy_state(lent_places.NAME, lent_places.as_state(places.memory))
         refused: frozenset[str] = frozenset()
@@ -253,7 +253,7 @@ class Controller:
         return Report(
             seen=seen,
             picture=shown,
-            plan=told,
+            plan=explained_plan,
             intent=means,
             acted=may_act and not stopped,
             backfill=idle,

@@ -55,9 +55,9 @@ def _extremes(tensor: Any) -> Any:
             tensor = tensor.float()
         return torch.stack(torch.aminmax(tensor))
     except RuntimeError:
-        # PyTorch's error, and the base of its NotImplementedError, where it lacks an operation for
-        # a kind of tensor (nested, mkldnn, a new format). Training with such tensors is allowed, so
-        # this check must not end it: they count as finite.
+        # PyTorch has no minimum and maximum for some kinds of tensors (nested, mkldnn) and says so
+        # by a RuntimeError or its subclass NotImplementedError. A training that uses them is valid
+        # and must not end because this check cannot read them, so they count as finite.
         return None
 
 

@@ -23,8 +23,9 @@ from slurm_hadar.simulator.cluster import Cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.outcome import Outcome
-from slurm_hadar.simulator.queue.engine import Setting, Steering, simulate
+from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn, requests
+from slurm_hadar.simulator.queue.setting import Setting, Steering
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.simulator.workload import Queued, Workload, doable
 from slurm_hadar.tuning.asked import OPEN

@@ -1,12 +1,12 @@
 """The files for systemd and cron, as systemd's own tools see them."""
 
 import configparser
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from missing import needs_root
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "packaging").iterdir())
 UNITS = [path for path in FILES if path.suffix in (".service", ".timer")]
@@ -49,10 +49,8 @@ def test_a_service_has_no_rights(path):
     assert service["ExecStart"].startswith("@PREFIX@/bin/hadar ")
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0, reason="needs root: it creates users below another root folder"
-)
 def test_user_and_folders(tmp_path):
+    needs_root("it creates users below another root folder")
     (tmp_path / "etc").mkdir()
     for name in ("passwd", "group"):
         shutil.copy(f"/etc/{name}", tmp_path / "etc")

@@ -82,10 +82,9 @@ def hints(
     left, deep = queue_head.MOST_RECORDS, list[list[Target]]()
     may_wait = any(_longest_wait(target.job, config) for target in waiting)
     waits = expected_waits(seen, picture) if may_wait and not seen.in_order else {}
-    shared = claims.accepted_by_others(seen)
     for targets in records.values():
         placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
-        names = _preferred(placed, picture, plan, seen, config, shared)
+        names = _preferred(placed, picture, plan, seen, config)
         names = _worth_waiting(placed, names, waits, picture, seen, config)
         if names and left >= len(names):
             left -= len(names)
@@ -298,15 +297,10 @@ def _kinds(job: Job) -> set[str]:
 
 
 def _preferred(
-    target: Target,
-    picture: Picture,
-    plan: Plan,
-    seen: Observed,
-    config: Config,
-    shared: frozenset[str],
+    target: Target, picture: Picture, plan: Plan, seen: Observed, config: Config
 ) -> tuple[str, ...]:
     """The job's partitions in the order in which it prefers their types; empty where an order says
-    nothing. ``shared``: GPU types that a job which may be moved keeps however slow it is there."""
+    nothing."""
     job, want, view = target.job, target.wanted, picture.view
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
@@ -324,7 +318,7 @@ def _preferred(
         own = {n: float(picture.own[row, view.types.index(types[n]), count]) for n in possible}
         best = max((rate for rate in own.values() if isfinite(rate)), default=0.0)
         # A guess keeps no job from a free GPU.
-        kept = shared if job.declaration.may_move and job.requeue else frozenset()
+        kept = picture.shared if job.declaration.may_move and job.requeue else frozenset()
         possible = {
             n: rate
             for n, rate in possible.items()

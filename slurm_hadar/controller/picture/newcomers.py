@@ -11,7 +11,6 @@ from math import inf
 
 import numpy as np
 
-from slurm_hadar.controller.picture import claims
 from slurm_hadar.controller.picture.viewing import Picture
 from slurm_hadar.controller.picture.waits import gpus_asked, pools_behind
 from slurm_hadar.controller.seen.observed import Observed
@@ -48,7 +47,7 @@ class TypePrice:
 
 def type_prices(seen: Observed, picture: Picture) -> dict[str, TypePrice]:
     """By GPU type, with all that wait served first in Slurm's order."""
-    pools, shared = pools_behind(seen, picture), claims.accepted_by_others(seen)
+    pools = pools_behind(seen, picture)
     least, most = _bounds(picture.view.jobs.rate, np.array(picture.view.counts))
     bounds = DualPrice(np.full(len(most), least), most)
     found: dict[str, TypePrice] = {}
@@ -65,7 +64,7 @@ def type_prices(seen: Observed, picture: Picture) -> dict[str, TypePrice]:
             gpus=gpus,
             free=free,
             wait_s={count: _wait(times, count) for count in _COUNTS if count <= gpus},
-            shared=kind in shared,
+            shared=kind in picture.shared,
         )
     return found
 

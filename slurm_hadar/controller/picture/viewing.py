@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.picture import claims
 from slurm_hadar.controller.picture.arrays import job_arrays, node_arrays
 from slurm_hadar.controller.picture.groups import Groups
 from slurm_hadar.controller.picture.targets import (
@@ -41,6 +42,8 @@ class Picture:
     type may be too slow."""
     work: Work
     """Of the same jobs as the view."""
+    shared: frozenset[str]
+    """GPU types that unmanaged jobs accept beside others: jobs that may be moved keep these."""
     faults: Sequence[str] = ()
     """Faults of ours that one job's own data brought up; that job alone is left out for it."""
 
@@ -148,4 +151,6 @@ def picture_of(
     )
     asked = [(one.job.uid, profile_key(one.job), batch_of(one.job)) for one in jobs]
     own, known, _ = rates.own_rates_for(asked, kinds, counts)
-    return Picture(view, targets, left_out, np.where(known, own, np.nan), work)
+    return Picture(
+        view, targets, left_out, np.where(known, own, np.nan), work, claims.accepted_by_others(seen)
+    )

@@ -7,69 +7,32 @@ nobody who waits can use, or be stopped for others. The policy is told of the sa
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 
 from slurm_hadar.domain.declaration import SLOWEST
-from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
 from slurm_hadar.scheduling import schedule, twin
-from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.scheduling.profile import Profile
-from slurm_hadar.scheduling.schedule import Limits, Waiting
-from slurm_hadar.simulator.cluster import Cluster
-from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.scheduling.schedule import Waiting
 from slurm_hadar.simulator.engine import Decide
-from slurm_hadar.simulator.estimates import Estimates, estimate
+from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.outcome import Outcome, Timeline
 from slurm_hadar.simulator.queue.making_way import AWAY_S, stopped
 from slurm_hadar.simulator.queue.order import QueueOrder
-from slurm_hadar.simulator.queue.requests import Drawn, Requests, requests
+from slurm_hadar.simulator.queue.requests import Requests, requests
+from slurm_hadar.simulator.queue.setting import Setting
 from slurm_hadar.simulator.seats import Seats
 from slurm_hadar.simulator.speed import Speeds
 from slurm_hadar.simulator.views import Present, Views
-from slurm_hadar.simulator.workload import Workload, check, doable
+from slurm_hadar.simulator.workload import check, doable
 
 _TOLERANCE = 1e-9
 _ABSENT, _WAITS, _RUNS, _OVER = range(4)
 _NONE: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True)
-class Steering:
-    """What the controller may do. ``moves``: it may move running jobs; ``exchange``: which waiting
-    jobs exchange their places; ``preempt``: it may stop running jobs for others; ``tick_s``:
-    between two ticks; the others as the guards of the site's configuration."""
-
-    moves: bool = True
-    exchange: ExchangeLevel = ExchangeLevel.NONE
-    tick_s: float = 60.0
-    preempt: bool = False
-    gain_over_cost: float = 2.0
-    min_between_moves_s: float = 600.0
-    max_moves_per_tick: int = 20
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.tick_s <= 1e7:
-            raise UsageError(f"--round {self.tick_s:g}: with --order slurm it must be above 0")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One simulation, but for the policy. ``seen``: what the policy is told; None: the truth."""
-
-    workload: Workload
-    cluster: Cluster
-    drawn: Drawn = field(default_factory=Drawn)
-    limits: Limits = field(default_factory=Limits)
-    costs: Costs = field(default_factory=Costs)
-    steering: Steering = field(default_factory=Steering)
-    seen: Estimates | None = None
-    seed: int = 0
-    options: Mapping[str, object] = field(default_factory=dict)
 
 
 def simulate(setting: Setting, decide: Decide | None, policy: str = "") -> Outcome:

@@ -3,6 +3,7 @@ import os
 from dataclasses import asdict
 
 import pytest
+from missing import needs_root
 
 from slurm_hadar.runtime import files, heartbeat, plan_file
 from slurm_hadar.runtime.progress import (
@@ -61,8 +62,8 @@ def test_the_newest_of_the_owner_wins(tmp_path):
     assert found is not None and found.samples == 1
 
 
-@pytest.mark.skipif(ME != 0, reason="needs root, who alone can give a file to another user")
 def test_a_file_of_another_user_is_not_believed(tmp_path):
+    needs_root("it gives a file to another user")
     path = put(tmp_path, "progress.84_2.aa.json")
     os.chown(path, 12345, 12345)
     assert read_progress(tmp_path, "84_2", ME) is None

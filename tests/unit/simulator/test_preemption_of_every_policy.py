@@ -8,8 +8,9 @@ from slurm_hadar import policies
 from slurm_hadar.scheduling.schedule import Limits
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.queue import engine, making_way
-from slurm_hadar.simulator.queue.engine import Setting, Steering, simulate
+from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn
+from slurm_hadar.simulator.queue.setting import Setting, Steering
 from tests.unit.simulator.pretend import machines, work
 from tests.unit.simulator.test_queue import queue_of
 

@@ -19,9 +19,10 @@ from slurm_hadar.scheduling.schedule import Limits
 from slurm_hadar.simulator import sacct_trace, trace_queue
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.csv_rows import rows
-from slurm_hadar.simulator.queue.engine import Setting, Steering, simulate
+from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.making_way import AWAY_S
 from slurm_hadar.simulator.queue.requests import Drawn, requests
+from slurm_hadar.simulator.queue.setting import Setting, Steering
 from slurm_hadar.simulator.workload import Workload
 from tests.unit.simulator.pretend import Decide, machines, on, scripted, work
 

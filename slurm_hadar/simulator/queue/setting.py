@@ -1,0 +1,48 @@
+"""What one simulation in Slurm's order is of: the jobs, the cluster, and what the controller may
+do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.scheduling.exchange import ExchangeLevel
+from slurm_hadar.scheduling.schedule import Limits
+from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.simulator.estimates import Estimates
+from slurm_hadar.simulator.queue.requests import Drawn
+from slurm_hadar.simulator.workload import Workload
+
+
+@dataclass(frozen=True)
+class Steering:
+    """What the controller may do. ``moves``: it may move running jobs; ``exchange``: which waiting
+    jobs exchange their places; ``preempt``: it may stop running jobs for others; ``tick_s``:
+    between two ticks; the others as the guards of the site's configuration."""
+
+    moves: bool = True
+    exchange: ExchangeLevel = ExchangeLevel.NONE
+    tick_s: float = 60.0
+    preempt: bool = False
+    gain_over_cost: float = 2.0
+    min_between_moves_s: float = 600.0
+    max_moves_per_tick: int = 20
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.tick_s <= 1e7:
+            raise UsageError(f"--round {self.tick_s:g}: with --order slurm it must be above 0")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One simulation, but for the policy. ``seen``: what the policy is told; None: the truth."""
+
+    workload: Workload
+    cluster: Cluster
+    drawn: Drawn = field(default_factory=Drawn)
+    limits: Limits = field(default_factory=Limits)
+    costs: Costs = field(default_factory=Costs)
+    steering: Steering = field(default_factory=Steering)
+    seen: Estimates | None = None
+    seed: int = 0
+    options: Mapping[str, object] = field(default_factory=dict)
