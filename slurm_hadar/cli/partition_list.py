@@ -46,10 +46,12 @@ def ordered(
     today: Today,
 ) -> list[str]:
     """Those of ``members`` that a job may use, by speed less price, as Hadar's newcomers choose;
-    the order of the site where that is equal. Empty where the user's own ``-C`` leaves none.
+    the order of the site where that is equal. Empty where the user's own ``-C`` leaves none, and
+    where the job may not fit one of them: Slurm holds some jobs with such a list.
 
     ``usable``: GPU types that the declaration allows. Where one of the types has no price
-    ``today``, the fastest is first.
+    ``today``, the fastest is first. A type is too slow only beside one on which the job surely
+    fits, by what is known of the nodes today; where nothing is, no type is.
     """
     own = held.get("constraint") or ""
     features = frozenset(site.features.values())
@@ -57,7 +59,9 @@ def ordered(
     speeds = speeds_of(record.model, site)
     # A guess keeps no job from a free GPU.
     known = site.known.get(_key(record.model), ()) if "any" in record.types else ()
-    best = max((speeds.get(kind, 1.0) for kind in kinds if kind in known), default=0.0)
+    holding = _holding(record, held, members, features, today)
+    holds = {members[name] for name in holding}
+    best = max((speeds.get(k, 1.0) for k in kinds if k in known and k in holds), default=0.0)
     kept = today.shared if record.may_move else frozenset()
     fast = [
         kind
@@ -65,6 +69,8 @@ def ordered(
         if kind not in known or kind in kept or speeds.get(kind, 1.0) * SLOWEST >= best
     ]
     found = [name for name, kind in members.items() if kind in fast]
+    if today.nodes and not holding.issuperset(found):
+        return []
     prices = today.prices
     priced = all(members[name] in prices for name in found)
 
@@ -72,6 +78,20 @@ def ordered(
         return speeds.get(kind, 1.0) - (prices[kind] if priced else 0.0)
 
     return sorted(found, key=lambda name: -gain(members[name]))
+
+
+def _holding(
+    record: Declaration,
+    held: Settings,
+    members: Mapping[str, str],
+    features: frozenset[str],
+    today: Today,
+) -> frozenset[str]:
+    """The members that surely have a node on which the job fits."""
+    from slurm_hadar.cli.node_fit import fits
+
+    nodes = {name: today.nodes[name] for name in members if name in today.nodes}
+    return fits(record, held, nodes, features) if nodes else frozenset()
 
 
 def speeds_of(model: str, site: WrapperSite) -> Mapping[str, float]:

@@ -11,8 +11,9 @@ from slurm_hadar.cli.wrapper_site import SiteError, fresh_file, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from slurm_hadar.cli.node_fit import Node
     from slurm_hadar.cli.wrapper_site import WrapperSite
 
 
@@ -23,15 +24,20 @@ alone would leave its best type to others too often."""
 
 class Today:
     """What is known of GPU types today. ``prices``: type -> price in parts of a job's best speed;
-    ``shared``: types that unmanaged jobs accept beside others."""
+    ``shared``: types that unmanaged jobs accept beside others; ``nodes``: partition -> its largest
+    usable nodes, empty where nothing is known of them."""
 
-    __slots__ = ("prices", "shared")
+    __slots__ = ("nodes", "prices", "shared")
 
     def __init__(
-        self, prices: Mapping[str, float] | None = None, shared: frozenset[str] = frozenset()
+        self,
+        prices: Mapping[str, float] | None = None,
+        shared: frozenset[str] = frozenset(),
+        nodes: Mapping[str, Sequence[Node]] | None = None,
     ) -> None:
         self.prices = prices or {}
         self.shared = shared
+        self.nodes = nodes or {}
 
 
 def today(site: WrapperSite, now: float, draw: Callable[[], float] | None = None) -> Today:
@@ -50,9 +56,26 @@ def today(site: WrapperSite, now: float, draw: Callable[[], float] | None = None
     try:
         arriving = max(number(published, "arriving"), _LEAST_ARRIVING * _free(types))
         prices = {str(kind): _price(one, draw() * arriving) for kind, one in types.items()}
+        nodes = _nodes(published.get("nodes", {}))
     except (SiteError, ValueError, ArithmeticError):
         return Today()
-    return Today(prices, frozenset(kind for kind in prices if types[kind].get("shared") is True))
+    shared = frozenset(kind for kind in prices if types[kind].get("shared") is True)
+    return Today(prices, shared, nodes)
+
+
+def _nodes(source: object) -> dict[str, list[Node]]:
+    if not isinstance(source, dict):
+        raise SiteError("nodes is no object")
+    if not all(isinstance(some, list) for some in source.values()):
+        raise SiteError("nodes of a partition are no list")
+    return {str(name): [_node(one) for one in some] for name, some in source.items()}
+
+
+def _node(source: object) -> Node:
+    if not isinstance(source, list) or len(source) != 3:
+        raise SiteError("a node is no list of three numbers")
+    gpus, cpus, memory = (int(number({"": one}, "")) for one in source)
+    return gpus, cpus, memory
 
 
 def _free(types: Mapping[str, object]) -> float:

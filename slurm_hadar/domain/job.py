@@ -85,6 +85,11 @@ class Job:
     mem_per_node_mb: int = 0
     per_gpu: bool = False
     """CPUs or memory are asked for per GPU (``--cpus-per-gpu``, ``--mem-per-gpu``)."""
+    least_cpus: int = 0
+    """CPUs that each of its nodes must have (``--mincpus``)."""
+    odd: bool = False
+    """It asks for more of a node than GPUs, CPUs and memory: temporary disk, sockets, cores or
+    threads, GPUs per socket, or another GRES. So whether it fits a node, Slurm alone can tell."""
     batch: bool = True
     requeue: bool = True
     external: bool = False

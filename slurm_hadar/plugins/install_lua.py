@@ -61,7 +61,9 @@ def settings(site: SiteFiles, config: Config, untype: bool, plan: Plan, files: F
         for name, gpu in config.gpu_types.items()
         if gpu.feature not in features
     ]
-    files["site.lua"] = (bytes_of(site_lua(config, features, untype=untype)), 0o644)
+    default = slurm_conf.default_partition(site.text, site.path)
+    text = site_lua(config, features, untype=untype, default_partition=default)
+    files["site.lua"] = (bytes_of(text), 0o644)
 
 
 def _write_line(site: SiteFiles, kind: str, loaded: bool, wanted: str, plan: Plan) -> bool:

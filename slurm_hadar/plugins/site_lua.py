@@ -10,11 +10,13 @@ _OPTIONS = re.compile(r"^-- Its options:((?: --[a-z]+)*)$", re.M)
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:/@+*|&()!-]")
 
 
-def site_lua(config: Config, features: Collection[str], *, untype: bool) -> str:
+def site_lua(
+    config: Config, features: Collection[str], *, untype: bool, default_partition: str = ""
+) -> str:
     """Text of ``site.lua``.
 
     ``features`` of the site's nodes: a type whose feature none has is left out, since Slurm rejects
-    a job that asks for it.
+    a job that asks for it. ``default_partition``: Slurm's, which it does not tell cli_filter.
     ``untype``: a request for one GPU type becomes an untyped one with that type's feature.
     Raises :class:`UsageError` where ``site.controller_user`` does not exist.
     """
@@ -34,6 +36,7 @@ def site_lua(config: Config, features: Collection[str], *, untype: bool) -> str:
             f"  untype = {_flag(untype)},",
             f"  quiet = {_flag(config.wrapper.quiet)},",
             f"  default_types = {quoted(config.wrapper.default_types)},",
+            f"  default_partition = {quoted(default_partition)},",
             f"  exchange_dir = {quoted(str(config.site.exchange_dir))},",
             f"  controller_uid = {config.controller_uid},",
             f"  opt_in = {{{opt_in.rstrip(', ')}}},",

@@ -4,8 +4,9 @@ Its reader is :mod:`slurm_hadar.cli.submit_prices`, which spares a submit the im
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from slurm_hadar.runtime import files
 
@@ -13,14 +14,17 @@ NAME = "prices.json"
 
 
 def write_prices(
-    folder: Path, types: Mapping[str, Mapping[str, object]], arriving: int, interval_s: float
+    folder: Path,
+    types: Mapping[str, Mapping[str, object]],
+    arriving: int,
+    interval_s: float,
+    nodes: Mapping[str, Sequence[tuple[int, int, int]]] = MappingProxyType({}),
 ) -> None:
     """Publish. ``types``: GPU type -> what is published of it; ``arriving``: GPUs that managed jobs
-    asked for within the last ``interval_s`` seconds. Raises OSError."""
-    files.write_json(
-        folder / NAME,
-        {"time": time.time(), "interval_s": interval_s, "arriving": arriving, "types": types},
-    )
+    asked for within the last ``interval_s`` seconds; ``nodes``: partition -> GPUs, CPUs and MB of
+    its largest nodes. Raises OSError."""
+    content = {"interval_s": interval_s, "arriving": arriving, "types": types}
+    files.write_json(folder / NAME, {"time": time.time(), **content, "nodes": dict(nodes)})
 
 
 def withdraw_prices(folder: Path) -> None:

@@ -28,6 +28,7 @@ MOST_NAMED = 20_000_000
 
 _PER = ("node", "job", "task", "socket")
 """Of what Slurm shows a request."""
+_ODD = ("minimum_tmp_disk_per_node", "sockets_per_node", "cores_per_socket", "threads_per_core")
 _UNSHARED = frozenset({"NONE", "USER", "MCS", "TOPO"})
 """Values of ``shared`` for jobs that keep others off their nodes; 22.05 calls the opposite
 ``shared``, later releases ``oversubscribe``."""
@@ -133,6 +134,7 @@ def one(record: Record) -> Job:
     limit = _number(record, "time_limit")
     comment = _text(record, "comment")
     declared, wrong = declared_in(comment)
+    other_gres = any(tres.others(_text(record, f"tres_per_{what}")) for what in _PER)
     per_job = tres.parse_gpus(_text(record, "tres_per_job"))
     count = max(1, _whole(record, "node_count"))
     if per_job and state is JobState.PENDING:
@@ -174,13 +176,17 @@ def one(record: Record) -> Job:
         mem_per_cpu_mb=_whole(record, "memory_per_cpu"),
         mem_per_node_mb=_whole(record, "memory_per_node"),
         per_gpu=bool(_text(record, "cpus_per_tres") or _text(record, "memory_per_tres")),
+        least_cpus=_whole(record, "minimum_cpus_per_node"),
+        odd=any(_whole(record, key) for key in _ODD)
+        or bool(_text(record, "tres_per_socket"))
+        or other_gres,
         # 22.05 shows false once a launch failed on a dead node; only batch jobs are ever requeued.
         batch=bool(record.get("batch_flag")) or _whole(record, "restart_cnt") > 0,
         requeue=bool(record.get("requeue")),
         external=bool(_text(record, "licenses") or _text(record, "burst_buffer"))
         # 25.05 and later.
         or _whole(record, "segment_size") > 0,
-        other_gres=any(tres.others(_text(record, f"tres_per_{what}")) for what in _PER),
+        other_gres=other_gres,
         expedited="EXPEDITED_REQUEUE" in _names(record.get("flags")),
         exclusive=bool(_UNSHARED & set(_names(record.get("shared")))),
         restarts=_whole(record, "restart_cnt"),

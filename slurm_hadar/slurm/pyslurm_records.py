@@ -23,6 +23,11 @@ REQUESTS = (
 """squeue's arguments for the GPU requests that PySlurm does not show."""
 
 _NOTHING = ("", "N/A", "(null)")
+_ODD = (
+    *("temporary_disk_per_node", "sockets_per_node", "cores_per_socket", "threads_per_core"),
+    "gres_per_socket",
+)
+""":attr:`Job.odd` says what these are; not every release of PySlurm has them all."""
 
 
 def job(entry: Any) -> tuple[Job, str]:
@@ -75,6 +80,7 @@ def job(entry: Any) -> tuple[Job, str]:
         mem_per_cpu_mb=int(entry.memory_per_cpu or 0),
         mem_per_node_mb=int(entry.memory_per_node or 0),
         per_gpu=bool(entry.cpus_per_gpu or entry.memory_per_gpu),
+        odd=any(getattr(entry, name, None) for name in _ODD) or tres.others(requested),
         batch=bool(entry.is_batch_job),
         requeue=bool(entry.is_requeueable),
         external=bool(entry.licenses or entry.burst_buffer),

@@ -486,7 +486,8 @@ def test_private_data_stays_private(private):
     site.until(lambda: site.tick() and site.show(hers, "%T") == "RUNNING")
     site.until(lambda: not site(BOB, "squeue", "-h", "-u", ADA).strip())
     # Of so few users' jobs a price would tell.
-    assert not (exchange / "prices.json").exists()
+    published = json.loads((exchange / "prices.json").read_text())
+    assert (published["types"], published["arriving"]) == ({}, 0)
     told = site(HADAR, "hadar", "status")
     assert "salamander" in told and ADA in told, "the test can fail"
     site.until(lambda: list(exchange.glob(f"progress.{hers}.*.json")))

@@ -152,7 +152,7 @@ def test_every_option_in_code_marks_belongs_to_somebody(name):
     known = {*all_options(COMMANDS), *(f"--{option}" for option in LONG)}
     known |= {f"--hadar-{key.replace('_', '-')}" for key in KEYS}
     # Of pip and of install.sh.
-    known |= {"--no-deps", "--prefix", "--exchange"}
+    known |= {"--no-deps", "--prefix", "--exchange", "--unlocked"}
     for span in _spans(name):
         if span.startswith("--"):
             for word in re.findall(r"--[a-z][a-z-]+[a-z]", span):

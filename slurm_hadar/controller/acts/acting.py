@@ -15,6 +15,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.acts.hints import Refusals
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.picture.empty_nodes import UNFIT
 from slurm_hadar.controller.picture.request import may_have_copies
 from slurm_hadar.controller.picture.targets import by_type, placed
 from slurm_hadar.controller.seen import kept
@@ -28,6 +29,11 @@ from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Update
 
 _REFUSED, _UNANSWERED = "refused", "not answered"
+_UNFIT = f"{_REFUSED}: the job fits nowhere in a partition of that list"
+UNDO, UNDONE = "undo", "its placement could not be carried out; it is as its owner wrote it again"
+"""A placement that is taken back, in the journal; see repair."""
+_TAKEN_ALL_THE_SAME = ("partition configuration not available", "node configuration is not")
+"""Of how Slurm says that a job fits nowhere in its partitions: an update has changed them then."""
 _ENTRIES = 50
 """Of a job's journal that are looked at: its last move is among them."""
 _OTHER = re.compile(r"\bjob \d+(?:[_+]\d+)?\b")
@@ -188,6 +194,8 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
             outcome = "done"
             if error is not None:
                 outcome = f"{_UNANSWERED if error.retry else _REFUSED}: {error}"
+            elif any(a.job.reason in UNFIT and "Partition" in a.fields for a in group):
+                outcome = f"{_UNFIT}: {group[0].job.reason}"
             for entry in opened:
                 context.store.end(entry, outcome, now)
             if error is None:
@@ -200,13 +208,24 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
                 # well as the begin time of an earlier release.
                 unchanged = before.get(job.id, Steering())
                 was = {**ours.was, **unchanged.was}
-                maybe = replace(unchanged, was=was, wrote={}, foreign=ours.foreign)
-                context.keep(job, maybe if error.retry else unchanged)
+                maybe = replace(
+                    unchanged,
+                    was=was,
+                    wrote={**was, **ours.wrote},
+                    unsure={**was, **unchanged.wrote},
+                    foreign=ours.foreign,
+                )
+                context.keep(job, maybe if _may_be_taken(error) else unchanged)
     return Sent(tuple(complaints), frozenset(refused))
 
 
 def _rises(action: Action) -> bool:
     return int(action.fields.get("Nice", action.job.nice)) < action.job.nice
+
+
+def _may_be_taken(error: SlurmError) -> bool:
+    """Whether Slurm may have carried out an update that it answered with an error."""
+    return error.retry or any(words in str(error).lower() for words in _TAKEN_ALL_THE_SAME)
 
 
 def _of_array(group: Sequence[Action]) -> list[tuple[Job, Steering]]:
@@ -231,10 +250,17 @@ def _records(actions: Sequence[Action]) -> dict[str, list[Action]]:
 
 
 def refusals(store: Store) -> dict[str, Refusals]:
-    """Job -> the refusals of its hints since the last one that Slurm took."""
+    """Job -> the refusals of its hints: those since the last one that Slurm took, or all after
+    which Slurm took the list and the job fitted nowhere in it, where these are more."""
     kind = Kind.HINT.value
-    last = store.last_times(kind)
     counts = store.counts_after(kind, _REFUSED, "done")
+    last = {job: at_s for job, at_s in store.last_times(kind).items() if job in counts}
+    # Each of these came after a list that Slurm had taken.
+    for of_kind, outcome in ((kind, _UNFIT), (UNDO, UNDONE)):
+        times = store.last_times(of_kind, outcome)
+        for job, number in store.counts_after(of_kind, outcome, "").items():
+            counts[job] = max(counts.get(job, 0), number)
+            last[job] = max(last.get(job, 0.0), times[job])
     return {job: Refusals(number, last[job]) for job, number in counts.items()}
 
 
@@ -253,6 +279,7 @@ def ask_to_save(
     nonce = secrets.token_hex(8)
     details = {**_details(action), **hopes, "save": nonce, "restarts": action.job.restarts}
     details["priority"] = action.job.priority + _given_back(context.store, action)
+    details["stood"] = _stood(action, context.known(action.job))
     entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     # Copies and shares are said when it has been requeued: now they would be of no use to it.
     complaint = context.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)
@@ -271,6 +298,15 @@ def ask_to_save(
         complaint = f"job {action.job.id}: {action.kind.value} given up, {outcome}"
         return Sent((complaint,), frozenset({action.job.id}))
     return Sent()
+
+
+def _stood(action: Action, known: Steering) -> dict[str, str]:
+    """Features and Partition of the request as the job's requeue shows them again. The list of
+    partitions is known only where we wrote it: of a job that runs Slurm shows one. What Slurm may
+    not have taken is not known."""
+    written = {key: value for key, value in known.wrote.items() if key not in known.unsure}
+    found = {"Features": action.job.features, **written}
+    return {key: value for key, value in found.items() if key in ("Features", "Partition")}
 
 
 def _given_back(store: Store, action: Action) -> int:
@@ -309,6 +345,7 @@ def _details(action: Action) -> dict[str, object]:
         "moves": ours.moves,
         "was": dict(ours.was),
         "wrote": dict(ours.wrote),
+        "foreign": list(ours.foreign),
         "priority": action.job.priority,
         "from": {node: dict(gpus) for node, gpus in action.job.gpus.items()},
         "reason": action.reason,
@@ -328,6 +365,7 @@ def steering_of(details: object, now: float) -> Steering:
         moves=int(found.get("moves", 0)),
         was=found.get("was", {}),
         wrote=found.get("wrote", {}),
+        foreign=tuple(found.get("foreign", ())),
         batch=batch_of_entry(found) or 0,
     )
 

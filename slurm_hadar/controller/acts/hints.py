@@ -19,6 +19,8 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import laying, queue_head
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.picture import claims
+from slurm_hadar.controller.picture.arrays import accepts
+from slurm_hadar.controller.picture.empty_nodes import UNFIT, EmptyNodes
 from slurm_hadar.controller.picture.targets import Target, lease_of_before
 from slurm_hadar.controller.picture.viewing import Picture
 from slurm_hadar.controller.picture.waits import expected_waits, run_times
@@ -28,18 +30,41 @@ from slurm_hadar.domain.declaration import ANY, SLOWEST
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.reports import formats
 from slurm_hadar.slurm.times import at_once
 
+_DEEP = "its list comes back when it is near the head of the queue"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 86_400.0
 
 
 @dataclass(frozen=True)
 class Hint:
-    """What a waiting job shall have: its ``partitions`` in this order, empty as they are; and a
-    ``nice`` other than its owner's, where it has another job's place in the queue."""
+    """What a waiting job shall have: its ``partitions`` in this order, empty as they are; a
+    ``nice`` other than its owner's, where it has another job's place in the queue; and for what a
+    shorter list makes it ``wait``."""
 
     partitions: tuple[str, ...] = ()
     nice: str = ""
+    wait: "Wait | None" = None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A list that is shorter than it may be: up to when (``until_s``) it waits for its first
+    partition, and when it is expected to end there. Both s since the epoch."""
+
+    until_s: float
+    ends_s: float
+
+
+@dataclass(frozen=True)
+class _Preference:
+    """A job's partitions in the order in which it prefers their types, empty where an order says
+    nothing; those of them in which it surely fits now; and whether it never fits in one of them."""
+
+    names: tuple[str, ...] = ()
+    fit: frozenset[str] = frozenset()
+    is_unfit: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,21 +105,33 @@ def hints(
         job = target.job
         records.setdefault(str(job.raw_id) if job.array_tasks else job.id, []).append(target)
     left, deep = queue_head.MOST_RECORDS, list[list[Target]]()
+    unfit: dict[str, tuple[str, ...]] = {}
     may_wait = any(_longest_wait(target.job, config) for target in waiting)
-    waits = expected_waits(seen, picture) if may_wait and not seen.in_order else {}
+    empty = EmptyNodes(seen)
+    waits = expected_waits(seen, picture, empty) if may_wait and not seen.in_order else {}
     for targets in records.values():
         placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
-        names = _preferred(placed, picture, plan, seen, config)
-        names = _worth_waiting(placed, names, waits, picture, seen, config)
+        preference = _preferred(placed, picture, plan, seen, config, empty)
+        names = _worth_waiting(placed, preference, waits, picture, seen, config)
+        wait = None
+        if len(names) < len(preference.names):
+            until_s = placed.job.eligible_s + _longest_wait(placed.job, config)
+            wait = Wait(until_s, _end(placed, names[0], waits, picture, seen))
         if names and left >= len(names):
             left -= len(names)
             for target in targets:
-                wanted[target.job.id] = Hint(names, nices.get(target.job.id, ""))
+                wanted[target.job.id] = Hint(names, nices.get(target.job.id, ""), wait)
+        elif preference.is_unfit:
+            typed = queue_head.typed_partitions(placed.job, seen, config)
+            if set(typed) != set(placed.job.partitions):
+                unfit |= {target.job.id: typed for target in targets}
         else:
             deep.append(targets)
-    back = _taken_back(
-        queue_head.too_deep(deep, queue_head.MOST_RECORDS - left, seen, config), wanted, seen
-    )
+    deep_ones = queue_head.too_deep(deep, queue_head.MOST_RECORDS - left, seen, config)
+    back = [
+        *_taken_back(unfit, "it fits in no node of a partition", wanted, picture, seen, config),
+        *_taken_back(deep_ones, _DEEP, wanted, picture, seen, config),
+    ]
     gone = {action.job.id for action in back}
     ids = [one.job.id for one in waiting if one.job.id not in gone]
     ids += picture.left_out
@@ -110,21 +147,39 @@ def hints(
 
 
 def _taken_back(
-    typed: Mapping[str, tuple[str, ...]], wanted: Mapping[str, Hint], seen: Observed
+    typed: Mapping[str, tuple[str, ...]],
+    why: str,
+    wanted: Mapping[str, Hint],
+    picture: Picture,
+    seen: Observed,
+    config: Config,
 ) -> list[Action]:
+    """These jobs with the partitions that their owner typed, and with the features of the types
+    that the owner declared, where the list alone said them."""
     found = []
     for id_, names in typed.items():
         job, steered = seen.jobs[id_], seen.steered(id_)
         fields = _with_nice(laying.back(job, steered), job, wanted.get(id_, Hint()).nice)
         fields["Partition"] = ",".join(names)
+        target = picture.targets[id_]
+        kinds = [kind for kind in config.gpu_types if accepts(target, kind, config)]
+        no_features = not (job.features or target.wanted.constraint or "Features" in fields)
+        if no_features and len(kinds) < len(config.gpu_types):
+            fields["Features"] = "|".join(config.gpu_types[kind].feature for kind in kinds)
         ours = _remembered(job, fields, replace(steered, was={**steered.was, **fields}), seen.now)
-        why = "its list comes back when it is near the head of the queue"
         found.append(Action(Kind.HINT, job, fields, ours, why))
     return found
 
 
 def _refused(job: Job, seen: Observed, refused: Mapping[str, Refusals]) -> bool:
     return job.id in refused and not refused[job.id].over(seen.now)
+
+
+def unfit(job: Job, seen: Observed) -> bool:
+    """Whether Slurm says that a job fits nowhere in a partition of a list that is ours."""
+    return job.reason.split(",")[0] in UNFIT and "Partition" in laying.back(
+        job, seen.steered(job.id)
+    )
 
 
 def _after_a_move(job: Job, seen: Observed) -> Action | None:
@@ -176,7 +231,7 @@ def _sent(
         job = seen.jobs[id_]
         if job.state is not JobState.PENDING or job.held:
             continue
-        if _refused(job, seen, refused):
+        if _refused(job, seen, refused) and not unfit(job, seen):
             continue
         action = _hint(job, wanted.get(id_, Hint()), left_out.get(id_, ""), seen, id_ in preempted)
         found += [action] if action is not None else []
@@ -194,16 +249,22 @@ def _hint(job: Job, hint: Hint, left_out: str, seen: Observed, preempted: bool) 
         elif not left_out and _is_wider(job, steered):
             # A list that has sunk back in the queue is left as it is.
             fields.pop("Partition", None)
+            if steered.wrote.get("Features") == job.features:
+                fields.pop("Features", None)
     leased = lease_of_before(job, steered, seen.now)
     if leased or preempted:
         fields["StartTime"] = at_once(job, seen.now)
     if not fields:
         return None
     ours = _remembered(job, fields, steered, seen.now)
+    if hint.wait is not None:
+        ours = replace(ours, until=hint.wait.until_s, ends=hint.wait.ends_s)
     if leased:
         why = "it has a begin time of an earlier release of hbatch or the plugins"
     elif preempted:
         why = "it was preempted, and may start again"
+    elif "Partition" in fields and hint.wait is not None:
+        why = f"{waits_for(ours)}: it ends sooner so than where it could begin before"
     elif "Partition" in fields and names:
         why = "in this order it prefers them"
     elif hint.nice and "Nice" in fields:
@@ -231,24 +292,41 @@ def _remembered(job: Job, fields: Mapping[str, str], steered: Steering, now: flo
     return Steering(time=now, moves=steered.moves, was=was, wrote=wrote, foreign=steered.foreign)
 
 
+def waits_for(steered: Steering) -> str:
+    """What a job with a list that is shorter than it may be waits for, and up to when."""
+    first = steered.wrote.get("Partition", "").partition(",")[0]
+    return f"waits for {first} until {formats.moment(steered.until)} at most"
+
+
+def _is_unfit(target: Target, names: Iterable[str], empty: EmptyNodes) -> bool:
+    """Whether a job fits in no node of a partition, whatever is done to the nodes: where its list
+    is changed to one with such a partition Slurm 22.05 holds some jobs (BadConstraints), so it is
+    left as its owner wrote it."""
+    names = frozenset(names)
+    return empty.is_clear(target) and not names <= empty.fits(target, names, some_day=True)
+
+
 def _is_wider(job: Job, steered: Steering) -> bool:
-    return set(steered.wrote.get("Partition", "").split(",")) == set(job.partitions)
+    return not steered.until and set(steered.wrote.get("Partition", "").split(",")) == set(
+        job.partitions
+    )
 
 
 def _worth_waiting(
     target: Target,
-    names: tuple[str, ...],
+    preference: _Preference,
     waits: Mapping[str, Mapping[str, float]],
     picture: Picture,
     seen: Observed,
     config: Config,
 ) -> tuple[str, ...]:
-    """``names`` without the types on which the job would end later, even if it began there now,
-    than on the one that it waits for: rule 4 of the prototype (theta 0).
+    """The names that it prefers without the types on which the job would end later, even if it
+    began there now, than on the one that it waits for: rule 4 of the prototype (theta 0).
 
-    All of them where its work is not known, where the wait is longer than it may be, and where a
-    job that is not managed wants the same type.
+    All of them where its work is not known, where the wait is longer than it may be, where the job
+    may not fit there, and where a job that is not managed wants the same type.
     """
+    names = preference.names
     job, view = target.job, picture.view
     left_s = job.eligible_s + _longest_wait(job, config) - seen.now
     declared = job.declaration is not None and job.declaration.total_samples > 0
@@ -259,12 +337,30 @@ def _worth_waiting(
     if not all(view.jobs.known[row, view.types.index(kind), count] for kind in types.values()):
         return names
     times, wait = run_times(target, picture), waits[job.id]
-    ends = {name: wait.get(kind, inf) + times[kind] for name, kind in types.items()}
-    best = min(ends, key=lambda name: ends[name])
-    if wait.get(types[best], inf) > left_s or _wanted_by_others(types[best], job, seen):
+    ends = {
+        name: wait.get(kind, inf) + times.get(kind, inf)
+        for name, kind in types.items()
+        if name in preference.fit
+    }
+    best = min(ends, key=lambda name: ends[name], default="")
+    if not best or ends[best] == inf or wait[types[best]] > left_s:
         return names
-    kept = tuple(name for name in names if times[types[name]] <= ends[best])
+    if _wanted_by_others(types[best], job, seen):
+        return names
+    kept = tuple(name for name in names if times.get(types[name], inf) <= ends[best])
     return tuple(sorted(kept, key=lambda name: name != best)) if len(kept) < len(names) else names
+
+
+def _end(
+    target: Target,
+    name: str,
+    waits: Mapping[str, Mapping[str, float]],
+    picture: Picture,
+    seen: Observed,
+) -> float:
+    """When a job is expected to end that waits for the partition ``name``, s since the epoch."""
+    kind = laying.types_of([seen.partitions[name]], seen)[name]
+    return seen.now + waits[target.job.id][kind] + run_times(target, picture)[kind]
 
 
 def _longest_wait(job: Job, config: Config) -> float:
@@ -297,8 +393,13 @@ def _kinds(job: Job) -> set[str]:
 
 
 def _preferred(
-    target: Target, picture: Picture, plan: Plan, seen: Observed, config: Config
-) -> tuple[str, ...]:
+    target: Target,
+    picture: Picture,
+    plan: Plan,
+    seen: Observed,
+    config: Config,
+    empty: EmptyNodes,
+) -> _Preference:
     """The job's partitions in the order in which it prefers their types; empty where an order says
     nothing."""
     job, want, view = target.job, target.wanted, picture.view
@@ -306,17 +407,22 @@ def _preferred(
     open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
     types = laying.types_of(open_to_it, seen)
     if len(types) < 2 or want.count not in view.counts or job.id not in view.jobs.ids:
-        return ()
+        return _Preference()
     row, count = view.jobs.ids.index(job.id), view.counts.index(want.count)
     rates = {
         name: float(view.jobs.rate[row, view.types.index(kind), count])
         for name, kind in types.items()
         if kind in view.types
     }
+    fit = empty.fits(target, rates)
     possible = {name: rate for name, rate in rates.items() if rate > 0}
+    if possible and not fit & possible.keys():
+        # What is left out by estimates only, such as a time limit that would be too short.
+        possible = {name: rates[name] for name in rates if accepts(target, types[name], config)}
     if job.declaration is not None and job.declaration.types == (ANY,):
         own = {n: float(picture.own[row, view.types.index(types[n]), count]) for n in possible}
-        best = max((rate for rate in own.values() if isfinite(rate)), default=0.0)
+        # What is slow beside a type on which it may not fit is not slow for this job.
+        best = max((own[n] for n in possible if n in fit and isfinite(own[n])), default=0.0)
         # A guess keeps no job from a free GPU.
         kept = picture.shared if job.declaration.may_move and job.requeue else frozenset()
         possible = {
@@ -324,6 +430,15 @@ def _preferred(
             for n, rate in possible.items()
             if types[n] in kept or not own[n] * SLOWEST < best
         }
+    if empty.is_clear(target) and not possible.keys() <= empty.fits(
+        target, possible, some_day=True
+    ):
+        # Slurm holds some jobs whose list is changed to one with such a partition.
+        return _Preference((), fit, is_unfit=True)
     placement = plan.placements.get(job.id)
     placed = set(placement.gpus) if placement is not None else set()
-    return tuple(sorted(possible, key=lambda name: (types[name] not in placed, -possible[name])))
+
+    def order(name: str) -> tuple[bool, bool, float]:
+        return name not in fit, types[name] not in placed, -possible[name]
+
+    return _Preference(tuple(sorted(possible, key=order)), fit)

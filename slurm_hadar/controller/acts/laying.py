@@ -60,6 +60,15 @@ def fields(
     }
 
 
+def owner_forbids(
+    job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config
+) -> bool:
+    """Whether the placement needs another constraint than the one that the owner set since."""
+    if "Features" not in seen.steered(job.id).foreign:
+        return False
+    return _wish(job, want, placement, seen, config).get("Features", job.features) != job.features
+
+
 def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fields:
     """``fields`` of a job on nodes that are named, with what Slurm is told although it seems to
     know it. ``was``: as of :func:`originals`.
@@ -72,6 +81,26 @@ def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fie
         number = len(placement.nodes) or placement.copies
         told["NumNodes"] = f"{number}-{number}"
     return told
+
+
+def asked_for(
+    job: Job, steered: Steering, groups: Mapping[str, tuple[str, ...]]
+) -> Mapping[str, str]:
+    """The owner's value of each field that was changed: by the controller, which remembers it, or
+    by hbatch, whose list of partitions stands for one of these ``groups`` in the declaration.
+    """
+    declared = job.declaration.partitions if job.declaration is not None else ()
+    if not declared or "Partition" in steered.foreign:
+        return steered.was
+    kept = "Partition" in steered.was
+    first = tuple(steered.was["Partition"].split(",")) if kept else job.partitions
+    reached = {one for name in declared for one in groups.get(name, ())}
+    # Slurm shows the one in which a job runs, and puts it first when that is requeued.
+    anyhow = kept or bool(job.nodes or job.restarts)
+    same = set(first) <= {*declared} if anyhow else first == declared
+    if same or not set(first) <= {*declared, *reached}:
+        return steered.was
+    return {**steered.was, "Partition": ",".join(declared)}
 
 
 def back(job: Job, steered: Steering) -> Fields:

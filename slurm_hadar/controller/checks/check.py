@@ -6,13 +6,14 @@ from pathlib import Path
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config, wrapper_path
+from slurm_hadar.controller.acts import queue_head
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_nodes import lost_findings, type_findings
 from slurm_hadar.controller.checks.check_options import option_findings
 from slurm_hadar.controller.checks.check_partitions import partition_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.finding import Finding, me
-from slurm_hadar.controller.checks.wrapper_site import is_current
+from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current
 from slurm_hadar.controller.seen.racks import POLICIES as RACKS_OF
 from slurm_hadar.controller.seen.rules import NO_SANDBOX
 from slurm_hadar.controller.seen.throw_away import is_throw_away
@@ -65,6 +66,8 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from partition_findings(config, settings, partitions, nodes)
     yield from _exchange(config, settings)
     yield from _margin(settings)
+    if config.partitions.groups:
+        yield from _depths(settings)
     yield from _kill_wait(config, settings)
     yield from _of_this_slurm(settings, (major, minor))
     yield from _racks(config, cluster)
@@ -94,10 +97,11 @@ def _exchange(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
     yield Finding("warning", what, 'set queue.exchange = "none"')
 
 
-def wrapper_finding(config: Config, config_path: Path) -> Finding:
-    """Whether hbatch sees this configuration: it reads a JSON beside the TOML."""
+def wrapper_finding(config: Config, config_path: Path, names: SlurmNames) -> Finding:
+    """Whether hbatch sees this configuration, and the names that Slurm goes by: it reads a JSON
+    beside the TOML."""
     path = wrapper_path(config_path)
-    if is_current(config, config_path):
+    if is_current(config, config_path, names):
         return Finding("ok", f"{path} is up to date for hbatch")
     what = "does not fit the configuration any more" if path.exists() else "is missing"
     return Finding(
@@ -260,6 +264,22 @@ def _margin(settings: dict[str, str]) -> Iterator[Finding]:
             "so a slow tick finds it started where it was",
             "leave cred_expire at its default of 120 s",
         )
+
+
+def _depths(settings: dict[str, str]) -> Iterator[Finding]:
+    """Whether the lists of partitions leave room for other jobs in what Slurm looks at."""
+    options = settings.get("SchedulerParameters", "")
+    for name, usual in (("default_queue_depth", 100), ("bf_max_job_test", 500)):
+        value = _option(options, name) or str(usual)
+        if value.isdigit() and int(value) < 2 * queue_head.MOST_RECORDS:
+            yield Finding(
+                "warning",
+                f"{name}={value}: Slurm looks at so many jobs in a pass, each partition of a list "
+                f"counts as one, and lists may name {queue_head.MOST_RECORDS} partitions, in a "
+                f"burst {queue_head.KEPT_RECORDS}; jobs behind these are looked at late",
+                f"set {name}={max(usual, 2 * queue_head.MOST_RECORDS)} or more in "
+                "SchedulerParameters",
+            )
 
 
 def _of_this_slurm(settings: dict[str, str], release: tuple[int, int]) -> Iterator[Finding]:

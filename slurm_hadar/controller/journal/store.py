@@ -188,10 +188,13 @@ class Store:
         )
         return {str(job): int(count) for job, count in rows}
 
-    def last_times(self, kind: str) -> dict[str, float]:
-        """:meth:`last_time` of every job at once."""
+    def last_times(self, kind: str, outcome: str = "") -> dict[str, float]:
+        """:meth:`last_time` of every job at once; of the actions that ended with an outcome which
+        begins like ``outcome``, where one is given."""
         rows = self.connection.execute(
-            "SELECT job, MAX(changed_s) FROM journal WHERE kind=? GROUP BY job", (kind,)
+            "SELECT job, MAX(changed_s) FROM journal"
+            " WHERE kind=? AND (?='' OR substr(outcome, 1, ?)=?) GROUP BY job",
+            (kind, outcome, len(outcome), outcome),
         )
         return {str(job): float(time) for job, time in rows}
 

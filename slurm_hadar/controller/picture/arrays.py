@@ -152,6 +152,7 @@ def job_arrays(
         mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.wanted.count) for t in targets], float),
         groups=mask,
         max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
+        end_known=~work.unknown,
         copies=copies,
         tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
         beside=cpus.trait(targets, rates.cpus, seen.nodes.values()),
@@ -205,14 +206,19 @@ def _offered(
     config: Config, targets: Sequence[Target], kinds: tuple[str, ...], counts: tuple[int, ...]
 ) -> BoolArray:
     """(J, R, C) what the owner accepts: types, memory per GPU, counts."""
-    memory = np.array([_memory_gb(kind, config) for kind in kinds])
     allowed = np.zeros((len(targets), len(kinds), len(counts)), dtype=bool)
     for row, target in enumerate(targets):
-        want, least = target.wanted, (target.job.declaration or Declaration()).gpu_mem / 1024
-        by_type = np.array([not want.types or kind in want.types for kind in kinds], bool)
-        by_count = np.array([number in want.counts for number in counts], bool)
-        allowed[row] = (by_type & (memory >= least))[:, None] & by_count[None, :]
+        by_type = np.array([accepts(target, kind, config) for kind in kinds], bool)
+        by_count = np.array([number in target.wanted.counts for number in counts], bool)
+        allowed[row] = by_type[:, None] & by_count[None, :]
     return allowed
+
+
+def accepts(target: Target, kind: str, config: Config) -> bool:
+    """Whether the owner accepts a GPU type, by its name and its memory."""
+    want, least = target.wanted, (target.job.declaration or Declaration()).gpu_mem / 1024
+    by_name = not want.types or kind in want.types
+    return by_name and (not least or _memory_gb(kind, config) >= least)
 
 
 def _keep_possible(

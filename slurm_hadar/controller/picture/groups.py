@@ -22,7 +22,7 @@ class Groups:
         for names, index in self._lists.items():
             for name in names:
                 excluded.setdefault(name, set()).add(index)
-        closes = _next_reservation(seen)
+        closes = next_reservation(seen)
         self.of_node: dict[str, int] = {}
         for node in seen.nodes.values():
             key = (
@@ -65,8 +65,8 @@ class Groups:
         return self._masks[key]
 
 
-def _next_reservation(seen: Observed) -> dict[str, float]:
-    """Node -> start of its next reservation, s."""
+def next_reservation(seen: Observed) -> dict[str, float]:
+    """Node -> start of its next reservation, or of the one that it is under, s."""
     found: dict[str, float] = {}
     for reservation in seen.reservations:
         if reservation.end_s > seen.now:

@@ -5,9 +5,10 @@ alone, payoff = utility - price. So ``hbatch`` waits for no controller; it reads
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
+from operator import le
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from slurm_hadar.solvers.prices import DualPrice
 
 FEWEST_USERS = 5
 """Where Slurm shows nobody others' jobs, a price of fewer users' jobs could tell of one of them."""
+_MOST_SIZES = 8
+"""Of a partition's nodes that are published."""
 _COUNTS = (1, 2, 4, 8)
 _LEAST_SPEED = 0.02
 """No type counts as slower than this part of a job's best, or one odd job would make all prices
@@ -66,6 +69,25 @@ def type_prices(seen: Observed, picture: Picture) -> dict[str, TypePrice]:
             wait_s={count: _wait(times, count) for count in _COUNTS if count <= gpus},
             shared=kind in picture.shared,
         )
+    return found
+
+
+def largest_nodes(
+    seen: Observed, partitions: Iterable[str]
+) -> dict[str, list[tuple[int, int, int]]]:
+    """Partition -> GPUs, CPUs and MB of its usable nodes, without those that have no more of
+    anything than another."""
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for name in partitions:
+        members = seen.partitions[name].nodes if name in seen.partitions else ()
+        usable = (seen.nodes[one] for one in members if one in seen.nodes)
+        sizes = {(sum(n.gpus.values()), n.cpus, n.memory_mb) for n in usable if n.usable}
+        largest = [
+            size
+            for size in sizes
+            if not any(one != size and all(map(le, size, one)) for one in sizes)
+        ]
+        found[name] = sorted(largest)[-_MOST_SIZES:]
     return found
 
 

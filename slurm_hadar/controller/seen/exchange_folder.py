@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurm_hadar.answering import ensure_answers
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse, read_all_uses
 from slurm_hadar.runtime.folder import MOST, Listing, listing
@@ -46,7 +47,13 @@ class ExchangeFolder:
         self._tidied_s = 0.0
 
     def read(self, jobs: Iterable[Job]) -> Said:
-        """List it, and read what the managed ones of ``jobs`` left there."""
+        """List it, and read what the managed ones of ``jobs`` left there; nothing where it does not
+        answer."""
+        try:
+            ensure_answers(str(self._path))
+        except OSError:
+            self._listed = Listing(self._path)
+            return Said()
         self._listed = listing(self._path)
         self._turn += 1
         managed = [job for job in jobs if job.managed]

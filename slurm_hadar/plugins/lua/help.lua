@@ -25,6 +25,8 @@ function help.checked(site)
     local good = type(gpu) == "table" and type(gpu.feature) == "string" and gpu.feature ~= ""
     assert(good and type(gpu.memory_mb) == "number", "site.lua: types." .. tostring(name))
   end
+  -- A site.lua of the release before has none.
+  if type(site.default_partition) ~= "string" then site.default_partition = "" end
   for _, name in ipairs(site.order) do assert(site.types[name], "site.lua: order") end
   return site
 end
@@ -175,7 +177,7 @@ function help.changes(site, ask)
   end
   if found.off == "yes" then
     if not fresh then return nil, "" end
-    result.comment = help.join(ask.comment, declaration.encode(found))
+    result.comment = help.join(ask.comment, declaration.encode({off = "yes"}))
     return result
   end
   if types and #types > 0 then
@@ -186,7 +188,10 @@ function help.changes(site, ask)
   end
   result.signal = found.signal or "USR2"
   if not fresh then return result end
-  if not asks then result.notes[#result.notes + 1] = "it asks for no GPU: add --gres=gpu:1" end
+  if not asks then
+    result.no_gpus = true
+    result.notes[#result.notes + 1] = "it asks for no GPU: add --gres=gpu"
+  end
   result.movable = found.checkpoint == "yes" and ask.batch
   result.comment = help.join(ask.comment, declaration.encode(found))
   if #result.comment > COMMENT_LIMIT then
@@ -199,11 +204,21 @@ function help.join(comment, segment)
   return comment and comment ~= "" and comment .. " " .. segment or segment
 end
 
+-- A sentence without digits: who looks for the job's number in all that a submit prints finds Slurm's.
+function help.plain(text, notes)
+  local before = ": "
+  for _, note in ipairs(notes) do
+    text = text .. before .. note:gsub("%d+", "#")
+    before = "; "
+  end
+  return text
+end
+
 -- One sentence on what was done.
 function help.told(result)
-  local text = "slurm-hadar: the job is managed"
-  for _, note in ipairs(result.notes) do text = text .. "; " .. note end
-  return text
+  if (result.comment or ""):find(" off=yes", 1, true) then return "slurm-hadar: the job is left alone" end
+  if result.no_gpus then return help.plain("slurm-hadar: the job is not managed", result.notes) end
+  return help.plain("slurm-hadar: the job is managed", result.notes)
 end
 
 -- Calls a function that may fail in any way; one that runs too long is stopped. ok, its answer.

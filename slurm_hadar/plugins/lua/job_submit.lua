@@ -51,13 +51,15 @@ local function changes(job, all)
     comment = job.comment, constraint = job.features, partitions = named, within = effective,
     gpus = gpus, declared = words, batch = batch,
   })
-  return result, why, batch
+  return result, why, batch, #words > 0
 end
 
 local function help_out(job, all)
-  local result, why, batch = changes(job, all)
+  local result, why, batch, declares = changes(job, all)
   if not result then
-    if why ~= "" then slurm.log_user("%s", "slurm-hadar: the job is not managed: " .. why) end
+    if declares and why ~= "" then
+      slurm.log_user("%s", help.plain("slurm-hadar: the job is not managed", {why}))
+    end
     return
   end
   local set = {}
@@ -73,7 +75,7 @@ local function help_out(job, all)
       job.environment["HADAR_SIGNAL"] = result.signal
     end)
   end
-  if #set > 0 and not site.quiet then slurm.log_user("%s", help.told(result)) end
+  if declares and #set > 0 and not site.quiet then slurm.log_user("%s", help.told(result)) end
 end
 
 local theirs = slurm_job_submit

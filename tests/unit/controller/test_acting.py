@@ -93,11 +93,11 @@ def test_what_slurm_refused_is_not_taken_for_ours(context):
 
 
 def test_what_slurm_may_have_taken_can_still_be_given_back(context):
-    """Whether the update came through nobody knows, so no value there is a stranger's."""
+    """Whether the update came through is not known, so neither value is a stranger's."""
     said, _ = sent(context, NO_ANSWER)
     assert said.refused == {"1"}
     found = known(context)
-    assert found.was == {"Partition": "gpu"} and not found.wrote
+    assert found.was == {"Partition": "gpu"} == found.unsure and found.wrote == {"Partition": LIST}
     assert found.time == 0, "a begin time of an earlier release is ours still"
 
 
@@ -129,10 +129,44 @@ def test_what_was_to_be_given_back_can_be_given_back_later(context):
     working = replace(context, cluster=Cluster(NO_ANSWER))
     assert send_hints(working, [back], NOW).refused == {"1"}
     found = known(context)
-    assert found.was == {"Partition": "gpu"} and not found.wrote
+    assert found.was == found.wrote == {"Partition": "gpu"} and found.unsure == BEFORE.wrote
     working = replace(context, cluster=Cluster(NO_ANSWER))
     send_hints(working, [replace(back, job=job("2"))], NOW)
     assert known(context, "2").leased, "its begin time is taken away at the next tick"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Requested partition configuration not available now for job 1",
+        "Requested node configuration is not available for job 1",
+    ],
+)
+def test_a_list_that_slurm_takes_although_it_complains_can_still_be_given_back(context, words):
+    """Slurm 22.05 and 24.11 change the job all the same."""
+    said, _ = sent(context, SlurmError(f"scontrol update: {words}"))
+    assert said.refused == {"1"}
+    # Either value may be there now, and neither is another author's.
+    assert known(context).was == known(context).unsure == {"Partition": "gpu"}
+    assert known(context).wrote == {"Partition": "v100,p100,k80"}
+    assert acting.refusals(context.store) == {"1": Refusals(1, NOW)}
+
+
+def test_each_list_in_which_a_job_fitted_nowhere_counts_as_refused(context):
+    """Slurm took each of them, so that they would begin anew otherwise."""
+    for number in (1, 2, 3):
+        at = NOW + 1000 * number
+        sent(context, None, now=at)
+        unfit = replace(job(), reason="PartitionConfig")
+        back = Action(Kind.HINT, unfit, {"Partition": "gpu"}, Steering(time=at), "")
+        send_hints(replace(context, cluster=Cluster(None)), [back], at + 60)
+        assert acting.refusals(context.store) == {"1": Refusals(number, at + 60)}
+    sent(context, None, now=NOW + 5000)
+    assert acting.refusals(context.store)["1"] == Refusals(3, NOW + 3060)
+    # Slurm held it, and it was released.
+    entry = context.store.begin("1", acting.UNDO, "sent", NOW + 6000, {})
+    context.store.end(entry, acting.UNDONE, NOW + 6000)
+    assert acting.refusals(context.store)["1"] == Refusals(3, NOW + 6000)
 
 
 def test_refusals_are_remembered_until_slurm_takes_a_hint(context):

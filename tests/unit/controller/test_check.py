@@ -149,6 +149,25 @@ def test_a_short_time_after_a_requeue_is_warned_of(settings, warned):
 
 
 @pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("", []),
+        ("(null)", []),
+        ("bf_continue,default_queue_depth=1000,bf_max_job_test=100", []),
+        ("default_queue_depth=60", ["default_queue_depth=60"]),
+        (
+            "bf_max_job_test=5,default_queue_depth=99",
+            ["default_queue_depth=99", "bf_max_job_test=5"],
+        ),
+    ],
+)
+def test_lists_that_could_fill_what_slurm_looks_at_are_warned_of(options, named):
+    found = list(check._depths({"SchedulerParameters": options}))
+    assert [one.what.split(":")[0] for one in found] == named
+    assert all(one.level == "warning" and "SchedulerParameters" in one.cure for one in found)
+
+
+@pytest.mark.parametrize(
     ("settings", "release", "says"),
     [
         ({"GresTypes": "gpu,shard,mps"}, (22, 5), ["(gres/mps and gres/shard) count as in use"]),

@@ -95,6 +95,121 @@ def test_only_the_types_that_its_owner_declared_are_in_the_list():
     assert hint(job(declaration=some)) == {"Partition": "p100,k80"}
 
 
+SMALL, LARGE = {"cpus": 16, "memory_mb": 64_000}, {"cpus": 32, "memory_mb": 256_000}
+TYPED = ("k80", "p100", "v100")
+
+
+def unequal(**more):
+    """K80s have larger nodes than the faster GPUs."""
+    sizes = {"v": (2, SMALL), "p": (2, SMALL), "k": (4, LARGE)}
+    return [
+        replace(hand_made.node(name, sizes[name[0]][0], **sizes[name[0]][1]), **more.get(name, {}))
+        for name in ("v1", "p1", "k1")
+    ]
+
+
+def four(count=4):
+    return {"request": GpuRequest(per_node={UNTYPED: count})}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        four(),
+        {"cpus": 24},
+        {"least_cpus": 24},
+        {"mem_per_node_mb": 128_000},
+        {"mem_per_cpu_mb": 16_000, "cpus": 8},
+        {"excluded_nodes": ("v1", "p1")},
+        # Whether it fits cannot be told.
+        {"odd": True},
+        {"per_gpu": True},
+    ],
+)
+@pytest.mark.parametrize("asked", [("gpu",), TYPED])
+def test_a_slow_type_is_left_out_only_where_the_job_fits_one_that_is_kept(asked, more):
+    """Slurm refuses a list in which it fits nowhere, or lets it wait for ever."""
+    assert hint(job(declaration=ANY, partitions=asked), found=unequal())["Partition"] in (
+        "v100,p100",
+        "p100,v100",
+    )
+    sent = hint(job(declaration=ANY, partitions=asked, **more), found=unequal())
+    if more.keys() & {"odd", "per_gpu"}:
+        assert {*sent["Partition"].split(",")} == {*TYPED}
+    else:
+        # Slurm holds some jobs whose list is changed to one with a partition that cannot have them.
+        assert sent == {}
+
+
+@pytest.mark.parametrize(
+    "closed", [{"usable": False}, {"features": ("other",)}, {"gpus": {"v100": 1}}]
+)
+def test_only_nodes_count_that_it_may_use(closed):
+    one = job(declaration=ANY, features="v100", partitions=("v100", "k80"), **four(2))
+    one = replace(one, features="", declaration=replace(ANY, constraint="v100|k80"))
+    assert hint(one, found=unequal())["Partition"] == "v100"
+    assert "k80" in hint(one, found=unequal(v1=closed)).get("Partition", "k80").split(",")
+
+
+def test_a_time_limit_that_is_short_leaves_out_no_type_on_which_alone_it_fits():
+    """By plain Slurm it would run there, as far as its limit lets it."""
+    long = replace(ANY, batch=(64, 64), samples=10**6)
+    one = {"declaration": long, "partitions": TYPED[::-1], "time_limit_s": 3600.0}
+    fits = hint(job(**one), found=unequal())["Partition"].split(",")
+    assert "k80" not in fits, "it would be too slow there"
+    assert hint(job(**one, **four()), found=unequal()) == {}
+    drained = unequal(v1={"usable": False}, p1={"usable": False})
+    assert "k80" in hint(job(**one), found=drained).get("Partition", "k80").split(",")
+
+
+@pytest.mark.parametrize("list_", [("v100",), ("v100", "p100")])
+def test_a_list_of_ours_in_which_it_fits_no_more_is_taken_back(list_):
+    done = told({"Partition": "gpu"}, {"Partition": ",".join(list_)})
+    one = job(declaration=ALL, partitions=list_, admin_comment=done)
+    unfit = {"excluded_nodes": ("p1",)}
+    assert set(hint(one, found=unequal())["Partition"].split(",")) == {*TYPED}
+    assert hint(replace(one, **unfit), found=unequal()) == {"Partition": "gpu"}
+
+
+def test_a_list_of_hbatchs_in_which_it_fits_no_more_is_its_owners_partition_again():
+    by_hbatch = replace(ALL, partitions=("gpu",))
+    made = job(declaration=by_hbatch, partitions=TYPED, excluded_nodes=("p1",))
+    assert hint(made, found=unequal()) == {"Partition": "gpu"}
+
+
+def test_nodes_that_may_not_be_used_now_are_no_reason_to_leave_a_job_unsteered():
+    drained = unequal(v1={"usable": False}, p1={"usable": False})
+    assert {*hint(job(declaration=ANY), found=drained)["Partition"].split(",")} == {*TYPED}
+
+
+@pytest.mark.parametrize("reason", ["PartitionConfig", "BadConstraints"])
+def test_a_job_that_fits_nowhere_in_its_list_has_its_owners_at_the_next_tick(reason):
+    done = told({"Partition": "gpu"}, {"Partition": "v100,p100"})
+    one = job(declaration=ANY, partitions=("v100", "p100"), admin_comment=done, reason=reason)
+    refused = {"1": Refusals(3, NOW - 1)}
+    assert hint(one, refused=refused) == {"Partition": "gpu"}
+    back = replace(one, partitions=("gpu",))
+    assert hint(back, refused=refused) == {}, "nothing more is sent to it"
+
+
+SOME = replace(ALL, types=("v100", "p100"))
+
+
+def test_types_that_only_a_list_said_are_features_once_it_is_taken_back(monkeypatch):
+    """Else Slurm would start it on a type that its owner excluded."""
+    monkeypatch.setattr(queue_head, "MOST_RECORDS", 0)
+    monkeypatch.setattr(queue_head, "KEPT_RECORDS", 0)
+    some = replace(SOME, partitions=("gpu",))
+    first = seen([job(declaration=some, partitions=("v100", "p100"))])
+    done = decide(first, {}, SITE)
+    assert hinted(done)["1"] == {"Partition": "gpu", "Features": "v100|p100"}
+    second = after(first, done)
+    assert decide(second, {}, SITE).actions == ()
+    monkeypatch.undo()
+    third = decide(second, {}, SITE)
+    assert hinted(third)["1"] == {"Partition": "v100,p100"}
+
+
 def test_nothing_but_the_partitions_of_a_waiting_job_is_ever_changed():
     elastic = job(declaration=replace(ALL, gpus=(1, 2), fork=(1, 2)))
     assert set(hint(elastic, {"1": {"v100": 2}})) == {"Partition"}
@@ -213,14 +328,16 @@ def operators():
 def test_a_field_that_somebody_else_changed_is_his():
     known = {"1": Steering(time=NOW - 60, was={"Partition": "gpu"}, wrote={"Partition": "a,b"})}
     for partitions in (("b", "a"), ("gpu",), ("c",)):
-        found = kept.without_foreign(known, {"1": job(partitions=partitions)}, operators(), set())
+        found = kept.without_foreign(
+            known, {"1": job(partitions=partitions)}, operators(), set(), NOW
+        )
         assert found["1"].foreign == ("Partition",) and not found["1"].was
     ours = {"1": job(partitions=("a", "b"))}
-    assert kept.without_foreign(known, ours, operators(), set()) == known
+    assert kept.without_foreign(known, ours, operators(), set(), NOW) == known
     # Slurm itself puts the one first in which a job ran, and an update may be on its way.
     requeued = {"1": job(partitions=("b", "a"), restarts=1)}
-    assert kept.without_foreign(known, requeued, operators(), set()) == known
-    assert kept.without_foreign(known, {"1": job()}, operators(), {"1"}) == known
+    assert kept.without_foreign(known, requeued, operators(), set(), NOW) == known
+    assert kept.without_foreign(known, {"1": job()}, operators(), {"1"}, NOW) == known
 
 
 def test_a_foreign_field_is_neither_changed_nor_put_back():
@@ -335,7 +452,7 @@ USED = st.fixed_dictionaries({name: st.integers(0, 2) for name in ("v1", "v2", "
 def test_a_second_tick_sends_nothing(site, described, used):
     first = seen([job(str(n), **more) for n, more in enumerate(described, 1)], nodes(**used))
     done = decide(first, site=site)
-    assert all(set(a.fields) <= {"Partition", "StartTime"} for a in done.actions)
+    assert all(set(a.fields) <= {"Partition", "StartTime", "Features"} for a in done.actions)
     shown = {id_: replace(one, reason=first.jobs[id_].reason) if one.reason == "None" else one
              for id_, one in after(first, done).jobs.items()}  # fmt: skip
     second = seen(list(shown.values()), list(first.nodes.values()), now=NOW + 1)

@@ -55,6 +55,23 @@ def test_nodes_that_are_down_count_for_nothing():
     assert told([], []) == {}
 
 
+def test_the_largest_usable_nodes_of_a_partition_are_told():
+    v1, v2, p1, p2, *rest = nodes()
+    found = [
+        replace(v1, cpus=64),
+        replace(v2, memory_mb=512_000),
+        replace(p1, cpus=8),
+        p2,
+        *(replace(one, usable=False) for one in rest),
+    ]
+    assert newcomers.largest_nodes(seen([], found), ("v100", "p100", "k80", "gone")) == {
+        "v100": [(2, 32, 512_000), (2, 64, 256_000)],
+        "p100": [(2, 32, 256_000)],
+        "k80": [],
+        "gone": [],
+    }
+
+
 def test_what_has_come_lately_is_counted_in_gpus():
     two = GpuRequest(per_node={UNTYPED: 2})
     new = {"submit_s": NOW - 5, "request": two}

@@ -1,13 +1,18 @@
 """When a job would start on each type, and when it is worth to wait for one."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hand_made import NOW, RATES, config, decide, hinted, job, look, nodes, ordinary, running, seen
 
+from slurm_hadar.controller.acts import queue_head
+from slurm_hadar.controller.acts.actions import Kind
 from slurm_hadar.controller.picture.waits import expected_waits, run_times
+from slurm_hadar.controller.words.telling import changed
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
+from slurm_hadar.reports.formats import moment
 
 GROUPS = '[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n'
 SITE = config("[queue]\nmax_wait_s = 1000\n" + GROUPS)
@@ -78,6 +83,40 @@ def test_types_on_which_it_would_end_later_are_left_out_while_it_waits():
     assert sent(300) == sent(100_000) == "v100,p100,k80"
 
 
+def shortened(job_, left_s=10):
+    busy, found = full(left_s)
+    shown = seen([job_, *busy], found)
+    (action,) = decide(shown, {}, SITE).of(Kind.HINT)
+    return action
+
+
+def test_a_shortened_list_keeps_its_deadline_and_its_end():
+    action = shortened(job("1", declaration=DECLARED))
+    ours = action.steering
+    assert ours.until == NOW - 60 + 1000
+    assert ours.ends == pytest.approx(NOW + 10 + 100, rel=0.01)
+    assert f"waits for v100 until {moment(ours.until)}" in action.reason
+    waits = job("1", declaration=DECLARED, partitions=("v100", "p100"))
+    told = changed(waits, seen([waits], steering={"1": ours}), SITE)
+    assert told[-1].startswith(f"Partition: it waits for v100 until {moment(ours.until)}")
+    assert moment(ours.ends) in told[-1]
+    # A list that leaves nothing out has none.
+    wide = shortened(job("1", declaration=replace(DECLARED, wait=0.0))).steering
+    assert (wide.until, wide.ends) == (0, 0)
+
+
+def test_a_shortened_list_that_sinks_back_in_the_queue_is_widened(monkeypatch):
+    ours = shortened(job("1", declaration=DECLARED)).steering
+    waits = job("1", declaration=DECLARED, partitions=("v100", "p100"))
+    monkeypatch.setattr(queue_head, "MOST_RECORDS", 1)
+    busy, found = full(10)
+    shown = seen([waits, *busy], found, steering={"1": ours})
+    assert hinted(decide(shown, {}, SITE))["1"]["Partition"] == "gpu"
+    wide = replace(ours, until=0.0, ends=0.0)
+    shown = replace(shown, steering={"1": wide})
+    assert hinted(decide(shown, {}, SITE)) == {}
+
+
 def test_it_waits_no_longer_than_the_site_lets_it():
     assert sent(10, site=OFF) == "v100,p100,k80"
     old = job("1", declaration=DECLARED, eligible_s=NOW - 1001)
@@ -117,3 +156,34 @@ def test_nobody_waits_for_a_type_that_a_job_behind_wants_which_is_not_managed():
     assert sent(10, more=[elsewhere]) == "v100,p100"
     other = ordinary("9", priority=1, partitions=("k80",), request=GpuRequest({UNTYPED: 1}))
     assert sent(10, more=[other]) == "v100,p100"
+
+
+def test_gpus_of_several_nodes_make_no_place_for_a_job_of_one():
+    two, four = (GpuRequest(per_node={UNTYPED: count}) for count in (2, 4))
+    one = job("1", declaration=DECLARED, request=two)
+    # One GPU is free on each node: one job of one GPU runs on each, others end in 100 s.
+    busy = [
+        running(str(50 + n), {name: {"v100": 1}}, declaration=None, uid=7, start_s=NOW,
+                time_limit_s=225.0)
+        for n, name in enumerate(("v1", "v2"))
+    ]  # fmt: skip
+    found = waits([one, *busy], nodes(v1=1, v2=1))["1"]
+    assert found["v100"] == pytest.approx(100, rel=0.01)
+    assert waits([replace(one, request=four)], nodes())["1"]["v100"] == inf
+    large = replace(DECLARED, nodes=(1, 2))
+    spread = job("1", declaration=large, request=GpuRequest(per_job={UNTYPED: 4}))
+    assert waits([spread], nodes())["1"]["v100"] == 0
+
+
+@pytest.mark.parametrize(
+    "more", [{"excluded_nodes": ("v1", "v2")}, {"cpus": 40}, {"mem_per_node_mb": 300_000}]
+)
+def test_no_type_is_waited_for_on_whose_nodes_the_job_does_not_fit(more):
+    larger = [
+        replace(n, cpus=64, memory_mb=512_000) if n.name[0] != "v" else n for n in full(10)[1]
+    ]
+    shown = waits([job("1", declaration=DECLARED, **more), *full(10)[0]], larger)["1"]
+    assert shown["v100"] == inf and shown["k80"] < inf
+    busy, _ = full(10)
+    one = job("1", declaration=DECLARED, **more)
+    assert hinted(decide(seen([one, *busy], larger), {}, SITE)) == {}

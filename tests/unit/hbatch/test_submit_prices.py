@@ -98,6 +98,17 @@ def test_types_that_unmanaged_jobs_accept_are_named(tmp_path):
     assert today(site_at(tmp_path), time.time()).shared == {"v100"}
 
 
+def test_the_largest_nodes_of_a_partition_are_read(tmp_path):
+    nodes = {"v100": [(2, 16, 64_000)], "k80": []}
+    write_prices(tmp_path, {}, 0, 60.0, nodes)
+    assert today(site_at(tmp_path), time.time()).nodes == nodes
+    # As a controller of an earlier release writes it.
+    path = tmp_path / "prices.json"
+    old = {key: value for key, value in json.loads(path.read_text()).items() if key != "nodes"}
+    path.write_text(json.dumps(old | {"types": {"v100": HALF}}))
+    assert today(site_at(tmp_path), time.time()).nodes == {} and read(tmp_path)
+
+
 def test_no_file_no_price(tmp_path):
     assert read(tmp_path) == {}
     assert read(tmp_path / "nowhere") == {}
@@ -135,6 +146,12 @@ def test_another_users_file_has_no_price(tmp_path):
         {"types": {"v100": {**HALF, "most": "1"}}},
         {"types": {"v100": {**HALF, "most": 1e308}}},
         {"types": {"v100": {**HALF, "least": 5e-324}}},
+        {"nodes": []},
+        {"nodes": {"v100": 7}},
+        {"nodes": {"v100": [7]}},
+        {"nodes": {"v100": [[2, 16]]}},
+        {"nodes": {"v100": [[2, 16, "64"]]}},
+        {"nodes": {"v100": [[2, -16, 64]]}},
         {"arriving": -1},
         {"arriving": None},
         {"version": 2},
