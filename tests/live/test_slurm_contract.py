@@ -134,10 +134,7 @@ def site(
     named = os.environ.get("HADAR_TEST_SLURM")
     prefix = Path(named) if second and named else None
     if second and prefix is None:
-        pytest.skip(
-            "HADAR_TEST_SLURM names no second Slurm; Debian has one release only, and the same "
-            "contract runs on that one"
-        )
+        pytest.skip("HADAR_TEST_SLURM names no second Slurm")
     if prefix is None and not all(map(shutil.which, ("squeue", "sbatch", "munged"))):
         missing("Slurm and munge are not on PATH")
     if backend == "pyslurm" and importlib.util.find_spec("pyslurm") is None:
