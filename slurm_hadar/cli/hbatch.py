@@ -259,7 +259,7 @@ def _today(site: WrapperSite | None) -> Today | None:
         if not takes_lists(site, now):
             return b""
         found = today(site, now)
-        return json.dumps([found.prices, sorted(found.shared)]).encode()
+        return json.dumps([found.prices, sorted(found.shared), found.nodes]).encode()
 
     try:
         answer = asked(site.exchange_dir, look)
@@ -270,8 +270,8 @@ def _today(site: WrapperSite | None) -> Today | None:
         return None
     if not answer:
         return None
-    prices, shared = json.loads(answer)
-    return Today(prices, frozenset(shared))
+    prices, shared, nodes = json.loads(answer)
+    return Today(prices, frozenset(shared), nodes)
 
 
 def _say(text: str) -> None:
