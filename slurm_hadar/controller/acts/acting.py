@@ -300,13 +300,17 @@ def ask_to_save(
     return Sent()
 
 
+STOOD_FIELDS = ("Features", "Partition")
+"""What is compared of a job while it moves."""
+
+
 def _stood(action: Action, known: Steering) -> dict[str, str]:
     """Features and Partition of the request as the job's requeue shows them again. The list of
     partitions is known only where we wrote it: of a job that runs Slurm shows one. What Slurm may
     not have taken is not known."""
     written = {key: value for key, value in known.wrote.items() if key not in known.unsure}
     found = {"Features": action.job.features, **written}
-    return {key: value for key, value in found.items() if key in ("Features", "Partition")}
+    return {key: value for key, value in found.items() if key in STOOD_FIELDS}
 
 
 def _given_back(store: Store, action: Action) -> int:

@@ -63,10 +63,14 @@ def fields(
 def owner_forbids(
     job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config
 ) -> bool:
-    """Whether the placement needs another constraint than the one that the owner set since."""
-    if "Features" not in seen.steered(job.id).foreign:
+    """Whether the placement needs another constraint, or other partitions in another order, than
+    the owner set since."""
+    foreign = seen.steered(job.id).foreign
+    keys = [key for key in ("Features", "Partition") if key in foreign]
+    if not keys:
         return False
-    return _wish(job, want, placement, seen, config).get("Features", job.features) != job.features
+    wish = _wish(job, want, placement, seen, config)
+    return any(wish.get(key, current(job, key)) != current(job, key) for key in keys)
 
 
 def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fields:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from slurm_hadar.controller.acts.acting import (
+    STOOD_FIELDS,
     ActionContext,
     batch_of_entry,
     copies_of,
@@ -71,6 +72,8 @@ def advance(
         elif decided.step is MoveStep.SEND_ON and decided.job is not None:
             send_on.append((entry, decided.job))
         elif decided.step in (MoveStep.STAY, MoveStep.END):
+            if job is not None and _began_by_itself(entry, job):
+                _keep_as_either(context, entry, job)
             if decided.step is MoveStep.STAY and job is not None:
                 write_unmoved_plan(context, job)
             context.store.end(entry.id, decided.outcome, now)
@@ -78,6 +81,23 @@ def advance(
     said += _requeue(context, requeue, now)
     said += _send_on(context, send_on, now)
     return Step(tuple(said), destinations(entry for entry, _ in send_on))
+
+
+def _began_by_itself(entry: Entry, job: Job) -> bool:
+    """Whether a requeued job runs although the move's last update was not sent, or not answered."""
+    return job.state is JobState.RUNNING and job.restarts != entry.details.get("restarts")
+
+
+def _keep_as_either(context: ActionContext, entry: Entry, job: Job) -> None:
+    """Its request may be as it stood before the move, or as the move wrote it: neither is a change
+    by its owner. What it was before and is not known any more is compared no more."""
+    stood, known = entry.details.get("stood"), context.known(job)
+    if not isinstance(stood, dict):
+        return
+    wrote = {
+        key: value for key, value in known.wrote.items() if key in stood or key not in STOOD_FIELDS
+    }
+    context.keep(job, replace(known, wrote=wrote, unsure={**known.unsure, **stood}))
 
 
 def settle(

@@ -347,9 +347,9 @@ def test_a_foreign_field_is_neither_changed_nor_put_back():
         admin_comment=told({}, foreign=("Partition",)),
     )
     assert hint(his, {"1": {"v100": 1}}) == {}
+    # His list may name another type first, so a move would only restart it where it is.
     here = running("1", {"k1": {"k80": 1}}, admin_comment=his.admin_comment)
-    action = only(decide(seen([here]), {"1": {"v100": 1}}, SITE), Kind.MOVE)
-    assert "Partition" not in action.fields and action.steering.foreign == ("Partition",)
+    assert decide(seen([here]), {"1": {"v100": 1}}, SITE).actions == ()
 
 
 def test_the_nice_of_a_move_goes_when_the_job_runs_and_not_before():

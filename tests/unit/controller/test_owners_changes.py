@@ -123,6 +123,24 @@ def test_what_is_set_in_the_middle_of_a_move_is_kept(context, shown, sent, forei
     assert context.store.open_entries() == []
 
 
+def test_a_list_that_a_move_came_too_late_to_write_is_no_mark_of_another_author(context):
+    """The job began by itself: its list is as it stood, or as an unanswered update left it."""
+    context.store.begin("1", "move", "requeued", NOW - 20, MOVE)
+    context.keep(job("1"), steering_of(MOVE, NOW - 20))
+    runs = running("1", {"v1": {"v100": 1}}, restarts=2, partitions=("v100",), declaration=ALL)
+    assert "started by itself" in advance(context, {"1": runs}, {}, NOW).said[0]
+    ours = decode(context.store.steerings(["1"])["1"])
+    for names, his in (("gpu", False), ("k80,v100", False), ("p100", True)):
+        waits = job("1", partitions=tuple(names.split(",")), restarts=3, declaration=ALL)
+        assert ("Partition" in believed(context, ours, waits).foreign) is his, names
+    # The next move starts from either, too.
+    ask_to_save(
+        context, Action(Kind.MOVE, runs, {}, replace(ours, gpus={"p100": 1}), "w"), False, NOW
+    )
+    (entry,) = context.store.open_entries()
+    assert "Partition" not in entry.details["stood"]
+
+
 def test_after_an_undo_a_change_of_the_owner_is_his(context):
     stuck = job("1", features="k80", partitions=("gpu",), held=True, priority=0, declaration=ALL,
                 reason="BadConstraints", restarts=1)  # fmt: skip
