@@ -617,6 +617,8 @@ def test_a_signal_goes_on_to_sbatch_and_its_end_is_ours(place, name):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # Whoever runs these tests may ignore it, as nohup does.
+            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
         )
         assert wait_until(lambda: (place.folder / "here").exists(), 60, 0.02)
         running.send_signal(number)
