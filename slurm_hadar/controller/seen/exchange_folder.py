@@ -5,7 +5,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,7 +48,8 @@ class ExchangeFolder:
         self._listed = Listing(path)
         self._turn = 0
         self._left_out = (0, 0)
-        self._heard: Collection[str] = ()
+        self._unheard: Sequence[Job] = ()
+        """Running jobs whose report was not found."""
         self._tidied_s = self._said_s = 0.0
 
     def read(self, jobs: Iterable[Job]) -> Said:
@@ -57,7 +58,7 @@ class ExchangeFolder:
         try:
             ensure_answers(str(self._path))
         except OSError:
-            self._listed = Listing(self._path)
+            self._listed, self._unheard, self._left_out = Listing(self._path), (), (0, 0)
             return Said()
         self._listed = self._window.next()
         self._turn += 1
@@ -69,7 +70,8 @@ class ExchangeFolder:
         uses, unread = gpu_sampling_files.read_listed(
             self._listed, {number: job.uid for number, job in numbers.items()}, self._turn
         )
-        self._left_out, self._heard = (silent, unread), set(told)
+        self._left_out = silent, unread
+        self._unheard = [job for job in numbers.values() if job.id not in told]
         return Said(told, {numbers[number].id: found for number, found in uses.items()})
 
     def tidy(
@@ -85,7 +87,7 @@ class ExchangeFolder:
         and not written for :data:`KEEP_S`, and only what this user may remove: his own files, and
         all where the folder is his own. Returns what the operator should know.
         """
-        said = self._freed(jobs) + self._too_much(now)
+        said = self._freed() + self._too_much(now)
         if now < self._tidied_s + _EVERY_S:
             return said
         old = self._outlived(jobs, seen_since(now - KEEP_S), now - KEEP_S)
@@ -114,16 +116,14 @@ class ExchangeFolder:
         self._said_s = now
         return said
 
-    def _freed(self, jobs: Iterable[Job]) -> list[str]:
+    def _freed(self) -> list[str]:
         """Where other users hold all places of a running job's report, make them free again.
 
         The folder's owner and root may. One place is enough for a job, and a job that is heard has
         found another: nothing is touched before.
         """
         said = []
-        for job in jobs:
-            if not job.managed or job.state is not JobState.RUNNING or job.id in self._heard:
-                continue
+        for job in self._unheard:
             mine = progress.places(self._path, job.id)
             if all(_is_foreign(path, job.uid) for path in mine):
                 freed = sum(map(_is_away, mine))

@@ -12,6 +12,7 @@ import pytest
 from hand_made import NOW, job, ordinary, running
 from missing import needs_root
 
+from slurm_hadar.answering import Unanswered
 from slurm_hadar.controller.seen import exchange_folder
 from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
 from slurm_hadar.domain.job import JobState
@@ -328,6 +329,23 @@ def test_who_takes_the_names_of_a_report_first_stops_nobody(crowded, kind):
     assert "8 of 8 are free now" in said
     assert told(crowded, "7", 2001) == [first.name]
     assert "7" in found.read([mine]).progress
+
+
+def test_a_folder_that_gives_no_answer_is_not_looked_into_for_names(tmp_path, monkeypatch):
+    there = {"v1": {"v100": 1}}
+    mine = running("7", there, uid=UID + 1)
+    for path in places(tmp_path, "7"):
+        path.touch()
+    found = ExchangeFolder(tmp_path)
+    found.read([mine])
+
+    def silent(folder):
+        raise Unanswered(folder)
+
+    monkeypatch.setattr(exchange_folder, "ensure_answers", silent)
+    found.read([mine])
+    found.tidy([mine], NOW)
+    assert len(list(tmp_path.iterdir())) == 8
 
 
 def test_reports_of_the_release_before_are_read_and_give_way(crowded):
