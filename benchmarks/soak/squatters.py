@@ -29,7 +29,7 @@ class Squatters:
             job = self._newest() + self._random.randrange(1, 12)
             path = self.folder / self._random.choice(
                 (f"plan.{job}.json", f"steer.{job}.json", f"progress.{job}.squat.json",
-                 f"gpu.{job}.squat.json")
+                 f"progress.{job}.{self._random.randrange(3)}.json", f"gpu.{job}.squat.json")
             )  # fmt: skip
             # What is there already belongs to somebody; and a folder may not answer.
             with contextlib.suppress(OSError):
