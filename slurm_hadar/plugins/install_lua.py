@@ -61,8 +61,20 @@ def settings(site: SiteFiles, config: Config, untype: bool, plan: Plan, files: F
         for name, gpu in config.gpu_types.items()
         if gpu.feature not in features
     ]
-    default = slurm_conf.default_partition(site.text, site.path)
-    text = site_lua(config, features, untype=untype, default_partition=default)
+    known = slurm_conf.partitions(site.text, site.path)
+    plan.by_hand += [
+        f"{name}: {site.path} has no partition {', '.join(missing)}, so no job gets a list of "
+        "partitions for it"
+        for name, members in config.partitions.groups.items()
+        if (missing := [one for one in members if one not in known])
+    ]
+    text = site_lua(
+        config,
+        features,
+        untype=untype,
+        partitions=known,
+        default_partition=slurm_conf.default_partition(site.text, site.path),
+    )
     files["site.lua"] = (bytes_of(text), 0o644)
 
 
