@@ -236,7 +236,7 @@ def test_cli_filter_with_spank_for_sbatch_srun_and_salloc(site, with_spank):
     for program in ("srun", "salloc"):
         words = ("--hadar-types=k80", "--gres=gpu:1", "scontrol", "show", "job", "-o")
         text = site.run(program, *words).stdout
-        line = next(one for one in text.splitlines() if "[hadar1 types=k80]" in one)
+        line = next(one for one in text.splitlines() if "[hadar1 types=k80 part" in one)
         assert "Partition=k80 " in line and "Features=(null)" in line, program
 
 
