@@ -21,8 +21,8 @@ def site_lua(
     """Text of ``site.lua``.
 
     ``features`` of the site's nodes: a type whose feature none has is left out, since Slurm rejects
-    a job that asks for it. ``partitions`` of the site: a group with a member that is none is left
-    out for the same reason. ``default_partition``: Slurm's, which it does not tell cli_filter.
+    a job that asks for it. ``partitions`` that a job may get a list of: a group with another member
+    is left out for the same reason. ``default_partition``: Slurm's, which cli_filter is not told.
     ``untype``: a request for one GPU type becomes an untyped one with that type's feature.
     Raises :class:`UsageError` where ``site.controller_user`` does not exist.
     """
@@ -52,8 +52,8 @@ def site_lua(
             f"  controller_uid = {config.controller_uid},",
             f"  opt_in = {{{opt_in.rstrip(', ')}}},",
             f"  order = {{{order}}},",
-            # In the order of the configuration. Where no controller acts, nobody gives a list back
-            # in which Slurm finds no place for a job.
+            # In the order of the configuration. hbatch makes no list either where no controller
+            # acts, which would give it back where Slurm finds no place for a job.
             "  groups = {",
             *groups,
             "  },",

@@ -337,17 +337,32 @@ def test_the_lua_settings_say_which_partition_stands_for_which_types():
     assert groups(GROUPS.replace('"act"', '"observe"'), there) == ""
 
 
-def test_the_partitions_are_those_of_slurm_conf(site):
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        (CONF + PARTITIONS, ""),
+        (CONF, "has no partition pascal, v100, so"),
+        (CONF + PARTITIONS + "EnforcePartLimits=ANY\n", ""),
+        (CONF + PARTITIONS + "enforcepartlimits=all\n", "EnforcePartLimits=ALL rejects"),
+        (CONF + PARTITIONS + "EnforcePartLimits=Yes\n", "EnforcePartLimits=ALL rejects"),
+    ],
+)
+def test_a_list_is_made_only_where_slurm_conf_lets_it_reject_no_job(site, conf, says):
+    (site / "slurm.conf").write_text(conf)
+    wish = Wish(("job-submit",))
+    plan = planned(site / "slurm.conf", config.parse(GROUPS, "test"), wish)
+    (change,) = [one for one in plan.changes if one.path.name == "site.lua"]
+    assert (b'["gpu"] = {{"pascal", "p100"}' in change.after) is (not says)
+    said = [line for line in plan.by_hand if "of partitions" in line]
+    assert len(said) == bool(says)
+    assert not says or (says in said[0] and said[0].startswith("gpu: "))
+    assert not any(
+        "of partitions" in line for line in planned(site / "slurm.conf", CONFIG, wish).by_hand
+    )
+
+
+def test_default_is_the_name_of_no_partition(site):
     conf = site / "slurm.conf"
-    grouped = config.parse(GROUPS, "test")
-    for text, missing in ((CONF + PARTITIONS, ""), (CONF, "pascal, v100")):
-        conf.write_text(text)
-        plan = planned(conf, grouped, Wish(("job-submit",)))
-        (change,) = [one for one in plan.changes if one.path.name == "site.lua"]
-        assert (b'["gpu"] = {{"pascal", "p100"}' in change.after) is (not missing)
-        said = [line for line in plan.by_hand if "no partition" in line]
-        assert len(said) == bool(missing)
-        assert not missing or said[0].startswith(f"gpu: {conf} has no partition {missing}, so ")
     assert slurm_conf.partitions(CONF + PARTITIONS, conf) == {"gpu", "pascal", "v100"}
 
 
