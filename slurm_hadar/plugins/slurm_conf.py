@@ -55,6 +55,14 @@ def node_features(text: str, path: Path) -> set[str]:
     return found - {""}
 
 
+def partitions(text: str, path: Path) -> set[str]:
+    """The names of all partitions of the configuration."""
+    found = {
+        match[1] for _, _, line in _lines(text, path, [path]) if (match := _PARTITION.match(line))
+    }
+    return {name for name in found if name.upper() != "DEFAULT"}
+
+
 def default_partition(text: str, path: Path) -> str:
     """The partition of jobs that name none; empty where there is none."""
     found = ""

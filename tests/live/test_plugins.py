@@ -236,8 +236,8 @@ def test_cli_filter_with_spank_for_sbatch_srun_and_salloc(site, with_spank):
     for program in ("srun", "salloc"):
         words = ("--hadar-types=k80", "--gres=gpu:1", "scontrol", "show", "job", "-o")
         text = site.run(program, *words).stdout
-        line = next(one for one in text.splitlines() if "[hadar1 types=k80]" in one)
-        assert "Features=k80" in line, program
+        line = next(one for one in text.splitlines() if "[hadar1 types=k80 part" in one)
+        assert "Partition=k80 " in line and "Features=(null)" in line, program
 
 
 def test_an_opt_in_partition_needs_no_declaration(site):
@@ -249,7 +249,8 @@ def test_an_opt_in_partition_needs_no_declaration(site):
             job, _ = site.submit("-p", "gpu", "--gres=gpu:v100:1", "--wrap", "true")
             found = decode(job["Comment"])
             assert found == Declaration(types=("v100",), partitions=("gpu",))
-            assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "v100")
+            assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "")
+            assert job["Partition"] == "v100"
             job, _ = site.submit("-p", "gpu", "--wrap", "true")
             assert job.get("Comment", "") == ""
         # The default partition counts on every path.
@@ -317,6 +318,57 @@ def test_hbatch_in_front_of_both_declares_once(site):
     job, _ = site.submit(*words, program=str(BIN / "hbatch"))
     assert job["Comment"].count("[hadar1") == 1
     assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "v100")
+    job, _ = site.submit("-p", "gpu", *words, program=str(BIN / "hbatch"))
+    assert job["Comment"].count("[hadar1") == 1
+    assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "")
+    assert job["Partition"] == "v100"
+
+
+def takes_back(site, job):
+    """What a job of ours is once its owner has opted out; it is cancelled."""
+    done = site.run(str(BIN / "hadar"), "optout", job)
+    assert done.returncode == 0, done.stderr
+    found = site.show(job)
+    site.box.run("scancel", job)
+    return found["Partition"], found["Features"]
+
+
+@pytest.mark.parametrize(
+    "plugins", [("job-submit",), ("cli-filter",), ("cli-filter", "job-submit")], ids="+".join
+)
+def test_types_are_a_list_where_a_partition_stands_for_one_per_type(site, plugins):
+    site.use(*plugins, untype=True)
+    path = site.folder / "two.sh"
+    path.write_text("#!/bin/sh\n#HADAR types=v100,p100\nexec sleep 60\n")
+    words = ("sbatch", "--parsable", "-o", "/dev/null")
+    for more in (
+        ("-p", "gpu", "--gres=gpu:2"),
+        ("--gres=gpu:2",),
+        ("-p", "gpu", "--gres=gpu:v100:1", "-N1", "-n2"),
+        ("-p", "gpu", "--gpus=1"),
+    ):
+        done = site.run(*words, "--hold", *more, str(path))
+        assert done.returncode == 0, done.stderr
+        found = site.show(done.stdout.strip())
+        assert (found["Partition"], found["Features"]) == ("v100,p100", ""), more
+        assert found["Comment"] == "[hadar1 types=v100,p100 partitions=gpu]", more
+        assert takes_back(site, found["JobId"]) == ("gpu", ""), more
+    for more in (
+        ("--gres=gpu:1", "-N2"),
+        ("--gres=gpu:1", "-n2"),
+        ("--gpus=2",),
+        ("--gres=gpu:1", "--exclusive"),
+        ("--gres=gpu:1", "-w", "v1"),
+    ):
+        found, _ = site.submit("-p", "gpu", *more, str(path))
+        assert (found["Partition"], found["Features"]) == ("gpu", "v100|p100"), more
+    found, _ = site.submit("-p", "gpu", "--gres=gpu:1", "-C", "v100", str(path))
+    assert (found["Partition"], found["Features"]) == ("gpu", "v100")
+    # It starts in one of them.
+    job = site.run(*words, "-p", "gpu", "--gres=gpu:2", str(path)).stdout.strip()
+    site.box.wait_state(job, ("RUNNING",), 60)
+    assert site.show(job)["Partition"] in ("v100", "p100")
+    site.box.run("scancel", job)
 
 
 def test_all_together_from_the_submit_to_the_tasks(site, with_spank):

@@ -55,7 +55,7 @@ ADDED = {
     "--open-mode": set(),
 }
 """Option that hbatch says it adds, because it was declared -> the fields that show it."""
-DECLARED = {"types=(?!any)": {"Features"}, "checkpoint": {"Requeue"}}
+DECLARED = {"types=(?!any)": {"Features", "Partition"}, "checkpoint": {"Requeue"}}
 """The same of the plugins, by what was declared."""
 WAITS = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN")
 """Reasons of which equal jobs in a row have now this, now that one: all are shown as Priority."""

@@ -79,6 +79,20 @@ local function within(options)
   return #named > 0 and named or {site.default_partition}
 end
 
+-- The nodes asked for at most. Slurm says 1-0 where nobody named a number.
+local function most_nodes(options)
+  local least, most = (options.nodes or ""):match("^(%d+)-?(%d*)$")
+  local number = tonumber(most) or tonumber(least)
+  return number ~= 0 and number or nil
+end
+
+local function keeps_partition(options)
+  for _, name in ipairs({"nodelist", "nodefile", "reservation"}) do
+    if given(options, name) then return true end
+  end
+  return given(options, "exclusive") and options.exclusive ~= "oversubscribe"
+end
+
 -- What is said once Slurm has taken the job.
 local remark
 
@@ -91,7 +105,8 @@ local function help_out(options, offset)
   local result, why = help.changes(site, {
     comment = options.comment, constraint = options.constraint,
     partitions = list(options.partition), within = within(options), gpus = requests(options), declared = words,
-    batch = options.type == "sbatch",
+    batch = options.type == "sbatch", most_nodes = most_nodes(options), tasks = tonumber(options.ntasks),
+    keeps_partition = keeps_partition(options),
   })
   if not result then
     remark = #words > 0 and why ~= "" and help.plain("slurm-hadar: the job is not managed", {why}) or nil
@@ -102,6 +117,7 @@ local function help_out(options, offset)
     set[#set + 1] = {field[1], as_typed(field[1], field[2])}
   end
   if result.constraint then set[#set + 1] = {"constraint", result.constraint} end
+  if result.partitions then set[#set + 1] = {"partition", result.partitions} end
   if result.movable then
     if not given(options, "requeue") then set[#set + 1] = {"requeue", "yes"} end
     if not given(options, "open-mode") then set[#set + 1] = {"open-mode", "append"} end

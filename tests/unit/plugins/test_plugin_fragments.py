@@ -88,6 +88,60 @@ def test_a_managed_job_is_otherwise_what_sbatch_would_have_made_of_it(tmp_path):
     assert found["set"] == ["constraint", "comment"]
 
 
+NO_VAL, NO_VAL16 = 4294967294, 65534
+TYPES = {
+    "script": "#!/bin/sh\n#HADAR types=v100,p100\n",
+    "tres_per_node": "gres:gpu:2",
+    "partition": "gpu",
+}
+AS_SUBMITTED = {"max_nodes": NO_VAL, "num_tasks": NO_VAL, "shared": NO_VAL16}
+JOBS_THAT_STAY = [
+    {"req_nodes": "v1"}, {"reservation": "mine"}, {"shared": 0}, {"shared": 2}, {"max_nodes": 2},
+    {"num_tasks": 2}, {"tres_per_node": None, "tres_per_job": "gres:gpu:2"},
+]  # fmt: skip
+JOBS_WITH_A_LIST = [
+    {}, {"shared": 1}, {"max_nodes": 1, "num_tasks": 4}, {"num_tasks": 1},
+    {"req_nodes": "", "reservation": "", "features": ""},
+    {"tres_per_node": None, "tres_per_job": "gres/gpu:1"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("job", [*JOBS_WITH_A_LIST, *JOBS_THAT_STAY])
+def test_slurmctld_gets_a_list_of_partitions_instead_of_features(tmp_path, job):
+    found = submit(tmp_path, installed(tmp_path), TYPES | AS_SUBMITTED | job)
+    stays = job in JOBS_THAT_STAY
+    assert found["set"] == ["features" if stays else "partition", "comment"]
+    assert found["fields"]["partition"] == ("gpu" if stays else "p,v100")
+    assert found["fields"]["comment"] == "mine [hadar1 types=v100,p100 partitions=gpu]"
+
+
+def test_a_partition_that_slurm_refuses_is_taken_back(tmp_path):
+    found = submit(tmp_path, installed(tmp_path), TYPES, refused="comment")
+    assert found["fields"]["partition"] == "gpu" and found["fields"]["comment"] == "mine"
+
+
+OPTIONS_THAT_STAY = [
+    {"nodelist": "v1"}, {"nodefile": "f"}, {"reservation": "mine"}, {"exclusive": "exclusive"},
+    {"exclusive": "user"}, {"nodes": "2"}, {"nodes": "1-2"}, {"ntasks": "2"},
+    {"gres": None, "gpus": "2"},
+]  # fmt: skip
+OPTIONS_WITH_A_LIST = [
+    {}, {"exclusive": "oversubscribe"}, {"nodes": "1", "ntasks": "4"}, {"gres": None, "gpus": "1"},
+    {"nodes": "unset", "ntasks": "unset"}, {"nodes": "1", "gres": None, "gpus": "2"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [*OPTIONS_WITH_A_LIST, *OPTIONS_THAT_STAY])
+def test_a_client_gets_it_too(tmp_path, options):
+    typed = {"gres": "gres:gpu:2", "partition": "gpu", "nodes": "1-0", "ntasks": "1"}
+    typed |= {"spank": {"hadar": {"hadar-types": "v100,p100"}}}
+    found = filtered(tmp_path, installed(tmp_path), typed | options)
+    stays = options in OPTIONS_THAT_STAY
+    assert found["set"] == ["constraint" if stays else "partition", "comment"]
+    assert found["fields"]["partition"] == ("gpu" if stays else "p,v100")
+    assert found["fields"]["comment"] == "[hadar1 types=v100,p100 partitions=gpu]"
+
+
 def test_a_users_own_words_stand(tmp_path):
     found = submit(tmp_path, installed(tmp_path), {"requeue": 0, "begin_time": 5})
     assert found["fields"]["requeue"] == 0 and found["fields"]["begin_time"] == 5
@@ -170,14 +224,32 @@ def test_a_script_full_of_declarations_costs_little_and_is_not_managed(tmp_path)
 
 def test_the_default_partition_may_opt_in(tmp_path):
     folder = installed(tmp_path)
+    fields = by_default(tmp_path, folder, "opted", {"script": "#!/bin/sh"})
+    assert fields["comment"].startswith("mine [hadar1 types=v100")
+
+
+def by_default(tmp_path, folder, default, job):
+    """The fields of a job that names no partition."""
     text = (
         f"{ROOM}\nfunction slurm_job_submit() return 0 end\n"
         f"dofile({literal(str(folder / 'job_submit.lua'))})\n"
-        f"local fields = {literal(JOB | {'script': '#!/bin/sh'})}\n"
-        "slurm_job_submit(proxy(fields), {opted = {flag_default = 1}, x = {}}, 7)\n"
+        f"local fields = {literal(JOB | job)}\n"
+        f"slurm_job_submit(proxy(fields), {{{default} = {{flag_default = 1}}, x = {{}}}}, 7)\n"
         "answer(fields)"
     )
-    assert run(text, tmp_path)["comment"].startswith("mine [hadar1 types=v100")
+    return run(text, tmp_path)
+
+
+def test_the_default_partition_may_stand_for_others(tmp_path):
+    """Declared by its name, by which it can be given back."""
+    folder = installed(tmp_path, {"default_partition": "gpu", "opt_in": {}})
+    fields = by_default(tmp_path, folder, "gpu", TYPES | {"partition": None})
+    assert fields["partition"] == "p,v100"
+    assert fields["comment"] == "mine [hadar1 types=v100,p100 partitions=gpu]"
+    types = {"hadar": {"hadar-types": "v100,p100"}}
+    found = filtered(tmp_path, folder, {"gres": "gres:gpu:2", "spank": types})
+    assert found["fields"]["partition"] == "p,v100"
+    assert found["fields"]["comment"] == "[hadar1 types=v100,p100 partitions=gpu]"
 
 
 OPTIONS = {
