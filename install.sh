@@ -2,7 +2,7 @@
 # Installs slurm-hadar and runs what was asked for. Run again, it changes only what is not right yet.
 #   ./install.sh demo                 the demonstration: a real Slurm with pretend GPUs on this machine
 #   ./install.sh test                 everything the tests need, and the tests
-#   ./install.sh site --prefix DIR    hbatch and hadar for a real site
+#   ./install.sh site --prefix DIR    hbatch and hadar for a real site, with the releases of packaging/locked
 #   ./install.sh uninstall [--prefix DIR]   takes it back; jobs become Slurm's own
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -75,13 +75,20 @@ python() {
 environment() {
   local dir=$1 extra=$2 stamp
   stamp=$(sha256sum pyproject.toml | cut -c1-16)-$extra
-  [[ -f $dir/.hadar-$stamp ]] && return
+  if [[ -f $dir/.hadar-$stamp ]]; then
+    isolate "$dir"
+    return
+  fi
   [[ -w $dir || (! -e $dir && -w ${dir%/*}) ]] || die "$dir cannot be written by $(id -un); clone the repository as that user, or use './install.sh site --prefix DIR', which writes to DIR only"
   [[ -x $dir/bin/python ]] || "$(python)" -m venv "$dir"
   say "installing Python packages ($extra) into $dir"
   "$dir/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extra]" 2> >(grep -v '^WARNING: Location' >&2)
+  isolate "$dir"
   touch "$dir/.hadar-$stamp"
 }
+
+# Has our programs there start Python with -I, which pip cannot: isolate DIR
+isolate() { "$1/bin/python" -I -m slurm_hadar.isolated; }
 
 demo() {
   debian slurmctld slurmd slurm-client munge python3 python3-venv
@@ -105,10 +112,17 @@ tests() {
   exec "$venv/bin/python" -m pytest -n 3 --dist loadfile --no-loadscope-reorder "$@"
 }
 
+# The releases of a lock file, each with one of its hashes: locked VENV FILE
+locked() {
+  "$1/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$2" 2> >(grep -v '^WARNING: Location' >&2) ||
+    die "the releases in $2 could not be installed into $1, see above; where your package index has others, './install.sh site --unlocked' takes what pyproject.toml allows, without hashes"
+}
+
 site() {
-  local prefix= exchange=/shared/slurm-hadar
+  local prefix= exchange=/shared/slurm-hadar unlocked=
   while (($#)); do
     case $1 in
+      --unlocked) unlocked=yes; shift ;;
       --prefix) prefix=${2:-}; shift $(($# > 1 ? 2 : 1)) ;;
       --prefix=*) prefix=${1#*=}; shift ;;
       --exchange) exchange=${2:-}; shift $(($# > 1 ? 2 : 1)) ;;
@@ -126,14 +140,25 @@ site() {
   local built
   built=$(mktemp -d)
   trap "rm -rf '$built'" RETURN
-  "$dir/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps -w "$built" . 2> >(grep -v '^WARNING: Location' >&2)
+  local how=()
+  "$(python)" -m venv "$built/tools"
+  if [[ -z $unlocked ]]; then
+    locked "$built/tools" packaging/locked/build.txt
+    how=(--no-build-isolation)
+  fi
+  "$built/tools/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps ${how[@]+"${how[@]}"} -w "$built" . 2> >(grep -v '^WARNING: Location' >&2)
   wheel=$prefix/share/slurm-hadar/$(basename "$built"/slurm_hadar-*.whl)
   if ! cmp -s "$built"/slurm_hadar-*.whl "$wheel" || ! "$dir/bin/hadar" --help >/dev/null 2>&1; then
     say "installing the package into $prefix"
     cp "$built"/slurm_hadar-*.whl "$wheel"
-    "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
+    if [[ -z $unlocked ]]; then
+      locked "$dir" packaging/locked/site.txt
+    else
+      "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
+    fi
     "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
   fi
+  isolate "$dir"
   cp -r site_configs "$prefix/share/slurm-hadar/"
   system_files "$prefix" "$exchange"
   "$dir/bin/hadar" manual "$prefix/share/man" >/dev/null

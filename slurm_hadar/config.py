@@ -6,6 +6,7 @@ Units stand in the names: ``_s`` seconds, ``_gb`` GB, ``_mb`` MB.
 import os
 import pwd
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -273,10 +274,19 @@ def find() -> Path:
     return Path(paths.config_file(os.environ))
 
 
-def load(path: Path) -> Config:
-    """Read a configuration. Raises :class:`UsageError` naming the file and the key at fault."""
+def load_believed(path: Path) -> Config:
+    """As :func:`load`, for what a command acts on: only a file of root, of the controller's user or
+    of the caller, see :func:`slurm_hadar.paths.opened`."""
+    return load(path, paths.opened)
+
+
+def load(path: Path, opener: Callable[[str], int] | None = None) -> Config:
+    """Read a configuration. Raises :class:`UsageError` naming the file and the key at fault.
+
+    ``opener``: opens the file by its name; see :func:`load_believed`.
+    """
     try:
-        text = reading.content(path, reading.SITE_BYTES).decode()
+        text = reading.content(path, reading.SITE_BYTES, opener).decode()
     except FileNotFoundError:
         raise UsageError(
             f"no configuration at {path}; copy one of the site examples there, or set {ENV}"

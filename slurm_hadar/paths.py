@@ -1,17 +1,19 @@
-"""Where the configuration and the small JSON beside it lie: one rule for everybody.
+"""Where the configuration and the small JSON beside it lie, and whose they may be.
 
-Plain strings and no import but ``os``, since ``hbatch`` comes here at every submit.
+Plain strings and few imports, since ``hbatch`` comes here at every submit.
 """
 # pathlib alone would cost a submit several milliseconds.
-# ruff: noqa: PTH110, PTH111, PTH122
+# ruff: noqa: PTH110, PTH111, PTH122, PTH123
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 ENV = "HADAR_CONFIG"
 """Environment variable that names the configuration file."""
@@ -31,3 +33,73 @@ def config_file(environment: Mapping[str, str]) -> str:
 def wrapper_file(config: str) -> str:
     """The small JSON beside the TOML that hbatch reads."""
     return os.path.splitext(config)[0] + ".hbatch.json"
+
+
+PACKAGED_USER = "hadar"
+"""The controller's user as the systemd units and the packages have it."""
+_MOST_BYTES = 1 << 20
+
+
+def opened(path: str, system_config: str = SYSTEM_CONFIG) -> int:
+    """A handle of a configuration, or of the JSON beside it, that may be believed.
+
+    These files name programs that run as whoever reads them, and ``$HADAR_CONFIG`` and ``$HOME``
+    pass through ``sudo -E``. So a file counts that belongs to root, to the controller's user or to
+    the caller, and that not everybody may change. Raises OSError; its ``strerror`` says why.
+    """
+    # Never waits for the other end of a pipe.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(handle)
+        why = distrust(status.st_mode, status.st_uid, lambda: controller_uid(system_config))
+    except BaseException:
+        os.close(handle)
+        raise
+    if not why:
+        return handle
+    os.close(handle)
+    raise PermissionError(errno.EPERM, why, path)
+
+
+def distrust(mode: int, owner: int, controller: Callable[[], int | None]) -> str:
+    """Why a file of this mode and owner is not believed; empty where it is."""
+    if not stat.S_ISREG(mode):
+        return "it is no regular file"
+    if mode & stat.S_IWOTH:
+        return "every user may change it; run: chmod o-w on it"
+    if owner in (0, os.geteuid()) or owner == controller():
+        return ""
+    return (
+        f"it belongs to {_user(owner)}, and a configuration is believed from root, the "
+        "controller's user and the caller only"
+    )
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"UID {uid}"
+
+
+def controller_uid(system_config: str = SYSTEM_CONFIG) -> int | None:
+    """UID of the controller's user as root says it: in the JSON beside the system's configuration,
+    else by the name that the packages use. None where there is no such user."""
+    import json
+    import pwd
+
+    try:
+        with open(wrapper_file(system_config), "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if status.st_uid == 0 and stat.S_ISREG(status.st_mode):
+                found = json.loads(stream.read(_MOST_BYTES))
+                if isinstance(found, dict) and type(found.get("controller_uid")) is int:
+                    return int(found["controller_uid"])
+    except (OSError, ValueError, RecursionError):
+        pass
+    try:
+        return pwd.getpwnam(PACKAGED_USER).pw_uid
+    except KeyError:
+        return None

@@ -21,12 +21,12 @@ HISTORY_BYTES = 256_000_000
 """Most of a trace, of a history of jobs or of idle nodes: about a million rows."""
 
 
-def content(path: Path, most: int) -> bytes:
+def content(path: Path, most: int, opener: Callable[[str], int] | None = None) -> bytes:
     """A file's bytes, also of a pipe. Raises OSError; for more than ``most`` bytes its strerror
-    says how many are read."""
+    says how many are read. ``opener``: opens it instead, by its name."""
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "its name holds a zero byte", shown(str(path)))
-    with path.open("rb") as stream:
+    with path.open("rb") if opener is None else os.fdopen(opener(str(path)), "rb") as stream:
         status = os.fstat(stream.fileno())
         if stat.S_ISREG(status.st_mode) and status.st_size > most:
             raise _too_large(most, path)

@@ -105,10 +105,10 @@ def _retire_forgets(acts: Acts) -> None:
     """``hadar retire`` leaves the requests as the controller wrote them."""
     ordinary = retire.ordinary
 
-    def forgetful(job: Job, steered: Steering, now: float) -> Any:
+    def forgetful(job: Job, steered: Steering, now: float, groups: Any) -> Any:
         if steered.was:
             acts()
-        return ordinary(job, Steering(), now)
+        return ordinary(job, Steering(), now, {})
 
     _put(retire, ordinary=forgetful)
 

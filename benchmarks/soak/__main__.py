@@ -6,9 +6,11 @@ For the given time jobs of all kinds are submitted and cancelled, ``hadar run`` 
 that move a lot and is killed (SIGKILL, half of the times in the middle of a move), nodes lose their
 slurmd, their steps or their good name, slurmctld is restarted. Trainings are stopped in the middle
 of a save and continued when Slurm may have started them elsewhere; no stale attempt may publish a
-checkpoint, which is watched. In the last third the controller is
-left alive, so that its memory can be weighed. Then all faults end, and every job must end well. The
-exit status is 1 where a promise was broken.
+checkpoint, which is watched. Some users are hostile: they understate their work, report false
+rates, ignore requests to save, requeue what was started, and lay files under the names of others'
+jobs; the exchange folder hangs now and then. No managed job may wait beside an idle GPU for long.
+In the last third the controller is left alive, so that its memory can be weighed. Then all faults
+end, and every job must end well. The exit status is 1 where a promise was broken.
 """
 
 import argparse
@@ -70,7 +72,14 @@ def table(result: Result) -> list[str]:
             f"{result.account.hidden_trainings} of trainings, {result.account.hidden} of other "
             "jobs, on nodes that were silent",
         ),
+        ("names squatted by a stranger", str(result.squatted)),
+        (
+            "longest wait beside an idle GPU",
+            f"{result.liveness.longest_s:.0f} s of {result.liveness.most_s:g} s, in "
+            f"{result.liveness.looks} looks",
+        ),
         ("launch failures released by hand", str(result.released)),
+        ("nodes resumed by hand", str(result.nodes_resumed)),
     ]
     ended: dict[str, dict[str, int]] = {}
     for (kind, end), count in sorted(result.account.ended.items()):
@@ -105,6 +114,11 @@ def plain(result: Result) -> dict[str, object]:
     # asdict() would count the pairs of a Counter anew.
     whole["account"]["ended"] = {
         f"{kind} {end}": count for (kind, end), count in result.account.ended.items()
+    }
+    whole["liveness"] = {
+        "longest_s": result.liveness.longest_s,
+        "most_s": result.liveness.most_s,
+        "looks": result.liveness.looks,
     }
     weighed = result.memory.first_and_last_mb()
     whole["memory"] = {

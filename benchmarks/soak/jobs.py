@@ -16,9 +16,21 @@ ROOT = Path(__file__).parents[2]
 MODEL = "paced"
 SPEEDS = {"v100": 160.0, "p100": 110.0, "k80": 80.0}
 """Samples/s of one GPU."""
-KINDS = {"training": 6, "plain": 4, "copies": 2, "idle nodes": 2, "array": 2, "ordinary": 4}
+HOSTILE = {"understated": 1, "false rates": 1, "never saves": 1, "refuses": 1}
+"""Jobs of users who mean no good: a training that declares a twentieth of its work, one that
+reports false rates and saves that never were, one that ignores each request to save, and one that
+asks Slurm to requeue it as soon as it starts, twice."""
+KINDS = {
+    "training": 6,
+    "plain": 4,
+    "copies": 2,
+    "idle nodes": 2,
+    "array": 2,
+    **HOSTILE,
+    "ordinary": 4,
+}
 """Kind -> weight in the draw. All but the last go through hbatch and opt in."""
-TRAINS = ("training", "copies", "idle nodes")
+TRAINS = ("training", "copies", "idle nodes", "understated")
 """The kinds that train, with our runtime; the others sleep."""
 
 _BEGIN = """#!/bin/bash
@@ -44,6 +56,12 @@ exec {python} -m slurm_hadar.runtime.copies_launch -- \\
   --checkpoint {folder}/{name}.pt --data {folder}/digits.npy --lineage {folder}/{name}.json
 """
 _SLEEP = "exec sleep {seconds:.1f}\n"
+_LIE = "exec {python} {root}/benchmarks/soak/liar.py {seconds:.1f}\n"
+_DEAF = "trap '' USR1 USR2 TERM\n"
+_REFUSE = """if [ "${{SLURM_RESTART_COUNT:-0}}" -lt 2 ]; then
+  scontrol requeue $SLURM_JOB_ID && sleep 60
+fi
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +79,19 @@ class Sent:
         return self.kind != "ordinary"
 
     @property
+    def any_gpu(self) -> bool:
+        """Whether it takes one GPU of any node, from the moment of its submit on."""
+        return self.kind not in ("copies", "idle nodes")
+
+    @property
     def most_nodes(self) -> int:
         """What it may run on at a time; see what ``script`` declares."""
         return 2 if self.kind in ("copies", "idle nodes") else 1
 
 
-def draw(random_: random.Random, number: int) -> Sent:
-    """The next submission."""
-    kind = random_.choices(list(KINDS), list(KINDS.values()))[0]
+def draw(random_: random.Random, number: int, kind: str = "") -> Sent:
+    """The next submission; without a ``kind`` one by weight."""
+    kind = kind or random_.choices(list(KINDS), list(KINDS.values()))[0]
     samples = random_.randrange(1600, 4800, 8) if kind in TRAINS else 0
     return Sent(f"soak{number}", kind, random_.randrange(2, 5) if kind == "array" else 1, samples)
 
@@ -85,6 +108,16 @@ def script(folder: Path, sent: Sent, seconds: float) -> str:
     match sent.kind:
         case "training":
             text, declared = _BEGIN + _TRAIN, f"{declared} gpus=1"
+        case "understated":
+            text = _BEGIN + _TRAIN
+            declared = declared.replace(f"={sent.samples} ", f"={sent.samples // 20} ") + " gpus=1"
+        case "false rates":
+            text, declared = _BEGIN + _LIE, declared.replace("=0 ", "=4000 ") + " gpus=1"
+        case "never saves":
+            text = _BEGIN + _DEAF + _SLEEP
+            declared = declared.replace("=0 ", "=4000 ") + " gpus=1"
+        case "refuses":
+            text, declared = _BEGIN + _REFUSE + _SLEEP, "#HADAR types=any gpus=1"
         case "copies":
             declared += " fork=1-2"
         case "idle nodes":

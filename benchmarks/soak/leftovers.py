@@ -59,6 +59,8 @@ class Journal:
         most = dict.fromkeys(self.rows, _BESIDE)
         most |= dict.fromkeys(_ONE_A_JOB, work.jobs)
         most |= {"journal": hints + _A_START * work.starts}
+        # Of its progress, and of its GPUs.
+        most |= {"last_report": 2 * work.jobs}
         # What is decided on a job that waits may differ at each tick, so in a short soak this can
         # only tell of more than one row a tick; in a long one, that what is kept has no end.
         most["told"] = work.jobs * min(work.ticks, MOST_TOLD)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.soak import hung
 from benchmarks.soak.silence import Silence
 from benchmarks.soak.stalls import Stall, Stalls
 from slurm_hadar.domain.errors import HadarError
@@ -33,6 +34,7 @@ _FAULTS = (
     "silent",
     "silent",
     "slurmctld",
+    "hung folder",
 )
 _UP = ("idle", "mixed", "allocated", "planned", "completing", "reserved")
 
@@ -45,6 +47,7 @@ class Faults:
     ) -> None:
         """``stop``: whether the storm is over; ``stalls``: stops trainings on silent nodes."""
         self.box, self._random, self._stop, self._stalls = box, random_, stop, stalls
+        self._faults = _FAULTS if hung.possible() else _FAULTS[:-1]
         self.done: Counter[str] = Counter()
         self.silences: list[Silence] = []
         """When nodes were cut off while their steps ran on."""
@@ -58,12 +61,12 @@ class Faults:
         while not self._wait(self._random.uniform(0.5, 1.5) * every_s):
             what = deck.pop()
             # Dealt out of a deck, so that a short storm has them all as well.
-            deck = deck or self._random.sample(_FAULTS, len(_FAULTS))
+            deck = deck or self._random.sample(self._faults, len(self._faults))
             node = self._random.choice(self.box.layout.started)
             try:
                 self._one(what, node)
                 self.done[what] += 1
-            except HadarError as error:
+            except (HadarError, OSError) as error:
                 self.wrong.append(f"{what} of {node}: {str(error)[:300]}")
 
     def _one(self, what: str, node: str) -> None:
@@ -73,6 +76,9 @@ class Faults:
                 self.box.stop_slurmctld()
                 self._wait(draw(0.5, 6.0))
                 self.box.start_slurmctld()
+            case "hung folder":
+                with hung.hung(self.box.exchange):
+                    self._wait(draw(2.0, 8.0))
             case "down":
                 self._update(node, "State=DOWN", "Reason=soak")
                 self._wait(draw(2.0, 8.0))
@@ -122,8 +128,10 @@ class Faults:
         while self._state(node) not in _UP:
             if time.monotonic() > end:
                 raise HadarError(f"it is {self._state(node)} after {_BACK_S:g} s")
-            if self._state(node).startswith("down") and time.monotonic() > end - _BACK_S / 2:
-                # As an operator would.
+            late = time.monotonic() > end - _BACK_S / 2
+            if late and self._state(node).startswith(("down", "drain")):
+                # As an operator would. Slurm drains a node where it starts a job again beside a
+                # step of the same job that ran on there ("Duplicate jobid").
                 with contextlib.suppress(HadarError):
                     self._update(node, "State=RESUME")
                 self.by_hand += 1

@@ -1,6 +1,7 @@
 """The soak itself: some time of everything at once, then quiet until all jobs have ended."""
 
 import json
+import os
 import random
 import threading
 import time
@@ -21,10 +22,12 @@ from benchmarks.soak.leftovers import (
     read_journal,
     releases_of,
 )
+from benchmarks.soak.liveness import Liveness
 from benchmarks.soak.memory import Memory
 from benchmarks.soak.nodes import SLURMD_TIMEOUT_S, Faults
 from benchmarks.soak.publications import Publications
 from benchmarks.soak.silence import KILL_WAIT_S
+from benchmarks.soak.squatters import Squatters
 from benchmarks.soak.stalls import Stalls
 from benchmarks.soak.watched import Watched, join
 from slurm_hadar import config as configuration
@@ -58,9 +61,13 @@ class Rates:
     fault_s: float = 10.0
     kill_s: float = 12.0
     stall_s: float = 15.0
+    squat_s: float = 5.0
     burst: int = 0
     """Trainings that are submitted at once before all else: with more of them than GPUs jobs move
     in a short storm too."""
+    backlog: int = 20
+    """Short ordinary jobs that are submitted after those, so that managed jobs wait behind them;
+    then one of each hostile kind."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ class Result:
     ticks: int
     idle_ticks: int
     released: int
+    nodes_resumed: int
+    """Nodes that did not come back by themselves."""
     stalls: int
     stalls_in_saves: int
     superseded_stalls: Mapping[str, int]
@@ -88,6 +97,9 @@ class Result:
     journal: Journal
     memory: Memory
     exchange: Exchange
+    squatted: int
+    """Names that a stranger laid in the exchange folder."""
+    liveness: Liveness
     wrong: tuple[str, ...]
 
 
@@ -130,7 +142,8 @@ class Storm:
     def __init__(self, box: Sandbox, folder: Path, seed: int, rates: Rates) -> None:
         self.box, self.folder, self.rates = box, folder, rates
         self._draws = [
-            random.Random(f"{seed}/{name}") for name in ("jobs", "nodes", "controller", "stalls")
+            random.Random(f"{seed}/{name}")
+            for name in ("jobs", "nodes", "controller", "stalls", "squatters")
         ]
         self.config = configuration.load(box.config_path)
         write_wrapper_site(self.config, box.config_path)
@@ -143,6 +156,8 @@ class Storm:
         self.stalls = Stalls(folder, self._draws[3], self._over.is_set)
         self.faults = Faults(box, self._draws[1], self._over.is_set, self.stalls)
         self.publications = Publications(folder)
+        self.squatters = Squatters(self.config.site.exchange_dir, self._draws[4], self._newest)
+        self.liveness = Liveness()
         self._alive: frozenset[str] = frozenset()
         """Submissions that train and had not ended at the last look."""
         self._watched: frozenset[str] = frozenset()
@@ -158,6 +173,8 @@ class Storm:
             Watched("the controllers", self._controllers),
             Watched("the stalls", lambda: self.stalls.run(self.rates.stall_s, _LONGEST_STALL_S)),
         ]
+        if os.getuid() == 0:
+            threads.append(Watched("the squatters", self._squats))
         watch = Watched("the watch over checkpoints", self._watch)
         watch.start()
         try:
@@ -183,6 +200,8 @@ class Storm:
         dice = self._draws[0]
         for number in range(self.rates.burst):
             self._submit(jobs.training(number), 0.0)
+        for kind in (*["ordinary"] * self.rates.backlog, *jobs.HOSTILE):
+            self._submit(jobs.draw(dice, len(self.books.sent), kind), dice.uniform(1, 4))
         at = time.monotonic()
         next_submit, next_cancel, next_look = at, at + self.rates.cancel_s, at
         while (now := time.monotonic()) < end:
@@ -221,9 +240,13 @@ class Storm:
     def _look(self) -> None:
         try:
             found = self.cluster.read_jobs()
+            nodes = self.cluster.read_nodes()
         except HadarError:
+            self.liveness.forget()
             return
         self.books.look(found)
+        any_gpu = {one.name for one in self.books.sent.values() if one.any_gpu}
+        self.liveness.look((time.monotonic(), time.time()), found, nodes, any_gpu)
         alive = {job.name for job in self.books.alive()} | set(self.books.missing())
         now = frozenset(one for one in alive if self.books.sent[one].samples)
         self._watched, self._alive = self._alive | now, now
@@ -235,6 +258,14 @@ class Storm:
                 continue
             self.books.released[job.id] += 1
         self.memory.note(self.daemon.lives, time.monotonic(), self.daemon.rss_mb())
+
+    def _newest(self) -> int:
+        return max((job.raw_id for job in tuple(self.books.seen.values())), default=0)
+
+    def _squats(self) -> None:
+        dice = self._draws[4]
+        while not self._over.wait(dice.uniform(0.5, 1.5) * self.rates.squat_s):
+            self.squatters.lay()
 
     def _controllers(self) -> None:
         dice = self._draws[2]
@@ -272,8 +303,10 @@ class Storm:
             kills=self.daemon.lives,
         )
         journal = read_journal(self.config.site.state_dir, time.time())
+        self.squatters.remove()
         exchange = read_exchange(self.config.site.exchange_dir)
         wrong = [*found.wrong, *ended, *self.faults.wrong, *self.memory.wrong()]
+        wrong += self.liveness.wrong
         wrong += [*self.publications.wrong, *self.stalls.wrong()]
         log = (self.box.places.log / "slurmctld.log").read_text(errors="replace")
         if found.bare > (most := most_bare(log, self.books.nodes())):
@@ -300,6 +333,7 @@ class Storm:
             ticks=self.daemon.ticks(),
             idle_ticks=self.daemon.idle_ticks(),
             released=sum(self.books.released.values()),
+            nodes_resumed=self.faults.by_hand,
             stalls=len(self.stalls.done),
             stalls_in_saves=sum(stall.in_save for stall in self.stalls.done),
             superseded_stalls=dict(self.stalls.outcomes()),
@@ -308,5 +342,7 @@ class Storm:
             journal=journal,
             memory=self.memory,
             exchange=exchange,
+            squatted=len(self.squatters.laid),
+            liveness=self.liveness,
             wrong=tuple(wrong),
         )

@@ -54,7 +54,7 @@ mkdir -p "${lib%/*}"
 "$python" -m venv --without-pip "$lib"
 pip --python "$lib/bin/python" install --no-compile "$wheel"
 find "$lib/bin" -type f ! -name hbatch ! -name hadar -delete
-sed -i "s|$stage||g" "$lib/bin/hbatch" "$lib/bin/hadar"
+"$lib/bin/python" -I -m slurm_hadar.isolated "/usr/lib/$name/bin/python"
 sed -i '/^command = /d' "$lib/pyvenv.cfg"
 rm -rf "$lib"/lib/python3.*/site-packages/slurm_hadar-*/direct_url.json "$lib/share" "$lib/include"
 export PYTHONDONTWRITEBYTECODE=1
@@ -74,7 +74,8 @@ done
 
 # What systemd and logrotate read lies in place, and nothing of it is switched on.
 put() { mkdir -p "${2%/*}" && sed -e 's|@PREFIX@|/usr|g' -e "s|@EXCHANGE@|$exchange|g" "$root/packaging/$1" >"$2"; }
-for unit in slurm-hadar.service slurm-hadar-tick.service slurm-hadar-tick.timer; do
+for unit in slurm-hadar.service slurm-hadar-tick.service slurm-hadar-tick.timer \
+    slurm-hadar-widen.service slurm-hadar-widen.timer; do
   put $unit "$stage/usr/lib/systemd/system/$unit"
 done
 put slurm-hadar.sysusers "$stage/usr/lib/sysusers.d/$name.conf"

@@ -32,13 +32,14 @@ class Request:
 
 class Additions:
     """``options`` go before the user's, ``behind`` and ``comment`` behind them; ``notes`` are for
-    stderr."""
+    stderr. ``has_gpus``: the job asks for GPUs."""
 
     def __init__(self) -> None:
         self.options: list[str] = []
         self.behind: list[str] = []
         self.comment = ""
         self.notes: list[str] = []
+        self.has_gpus = False
 
 
 def gpu_request(held: Settings) -> Request | None:
@@ -88,15 +89,15 @@ def add(
     Raises :class:`UsageError` where the declaration contradicts the request or the site.
     """
     result = Additions()
-    record = declaration
+    record = declaration.left_alone()
     if not declaration.off:
         record = _recorded(declaration, held)
         request = gpu_request(held)
         record = replace(record, types=_types(declaration, request))
         if request is None:
             _ask_for_gpus(result, record, held)
-        has_gpus = request is not None or bool(result.options)
-        if has_gpus and not (request and request.types):
+        result.has_gpus = request is not None or bool(result.options)
+        if result.has_gpus and not (request and request.types):
             _choose_types(result, record, held, site, today)
         if declaration.checkpoint:
             _make_movable(result, held)
@@ -106,7 +107,7 @@ def add(
     except UnicodeEncodeError:
         return "an option of the submit is not UTF-8"
     if size > COMMENT_LIMIT:
-        return f"its Comment would have {size} bytes, and Slurm takes {COMMENT_LIMIT}"
+        return "its Comment would be longer than Slurm takes"
     result.comment = f"--comment={comment}"
     return result
 
@@ -137,7 +138,7 @@ def _ask_for_gpus(result: Additions, declaration: Declaration, held: Settings) -
     On more than one node the count is of the whole job, as in the declaration.
     """
     if declaration.gpus is None:
-        result.notes.append("it asks for no GPU: add gpus=1 to the declaration, or --gres=gpu:1")
+        result.notes.append("declare gpus, or add --gres=gpu")
         return
     least, most = declaration.gpus
     gres = held.get("gres") or ""
@@ -184,14 +185,24 @@ def _constrain(
     if held.get("constraint") is not None or (anything and not memory):
         return
     if site is None or not site.features:
-        what = f"gpu_mem={memory}M" if anything else "types=" + ",".join(types)
-        result.notes.append(f"{what} is not enforced, for want of a site configuration")
+        what = "gpu_mem is" if anything else "types are"
+        result.notes.append(f"{what} not enforced, for want of a site configuration")
         return
     known = _usable(result, declaration, list(site.features), site, "this site")
     if set(known) == set(site.features) and anything:
         return
     features = list(dict.fromkeys(site.features[name] for name in known))
     result.options.append("--constraint=" + "|".join(features))
+
+
+def added_constraint(declaration: Declaration, site: WrapperSite) -> str:
+    """The constraint that hbatch writes for ``types`` and ``gpu_mem`` where the user set none.
+
+    Raises :class:`UsageError` where the site has no such GPU.
+    """
+    result = Additions()
+    _constrain(result, declaration, {}, site)
+    return result.options[0].partition("=")[2] if result.options else ""
 
 
 def _usable(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -32,16 +33,28 @@ def read_script(path: str) -> bytes:
     Raises OSError, and :class:`NotOurs` where it could be read only once.
     """
     mode = os.stat(path).st_mode
-    # A folder cannot be opened so, and sbatch refuses it.
+    # A folder cannot be read so, and sbatch refuses it.
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-        with open(path, "rb") as stream:
-            return stream.read(_LARGEST + 1)
+        return read_regular(path, _LARGEST + 1)
     folder, _, number = path.rpartition("/")
     if path == "/dev/stdin":
         folder, number = "/dev/fd", "0"
     if folder not in ("/dev/fd", "/proc/self/fd") or not number.isdecimal():
         raise NotOurs(f"{path} is no ordinary file")
     return read_handle(int(number))
+
+
+def read_regular(path: str, most: int) -> bytes:
+    """A file's first bytes. Raises OSError, also for what is no ordinary file: a pipe under its
+    name would keep whoever opens it waiting."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is no ordinary file")
+        with open(handle, "rb", closefd=False) as stream:
+            return stream.read(most)
+    finally:
+        os.close(handle)
 
 
 def read_handle(handle: int) -> bytes:

@@ -5,6 +5,7 @@ import threading
 import time
 import traceback
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,9 +18,11 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
+from slurm_hadar.cli.widen import widen_own
+from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Damaged
 from slurm_hadar.controller.report import Report
-from slurm_hadar.controller.seen.rules import TooMuch
+from slurm_hadar.controller.seen.rules import TooMuch, refuse_root
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.words import record, telling
 from slurm_hadar.controller.words.log_file import Log, open_log
@@ -78,24 +81,22 @@ def run(
         float | None, typer.Option(help="Seconds between ticks; default: the configuration's.")
     ] = None,
 ) -> None:
-    """Tick for ever, until SIGTERM or Ctrl-C."""
+    """Tick for ever, until SIGTERM or Ctrl-C. SIGHUP rereads the configuration."""
     site = load(config)
-    pause = site.controller.interval_s if interval is None else interval
-    _in_range("--interval", pause, _SHORTEST_INTERVAL_S)
-    stop = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stop.set())
+    asked = _Asked()
     opened = False
-    while not stop.is_set():
+    while not asked.stop:
+        pause = site.controller.interval_s if interval is None else interval
+        _in_range("--interval", pause, _SHORTEST_INTERVAL_S)
         try:
             with controller_of(site, 0.0) as controller:
                 log = open_log(site)
                 opened = healthy = True
-                while healthy and not stop.is_set():
+                while healthy and not asked.any:
                     began = time.monotonic()
                     healthy = _one(controller, log)
                     rest = controller.backoff.pause_s(pause)
-                    stop.wait(max(0.2, rest - (time.monotonic() - began)))
+                    asked.wait(max(0.2, rest - (time.monotonic() - began)))
         except TooMuch:
             raise
         except HadarError as error:
@@ -103,7 +104,72 @@ def run(
             if not opened:
                 raise
             typer.echo(f"{_clock()} nothing done: {error}", err=True)
-            stop.wait(pause)
+            asked.wait(pause)
+        if asked.take_reread():
+            site = _reread(config, site, interval)
+
+
+class _Asked:
+    """What signals ask of the daemon: SIGTERM and SIGINT to stop, SIGHUP to reread."""
+
+    def __init__(self) -> None:
+        self.stop = self._reread = False
+        self._wake = threading.Event()
+        self._terminal = _has_terminal()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    @property
+    def any(self) -> bool:
+        """Whether something is asked for."""
+        return self.stop or self._reread
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something is asked for, or that long."""
+        if not self.any:
+            self._wake.wait(seconds)
+
+    def take_reread(self) -> bool:
+        """Whether to reread the configuration; asked once."""
+        self._wake.clear()
+        if not self._reread:
+            return False
+        self._reread = False
+        return not self.stop
+
+    def _on_signal(self, number: int, _: object) -> None:
+        # A terminal that is closed sends SIGHUP too: then there is nobody left to run for.
+        if number == signal.SIGHUP and not (self._terminal and not _has_terminal()):
+            self._reread = True
+        else:
+            self.stop = True
+        self._wake.set()
+
+
+def _has_terminal() -> bool:
+    try:
+        with Path("/dev/tty").open("rb"):
+            return True
+    except OSError:
+        return False
+
+
+def _reread(path: Path | None, site: Config, interval: float | None) -> Config:
+    """The configuration as it stands now; ``site`` where a controller cannot run with it."""
+    try:
+        new = load(path)
+        if interval is None:
+            _in_range("controller.interval_s", new.controller.interval_s, _SHORTEST_INTERVAL_S)
+        refuse_root(new)
+        with reader_of(new):
+            pass
+    except HadarError as error:
+        typer.echo(
+            f"{_clock()} configuration not reread, the old one stays in force: {error}", err=True
+        )
+        return site
+    typer.echo(f"{_clock()} configuration reread")
+    return new
 
 
 def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -130,7 +196,9 @@ def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """The managed jobs: where they are, how far, and why."""
-    with reader_of(load(config)) as controller:
+    site = load(config)
+    with reader_of(site) as controller:
+        widen_own(site)
         rows = telling.status_rows(controller)
     if as_json:
         print_json("status", [telling.plain(row) for row in rows])

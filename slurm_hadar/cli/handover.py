@@ -1,6 +1,6 @@
-"""Becoming the real sbatch: the same process, so that all it says and returns is its own."""
+"""The real sbatch: found, and become or run, so that all it says and returns is its own."""
 # pathlib alone would cost a submit several milliseconds.
-# ruff: noqa: PTH112, PTH117, PTH118, PTH121, PTH123
+# ruff: noqa: PTH113, PTH117, PTH118, PTH121, PTH123
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 
+from slurm_hadar.cli.batch_script import read_regular
 from slurm_hadar.domain.errors import HadarError
 
 TYPE_CHECKING = False
@@ -16,15 +17,18 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
+_PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Python ignores these; sbatch must not."""
+_OF_TERMINALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+_PASSED_ON = (*_OF_TERMINALS, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 
 
-def become_sbatch(named: str, words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by sbatch with these words. ``named``: its path, or just ``sbatch``.
+def become_sbatch(program: str, words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by sbatch with these words.
 
-    Raises :class:`HadarError` where there is none or it cannot be run.
+    Raises :class:`HadarError` where it cannot be run.
     """
-    program = find_sbatch(named, environment.get("PATH", os.defpath))
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    for number in _PYTHONS_OWN:
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execve(program, ["sbatch", *words], without_pythons_traces(environment))
@@ -32,44 +36,130 @@ def become_sbatch(named: str, words: Sequence[str], environment: Mapping[str, st
         raise HadarError(f"{program} cannot be run: {error.strerror}") from None
 
 
-def find_sbatch(named: str, path: str) -> str:
-    """The real sbatch; never hbatch itself under that name. Raises :class:`HadarError`."""
-    if os.path.isabs(named) and _is_sbatch(named):
-        return named
-    for folder in path.split(":"):
-        candidate = os.path.join(folder or ".", "sbatch")
-        if _is_sbatch(candidate):
+def run_sbatch(program: str, words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run sbatch with these words as a child, with this process's own input and output.
+
+    Signals that this process gets go on to it, and a signal that ends it ends this process too.
+    Returns its exit code. Raises :class:`HadarError` where it cannot be run.
+    """
+    # Blocked first, so that none is lost; sbatch starts with the mask that this process had.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
+    try:
+        child = os.posix_spawn(
+            program,
+            ["sbatch", *words],
+            without_pythons_traces(environment),
+            setsigmask=before,
+            setsigdef=_PYTHONS_OWN,
+        )
+    except OSError as error:
+        raise HadarError(f"{program} cannot be run: {error.strerror}") from None
+    while True:
+        got = signal.sigwaitinfo({*_PASSED_ON, signal.SIGCHLD})
+        if got.si_signo != signal.SIGCHLD:
+            # What a terminal sends comes from the kernel, and sbatch has it already.
+            if got.si_code <= 0 or got.si_signo not in _OF_TERMINALS:
+                os.kill(child, got.si_signo)
+            continue
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if os.WIFSIGNALED(status):
+        _end_by(os.WTERMSIG(status))
+    return os.waitstatus_to_exitcode(status)
+
+
+def _end_by(number: int) -> None:
+    import resource
+
+    # sbatch has left its own core, if any.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def find_sbatch(named: str, environment: Mapping[str, str]) -> str:
+    """The real sbatch; never hbatch itself, nor a script that comes back to hbatch.
+
+    ``named``: its path, or just ``sbatch``. Raises :class:`HadarError` where there is none.
+    """
+    passed = ""
+    folders = environment.get("PATH", os.defpath).split(":")
+    candidates = [named] if os.path.isabs(named) else []
+    for candidate in (*candidates, *(os.path.join(one or ".", "sbatch") for one in folders)):
+        if not _can_be_sbatch(candidate):
+            continue
+        if not comes_back(candidate, environment):
             return candidate
+        passed = passed or candidate
+    if passed:
+        raise HadarError(
+            f"{passed} calls hbatch, and there is no other sbatch on PATH; have it call Slurm's "
+            "own sbatch by its whole path, or set slurm.bin_dir in the site's configuration"
+        )
     raise HadarError("there is no sbatch on PATH; add the folder of Slurm's commands to it")
+
+
+GUARD = "HADAR_WHO_IS_SBATCH"
+"""In the environment of an sbatch that is only asked for its version: hbatch answers, and submits
+nothing. No submit has it, so no job does."""
+ANSWER = "hbatch of slurm-hadar"
+
+
+def comes_back(program: str, environment: Mapping[str, str]) -> bool:
+    """Whether an sbatch is a script that calls hbatch: it would do so for ever."""
+    if not _start(program).startswith(b"#!"):
+        return False
+    return ANSWER.encode() in _asked(program, {**environment, GUARD: "1"}, "--version", 5.0)[1]
 
 
 def knows(program: str, option: str, environment: Mapping[str, str]) -> bool:
     """Whether sbatch's own help has an option; True where it cannot be asked."""
+    code, said = _asked(program, environment, "--help", 20.0)
+    return code != 0 or option.encode() in said
+
+
+def _asked(
+    program: str, environment: Mapping[str, str], question: str, timeout_s: float
+) -> tuple[int, bytes]:
+    """Exit code and stdout of an sbatch that submits nothing; -1 where it does not answer."""
     import subprocess
 
     try:
-        done = subprocess.run(
-            [program, "--help"],
+        with subprocess.Popen(
+            [program, question],
             env=without_pythons_traces(environment),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=20,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return True
-    return done.returncode != 0 or option.encode() in done.stdout
-
-
-def _is_sbatch(path: str) -> bool:
-    if not os.access(path, os.X_OK) or os.path.isdir(path) or is_same(path, sys.argv[0]):
-        return False
-    try:
-        with open(path, "rb") as stream:
-            start = stream.read(512)
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as running:
+            try:
+                said, _ = running.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                # With all that a script has started.
+                os.killpg(running.pid, signal.SIGKILL)
+                return -1, b""
     except OSError:
-        return True
+        return -1, b""
+    return running.returncode, said
+
+
+def _can_be_sbatch(path: str) -> bool:
+    if not os.access(path, os.X_OK) or not os.path.isfile(path) or is_same(path, sys.argv[0]):
+        return False
+    start = _start(path)
     return not (start.startswith(b"#!") and b"slurm_hadar.cli.hbatch" in start)
+
+
+def _start(path: str) -> bytes:
+    """How a program's file begins; empty where it cannot be read."""
+    try:
+        return read_regular(path, 512)
+    except OSError:
+        return b""
 
 
 def is_same(one: str, other: str) -> bool:

@@ -1,4 +1,5 @@
-"""``hbatch``: sbatch with a declaration. It ends by becoming the real sbatch.
+"""``hbatch``: sbatch with a declaration. It ends by becoming the real sbatch, or, where there is
+something to say about the job, by running it and saying so behind it.
 
 Whatever is not managed goes through as it came. Imports are few and late, for a submit's sake.
 """
@@ -6,8 +7,10 @@ Whatever is not managed goes through as it came. Imports are few and late, for a
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
+from slurm_hadar.cli.handover import ANSWER, GUARD
 from slurm_hadar.cli.submit import Outcome, Submit
 from slurm_hadar.domain.errors import HadarError, UsageError
 
@@ -15,14 +18,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from slurm_hadar.cli.additions import Additions
     from slurm_hadar.cli.submit_prices import Today
     from slurm_hadar.cli.wrapper_site import WrapperSite
     from slurm_hadar.domain.declaration import Declaration
 
 
 def main() -> int:
-    """Entry point. Returns only where nothing was submitted; else sbatch takes the process over."""
+    """Entry point; sbatch's exit code, or ours where nothing was submitted."""
     try:
         return _run(sys.argv[1:], os.environ)
     except HadarError as error:
@@ -33,19 +35,33 @@ def main() -> int:
 
 
 def _run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    if environment.get(GUARD):
+        # A script under the name of sbatch came back to us: see handover.comes_back.
+        return _answer(help_wanted=False)
     submit = Submit(argv, environment)
     if submit.line.asked & {"help", "version"}:
         return _answer("help" in submit.line.asked)
     outcome = _decide(submit)
+    outcome.doubts = _doubts(submit, outcome)
     if "plan" in submit.line.asked:
         from slurm_hadar.cli.plan_of_job import show
 
         return show(submit, outcome)
-    if outcome.why:
-        _say(f"the job is not managed: {outcome.why}")
     if outcome.added and outcome.declaration:
-        _prepare(submit, outcome.declaration, outcome.added)
-    submit.hand_over(outcome.added)
+        _prepare(submit, outcome.declaration)
+    remark = _remark(submit, outcome)
+    doubts = [] if "quiet" in submit.held else outcome.doubts
+    speaks = remark or doubts or submit.in_script
+    if not speaks or signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        submit.hand_over(outcome.added)
+    code = submit.run(outcome.added)
+    for doubt in doubts:
+        _say(doubt)
+    if code == 0 and remark:
+        _say(remark)
+    elif code and (why := submit.unknown_to_sbatch()):
+        _say(why)
+    return code
 
 
 def _decide(submit: Submit) -> Outcome:
@@ -78,8 +94,37 @@ def _answer(help_wanted: bool) -> int:
     else:
         from slurm_hadar import __version__
 
-        print(f"hbatch of slurm-hadar {__version__}")
+        print(f"{ANSWER} {__version__}")
     return 0
+
+
+def _doubts(submit: Submit, outcome: Outcome) -> list[str]:
+    """What its owner can hardly mean as it stands. Raises UsageError for what is impossible."""
+    declared = outcome.declaration if submit.declares else None
+    found: list[str] = []
+    if declared is not None and not declared.off:
+        from slurm_hadar.cli.doubts import doubts, refuse_impossible
+
+        refuse_impossible(declared, submit.program, submit.environment)
+        found += doubts(declared, _typed(submit), submit.held, submit.site)
+    if b"hadar" in submit.body.lower():
+        from slurm_hadar.cli.doubts import lookalikes
+
+        found += lookalikes(submit.body, submit.name)
+    return found
+
+
+def _typed(submit: Submit) -> dict[str, str]:
+    """Key -> value of the declaration, as its owner wrote it."""
+    from slurm_hadar.domain.declaration import script_words
+
+    words = []
+    if submit.header.declares:
+        text = submit.body.decode(errors="replace")
+        words = [word.partition("=") for word, _ in script_words(text, submit.name)]
+    pairs = [(key, value) for key, _, value in words]
+    pairs += [(key, value or "") for key, value in (*submit.in_script, *submit.line.ours)]
+    return {key.replace("-", "_"): value for key, value in pairs}
 
 
 def _declaration(submit: Submit) -> Declaration | None:
@@ -87,8 +132,10 @@ def _declaration(submit: Submit) -> Declaration | None:
     ones, as by the plugins. None for a job that is not ours to manage."""
     site = submit.site
     if not submit.declares:
-        named = set((submit.held.get("partition") or "").split(","))
-        if site is None or not named.intersection(site.opt_in):
+        if site is None:
+            return None
+        named = (submit.held.get("partition") or site.default_partition).split(",")
+        if not set(named).intersection(site.opt_in):
             return None
     _load_when_used("inspect")
     from slurm_hadar.domain.declaration import Declaration, parse, script_words
@@ -148,9 +195,8 @@ def _additions(submit: Submit, declaration: Declaration) -> Outcome:
     from slurm_hadar.cli.additions import add
 
     site, held = submit.site, submit.held
-    if submit.header.foreign and "ignore-pbs" not in held:
-        return Outcome(f"{submit.name} has #PBS or #BSUB lines")
-    if held.get("clusters"):
+    clusters = held.get("clusters")
+    if clusters and not (site and clusters == site.cluster):
         return Outcome("it may go to another cluster")
     added = add(declaration, held, site, lambda: _today(site))
     if isinstance(added, str):
@@ -158,37 +204,74 @@ def _additions(submit: Submit, declaration: Declaration) -> Outcome:
     return Outcome(added=added, declaration=declaration)
 
 
-def _prepare(submit: Submit, declaration: Declaration, added: Additions) -> None:
-    """What a managed job finds in its environment, and our one line about it."""
+def _prepare(submit: Submit, declaration: Declaration) -> None:
+    """What a managed job finds in its environment."""
     site = submit.site
-    for trouble in filter(None, (submit.site_trouble, submit.unknown_to_sbatch())):
-        _say(trouble)
     if site:
         submit.environment["HADAR_EXCHANGE"] = site.exchange_dir
         submit.environment["HADAR_CONTROLLER_UID"] = str(site.controller_uid)
     submit.environment["HADAR_SIGNAL"] = declaration.signal
-    if "quiet" not in submit.held and not (site and site.quiet):
-        _say(_summary(declaration, added))
+
+
+def _remark(submit: Submit, outcome: Outcome) -> str:
+    """The one line that we say once sbatch has taken the job; empty for none.
+
+    Only to whom declared something. It has no digit: who looks for the job's number in all that a
+    submit prints finds sbatch's. Under ``--wait`` sbatch ends with the job, too late for it.
+    """
+    quiet = "quiet" in submit.held or (submit.site is not None and submit.site.quiet)
+    if quiet or not submit.declares or {"test-only", "wait"} & submit.held.keys():
+        return ""
+    added, why = outcome.added, outcome.why
+    more: list[str] = []
+    if added:
+        more = [*added.notes, *filter(None, (submit.site_trouble,))]
+        why = why or ("" if added.has_gpus else "it asks for no GPU")
+    if why:
+        said = "the job is not managed"
+        more.insert(0, why)
+    elif added is None or outcome.declaration is None:
+        return ""
+    elif outcome.declaration.off:
+        return "the job is left alone, as its Comment says now"
+    else:
+        said = "the job is managed"
+    plain = [text for text in more if not any(letter.isdigit() for letter in text)]
+    if len(plain) < len(more):
+        plain.append("hbatch --hadar-plan tells more")
+    return f"{said}: {'; '.join(plain)}" if plain else said
 
 
 def _today(site: WrapperSite | None) -> Today | None:
     """What is known of GPU types; None where no controller acts that wants one more list of
-    partitions."""
+    partitions, or the exchange folder does not answer."""
+    if site is None:
+        return None
+    import json
     import time
 
-    from slurm_hadar.cli.submit_prices import today
+    from slurm_hadar.answering import Unanswered, asked
+    from slurm_hadar.cli.submit_prices import Today, today
     from slurm_hadar.cli.wrapper_site import takes_lists
 
-    now = time.time()
-    return today(site, now) if site is not None and takes_lists(site, now) else None
+    def look() -> bytes:
+        now = time.time()
+        if not takes_lists(site, now):
+            return b""
+        found = today(site, now)
+        return json.dumps([found.prices, sorted(found.shared), found.nodes]).encode()
 
-
-def _summary(declaration: Declaration, added: Additions) -> str:
-    if declaration.off:
-        return "the job is left alone, as its Comment says now"
-    options = [*added.options, *added.behind]
-    what = " ".join([*options, "and the Comment"]) if options else "the Comment"
-    return "; ".join([f"the job is managed; added {what}", *added.notes])
+    try:
+        answer = asked(site.exchange_dir, look)
+    except Unanswered as error:
+        _say(f"{site.exchange_dir}: {error.strerror}; the job is submitted without it")
+        return None
+    except OSError:
+        return None
+    if not answer:
+        return None
+    prices, shared, nodes = json.loads(answer)
+    return Today(prices, frozenset(shared), nodes)
 
 
 def _say(text: str) -> None:

@@ -14,7 +14,9 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
+from slurm_hadar.cli.other_types import with_other_types
 from slurm_hadar.config import Config
+from slurm_hadar.controller.acts import mails
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.controller.seen import kept
 from slurm_hadar.domain import declaration
@@ -48,14 +50,21 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     """Take a job out of our hands: from now on it is an ordinary job of Slurm's."""
     site = load(config)
     cluster = cluster_of(site)
-    changes, told = [], {}
-    for found in _find(cluster, job):
-        update = ordinary(found, _steering(found, site) or Steering(), time.time())
+    changes, undo = [], "off=no"
+    jobs, steering = _find(cluster, job), {}
+    told: dict[str, Declaration] = {}
+    for found in jobs:
+        if found.declaration is not None and not told:
+            words = found.declaration.words()
+            typed = [f"{key}={words[key]}" for key in declaration.KEYS if key in words]
+            undo = " ".join(["off=no", *(one for one in typed if one != "off=yes")])
+        steering[found.id] = _steering(found, site) or Steering()
+        update = ordinary(found, steering[found.id], time.time(), site.partitions.groups)
         told[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
-    _send(cluster, changes)
-    words = f"job {job} is an ordinary job now; undo with: hadar set {job} off=no"
-    _tell("optout", job, told, words, as_json)
+    _send(cluster, mails.without_others(cluster, jobs, changes, steering))
+    said = f"job {job} is an ordinary job now; undo with: hadar set {job} {undo}"
+    _tell("optout", job, told, said, as_json)
 
 
 def set_(
@@ -80,14 +89,19 @@ def _tell(
 
 
 def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Declaration]:
-    cluster = cluster_of(load(config))
+    site = load(config)
+    cluster = cluster_of(site)
     changes, told = [], {}
     for found in _find(cluster, job):
         declared = declaration.parse(words, f"job {job}", found.declaration)
+        fields: dict[str, str] = {}
+        before = found.declaration
+        if before and (before.types, before.gpu_mem) != (declared.types, declared.gpu_mem):
+            declared, fields = with_other_types(found, declared, site, _steering(found, site))
         comment = declaration.merge(found.comment, declared)
         if len(comment.encode()) > declaration.COMMENT_LIMIT:
             raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
-        changes.append(Update(found.id, {"Comment": comment}))
+        changes.append(Update(found.id, {**fields, "Comment": comment}))
         told[found.id] = declared
     _send(cluster, changes)
     return told

@@ -19,6 +19,7 @@ from slurm_hadar.cli import (
     site,
     template,
     tune,
+    widen,
 )
 from slurm_hadar.domain.errors import HadarError
 
@@ -37,6 +38,7 @@ site.add_to(app)
 simulate.add_to(app)
 profile.add_to(app)
 retire.add_to(app)
+widen.add_to(app)
 plugins.add_to(app)
 template.add_to(app)
 tune.add_to(app)

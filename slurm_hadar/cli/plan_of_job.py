@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from slurm_hadar import config as configuration
 from slurm_hadar.cli.batch_script import read_handle
-from slurm_hadar.cli.handover import find_sbatch, is_same, without_pythons_traces
+from slurm_hadar.cli.handover import is_same, without_pythons_traces
 from slurm_hadar.cli.plan_of_job_ask import Asking, Start, copy_of_store, place_in, start_of
 from slurm_hadar.cli.plan_of_job_request import ID, Asked, count_option, job_of
 from slurm_hadar.cli.plan_of_job_text import JobPlan, Row, print_json, print_text
@@ -62,7 +62,7 @@ def show(submit: Submit, outcome: Outcome) -> int:
 def _plan(submit: Submit, outcome: Outcome) -> JobPlan:
     ask = _Questions(submit, outcome)
     alone = ask.alone()
-    notes = list(outcome.added.notes) if outcome.added else []
+    notes = [*outcome.doubts, *(outcome.added.notes if outcome.added else [])]
     if submit.site_trouble:
         notes.append(submit.site_trouble)
     config = _config(submit, notes)
@@ -113,7 +113,7 @@ class _Questions:
         self._options = list(outcome.added.options) if outcome.added else []
         self._behind = list(outcome.added.behind) if outcome.added else []
         self._submit = submit
-        self._program = find_sbatch(submit.find_slurm(), submit.environment.get("PATH", os.defpath))
+        self._program = submit.program()
         self._environment = without_pythons_traces(submit.environment)
         self._body = _typed_script(submit)
         uid = os.getuid()
@@ -162,7 +162,7 @@ def _config(submit: Submit, notes: list[str]) -> Config:
     """The site's TOML; where there is none that we may read, Slurm as it is on PATH."""
     path = configuration.find()
     try:
-        config = configuration.load(path)
+        config = configuration.load_believed(path)
     except UsageError as error:
         if os.access(path, os.R_OK):
             raise

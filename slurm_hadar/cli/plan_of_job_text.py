@@ -109,8 +109,10 @@ def _cells(row: Row, now_s: float) -> list[Text]:
         when, where = "never", row.start.refused
     else:
         when, where = _when(row.start.start_s, now_s), row.start.nodes
-    finish = formats.ABSENT
-    if row.finish_s is not None:
+    finish = formats.UNKNOWN
+    if row.start.refused:
+        finish = formats.ABSENT
+    elif row.finish_s is not None:
         finish = _when(row.finish_s, now_s)
         if row.takes_s is None:
             finish = f"{finish} at the latest"
@@ -121,9 +123,9 @@ def _cells(row: Row, now_s: float) -> list[Text]:
         when,
         where,
         finish,
-        formats.duration(row.takes_s),
-        formats.rate(row.samples_per_s),
-        row.known_from if row.samples_per_s else "nobody knows this model's speed yet",
+        formats.UNKNOWN if row.takes_s is None else formats.duration(row.takes_s),
+        formats.rate(row.samples_per_s) if row.samples_per_s else formats.UNKNOWN,
+        row.known_from if row.samples_per_s else "no table and no job tells this model's speed",
     )
     return [Text(formats.plain(cell)) for cell in cells]
 

@@ -185,17 +185,17 @@ def read_header(body: bytes) -> Header:
     if not body.startswith(b"#!") or b"\0" in body or b"\r\n" in body:
         header.refused = True
         return header
+    # sbatch looks for them behind the first commands too.
+    header.foreign = b"\n#PBS" in body or b"\n#BSUB" in body
     for line in _lines(body):
         if line.startswith(("#SBATCH", "#SLURM")):
             text = line[7 if line.startswith("#SBATCH") else 6 :].lstrip(_SPACE)
             if _is_separator(text):
                 header.het = True
             elif not header.het:
-                _split(text, header)
+                split_line(text, header)
         elif line.startswith("#HADAR") and (len(line) == 6 or line[6] in _SPACE):
             header.declares = True
-        elif line.startswith(("#PBS", "#BSUB")):
-            header.foreign = True
         elif not line.lstrip(_SPACE).startswith("#") and line.strip(_SPACE):
             break
     return header
@@ -221,8 +221,8 @@ def _is_separator(text: str) -> bool:
     )
 
 
-def _split(text: str, header: Header) -> None:
-    """Split one line into words. Quotes may stand anywhere in a word; ``#`` ends the line."""
+def split_line(text: str, header: Header) -> None:
+    """Split one line into ``header.words``. Quotes may be anywhere in a word; ``#`` ends it all."""
     at = 0
     while True:
         while at < len(text) and text[at] in _SPACE:

@@ -1,5 +1,8 @@
 """The admin's commands: check, sandbox, demo."""
 
+import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -7,8 +10,12 @@ import typer
 
 from slurm_hadar import config as configuration
 from slurm_hadar.cli.common import ConfigOption, JsonOption, print_json
+from slurm_hadar.cli.handover import find_sbatch
+from slurm_hadar.config import Config
 from slurm_hadar.controller.checks import check as checking
-from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
+from slurm_hadar.controller.checks.finding import Finding
+from slurm_hadar.controller.checks.wrapper_site import names_of, write_wrapper_site
+from slurm_hadar.domain.errors import HadarError
 
 _MARKS = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
 _FOLDER = Path("hadar-sandbox")
@@ -37,11 +44,12 @@ def check(
 ) -> None:
     """What was found, and the cure for each problem. Exit 1 when there is a problem."""
     path = config or configuration.find()
-    site = configuration.load(path)
+    site = configuration.load_believed(path)
     found = list(checking.findings(site))
+    names = replace(names_of(site), sbatch=submits_with(site, found))
     if write:
-        write_wrapper_site(site, path)
-    found.append(checking.wrapper_finding(site, path))
+        write_wrapper_site(site, path, names)
+    found.append(checking.wrapper_finding(site, path, names))
     if as_json:
         print_json("check", [{"level": f.level, "what": f.what, "cure": f.cure} for f in found])
     else:
@@ -51,6 +59,22 @@ def check(
                 typer.echo(f"        cure: {one.cure}")
     if any(one.level == "problem" for one in found):
         raise typer.Exit(1)
+
+
+def submits_with(site: Config, found: list[Finding]) -> str:
+    """The sbatch on PATH that hbatch is to submit with, empty where the site names one or there is
+    none; what is to be said of it goes into ``found``."""
+    if site.slurm.bin_dir:
+        return ""
+    try:
+        own = find_sbatch("sbatch", os.environ)
+    except HadarError as error:
+        found.append(Finding("problem", str(error), "set slurm.bin_dir, then hadar check --write"))
+        return ""
+    first = shutil.which("sbatch")
+    if first and not Path(first).samefile(own):
+        found.append(Finding("ok", f"{first} calls hbatch, which submits with {own}"))
+    return own
 
 
 def up(
@@ -76,7 +100,8 @@ def up(
             with_accounting=accounting,
             outlives=True,
         )
-    write_wrapper_site(configuration.load(box.config_path), box.config_path)
+    site = configuration.load(box.config_path)
+    write_wrapper_site(site, box.config_path, names_of(site))
     environment = {name: box.env[name] for name in ("SLURM_CONF", "HADAR_CONFIG", "PATH")}
     if as_json:
         print_json("sandbox up", {"folder": str(box.folder), "environment": environment})

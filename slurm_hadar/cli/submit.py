@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Outcome:
-    """What becomes of a submit.
+    """What becomes of a submit. ``doubts``: what its owner can hardly mean as it stands.
 
     ``why``: it goes unmanaged for this reason; ``added``: it is managed, with these additions.
     Neither: it is not ours, or sbatch refuses it by itself.
     """
 
-    __slots__ = ("added", "declaration", "why")
+    __slots__ = ("added", "declaration", "doubts", "why")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Outcome:
         self.why = why
         self.added = added
         self.declaration = declaration
+        self.doubts: list[str] = []
 
 
 class Submit:
@@ -92,9 +93,8 @@ class Submit:
         """Read the script and settle what holds. Returns why that is not possible, or ''."""
         from slurm_hadar.cli.batch_script import NotOurs
 
-        if self.line.het:
-            return "heterogeneous jobs are not managed"
         if self.line.unclear:
+            self._look_for_declaration()
             return self.line.unclear
         directives = Line()
         if not any(name == "wrap" for name, _ in self.line.options):
@@ -107,15 +107,30 @@ class Submit:
                 self.header.refused = True
                 return ""
             directives = read_directives(self.header.words)
-            if self.header.het:
-                return "heterogeneous jobs are not managed"
-            if directives.unclear:
-                return f"{self.name}: {directives.unclear}"
-            if directives.script is not None or directives.refused:
-                self.header.refused = True
         self.in_script = directives.ours
         self.held = settle(directives, self.environment, self.line)
+        if self.line.het or self.header.het:
+            return "heterogeneous jobs are not managed"
+        if directives.unclear:
+            return f"{self.name}: {directives.unclear}"
+        if directives.script is not None or directives.refused:
+            self.header.refused = True
+        if self.header.foreign and "ignore-pbs" not in self.held:
+            from slurm_hadar.cli.foreign_lines import translated
+
+            directives.options += translated(self.body, dict(directives.options))
+            self.held = settle(directives, self.environment, self.line)
         return ""
+
+    def _look_for_declaration(self) -> None:
+        """The script of a line that is not understood: one of the next two words, if any is."""
+        from slurm_hadar.cli.batch_script import NotOurs, read_script
+
+        for word in self.line.words[self.line.end :][:2]:
+            try:
+                self.header.declares |= read_header(read_script(word)).declares
+            except (NotOurs, OSError):
+                continue
 
     def _read_script(self) -> None:
         from slurm_hadar.cli.batch_script import find_script, read_handle, read_script
@@ -145,26 +160,36 @@ class Submit:
         """What to say where the script has words of ours that this sbatch refuses; else empty."""
         if not self.in_script:
             return ""
-        from slurm_hadar.cli.handover import find_sbatch, knows
+        from slurm_hadar.cli.handover import knows
 
         key = self.in_script[0][0]
-        program = find_sbatch(self.find_slurm(), self.environment.get("PATH", os.defpath))
-        if knows(program, f"--hadar-{key}", self.environment):
+        if knows(self.program(), f"--hadar-{key}", self.environment):
             return ""
         return (
             f"this sbatch knows no --hadar-{key}, which stands in an #SBATCH line of {self.name} "
             "(the site has no SPANK plugin for it); a #HADAR line does the same everywhere"
         )
 
-    def find_slurm(self) -> str:
-        """The sbatch to become; its cluster's slurm.conf goes into the environment."""
+    def program(self) -> str:
+        """The sbatch to submit with; its cluster's slurm.conf goes into the environment.
+
+        Raises :class:`HadarError` where there is none.
+        """
+        from slurm_hadar.cli.handover import find_sbatch
+
         site = self.site
         if site and site.slurm_conf:
             self.environment.setdefault("SLURM_CONF", site.slurm_conf)
-        return site.sbatch if site else "sbatch"
+        return find_sbatch(site.sbatch if site else "sbatch", self.environment)
 
     def hand_over(self, added: Additions | None = None) -> NoReturn:
         """Become sbatch."""
         from slurm_hadar.cli.handover import become_sbatch
 
-        become_sbatch(self.find_slurm(), self.words_with(added), self.environment)
+        become_sbatch(self.program(), self.words_with(added), self.environment)
+
+    def run(self, added: Additions | None = None) -> int:
+        """Run sbatch as a child; its exit code. For a submit that we say something about."""
+        from slurm_hadar.cli.handover import run_sbatch
+
+        return run_sbatch(self.program(), self.words_with(added), self.environment)

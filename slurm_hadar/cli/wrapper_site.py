@@ -11,6 +11,8 @@ import json
 import os
 import stat
 
+from slurm_hadar import paths
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +30,11 @@ class WrapperSite:
 
     ``features`` and ``memory_mb`` (0: unknown) are by GPU type; ``groups``: partition -> those that
     it stands for -> GPU type; ``speeds``: model -> GPU type -> speed over that of the fastest;
-    ``known``: model -> GPU types whose speed is known, and no guess.
+    ``known``: model -> GPU types whose speed is known, and no guess; ``models``: all that a table
+    knows; ``backfill``: partitions for trainings on idle nodes, None: not said.
     ``stale``: the TOML beside it has changed since. Raises :class:`SiteError` where a field is
-    missing or of the wrong kind; a file of an earlier release has no groups and no speeds.
+    missing or of the wrong kind; a file of an earlier release has no groups, no speeds, no name of
+    its ``cluster`` and no ``default_partition``.
     """
 
     def __init__(self, source: Mapping[str, object], stale: bool = False) -> None:
@@ -39,6 +43,8 @@ class WrapperSite:
         self.exchange_dir = _text(source, "exchange_dir")
         self.controller_uid = int(number(source, "controller_uid"))
         self.opt_in = _texts(source, "opt_in")
+        self.default_partition = _text(source, "default_partition", "")
+        self.cluster = _text(source, "cluster", "")
         self.default_types = _text(source, "default_types")
         self.quiet = source.get("quiet") is True
         self.sbatch = _text(source, "sbatch")
@@ -66,6 +72,8 @@ class WrapperSite:
         known = source.get("known", {})
         if not isinstance(known, dict):
             raise SiteError("known is no object")
+        self.models = _texts(source, "models") if "models" in source else ()
+        self.backfill = _texts(source, "backfill") if "backfill" in source else None
         self.known: dict[str, tuple[str, ...]] = {model: _texts(known, model) for model in known}
 
 
@@ -75,12 +83,12 @@ def read_site(path: str, config: str) -> WrapperSite | None:
     Raises :class:`SiteError` where it cannot be used.
     """
     try:
-        with open(path, "rb") as stream:
+        with open(paths.opened(path), "rb") as stream:
             data = stream.read(_LIMIT + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise SiteError(str(error)) from None
+        raise SiteError(error.strerror or str(error)) from None
     if len(data) > _LIMIT:
         raise SiteError("it is larger than 1 MiB, the limit")
     try:
@@ -141,8 +149,8 @@ def fresh_file(site: WrapperSite, name: str, now: float) -> dict[str, object] | 
     return found if -longest <= age <= longest else None
 
 
-def _text(source: Mapping[str, object], key: str) -> str:
-    value = source.get(key)
+def _text(source: Mapping[str, object], key: str, missing: str | None = None) -> str:
+    value = source.get(key, missing)
     if not isinstance(value, str):
         raise SiteError(f"{key} is missing")
     return value

@@ -1,4 +1,9 @@
-"""One controller at a time: a lock on this machine, a heartbeat across machines.
+"""One controller at a time: a lock in its state folder, a heartbeat in the exchange folder.
+
+Each state folder has a random identity, which stands in the heartbeat beside the host's name, so
+that two controllers with one host name and a state folder each know each other apart. One that
+finds no heartbeat, or an old one, writes its own first, and acts after :data:`SETTLE_S` if that
+still stands.
 
 A controller that was stopped in the middle of a tick goes on when another machine's may have taken
 over. So it looks at the heartbeat (:func:`taken_over`) before it sends anything, and for each file
@@ -9,12 +14,15 @@ to Slurm has no such second step: one that was on its way is carried out.
 
 import fcntl
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_hadar.answering import ensure_answers
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import make_private
 from slurm_hadar.domain.errors import HadarError
@@ -28,6 +36,51 @@ _MOST_AHEAD_S = 600.0
 clock that is 300 s off. Within it whoever's clock is ahead acts, and the other one steps back."""
 SETTLE_S = 2.0
 """Two that take over at once both see the later heartbeat after this time."""
+_IDENTITY = "identity"
+_WRITTEN = re.compile(r"([0-9a-f]{32}) (\d{1,20})")
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """A controller. ``identity``: of its state folder; empty where it has none yet."""
+
+    host: str
+    identity: str = ""
+
+    def wrote(self, beat: Heartbeat) -> bool:
+        """Whether a heartbeat is this controller's; by the host alone where one of both has no
+        identity, as in earlier releases."""
+        known = bool(beat.identity and self.identity)
+        return beat.host == self.host and (not known or beat.identity == self.identity)
+
+
+def identity_of(folder: Path) -> str:
+    """The identity of a state folder; empty where it has none of its own.
+
+    The file names its own inode: a copy of the folder is another controller's.
+    """
+    with suppress(OSError, ValueError), (folder / _IDENTITY).open("rb") as stream:
+        match = _WRITTEN.fullmatch(stream.read(100).decode())
+        if match and int(match[2]) == os.fstat(stream.fileno()).st_ino:
+            return match[1]
+    return ""
+
+
+def _give_identity(folder: Path) -> None:
+    """For whoever holds the lock."""
+    if identity_of(folder):
+        return
+    aside = folder / f".{_IDENTITY}.{os.getpid()}"
+    # On a full disk nothing is kept of this tick anyway.
+    with suppress(OSError):
+        with aside.open("w") as stream:
+            stream.write(f"{os.urandom(16).hex()} {os.fstat(stream.fileno()).st_ino}")
+        aside.replace(folder / _IDENTITY)
+
+
+def me(config: Config) -> Who:
+    """This controller."""
+    return Who(socket.gethostname(), identity_of(config.site.state_dir))
 
 
 @contextmanager
@@ -47,52 +100,68 @@ def only_one(folder: Path, wait_s: float) -> Iterator[None]:
                         f"another hadar is in the middle of a tick here (lock in {folder})"
                     ) from None
                 time.sleep(_POLL_S)
+        _give_identity(folder)
         yield
     finally:
         os.close(handle)
 
 
 def rival(config: Config, now: float) -> str | None:
-    """The host of another controller that is alive; None when we may act."""
+    """The host of another controller that is alive; None when we may act. Raises HadarError where
+    the exchange folder does not answer."""
+    try:
+        ensure_answers(str(config.site.exchange_dir))
+    except OSError as error:
+        raise HadarError(
+            f"exchange folder {config.site.exchange_dir}: {error.strerror}; see its file system"
+        ) from None
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
-    return rival_in(beat, socket.gethostname(), now)
+    return rival_in(beat, me(config), now)
 
 
-def rival_in(beat: Heartbeat | None, host: str, now: float) -> str | None:
+def rival_in(beat: Heartbeat | None, who: Who, now: float) -> str | None:
     """The host of the other controller that ``beat`` shows alive and acting; see :func:`rival`."""
-    if beat is None or beat.host == host or beat.mode != "act":
+    if beat is None or who.wrote(beat) or beat.mode != "act":
         return None
-    return beat.host if is_fresh(beat, now) else None
+    return _named(beat, who) if is_fresh(beat, now) else None
+
+
+def _named(beat: Heartbeat, who: Who) -> str:
+    return beat.host if beat.host != who.host else f"{beat.host} (this host, another state folder)"
 
 
 def takes_over(config: Config, now: float) -> bool:
-    """Whether another controller, or this one long ago, was the last to act: then somebody else may
-    be about to take over as well, and the heartbeat is looked at once more after a while."""
+    """Whether this controller was not the last to act, or long ago: then somebody else may be about
+    to take over as well, and the heartbeat is looked at once more after a while."""
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
-    return takes_over_from(beat, socket.gethostname(), now)
+    return takes_over_from(beat, me(config), now)
 
 
-def takes_over_from(beat: Heartbeat | None, host: str, now: float) -> bool:
-    """Whether the controller on ``host`` takes over from who wrote ``beat``; see
-    :func:`takes_over`."""
-    if beat is None:
-        return False
-    return beat.host != host or not is_fresh(beat, now)
+def takes_over_from(beat: Heartbeat | None, who: Who, now: float) -> bool:
+    """Whether ``who`` takes over from who wrote ``beat``; see :func:`takes_over`. Where there is no
+    heartbeat two may begin at once."""
+    return beat is None or not who.wrote(beat) or not is_fresh(beat, now)
 
 
 def taken_over(config: Config, now: float) -> str:
     """Why a tick that wrote its heartbeat may send nothing more; empty where it may."""
+    try:
+        ensure_answers(str(config.site.exchange_dir))
+    except OSError as error:
+        return f"exchange folder {config.site.exchange_dir}: {error.strerror}"
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
-    return taken_over_from(beat, socket.gethostname(), now)
+    return taken_over_from(beat, me(config), now)
 
 
-def taken_over_from(beat: Heartbeat | None, host: str, now: float) -> str:
-    """Why the controller on ``host`` may send nothing more in a tick; see :func:`taken_over`."""
-    if beat is None or beat.mode != "act" or not takes_over_from(beat, host, now):
+def taken_over_from(beat: Heartbeat | None, who: Who, now: float) -> str:
+    """Why ``who`` may send nothing more in a tick; see :func:`taken_over`."""
+    if beat is None or beat.mode != "act":
         return ""
-    if beat.host != host:
-        return f"a controller on {beat.host} took over meanwhile"
-    return "this tick has taken longer than its heartbeat lasts, another controller may act now"
+    if not who.wrote(beat):
+        return f"a controller on {_named(beat, who)} took over meanwhile"
+    if not is_fresh(beat, now):
+        return "this tick has taken longer than its heartbeat lasts, another controller may act now"
+    return ""
 
 
 def is_fresh(beat: Heartbeat, now: float) -> bool:

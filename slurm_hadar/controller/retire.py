@@ -1,10 +1,11 @@
 """Giving all jobs back to Slurm: what an uninstall, or an admin who has seen enough, asks for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.acts.laying import UNTIL_IT_RUNS
+from slurm_hadar.controller.acts import mails
+from slurm_hadar.controller.acts.laying import UNTIL_IT_RUNS, asked_for
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.picture.targets import lease_of_before
 from slurm_hadar.controller.seen.observed import Observed
@@ -38,13 +39,17 @@ class Retired:
     seen: Mapping[str, Job]
 
 
-def ordinary(job: Job, steered: Steering, now: float) -> Update:
-    """What makes an ordinary job of a managed one: it is marked ``off``, and while it waits, or is
-    about to wait after a requeue, its request is the owner's again."""
-    declared = replace(job.declaration or Declaration(), off=True, lease=False)
-    fields = {"Comment": declaration.merge(job.comment, declared)}
+def ordinary(
+    job: Job, steered: Steering, now: float, groups: Mapping[str, tuple[str, ...]]
+) -> Update:
+    """What makes an ordinary job of a managed one: its Comment says ``off`` and no more of its
+    declaration, and while it waits, or is about to wait after a requeue, its request is the owner's
+    again. ``groups``: of the site's partitions."""
+    left = (job.declaration or Declaration()).left_alone()
+    fields = {"Comment": declaration.merge(job.comment, left)}
     waits = job.state in (JobState.PENDING, JobState.COMPLETING)
-    fields |= {key: value for key, value in steered.was.items() if waits or key in UNTIL_IT_RUNS}
+    owners = asked_for(job, steered, groups)
+    fields |= {key: value for key, value in owners.items() if waits or key in UNTIL_IT_RUNS}
     if waits and lease_of_before(job, steered, now):
         fields["StartTime"] = at_once(job, now)
     return Update(job.id, fields)
@@ -91,7 +96,9 @@ def _made_ordinary(
     ours: Sequence[Job], controller: Controller, seen: Observed, now: float
 ) -> dict[str, SlurmError | None]:
     """What Slurm says to the updates, by job; all of it stands in the journal."""
-    updates = [ordinary(job, seen.steered(job.id), now) for job in ours]
+    groups = controller.config.partitions.groups
+    updates = [ordinary(job, seen.steered(job.id), now, groups) for job in ours]
+    updates = mails.without_others(controller.cluster, ours, updates, seen.steering)
     store = controller.store
     with store.transaction():
         written = [store.begin(u.job_id, _KIND, "sent", now, {"fields": u.fields}) for u in updates]

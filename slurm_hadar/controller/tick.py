@@ -12,6 +12,7 @@ from slurm_hadar.controller.acts import (
     acting,
     confirm_exchange,
     lent_places,
+    mails,
     moves,
     priority_exchange,
     queue_head,
@@ -32,7 +33,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learned.declared_work import DeclaredWork
 from slurm_hadar.controller.learned.gpu_use import GpuLessons
 from slurm_hadar.controller.learned.speeds import Speeds
-from slurm_hadar.controller.lock import SETTLE_S, rival, taken_over, takes_over
+from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
 from slurm_hadar.controller.picture import bills, forks, newcomers
 from slurm_hadar.controller.picture.targets import Past, Place
 from slurm_hadar.controller.picture.viewing import Picture, picture
@@ -85,7 +86,7 @@ class Controller:
         self._clock = clock
         self._sleep = sleep
         self._decide = decide or policies.get(config.controller.policy)
-        self.speeds = Speeds(rates)
+        self.speeds = Speeds(rates, store.connection)
         self._topology = Topology(cluster, config.controller.policy)
         self.rules = Rules(cluster, config)
         self._took_over = False
@@ -114,7 +115,9 @@ class Controller:
         folder = self.config.site.exchange_dir
         self._took_over = may_act and takes_over(self.config, self._clock())
         try:
-            write_heartbeat(folder, mode, self.backoff.interval_s, self._room)
+            write_heartbeat(
+                folder, mode, self.backoff.interval_s, self._room, me(self.config).identity
+            )
         except OSError as error:
             raise HadarError(
                 f"the heartbeat in {folder} cannot be written ({error.strerror}); see hadar check"
@@ -191,6 +194,7 @@ class Controller:
             step = moves.advance(context, seen.jobs, seen.progress, seen.now)
             sent = step.sent
             words += step.said
+            repair.keep_owners_changes(context, seen)
             repair.close_interrupted(context, seen)
             words += repair.release_failed_launches(context, seen)
             words += repair.undo_impossible_placements(context, seen)
@@ -313,7 +317,7 @@ class Controller:
         if not kept.in_the_job(self.config):
             ours = repair.with_unsent(ours, managed, open_entries)
         busy = {entry.job for entry in open_entries}
-        ours = kept.without_foreign(ours, managed, self.config, busy)
+        ours = kept.without_foreign(ours, managed, self.config, busy, seen.now)
         nodes = self._returned.applied(seen.nodes, seen.now)
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self.config)}
         jobs = self._returned.later(seen.jobs, seen.now, trainers)
@@ -437,9 +441,9 @@ class Controller:
     def _act(
         self, context: acting.ActionContext, means: Intent, seen: Observed, shown: Picture
     ) -> acting.Sent:
-        sent = [acting.send_hints(context, means.of(Kind.HINT), seen.now)]
-        hinted = means.of(Kind.HINT)
-        sent.append(confirm_exchange.confirm(context, hinted, sent[0].refused))
+        hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
+        sent = [acting.Sent(refused=later), acting.send_hints(context, hinted, seen.now)]
+        sent.append(confirm_exchange.confirm(context, hinted, sent[1].refused))
         for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts

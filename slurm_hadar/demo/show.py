@@ -196,7 +196,7 @@ def _submit(manner: Manner, job: Training, folder: Path, environment: dict[str, 
 def _controller(environment: dict[str, str], log: Path) -> Iterator[Callable[[], None]]:
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "slurm_hadar.cli.main", "run"],
+            [sys.executable, "-I", "-m", "slurm_hadar.cli.main", "run"],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,

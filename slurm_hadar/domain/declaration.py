@@ -30,8 +30,9 @@ class Declaration:
 
     ``types`` empty means "what the request says"; ranges are (least, most). ``constraint`` and
     ``partitions`` are not typed by anybody: hbatch records there what the user asked of sbatch
-    (``-C``, ``-p``), so that it can be taken back. ``wait`` None: what the site says. ``cost``
-    is :data:`ANY` or empty. ``lease``: an earlier release gave the job a begin time.
+    (``-C``, ``-p``), so that it can be taken back; ``added`` is the constraint that hbatch itself
+    wrote, recorded where later types do not tell it any more. ``wait`` None: what the site says.
+    ``cost`` is :data:`ANY` or empty. ``lease``: an earlier release gave the job a begin time.
     """
 
     model: str = ""
@@ -57,12 +58,18 @@ class Declaration:
     pin: bool = False
     constraint: str = ""
     partitions: tuple[str, ...] = ()
+    added: str = ""
     lease: bool = False
 
     @property
     def total_samples(self) -> int:
         """All the work in samples, 0 where it was not declared."""
         return self.samples or self.epochs * self.dataset_size
+
+    def left_alone(self) -> "Declaration":
+        """What stays in the Comment of a job that opts out: that it does, and what was recorded of
+        its request, which its owner cannot declare anew."""
+        return Declaration(off=True, constraint=self.constraint, partitions=self.partitions)
 
     @property
     def may_move(self) -> bool:
@@ -188,6 +195,7 @@ _READ: dict[str, Callable[[str], object]] = {
 _RECORDED: dict[str, Callable[[str], object]] = {
     "constraint": str,
     "partitions": _words,
+    "added": str,
     "lease": _yes,
 }
 KEYS = tuple(_READ)

@@ -19,8 +19,11 @@ class Steering:
     is the policy's expectation; Slurm may choose others of the type. ``time`` is when it was
     decided, s since the epoch. ``was`` keeps the fields of the request as the user submitted them,
     by scontrol's names; ``wrote`` what we wrote there last, and ``foreign`` names the fields that
-    somebody else changed since: they stay as they are. ``leased``: an earlier release made it wait
-    for a begin time.
+    somebody else changed since: they stay as they are. ``unsure`` is what a field had before an
+    update that Slurm may or may not have taken. ``leased``: an earlier release made it wait
+    for a begin time. ``until``: its list of partitions is shorter than it may be, and waits for the
+    first of them up to this time; ``ends``: when it was then expected to end there; both s since
+    the epoch, 0 of a list that makes it wait for nothing.
     """
 
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -32,6 +35,9 @@ class Steering:
     batch: int = 0
     wrote: Mapping[str, str] = field(default_factory=dict)
     foreign: tuple[str, ...] = ()
+    unsure: Mapping[str, str] = field(default_factory=dict)
+    until: float = 0.0
+    ends: float = 0.0
 
 
 def decode(admin_comment: str) -> Steering | None:
@@ -54,7 +60,10 @@ def decode(admin_comment: str) -> Steering | None:
             batch=int(words.get("batch", "0")),
             was={key[4:]: value for key, value in words.items() if key.startswith("was.")},
             wrote={key[4:]: value for key, value in words.items() if key.startswith("set.")},
+            unsure={key[4:]: value for key, value in words.items() if key.startswith("old.")},
             foreign=tuple(_parts(words.get("not", ""), ",")),
+            until=float(words.get("until", "0")),
+            ends=float(words.get("ends", "0")),
         )
     except ValueError:
         return None
@@ -73,10 +82,13 @@ def merge(admin_comment: str, steering: Steering) -> str:
         words["moves"] = str(steering.moves)
     if steering.batch:
         words["batch"] = str(steering.batch)
+    if steering.until:
+        words |= {"until": f"{steering.until:.0f}", "ends": f"{steering.ends:.0f}"}
     if steering.foreign:
         words["not"] = ",".join(steering.foreign)
     words |= {f"was.{key}": value for key, value in steering.was.items()}
     words |= {f"set.{key}": value for key, value in steering.wrote.items()}
+    words |= {f"old.{key}": value for key, value in steering.unsure.items()}
     return segments.merge(_SEGMENT, admin_comment, words, separator=";")
 
 

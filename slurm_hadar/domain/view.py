@@ -90,6 +90,10 @@ class JobArrays:
     """(J, G) access groups of nodes that the job's owner may use."""
     max_nodes: IntArray
     """(J,) most nodes that the job may spread over; 1 for an ordinary script."""
+    end_known: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """(J,) whether both its work and its speed in samples/s are known, so that a time may be told;
+    else ``left`` and ``rate`` are assumptions by which to compare. True for all where nothing is
+    given."""
     copies: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(J,) most copies that the job may be forked into, each on a node of its own; 1 for an
     ordinary script, and for all jobs where nothing is given."""
@@ -104,7 +108,9 @@ class JobArrays:
     """What the jobs lose when their GPUs are apart; None: not known."""
 
     def __post_init__(self) -> None:
-        """Fill in ``copies`` and ``tasks`` where they were left out."""
+        """Fill in ``end_known``, ``copies`` and ``tasks`` where they were left out."""
+        if not len(self.end_known):
+            object.__setattr__(self, "end_known", np.ones(len(self.ids), dtype=bool))
         for name in ("copies", "tasks"):
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, np.ones(len(self.ids), dtype=np.int64))

@@ -85,7 +85,11 @@ def _programs(
             continue
         for program, setting in pairs:
             text = programs.program(
-                program, Path(sys.executable), config.site.exchange_dir, config.controller_uid
+                program,
+                Path(sys.executable),
+                config.site.exchange_dir,
+                config.controller_uid,
+                config.partitions.opt_in,
             )
             files[program] = (bytes_of(text), 0o755)
             path = site.ours / program

@@ -61,7 +61,34 @@ def settings(site: SiteFiles, config: Config, untype: bool, plan: Plan, files: F
         for name, gpu in config.gpu_types.items()
         if gpu.feature not in features
     ]
-    files["site.lua"] = (bytes_of(site_lua(config, features, untype=untype)), 0o644)
+    known = _may_be_listed(site, config, plan)
+    text = site_lua(
+        config,
+        features,
+        untype=untype,
+        partitions=known,
+        default_partition=slurm_conf.default_partition(site.text, site.path),
+    )
+    files["site.lua"] = (bytes_of(text), 0o644)
+
+
+def _may_be_listed(site: SiteFiles, config: Config, plan: Plan) -> set[str]:
+    """The partitions that a job may get a list of; what keeps a group from it is said."""
+    groups = config.partitions.groups
+    if groups and site.value("EnforcePartLimits").upper() in ("ALL", "YES"):
+        plan.by_hand.append(
+            f"{', '.join(groups)}: no job gets a list of partitions, since Slurm with "
+            "EnforcePartLimits=ALL rejects a job that does not fit each of them"
+        )
+        return set()
+    known = slurm_conf.partitions(site.text, site.path)
+    plan.by_hand += [
+        f"{name}: {site.path} has no partition {', '.join(missing)}, so no job gets a list of "
+        "partitions for it"
+        for name, members in groups.items()
+        if (missing := [one for one in members if one not in known])
+    ]
+    return known
 
 
 def _write_line(site: SiteFiles, kind: str, loaded: bool, wanted: str, plan: Plan) -> bool:

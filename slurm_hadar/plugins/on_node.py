@@ -1,7 +1,8 @@
-"""What the prolog, the epilog and the task prolog run: ``python -m slurm_hadar.plugins.on_node``.
+"""What the prolog, the epilog and the task prolog run on compute nodes, as the job's own user.
 
-Runs on compute nodes as the job's own user. Whatever is wrong, it ends quietly with 0: no job and
-no node may suffer from it. The shell programs around it bound its time.
+The task prolog runs ``python -m slurm_hadar.plugins.on_node``; prolog and epilog, which slurmd
+starts as root, ``slurm_hadar.plugins.on_node_as_job_user``. Whatever is wrong, it ends quietly with
+0: no job and no node may suffer from it. The shell programs around it bound its time.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from slurm_hadar.answering import asked
 from slurm_hadar.profiles.gpu_sampling import Gpu, GpuReader, chosen
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse, new_path, own_uses, write_use
 from slurm_hadar.profiles.gpu_sampling_watch import INTERVAL_S, Watch
@@ -25,10 +27,14 @@ from slurm_hadar.runtime.plan_file import JobPlan, read_plan
 _WRITE_S = 60.0
 _LONGEST_S = 31 * 86400.0
 _LAST_WORDS_S = 2.0
+_ANSWER_S = 2.0
+"""Longest wait for the exchange folder: less than the shell programs give us, see
+:data:`slurm_hadar.plugins.programs.SECONDS`."""
 _VALUE = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _PATH = re.compile(r"/[A-Za-z0-9_./:-]{0,200}")
 _PR_SET_DUMPABLE = 4
 _OURS = b"slurm_hadar.plugins.on_node"
+"""In the command line of each sampler, and of those that an older release started."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "epilog":
                 _end(words.exchange)
             case _:
-                sys.stdout.write(task_lines(words.exchange, words.uid, os.environ))
+                folder, uid = words.exchange, words.uid
+                lines = asked(
+                    str(folder), lambda: task_lines(folder, uid, os.environ).encode(), _ANSWER_S
+                )
+                sys.stdout.write(lines.decode())
                 sys.stdout.flush()
     return 0
 
@@ -104,8 +114,8 @@ def _begin(folder: Path) -> None:
 
 
 def _keep_closed() -> None:
-    """Let no debugger of the same user in: this process is outside of the job's cgroup, so foreign
-    code in it would see all GPUs of the node and outlive the job."""
+    """Let no debugger of the same user in, also where slurmd's user is not root: this process may
+    be outside of the job's cgroup, so foreign code in it would see all GPUs and outlive the job."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -165,11 +175,13 @@ def _end(folder: Path) -> None:
     job = _number()
     if not job:
         return
-    ours = [
-        use.pid
-        for _, use in own_uses(folder, job, host(), os.getuid())
-        if not use.finished and use.pid > 1 and _OURS in _command_line(use.pid)
-    ]
+
+    def running() -> bytes:
+        uses = own_uses(folder, job, host(), os.getuid())
+        return b" ".join(b"%d" % use.pid for _, use in uses if not use.finished and use.pid > 1)
+
+    found = map(int, asked(str(folder), running, _ANSWER_S).split())
+    ours = [pid for pid in found if _OURS in _command_line(pid)]
     for pid in ours:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGTERM)

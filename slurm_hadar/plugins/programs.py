@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
 
@@ -12,11 +13,18 @@ from slurm_hadar.domain.errors import UsageError
 NAMES = ("prolog", "epilog", "task_prolog")
 SECONDS = 3
 """Longest time that any of them takes; the task prolog stands before each task."""
+MARKS = "/run/slurm-hadar"
+"""Folder on each node in which the prolog leaves a file for each managed job."""
+_FILE = f'{MARKS}/"${{SLURM_JOB_ID:-none}}"'
+_AS_ROOT = 'if [ "$(id -u)" = 0 ]; then {} ; fi 2>/dev/null'
+_MARK = _AS_ROOT.format(f"mkdir -p {MARKS} && : >{_FILE}")
+_UNMARK = _AS_ROOT.format(f"rm -f {_FILE}")
 _SAFE = re.compile(r"/[A-Za-z0-9_./:+@-]*")
 
 
-def program(name: str, python: Path, exchange: Path, uid: int) -> str:
-    """The text of one program. ``python`` has slurm-hadar and is at this path on all nodes.
+def program(name: str, python: Path, exchange: Path, uid: int, opt_in: Collection[str] = ()) -> str:
+    """The text of one program. ``python`` has slurm-hadar and is at this path on all nodes;
+    ``opt_in``: partitions whose jobs are managed without a declaration.
 
     Raises :class:`UsageError` for a path that does not fit into a shell program.
     """
@@ -34,6 +42,9 @@ def program(name: str, python: Path, exchange: Path, uid: int) -> str:
         "UID": str(uid),
         "SECONDS": str(SECONDS),
         "STEP": name,
+        "MARKS": MARKS,
+        "MARK": _UNMARK if name == "epilog" else _MARK,
+        "OPTIN": shlex.quote(",".join(opt_in)),
     }
     text = re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], text)
     if name == "epilog":

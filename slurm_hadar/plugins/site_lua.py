@@ -3,18 +3,26 @@
 import re
 from collections.abc import Collection
 
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, group_types
 
 _UNTYPE = "--untype"
 _OPTIONS = re.compile(r"^-- Its options:((?: --[a-z]+)*)$", re.M)
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:/@+*|&()!-]")
 
 
-def site_lua(config: Config, features: Collection[str], *, untype: bool) -> str:
+def site_lua(
+    config: Config,
+    features: Collection[str],
+    *,
+    untype: bool,
+    partitions: Collection[str] = (),
+    default_partition: str = "",
+) -> str:
     """Text of ``site.lua``.
 
     ``features`` of the site's nodes: a type whose feature none has is left out, since Slurm rejects
-    a job that asks for it.
+    a job that asks for it. ``partitions`` that a job may get a list of: a group with another member
+    is left out for the same reason. ``default_partition``: Slurm's, which cli_filter is not told.
     ``untype``: a request for one GPU type becomes an untyped one with that type's feature.
     Raises :class:`UsageError` where ``site.controller_user`` does not exist.
     """
@@ -23,6 +31,11 @@ def site_lua(config: Config, features: Collection[str], *, untype: bool) -> str:
         f"    [{quoted(name)}] = {{feature = {quoted(gpu.feature)}, "
         f"memory_mb = {int(gpu.memory_gb * 1024)}}},"
         for name, gpu in known.items()
+    ]
+    groups = [
+        f"    [{quoted(name)}] = {{{', '.join(map(_pair, members.items()))}}},"
+        for name, members in group_types(config).items()
+        if config.site.mode == "act" and members.keys() <= set(partitions)
     ]
     opt_in = "".join(f"[{quoted(name)}] = true, " for name in config.partitions.opt_in)
     order = ", ".join(map(quoted, known))
@@ -34,10 +47,16 @@ def site_lua(config: Config, features: Collection[str], *, untype: bool) -> str:
             f"  untype = {_flag(untype)},",
             f"  quiet = {_flag(config.wrapper.quiet)},",
             f"  default_types = {quoted(config.wrapper.default_types)},",
+            f"  default_partition = {quoted(default_partition)},",
             f"  exchange_dir = {quoted(str(config.site.exchange_dir))},",
             f"  controller_uid = {config.controller_uid},",
             f"  opt_in = {{{opt_in.rstrip(', ')}}},",
             f"  order = {{{order}}},",
+            # In the order of the configuration. hbatch makes no list either where no controller
+            # acts, which would give it back where Slurm finds no place for a job.
+            "  groups = {",
+            *groups,
+            "  },",
             "  types = {",
             *types,
             "  },",
@@ -63,6 +82,10 @@ def quoted(text: str) -> str:
         )
         + '"'
     )
+
+
+def _pair(two: tuple[str, str]) -> str:
+    return f"{{{', '.join(map(quoted, two))}}}"
 
 
 def _flag(value: bool) -> str:

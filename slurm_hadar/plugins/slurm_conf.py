@@ -18,6 +18,8 @@ _OURS = " # slurm-hadar"
 _SETTING = re.compile(r"\s*([A-Za-z]+)\s*=(.*)$")
 _REMARK = re.compile(r"\s#")
 _FEATURES = re.compile(r"\bfeatures?=(\S+)", re.IGNORECASE)
+_PARTITION = re.compile(r"\s*PartitionName\s*=\s*(\S+)", re.IGNORECASE)
+_IS_DEFAULT = re.compile(r"\sDefault\s*=\s*(YES|TRUE|UP|1)\b", re.IGNORECASE)
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
 _MOST_FILES = 50
 
@@ -51,6 +53,24 @@ def node_features(text: str, path: Path) -> set[str]:
         if match := _FEATURES.search(line):
             found.update(match[1].strip('"').split(","))
     return found - {""}
+
+
+def partitions(text: str, path: Path) -> set[str]:
+    """The names of all partitions of the configuration."""
+    found = {
+        match[1] for _, _, line in _lines(text, path, [path]) if (match := _PARTITION.match(line))
+    }
+    return {name for name in found if name.upper() != "DEFAULT"}
+
+
+def default_partition(text: str, path: Path) -> str:
+    """The partition of jobs that name none; empty where there is none."""
+    found = ""
+    for _, _, line in _lines(text, path, [path]):
+        name = _PARTITION.match(line)
+        if name and name[1].upper() != "DEFAULT" and _IS_DEFAULT.search(line):
+            found = name[1]
+    return found
 
 
 def _lines(text: str, path: Path, seen: list[Path]) -> Iterator[tuple[Path, int, str]]:

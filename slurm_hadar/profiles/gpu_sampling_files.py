@@ -13,14 +13,17 @@ from pathlib import Path
 
 from slurm_hadar.profiles.gpu_sampling import GpuUse
 from slurm_hadar.runtime import files
-from slurm_hadar.runtime.folder import Listing, listing
+from slurm_hadar.runtime.folder import Listing, in_turn, listing
 
 _NAME = re.compile(r"gpu\.(\d{1,10})\.([A-Za-z0-9]{1,64})\.json")
 _PER_JOB = 2048
 """Files of one job that are looked into; each of its nodes has one."""
 _MOST_GPUS = 64
-MOST_FILES = 4096
-"""Files that are read at a time: on a shared file system each costs a while."""
+_LOOKS = 2 * _PER_JOB
+"""Names of one job that are looked at."""
+ALL_BYTES = 16 << 20
+"""Most that is read at a time, see :func:`in_turn`: 4,096 files of nodes with up to 16 GPUs. What
+is made of them takes three times the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +87,29 @@ def _optional(source: Mapping[str, object], key: str, most: float) -> float | No
     return None if source.get(key) is None else files.number(source, key, most)
 
 
-def read_all_uses(
-    folder: Path, uids: Mapping[str, int], listed: Listing | None = None, turn: int = 0
-) -> dict[str, list[NodeUse]]:
+def read_all_uses(folder: Path, uids: Mapping[str, int]) -> dict[str, list[NodeUse]]:
     """The newest file of each node of each job of ``uids`` (job id -> UID of its owner).
 
-    The folder is listed once, unless ``listed`` is at hand. Jobs without a believable file are left
-    out; a folder that cannot be listed gives an empty answer. Of more than :data:`MOST_FILES` files
-    each ``turn`` reads the next ones.
+    Jobs without a believable file are left out; a folder that cannot be listed gives an empty
+    answer.
     """
-    found: dict[str, dict[str, NodeUse]] = {}
+    return read_listed(listing(folder), uids)[0]
+
+
+def read_listed(
+    listed: Listing, uids: Mapping[str, int], turn: int = 0
+) -> tuple[dict[str, list[NodeUse]], int]:
+    """:func:`read_all_uses` of what is listed; and how many files were not read, since there is too
+    much. Another ``turn`` reads others."""
     counted: dict[str, int] = {}
-    paths = []
-    for job, _, path in (listed or listing(folder)).owned(_NAME, uids):
-        if counted.get(job, 0) < _PER_JOB:
-            counted[job] = counted.get(job, 0) + 1
-            paths.append((job, path))
-    start = turn * MOST_FILES % len(paths) if len(paths) > MOST_FILES else 0
-    for job, path in (paths[start:] + paths[:start])[:MOST_FILES]:
+    there: list[tuple[int, int, tuple[str, Path]]] = []
+    for job, status, path in listed.owned(_NAME, uids, _LOOKS):
+        counted[job] = counted.get(job, 0) + 1
+        if counted[job] <= _PER_JOB and status.st_size <= files.LIMIT:
+            there.append((uids[job], status.st_size, (job, path)))
+    read, left_out = in_turn(there, ALL_BYTES, turn)
+    found: dict[str, dict[str, NodeUse]] = {}
+    for job, path in read:
         source = files.read_owned(path, (uids[job],))
         use = parse(source) if source is not None else None
         if use is None or use.job != job:
@@ -109,13 +117,13 @@ def read_all_uses(
         nodes = found.setdefault(job, {})
         if use.host not in nodes or nodes[use.host].time < use.time:
             nodes[use.host] = use
-    return {job: [nodes[host] for host in sorted(nodes)] for job, nodes in found.items()}
+    return {job: [nodes[host] for host in sorted(nodes)] for job, nodes in found.items()}, left_out
 
 
 def own_uses(folder: Path, job: str, host: str, uid: int) -> list[tuple[Path, NodeUse]]:
     """The files of a job about one node that belong to ``uid``."""
     found = []
-    for _, _, path in listing(folder).owned(_NAME, {job: uid}):
+    for _, _, path in listing(folder).owned(_NAME, {job: uid}, _LOOKS):
         source = files.read_owned(path, (uid,))
         use = parse(source) if source is not None else None
         if use is not None and use.host == host and use.job == job:

@@ -6,6 +6,8 @@ from datetime import datetime
 from math import isfinite, isnan
 
 ABSENT = "–"
+UNKNOWN = "unknown"
+"""A figure that nobody can tell yet, where a dash would look like none."""
 _LONG_S = 1000 * 365 * 86400
 """A longer time comes of a speed of nearly nothing, or of a user's nonsense."""
 _UNSEEN = re.compile(

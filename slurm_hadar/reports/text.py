@@ -32,11 +32,13 @@ class StatusRow:
 
 @dataclass(frozen=True, slots=True)
 class RateRow:
-    """What a job does on one GPU type and number of GPUs, samples/s, and how that is known."""
+    """What a job does on one GPU type and number of GPUs, samples/s, and how that is known.
+
+    ``samples_per_s`` is None where the model's speed is not known, 0 where it cannot run."""
 
     gpu_type: str
     gpus: int
-    samples_per_s: float
+    samples_per_s: float | None
     source: str
     here: bool = False
 
@@ -186,6 +188,8 @@ def _rates(rows: Sequence[RateRow]) -> Table:
     table.add_column("KNOWN FROM", overflow="fold")
     for row in rows:
         speed = formats.rate(row.samples_per_s) if row.samples_per_s else "cannot run"
+        if row.samples_per_s is None:
+            speed = formats.UNKNOWN
         table.add_row(
             Text(formats.gpus({row.gpu_type: row.gpus}) + (" (now)" if row.here else "")),
             Text(speed, style="bold" if row.here else ""),

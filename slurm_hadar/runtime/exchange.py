@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from slurm_hadar.runtime import files, progress
+from slurm_hadar.runtime.folder import listing
 from slurm_hadar.runtime.plan_file import JobPlan, plan_path, read_plan
 from slurm_hadar.runtime.progress import Progress
 
@@ -58,15 +59,17 @@ class Exchange:
         own = {os.getuid()}
         self._uids = own if controller_uid is None else own | {controller_uid}
         self._say = say
-        self._path = folder / f"progress.{job}.{os.urandom(8).hex()}.json"
-        self._earlier = progress.own_files(folder, job, os.getuid())
+        # Nobody can have laid anything there.
+        self._random = folder / f"progress.{job}.{os.urandom(8).hex()}.json"
+        listed = listing(folder)
+        self._earlier = progress.own_files(folder, job, os.getuid(), listed)
         self._every_s = seconds(os.environ, "HADAR_PROGRESS_S", _PROGRESS_S)
         self._told = -1e9
         self._looked = -1e9
         self._stamp: tuple[int, int, int] | None = None
         self._plan: JobPlan | None = None
         self._failed = False
-        self.before = progress.read_progress(folder, job, os.getuid())
+        self.before = progress.read_listed(listed, {job: os.getuid()})[0].get(job)
         """What an earlier attempt of this job said last."""
 
     @classmethod
@@ -104,16 +107,27 @@ class Exchange:
         """Write the progress file; earlier ones of this job and user go away."""
         self._told = time.monotonic()
         try:
-            files.write_json(self._path, asdict(state))
+            path = self._written(asdict(state))
         except (OSError, ValueError) as error:
             if not self._failed:
                 self._say(f"the progress file cannot be written ({error}); training goes on")
             self._failed = True
             return
-        for path in self._earlier:
-            with contextlib.suppress(OSError):
-                path.unlink()
-        self._earlier = []
+        for earlier in self._earlier:
+            if earlier != path:
+                with contextlib.suppress(OSError):
+                    earlier.unlink()
+        self._earlier = [path]
+
+    def _written(self, content: Mapping[str, object]) -> Path:
+        """Where it lies now: the first place that no other user holds."""
+        for path in progress.places(self.folder, self.job):
+            # In a sticky folder nothing takes the place of what another user laid there.
+            with contextlib.suppress(PermissionError, IsADirectoryError):
+                files.write_json(path, content)
+                return path
+        files.write_json(self._random, content)
+        return self._random
 
 
 def _is_folder(path: Path) -> bool:

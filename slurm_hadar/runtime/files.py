@@ -18,8 +18,8 @@ LIMIT = 64 * 1024
 VERSION = 1
 
 
-def read_owned(path: Path, uids: Collection[int]) -> dict[str, object] | None:
-    """The JSON object in a regular file that belongs to one of ``uids``.
+def read_owned(path: Path, uids: Collection[int], most: int = LIMIT) -> dict[str, object] | None:
+    """The JSON object in a regular file of ``most`` bytes that belongs to one of ``uids``.
 
     None for everything else: no file, a link, a pipe, another owner, too large, not JSON, another
     version, no object. Never blocks on a pipe and never follows a link.
@@ -32,10 +32,11 @@ def read_owned(path: Path, uids: Collection[int]) -> dict[str, object] | None:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_uid not in uids:
             return None
-        if status.st_size > LIMIT:
+        if status.st_size > most:
             return None
         with open(handle, "rb", closefd=False) as stream:
-            return parse(stream.read(LIMIT + 1))
+            data = stream.read(most + 1)
+            return parse(data) if len(data) <= most else None
     except OSError:
         return None
     finally:

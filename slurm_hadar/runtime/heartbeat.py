@@ -13,16 +13,22 @@ NAME = "heartbeat.json"
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Who controls, in which mode (observe, act), when last (s since the epoch), how often (s)."""
+    """Who controls, in which mode (observe, act), when last (s since the epoch), how often (s).
+
+    ``identity``: what tells this controller from all others; empty in files of earlier releases.
+    """
 
     host: str
     pid: int
     mode: str
     time: float
     interval_s: float
+    identity: str = ""
 
 
-def write_heartbeat(folder: Path, mode: str, interval_s: float, room: bool = True) -> None:
+def write_heartbeat(
+    folder: Path, mode: str, interval_s: float, room: bool = True, identity: str = ""
+) -> None:
     """Say that this process controls. ``room``: whether new jobs may come with a list of
     partitions. Raises OSError."""
     files.write_json(
@@ -34,6 +40,7 @@ def write_heartbeat(folder: Path, mode: str, interval_s: float, room: bool = Tru
             "time": time.time(),
             "interval_s": interval_s,
             "room": room,
+            "identity": identity,
         },
     )
 
@@ -50,6 +57,7 @@ def read_heartbeat(folder: Path, uid: int) -> Heartbeat | None:
             mode=files.text(source, "mode", 20),
             time=files.number(source, "time", 1e11),
             interval_s=files.number(source, "interval_s", 1e9),
+            identity=files.text(source, "identity", 64) if "identity" in source else "",
         )
     except files.Malformed:
         return None

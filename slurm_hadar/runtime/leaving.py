@@ -58,11 +58,12 @@ class _Failing:
     """
 
     def __init__(self, code: int) -> None:
-        # Held here: the names of modules go away around this object.
+        # Held here: the names of modules, and what is in sys itself, go away around this object.
         self._code, self._flush, self._exit = code, _flush, os._exit
+        self._is_finalizing = sys.is_finalizing
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
+        if not self._is_finalizing():
             return
         try:
             self._flush()

@@ -1,21 +1,33 @@
-"""``progress.<job>.<random>.json``: what a job says of itself.
+"""``progress.<job>.<one of a few>.json``: what a job says of itself.
+
+A job writes the first of :data:`PLACES` that is free or its own, so that it is found by name
+however full the folder is; where strangers hold all of them, and in releases before, a random name.
 
 The controller reads these; users write them. So: the newest file that belongs to the job's own
 user counts, whatever its name promises, and a field of the wrong kind voids the file.
 Neither torch nor numpy is imported here.
 """
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.runtime import files
-from slurm_hadar.runtime.folder import Listing, listing
+from slurm_hadar.runtime.folder import Listing, in_turn, listing
 
 _NAME = re.compile(r"progress\.(\d{1,10}(?:_\d{1,10})?)\.([A-Za-z0-9]{1,64})\.json")
+PLACES = "01234567"
+"""Of one character, for :meth:`Listing.owned`: no others come before them."""
 _PER_OWNER = 8
 """Files of one job that are looked into; the runtime keeps one."""
+_LOOKS = 128
+"""Names of one job that are looked at, more than there are of one character."""
+MOST_BYTES = 8192
+"""Largest progress file; one has some 500 bytes."""
+ALL_BYTES = 128 << 20
+"""Most that is read at a time, see :func:`in_turn`: the files of 32,768 jobs."""
 SLOWEST, FASTEST = 1e-6, 1e9
 """Rates of a job that are believed, samples/s. Ratios and logarithms of what is believed have to
 stay finite, for all users of a model."""
@@ -113,34 +125,57 @@ def parse(source: Mapping[str, object]) -> Progress | None:
         return None
 
 
+def places(folder: Path, job_id: str) -> list[Path]:
+    """Where the progress of a job lies, in the order in which it tries them."""
+    return [folder / f"progress.{job_id}.{place}.json" for place in PLACES]
+
+
 def read_progress(folder: Path, job_id: str, uid: int) -> Progress | None:
     """What job ``job_id`` of user ``uid`` said last; None when it said nothing believable."""
     return read_all_progress(folder, {job_id: uid}).get(job_id)
 
 
-def read_all_progress(
-    folder: Path, uids: Mapping[str, int], listed: Listing | None = None
-) -> dict[str, Progress]:
+def read_all_progress(folder: Path, uids: Mapping[str, int]) -> dict[str, Progress]:
     """What each job of ``uids`` (job id -> UID of its owner) said last.
 
-    The folder is listed once, unless ``listed`` is at hand. Jobs without a believable file are left
-    out. A folder that cannot be listed gives an empty answer.
+    Jobs without a believable file are left out. A folder that cannot be listed gives an empty
+    answer.
     """
-    by_job: dict[str, list[tuple[int, Path]]] = {}
-    for job, status, path in (listed or listing(folder)).owned(_NAME, uids):
-        by_job.setdefault(job, []).append((status.st_mtime_ns, path))
+    return read_listed(listing(folder), uids)[0]
+
+
+def read_listed(
+    listed: Listing, uids: Mapping[str, int], turn: int = 0
+) -> tuple[dict[str, Progress], int]:
+    """:func:`read_all_progress` of what is listed; and of how many jobs nothing was read, since
+    there is too much. Another ``turn`` reads others."""
+    by_job: dict[str, list[tuple[int, int, Path]]] = {}
+    for job, status, path in _owned(listed, uids):
+        if status.st_size <= MOST_BYTES:
+            by_job.setdefault(job, []).append((status.st_mtime_ns, status.st_size, path))
+    newest = {job: sorted(found, reverse=True)[:_PER_OWNER] for job, found in by_job.items()}
+    jobs, left_out = in_turn(
+        ((uids[job], sum(size for _, size, _ in those), job) for job, those in newest.items()),
+        ALL_BYTES,
+        turn,
+    )
     found: dict[str, Progress] = {}
-    for job, paths in by_job.items():
-        for _, path in sorted(paths, reverse=True)[:_PER_OWNER]:
-            source = files.read_owned(path, (uids[job],))
+    for job in jobs:
+        for _, _, path in newest[job]:
+            source = files.read_owned(path, (uids[job],), MOST_BYTES)
             progress = parse(source) if source is not None else None
             if progress is not None and progress.job == job:
                 found[job] = progress
                 break
-    return found
+    return found, left_out
 
 
-def own_files(folder: Path, job_id: str, uid: int) -> list[Path]:
+def own_files(folder: Path, job_id: str, uid: int, listed: Listing | None = None) -> list[Path]:
     """The progress files of a job that belong to ``uid``, whatever they contain, as far as the
     folder is listed."""
-    return [path for _, _, path in listing(folder).owned(_NAME, {job_id: uid})]
+    return [path for _, _, path in _owned(listed or listing(folder), {job_id: uid})]
+
+
+def _owned(listed: Listing, uids: Mapping[str, int]) -> Iterable[tuple[str, os.stat_result, Path]]:
+    names = (path.name for job in uids for path in places(listed.folder, job))
+    return listed.with_first(names).owned(_NAME, uids, _LOOKS)

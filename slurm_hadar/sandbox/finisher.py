@@ -22,7 +22,7 @@ def start(record: Path) -> "subprocess.Popen[bytes]":
     """Start it for the sandbox of ``record``, which must be written."""
     root = Path(__file__).parents[2]
     born = record.stat().st_mtime_ns
-    argv = [sys.executable, "-m", __name__, str(os.getpid()), str(record), str(born)]
+    argv = [sys.executable, "-I", "-m", __name__, str(os.getpid()), str(record), str(born)]
     # Nothing of the caller's is kept open, and its terminal's signals are not for this one.
     return subprocess.Popen(
         argv,

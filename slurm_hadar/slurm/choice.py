@@ -92,9 +92,10 @@ def pyslurm_obstacle(plain: CommandsCluster, conf: Path | None) -> str:
         return "PySlurm needs a slurm.conf and none was found; set slurm.conf"
     if _bound is not None and _bound != conf.resolve():
         return f"PySlurm in this process already reads {_bound}"
+    isolated = ["-I"] if sys.flags.isolated else []
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE, *_CALLED],
+            [sys.executable, *isolated, "-c", _PROBE, *_CALLED],
             capture_output=True,
             timeout=plain.commands.timeout_s,
             env=clean_environment(None, conf),

@@ -14,10 +14,21 @@ MOST_NODES = 100_000
 _NOTHING = ("", "(null)", "None", "N/A")
 _SAFE = re.compile(r"[A-Za-z0-9_.,\[\]-]*")
 _RANGE = re.compile(r"(\d+)-(\d+)")
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _PART = re.compile(
     r"[A-Za-z0-9_.-]*(?:\[\d{1,18}(?:-\d{1,18})?(?:,\d{1,18}(?:-\d{1,18})?)*\][A-Za-z0-9_.-]*)*"
 )
 """NodeSet would take more, such as ``[-900000000-5]``."""
+
+
+_names: dict[str, str] = {}
+
+
+def _shared(name: str) -> str:
+    """The same object for each node: many jobs may name many of them."""
+    if len(_names) > 2 * MOST_NODES:
+        _names.clear()
+    return _names.setdefault(name, name)
 
 
 # A user may give thousands of his jobs the same long list.
@@ -33,15 +44,22 @@ def expand(text: str, limit: int = MOST_NODES) -> tuple[str, ...]:
         raise _unreadable(text)
     names: dict[str, None] = {}
     for part in _pieces(text):
+        if "[" not in part and "]" not in part:
+            # One name, where a NodeSet takes many times as long.
+            if part:
+                names[_shared(part)] = None
+            continue
         _guard(part, limit)
         try:
             found = NodeSet(part, resolver=RESOLVER_NOGROUP)
-            names.update(dict.fromkeys(str(name) for name in found))
+            names.update(dict.fromkeys(_shared(str(name)) for name in found))
         except (NodeSetException, ValueError, AssertionError):
             # It takes digits behind a bracket into the range, and asserts that it stays small.
             raise _unreadable(text) from None
         if len(names) > limit:
             raise _too_long(text, limit)
+    if len(names) > limit:
+        raise _too_long(text, limit)
     return tuple(names)
 
 
@@ -59,7 +77,9 @@ def _pieces(text: str) -> list[str]:
     for part in lists.outside(text, "[]"):
         single = re.fullmatch(r"([^\[\]]*)\[([^\[\]]*)\]([^\[\]]*)", part)
         if single:
-            found += [f"{single[1]}[{span}]{single[3]}" for span in single[2].split(",")]
+            for span in single[2].split(","):
+                plain = _NUMBER.fullmatch(span) and not single[3]
+                found.append(f"{single[1]}{span}" if plain else f"{single[1]}[{span}]{single[3]}")
         else:
             found.append(part)
     return found

@@ -8,6 +8,8 @@ def outside(text: str, brackets: str) -> list[str]:
     make long must not cost its square.
     """
     opening, closing = brackets[0], brackets[1]
+    if closing not in text:
+        return text.split(",")
     found: list[str] = []
     end, inside = len(text), False
     for at in range(len(text) - 1, -1, -1):

@@ -80,6 +80,7 @@ def job(entry: Any) -> tuple[Job, str]:
         mem_per_cpu_mb=int(entry.memory_per_cpu or 0),
         mem_per_node_mb=int(entry.memory_per_node or 0),
         per_gpu=bool(entry.cpus_per_gpu or entry.memory_per_gpu),
+        least_cpus=int(getattr(entry, "min_cpus_per_node", None) or 0),
         odd=any(getattr(entry, name, None) for name in _ODD) or tres.others(requested),
         batch=bool(entry.is_batch_job),
         requeue=bool(entry.is_requeueable),

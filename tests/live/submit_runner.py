@@ -11,28 +11,49 @@ import os
 import signal
 import sys
 
-from slurm_hadar.cli import additions, batch_script, handover, hbatch, wrapper_site  # noqa: F401
+from slurm_hadar.cli import additions, batch_script, handover, hbatch, submit, wrapper_site  # noqa: F401
 
 LIMIT_S = 60
 
 
-def run(program: str, argv: list[str], env: dict[str, str], stdin: bytes) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr."""
+def note(handle: int) -> None:
+    """Have hbatch write down which words it gives to sbatch, and why it leaves a job alone."""
+    decide, words_with = hbatch._decide, submit.Submit.words_with
+    seen = {"words": [], "why": ""}
+
+    def deciding(*arguments):
+        outcome = decide(*arguments)
+        seen["why"] = outcome.why
+        return outcome
+
+    def giving(self, added):
+        seen["words"] = words_with(self, added)
+        os.pwrite(handle, json.dumps(seen).encode(), 0)
+        return seen["words"]
+
+    hbatch._decide, submit.Submit.words_with = deciding, giving
+
+
+def run(
+    program: str, argv: list[str], env: dict[str, str], stdin: bytes
+) -> tuple[int, str, str, list[str], str]:
+    """Exit code, stdout and stderr; of hbatch the words for sbatch, and why it is not managed."""
     if "--hadar-plan" in argv:
         importlib.import_module("slurm_hadar.cli.common")
         importlib.import_module("slurm_hadar.cli.plan_of_job")
-    files = [os.memfd_create(name) for name in ("in", "out", "err")]
+    files = [os.memfd_create(name) for name in ("in", "out", "err", "noted")]
     os.write(files[0], stdin)
     os.lseek(files[0], 0, os.SEEK_SET)
     child = os.fork()
     if child == 0:
         try:
-            for number, handle in enumerate(files):
+            for number, handle in enumerate(files[:3]):
                 os.dup2(handle, number)
             signal.alarm(LIMIT_S)
             os.environ.clear()
             os.environ.update(env)
             if program == "hbatch":
+                note(files[3])
                 sys.argv = ["/usr/bin/hbatch", *argv]
                 code = hbatch.main()
                 sys.stdout.flush()
@@ -47,7 +68,9 @@ def run(program: str, argv: list[str], env: dict[str, str], stdin: bytes) -> tup
         said.append(os.read(handle, 1 << 20).decode(errors="replace"))
     for handle in files:
         os.close(handle)
-    return os.waitstatus_to_exitcode(status), said[0], said[1]
+    noted = json.loads(said[2] or '{"words": [], "why": ""}')
+    code = os.waitstatus_to_exitcode(status)
+    return code, said[0], said[1], noted["words"], noted["why"]
 
 
 def main() -> None:

@@ -26,6 +26,8 @@ class Shell:
         self.folder = folder
         kept = ("HOME", "USER", "LANG", "TMPDIR")
         self.env = {name: os.environ[name] for name in kept if name in os.environ} | box.env
+        self.words, self.why, self.typed = [], "", []
+        """Of the last submit: the words for sbatch, why hbatch left it alone, what was typed."""
         self.runner = subprocess.Popen(
             [sys.executable, str(HERE / "submit_runner.py")],
             stdin=subprocess.PIPE,
@@ -53,7 +55,18 @@ class Shell:
             "stdin": base64.b64encode(stdin).decode(),
         }
         print(json.dumps(case), file=self.runner.stdin, flush=True)
-        return tuple(json.loads(self.runner.stdout.readline()))
+        *answer, self.words, self.why = json.loads(self.runner.stdout.readline())
+        self.typed = case["argv"]
+        return tuple(answer)
+
+    def is_managed(self):
+        """Whether hbatch declared the last submit."""
+        return "[hadar1" in " ".join(self.words) and "[hadar1" not in " ".join(self.typed)
+
+    def added(self):
+        """Options that hbatch added to the last submit, but for the Comment."""
+        ours = [word for word in self.words if word not in self.typed]
+        return [word.partition("=")[0] for word in ours if not word.startswith("--comment=")]
 
     def process(self, submit, *options):
         """The same of hbatch as it is installed."""
@@ -81,10 +94,6 @@ def told(stderr):
     return re.sub(r"\bJob \d+", "Job N", text)
 
 
-def is_managed(stderr):
-    return "hbatch: the job is managed" in stderr or "left alone, as its Comment says" in stderr
-
-
 def verdict(answer, managed):
     """Exit code, stdout, stderr; of what -v tells only what does not list the options."""
     code, out, err = answer
@@ -94,12 +103,6 @@ def verdict(answer, managed):
             line for line in text.splitlines() if not re.match(r"sbatch: (\S+ +: |-)", line)
         )
     return code, out, text
-
-
-def added(stderr):
-    """Options that hbatch says it added."""
-    line = next((line for line in stderr.splitlines() if "the job is managed; added" in line), "")
-    return re.findall(r"(--[a-z-]+)(?==|\s)", line.partition("; added ")[2].partition("; ")[0])
 
 
 def nameless(text, job_id):

@@ -51,6 +51,22 @@ def test_a_sandbox_and_changes_of_a_job(slurm_prefix, tmp_path):
             f"{array}_1",
             f"{array}_2",
         }
+        # What hbatch wrote for types=k80 is not the owner's.
+        script = "#!/bin/sh\n#HADAR types=k80 gpus=1\ntrue\n"
+        narrow = run(env, HBATCH, "--parsable", "--hold", text=script).strip()
+        features = ["squeue", "-h", f"--jobs={narrow}", "--format=%f"]
+        assert run(env, *features).strip() == "k80"
+        assert told(env, "set", narrow, "types=any")[1]["declared"][narrow]["types"] == "any"
+        assert run(env, *features).strip() == "(null)"
+        # A task is also called by its own job ID, as its script knows it.
+        shown = run(
+            env, "squeue", "--noheader", "--all", f"--jobs={array}_2", "--format=%A"
+        ).strip()
+        assert shown != array
+        assert told(env, "explain", shown)[1]["row"]["id"] == f"{array}_2"
+        assert told(env, "doctor", shown)[1]["id"] == f"{array}_2"
+        for words in (["pin", shown], ["set", shown, "pin=no"], ["optout", shown]):
+            assert told(env, *words)[1]["declared"].keys() == {f"{array}_2"}
         command, result = told(env, "optout", job)
         assert command == "optout" and result["declared"][job]["off"] == "yes"
     finally:

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "cp slurm-hadar.": "the same",
     "cd /opt/slurm-hadar": "the same",
     "hadar doctor ": "test_doctor_live.py",
+    "ln -s /opt/slurm-hadar/bin/hbatch ": "test_hbatch_program.py submits through such a link",
     "jq ": "a program of its own; test_log_lines.py reads the same lines",
     "sacctmgr ": "needs an accounting database; test_rights.py has one",
     "useradd ": "makes a user of the machine; test_rights.py does",
@@ -236,7 +237,8 @@ def test_the_researchers_three_minutes(place, training):
     (place.folder / "plain.sh").write_text("#!/bin/sh\ntrue\n")
     typed = dict(steps("researcher"))
     place.types("hbatch bad.sh", typed["hbatch bad.sh"], code=2)
-    het, clash = (one for one in typed if "plain.sh" in one)
+    (het,) = (one for one in typed if " : " in one)
+    (clash,) = (one for one in typed if "plain.sh" in one)
     place.types(het, typed[het])
     place.types(clash, typed[clash], code=2)
     place.env["HADAR_EXCHANGE"] = str(place.box.exchange)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar import config
+from slurm_hadar.cli.foreign_lines import translated
 from slurm_hadar.cli.sbatch_words import read_directives, read_header
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.declaration import decode
@@ -196,7 +197,7 @@ def test_a_waiting_managed_job_is_an_eligible_job_that_starts_by_itself(shell):
     filling = shell.fill()
     done = shell.run("hbatch", "--parsable", "-pgpu", "-o", "out", "declared.sh")
     job_id = done.stdout.strip()
-    assert "--partition=v100,k80" in done.stderr
+    assert done.stderr == "hbatch: the job is managed\n"
     behind = shell.submit("-pgpu", "--gres=gpu:1", "-o/dev/null", "--wrap=true", program="sbatch")
     field = shell.job(job_id)
     assert field["Partition"] == "v100,k80" and field["Features"] == "(null)"
@@ -330,6 +331,36 @@ def test_the_scripts_lines_are_read_as_sbatch_reads_them(shell):
         job_id = shell.submit("-H", program="sbatch", input=script)
         ours = dict(read_directives(read_header(script.encode()).words).options)
         assert ours["comment"] == shell.job(job_id)["Comment"], line
+
+
+FOREIGN = [
+    "#PBS -q v100 -N named -l nodes=1:gpus=2,walltime=00:07:00",
+    "#PBS -l mem=2gb,select=2:ncpus=3:mpiprocs=1 -q v100",
+    "#PBS -l nodes=2:ppn=3+v1 -v A=1 -W depend=afterany:1 -q v100",
+    "#PBS -l naccelerators=2 -p 7\ntrue\n#PBS -q k80",
+    '#BSUB -q v100 -m "v1 v2" -n 2 -x\n#PBS -q k80',
+]
+OF_LINES = {
+    "partition": "Partition", "gpus-per-node": "TresPerNode", "gres": "TresPerNode",
+    "time": "TimeLimit", "nodelist": "ReqNodeList", "job-name": "JobName", "nodes": "NumNodes",
+    "ntasks": "NumTasks", "mem": "MinMemoryNode", "nice": "Nice",
+}  # fmt: skip
+
+
+def test_lines_of_pbs_and_lsf_are_translated_as_by_sbatch(shell):
+    for lines in FOREIGN:
+        body = f"#!/bin/sh\n#HADAR model=m\n{lines}\ntrue\n"
+        found = dict(translated(body.encode()))
+        job_id = shell.submit("-H", input=body)
+        field = shell.job(job_id)
+        assert decode(field["Comment"]).model == "m", lines
+        assert found["partition"] == field["Partition"] == decode(field["Comment"]).partitions[0]
+        for name, key in OF_LINES.items():
+            if name not in found:
+                continue
+            shown = re.sub(r"^(\d+)-\1$", r"\1", re.sub("(gres[:/])?gpu:", "", field[key]))
+            told = {"7": "7", "2g": "2G", "v1,v2": "v[1-2]"}.get(found[name], found[name])
+            assert shown == told.removeprefix("gpu:"), (lines, name, field[key])
 
 
 WORK = "#HADAR model=resnet18 types=any gpus=1-2 batch=64 samples=5e6 checkpoint=yes"

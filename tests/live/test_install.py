@@ -48,6 +48,11 @@ def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
 
     box = make_sandbox(mode="act")
     env = {**box.env, "PATH": f"{prefix}/bin:{box.env['PATH']}"}
+    # What breaks a Python that looks at its user's environment.
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "signal.py").write_text("raise SystemExit(3)\n")
+    env |= {"PYTHONPATH": f"{taken}:", "PYTHONHOME": str(taken)}
     ran(["hadar", "check", "--write"], env)
     ran(["hadar", "tick"], env)
     submit = ["hbatch", "--parsable", "-o", "/dev/null", "--gres=gpu:1", "--hadar-types=any"]
@@ -58,11 +63,11 @@ def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
     job, _ = ran([*submit, "--wrap", "true"], env)
     assert box.job_state(job) == "PENDING"
 
-    ran(["./install.sh", "uninstall", "--prefix", prefix], env)
+    ran(["./install.sh", "uninstall", "--prefix", prefix], box.env)
     assert not prefix.exists()
     box.run("scancel", *held)
     assert box.wait_state(job) == "COMPLETED"
     comment = re.search("Comment=(.*)", box.run("scontrol", "show", "job", job))
     assert comment and "off=yes" in comment[1]
-    _, said = ran(["./install.sh", "uninstall", "--prefix", prefix], env, code=1)
+    _, said = ran(["./install.sh", "uninstall", "--prefix", prefix], box.env, code=1)
     assert "holds no slurm-hadar" in said

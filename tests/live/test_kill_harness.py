@@ -20,7 +20,7 @@ from benchmarks.faults.trials import Case, distinct, has_moved, is_sent, planted
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
 
 
-_TRIES = 3
+_TRIES = 6
 """Points of one part of a tick, until the controller dies at one."""
 
 

@@ -18,12 +18,21 @@ from slurm_hadar.domain.errors import SlurmError
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 QUICK = Path(__file__).with_name("quick_training.py")
+PATIENT = """\
+#!/bin/sh
+#HADAR types=v100,k80 gpus=1 model=resnet50 batch=64 samples=100000 wait=60
+sleep 3
+"""
 QUIET = ("--parsable", "-o", "/dev/null")
 
 
 @pytest.fixture
 def site():
     with people.staffed() as site:
+        # Half a minute after its last tick the controller counts as dead.
+        text = site.box.config_path.read_text()
+        assert "interval_s = 300.0" in text
+        site.box.config_path.write_text(text.replace("interval_s = 300.0", "interval_s = 1.0"))
         site.admin("hadar", "check", "--write", code=1)
         yield site
 
@@ -84,11 +93,15 @@ def test_all_jobs_run_without_a_controller_and_after_a_node_failure(site):
         site.box.run("scancel", fast)
         site.until(lambda: state(site, moved) == "RUNNING|v100")
         # Nothing is free any more: these wait with the hints that they get.
-        words = ("--gres=gpu:1", "-J", "fill", "--no-requeue", "--wrap=sleep 600")
+        words = ("--gres=gpu:1", "-J", "fill", "-t2", "--no-requeue", "--wrap=sleep 600")
         for kind, number in (("v100", 3), ("k80", 2)):
             for _ in range(number):
                 site.box.run("sbatch", *QUIET, "-p", kind, *words)
         site.until(lambda: len(site.box.run("squeue", "-h", "-tR", "-nfill").splitlines()) == 5)
+        # It is expected to wait 53 s at most, and to end sooner so.
+        patient = site.submit(ADA, "-p", "k80,v100", script=PATIENT)
+        site.until(lambda: state(site, patient) == "PENDING|v100")
+        assert "waits for v100 until" in site(HADAR, "hadar", "explain", patient)
         waiting = [site.submit(ADA, "-p", "k80,v100", script=short) for _ in range(4)]
         waiting += [site.submit(ADA, "-p", "gpu", script=short)]
         array = site.submit(ADA, "-p", "k80,v100", "--array=0-2", script=short)
@@ -102,4 +115,7 @@ def test_all_jobs_run_without_a_controller_and_after_a_node_failure(site):
         tasks = [f"{array}_{number}" for number in range(3)]
         for job in (*waiting, *tasks, moved):
             site.until(lambda job=job: state(site, job) == "COMPLETED|k80")
+        # The one that waits for the type that is gone has a deadline. Its owner may widen it then.
+        site.until(lambda: "1 widened" in site(ADA, "hadar", "widen"))
+        site.until(lambda: state(site, patient) == "COMPLETED|k80")
     assert not site.box.run("squeue", "-h").strip()

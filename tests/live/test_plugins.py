@@ -14,6 +14,7 @@ import pytest
 from missing import missing
 
 from slurm_hadar import config as configuration
+from slurm_hadar.controller.checks.wrapper_site import names_of, write_wrapper_site
 from slurm_hadar.domain.declaration import KEYS, Declaration, decode
 from slurm_hadar.plugins import changes, spank
 from slurm_hadar.plugins.install import PLUGINS, Wish, planned, removal
@@ -235,8 +236,8 @@ def test_cli_filter_with_spank_for_sbatch_srun_and_salloc(site, with_spank):
     for program in ("srun", "salloc"):
         words = ("--hadar-types=k80", "--gres=gpu:1", "scontrol", "show", "job", "-o")
         text = site.run(program, *words).stdout
-        line = next(one for one in text.splitlines() if "[hadar1 types=k80]" in one)
-        assert "Features=k80" in line, program
+        line = next(one for one in text.splitlines() if "[hadar1 types=k80 part" in one)
+        assert "Partition=k80 " in line and "Features=(null)" in line, program
 
 
 def test_an_opt_in_partition_needs_no_declaration(site):
@@ -248,15 +249,67 @@ def test_an_opt_in_partition_needs_no_declaration(site):
             job, _ = site.submit("-p", "gpu", "--gres=gpu:v100:1", "--wrap", "true")
             found = decode(job["Comment"])
             assert found == Declaration(types=("v100",), partitions=("gpu",))
-            assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "v100")
+            assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "")
+            assert job["Partition"] == "v100"
             job, _ = site.submit("-p", "gpu", "--wrap", "true")
             assert job.get("Comment", "") == ""
-        # The default partition counts where Slurm knows it, at slurmctld.
-        site.use("job-submit")
-        job, _ = site.submit("--gres=gpu:v100:1", "--wrap", "true")
-        assert decode(job["Comment"]) == Declaration(types=("v100",))
+        # The default partition counts on every path.
+        names = names_of(site.config)
+        assert names.default_partition == "gpu"
+        write_wrapper_site(site.config, site.box.config_path, names)
+        words = ("--gres=gpu:v100:1", "--wrap", "true")
+        for plugins, program in (
+            (("job-submit",), "sbatch"),
+            (("cli-filter",), "sbatch"),
+            ((), str(BIN / "hbatch")),
+        ):
+            site.use(*plugins)
+            for more in ((), ("-M", names.cluster))[: 1 if plugins else 2]:
+                # Without an accounting database sbatch itself takes no cluster's name.
+                if more and site.run("sbatch", *more, "--test-only", *words).returncode:
+                    continue
+                job, said = site.submit(*more, *words, program=program)
+                assert decode(job["Comment"]) == Declaration(types=("v100",)), plugins
+                assert said == ""
+            job, _ = site.submit("-p", "v100", *words, program=program)
+            assert job.get("Comment", "") == ""
     finally:
         site.config = mine
+        write_wrapper_site(mine, site.box.config_path)
+
+
+PIPED = {
+    "substituted": '"$0" --parsable -H -o /dev/null <(printf "%s" "$1")',
+    "named": 'printf "%s" "$1" >pipe & "$0" --parsable -H -o /dev/null ./pipe',
+}
+
+
+@pytest.mark.parametrize("how", PIPED)
+def test_a_pipe_as_the_script_keeps_no_submit_waiting(site, how):
+    """And one under the name of a file of the controller's, which any user can make."""
+    site.use("cli-filter")
+    for name in ("heartbeat.json", "prices.json"):
+        (site.box.exchange / name).unlink(missing_ok=True)
+        os.mkfifo(site.box.exchange / name)
+    os.mkfifo(site.folder / "pipe")
+    try:
+        for program in ("sbatch", str(BIN / "hbatch")):
+            for text in ("#!/bin/sh\ntrue\n", SCRIPT.format(option="-G1")):
+                done = site.run("timeout", "50", "bash", "-c", PIPED[how], program, text)
+                assert done.returncode == 0, (program, text, done.stderr)
+                body = site.box.run("scontrol", "write", "batch_script", done.stdout.strip(), "-")
+                assert body.rstrip("\n\0") == text.rstrip("\n")
+                comment = site.show(done.stdout.strip()).get("Comment", "")
+                # What sbatch has read to its end only hbatch can put back.
+                reads = how == "substituted" and "HADAR" in text and program != "sbatch"
+                assert ("[hadar1" in comment) is reads
+        job, _ = site.submit(script(site, "-G1"))
+        assert decode(job["Comment"]).model == "resnet18"
+    finally:
+        for path in (site.folder / "pipe", *site.box.exchange.glob("*s.json")):
+            path.unlink()
+        (site.box.exchange / "heartbeat.json").unlink()
+        site.box.run("scancel", "--user", str(os.getuid()))
 
 
 def test_hbatch_in_front_of_both_declares_once(site):
@@ -265,6 +318,57 @@ def test_hbatch_in_front_of_both_declares_once(site):
     job, _ = site.submit(*words, program=str(BIN / "hbatch"))
     assert job["Comment"].count("[hadar1") == 1
     assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "v100")
+    job, _ = site.submit("-p", "gpu", *words, program=str(BIN / "hbatch"))
+    assert job["Comment"].count("[hadar1") == 1
+    assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "")
+    assert job["Partition"] == "v100"
+
+
+def takes_back(site, job):
+    """What a job of ours is once its owner has opted out; it is cancelled."""
+    done = site.run(str(BIN / "hadar"), "optout", job)
+    assert done.returncode == 0, done.stderr
+    found = site.show(job)
+    site.box.run("scancel", job)
+    return found["Partition"], found["Features"]
+
+
+@pytest.mark.parametrize(
+    "plugins", [("job-submit",), ("cli-filter",), ("cli-filter", "job-submit")], ids="+".join
+)
+def test_types_are_a_list_where_a_partition_stands_for_one_per_type(site, plugins):
+    site.use(*plugins, untype=True)
+    path = site.folder / "two.sh"
+    path.write_text("#!/bin/sh\n#HADAR types=v100,p100\nexec sleep 60\n")
+    words = ("sbatch", "--parsable", "-o", "/dev/null")
+    for more in (
+        ("-p", "gpu", "--gres=gpu:2"),
+        ("--gres=gpu:2",),
+        ("-p", "gpu", "--gres=gpu:v100:1", "-N1", "-n2"),
+        ("-p", "gpu", "--gpus=1"),
+    ):
+        done = site.run(*words, "--hold", *more, str(path))
+        assert done.returncode == 0, done.stderr
+        found = site.show(done.stdout.strip())
+        assert (found["Partition"], found["Features"]) == ("v100,p100", ""), more
+        assert found["Comment"] == "[hadar1 types=v100,p100 partitions=gpu]", more
+        assert takes_back(site, found["JobId"]) == ("gpu", ""), more
+    for more in (
+        ("--gres=gpu:1", "-N2"),
+        ("--gres=gpu:1", "-n2"),
+        ("--gpus=2",),
+        ("--gres=gpu:1", "--exclusive"),
+        ("--gres=gpu:1", "-w", "v1"),
+    ):
+        found, _ = site.submit("-p", "gpu", *more, str(path))
+        assert (found["Partition"], found["Features"]) == ("gpu", "v100|p100"), more
+    found, _ = site.submit("-p", "gpu", "--gres=gpu:1", "-C", "v100", str(path))
+    assert (found["Partition"], found["Features"]) == ("gpu", "v100")
+    # It starts in one of them.
+    job = site.run(*words, "-p", "gpu", "--gres=gpu:2", str(path)).stdout.strip()
+    site.box.wait_state(job, ("RUNNING",), 60)
+    assert site.show(job)["Partition"] in ("v100", "p100")
+    site.box.run("scancel", job)
 
 
 def test_all_together_from_the_submit_to_the_tasks(site, with_spank):

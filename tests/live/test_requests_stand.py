@@ -94,7 +94,8 @@ def run(site, id_, request):
 
 
 def test_every_request_runs_as_with_sbatch(site):
-    """One at a time on an idle cluster: with sbatch, declared with hbatch, opted in by a plugin."""
+    """One at a time on an idle cluster: with sbatch, declared with hbatch, opted in by either
+    plugin."""
 
     def plain(words):
         return site.cluster.submit(PLAIN, ["-o", "/dev/null", *words])
@@ -106,11 +107,16 @@ def test_every_request_runs_as_with_sbatch(site):
         assert managed is not any(word.startswith("-p") for word in words), words
         return id_
 
-    ways = (plain, lambda words: site.hbatch(SCRIPT, *words), opted_in)
+    ways = (
+        (plain, ()),
+        (lambda words: site.hbatch(SCRIPT, *words), ()),
+        (opted_in, ("job-submit",)),
+        (opted_in, ("cli-filter",)),
+    )
     found = {request: [] for request in REQUESTS}
-    for way in ways:
-        if way is opted_in:
-            load_plugins(site.box, site.config, "job-submit")
+    for way, plugins in ways:
+        if plugins:
+            load_plugins(site.box, site.config, *plugins)
         for request in REQUESTS:
             found[request].append(run(site, way(request.split()), request))
     assert not {

@@ -50,6 +50,22 @@ def test_all_jobs_are_slurms_own_afterwards(make_sandbox, tmp_path):
     jobs = [hadar(box, *submit, command="hbatch") for _ in range(4)]
     hadar(box, "tick")
     steered = {job: shown(box, job) for job in jobs}
+    grouped = (
+        "--parsable", *QUIET, "--gres=gpu:2", "--hadar-types=v100,p100", "-p", "gpu", "--wrap",
+        "sleep 600",
+    )  # fmt: skip
+    ticked = [hadar(box, *grouped, command="hbatch") for _ in range(2)]
+    hadar(box, "tick")
+    fresh = [hadar(box, *grouped, command="hbatch") for _ in range(2)]
+    for job in (*ticked, *fresh):
+        assert set(shown(box, job)["Partition"].split(",")) == {"v100", "p100"}, "the test can fail"
+        assert "(asked for: gpu)" in hadar(box, "explain", job)
+    for job in (ticked.pop(), fresh.pop()):
+        hadar(box, "optout", job)
+        assert shown(box, job)["Partition"] == "gpu"
+        box.run("scancel", job)
+    jobs += [*ticked, *fresh]
+    steered |= {job: shown(box, job) for job in jobs}
     assert {job["Partition"] for job in steered.values()} == {"v100,p100"}, "the test can fail"
     # As an earlier release submitted one.
     old = box.run(
@@ -74,13 +90,13 @@ def test_all_jobs_are_slurms_own_afterwards(make_sandbox, tmp_path):
     for job in (old, *jobs):
         now = shown(box, job)
         assert "lease" not in now["Comment"] and "off=yes" in now["Comment"]
-        assert now["Partition"] == ("gpu" if job == old else "p100,v100")
+        assert now["Partition"] == ("gpu" if job in (old, *ticked, *fresh) else "p100,v100")
 
     hadar(box, "optout", hadar(box, *submit, command="hbatch"))
     assert json.loads(hadar(box, "retire", "--json"))["result"]["jobs"] == []
     assert "0 changes sent" in hadar(box, "tick")
     # Nothing of ours keeps any of them waiting.
-    box.run("scancel", plain)
+    box.run("scancel", plain, *ticked, *fresh)
     for job in (old, jobs[0]):
         box.wait_state(job, ("RUNNING",), 60)
 

@@ -510,7 +510,7 @@ def test_private_data_stays_private(private):
     seen.append((done.stdout + done.stderr).decode())
     lying = site(BOB, PYTHON, "-c", LOOK, exchange).splitlines(keepends=True)
     # Her own, and what she writes aside before she renames it; others may have squatted there.
-    own = re.compile(rf"\S+/\.?progress\.{hers}\.[0-9a-f]{{16}}\.json")
+    own = re.compile(rf"\S+/\.?progress\.{hers}\.(?:[0-7]|[0-9a-f]{{16}})\.json")
     told = [line for line in lying if own.match(line)]
     seen.append("".join(line for line in lying if line not in told))
     seen.append(site(BOB, PYTHON, "-c", LOOK, site.folder / "state"))

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 from submit_lines import jobs
-from submit_shell import Shell, added, is_managed, load_plugins, moment, nameless, verdict
+from submit_shell import Shell, load_plugins, moment, nameless, verdict
 
 from slurm_hadar import config
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
@@ -55,7 +55,7 @@ ADDED = {
     "--open-mode": set(),
 }
 """Option that hbatch says it adds, because it was declared -> the fields that show it."""
-DECLARED = {"types=(?!any)": {"Features"}, "checkpoint": {"Requeue"}}
+DECLARED = {"types=(?!any)": {"Features", "Partition"}, "checkpoint": {"Requeue"}}
 """The same of the plugins, by what was declared."""
 WAITS = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN")
 """Reasons of which equal jobs in a row have now this, now that one: all are shown as Priority."""
@@ -107,8 +107,13 @@ class Site:
         return len(self.box.run("squeue", "-h", "-t", states).split("\n")) - 1
 
     def submit(self, program, cases):
-        """What each submit answered, and the job that it made as Slurm shows it, or None."""
-        answers = [self.shell.ask(program, case) for case in cases]
+        """What each submit answered, and the job that it made as Slurm shows it, or None.
+
+        ``noted``: of each, whether hbatch declared it, and which options it added."""
+        answers, self.noted = [], []
+        for case in cases:
+            answers.append(self.shell.ask(program, case))
+            self.noted.append((self.shell.is_managed(), self.shell.added()))
         numbers = [_number(out) for _, out, _ in answers]
         mine = [number for number in numbers if number]
         shown = self._settled(mine) if mine else {}
@@ -229,7 +234,8 @@ def test_the_same_words_make_the_same_job(site):
         # A controller that acts is alive: hbatch makes lists of partitions.
         write_heartbeat(site.shell.box.exchange, "act", 600.0)
         answers = site.submit("sbatch", some)
-        wrong += _compare_hbatch(some, answers, site.submit("hbatch", some), seen)
+        ours = site.submit("hbatch", some)
+        wrong += _compare_hbatch(some, answers, ours, site.noted, seen)
         plain, chosen = plain + answers, chosen + some
         seen["jobs"] += sum(job is not None for _, job in answers)
         seen["refused"] += sum(answer[0] != 0 for answer, _ in answers)
@@ -248,10 +254,10 @@ def test_the_same_words_make_the_same_job(site):
     assert seen["contradicted"] <= len(chosen) / 20
 
 
-def _compare_hbatch(cases, plain, ours, seen):
-    for case, (answer, job), (our_answer, our_job) in zip(cases, plain, ours, strict=True):
-        managed = is_managed(our_answer[2])
-        options = added(our_answer[2])
+def _compare_hbatch(cases, plain, ours, noted, seen):
+    for case, (answer, job), (our_answer, our_job), (managed, options) in zip(
+        cases, plain, ours, noted, strict=True
+    ):
         if job is None or our_job is None:
             one, other = (verdict(found, managed) for found in (answer, our_answer))
             if one != other and _is_declared(one, our_answer, options):

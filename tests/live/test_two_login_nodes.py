@@ -24,7 +24,8 @@ pytestmark = [
 ]
 
 BIN = Path(sys.executable).parent
-ONE, TWO = "login1", "login2"
+ONE, TWO, TWIN = "login1", "login2", "twin"
+"""The twin has the name of the first host, and another state folder."""
 SCRIPT = "#!/bin/sh\n#HADAR types=any gpus=1\nsleep 600\n"
 ASKED, PREFERRED = "k80,v100", "v100,k80"
 """The partitions as a job asks for them, and in the order in which it runs fastest."""
@@ -36,7 +37,7 @@ class LoginNodes:
     def __init__(self, box, folder):
         self.box, self.folder = box, folder
         text = box.config_path.read_text()
-        for host in (ONE, TWO):
+        for host in (ONE, TWO, TWIN):
             state = str(box.places.hadar_state)
             (folder / f"{host}.toml").write_text(text.replace(state, f"{folder}/{host}"))
         # In a per-user configuration the check finds fault with a test that runs as root.
@@ -44,7 +45,8 @@ class LoginNodes:
 
     def start(self, host, *words, text=""):
         config = self.folder / f"{host}.toml"
-        named = ["unshare", "--uts", "sh", "-c", f'hostname {host} && exec "$0" "$@"']
+        name = ONE if host == TWIN else host
+        named = ["unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$0" "$@"']
         return subprocess.Popen(
             [*named, str(BIN / words[0]), *words[1:]],
             env={**os.environ, **self.box.env, "HADAR_CONFIG": str(config)},
@@ -101,6 +103,9 @@ def test_the_second_steps_back_and_takes_over(nodes):
     watched = nodes.tick(TWO)
     assert "a controller on login1 is alive and acts" in watched and "0 changes sent" in watched
     assert nodes.asked(first) == ASKED and nodes.beat() == ONE
+    twin = nodes.tick(TWIN)
+    assert "login1 (this host, another state folder) is alive and acts" in twin
+    assert nodes.asked(first) == ASKED and "0 changes sent" in twin
     assert f"update job {first}: Partition={PREFERRED}" in nodes.tick(ONE)
     assert nodes.asked(first) == PREFERRED
 

@@ -20,7 +20,13 @@ from slurm_hadar.domain import declaration, steering
 from slurm_hadar.domain.declaration import KEYS, Declaration
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+RECORDS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *RECORDS,
+]
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 PACKAGE = ROOT / "slurm_hadar"
 COMMANDS = typer.main.get_command(app)
@@ -86,8 +92,15 @@ def test_every_relative_link_leads_somewhere(name):
 
 def test_the_readme_leads_to_every_page():
     for name in NAMES[1:]:
-        if name not in ("docs/simulator.md", "docs/results.md"):
+        if name not in ("docs/simulator.md", "docs/results.md") and "/decisions/" not in name:
             assert f"({name})" in _text("README.md")
+
+
+def test_the_readme_leads_to_the_index_of_the_decision_records_and_that_to_each():
+    assert "(docs/decisions/README.md)" in _text("README.md")
+    for path in RECORDS:
+        if path.name != "README.md":
+            assert f"({path.name})" in _text("docs/decisions/README.md")
 
 
 def test_the_picture_stands_alone():
@@ -152,7 +165,7 @@ def test_every_option_in_code_marks_belongs_to_somebody(name):
     known = {*all_options(COMMANDS), *(f"--{option}" for option in LONG)}
     known |= {f"--hadar-{key.replace('_', '-')}" for key in KEYS}
     # Of pip and of install.sh.
-    known |= {"--no-deps", "--prefix", "--exchange"}
+    known |= {"--no-deps", "--prefix", "--exchange", "--unlocked"}
     for span in _spans(name):
         if span.startswith("--"):
             for word in re.findall(r"--[a-z][a-z-]+[a-z]", span):

@@ -208,7 +208,13 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
                 # well as the begin time of an earlier release.
                 unchanged = before.get(job.id, Steering())
                 was = {**ours.was, **unchanged.was}
-                maybe = replace(unchanged, was=was, wrote={}, foreign=ours.foreign)
+                maybe = replace(
+                    unchanged,
+                    was=was,
+                    wrote={**was, **ours.wrote},
+                    unsure={**was, **unchanged.wrote},
+                    foreign=ours.foreign,
+                )
                 context.keep(job, maybe if _may_be_taken(error) else unchanged)
     return Sent(tuple(complaints), frozenset(refused))
 
@@ -273,6 +279,7 @@ def ask_to_save(
     nonce = secrets.token_hex(8)
     details = {**_details(action), **hopes, "save": nonce, "restarts": action.job.restarts}
     details["priority"] = action.job.priority + _given_back(context.store, action)
+    details["stood"] = _stood(action, context.known(action.job))
     entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     # Copies and shares are said when it has been requeued: now they would be of no use to it.
     complaint = context.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)
@@ -291,6 +298,19 @@ def ask_to_save(
         complaint = f"job {action.job.id}: {action.kind.value} given up, {outcome}"
         return Sent((complaint,), frozenset({action.job.id}))
     return Sent()
+
+
+STOOD_FIELDS = ("Features", "Partition")
+"""What is compared of a job while it moves."""
+
+
+def _stood(action: Action, known: Steering) -> dict[str, str]:
+    """Features and Partition of the request as the job's requeue shows them again. The list of
+    partitions is known only where we wrote it: of a job that runs Slurm shows one. What Slurm may
+    not have taken is not known."""
+    written = {key: value for key, value in known.wrote.items() if key not in known.unsure}
+    found = {"Features": action.job.features, **written}
+    return {key: value for key, value in found.items() if key in STOOD_FIELDS}
 
 
 def _given_back(store: Store, action: Action) -> int:
@@ -329,6 +349,7 @@ def _details(action: Action) -> dict[str, object]:
         "moves": ours.moves,
         "was": dict(ours.was),
         "wrote": dict(ours.wrote),
+        "foreign": list(ours.foreign),
         "priority": action.job.priority,
         "from": {node: dict(gpus) for node, gpus in action.job.gpus.items()},
         "reason": action.reason,
@@ -348,6 +369,7 @@ def steering_of(details: object, now: float) -> Steering:
         moves=int(found.get("moves", 0)),
         was=found.get("was", {}),
         wrote=found.get("wrote", {}),
+        foreign=tuple(found.get("foreign", ())),
         batch=batch_of_entry(found) or 0,
     )
 

@@ -256,7 +256,8 @@ def stop(target: Target, why: str, seen: Observed, config: Config) -> Action | N
 def move(
     target: Target, placement: Placement, seen: Observed, config: Config, pin: bool = False
 ) -> Action | None:
-    """Move a running job; ``pin``: to these very nodes. None where it is there already."""
+    """Move a running job; ``pin``: to these very nodes. None where it is there already, or its
+    owner changed it so that it may not go there."""
     held: dict[str, int] = {}
     for gpus in target.held.values():
         for kind, count in gpus.items():
@@ -268,6 +269,8 @@ def move(
     said = seen.progress.get(target.job.id)
     other |= batch_choice.differs(target.job, placement, said, steered.batch)
     if held == dict(placement.gpus) and not other:
+        return None
+    if laying.owner_forbids(target.job, target.wanted, placement, seen, config):
         return None
     fields = laying.fields(target.job, target.wanted, placement, seen, config, pin)
     was = laying.originals(target.job, fields, steered.was, target.wanted.partitions)

@@ -30,6 +30,7 @@ from slurm_hadar.domain.declaration import ANY, SLOWEST
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.reports import formats
 from slurm_hadar.slurm.times import at_once
 
 _DEEP = "its list comes back when it is near the head of the queue"
@@ -38,11 +39,22 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 86_400.0
 
 @dataclass(frozen=True)
 class Hint:
-    """What a waiting job shall have: its ``partitions`` in this order, empty as they are; and a
-    ``nice`` other than its owner's, where it has another job's place in the queue."""
+    """What a waiting job shall have: its ``partitions`` in this order, empty as they are; a
+    ``nice`` other than its owner's, where it has another job's place in the queue; and for what a
+    shorter list makes it ``wait``."""
 
     partitions: tuple[str, ...] = ()
     nice: str = ""
+    wait: "Wait | None" = None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A list that is shorter than it may be: up to when (``until_s``) it waits for its first
+    partition, and when it is expected to end there. Both s since the epoch."""
+
+    until_s: float
+    ends_s: float
 
 
 @dataclass(frozen=True)
@@ -101,10 +113,14 @@ def hints(
         placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
         preference = _preferred(placed, picture, plan, seen, config, empty)
         names = _worth_waiting(placed, preference, waits, picture, seen, config)
+        wait = None
+        if len(names) < len(preference.names):
+            until_s = placed.job.eligible_s + _longest_wait(placed.job, config)
+            wait = Wait(until_s, _end(placed, names[0], waits, picture, seen))
         if names and left >= len(names):
             left -= len(names)
             for target in targets:
-                wanted[target.job.id] = Hint(names, nices.get(target.job.id, ""))
+                wanted[target.job.id] = Hint(names, nices.get(target.job.id, ""), wait)
         elif preference.is_unfit:
             typed = queue_head.typed_partitions(placed.job, seen, config)
             if set(typed) != set(placed.job.partitions):
@@ -241,10 +257,14 @@ def _hint(job: Job, hint: Hint, left_out: str, seen: Observed, preempted: bool) 
     if not fields:
         return None
     ours = _remembered(job, fields, steered, seen.now)
+    if hint.wait is not None:
+        ours = replace(ours, until=hint.wait.until_s, ends=hint.wait.ends_s)
     if leased:
         why = "it has a begin time of an earlier release of hbatch or the plugins"
     elif preempted:
         why = "it was preempted, and may start again"
+    elif "Partition" in fields and hint.wait is not None:
+        why = f"{waits_for(ours)}: it ends sooner so than where it could begin before"
     elif "Partition" in fields and names:
         why = "in this order it prefers them"
     elif hint.nice and "Nice" in fields:
@@ -272,6 +292,12 @@ def _remembered(job: Job, fields: Mapping[str, str], steered: Steering, now: flo
     return Steering(time=now, moves=steered.moves, was=was, wrote=wrote, foreign=steered.foreign)
 
 
+def waits_for(steered: Steering) -> str:
+    """What a job with a list that is shorter than it may be waits for, and up to when."""
+    first = steered.wrote.get("Partition", "").partition(",")[0]
+    return f"waits for {first} until {formats.moment(steered.until)} at most"
+
+
 def _is_unfit(target: Target, names: Iterable[str], empty: EmptyNodes) -> bool:
     """Whether a job fits in no node of a partition, whatever is done to the nodes: where its list
     is changed to one with such a partition Slurm 22.05 holds some jobs (BadConstraints), so it is
@@ -281,7 +307,9 @@ def _is_unfit(target: Target, names: Iterable[str], empty: EmptyNodes) -> bool:
 
 
 def _is_wider(job: Job, steered: Steering) -> bool:
-    return set(steered.wrote.get("Partition", "").split(",")) == set(job.partitions)
+    return not steered.until and set(steered.wrote.get("Partition", "").split(",")) == set(
+        job.partitions
+    )
 
 
 def _worth_waiting(
@@ -323,6 +351,18 @@ def _worth_waiting(
     return tuple(sorted(kept, key=lambda name: name != best)) if len(kept) < len(names) else names
 
 
+def _end(
+    target: Target,
+    name: str,
+    waits: Mapping[str, Mapping[str, float]],
+    picture: Picture,
+    seen: Observed,
+) -> float:
+    """When a job is expected to end that waits for the partition ``name``, s since the epoch."""
+    kind = laying.types_of([seen.partitions[name]], seen)[name]
+    return seen.now + waits[target.job.id][kind] + run_times(target, picture)[kind]
+
+
 def _longest_wait(job: Job, config: Config) -> float:
     """Seconds from its submission in which it may wait for a type: its owner's word, else the
     site's."""
@@ -360,6 +400,8 @@ def _preferred(
     config: Config,
     empty: EmptyNodes,
 ) -> _Preference:
+    """The job's partitions in the order in which it prefers their types; empty where an order says
+    nothing."""
     job, want, view = target.job, target.wanted, picture.view
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)

@@ -60,6 +60,19 @@ def fields(
     }
 
 
+def owner_forbids(
+    job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config
+) -> bool:
+    """Whether the placement needs another constraint, or other partitions in another order, than
+    the owner set since."""
+    foreign = seen.steered(job.id).foreign
+    keys = [key for key in ("Features", "Partition") if key in foreign]
+    if not keys:
+        return False
+    wish = _wish(job, want, placement, seen, config)
+    return any(wish.get(key, current(job, key)) != current(job, key) for key in keys)
+
+
 def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fields:
     """``fields`` of a job on nodes that are named, with what Slurm is told although it seems to
     know it. ``was``: as of :func:`originals`.
@@ -72,6 +85,26 @@ def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fie
         number = len(placement.nodes) or placement.copies
         told["NumNodes"] = f"{number}-{number}"
     return told
+
+
+def asked_for(
+    job: Job, steered: Steering, groups: Mapping[str, tuple[str, ...]]
+) -> Mapping[str, str]:
+    """The owner's value of each field that was changed: by the controller, which remembers it, or
+    by hbatch, whose list of partitions stands for one of these ``groups`` in the declaration.
+    """
+    declared = job.declaration.partitions if job.declaration is not None else ()
+    if not declared or "Partition" in steered.foreign:
+        return steered.was
+    kept = "Partition" in steered.was
+    first = tuple(steered.was["Partition"].split(",")) if kept else job.partitions
+    reached = {one for name in declared for one in groups.get(name, ())}
+    # Slurm shows the one in which a job runs, and puts it first when that is requeued.
+    anyhow = kept or bool(job.nodes or job.restarts)
+    same = set(first) <= {*declared} if anyhow else first == declared
+    if same or not set(first) <= {*declared, *reached}:
+        return steered.was
+    return {**steered.was, "Partition": ",".join(declared)}
 
 
 def back(job: Job, steered: Steering) -> Fields:

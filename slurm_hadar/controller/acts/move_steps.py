@@ -19,6 +19,8 @@ LOST_SIGHT_S = 3600.0
 MOVED = "moved"
 NOT_SAVED = "the job did not save"
 """How the outcome begins where a job did not answer the wish to save."""
+SAVED = "the job saved"
+"""How it begins where it did, and its requeue came too late, as while slurmctld did not answer."""
 
 
 class MoveStep(Enum):
@@ -99,11 +101,27 @@ def _before_requeue(
     waited = abs(now - entry.opened_s)
     if waited > ack_wait_s:
         # The job has gone on training since; an old answer is no reason to stop it now.
-        outcome = f"{NOT_SAVED} within {waited:.0f} s and stays where it is"
+        outcome = f"{_too_late(entry, progress, waited, ack_wait_s)} and stays where it is"
         return MoveDecision(MoveStep.STAY, outcome)
     if acknowledged(entry, progress):
         return MoveDecision(MoveStep.REQUEUE)
     return MoveDecision(MoveStep.WAIT)
+
+
+def _too_late(entry: Entry, progress: Progress | None, waited_s: float, ack_wait_s: float) -> str:
+    """What is known of a move that was not requeued in time."""
+    if progress is not None and progress.ack is not None and acknowledged(entry, progress):
+        after_s = max(0.0, progress.ack.time - entry.opened_s)
+        if after_s <= ack_wait_s:
+            return f"{SAVED} after {after_s:.0f} s, but was not requeued within {waited_s:.0f} s"
+        return f"{NOT_SAVED} within {ack_wait_s:.0f} s, but after {after_s:.0f} s"
+    told = (
+        progress is not None
+        and progress.restarts == entry.details.get("restarts")
+        and progress.time >= entry.opened_s
+    )
+    known = "" if told else ", as far as its files show,"
+    return f"{NOT_SAVED} within {waited_s:.0f} s{known}"
 
 
 def _requeued(entry: Entry, job: Job, after_return_s: float) -> Job:

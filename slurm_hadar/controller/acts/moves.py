@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from slurm_hadar.controller.acts.acting import (
+    STOOD_FIELDS,
     ActionContext,
     batch_of_entry,
     copies_of,
@@ -18,6 +19,7 @@ from slurm_hadar.controller.acts.acting import (
 )
 from slurm_hadar.controller.acts.move_steps import MOVED, MoveStep, acknowledged, decide_move
 from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.seen import kept
 from slurm_hadar.controller.seen.returned_nodes import REQUEUED
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
@@ -70,6 +72,8 @@ def advance(
         elif decided.step is MoveStep.SEND_ON and decided.job is not None:
             send_on.append((entry, decided.job))
         elif decided.step in (MoveStep.STAY, MoveStep.END):
+            if job is not None and _began_by_itself(entry, job):
+                _keep_as_either(context, entry, job)
             if decided.step is MoveStep.STAY and job is not None:
                 write_unmoved_plan(context, job)
             context.store.end(entry.id, decided.outcome, now)
@@ -77,6 +81,23 @@ def advance(
     said += _requeue(context, requeue, now)
     said += _send_on(context, send_on, now)
     return Step(tuple(said), destinations(entry for entry, _ in send_on))
+
+
+def _began_by_itself(entry: Entry, job: Job) -> bool:
+    """Whether a requeued job runs although the move's last update was not sent, or not answered."""
+    return job.state is JobState.RUNNING and job.restarts != entry.details.get("restarts")
+
+
+def _keep_as_either(context: ActionContext, entry: Entry, job: Job) -> None:
+    """Its request may be as it stood before the move, or as the move wrote it: neither is a change
+    by its owner. What it was before and is not known any more is compared no more."""
+    stood, known = entry.details.get("stood"), context.known(job)
+    if not isinstance(stood, dict):
+        return
+    wrote = {
+        key: value for key, value in known.wrote.items() if key in stood or key not in STOOD_FIELDS
+    }
+    context.keep(job, replace(known, wrote=wrote, unsure={**known.unsure, **stood}))
 
 
 def settle(
@@ -199,6 +220,18 @@ def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Ste
     return replace(ours, was=was, wrote=wrote)
 
 
+def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -> tuple[str, ...]:
+    """The fields that somebody else changed since the move was decided; none where the entry does
+    not say how they stood, as those of earlier releases."""
+    stood = entry.details.get("stood")
+    if not isinstance(stood, dict):
+        return ()
+    # What the move itself writes, where it was sent before and not answered, is ours too.
+    sent = steering_of(entry.details, 0.0).wrote
+    ours = Steering(wrote=stood, unsure={key: value for key, value in sent.items() if key in stood})
+    return kept.changed_by_others(job, ours, context.config, now)
+
+
 def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
     """The requeued jobs are pending: say where they go, and that they may start at once."""
     said: list[str] = []
@@ -214,15 +247,26 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     updates = []
     before = {job.id: context.known(job) for _, job in waiting}
     sure: dict[str, Steering] = {}
+    left: dict[str, str] = {}
     for entry, job in waiting:
         ours = _steering(context, entry, job, now)
         fields = entry.details.get("fields")
+        theirs = _changed_since(context, entry, job, now)
+        if theirs:
+            # Where it should go may not be what its owner wants any more.
+            left[job.id] = f"{' and '.join(theirs)} was changed while it moved, and stays so"
+            known = replace(before[job.id], gpus={}, nodes={}, time=now, moves=ours.moves)
+            before[job.id] = kept.given_up(known, theirs)
+            ours, fields = before[job.id], {}
         reason, (copies, shares) = str(entry.details.get("reason", "")), copies_of(entry.details)
         batch = batch_of_entry(entry.details)
-        complaint = context.write_plan(job, ours.gpus, reason, "", copies, shares, batch)
-        said += [complaint] if complaint else []
+        if theirs:
+            context.remove_plan(job)
+        else:
+            complaint = context.write_plan(job, ours.gpus, reason, "", copies, shares, batch)
+            said += [complaint] if complaint else []
         changes = dict(fields) if isinstance(fields, dict) else {}
-        if ours.gpus:
+        if ours.gpus or (theirs and steering_of(entry.details, now).gpus):
             changes["StartTime"] = at_once(job, now)
         elif not changes:
             # A stop: Slurm's own begin time stays, so that others get what it left.
@@ -244,9 +288,11 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             if not ours.gpus:
                 context.keep(job, sure[job.id])
             outcome, where = _done(ours)
+            if job.id in left:
+                outcome, where = left[job.id], "and Slurm starts it"
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}, {where}")
-            if ours.gpus and not (job.id in nices and nices[job.id].exact):
+            if job.id not in left and ours.gpus and not (job.id in nices and nices[job.id].exact):
                 taken.append(entry)
         # Where it began meanwhile, the next look tells as what.
         elif not error.retry and pending.BEGUN not in str(error):

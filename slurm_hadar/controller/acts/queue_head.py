@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.acts import laying
 from slurm_hadar.controller.picture.targets import Target
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.job import Job, JobState
@@ -46,12 +47,5 @@ def too_deep(
 
 def typed_partitions(job: Job, seen: Observed, config: Config) -> tuple[str, ...]:
     """What the owner typed, where hbatch or a tick made a list of it; else what Slurm shows."""
-    steered = seen.steered(job.id)
-    if "Partition" in steered.foreign:
-        return job.partitions
-    if "Partition" in steered.was:
-        return tuple(steered.was["Partition"].split(","))
-    typed = job.declaration.partitions if job.declaration is not None else ()
-    groups = config.partitions.groups
-    members = {name for one in typed for name in (one, *groups.get(one, ()))}
-    return typed if typed and set(job.partitions) <= members else job.partitions
+    found = laying.asked_for(job, seen.steered(job.id), config.partitions.groups)
+    return tuple(found["Partition"].split(",")) if "Partition" in found else job.partitions

@@ -50,14 +50,32 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
     """Take back a placement that Slurm cannot carry out at all.
 
     It sets such a job's priority to 0 (BadConstraints), which is a hold in all but name. That is
-    our own doing, so it is undone as often as it happens. It takes two requests, and the second may
-    not have been sent.
+    our own doing, or hbatch's, so it is undone as often as it happens. It takes two requests, and
+    the second may not have been sent.
     """
+
+    def owners(job: Job) -> dict[str, str]:
+        steered = seen.steered(job.id)
+        was = laying.asked_for(job, steered, context.config.partitions.groups)
+        return laying.back(job, replace(steered, was=was))
 
     def undo(job: Job) -> str:
         steered = seen.steered(job.id)
-        ours = replace(steered, gpus={}, nodes={}, wrote={}, time=seen.now)
-        fields = laying.back(job, steered)
+        # Slurm may refuse it, or not answer: what we wrote before may be there still.
+        fields = owners(job)
+        ours = replace(
+            steered,
+            gpus={},
+            nodes={},
+            wrote={**steered.wrote, **fields},
+            unsure={**steered.unsure, **steered.wrote},
+            time=seen.now,
+            until=0.0,
+            ends=0.0,
+        )
+        if "Partition" in fields and "Partition" not in steered.was:
+            # hbatch's list, which is not written a second time.
+            ours = replace(ours, foreign=(*steered.foreign, "Partition"))
         if job.eligible_s > seen.now or not fields:
             fields["StartTime"] = at_once(job, seen.now)
         update = context.update(job, fields, ours)
@@ -73,9 +91,25 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
             continue
         last = _last(context, job, UNDO)
         half_done = last is not None and last.outcome != UNDONE
-        if half_done or laying.back(job, seen.steered(job.id)):
+        if half_done or owners(job):
             said += _try(context, seen, job, UNDO, undo)
     return said
+
+
+def keep_owners_changes(context: ActionContext, seen: Observed) -> None:
+    """Keep which fields somebody else changed: of a job that runs Slurm does not show it."""
+    found = []
+    for id_, ours in seen.steering.items():
+        job = seen.jobs.get(id_)
+        if job is not None and ours.foreign and context.known(job).foreign != ours.foreign:
+            found.append((job, ours))
+    if context.in_the_job:
+        updates = [context.update(job, {}, ours) for job, ours in found]
+        if updates:
+            context.cluster.apply(updates)
+    else:
+        for job, ours in found:
+            context.keep(job, ours)
 
 
 def with_unsent(

@@ -61,7 +61,7 @@ def hopes(picture: Picture, action: Action, progress: Progress | None) -> dict[s
     """What a move is expected to cost and gain, for its entry in the journal: samples/s and s, and
     the samples that the job had lost before.
 
-    What is not known is left out.
+    What is not known is left out, as the speed of a model that nobody has measured.
     """
     found: dict[str, object] = {}
     job, jobs = action.job, picture.view.jobs
@@ -73,6 +73,8 @@ def hopes(picture: Picture, action: Action, progress: Progress | None) -> dict[s
         return found
     row = jobs.ids.index(job.id)
     found["cost_expected_s"] = float(jobs.restart_s[row])
+    if not jobs.known[row].any():
+        return found
     for key, gpus in (
         ("rate_expected", action.steering.gpus),
         ("rate_expected_here", by_type(picture.targets[job.id].held)),

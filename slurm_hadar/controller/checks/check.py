@@ -13,7 +13,7 @@ from slurm_hadar.controller.checks.check_options import option_findings
 from slurm_hadar.controller.checks.check_partitions import partition_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.finding import Finding, me
-from slurm_hadar.controller.checks.wrapper_site import is_current
+from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current
 from slurm_hadar.controller.seen.racks import POLICIES as RACKS_OF
 from slurm_hadar.controller.seen.rules import NO_SANDBOX
 from slurm_hadar.controller.seen.throw_away import is_throw_away
@@ -97,10 +97,11 @@ def _exchange(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
     yield Finding("warning", what, 'set queue.exchange = "none"')
 
 
-def wrapper_finding(config: Config, config_path: Path) -> Finding:
-    """Whether hbatch sees this configuration: it reads a JSON beside the TOML."""
+def wrapper_finding(config: Config, config_path: Path, names: SlurmNames) -> Finding:
+    """Whether hbatch sees this configuration, and the names that Slurm goes by: it reads a JSON
+    beside the TOML."""
     path = wrapper_path(config_path)
-    if is_current(config, config_path):
+    if is_current(config, config_path, names):
         return Finding("ok", f"{path} is up to date for hbatch")
     what = "does not fit the configuration any more" if path.exists() else "is missing"
     return Finding(

@@ -4,32 +4,60 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar import reading
 from slurm_hadar.config import Config, group_types, wrapper_path
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.slurm.cluster import open_cluster
 
 _DIGITS = 4
 """Of a speed: more would only make the file longer."""
 
 
-def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class SlurmNames:
+    """What the site's Slurm says of itself: its cluster's name and its default partition; empty
+    where it does not answer. ``sbatch``: the one on PATH that is Slurm's own; empty: not sought."""
+
+    cluster: str = ""
+    default_partition: str = ""
+    sbatch: str = ""
+
+
+def names_of(config: Config) -> SlurmNames:
+    """Ask Slurm."""
+    try:
+        cluster = open_cluster(config.slurm)
+        name = cluster.read_config().get("ClusterName", "")
+        default = [one.name for one in cluster.read_partitions() if one.default]
+    except SlurmError:
+        return SlurmNames()
+    return SlurmNames(name, default[0] if default else "")
+
+
+def wrapper_site(
+    config: Config, config_path: Path, names: SlurmNames | None = None
+) -> dict[str, object]:
     """What hbatch needs to know of a site.
 
     ``stamp`` is the TOML's time of change (ns) and size (bytes), so that a stale file is noticed;
     ``interval_s`` is seconds. ``groups``: partition -> the partitions that it stands for -> GPU
     type of each. ``speeds``: model of the throughput tables, ``""`` for all others -> GPU type of a
     group -> samples/s on one GPU over those on the fastest type. ``known``: model -> types whose
-    speed stands in a table. Raises OSError where the TOML is gone, UsageError where
+    speed stands in a table; ``models``: all of them; ``backfill``: the partitions for trainings on
+    idle nodes, empty where that is off. Raises OSError where the TOML is gone, UsageError where
     ``site.controller_user`` does not exist or a table cannot be read.
     """
-    status = config_path.stat()
+    status, names = config_path.stat(), names or SlurmNames()
     folder = config.slurm.bin_dir
     groups = group_types(config)
-    speeds, known = _speeds(config, groups)
-    sbatch = str(folder / "sbatch") if folder else shutil.which("sbatch") or "sbatch"
+    models = _models(config)
+    speeds, known = _speeds(config, groups, models)
+    found = names.sbatch or shutil.which("sbatch") or "sbatch"
+    sbatch = str(folder / "sbatch") if folder else found
     return {
         "version": 1,
         "stamp": [status.st_mtime_ns, status.st_size],
@@ -42,10 +70,14 @@ def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
             name: {"feature": gpu.feature, "memory_gb": gpu.memory_gb}
             for name, gpu in config.gpu_types.items()
         },
+        "cluster": names.cluster,
+        "default_partition": names.default_partition,
         "opt_in": list(config.partitions.opt_in),
         "groups": groups,
         "speeds": speeds,
         "known": known,
+        "models": models,
+        "backfill": list(config.backfill.partitions) if config.backfill.enabled else [],
         "default_types": config.wrapper.default_types,
         "quiet": config.wrapper.quiet,
         "sbatch": sbatch,
@@ -53,22 +85,27 @@ def wrapper_site(config: Config, config_path: Path) -> dict[str, object]:
     }
 
 
+def _models(config: Config) -> list[str]:
+    """The models of all tables."""
+    from slurm_hadar.profiles.table import load, model_key, shipped
+
+    tables = [shipped(), *map(load, config.profiles.tables)]
+    return sorted({model_key(row[0]) for table in tables for row in table.rows})
+
+
 def _speeds(
-    config: Config, groups: Mapping[str, Mapping[str, str]]
+    config: Config, groups: Mapping[str, Mapping[str, str]], models: Sequence[str]
 ) -> tuple[dict[str, dict[str, float]], dict[str, list[str]]]:
     """Per model of the tables; empty for a site without groups. See :func:`wrapper_site`."""
     # The tables take their time, and a site without groups needs none.
     from slurm_hadar.profiles.rates import open_rates
-    from slurm_hadar.profiles.table import load, model_key, shipped
 
     kinds = tuple(dict.fromkeys(kind for types in groups.values() for kind in types.values()))
     if not kinds:
         return {}, {}
     rates = open_rates(config)
-    tables = [shipped(), *map(load, config.profiles.tables)]
-    models = {model_key(row[0]) for table in tables for row in table.rows}
     found, known = {}, {}
-    for model in ("", *sorted(models)):
+    for model in ("", *models):
         rate, is_known = rates.rates(model, None, kinds, (1,))
         row = [float(one) for one in rate[:, 0]]
         if is_known.any():
@@ -80,15 +117,17 @@ def _speeds(
     return found, known
 
 
-def write_wrapper_site(config: Config, config_path: Path) -> Path:
+def write_wrapper_site(config: Config, config_path: Path, names: SlurmNames | None = None) -> Path:
     """Write the JSON beside the TOML: aside, then renamed, mode 0644. Returns its path.
+
+    Without ``names`` hbatch knows neither the default partition nor the cluster's name.
 
     Raises :class:`UsageError` where it cannot be written.
     """
     path = wrapper_path(config_path)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        text = json.dumps(wrapper_site(config, config_path), indent=1) + "\n"
+        text = json.dumps(wrapper_site(config, config_path, names), indent=1) + "\n"
         try:
             aside.write_text(text)
             aside.chmod(0o644)
@@ -102,8 +141,9 @@ def write_wrapper_site(config: Config, config_path: Path) -> Path:
     return path
 
 
-def is_current(config: Config, config_path: Path) -> bool:
-    """Whether the JSON beside the TOML says what the TOML says now.
+def is_current(config: Config, config_path: Path, names: SlurmNames | None = None) -> bool:
+    """Whether the JSON beside the TOML says what the TOML says now, and Slurm by its ``names``;
+    without those what it says of Slurm stands.
 
     Without ``site.controller_user`` the UID in it is that of whoever wrote it, and stands.
     """
@@ -112,7 +152,11 @@ def is_current(config: Config, config_path: Path) -> bool:
         written = reading.parsed(data.decode())
     except (OSError, ValueError):
         return False
-    now = wrapper_site(config, config_path)
+    now = wrapper_site(config, config_path, names)
+    if isinstance(written, dict) and (names is None or not names.cluster):
+        now |= {key: written.get(key, "") for key in ("cluster", "default_partition")}
+    if isinstance(written, dict) and not (names and names.sbatch) and not config.slurm.bin_dir:
+        now["sbatch"] = written.get("sbatch")
     if not config.site.controller_user and isinstance(written, dict):
         now["controller_uid"] = written.get("controller_uid")
     return bool(written == now)

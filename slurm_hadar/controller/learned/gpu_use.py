@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Mapping, Sequence
 
+from slurm_hadar.controller.learned.last_reports import LastReports
 from slurm_hadar.controller.picture.targets import batch_of, placed, profile_key
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.declaration import ANY
@@ -44,20 +45,20 @@ class GpuLessons:
 
     def __init__(self, connection: sqlite3.Connection | None) -> None:
         self.uses = GpuUses(connection)
-        self._taken: dict[str, float] = {}
+        self._taken = LastReports(connection, "gpus")
 
     def learn(self, seen: Observed) -> None:
         """Take in what running jobs do whose GPUs are all told and of one type."""
-        before, self._taken = self._taken, {}
+        self._taken.forget_others(seen.gpus)
         for id_, files in seen.gpus.items():
             job, use = seen.jobs[id_], present(seen, id_)
             kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
             if use is None or len(kinds) != 1 or use.gpus != job.gpu_count:
                 continue
             told = min(file.time for file in files)
-            new = told - max(before.get(id_, 0.0), job.start_s)
-            self._taken[id_] = max(told, before.get(id_, 0.0))
+            new = told - max(self._taken.of(id_), job.start_s)
             if new > 0:
+                self._taken.keep(id_, told)
                 told_by = seen.progress.get(id_)
                 ours = told_by is not None and told_by.restarts == job.restarts
                 batch = (told_by.batch if told_by and ours else None) or batch_of(job)

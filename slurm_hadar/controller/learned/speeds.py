@@ -1,5 +1,8 @@
 """What jobs say of their own speed, into the profiles."""
 
+import sqlite3
+
+from slurm_hadar.controller.learned.last_reports import LastReports
 from slurm_hadar.controller.picture import distance
 from slurm_hadar.controller.picture.request import may_have_copies
 from slurm_hadar.controller.picture.targets import batch_of, placed, profile_key
@@ -11,24 +14,25 @@ from slurm_hadar.profiles.rates import Rates
 class Speeds:
     """Remembers which reports were learned from already."""
 
-    def __init__(self, rates: Rates) -> None:
+    def __init__(self, rates: Rates, connection: sqlite3.Connection | None = None) -> None:
+        """``connection``: of the file that outlives the process; None: nothing does."""
         self._rates = rates
-        self._learned: dict[str, float] = {}
+        self._learned = LastReports(connection, "speed")
 
     def learn(self, seen: Observed) -> None:
         """Learn from the jobs' own reports: one GPU type at a time, this attempt's speed only."""
-        self._learned = {id_: at for id_, at in self._learned.items() if id_ in seen.jobs}
+        self._learned.forget_others(seen.jobs)
         self._rates.forget_unused()
         for id_, progress in seen.progress.items():
             job = seen.jobs[id_]
             kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
-            new = progress.time - self._learned.get(id_, 0.0)
+            new = progress.time - self._learned.of(id_)
             current = job.state is JobState.RUNNING and progress.restarts == job.restarts
             # What copies make together is no speed of that many GPUs side by side.
             current = current and not (len(job.gpus) > 1 and may_have_copies(job))
             if not current or len(kinds) != 1 or progress.rate <= 0 or new <= 0:
                 continue
-            self._learned[id_] = progress.time
+            self._learned.keep(id_, progress.time)
             kind, window_s = kinds.pop(), min(progress.window_s, new)
             if distance.learn(seen, self._rates, job, kind, progress, window_s):
                 self._rates.record(

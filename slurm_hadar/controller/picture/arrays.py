@@ -152,6 +152,7 @@ def job_arrays(
         mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.wanted.count) for t in targets], float),
         groups=mask,
         max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
+        end_known=~work.unknown,
         copies=copies,
         tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
         beside=cpus.trait(targets, rates.cpus, seen.nodes.values()),

@@ -131,11 +131,16 @@ def _constraint(job: Job, steered: Steering) -> str:
     """The user's own -C. What hbatch wrote from ``types`` and ``gpu_mem`` is none: those say it
     already."""
     declaration = job.declaration or Declaration()
+    if "Features" in steered.foreign:
+        return job.features
     if declaration.constraint:
         return declaration.constraint
+    submitted = steered.was.get("Features", job.features)
+    if declaration.added and submitted == declaration.added:
+        return ""
     if declaration.gpu_mem or (declaration.types and declaration.types != (ANY,)):
         return ""
-    return steered.was.get("Features", job.features)
+    return submitted
 
 
 def _partitions(

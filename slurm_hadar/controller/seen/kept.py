@@ -19,11 +19,18 @@ from slurm_hadar.domain import steering
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.runtime import files
+from slurm_hadar.slurm.hosts import expand
+from slurm_hadar.slurm.tres import parse_gpus
 
 _CLOCKS_S = 86400.0
 """A clock that is wrong by less than this makes no other job of one."""
-_COMPARED = ("Features", "Nice", "Partition")
-"""Fields that Slurm shows as they were written; others it shows in forms of its own."""
+_COMPARED = ("Features", "Nice", "Partition", "ReqNodeList", "TresPerJob", "TresPerNode")
+"""Fields that Slurm shows as they were written. Not those of nodes, tasks, CPUs and memory, which
+it shows in forms of its own and late, and which go together: one that is given up alone makes the
+rest a request that it cannot carry out. Of MailType see :mod:`slurm_hadar.controller.acts.mails`.
+"""
+_SAME_TIME_S = 1.5
+"""Slurm's clock and ours tell whole seconds."""
 _JOB = re.compile(r"\d{1,10}(_\d{1,10})?")
 
 
@@ -78,7 +85,11 @@ def recall(
 
 
 def without_foreign(
-    ours: Mapping[str, Steering], jobs: Mapping[str, Job], config: Config, busy: Collection[str]
+    ours: Mapping[str, Steering],
+    jobs: Mapping[str, Job],
+    config: Config,
+    busy: Collection[str],
+    now: float,
 ) -> dict[str, Steering]:
     """With the fields given up that somebody else has changed since we did.
 
@@ -87,34 +98,79 @@ def without_foreign(
     found = dict(ours)
     for id_, known in ours.items():
         job = jobs.get(id_)
-        if job is None or job.state is not JobState.PENDING or id_ in busy:
-            continue
-        changed = tuple(key for key in _COMPARED if _changed(job, known, key, config))
-        if changed:
-            found[id_] = replace(
-                known,
-                was={key: value for key, value in known.was.items() if key not in changed},
-                wrote={key: value for key, value in known.wrote.items() if key not in changed},
-                foreign=(*known.foreign, *changed),
-            )
+        if job is not None and id_ not in busy:
+            found[id_] = given_up(known, changed_by_others(job, known, config, now))
     return found
 
 
-def _changed(job: Job, known: Steering, key: str, config: Config) -> bool:
-    if key not in known.wrote:
+def given_up(known: Steering, fields: Collection[str]) -> Steering:
+    """With these fields left to whoever changed them."""
+    if not fields:
+        return known
+
+    def rest(values: Mapping[str, str]) -> dict[str, str]:
+        return {key: value for key, value in values.items() if key not in fields}
+
+    more = (key for key in fields if key not in known.foreign)
+    return replace(
+        known,
+        was=rest(known.was),
+        wrote=rest(known.wrote),
+        unsure=rest(known.unsure),
+        foreign=(*known.foreign, *more),
+    )
+
+
+def changed_by_others(job: Job, known: Steering, config: Config, now: float) -> tuple[str, ...]:
+    """The fields of a job that are not as we left them."""
+    if job.state is JobState.PENDING:
+        return tuple(key for key in _COMPARED if _changed(job, known, key, config, now))
+    # Of a job that runs nobody can change them: somebody requeued it since, changed it and let it
+    # go, and no tick has seen it wait.
+    again = job.restarts > 0 and job.submit_s > known.time + _SAME_TIME_S
+    if job.state is not JobState.RUNNING or not again:
+        return ()
+    found = ("Features",) if _changed(job, known, "Features", config, now) else ()
+    # Slurm shows the one only in which it runs.
+    names = _ours(known, "Partition")
+    there = {name for text in names for name in text.split(",")}
+    return (*found, "Partition") if names and not set(job.partitions) & there else found
+
+
+def _changed(job: Job, known: Steering, key: str, config: Config, now: float) -> bool:
+    names, was = _ours(known, key), known.was.get(key)
+    if not names:
         return False
-    shown = {
-        "Features": job.features,
-        "Nice": str(job.nice),
-        "Partition": ",".join(job.partitions),
-    }
-    value = shown[key]
-    same = value == known.wrote[key]
-    if key == "Partition" and job.restarts:
-        # Slurm puts the one first in which it ran.
-        same = set(job.partitions) == set(known.wrote[key].split(","))
+    match key:
+        case "Features":
+            same, before = job.features in names, job.features == was
+        case "Nice":
+            same, before = str(job.nice) in names, str(job.nice) == was
+        case "Partition":
+            value = ",".join(job.partitions)
+            # Slurm puts the one first in which it ran.
+            anyhow = any(set(job.partitions) == set(name.split(",")) for name in names)
+            same, before = value in names or bool(job.restarts and anyhow), value == was
+            # A list past its deadline may have been widened by whoever saw it first.
+            same = same or (before and 0 < known.until <= now)
+        case "ReqNodeList":
+            nodes = set(job.required_nodes)
+            same, before = (
+                any(nodes == {*expand(name)} for name in names),
+                nodes == {*expand(was or "")},
+            )
+        case _:
+            request = job.request
+            gpus = dict(request.per_job if key == "TresPerJob" else request.per_node)
+            same = any(gpus == parse_gpus(name) for name in names)
+            before = gpus == parse_gpus(was or "")
     # Where the job itself carries our words, they may speak of an update that was refused.
-    return not same and not (in_the_job(config) and value == known.was.get(key))
+    return not same and not (in_the_job(config) and before)
+
+
+def _ours(known: Steering, key: str) -> list[str]:
+    """The values that we may have left in a field; empty where we do not know of any."""
+    return [values[key] for values in (known.wrote, known.unsure) if key in values]
 
 
 def with_moves(ours: Mapping[str, Steering], carried_out: Mapping[str, int]) -> dict[str, Steering]:

@@ -52,15 +52,17 @@ def refuse_root(config: Config) -> None:
 
 
 class Rules:
-    """Read at the start and every ten minutes, by a site's controller only: an owner's own updates
-    are judged by Slurm, and a sandbox has nobody to protect. Limits on minutes bind every requeue,
-    so an owner's controller asks too when it means to move a job."""
+    """Read at the start and every ten minutes. Which scheduler Slurm has counts in every mode. All
+    else binds a site's controller only: an owner's own updates are judged by Slurm, and a sandbox
+    has nobody to protect. Limits on minutes bind every requeue, so an owner's controller looks at
+    them too when it means to move a job."""
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
         self._cluster = cluster
         self._asks = config.site.rights == "operator"
         self._sandbox = config.site.rights == "sandbox"
-        self._until = 0.0
+        self._until = self._limits_until = 0.0
+        self._cluster_name = ""
         self._slurm_user: int | None = None
         self.ages = False
         """Whether jobs gain priority with age, as far as this controller may know and change it."""
@@ -81,11 +83,17 @@ class Rules:
             raise TooMuch(f"SlurmUser {_TOO_MUCH}")
 
     def read(self, now: float) -> None:
-        """Ask again where it is time. Raises SlurmError where the configuration cannot be read."""
+        """Ask again where it is time. Raises SlurmError where the configuration cannot be read, but
+        of a sandbox: nothing hangs on it there but the scheduler, which is the last one known."""
+        try:
+            self._read_config(now)
+        except SlurmError:
+            if not self._sandbox:
+                raise
         if self._asks:
-            self._read(now)
+            self._read_limits(now)
 
-    def _read(self, now: float) -> None:
+    def _read_config(self, now: float) -> None:
         if now < self._until:
             return
         settings = self._cluster.read_config()
@@ -94,16 +102,21 @@ class Rules:
             self.ages = settings.get("PriorityType", "") == "priority/multifactor"
             hidden = settings.get("PrivateData", "").lower().split(",")
             self.jobs_are_hidden = not {"jobs", "all"}.isdisjoint(hidden)
-            self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
+        self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
         said = settings.get("AccountingStorageEnforce", "").lower()
         self._enforced = any(word in said for word in ("limits", "safe", "all"))
+        self._cluster_name = settings.get("ClusterName", "")
         self._until = now + _ASK_AGAIN_S
-        if self._enforced:
-            try:
-                self._limits = self._cluster.read_limits(settings["ClusterName"])
-            except SlurmError:
-                # slurmdbd may be away for long; what was known of it holds on.
-                self._until = now + _ASK_AGAIN_S / 10
+
+    def _read_limits(self, now: float) -> None:
+        if now < self._limits_until or not self._enforced:
+            return
+        self._limits_until = now + _ASK_AGAIN_S
+        try:
+            self._limits = self._cluster.read_limits(self._cluster_name)
+        except SlurmError:
+            # slurmdbd may be away for long; what was known of it holds on.
+            self._limits_until = now + _ASK_AGAIN_S / 10
 
     def minute_limits(self, now: float) -> Limits | None:
         """The limits, where one on minutes may keep a requeued job from starting; None: none may.
@@ -112,7 +125,8 @@ class Rules:
         """
         if self._sandbox:
             return None
-        self._read(now)
+        self._read_config(now)
+        self._read_limits(now)
         if not self._enforced:
             return None
         if self._limits is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from slurm_hadar.answering import ensure_answers
 from slurm_hadar.config import Config
 from slurm_hadar.domain.job import Job
 
@@ -41,7 +42,7 @@ class Privacy:
         me, home = _me()
         for key, place in (*_places(config), ("~", home)):
             # What SQLite and the system tell is where a link leads.
-            for path in (str(place), os.path.realpath(place)):
+            for path in (str(place), _led_to(place, config.site.exchange_dir)):
                 if path != "/":
                     self._keys.setdefault(path, key)
         longest = sorted(self._keys, key=len, reverse=True)
@@ -75,6 +76,16 @@ class Privacy:
         rest = found[2]
         tells = rest.rstrip(".:") and not _OUR_FILE.fullmatch(rest)
         return self._keys[found[1]] + ("/..." if tells else rest)
+
+
+def _led_to(place: Path, exchange: Path) -> str:
+    """Where a path leads; an exchange folder that does not answer is itself."""
+    if place == exchange:
+        try:
+            ensure_answers(str(place))
+        except OSError:
+            return str(place)
+    return os.path.realpath(place)
 
 
 def _places(config: Config) -> Iterable[tuple[str, Path]]:

@@ -31,7 +31,9 @@ def of_controller(controller: Controller, id_: str) -> Story:
     """Told with the controller's own file. Raises UsageError for a job that nobody knows."""
     store = controller.store
     config = controller.config
-    known = _known(config, controller.observe(), id_, config.controller_uid)
+    seen = controller.observe()
+    id_ = telling.named(seen, id_)
+    known = _known(config, seen, id_, config.controller_uid)
     job = known.job
     if job is not None and known.config.site.rights == "user" and job.uid != controller.own_uid:
         raise UsageError(f"job {id_} is another user's; this controller looks after one's own only")
@@ -49,6 +51,7 @@ def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> Story | 
     """Told to the job's owner without the controller's file; None where the job is not his."""
     uid = os.getuid()
     seen = observed.read(cluster, now, config, uid)
+    id_ = telling.named(seen, id_)
     job = seen.jobs.get(id_)
     telling.no_array(seen, id_)
     if job is None or job.uid != uid:
@@ -94,7 +97,9 @@ def _told(known: Known) -> Story:
         now=tuple(_now(known)),
         next=tuple(_next(known)),
         wrong=tuple(troubles(known)),
-        undo=tuple(telling.undo(job, seen)) if job and job.managed and not _over(job) else (),
+        undo=tuple(telling.undo(job, seen, known.config))
+        if job and job.managed and not _over(job)
+        else (),
     )
 
 
@@ -112,7 +117,7 @@ def _facts(known: Known) -> Iterator[tuple[str, str]]:
     if job.declaration is not None:
         words = " ".join(f"{key}={value}" for key, value in job.declaration.words().items())
         yield "Declared", words or "opted in by its partition"
-    for line in telling.changed(job, seen):
+    for line in telling.changed(job, seen, known.config):
         yield "Changed", line
     if row.here:
         yield "Runs on", trail.where(job, seen)

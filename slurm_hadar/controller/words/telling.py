@@ -4,8 +4,10 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
+from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import laying, trail
 from slurm_hadar.controller.acts.actions import Action, Kind
+from slurm_hadar.controller.acts.hints import waits_for
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.learned import gpu_use
 from slurm_hadar.controller.picture import bills
@@ -18,6 +20,7 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.reports import formats
 from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
 
 _SAME = 1 - 1e-6
@@ -174,6 +177,7 @@ def status_rows(controller: Controller) -> list[StatusRow]:
 def story(controller: Controller, id_: str) -> Explanation:
     """All that is known of one job. Raises UsageError for a job that is not there or not ours."""
     seen = controller.observe()
+    id_ = named(seen, id_)
     job = seen.jobs.get(id_)
     history = controller.store.history(id_)
     older = len(history) - _EXPLAINED
@@ -198,9 +202,21 @@ def story(controller: Controller, id_: str) -> Explanation:
         decision=decision.placement if decision else "",
         reason=decision.reason if decision else "",
         moves=[_move(entry) for entry in reversed(history[:_EXPLAINED])],
-        notes=[*hints, *changed(job, seen), *undo(job, seen)],
+        notes=[
+            *hints,
+            *changed(job, seen, controller.config),
+            *undo(job, seen, controller.config),
+        ],
         gpus=gpu_use.rows(seen, job, known),
     )
+
+
+def named(seen: Observed, id_: str) -> str:
+    """The id of the job that a person means: a task of an array is also known by its own job ID
+    (``SLURM_JOB_ID``). What names a whole array, or no job, stays as it is."""
+    if id_ in seen.jobs or any(str(job.array_job_id) == id_ for job in seen.jobs.values()):
+        return id_
+    return next((job.id for job in seen.jobs.values() if str(job.raw_id) == id_), id_)
 
 
 def no_array(seen: Observed, id_: str) -> None:
@@ -268,6 +284,8 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
         [(job.uid, profile_key(job), batch_of(job))], view.types, view.counts
     )
     possible = view.jobs.rate[row] >= speeds[0] * _SAME
+    # Of an unknown model only the ratios mean something.
+    told = controller.rates.anchored(profile_key(job))
     found = []
     for r, kind in enumerate(view.types):
         for c, count in enumerate(view.counts):
@@ -276,7 +294,7 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
             source = controller.rates.source(profile_key(job), kind, count, batch_of(job), job.uid)
             if not possible[r, c]:
                 source += "; not used: its owner excludes it, or its time limit would not do"
-            speed = float(speeds[0, r, c])
+            speed = float(speeds[0, r, c]) if told else None
             found.append(RateRow(kind, count, speed, source, here == {kind: count}))
     return found
 
@@ -302,22 +320,27 @@ def words(ours: Steering) -> str:
     return laying.words(ours.gpus, list(ours.nodes))
 
 
-def changed(job: Job, seen: Observed) -> list[str]:
-    """The fields of a job's request that we changed: ``Partition: v100,k80 (asked for: gpu)``."""
+def changed(job: Job, seen: Observed, config: Config) -> list[str]:
+    """The fields of a job's request that hbatch or the controller changed: ``Partition: v100,k80
+    (asked for: gpu)``."""
     steered = seen.steered(job.id)
-    was = steered.was
+    was = laying.asked_for(job, steered, config.partitions.groups)
     present = {key: laying.present(job, steered, key) for key in was}
-    return [
+    found = [
         f"{key}: {present[key] or _NOTHING} (asked for: {value or _NOTHING})"
         for key, value in was.items()
         # Of a job that runs Slurm shows the partition only in which it does.
         if value != present[key] and not (job.nodes and present[key] in value.split(","))
     ]
+    if steered.until and job.state is JobState.PENDING:
+        ends = formats.moment(steered.ends)
+        found.append(f"Partition: it {waits_for(steered)}, and is expected to end at {ends}")
+    return found
 
 
-def undo(job: Job, seen: Observed) -> list[str]:
+def undo(job: Job, seen: Observed, config: Config) -> list[str]:
     """How to take back by hand what we did to a job, in Slurm's own commands."""
-    was = seen.steered(job.id).was
+    was = laying.asked_for(job, seen.steered(job.id), config.partitions.groups)
     off = job.declaration is not None and job.declaration.off
     notes = [] if off else [f"Leave it to Slurm for good: hadar optout {job.id}"]
     fields = " ".join(shlex.quote(f"{key}={value}") for key, value in was.items())

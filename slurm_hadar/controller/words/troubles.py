@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.acts.move_steps import NOT_SAVED, SAVED
 from slurm_hadar.controller.acts.trail import number
 from slurm_hadar.controller.idle import idle_nodes
 from slurm_hadar.controller.journal.entry import Decision, Entry
@@ -208,8 +209,20 @@ def _progress(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble
         old = " old" if progress.checkpoint else ""
         yield Trouble(
             f"{saved} {formats.duration(since)}{old}: a kill loses that work",
-            (f"scancel --signal={declared.signal} {job.id}",),
+            _ask_to_save(known, job, declared),
         )
+
+
+def _ask_to_save(known: Known, job: Job, declared: Declaration) -> tuple[str, ...]:
+    """Commands that ask a training to save. Without --batch only steps get a signal."""
+    progress = known.seen.progress.get(job.id)
+    if progress is None or progress.restarts != job.restarts or progress.in_step:
+        return (f"scancel --signal={declared.signal} {job.id}",)
+    return (
+        f"scancel --batch --signal={declared.signal} {job.id}",
+        f"only where the batch script is the training (exec), or has a trap for {declared.signal}: "
+        "the signal ends any other shell, and the job",
+    )
 
 
 def _movable(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble]:
@@ -237,11 +250,18 @@ def _moves(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble]:
     if not moves:
         return
     last, effect = moves[-1], moves[-1].effect or {}
-    if "did not save" in (last.outcome or ""):
+    if (last.outcome or "").startswith(SAVED):
+        yield Trouble(
+            f"its last move came too late: {last.outcome}",
+            ("scontrol ping, and the controller's log: a later tick may move it",),
+        )
+    elif (last.outcome or "").startswith(NOT_SAVED):
+        ask, *only = _ask_to_save(known, job, declared)
         yield Trouble(
             f"it was asked to move and did not answer: {last.outcome}",
             (
-                f"see whether it saves: scancel --signal={declared.signal} {job.id}",
+                f"see whether it saves: {ask}",
+                *only,
                 f"or let it stay: hadar pin {job.id}",
             ),
         )

@@ -21,14 +21,20 @@ local function given(options, name)
   return not nothing
 end
 
+-- Lua can neither tell a file from a pipe nor open one without waiting, so a program reads for it: an
+-- ordinary file only, and for 2 s at most. sbatch has read a pipe to its end already. The name goes
+-- as the numbers of its bytes, so that nothing of it is the shell's.
+local READ = [[n=$(printf '%%b.' '%s') && n=${n%%.} && [ -f "$n" ] && exec timeout 2 head -c 65536 -- "$n"]]
+
 local function script_of(options)
   local argv = options.argv
   local name = type(argv) == "table" and (argv[1] or argv[0])
   if options.type ~= "sbatch" or given(options, "wrap") or type(name) ~= "string" then return "" end
-  local file = io.open(name, "rb")
-  if not file then return "" end
-  local text = file:read(65536) or ""
-  file:close()
+  local bytes = name:gsub(".", function(c) return ("\\0%03o"):format(c:byte()) end)
+  local reader = io.popen("exec </dev/null 2>&0; PATH=/usr/bin:/bin; " .. READ:format(bytes))
+  if not reader then return "" end
+  local text = reader:read(65536) or ""
+  reader:close()
   return text
 end
 
@@ -67,18 +73,43 @@ local function as_typed(name, text)
   return (text:gsub("gpu:", ""):gsub("^gpu$", "1"))
 end
 
+-- The partitions that hold: those named, or the default one, which Slurm does not tell here.
+local function within(options)
+  local named = list(options.partition)
+  return #named > 0 and named or {site.default_partition}
+end
+
+-- The nodes asked for at most. Slurm says 1-0 where nobody named a number.
+local function most_nodes(options)
+  local least, most = (options.nodes or ""):match("^(%d+)-?(%d*)$")
+  local number = tonumber(most) or tonumber(least)
+  return number ~= 0 and number or nil
+end
+
+local function keeps_partition(options)
+  for _, name in ipairs({"nodelist", "nodefile", "reservation"}) do
+    if given(options, name) then return true end
+  end
+  return given(options, "exclusive") and options.exclusive ~= "oversubscribe"
+end
+
+-- What is said once Slurm has taken the job.
+local remark
+
 local function help_out(options, offset)
   -- A step inside of a job takes what the job has.
   if options.type == "srun" and os.getenv("SLURM_JOB_ID") then return end
+  remark = nil
   local words, het = declared(options)
   if het or (tonumber(offset) or 0) ~= 0 or given(options, "test-only") then return end
   local result, why = help.changes(site, {
     comment = options.comment, constraint = options.constraint,
-    partitions = list(options.partition), gpus = requests(options), declared = words,
-    batch = options.type == "sbatch",
+    partitions = list(options.partition), within = within(options), gpus = requests(options), declared = words,
+    batch = options.type == "sbatch", most_nodes = most_nodes(options), tasks = tonumber(options.ntasks),
+    keeps_partition = keeps_partition(options),
   })
   if not result then
-    if why ~= "" then slurm.log_info("%s", "slurm-hadar: the job is not managed: " .. why) end
+    remark = #words > 0 and why ~= "" and help.plain("slurm-hadar: the job is not managed", {why}) or nil
     return
   end
   local set = {}
@@ -86,13 +117,14 @@ local function help_out(options, offset)
     set[#set + 1] = {field[1], as_typed(field[1], field[2])}
   end
   if result.constraint then set[#set + 1] = {"constraint", result.constraint} end
+  if result.partitions then set[#set + 1] = {"partition", result.partitions} end
   if result.movable then
     if not given(options, "requeue") then set[#set + 1] = {"requeue", "yes"} end
     if not given(options, "open-mode") then set[#set + 1] = {"open-mode", "append"} end
   end
   if result.comment then set[#set + 1] = {"comment", result.comment} end
   help.assign(options, set)
-  if #set > 0 and not site.quiet then slurm.log_info("%s", help.told(result)) end
+  remark = #words > 0 and #set > 0 and help.told(result) or nil
 end
 
 local theirs = slurm_cli_pre_submit
@@ -110,4 +142,13 @@ if type(theirs) == "function" then
     end
     return code, more
   end
+end
+
+local theirs_after = slurm_cli_post_submit
+slurm_cli_post_submit = function(...)
+  local answer, code, more = remark, nil, nil
+  remark = nil
+  if type(theirs_after) == "function" then code, more = theirs_after(...) end
+  if answer and not site.quiet then pcall(slurm.log_info, "%s", answer) end
+  return code == nil and slurm.SUCCESS or code, more
 end

@@ -9,6 +9,10 @@ local COMMENT_LIMIT = 1024
 
 local help = {script_words = declaration.script_words}
 
+-- Requests that count the GPUs of the whole job, as cli_filter and job_submit name them.
+local BY_JOB = {gpus = true, tres_per_job = true}
+local ONE_GPU = {gpu = true, ["gpu:1"] = true, ["gpu=1"] = true}
+
 local SETTINGS = {
   untype = "boolean", quiet = "boolean", default_types = "string",
   exchange_dir = "string", controller_uid = "number",
@@ -24,6 +28,17 @@ function help.checked(site)
   for name, gpu in pairs(site.types) do
     local good = type(gpu) == "table" and type(gpu.feature) == "string" and gpu.feature ~= ""
     assert(good and type(gpu.memory_mb) == "number", "site.lua: types." .. tostring(name))
+  end
+  -- A site.lua of the release before has none.
+  if type(site.default_partition) ~= "string" then site.default_partition = "" end
+  if site.groups == nil then site.groups = {} end
+  assert(type(site.groups) == "table", "site.lua: groups is no table")
+  for name, members in pairs(site.groups) do
+    assert(type(members) == "table", "site.lua: groups." .. tostring(name))
+    for _, member in ipairs(members) do
+      local good = type(member) == "table" and type(member[1]) == "string" and type(member[2]) == "string"
+      assert(good, "site.lua: groups." .. tostring(name))
+    end
   end
   for _, name in ipairs(site.order) do assert(site.types[name], "site.lua: order") end
   return site
@@ -68,25 +83,19 @@ local function request(fields)
   return asks, types, plain
 end
 
--- The features of these types with enough memory, or of unknown memory where none is known to have
--- enough; the answer has no feature twice. How many types it stands for is the second answer.
+-- Those of these types with enough memory, or of unknown memory where none is known to have enough.
 local function large_enough(site, kinds, memory)
   local large, unknown = {}, {}
   for _, kind in ipairs(kinds) do
     local has = site.types[kind].memory_mb
     local list = has >= memory and large or has == 0 and unknown
-    if list then list[#list + 1] = site.types[kind].feature end
+    if list then list[#list + 1] = kind end
   end
-  local chosen, seen, names = #large > 0 and large or unknown, {}, {}
-  for _, feature in ipairs(chosen) do
-    if not seen[feature] then names[#names + 1] = feature end
-    seen[feature] = true
-  end
-  return names, #chosen
+  return #large > 0 and large or unknown
 end
 
--- The features that select declared types with enough memory; nil where nothing is to be enforced.
-local function features(site, found, notes)
+-- The declared types with enough memory, in the site's order; nil where nothing is to be enforced.
+local function enforced(site, found, notes)
   local types, memory = found.types or "any", found.gpu_mem and declaration.megabytes(found.gpu_mem) or 0
   local any = types == "any"
   if any and memory == 0 then return nil end
@@ -98,13 +107,59 @@ local function features(site, found, notes)
   for _, kind in ipairs(site.order) do
     if any or wanted[kind] then kinds[#kinds + 1] = kind end
   end
-  local names, count = large_enough(site, kinds, memory)
-  if #names == 0 then
+  local chosen = large_enough(site, kinds, memory)
+  if #chosen == 0 then
     notes[#notes + 1] = "no GPU type of this site is as declared, so types and gpu_mem are not enforced"
     return nil
   end
-  if any and count == #site.order then return nil end
+  if any and #chosen == #site.order then return nil end
+  return chosen
+end
+
+-- The features of these types, none twice.
+local function features(site, kinds)
+  local seen, names = {}, {}
+  for _, kind in ipairs(kinds) do
+    local feature = site.types[kind].feature
+    if not seen[feature] then names[#names + 1] = feature end
+    seen[feature] = true
+  end
   return table.concat(names, "|")
+end
+
+-- Whether a job is surely on one node, by the rule of hbatch: Slurm spreads tasks, and GPUs that are
+-- counted by job, over as many nodes as it likes.
+local function on_one_node(ask, found)
+  local copies = found.fork and found.fork ~= "1" and found.fork ~= "1-1"
+  if found.nodes or copies then return false end
+  if ask.most_nodes then return ask.most_nodes == 1 end
+  for _, field in ipairs(ask.gpus) do
+    local text = BY_JOB[field[1]] and help.untyped(field[2])
+    if text and not ONE_GPU[text:gsub("^gres[:/]", "")] then return false end
+  end
+  return (ask.tasks or 1) == 1
+end
+
+-- The one partition of a job, and the list of those that it stands for, in the site's order, where
+-- each of these types has its own; nil where it stands for no others, or has to stay as it is.
+local function list_of(site, ask, found, fresh, kinds)
+  local within = ask.within or ask.partitions
+  local name, own = within[1], found.constraint or ask.constraint or ""
+  local group = #within == 1 and declaration.word(name) and site.groups[name]
+  -- The list is taken back by the name that the job is declared with.
+  local declared = found.partitions or fresh and name
+  if not group or declared ~= name or own ~= "" then return nil end
+  if ask.keeps_partition or not on_one_node(ask, found) then return nil end
+  local wanted, has, names = {}, {}, {}
+  for _, kind in ipairs(kinds) do wanted[kind] = true end
+  for _, member in ipairs(group) do
+    if wanted[member[2]] then names[#names + 1] = member[1] end
+    has[member[2]] = true
+  end
+  for _, kind in ipairs(kinds) do
+    if not has[kind] then return nil end
+  end
+  return name, table.concat(names, ",")
 end
 
 local function opted_in(site, partitions)
@@ -129,30 +184,45 @@ local function joined(partitions)
   return #partitions > 0 and table.concat(partitions, ",") or nil
 end
 
+-- Has Slurm choose among these types: by a list of partitions, else by features.
+local function choose(site, ask, found, fresh, kinds, result)
+  local name, list = list_of(site, ask, found, fresh, kinds)
+  if name then
+    found.partitions, result.partitions = name, list
+  else
+    result.constraint = features(site, kinds)
+  end
+end
+
 -- Takes the type out of a request and lays its feature over the user's constraint, where the
 -- controller can do the same with it later. Nothing where that would change what the user asked.
-local function untype(site, ask, found, types, plain, result)
+local function untype(site, ask, found, fresh, types, plain, result)
   if not site.untype or #types ~= 1 or not site.types[types[1]] then return end
   local own = found.constraint or ""
   if own:match("[^%w_.:@+/&-]") then
     result.notes[#result.notes + 1] = "its GPU type stays in the request, because of its --constraint"
     return
   end
-  local chosen = features(site, found, {}) or found.types ~= "any" and site.types[types[1]].feature
+  local kinds = enforced(site, found, {}) or found.types ~= "any" and {types[1]}
+  if kinds then choose(site, ask, found, fresh, kinds, result) end
+  local chosen = result.constraint
   if chosen and own ~= "" then
-    chosen = (chosen:find("|", 1, true) and "(" .. chosen .. ")" or chosen) .. "&" .. own
+    result.constraint = (chosen:find("|", 1, true) and "(" .. chosen .. ")" or chosen) .. "&" .. own
   end
-  result.gpus, result.constraint = plain, chosen or nil
-  result.notes[#result.notes + 1] = "the GPU type is asked for by its feature"
+  result.gpus = plain
+  local by = result.partitions and "partition" or "feature"
+  result.notes[#result.notes + 1] = "the GPU type is asked for by its " .. by
 end
 
 -- What is to be changed in a submit, or nil and why not ('' where the job is none of ours).
 --
 -- ask: comment, constraint (strings or nil), partitions (list, as named), within (list, as they
 -- hold), gpus (list of {field, text}),
--- declared (list of {key, value, where}), batch.
--- Answer: comment, constraint, gpus (list of {field, text}), movable, signal, notes. Of a job
--- that hbatch or cli_filter declared: its signal, and gpus and constraint where they change.
+-- declared (list of {key, value, where}), batch, most_nodes, tasks (numbers; nil: not said),
+-- keeps_partition (whether it names nodes, a reservation, or is exclusive).
+-- Answer: comment, constraint, partitions (text), gpus (list of {field, text}), movable, signal,
+-- notes. Of a job that hbatch or cli_filter declared: its signal, and gpus and constraint or
+-- partitions where they change.
 -- Nothing that decides when a job may start is ever changed: it is eligible as its owner asked.
 function help.changes(site, ask)
   local asks, types, plain = request(ask.gpus)
@@ -175,18 +245,22 @@ function help.changes(site, ask)
   end
   if found.off == "yes" then
     if not fresh then return nil, "" end
-    result.comment = help.join(ask.comment, declaration.encode(found))
+    result.comment = help.join(ask.comment, declaration.encode({off = "yes"}))
     return result
   end
   if types and #types > 0 then
-    untype(site, ask, found, types, plain, result)
+    untype(site, ask, found, fresh, types, plain, result)
     if fresh and not result.gpus then found.types = table.concat(types, ",") end
   elseif fresh and types and asks and not found.constraint then
-    result.constraint = features(site, found, result.notes)
+    local kinds = enforced(site, found, result.notes)
+    if kinds then choose(site, ask, found, fresh, kinds, result) end
   end
   result.signal = found.signal or "USR2"
   if not fresh then return result end
-  if not asks then result.notes[#result.notes + 1] = "it asks for no GPU: add --gres=gpu:1" end
+  if not asks then
+    result.no_gpus = true
+    result.notes[#result.notes + 1] = "it asks for no GPU: add --gres=gpu"
+  end
   result.movable = found.checkpoint == "yes" and ask.batch
   result.comment = help.join(ask.comment, declaration.encode(found))
   if #result.comment > COMMENT_LIMIT then
@@ -199,11 +273,21 @@ function help.join(comment, segment)
   return comment and comment ~= "" and comment .. " " .. segment or segment
 end
 
+-- A sentence without digits: who looks for the job's number in all that a submit prints finds Slurm's.
+function help.plain(text, notes)
+  local before = ": "
+  for _, note in ipairs(notes) do
+    text = text .. before .. note:gsub("%d+", "#")
+    before = "; "
+  end
+  return text
+end
+
 -- One sentence on what was done.
 function help.told(result)
-  local text = "slurm-hadar: the job is managed"
-  for _, note in ipairs(result.notes) do text = text .. "; " .. note end
-  return text
+  if (result.comment or ""):find(" off=yes", 1, true) then return "slurm-hadar: the job is left alone" end
+  if result.no_gpus then return help.plain("slurm-hadar: the job is not managed", result.notes) end
+  return help.plain("slurm-hadar: the job is managed", result.notes)
 end
 
 -- Calls a function that may fail in any way; one that runs too long is stopped. ok, its answer.

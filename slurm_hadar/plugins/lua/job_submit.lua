@@ -9,6 +9,7 @@ local site = help.checked(dofile(folder .. "/site.lua"))
 
 local OPTION = "^_SLURM_SPANK_OPTION_hadar_hadar_([%w_]+)=(.*)$"
 local FIELDS = {"tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task"}
+local OVERSUBSCRIBE = 1
 
 local function list(text)
   local found = {}
@@ -18,11 +19,22 @@ end
 
 local function partitions(job, all)
   local named = list(job.partition)
-  if #named > 0 or not next(site.opt_in) then return named, named end
+  if #named > 0 or not (next(site.opt_in) or next(site.groups)) then return named, named end
   for name, partition in pairs(all or {}) do
     if partition.flag_default == 1 then return named, {name} end
   end
   return named, named
+end
+
+-- A number that its owner gave; Slurm's own words for none are nil.
+local function given(number)
+  return number ~= slurm.NO_VAL and number ~= 0 and number or nil
+end
+
+local function keeps_partition(job)
+  local shared = job.shared or slurm.NO_VAL16
+  return (job.req_nodes or "") ~= "" or (job.reservation or "") ~= ""
+    or shared ~= slurm.NO_VAL16 and shared ~= OVERSUBSCRIBE
 end
 
 local function declared(job, batch)
@@ -49,20 +61,24 @@ local function changes(job, all)
   local named, effective = partitions(job, all)
   local result, why = help.changes(site, {
     comment = job.comment, constraint = job.features, partitions = named, within = effective,
-    gpus = gpus, declared = words, batch = batch,
+    gpus = gpus, declared = words, batch = batch, most_nodes = given(job.max_nodes),
+    tasks = given(job.num_tasks), keeps_partition = keeps_partition(job),
   })
-  return result, why, batch
+  return result, why, batch, #words > 0
 end
 
 local function help_out(job, all)
-  local result, why, batch = changes(job, all)
+  local result, why, batch, declares = changes(job, all)
   if not result then
-    if why ~= "" then slurm.log_user("%s", "slurm-hadar: the job is not managed: " .. why) end
+    if declares and why ~= "" then
+      slurm.log_user("%s", help.plain("slurm-hadar: the job is not managed", {why}))
+    end
     return
   end
   local set = {}
   for _, field in ipairs(result.gpus or {}) do set[#set + 1] = field end
   if result.constraint then set[#set + 1] = {"features", result.constraint} end
+  if result.partitions then set[#set + 1] = {"partition", result.partitions} end
   if result.movable and job.requeue == slurm.NO_VAL16 then set[#set + 1] = {"requeue", 1} end
   if result.comment then set[#set + 1] = {"comment", result.comment} end
   help.assign(job, set)
@@ -73,7 +89,7 @@ local function help_out(job, all)
       job.environment["HADAR_SIGNAL"] = result.signal
     end)
   end
-  if #set > 0 and not site.quiet then slurm.log_user("%s", help.told(result)) end
+  if declares and #set > 0 and not site.quiet then slurm.log_user("%s", help.told(result)) end
 end
 
 local theirs = slurm_job_submit

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.policies.allocation import Room
+from slurm_hadar.policies.ends import ends, moves
 from slurm_hadar.policies.hadar.offers import Market, Offer, Round
 from slurm_hadar.policies.hadar.worth import Cell
 
@@ -43,7 +44,7 @@ def _placement(market: Market, job: int, offer: Offer, place: int, length: int) 
     where = next(iter(nodes)) if len(nodes) == 1 else f"{len(nodes)} nodes"
     post = market.posts.get(job)
     if offer.stay and post is not None:
-        words = f"stays on {what} ({where}), {_ends(offer.seconds)}"
+        words = f"stays on {what} ({where}), {ends(view, job, offer.seconds)}"
         if not view.jobs.movable[job]:
             words += "; it may not be moved now"
         elif not post.movable:
@@ -53,13 +54,13 @@ def _placement(market: Market, job: int, offer: Offer, place: int, length: int) 
     else:
         words = (
             f"{what} on {where}: payoff {_number(offer.payoff)} = utility {_number(offer.utility)}"
-            f" - price {_number(offer.charge)}, {_ends(offer.seconds)};"
+            f" - price {_number(offer.charge)}, {ends(view, job, offer.seconds)};"
             f" {place + 1} of {length} by payoff per price"
         )
         if market.worth.critical[job]:
             words += ", ahead because it decides when all the work ends"
         if post is not None:
-            words += f"; it moves, as where it is it {_ends(post.seconds)}"
+            words += moves(view, job, offer.seconds, post.seconds)
         words += _alternative(market, job, offer)
     tier = "node" if len(nodes) == 1 else "network"
     return Placement(gpus=gpus, nodes=nodes, tier=tier, reason=words)
@@ -72,7 +73,7 @@ def _alternative(market: Market, job: int, offer: Offer) -> str:
         if cell.count != count or cell.gpu_type not in kinds:
             return (
                 f"; next best {_cell(market, cell)}: utility {_number(cell.utility)},"
-                f" {_ends(cell.seconds)}"
+                f" {ends(market.view, job, cell.seconds)}"
             )
     return "; nothing else would do for it"
 
@@ -100,13 +101,16 @@ def _waits(
     stopped = "stopped for jobs that gain more; " if job in market.posts else ""
     return (
         f"{stopped}short of {short[key]}; {place + 1} of {length} by payoff per price,"
-        f" it would best have {_cell(market, cells[0])} ({_ends(cells[0].seconds)})"
+        f" it would best have {_cell(market, cells[0])} "
+        f"({ends(market.view, job, cells[0].seconds)})"
     )
 
 
 def _notes(market: Market, room: Room, rules: Sequence[Round]) -> tuple[str, ...]:
     view = market.view
     notes = [f"all present work ends in {market.worth.horizon_s / 3600:.1f} h at the earliest"]
+    if unknown := int((~view.jobs.end_known).sum()):
+        notes[0] += f", with lengths assumed for {unknown} jobs whose end is unknown"
     for kind, name in enumerate(view.types):
         pools = market.floor.of_type[kind]
         free = sum(room.left[p] for p in pools)
@@ -122,14 +126,6 @@ def _notes(market: Market, room: Room, rules: Sequence[Round]) -> tuple[str, ...
 
 def _cell(market: Market, cell: Cell) -> str:
     return f"{cell.count} x {market.view.types[cell.gpu_type]}"
-
-
-def _ends(seconds: float) -> str:
-    if seconds == float("inf"):
-        return "ends at a time not known"
-    if seconds < 5400:
-        return f"ends in {seconds / 60:.0f} min"
-    return f"ends in {seconds / 3600:.1f} h"
 
 
 def _number(value: float) -> str:

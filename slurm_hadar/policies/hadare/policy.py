@@ -14,6 +14,7 @@ Options: Hadar's, and ``averaging``.
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.hadare.forks import Forks, Spare, free_words, gpus_of, shares_of
 from slurm_hadar.policies.hadare.mains import Running, Seats, place, rate_of, running, seats_of
 from slurm_hadar.policies.hadare.settings import ForkSettings
@@ -105,7 +106,7 @@ def _placement(view: View, forks: Forks, job: int, seats: Seats, stays: bool) ->
     reason = f"{'stays' if stays else 'forked'} in {len(seats)} copies: {', '.join(parts)}"
     if alone > 0:
         reason += f"; {rate / alone:.2f} times as fast as on the best of these alone"
-        reason += f", ends in {float(view.jobs.left[job]) / rate / 3600:.1f} h"
+        reason += f", {ends(view, job, float(view.jobs.left[job]) / rate)}"
     return Placement(
         gpus=gpus, nodes=nodes, copies=len(seats), shares=shares, tier="network", reason=reason
     )

@@ -13,6 +13,7 @@ import numpy as np
 from slurm_hadar.domain.dealing import deal
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import IntArray, View
+from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.hadar.settings import Settings
 from slurm_hadar.policies.hadare.forks import Spare, gpus_of, shares_of
 from slurm_hadar.policies.hadare.mains import Seat, Seats, rate_of
@@ -158,7 +159,7 @@ def placement(view: View, job: int, one: Dealt, stays: bool, why: str) -> Placem
     reason = f"{'stays: ' if stays else ''}{how}; {why}"
     left = float(view.jobs.left[job])
     if one.rate > 0 and np.isfinite(left):
-        reason += f", ends in {left / one.rate / 3600:.1f} h"
+        reason += f", {ends(view, job, left / one.rate)}"
     return Placement(
         gpus=gpus,
         nodes=nodes,

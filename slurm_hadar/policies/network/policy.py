@@ -18,6 +18,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.allocation import Need
+from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.network.last import Promises, keep_a_rack
 from slurm_hadar.policies.network.places import MACHINE
 from slurm_hadar.policies.network.preempt import give_way
@@ -75,7 +76,8 @@ class _Patience:
         if against := self._promises.refuses(job, offer):
             return False, against
         self._timers.accepted(offer.tier, offer.count, self._waited_s(job))
-        return True, f"{WHERE[offer.tier]}, the nearest that could hold it; {_ends(offer.seconds)}"
+        end = ends(self._turns.view, job, offer.seconds)
+        return True, f"{WHERE[offer.tier]}, the nearest that could hold it; {end}"
 
     def far(self, job: int, offer: Offer) -> tuple[bool, str]:
         """What is left then goes to those who have waited long enough, or lose little."""
@@ -90,15 +92,18 @@ class _Patience:
         gain = offer.seconds * offer.lost / (1.0 + offer.lost) if offer.lost > 0 else 0.0
         place = f"{offer.count} GPUs {WHERE[offer.tier]}"
         if waited < min(timer, gain):
+            sooner = f"end {gain / 60:.0f} min sooner"
+            if not self._turns.view.jobs.end_known[job]:
+                sooner = f"be {100 * offer.lost:.0f}% faster"
             return False, (
-                f"declines {place}: {WHERE[offer.best]} it would end {gain / 60:.0f} min sooner, "
+                f"declines {place}: {WHERE[offer.best]} it would {sooner}, "
                 f"for which it waits {min(timer, gain) / 60:.0f} min, {waited / 60:.0f} are over"
             )
         self._timers.accepted(offer.tier, offer.count, waited)
         why = f"its wait for a place {WHERE[offer.best]} is over"
         if offer.lost < 0.01:
             why = "a nearer place would not make it faster"
-        return True, f"{WHERE[offer.tier]}: {why}; {_ends(offer.seconds)}"
+        return True, f"{WHERE[offer.tier]}: {why}; {ends(self._turns.view, job, offer.seconds)}"
 
     def state(self, state: State) -> State:
         """The policy's memory after this round."""
@@ -110,10 +115,6 @@ class _Patience:
         jobs, now = self._turns.view.jobs, self._turns.view.now
         ran = float(jobs.attained[job]) / self._turns.count(job)
         return max(0.0, now - float(jobs.arrival_s[job]) - ran)
-
-
-def _ends(seconds: float) -> str:
-    return f"ends in {seconds / 3600:.1f} h"
 
 
 def _improve(turns: Turns, settings: Settings, promises: Promises) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.allocation import Floor, Parts
+from slurm_hadar.policies.ends import UNKNOWN, ends, moves, time_left
 from slurm_hadar.policies.ones.batches import told
 from slurm_hadar.policies.ones.problem import Problem
 from slurm_hadar.policies.timetable.places import Places
@@ -58,11 +59,11 @@ class _Words:
             words += "; it may not be moved now"
         seconds = problem.seconds[job, option] if option >= 0 else np.array([np.inf])
         if option >= 0 and np.isfinite(seconds[size]):
-            words += f", ends in {_time(float(seconds[size]))}"
+            words += f", {ends(view, job, float(seconds[size]))}"
         was = int(problem.now_option[job])
         if not stays and was >= 0:
             there = float(problem.seconds[job, was, problem.now_batch[job]])
-            words += f"; it moves, as where it is it ends in {_time(there)}"
+            words += moves(view, job, float(seconds[size]), there)
         tier = "node" if len(nodes) == 1 else "network"
         placement = Placement(gpus=gpus, nodes=nodes, tier=tier, reason=words)
         sizes = problem.sizes[job]
@@ -83,10 +84,12 @@ class _Words:
         kind = self.view.types[self.floor.pool_type[int(options.pool[best])]]
         ahead = int((stakes.work / stakes.weight < stakes.work[job] / stakes.weight[job]).sum())
         stopped = "stopped for others; " if job in options.held else ""
+        left = time_left(self.view, job, float(quickest[best]))
+        end = f"it would end in {left}" if left else UNKNOWN
         return (
             f"{stopped}no schedule was found in which it had GPUs and all jobs together ended "
             f"sooner; {ahead} of {len(stakes.work)} jobs have less left to do; "
-            f"on {int(options.gpus[best])} x {kind} it would end in {_time(float(quickest[best]))}"
+            f"on {int(options.gpus[best])} x {kind} {end}"
         )
 
     def notes(self, places: Places, best: Best, searched: bool) -> tuple[str, ...]:
@@ -102,9 +105,3 @@ class _Words:
                 f"{int(self.problem.options.capacity[pool])} GPUs stay free"
             )
         return tuple(notes)
-
-
-def _time(seconds: float) -> str:
-    if not np.isfinite(seconds):
-        return "unknown time"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

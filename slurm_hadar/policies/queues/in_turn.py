@@ -7,6 +7,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.policies.allocation import Need, Parts, Room, floor_of
+from slurm_hadar.policies.ends import ends
 
 
 def seconds_left(view: View) -> FloatArray:
@@ -49,7 +50,7 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
         parts, time, short = _find(view, room, job, seconds[job], needs[job])
         if parts:
             room.take(parts, needs[job])
-            why = f"{place + 1} of {len(order)} in turn, ends in {time / 3600:.1f} h"
+            why = f"{place + 1} of {len(order)} in turn, {ends(view, job, time)}"
             placements[id_] = _placement(view, room, parts, why)
         else:
             waiting[id_] = short

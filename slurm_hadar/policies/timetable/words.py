@@ -5,6 +5,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.allocation import Floor, Parts
+from slurm_hadar.policies.ends import UNKNOWN, ends, time_left
 from slurm_hadar.policies.timetable.choice import Choice
 from slurm_hadar.policies.timetable.places import Places
 from slurm_hadar.policies.timetable.plan import Timetable
@@ -76,8 +77,8 @@ class _Words:
     def _why(self, job: int, at: int, stays: bool) -> str:
         gain, price = float(self.choice.gain[job, at]), float(self._price[at])
         words = (
-            f", ends in {_time(float(self.options.seconds[job, at]))}: an hour here is worth "
-            f"{gain:.3g} h of waiting, its GPUs cost the others {price:.3g} h"
+            f", {ends(self.view, job, float(self.options.seconds[job, at]))}: an hour here is "
+            f"worth {gain:.3g} h of waiting, its GPUs cost the others {price:.3g} h"
         )
         if self.choice.critical[job]:
             words += "; ahead of others, as it must run all the time to be ready by the horizon"
@@ -116,7 +117,8 @@ class _Words:
             why = f"{name} suits it best, worth {gain:.3g} h per hour, but costs {price:.3g} h"
         else:
             why = f"{name} would pay, worth {gain:.3g} h per hour, but gangs that gain more fill it"
-        return f"{stopped}{why}; it would end in {_time(float(self.options.seconds[job, best]))}"
+        left = time_left(self.view, job, float(self.options.seconds[job, best]))
+        return f"{stopped}{why}; " + (f"it would end in {left}" if left else UNKNOWN)
 
     def _name(self, option: int) -> str:
         kind = self.floor.pool_type[int(self.options.pool[option])]

@@ -117,6 +117,18 @@ def test_a_silent_training_is_told_of(site, said, says, cure):
     assert says in found.what and cure in " ".join(found.cures)
 
 
+def test_the_cure_reaches_a_training_that_is_no_step(site, store):
+    """A signal without --batch goes to steps only."""
+    late = running("1", HERE, start_s=NOW - 5000)
+    in_batch = report(checkpoint=None, in_step=False)
+    (found,) = wrong(site, late, progress=in_batch)
+    assert found.cures[0] == "scancel --batch --signal=USR2 1" and "trap" in found.cures[1]
+    entry = store.begin("1", "move", "asked", NOW - 500, {"gpus": {"v100": 1}, "restarts": 0})
+    store.end(entry, "the job did not save within 120 s and stays where it is", NOW - 380)
+    *_, asked = wrong(site, late, progress=in_batch, entries=tuple(store.history("1")))
+    assert "scancel --batch --signal=USR2 1" in asked.cures[0] and "trap" in asked.cures[1]
+
+
 def test_a_job_that_never_saved_is_told_of(site):
     late = running("1", HERE, start_s=NOW - 5000)
     (found,) = wrong(site, late, progress=report(checkpoint=None))
@@ -157,6 +169,11 @@ def test_a_move_that_failed_or_did_not_pay_is_told_of(site, store):
     store.end(late, "the job did not save within 120 s and stays where it is", NOW - 380)
     (found,) = wrong(site, here, progress=report(), entries=tuple(store.history("1")))
     assert "did not answer" in found.what and "hadar pin 1" in found.cures[1]
+    hung = "the job saved after 8 s, but was not requeued within 121 s and stays where it is"
+    (found,) = wrong(
+        site, here, progress=report(), entries=(replace(store.history("1")[0], outcome=hung),)
+    )
+    assert "too late" in found.what and "did not answer" not in found.what
     slow = replace(store.history("1")[0], outcome="moved")
     slow = replace(slow, effect={"rate_before": 50.0, "rate_after": 20.0})
     (found,) = wrong(site, here, progress=report(), entries=(slow,))

@@ -1,19 +1,28 @@
 """The exchange folder as a tick reads and tidies it."""
 
+import json
 import os
+import re
 import tempfile
-from dataclasses import replace
+import tracemalloc
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from hand_made import NOW, job, ordinary, running
 from missing import needs_root
 
+from slurm_hadar.answering import Unanswered
 from slurm_hadar.controller.seen import exchange_folder
 from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
 from slurm_hadar.domain.job import JobState
-from slurm_hadar.profiles.gpu_sampling_files import NodeUse, new_path, read_all_uses, write_use
+from slurm_hadar.profiles import gpu_sampling_files
+from slurm_hadar.profiles.gpu_sampling import GpuUse
+from slurm_hadar.profiles.gpu_sampling_files import NodeUse, new_path, write_use
+from slurm_hadar.runtime import files
 from slurm_hadar.runtime import folder as folders
+from slurm_hadar.runtime.exchange import Exchange
+from slurm_hadar.runtime.progress import Progress, own_files, places, read_all_progress, read_listed
 
 UID = os.getuid()
 OLD, LATER = NOW - KEEP_S - 1, NOW + 3601.0
@@ -157,10 +166,12 @@ def test_a_folder_without_end_is_not_read_to_its_end(tmp_path, monkeypatch):
     listed = folders.listing(tmp_path, 4)
     assert listed.cut and len(listed.names) == 4
     assert folders.listing(tmp_path / "none").names == []
+    monkeypatch.setattr(exchange_folder, "Window", lambda path: folders.Window(path, 4))
     found = ExchangeFolder(tmp_path)
-    monkeypatch.setattr(exchange_folder, "listing", lambda path: listed)
     found.read([])
     assert "holds more than" in found.tidy([], NOW)[0]
+    found.read([])
+    assert found.tidy([], NOW + 60) == [], "once an hour"
 
 
 def node_use(number, host, when=NOW - 5):
@@ -186,9 +197,205 @@ def test_one_listing_serves_all_and_running_managed_jobs_are_read(tmp_path, monk
 
 
 def test_of_very_many_files_each_tick_reads_the_next_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr("slurm_hadar.profiles.gpu_sampling_files.MOST_FILES", 2)
+    monkeypatch.setattr(gpu_sampling_files, "ALL_BYTES", 2 * folders.LEAST)
     uids = {str(number): UID for number in range(5)}
     for number in uids:
         write_use(new_path(tmp_path, number), node_use(number, "v1"))
-    turns = [set(read_all_uses(tmp_path, uids, turn=turn)) for turn in range(3)]
-    assert all(len(found) == 2 for found in turns) and set.union(*turns) == set(uids)
+    turns = [
+        gpu_sampling_files.read_listed(folders.listing(tmp_path), uids, turn) for turn in range(3)
+    ]
+    assert [(len(found), left_out) for found, left_out in turns] == [(2, 3)] * 3
+    assert set.union(*(set(found) for found, _ in turns)) == set(uids)
+
+
+def test_a_user_with_very_many_files_takes_nothing_from_others():
+    flood = [(1, 17_000, f"flood {number}") for number in range(1000)]
+    few = [(2, 2_000, f"few {number}") for number in range(100)]
+    some = [(3, 4_096, f"some {number}") for number in range(200)]
+    chosen, left_out = folders.in_turn([*flood, *few, *some], 2 << 20, 0)
+    assert {file for _, _, file in few + some} <= set(chosen)
+    size = sum(max(folders.LEAST, size) for _, size, file in flood + few + some if file in chosen)
+    assert (2 << 20) - 17_000 < size <= 2 << 20 and left_out == 1300 - len(chosen)
+
+
+def test_parts_of_a_full_folder_follow_one_another_and_own_names_stay(tmp_path):
+    for number in range(10):
+        (tmp_path / f"progress.7.a{number}.json").touch()
+    window = folders.Window(tmp_path, 4)
+    pattern = re.compile(r"progress\.(7)\.a3\.json")
+    listed, held = [], []
+    for _ in range(6):
+        one = window.next()
+        listed.append(one)
+        held += [path.name for _, _, path in one.owned(pattern, {"7": UID}, 9)]
+    assert {name for one in listed[:3] for name in one.names} == {
+        f"progress.7.a{number}.json" for number in range(10)
+    }
+    first = next(n for n, one in enumerate(listed) if "progress.7.a3.json" in one.names)
+    assert held == ["progress.7.a3.json"] * (6 - first), "once found, in each part"
+
+
+STRANGER = 65533
+
+
+@pytest.fixture
+def crowded():
+    """A sticky folder in which this test may act as other users."""
+    needs_root("it makes files of other users")
+    # Not below pytest's own folders, which other users may not enter.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o1777)
+        yield folder
+
+
+def report(id_):
+    return Progress(
+        job=id_, time=NOW, restarts=0, host="v1", pid=1, in_step=False, started=NOW, model="m",
+        samples=1, rate=1.0, window_s=1.0, batch=1, gpus=1,
+    )  # fmt: skip
+
+
+def told(folder, id_, uid):
+    """A job's process of that user tells its progress; where it lies."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgid(uid)
+            os.setuid(uid)
+            said = []
+            Exchange(folder, id_, None, said.append).tell(report(id_))
+            os._exit(len(said))
+        except BaseException:
+            os._exit(99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return [path.name for path in own_files(folder, id_, uid)]
+
+
+def of_stranger(path, kind="file"):
+    if kind == "folder":
+        path.mkdir()
+        (path / "full").touch()
+    elif kind == "link":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+    os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+
+
+def test_a_report_is_found_behind_any_number_of_strangers_names(tmp_path):
+    path = places(tmp_path, "7")[0]
+    files.write_json(path, asdict(report("7")))
+    laid_first = [f"progress.7.{number:02x}.json" for number in range(300)]
+    listed = folders.Listing(tmp_path, [*laid_first, path.name])
+    assert set(read_listed(listed, {"7": UID})[0]) == {"7"}
+
+
+@pytest.mark.parametrize("name", ["junk.{0}", "progress.{1}.{0:016x}.json"])
+def test_reports_are_found_however_full_the_folder_is(crowded, monkeypatch, name):
+    for number in range(500):
+        of_stranger(crowded / name.format(number, number % 3 + 1))
+    uids = {"1": 2001, "2": 2002, "3": 2003}
+    for id_, uid in uids.items():
+        told(crowded, id_, uid)
+    for number in range(500, 1000):
+        of_stranger(crowded / name.format(number, number % 3 + 1))
+    monkeypatch.setattr(folders.Window.__init__, "__defaults__", (300,))
+    monkeypatch.setattr(folders.listing, "__defaults__", (300,))
+    there = {"v1": {"v100": 1}}
+    jobs = [running(id_, there, uid=uid) for id_, uid in uids.items()]
+    found = ExchangeFolder(crowded)
+    assert [set(found.read(jobs).progress) for _ in range(5)] == [set(uids)] * 5
+    assert set(read_all_progress(crowded, uids)) == set(uids)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_who_takes_the_names_of_a_report_first_stops_nobody(crowded, kind):
+    mine = running("7", {"v1": {"v100": 1}}, uid=2001)
+    first, *others = places(crowded, "7")
+    of_stranger(first, kind)
+    assert told(crowded, "7", 2001) == [others[0].name]
+    others[0].unlink()
+    for path in others:
+        of_stranger(path, kind)
+    (random,) = told(crowded, "7", 2001)
+    found = ExchangeFolder(crowded)
+    assert "7" in found.read([mine]).progress
+    assert found.tidy([mine], NOW) == [], "it is heard, so nobody's files are touched"
+    # As where so many names are laid that this one is not seen.
+    (crowded / random).unlink()
+    assert "7" not in found.read([mine]).progress
+    (said,) = found.tidy([mine], LATER)
+    assert "8 of 8 are free now" in said
+    assert told(crowded, "7", 2001) == [first.name]
+    assert "7" in found.read([mine]).progress
+
+
+def test_a_folder_that_gives_no_answer_is_not_looked_into_for_names(tmp_path, monkeypatch):
+    there = {"v1": {"v100": 1}}
+    mine = running("7", there, uid=UID + 1)
+    for path in places(tmp_path, "7"):
+        path.touch()
+    found = ExchangeFolder(tmp_path)
+    found.read([mine])
+
+    def silent(folder):
+        raise Unanswered(folder)
+
+    monkeypatch.setattr(exchange_folder, "ensure_answers", silent)
+    found.read([mine])
+    found.tidy([mine], NOW)
+    assert len(list(tmp_path.iterdir())) == 8
+
+
+def test_reports_of_the_release_before_are_read_and_give_way(crowded):
+    old = crowded / "progress.7.0123456789abcdef.json"
+    told(crowded, "7", 2001)
+    places(crowded, "7")[0].rename(old)
+    assert "7" in ExchangeFolder(crowded).read([running("7", {}, uid=2001)]).progress
+    assert told(crowded, "7", 2001) == [places(crowded, "7")[0].name]
+
+
+def test_a_controller_that_takes_over_finds_all_unfinished_files(tmp_path, monkeypatch):
+    for number in range(50):
+        (tmp_path / f".plan.{number}.json.0123456789abcdef").touch()
+    monkeypatch.setattr(folders.listing, "__defaults__", (10,))
+    ExchangeFolder(tmp_path).remove_unfinished()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_very_large_samples_of_one_user_do_not_fill_the_memory(tmp_path):
+    """1,500 files of 17 kB: without a bound they take 52 MB."""
+    gpu = GpuUse("GPU-0", "A100", 300.5, 0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5)
+    content = json.dumps({
+        "version": 1,
+        **asdict(replace(node_use(1, "v1"), gpus=(replace(gpu, name="A" * 80),) * 64)),
+    })  # fmt: skip
+    assert 14_000 < len(content) < 18_000
+    for number in range(1500):
+        (tmp_path / f"gpu.1.{number}.json").write_text(
+            content.replace('"v1"', f'"v{number}"').replace("GPU-0", f"GPU-{number}")
+        )
+    found = ExchangeFolder(tmp_path)
+    jobs = [running("1", {"v1": {"v100": 1}}, uid=UID)]
+    tracemalloc.start()
+    try:
+        said = found.read(jobs)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 900 < len(said.gpus["1"]) < 1300 and peak < 42e6
+    (words,) = found.tidy(jobs, NOW)
+    assert f"{1500 - len(said.gpus['1'])} files on GPUs" in words
+
+
+def test_a_report_that_is_far_too_large_is_not_read(tmp_path, monkeypatch):
+    path = places(tmp_path, "7")[0]
+    path.write_text(json.dumps({"version": 1, "job": "7", "more": "x" * 17_000}))
+    read = []
+    monkeypatch.setattr(files, "read_owned", lambda *_: read.append(1))
+    ExchangeFolder(tmp_path).read([running("7", {}, uid=UID)])
+    assert read == []
+    path.write_text("{}")
+    ExchangeFolder(tmp_path).read([running("7", {}, uid=UID)])
+    assert read == [1]

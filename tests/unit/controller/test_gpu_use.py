@@ -91,6 +91,13 @@ def test_a_window_that_was_taken_is_not_taken_again():
     assert 600.0 < known.weight_s < 660.0
 
 
+def test_a_window_counts_once_where_each_tick_is_a_process_of_its_own():
+    state = sqlite3.connect(":memory:", isolation_level=None)
+    shown = look(node_use(gpu(), gpu(), when=NOW - 100))
+    learned(shown, GpuLessons(state))
+    assert learned(shown, GpuLessons(state))[0].weight_s == 600.0
+
+
 def test_what_is_newer_counts_more_and_the_most_memory_stays():
     uses = GpuUses()
     for utilization, memory in ((0.2, 4096.0), (0.8, 1024.0)):

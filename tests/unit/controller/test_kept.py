@@ -10,6 +10,7 @@ from missing import needs_root
 
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.seen import kept
+from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering, merge
 
 OURS = Steering({"k80": 1}, {"k1": {"k80": 1}}, NOW, moves=1, was={"Features": "a b"})
@@ -102,3 +103,58 @@ def test_moves_that_the_journal_counted_count(site):
     ours = {"1": OURS, "2": replace(OURS, moves=5)}
     found = kept.with_moves(ours, {"1": 3, "2": 3, "9": 7})
     assert {job: steering.moves for job, steering in found.items()} == {"1": 3, "2": 5}
+
+
+def left(known, shown, now=NOW):
+    """Fields that are still ours in a waiting job."""
+    operators = config('[site]\nrights = "operator"\n')
+    return set(kept.without_foreign({"1": known}, {"1": shown}, operators, (), now)["1"].was)
+
+
+@pytest.mark.parametrize(
+    ("field", "was", "wrote", "ours", "others"),
+    [
+        (
+            "ReqNodeList",
+            "",
+            "v[1-2]",
+            {"required_nodes": ("v2", "v1")},
+            {"required_nodes": ("k1",)},
+        ),
+        ("ReqNodeList", "v1", "", {}, {"required_nodes": ("v2",)}),
+        (
+            "TresPerNode",
+            "gpu:1",
+            "gpu:2",
+            {"request": GpuRequest(per_node={UNTYPED: 2})},
+            {"request": GpuRequest(per_node={UNTYPED: 4})},
+        ),
+        (
+            "TresPerJob",
+            "gpu:1",
+            "gpu:2",
+            {"request": GpuRequest(per_job={UNTYPED: 2})},
+            {"request": GpuRequest(per_job={UNTYPED: 4})},
+        ),
+    ],
+)
+def test_a_field_that_others_changed_is_theirs(field, was, wrote, ours, others):
+    known = Steering(time=NOW, was={field: was}, wrote={field: wrote})
+    assert left(known, job(**ours)) == {field}
+    assert left(known, job(**others)) == set()
+
+
+def test_a_list_that_was_widened_at_its_deadline_is_still_the_controllers():
+    known = Steering(
+        time=NOW,
+        was={"Partition": "v100,k80"},
+        wrote={"Partition": "v100"},
+        until=NOW + 60,
+        ends=NOW + 90,
+    )
+    widened = job(partitions=("v100", "k80"))
+    assert left(known, job(partitions=("v100",))) == {"Partition"}
+    # Before the deadline nothing but a person does that.
+    assert left(known, widened) == set()
+    assert left(known, widened, NOW + 61) == {"Partition"}
+    assert left(known, job(partitions=("k80",)), NOW + 61) == set()

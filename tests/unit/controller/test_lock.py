@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from hand_made import config, job
 from missing import needs_root
 
 from slurm_hadar.controller.acts.acting import ActionContext
-from slurm_hadar.controller.lock import only_one, rival, taken_over, takes_over
+from slurm_hadar.controller.lock import identity_of, me, only_one, rival, taken_over, takes_over
 from slurm_hadar.controller.seen.exchange_folder import ExchangeFolder
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.runtime.heartbeat import NAME, write_heartbeat
@@ -92,7 +93,7 @@ def test_a_heartbeat_of_somebody_else_stops_nobody(tmp_path):
 
 def test_who_takes_over_looks_twice(tmp_path):
     site = config(f'[site]\nexchange_dir = "{tmp_path}"\n')
-    assert not takes_over(site, time.time()), "nobody was there before"
+    assert takes_over(site, time.time()), "two may begin at once"
     beat(tmp_path)
     assert takes_over(site, time.time())
     write_heartbeat(tmp_path, "act", 10.0)
@@ -171,3 +172,44 @@ def test_of_two_whose_clocks_differ_one_acts(tmp_path):
     assert rival(site, now + apart) is None, "the one ahead takes over"
     beat(tmp_path, time=now + apart)
     assert rival(site, now) == "elsewhere", "the other one steps back"
+
+
+def two_folders(folder):
+    """Two controllers on this host, a state folder each, and one exchange folder."""
+    (folder / "x").mkdir()
+    sites = []
+    for name in ("one", "two"):
+        with only_one(folder / name, 0):
+            pass
+        sites.append(
+            config(f'[site]\nexchange_dir = "{folder}/x"\nstate_dir = "{folder}/{name}"\n')
+        )
+    return sites
+
+
+def test_two_state_folders_on_one_host_are_two_controllers(tmp_path):
+    one, two = two_folders(tmp_path)
+    now = time.time()
+    write_heartbeat(tmp_path / "x", "act", 10.0, identity=me(one).identity)
+    assert rival(one, now) is None and not takes_over(one, now) and not taken_over(one, now)
+    assert "another state folder" in rival(two, now)
+    assert "another state folder" in taken_over(two, now)
+    assert rival(two, now + 61) is None and takes_over(two, now + 61)
+    write_heartbeat(tmp_path / "x", "act", 10.0, identity=me(two).identity)
+    assert "another state folder" in taken_over(one, now)
+    # A controller of an earlier release has none, and this host's was no other before the upgrade.
+    write_heartbeat(tmp_path / "x", "act", 10.0)
+    assert rival(two, now) is None and not taken_over(two, now)
+
+
+def test_an_identity_lasts_and_a_copy_of_the_folder_has_another_one(tmp_path):
+    two_folders(tmp_path)
+    mine = identity_of(tmp_path / "one")
+    with only_one(tmp_path / "one", 0):
+        assert identity_of(tmp_path / "one") == mine != identity_of(tmp_path / "two")
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    with only_one(tmp_path / "copy", 0):
+        assert identity_of(tmp_path / "copy") not in ("", mine)
+    for damage in (b"", b"\xff" * 50, b"0" * 99, b"0" * 32 + b" " + b"9" * 20):
+        (tmp_path / "one" / "identity").write_bytes(damage)
+        assert identity_of(tmp_path / "one") == ""

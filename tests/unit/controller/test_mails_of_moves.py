@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, job, running
+from hand_made import NOW, config, decide, job, running, seen
 
+from slurm_hadar.controller.acts import mails
 from slurm_hadar.controller.acts.acting import ActionContext
+from slurm_hadar.controller.acts.actions import Kind
 from slurm_hadar.controller.acts.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.retire import ordinary
@@ -101,8 +103,43 @@ def test_a_slurm_that_does_not_tell_keeps_no_job_from_moving(context):
 def test_who_opts_out_gets_mails_and_nice_back_while_the_job_runs_too():
     was = {"MailType": "ALL", "Nice": "0", "Partition": "gpu"}
     for state, fields in ((JobState.RUNNING, {"MailType", "Nice"}), (JobState.PENDING, set(was))):
-        update = ordinary(replace(HERE, state=state), Steering(time=NOW, was=was), NOW)
+        update = ordinary(replace(HERE, state=state), Steering(time=NOW, was=was), NOW, {})
         assert set(update.fields) == {"Comment", *fields}
+
+
+OURS = Steering(time=NOW, was={"MailType": "ALL"}, wrote={"MailType": QUIET})
+
+
+@pytest.mark.parametrize(
+    ("shown", "restored"),
+    [(QUIET, True), ("END", False), ("INVALID_DEPEND,END,FAIL,BEGIN", False), ("", False)],
+)
+def test_a_mail_type_that_the_owner_changed_during_a_move_stays(context, shown, restored):
+    cluster = Cluster({HERE.raw_id: tuple(shown.split(","))} if shown else {})
+    (action,) = hints_of(HERE, OURS)
+    assert action.fields == {"MailType": "ALL"}
+    context.keep(HERE, OURS)
+    working = replace(context, cluster=cluster)
+    sent, later = mails.still_ours(working, [action], {"1": OURS})
+    # Where nothing is sent the controller forgets what was there before at once.
+    assert (sent, later) == (([action], frozenset()) if restored else ([], {"1"}))
+    assert known(context).was == (OURS.was if restored else {})
+    more = replace(action, fields={"Nice": "0", **action.fields})
+    (sent,), _ = mails.still_ours(working, [more], {"1": OURS})
+    assert set(sent.fields) == {"Nice", *(["MailType"] if restored else [])}
+    update = ordinary(HERE, OURS, NOW, {})
+    (left,) = mails.without_others(cluster, [HERE], [update], {"1": OURS})
+    assert ("MailType" in left.fields) == restored and "Comment" in left.fields
+
+
+def test_mails_are_restored_later_where_slurm_does_not_tell(context):
+    silent = replace(context, cluster=Cluster(SlurmError("no answer", retry=True)))
+    assert mails.still_ours(silent, hints_of(HERE, OURS), {"1": OURS}) == ([], {"1"})
+    assert mails.still_ours(silent, [], {}) == ([], frozenset())
+
+
+def hints_of(one, steered):
+    return decide(seen([one], steering={"1": steered}), {}).of(Kind.HINT)
 
 
 def test_mail_types_of_a_shown_job():

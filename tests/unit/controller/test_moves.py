@@ -10,6 +10,7 @@ from hand_made import NOW, config, job, node, running, seen
 from slurm_hadar.controller.acts import repair
 from slurm_hadar.controller.acts.acting import ActionContext, ask_to_save, steering_of
 from slurm_hadar.controller.acts.actions import Action, Kind
+from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.acts.moves import advance, destinations, settle
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
@@ -17,6 +18,7 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, decode, merge
 from slurm_hadar.runtime.plan_file import read_plan
+from slurm_hadar.runtime.progress import Ack, Progress
 from slurm_hadar.slurm.traffic import Paused, Traffic
 
 TO_V100 = {
@@ -66,6 +68,30 @@ def test_a_job_that_does_not_answer_stays_and_is_told_so(context):
     assert "stays where it is" in advanced(context, HERE).said[0]
     told = read_plan(context.config.site.exchange_dir, "1", (os.getuid(),))
     assert told.save == "" and told.gpus == {"k80": 1}
+
+
+def report(written=NOW - 1, ack=None, restarts=0):
+    return Progress("1", written, restarts, "k1", 1, False, NOW, "m", 1, 1.0, 60.0, 64, 1, ack=ack)
+
+
+@pytest.mark.parametrize(
+    ("told", "says", "unanswered"),
+    [
+        # slurmctld hung for longer than the job trains on without an answer.
+        (report(ack=Ack("abc", NOW - 113, 1)), "saved after 8 s, but was not requeued", False),
+        (report(ack=Ack("abc", NOW + 3, 1)), "did not save within 120 s, but after 124 s", True),
+        (report(), "did not save within 121 s", True),
+        (report(ack=Ack("of another move", NOW, 1)), "did not save within 121 s", True),
+        (None, "as far as its files show", True),
+        (report(restarts=1, ack=Ack("abc", NOW, 1)), "as far as its files show", True),
+        (report(written=NOW - 200), "as far as its files show", True),
+    ],
+)
+def test_a_move_that_took_too_long_says_what_is_known(context, told, says, unanswered):
+    begun(context, at=NOW - 121)
+    advance(context, {"1": HERE}, {"1": told} if told else {}, NOW)
+    assert says in outcome(context) and outcome(context).endswith("stays where it is")
+    assert context.store.counts_after("move", NOT_SAVED, MOVED) == ({"1": 1} if unanswered else {})
 
 
 @pytest.mark.parametrize(
@@ -264,6 +290,21 @@ def test_an_undo_that_was_cut_off_between_its_two_requests_goes_on(context):
     assert cluster.released == ["1"]
     # What its owner wrote cannot be carried out either: that is for him to see.
     assert repair.undo_impossible_placements(working, back) == []
+
+
+def test_the_list_of_hbatch_that_cannot_be_carried_out_is_undone_once(context):
+    """No tick has steered the job: only the declaration tells what its owner typed."""
+    site = config('[partitions.groups]\ngpu = ["v100", "k80"]\n')
+    declared = Declaration(types=("any",), partitions=("gpu",))
+    held = job(held=True, reason="BadConstraints", partitions=("v100", "k80"), declaration=declared)
+    cluster = Held()
+    working = replace(context, cluster=cluster, config=site)
+    assert "as its owner wrote it" in repair.undo_impossible_placements(working, seen([held]))[0]
+    (update,) = cluster.updates
+    assert update.fields["Partition"] == "gpu" and cluster.released == ["1"]
+    ours = decode(update.fields["AdminComment"]) if "AdminComment" in update.fields else None
+    ours = ours or decode(context.store.steerings(["1"])["1"])
+    assert ours.foreign == ("Partition",)
 
 
 class Asked:

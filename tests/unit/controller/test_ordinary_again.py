@@ -28,18 +28,48 @@ def test_a_waiting_job_gets_its_own_request_back(leased, ahead_s, starts):
         comment=declaration.merge("mine", declared),
         eligible_s=NOW + ahead_s,
     )
-    update = ordinary(waiting, Steering(was={"Features": "", "Partition": "a,b"}), NOW)
+    update = ordinary(waiting, Steering(was={"Features": "", "Partition": "a,b"}), NOW, {})
     assert update.fields["Features"] == "" and update.fields["Partition"] == "a,b"
     assert ("StartTime" in update.fields) == starts
     assert update.fields["Comment"].startswith("mine")
     left = declaration.decode(update.fields["Comment"])
-    assert left.off and not left.lease and left.types == ("v100",)
+    assert left.off and not left.lease and left.types == ()
 
 
 def test_a_running_job_is_only_marked():
     running = job(state=JobState.RUNNING, declaration=Declaration(lease=True))
     steering = Steering(was={"Features": ""}, leased=True)
-    assert set(ordinary(running, steering, NOW).fields) == {"Comment"}
+    assert set(ordinary(running, steering, NOW, {}).fields) == {"Comment"}
+
+
+GROUPS = {"gpu": ("v100", "k80")}
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown", "more", "owners"),
+    [
+        (("gpu",), ("v100", "k80"), {}, "gpu"),
+        (("gpu",), ("v100",), {}, "gpu"),
+        (("k80", "v100"), ("v100", "k80"), {}, "k80,v100"),
+        (("k80", "v100"), ("v100", "k80"), {"restarts": 1}, None),
+        (("gpu",), ("v100", "k80"), {"restarts": 1}, "gpu"),
+        (("gpu",), ("gpu",), {}, None),
+        (("gpu",), ("other",), {}, None),
+        ((), ("v100", "k80"), {}, None),
+    ],
+)
+def test_the_list_that_hbatch_wrote_becomes_what_its_owner_typed(asked, shown, more, owners):
+    """No tick has steered the job, so that nothing but its declaration tells."""
+    declared = Declaration(types=("any",), partitions=asked)
+    waiting = job(declaration=declared, partitions=shown, **more)
+    assert ordinary(waiting, Steering(), NOW, GROUPS).fields.get("Partition") == owners
+    # A tick that put hbatch's list into another order kept that list as what it changed.
+    kept = Steering(was={"Partition": ",".join(shown)})
+    fields = ordinary(waiting, kept, NOW, GROUPS).fields
+    assert fields["Partition"] == ("gpu" if owners == "gpu" else ",".join(shown))
+    # What its owner changed after hbatch or a tick is the owner's.
+    theirs = Steering(foreign=("Partition",))
+    assert "Partition" not in ordinary(waiting, theirs, NOW, GROUPS).fields
 
 
 class _Died(BaseException):
@@ -86,9 +116,8 @@ def stopping(tmp_path):
 def test_a_stop_that_may_not_have_been_sent_forgets_no_owners_request(stopping, answer):
     """hadar retire gives back what is kept; the open move of the journal it does not finish."""
     assert stopping(answer).was == OWNERS
-    assert (
-        dict(ordinary(job("1", restarts=1), stopping(_Died), NOW).fields).items() >= OWNERS.items()
-    )
+    update = ordinary(job("1", restarts=1), stopping(_Died), NOW, {})
+    assert dict(update.fields).items() >= OWNERS.items()
 
 
 def test_a_stop_that_slurm_took_or_refused_is_kept_as_it_is(stopping):

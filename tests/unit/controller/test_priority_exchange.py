@@ -305,7 +305,7 @@ def test_a_priority_at_slurms_least_tells_nothing():
 def test_a_nice_of_somebody_else_is_left_alone():
     known = wrote(0, 200)
     shown = job("1", 900, nice=5)
-    ours = kept_fields.without_foreign({"1": known}, {"1": shown}, site(), ())
+    ours = kept_fields.without_foreign({"1": known}, {"1": shown}, site(), (), NOW)
     assert ours["1"].foreign == ("Nice",) and "Nice" not in ours["1"].was
     assert nices([shown, job("2", 700)], ["2"], steering=ours) == {}
 
@@ -315,7 +315,7 @@ def test_top_of_scontrol_takes_both_out_and_is_kept():
     greater one."""
     steering = {"1": wrote(0, 200), "2": wrote(0, -200)}
     topped = [job("1", 1000, nice=-100), job("2", 600, nice=100), job("3", 500, nice=100)]
-    ours = kept_fields.without_foreign(steering, {one.id: one for one in topped}, site(), ())
+    ours = kept_fields.without_foreign(steering, {one.id: one for one in topped}, site(), (), NOW)
     assert ours["1"].foreign == ours["2"].foreign == ("Nice",)
     assert nices([*topped, BETWEEN], ["3"], state=after_an_exchange(), steering=ours) == {}
     shown = seen([*topped, BETWEEN], FULL, steering=ours)

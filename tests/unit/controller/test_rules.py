@@ -107,6 +107,19 @@ def test_only_an_operator_goes_past_limits(rights):
     Rules(slurm, site).refuse_slurm_user(NOW)
 
 
+@pytest.mark.parametrize("rights", ["operator", "user", "sandbox"])
+def test_which_scheduler_slurm_has_counts_whoever_controls(rights):
+    """Under sched/builtin a job that waits for a type keeps all behind it waiting."""
+    slurm = Slurm()
+    rules = Rules(slurm, config(f'[site]\nrights = "{rights}"\n'))
+    slurm.settings["SchedulerType"] = "sched/builtin"
+    rules.read(NOW)
+    assert rules.in_order
+    slurm.settings["SchedulerType"] = "sched/backfill"
+    rules.read(NOW + 601)
+    assert not rules.in_order
+
+
 ME = "root"
 BOX = f"ClusterName=box\nSlurmctldHost=here(127.0.0.1)\nSlurmctldPort=7000\nSlurmUser={ME}\n"
 A_SITE = "SlurmctldHost=login(10.1.2.3)\n"

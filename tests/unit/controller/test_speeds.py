@@ -2,18 +2,23 @@
 
 import os
 import sqlite3
+from contextlib import closing
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 from hand_made import CONFIG, NOW, job, running, seen
 
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learned.speeds import Speeds
 from slurm_hadar.controller.picture.targets import Past
 from slurm_hadar.controller.picture.viewing import picture
+from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.profiles.rates import Rates, open_rates
 from slurm_hadar.runtime import files, progress
 from slurm_hadar.runtime.progress import Progress
+from slurm_hadar.slurm.traffic import Traffic
 
 
 def told(id_, when=NOW, window_s=60.0):
@@ -46,11 +51,34 @@ def test_a_report_that_cannot_be_read_for_once_is_still_known():
     assert row.seconds == 60.0
 
 
+def test_a_report_counts_once_where_each_tick_is_a_process_of_its_own(tmp_path):
+    """With a timer, and after a daemon's restart."""
+    for _ in range(6):
+        with closing(Store.open(tmp_path / "state")) as store:
+            rates = open_rates(CONFIG, store.connection)
+            cluster = SimpleNamespace(traffic=Traffic(lambda: NOW))
+            Controller(CONFIG, cluster, store, rates, 0).speeds.learn(look(told("1", NOW, 600.0)))
+            (row,) = rates.store.of("m")
+    assert row.seconds == 600.0
+
+
+@pytest.mark.parametrize("damage", ["'soon'", "9e999"])
+def test_a_damaged_time_of_a_report_is_none(damage):
+    state = sqlite3.connect(":memory:", isolation_level=None)
+    Speeds(Rates(), state).learn(look(told("1")))
+    state.execute(f"UPDATE last_report SET time_s = {damage}")
+    rates = Rates()
+    Speeds(rates, state).learn(look(told("1")))
+    (row,) = rates.store.of("m")
+    assert row.seconds == 60.0
+
+
 def test_jobs_that_slurm_shows_no_more_are_forgotten():
-    speeds = Speeds(Rates())
+    state = sqlite3.connect(":memory:", isolation_level=None)
+    speeds = Speeds(Rates(), state)
     for number in range(100):
         speeds.learn(look(told(str(number))))
-    assert len(speeds._learned) == 1
+    assert state.execute("SELECT COUNT(*) FROM last_report").fetchall() == [(1,)]
 
 
 def harmless(rates, *jobs):

@@ -8,6 +8,7 @@ from hand_made import NOW, decide, job, look, only, running, seen
 from slurm_hadar.controller.acts import trail
 from slurm_hadar.controller.acts.actions import Kind
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, merge
 from slurm_hadar.runtime.progress import Progress
@@ -237,7 +238,8 @@ def test_a_stop_that_was_not_carried_out_costs_nothing(store):
 
 
 def test_what_is_hoped_for_a_move_is_what_the_policy_saw(store):
-    here = running("1", {"k1": {"k80": 1}})
+    declared = Declaration(types=("any",), model="resnet18", checkpoint=True)
+    here = running("1", {"k1": {"k80": 1}}, declaration=declared)
     observed = seen([here])
     action = only(decide(observed, {"1": {"v100": 1}}), Kind.MOVE)
     view = look(observed)

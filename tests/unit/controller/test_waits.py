@@ -6,9 +6,13 @@ from math import inf
 import pytest
 from hand_made import NOW, RATES, config, decide, hinted, job, look, nodes, ordinary, running, seen
 
+from slurm_hadar.controller.acts import queue_head
+from slurm_hadar.controller.acts.actions import Kind
 from slurm_hadar.controller.picture.waits import expected_waits, run_times
+from slurm_hadar.controller.words.telling import changed
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
+from slurm_hadar.reports.formats import moment
 
 GROUPS = '[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n'
 SITE = config("[queue]\nmax_wait_s = 1000\n" + GROUPS)
@@ -77,6 +81,40 @@ def test_types_on_which_it_would_end_later_are_left_out_while_it_waits():
     # It takes 341 s on a K80, and little more than 100 s on a P100.
     assert sent(10) == sent(200) == "v100,p100"
     assert sent(300) == sent(100_000) == "v100,p100,k80"
+
+
+def shortened(job_, left_s=10):
+    busy, found = full(left_s)
+    shown = seen([job_, *busy], found)
+    (action,) = decide(shown, {}, SITE).of(Kind.HINT)
+    return action
+
+
+def test_a_shortened_list_keeps_its_deadline_and_its_end():
+    action = shortened(job("1", declaration=DECLARED))
+    ours = action.steering
+    assert ours.until == NOW - 60 + 1000
+    assert ours.ends == pytest.approx(NOW + 10 + 100, rel=0.01)
+    assert f"waits for v100 until {moment(ours.until)}" in action.reason
+    waits = job("1", declaration=DECLARED, partitions=("v100", "p100"))
+    told = changed(waits, seen([waits], steering={"1": ours}), SITE)
+    assert told[-1].startswith(f"Partition: it waits for v100 until {moment(ours.until)}")
+    assert moment(ours.ends) in told[-1]
+    # A list that leaves nothing out has none.
+    wide = shortened(job("1", declaration=replace(DECLARED, wait=0.0))).steering
+    assert (wide.until, wide.ends) == (0, 0)
+
+
+def test_a_shortened_list_that_sinks_back_in_the_queue_is_widened(monkeypatch):
+    ours = shortened(job("1", declaration=DECLARED)).steering
+    waits = job("1", declaration=DECLARED, partitions=("v100", "p100"))
+    monkeypatch.setattr(queue_head, "MOST_RECORDS", 1)
+    busy, found = full(10)
+    shown = seen([waits, *busy], found, steering={"1": ours})
+    assert hinted(decide(shown, {}, SITE))["1"]["Partition"] == "gpu"
+    wide = replace(ours, until=0.0, ends=0.0)
+    shown = replace(shown, steering={"1": wide})
+    assert hinted(decide(shown, {}, SITE)) == {}
 
 
 def test_it_waits_no_longer_than_the_site_lets_it():

@@ -18,6 +18,8 @@ steerings = st.builds(
     wrote=st.dictionaries(fields, st.text(max_size=30)),
     leased=st.booleans(),
     foreign=st.lists(fields, unique=True).map(tuple),
+    until=st.integers(1, 2**33).map(float),
+    ends=st.integers(0, 2**33).map(float),
 )
 
 

@@ -338,7 +338,7 @@ def read_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files of the exchange folder that are read from now on."""
     names: list[str] = []
 
-    def read_owned(path: Path, uids: object) -> None:
+    def read_owned(path: Path, *_: object) -> None:
         names.append(path.name)
 
     monkeypatch.setattr(files, "read_owned", read_owned)
@@ -374,7 +374,7 @@ def test_a_job_looks_for_its_own_files_among_so_many_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):
-        (tmp_path / f"progress.84.{number}.json").write_text("{}")
+        (tmp_path / f"progress.84.x{number}.json").write_text("{}")
     assert len(progress.own_files(tmp_path, "84", os.getuid())) == 30
     monkeypatch.setattr(progress, "listing", partial(folder.listing, most=10))
     assert len(progress.own_files(tmp_path, "84", os.getuid())) == 10

@@ -5,14 +5,19 @@ The live tests have the real sbatch; here is what can be seen without a cluster.
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from hung_folder import hung
+from missing import needs_root
 
 from slurm_hadar.domain.declaration import decode
+from slurm_hadar.sandbox.processes import wait_until
 
 RECORDER = """#!{python} -IS
 import json, os, sys
@@ -21,8 +26,8 @@ json.dump({{
     "stdin": sys.stdin.buffer.read().decode("latin-1") if {stdin} else "",
     "handles": sorted(os.listdir("/proc/self/fd")),
 }}, open({out!r}, "w"))
-print("from sbatch")
-sys.exit(7)
+print("from sbatch", flush=True)
+sys.exit({code})
 """
 PLAIN = "#!/bin/sh\necho hi\n"
 DECLARED = "#!/bin/sh\n#SBATCH -J x\n#HADAR model=m gpus=1-4 checkpoint=yes\necho hi\n"
@@ -39,9 +44,10 @@ class Place:
         self.env = {"PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"}
         self.record(self.bin / "sbatch")
 
-    def record(self, path, stdin=True):
+    def record(self, path, stdin=True, code=0):
         python = Path(sys.executable).resolve()
-        path.write_text(RECORDER.format(python=python, out=str(self.out), stdin=stdin))
+        text = RECORDER.format(python=python, out=str(self.out), stdin=stdin, code=code)
+        path.write_text(text)
         path.chmod(0o755)
 
     def script(self, text=PLAIN, name="job.sh"):
@@ -118,6 +124,7 @@ def lines(done):
 )
 def test_an_unmanaged_submit_is_sbatch_to_the_letter(place, argv):
     place.script()
+    place.record(place.bin / "sbatch", code=7)
     plain = place.run(*argv, program=("sbatch",))
     ours = place.run(*argv)
     assert ours.seen == plain.seen
@@ -160,8 +167,9 @@ def test_a_named_pipe_is_left_to_sbatch(place):
     place.record(place.bin / "sbatch", stdin=False)
     os.mkfifo(place.folder / "pipe")
     done = place.run("./pipe")
-    assert done.seen["argv"] == ["./pipe"]
-    assert "no ordinary file" in lines(done)[0]
+    assert done.seen["argv"] == ["./pipe"] and not lines(done)
+    (line,) = lines(place.run("--hadar-gpus=1", "./pipe"))
+    assert "not managed: ./pipe is no ordinary file" in line
 
 
 def test_a_declared_job_without_a_site_carries_its_declaration(place):
@@ -183,7 +191,7 @@ def test_a_closed_or_full_stderr_changes_nothing_else(place, stderr):
     place.script(DECLARED)
     shell = f'exec "{sys.executable}" -m slurm_hadar.cli.hbatch --parsable job.sh {stderr}'
     done = place.run("-c", shell, program=("sh",))
-    assert (done.returncode, done.stdout) == (7, b"from sbatch\n")
+    assert (done.returncode, done.stdout) == (0, b"from sbatch\n")
     assert "[hadar1" in " ".join(done.seen["argv"])
 
 
@@ -226,10 +234,9 @@ def test_words_on_the_terminal_stay_words(place):
 @pytest.mark.parametrize(
     ("argv", "body"),
     [
-        (["-N1", ":", "-N1", "job.sh"], PLAIN),
+        (["-N1", ":", "-N1", "job.sh"], DECLARED),
         (["job.sh"], "#!/bin/sh\n#HADAR gpus=1\n#SBATCH hetjob\necho\n"),
         (["-Mother", "job.sh"], DECLARED),
-        (["job.sh"], DECLARED.replace("#SBATCH", "#PBS")),
         (["--spank", "x", "job.sh"], DECLARED),
         (["--comment=" + "x" * 1000, "job.sh"], DECLARED),
     ],
@@ -240,7 +247,10 @@ def test_what_is_not_understood_passes_with_one_line(place, argv, body):
     assert done.seen["argv"] == argv
     assert "HADAR_SIGNAL" not in done.seen["env"]
     assert len(lines(done)) == 1
-    assert "not managed" in lines(done)[0]
+    assert "not managed" in lines(done)[0] and not re.search(r"\d", lines(done)[0])
+    # Who declared nothing hears nothing.
+    place.script(body.replace("#HADAR", "# none"))
+    assert place.run(*argv).stderr == b""
 
 
 def test_our_words_never_reach_sbatch_even_in_a_heterogeneous_job(place):
@@ -250,6 +260,7 @@ def test_our_words_never_reach_sbatch_even_in_a_heterogeneous_job(place):
 
 
 LISTED = "--partition=v,k"
+MANAGED = "hbatch: the job is managed"
 
 
 def test_a_list_needs_a_fresh_heartbeat_of_a_controller_that_acts_and_has_room(place):
@@ -263,7 +274,7 @@ def test_a_list_needs_a_fresh_heartbeat_of_a_controller_that_acts_and_has_room(p
     # Behind the user's own options, so that it wins.
     assert rest[4:] == [LISTED, "job.sh", "arg"]
     assert decode(rest[3]).partitions == ("gpu",)
-    assert LISTED in lines(done)[0] and len(lines(done)) == 1
+    assert lines(done) == [MANAGED]
     assert done.seen["env"]["HADAR_EXCHANGE"] == str(exchange)
     assert done.seen["env"]["HADAR_CONTROLLER_UID"] == str(os.getuid())
     for beat in ({"room": False}, {"age": 300}, {"mode": "observe"}):
@@ -287,9 +298,12 @@ def test_a_stale_site_is_told_and_the_partition_stays(place):
     place.script(DECLARED)
     place.heartbeat(place.site(stamp=[1, 2]))
     (place.folder / "hadar.toml").write_text("")
-    done = place.run("-Q", "-pgpu", "job.sh")
+    done = place.run("-pgpu", "job.sh")
     assert LISTED not in done.seen["argv"]
-    assert len(lines(done)) == 1 and "older" in lines(done)[0]
+    # A path may have digits: the line has none.
+    (line,) = lines(done)
+    assert line.startswith(MANAGED)
+    assert "older" in line or "hbatch --hadar-plan tells more" in line
 
 
 def test_a_site_of_an_earlier_release_is_used(place):
@@ -303,8 +317,8 @@ def test_a_site_of_an_earlier_release_is_used(place):
 def test_a_damaged_site_is_told_and_left_aside(place):
     place.script(DECLARED)
     place.site(mode=3)
-    done = place.run("-Q", "job.sh")
-    assert "left aside" in lines(done)[0]
+    done = place.run("job.sh")
+    assert "left aside" in lines(done)[0] or "tells more" in lines(done)[0]
     assert "[hadar1" in " ".join(done.seen["argv"])
     assert place.run("-Q", place.script()).stderr == b""
 
@@ -330,7 +344,7 @@ def test_partitions_of_the_site_opt_jobs_in(place, argv, managed):
     place.site(default_types="v100")
     done = place.run(*argv, place.script())
     assert ("[hadar1 types=v100" in " ".join(done.seen["argv"])) is managed
-    assert bool(done.stderr) is managed
+    assert not done.stderr
 
 
 def test_a_wrong_setting_of_the_site_stops_nobody_who_declared_nothing(place):
@@ -359,7 +373,7 @@ def test_a_site_of_another_cluster_is_left_aside(place):
     place.heartbeat(place.site(slurm_conf="/etc/there.conf"))
     place.env["SLURM_CONF"] = "/etc/here.conf"
     done = place.run("-pgpu", "job.sh")
-    assert "another cluster" in lines(done)[0]
+    assert "another cluster" in lines(done)[0] or "tells more" in lines(done)[0]
     assert done.seen["env"]["SLURM_CONF"] == "/etc/here.conf"
     assert LISTED not in done.seen["argv"]
 
@@ -432,12 +446,15 @@ def test_what_is_put_off_is_there_when_it_is_touched(place):
 def test_imports_are_few(place, declared):
     place.script(DECLARED if declared else PLAIN)
     place.heartbeat(place.site())
+    # No script, as Slurm's own.
+    (place.bin / "sbatch").unlink()
+    (place.bin / "sbatch").symlink_to("/bin/echo")
     program = (sys.executable, "-S", "-X", "importtime", "-c")
     root = Path(__file__).parents[3]
     code = f"import sys; sys.path.insert(0, {str(root)!r}); sys.argv[0] = 'hbatch'\n"
     code += "from slurm_hadar.cli.hbatch import main; main()"
     done = place.run(code, "--gres=gpu:1", "-pgpu", "job.sh", program=program)
-    assert done.seen is not None and (LISTED in done.seen["argv"]) is declared
+    assert done.stdout and (LISTED in done.stdout.decode().split()) is declared
     loaded = {line.rpartition("|")[2].strip() for line in lines(done)}
     assert "slurm_hadar.cli.hbatch" in loaded
     assert loaded & HEAVY == set()
@@ -496,6 +513,7 @@ def test_words_of_ours_in_sbatch_lines_count_between_hadar_lines_and_typed_ones(
 
 def test_an_sbatch_that_does_not_know_them_is_told_of_and_refuses_by_itself(place):
     place.site()
+    place.record(place.bin / "sbatch", code=7)
     with_help(place, "Usage: sbatch")
     done = place.run(place.script(IN_LINES))
     (line,) = [line for line in lines(done) if "SPANK" in line]
@@ -513,3 +531,236 @@ def test_a_mistake_in_them_is_told_with_its_place(place):
 def test_questions_of_ours_in_sbatch_lines_are_left_to_sbatch(place):
     done = place.run(place.script("#!/bin/sh\n#SBATCH --hadar-plan\n"))
     assert done.seen["argv"] == ["job.sh"] and lines(done) == []
+
+
+def test_a_configuration_of_another_user_names_no_sbatch(place):
+    """As through ``sudo -E``, which keeps HADAR_CONFIG."""
+    needs_root("it gives a file to another user")
+    theirs = place.folder / "theirs"
+    theirs.mkdir()
+    place.record(theirs / "sbatch")
+    (theirs / "sbatch").write_text("#!/bin/sh\necho theirs ran\n")
+    place.site(sbatch=str(theirs / "sbatch"))
+    place.script(DECLARED)
+    assert b"theirs ran" in place.run("job.sh").stdout
+    os.chown(place.folder / "hadar.hbatch.json", 65534, -1)
+    done = place.run("job.sh")
+    assert done.seen is not None and b"theirs" not in done.stdout
+    assert lines(done)[-1].endswith("hbatch --hadar-plan tells more")
+
+
+def test_hadar_reads_no_configuration_of_another_user(place):
+    needs_root("it gives a file to another user")
+    config = place.folder / "hadar.toml"
+    config.write_text(f'[site]\nstate_dir = "{place.folder}/state"\nrights = "user"\n')
+    place.env["HADAR_CONFIG"] = str(config)
+    hadar = (sys.executable, "-m", "slurm_hadar.cli.main")
+    os.chown(config, 65534, -1)
+    for command in ("check", "tick", "plan"):
+        done = place.run(command, program=hadar)
+        assert done.returncode == 2, lines(done)
+        assert lines(done)[-1].startswith(f"hadar: {config} cannot be read: it belongs to nobody")
+
+
+def merged(place, *argv, **options):
+    """What a submit prints on both streams, in order."""
+    shell = f'exec "{sys.executable}" -m slurm_hadar.cli.hbatch "$@" 2>&1'
+    return place.run("-c", shell, "sh", *argv, program=("sh",), **options).stdout.decode()
+
+
+def test_our_line_comes_behind_sbatchs_and_has_no_digit(place):
+    place.script(DECLARED)
+    place.site()
+    said = merged(place, "--hadar-types=v100,h100", "job.sh")
+    assert said.startswith("from sbatch\nhbatch: the job is managed") and said.count("\n") == 2
+    # It has no h100: a name with digits, which the plan tells.
+    assert not re.search(r"\d", said) and "hbatch --hadar-plan tells more" in said
+
+
+@pytest.mark.parametrize("code", [1, 7])
+def test_of_a_rejected_submit_we_say_nothing(place, code):
+    place.record(place.bin / "sbatch", code=code)
+    done = place.run(place.script(DECLARED))
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"from sbatch\n", b"")
+
+
+def test_a_job_without_gpus_is_not_called_managed(place):
+    place.site()
+    done = place.run("--hadar-model=m", place.script())
+    (line,) = lines(done)
+    assert "not managed: it asks for no GPU" in line and not re.search(r"\d", line)
+
+
+PARENT = "#!/bin/sh\necho $PPID\n"
+
+
+@pytest.mark.parametrize("argv", [["-Q"], ["--quiet"], ["--wait"], ["--test-only"], ["-W"]])
+def test_where_nothing_is_to_be_said_sbatch_takes_the_process_over(place, argv):
+    (place.bin / "sbatch").write_text(PARENT)
+    done = place.run(*argv, place.script(DECLARED))
+    assert done.stdout.decode().split() == [str(os.getpid())] and not done.stderr
+    assert place.run(place.script(PLAIN)).stdout == done.stdout
+    assert place.run(place.script(DECLARED)).stdout != done.stdout
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1"])
+def test_a_signal_goes_on_to_sbatch_and_its_end_is_ours(place, name):
+    number = signal.Signals[f"SIG{name}"]
+    place.script(DECLARED)
+    for text, code in ((f"trap 'exit 9' {name}", 9), ("", -number)):
+        body = f"#!/bin/sh\n{text}\n: >here\nwhile :; do sleep 0.05; done\n"
+        (place.bin / "sbatch").write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\n{body}')
+        running = subprocess.Popen(
+            [sys.executable, "-m", "slurm_hadar.cli.hbatch", "job.sh"],
+            env=place.env,
+            cwd=place.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Whoever runs these tests may ignore it, as nohup does.
+            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+        )
+        assert wait_until(lambda: (place.folder / "here").exists(), 60, 0.02)
+        running.send_signal(number)
+        said = running.communicate(timeout=60)
+        assert (running.returncode, *said) == (code, b"", b"")
+        (place.folder / "here").unlink()
+
+
+WRAPPERS = {
+    "exec": '#!/bin/sh\nexec hbatch "$@"\n',
+    "child": '#!/bin/sh\ntimeout 60 hbatch "$@"\n',
+    "indirect": '#!/bin/sh\nenv submit "$@"\n',
+}
+
+
+def wrapped(place, how):
+    """A user's own ``sbatch``, first on PATH, that calls hbatch."""
+    first = place.folder / "first"
+    first.mkdir()
+    hbatch = f'#!/bin/sh\nexec timeout 60 {sys.executable} -m slurm_hadar.cli.hbatch "$@"\n'
+    for name, text in (("sbatch", WRAPPERS[how]), ("hbatch", hbatch), ("submit", hbatch)):
+        (first / name).write_text(text)
+        (first / name).chmod(0o755)
+    place.env["PATH"] = f"{first}:{place.env['PATH']}"
+
+
+@pytest.mark.parametrize("how", WRAPPERS)
+@pytest.mark.parametrize("body", [PLAIN, DECLARED])
+def test_a_script_named_sbatch_that_calls_hbatch_submits_once(place, how, body):
+    wrapped(place, how)
+    for program in ("sbatch", "hbatch"):
+        done = place.run(place.script(body), program=(program,))
+        assert done.returncode == 0 and done.stdout == b"from sbatch\n"
+        assert ("[hadar1" in " ".join(done.seen["argv"])) is (body == DECLARED)
+        # Neither sbatch nor the job knows of our question.
+        assert not [name for name in done.seen["env"] if name.startswith("HADAR_WHO")]
+
+
+def test_a_script_named_sbatch_that_calls_hbatch_alone_is_one_sentence(place):
+    wrapped(place, "exec")
+    (place.bin / "sbatch").unlink()
+    place.env["PATH"] = f"{place.folder}/first:{place.bin}"
+    for name in ("sh", "env", "timeout"):
+        (place.bin / name).symlink_to(f"/usr/bin/{name}")
+    done = place.run(place.script(), program=("hbatch",))
+    (line,) = lines(done)
+    assert done.returncode == 1 and "first/sbatch calls hbatch" in line
+
+
+def test_a_link_named_sbatch_to_hbatch_is_hbatch(place):
+    first = place.folder / "first"
+    first.mkdir()
+    (first / "sbatch").symlink_to(Path(sys.prefix) / "bin" / "hbatch")
+    place.env["PATH"] = f"{first}:{place.env['PATH']}"
+    done = place.run(place.script(DECLARED), program=("sbatch",))
+    assert done.returncode == 0 and lines(done) == [MANAGED]
+    assert len([word for word in done.seen["argv"] if word.startswith("--comment")]) == 1
+    assert place.run("--parsable", place.script(), program=("sbatch",)).seen["argv"][0] == (
+        "--parsable"
+    )
+
+
+def test_pipes_under_the_names_of_our_files_keep_nobody_waiting(place):
+    place.site()
+    os.mkfifo(place.folder / "exchange" / "heartbeat.json")
+    first = place.folder / "first"
+    first.mkdir()
+    os.mkfifo(first / "sbatch", 0o755)
+    place.env["PATH"] = f"{first}:{place.env['PATH']}"
+    argv = ("-pgpu", place.script(DECLARED))
+    assert "[hadar1" in " ".join(place.run(*argv).seen["argv"])
+    (place.folder / "hadar.hbatch.json").unlink()
+    os.mkfifo(place.folder / "hadar.hbatch.json")
+    assert "[hadar1" in " ".join(place.run(*argv).seen["argv"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "variable", "managed"),
+    [
+        ([], "", True),
+        (["-pother"], "", False),
+        ([], "other", False),
+        (["-pauto"], "other", True),
+        ([], "auto", True),
+    ],
+)
+def test_the_default_partition_of_slurm_opts_jobs_in(place, argv, variable, managed):
+    place.site(default_types="v100", default_partition="auto")
+    if variable:
+        place.env["SBATCH_PARTITION"] = variable
+    done = place.run(*argv, "-G1", place.script())
+    assert ("[hadar1 types=v100" in " ".join(done.seen["argv"])) is managed
+
+
+@pytest.mark.parametrize(("name", "managed"), [("here", True), ("there", False), ("all", False)])
+def test_the_name_of_ones_own_cluster_does_not_unmanage_a_job(place, name, managed):
+    place.site(cluster="here")
+    done = place.run(f"-M{name}", place.script(DECLARED))
+    assert ("[hadar1" in " ".join(done.seen["argv"])) is managed
+    place.env["SLURM_CLUSTERS"] = name
+    done = place.run(place.script(DECLARED))
+    assert ("[hadar1" in " ".join(done.seen["argv"])) is managed
+
+
+def test_lines_of_pbs_and_lsf_count_as_sbatch_translates_them(place):
+    place.heartbeat(place.site())
+    head = "#!/bin/sh\n#HADAR model=m types=v100,k80 checkpoint=yes\n"
+    argv = place.run(place.script(head + "#PBS -q gpu -l nodes=1:gpus=2\necho\n")).seen["argv"]
+    assert LISTED in argv and not [word for word in argv if word.startswith("--g")]
+    # Behind the first command too, as sbatch looks there.
+    argv = place.run(place.script(head + "#SBATCH -G1\necho\n#PBS -q auto\n")).seen["argv"]
+    assert decode(" ".join(argv)).partitions == ("auto",)
+    argv = place.run(place.script(head + '#BSUB -q gpu -m "a b"\n#SBATCH -G1\n')).seen["argv"]
+    assert LISTED not in argv and decode(" ".join(argv)).partitions == ("gpu",)
+    ignored = place.run("--ignore-pbs", place.script(head + "#PBS -q gpu\n#SBATCH -G1\n"))
+    assert decode(" ".join(ignored.seen["argv"])).partitions == ()
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_hadar_check_follows_an_sbatch_that_is_hbatch(place, link):
+    code = (
+        "from slurm_hadar.cli.site import submits_with; from slurm_hadar.config import Config\n"
+        "said = []; print(submits_with(Config(), said)); print(*(f.what for f in said))"
+    )
+    wrapped(place, "exec")
+    if link:
+        (place.folder / "first" / "sbatch").unlink()
+        (place.folder / "first" / "sbatch").symlink_to(Path(sys.prefix) / "bin" / "hbatch")
+    done = place.run("-c", code, program=(sys.executable,))
+    own, said = done.stdout.decode().splitlines()
+    assert own == str(place.bin / "sbatch")
+    assert said == f"{place.folder}/first/sbatch calls hbatch, which submits with {own}"
+    (place.bin / "sbatch").unlink()
+    place.env["PATH"] = f"{place.folder}/first:{place.bin}"
+    for name in ("sh", "env", "timeout"):
+        (place.bin / name).symlink_to(f"/usr/bin/{name}")
+    assert b"sbatch on PATH" in place.run("-c", code, program=(sys.executable,)).stdout
+
+
+def test_a_submit_beside_a_hung_exchange_folder_goes_on_without_it(place):
+    place.site(exchange_dir=str(place.folder / "hung"))
+    place.script(DECLARED)
+    with hung(place.folder / "hung"):
+        done = place.run("-p", "gpu", "job.sh")
+    assert done.seen is not None and any("no answer" in line for line in lines(done))

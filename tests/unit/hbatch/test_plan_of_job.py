@@ -185,7 +185,7 @@ def test_the_text_says_that_slurm_starts_it_and_who_looks_at_it():
         ({"takes_s": None}, "at the latest"),
         ({"in_limit": False}, "cut by its time limit"),
         ({"start": Start(refused="no such node")}, "no such node"),
-        ({"samples_per_s": None, "takes_s": None, "finish_s": None}, "nobody knows"),
+        ({"samples_per_s": None, "takes_s": None, "finish_s": None}, "unknown  unknown"),
         ({"chosen": True}, "(policy)"),
     ],
 )

@@ -2,8 +2,10 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
+from missing import needs_root
 
 from slurm_hadar import config, paths
 from slurm_hadar.cli.wrapper_site import SiteError, controller_acts, read_site, takes_lists
@@ -266,3 +268,45 @@ def test_the_configuration_is_looked_for_in_order(tmp_path, monkeypatch):
     own.touch()
     assert paths.config_file({}) == str(own)
     assert paths.config_file({"HADAR_CONFIG": "/a.toml"}) == "/a.toml"
+
+
+def root_says(folder, uid):
+    system = folder / "etc" / "hadar.toml"
+    system.parent.mkdir(exist_ok=True)
+    Path(paths.wrapper_file(str(system))).write_text(json.dumps({"controller_uid": uid}))
+    return str(system)
+
+
+def opened(path, system):
+    with os.fdopen(paths.opened(str(path), system), "rb") as stream:
+        return stream.read()
+
+
+def test_a_configuration_is_believed_from_root_the_controllers_user_and_the_caller(tmp_path):
+    needs_root("it gives a file to other users")
+    system, path = root_says(tmp_path, 4321), tmp_path / "hadar.toml"
+    path.write_text("x")
+    for owner in (0, 4321):
+        os.chown(path, owner, -1)
+        assert opened(path, system) == b"x"
+    os.chown(path, 65534, -1)
+    with pytest.raises(PermissionError) as caught:
+        opened(path, system)
+    assert "it belongs to nobody" in caught.value.strerror
+    # What the file beside root's says is believed where that is root's too.
+    os.chown(paths.wrapper_file(system), 65534, -1)
+    os.chown(path, 4321, -1)
+    with pytest.raises(PermissionError):
+        opened(path, system)
+    os.chown(path, 0, -1)
+    path.chmod(0o666)
+    with pytest.raises(PermissionError) as caught:
+        opened(path, system)
+    assert "every user may change it" in caught.value.strerror
+
+
+def test_what_is_no_file_is_no_configuration_and_nothing_waits_for_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(PermissionError) as caught:
+        opened(tmp_path / "pipe.toml", "/none")
+    assert "no regular file" in caught.value.strerror

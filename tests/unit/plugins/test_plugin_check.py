@@ -5,11 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_plugin_files import CONFIG, TOML, add, do, site  # noqa: F401
+from test_plugin_files import CONFIG, GROUPS, PARTITIONS, TOML, add, do, site  # noqa: F401
 from typer.testing import CliRunner
 
+from slurm_hadar import config
 from slurm_hadar.cli.main import app
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
+from slurm_hadar.plugins.install import Wish, planned
 from slurm_hadar.plugins.site_lua import options_in, site_lua
 
 WITH_LEASE = Path(__file__).parent / "lua_with_lease"
@@ -17,8 +19,8 @@ WITH_LEASE = Path(__file__).parent / "lua_with_lease"
 LEASING = ("cli_filter.lua", "help.lua", "job_submit.lua", "site.lua")
 
 
-def looked(folder, config=CONFIG):
-    return list(plugin_findings(config, {"SLURM_CONF": str(folder / "slurm.conf")}))
+def looked(folder, found=CONFIG):
+    return list(plugin_findings(found, {"SLURM_CONF": str(folder / "slurm.conf")}))
 
 
 def changed(**more):
@@ -40,7 +42,7 @@ def test_plugins_that_fit(site, wish):  # noqa: F811
     do(add(site, **wish))
     (found,) = looked(site)
     assert found.level == "ok" and "job-submit, cli-filter, spank" in found.what
-    # The plugins do the same in both modes.
+    # Without groups of partitions the plugins do the same in both modes.
     assert [one.level for one in looked(site, changed(mode="observe"))] == ["ok"]
 
 
@@ -55,6 +57,19 @@ def test_settings_that_have_changed_are_told_with_the_command(site, tmp_path):  
         "--untype --apply"
     )
     assert found.cure.startswith(command) and found.cure.endswith("scontrol reconfigure")
+
+
+def test_a_group_of_partitions_counts_while_a_controller_acts(site):  # noqa: F811
+    conf = site / "slurm.conf"
+    conf.write_text(conf.read_text() + PARTITIONS)
+    do(add(site, "job-submit"))
+    grouped = config.parse(GROUPS, "test")
+    observing = config.parse(GROUPS.replace('"act"', '"observe"'), "test")
+    assert [looked(site, one)[0].level for one in (CONFIG, observing)] == ["ok", "ok"]
+    assert looked(site, grouped)[0].what.startswith("site.lua in ")
+    do(planned(conf, grouped, Wish(("job-submit",))))
+    assert looked(site, grouped)[0].level == "ok"
+    assert looked(site, observing)[0].what.startswith("site.lua in ")
 
 
 def test_a_feature_that_is_new_in_slurm_conf_counts_too(site):  # noqa: F811

@@ -314,6 +314,58 @@ def test_the_lua_settings_say_what_the_configuration_says():
     assert quoted('a"\n\\]é') == '"a\\034\\010\\092\\093\\195\\169"'
 
 
+GROUPS = TOML.replace("opt_in", 'groups = {gpu = ["pascal", "v100"]}\nopt_in')
+PARTITIONS = "PartitionName=DEFAULT State=UP\nPartitionName=pascal\nPartitionName=v100\n"
+
+
+def test_the_lua_settings_say_which_partition_stands_for_which_types():
+    """In the order of the configuration."""
+    there = {"gpu", "pascal", "v100"}
+
+    def groups(text, partitions):
+        found = site_lua(
+            config.parse(text, "test"), {"pascal"}, untype=False, partitions=partitions
+        )
+        return found.partition("groups = {\n")[2].partition("  },\n")[0]
+
+    listed = '    ["gpu"] = {{"pascal", "p100"}, {"v100", "v100"}},\n'
+    assert groups(GROUPS, there) == listed
+    assert groups(TOML, there) == ""
+    # Slurm rejects a job that names a partition which is none.
+    assert groups(GROUPS, there - {"v100"}) == ""
+    # Where nobody acts, nobody gives back a list in which Slurm finds no place for a job.
+    assert groups(GROUPS.replace('"act"', '"observe"'), there) == ""
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        (CONF + PARTITIONS, ""),
+        (CONF, "has no partition pascal, v100, so"),
+        (CONF + PARTITIONS + "EnforcePartLimits=ANY\n", ""),
+        (CONF + PARTITIONS + "enforcepartlimits=all\n", "EnforcePartLimits=ALL rejects"),
+        (CONF + PARTITIONS + "EnforcePartLimits=Yes\n", "EnforcePartLimits=ALL rejects"),
+    ],
+)
+def test_a_list_is_made_only_where_slurm_conf_lets_it_reject_no_job(site, conf, says):
+    (site / "slurm.conf").write_text(conf)
+    wish = Wish(("job-submit",))
+    plan = planned(site / "slurm.conf", config.parse(GROUPS, "test"), wish)
+    (change,) = [one for one in plan.changes if one.path.name == "site.lua"]
+    assert (b'["gpu"] = {{"pascal", "p100"}' in change.after) is (not says)
+    said = [line for line in plan.by_hand if "of partitions" in line]
+    assert len(said) == bool(says)
+    assert not says or (says in said[0] and said[0].startswith("gpu: "))
+    assert not any(
+        "of partitions" in line for line in planned(site / "slurm.conf", CONFIG, wish).by_hand
+    )
+
+
+def test_default_is_the_name_of_no_partition(site):
+    conf = site / "slurm.conf"
+    assert slurm_conf.partitions(CONF + PARTITIONS, conf) == {"gpu", "pascal", "v100"}
+
+
 def test_the_options_of_spank_are_the_keys_of_the_declaration():
     source = Path(spank.__file__).parent / "c" / "hadar.c"
     names = re.findall(r'"hadar-([a-z-]+)"', source.read_text())

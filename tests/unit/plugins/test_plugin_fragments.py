@@ -1,7 +1,11 @@
 """The fragments around a site's own functions, with a stand-in for what Slurm hands over; the live
 tests do the same with slurmctld and sbatch."""
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from lua_room import FOLDER, literal, run
@@ -65,7 +69,7 @@ def test_a_job_gets_all_of_the_help(tmp_path):
     assert fields["environment"]["HADAR_EXCHANGE"] == "/x"
     (said,) = found["said"]
     note = "the GPU type is asked for by its feature"
-    assert said == f"slurm-hadar: the job is managed; {note}"
+    assert said == f"slurm-hadar: the job is managed: {note}"
 
 
 def test_a_managed_job_is_otherwise_what_sbatch_would_have_made_of_it(tmp_path):
@@ -82,6 +86,60 @@ def test_a_managed_job_is_otherwise_what_sbatch_would_have_made_of_it(tmp_path):
     types = {"hadar": {"hadar-types": "v100,p100"}}
     found = filtered(tmp_path, folder, {"gres": "gres:gpu:2", "spank": types})
     assert found["set"] == ["constraint", "comment"]
+
+
+NO_VAL, NO_VAL16 = 4294967294, 65534
+TYPES = {
+    "script": "#!/bin/sh\n#HADAR types=v100,p100\n",
+    "tres_per_node": "gres:gpu:2",
+    "partition": "gpu",
+}
+AS_SUBMITTED = {"max_nodes": NO_VAL, "num_tasks": NO_VAL, "shared": NO_VAL16}
+JOBS_THAT_STAY = [
+    {"req_nodes": "v1"}, {"reservation": "mine"}, {"shared": 0}, {"shared": 2}, {"max_nodes": 2},
+    {"num_tasks": 2}, {"tres_per_node": None, "tres_per_job": "gres:gpu:2"},
+]  # fmt: skip
+JOBS_WITH_A_LIST = [
+    {}, {"shared": 1}, {"max_nodes": 1, "num_tasks": 4}, {"num_tasks": 1},
+    {"req_nodes": "", "reservation": "", "features": ""},
+    {"tres_per_node": None, "tres_per_job": "gres/gpu:1"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("job", [*JOBS_WITH_A_LIST, *JOBS_THAT_STAY])
+def test_slurmctld_gets_a_list_of_partitions_instead_of_features(tmp_path, job):
+    found = submit(tmp_path, installed(tmp_path), TYPES | AS_SUBMITTED | job)
+    stays = job in JOBS_THAT_STAY
+    assert found["set"] == ["features" if stays else "partition", "comment"]
+    assert found["fields"]["partition"] == ("gpu" if stays else "p,v100")
+    assert found["fields"]["comment"] == "mine [hadar1 types=v100,p100 partitions=gpu]"
+
+
+def test_a_partition_that_slurm_refuses_is_taken_back(tmp_path):
+    found = submit(tmp_path, installed(tmp_path), TYPES, refused="comment")
+    assert found["fields"]["partition"] == "gpu" and found["fields"]["comment"] == "mine"
+
+
+OPTIONS_THAT_STAY = [
+    {"nodelist": "v1"}, {"nodefile": "f"}, {"reservation": "mine"}, {"exclusive": "exclusive"},
+    {"exclusive": "user"}, {"nodes": "2"}, {"nodes": "1-2"}, {"ntasks": "2"},
+    {"gres": None, "gpus": "2"},
+]  # fmt: skip
+OPTIONS_WITH_A_LIST = [
+    {}, {"exclusive": "oversubscribe"}, {"nodes": "1", "ntasks": "4"}, {"gres": None, "gpus": "1"},
+    {"nodes": "unset", "ntasks": "unset"}, {"nodes": "1", "gres": None, "gpus": "2"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [*OPTIONS_WITH_A_LIST, *OPTIONS_THAT_STAY])
+def test_a_client_gets_it_too(tmp_path, options):
+    typed = {"gres": "gres:gpu:2", "partition": "gpu", "nodes": "1-0", "ntasks": "1"}
+    typed |= {"spank": {"hadar": {"hadar-types": "v100,p100"}}}
+    found = filtered(tmp_path, installed(tmp_path), typed | options)
+    stays = options in OPTIONS_THAT_STAY
+    assert found["set"] == ["constraint" if stays else "partition", "comment"]
+    assert found["fields"]["partition"] == ("gpu" if stays else "p,v100")
+    assert found["fields"]["comment"] == "[hadar1 types=v100,p100 partitions=gpu]"
 
 
 def test_a_users_own_words_stand(tmp_path):
@@ -161,19 +219,37 @@ def test_odd_types_from_slurm_reject_nothing(tmp_path, job):
 def test_a_script_full_of_declarations_costs_little_and_is_not_managed(tmp_path):
     script = "#!/bin/sh\n" + "#HADAR model=m model=n\n" * 5000
     found = submit(tmp_path, installed(tmp_path), {"script": script})
-    assert not found["set"] and "more than 200 words" in found["said"][0]
+    assert not found["set"] and "more than # words" in found["said"][0]
 
 
 def test_the_default_partition_may_opt_in(tmp_path):
     folder = installed(tmp_path)
+    fields = by_default(tmp_path, folder, "opted", {"script": "#!/bin/sh"})
+    assert fields["comment"].startswith("mine [hadar1 types=v100")
+
+
+def by_default(tmp_path, folder, default, job):
+    """The fields of a job that names no partition."""
     text = (
         f"{ROOM}\nfunction slurm_job_submit() return 0 end\n"
         f"dofile({literal(str(folder / 'job_submit.lua'))})\n"
-        f"local fields = {literal(JOB | {'script': '#!/bin/sh'})}\n"
-        "slurm_job_submit(proxy(fields), {opted = {flag_default = 1}, x = {}}, 7)\n"
+        f"local fields = {literal(JOB | job)}\n"
+        f"slurm_job_submit(proxy(fields), {{{default} = {{flag_default = 1}}, x = {{}}}}, 7)\n"
         "answer(fields)"
     )
-    assert run(text, tmp_path)["comment"].startswith("mine [hadar1 types=v100")
+    return run(text, tmp_path)
+
+
+def test_the_default_partition_may_stand_for_others(tmp_path):
+    """Declared by its name, by which it can be given back."""
+    folder = installed(tmp_path, {"default_partition": "gpu", "opt_in": {}})
+    fields = by_default(tmp_path, folder, "gpu", TYPES | {"partition": None})
+    assert fields["partition"] == "p,v100"
+    assert fields["comment"] == "mine [hadar1 types=v100,p100 partitions=gpu]"
+    types = {"hadar": {"hadar-types": "v100,p100"}}
+    found = filtered(tmp_path, folder, {"gres": "gres:gpu:2", "spank": types})
+    assert found["fields"]["partition"] == "p,v100"
+    assert found["fields"]["comment"] == "[hadar1 types=v100,p100 partitions=gpu]"
 
 
 OPTIONS = {
@@ -194,7 +270,9 @@ def filtered(tmp_path, folder, options=None, refused="", offset=0):
         f"pcall(dofile, {literal(str(folder / 'cli_filter.lua'))})\n"
         f"local fields = {literal(OPTIONS | (options or {}))}\n"
         f"local code = slurm_cli_pre_submit(proxy(fields, {literal(refused)}), {offset})\n"
-        "answer({code = code, said = said, set = set, fields = fields})"
+        "local early = #said\n"
+        "if slurm_cli_post_submit then slurm_cli_post_submit(offset, 5, 0) end\n"
+        "answer({early = early, code = code, said = said, set = set, fields = fields})"
     )
     return run(text, tmp_path)
 
@@ -244,3 +322,63 @@ def test_a_script_is_looked_into_by_the_filter_too(tmp_path):
     script.write_text("#!/bin/sh\n#HADAR model=other\n#SBATCH hetjob\n")
     assert not filtered(tmp_path, installed(tmp_path), {"argv": [str(script)]})["set"]
     assert not filtered(tmp_path, installed(tmp_path), offset=1)["set"]
+
+
+def test_nothing_that_is_said_comes_before_slurm_accepts_or_has_a_digit(tmp_path):
+    folder = installed(tmp_path)
+    found = filtered(tmp_path, folder)
+    (said,) = found["said"]
+    assert found["early"] == 0 and said.startswith("slurm-hadar: the job is managed")
+    wrong = {"hadar": {"hadar-gpus": "4-1"}}
+    for options in ({"spank": wrong}, {"gres": None}, {"spank": {"hadar": {"hadar-types": "k80"}}}):
+        found = filtered(tmp_path, folder, options)
+        assert found["early"] == 0 and not [x for x in found["said"] if any(map(str.isdigit, x))]
+        assert ("is managed" in found["said"][0]) is (
+            "gres" not in options and wrong not in options.values()
+        )
+    script = "#!/bin/sh\n#HADAR gpus=4-1\n"
+    (said,) = submit(tmp_path, folder, {"script": script})["said"]
+    assert said.endswith("line # of the script: gpus=#-# is not understood")
+    # Who declared nothing hears nothing.
+    opted = {"script": "#!/bin/sh\n", "partition": "opted"}
+    found = submit(tmp_path, folder, opted)
+    assert "[hadar1" in found["fields"]["comment"] and not found["said"]
+    found = filtered(tmp_path, folder, {"spank": {}, "partition": "opted"})
+    assert "[hadar1" in found["fields"]["comment"] and not found["said"]
+
+
+def test_the_default_partition_may_opt_in_on_the_clients_side_too(tmp_path):
+    folder = installed(tmp_path, {"default_partition": "opted"})
+    found = filtered(tmp_path, folder, {"spank": {}})
+    assert found["fields"]["comment"] == "[hadar1 types=v100]"
+    assert not filtered(tmp_path, folder, {"spank": {}, "partition": "x"})["set"]
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero", "/dev/tty"])
+def test_a_script_that_is_no_ordinary_file_keeps_no_submit_waiting(tmp_path, name):
+    if name == "pipe":
+        name = str(tmp_path / "a pipe'; touch gone; '")
+        os.mkfifo(name)
+    code = (
+        "import sys, json; sys.path[:0] = json.loads(sys.argv[1])\n"
+        "from pathlib import Path; import test_plugin_fragments as t\n"
+        "folder = t.installed(Path(sys.argv[2]))\n"
+        "found = t.filtered(Path(sys.argv[2]), folder, {'argv': [sys.argv[3]]})\n"
+        "print(found['fields']['comment'])"
+    )
+    words = [sys.executable, "-c", code, json.dumps(sys.path), str(tmp_path), name]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[hadar1 model=m types=v100 checkpoint=yes]\n", done.stderr
+    assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.parametrize("name", ["a b.sh", "it's $(x).sh", "-n.sh", "caf\u00e9%s\\0.sh", "a\nb\n"])
+def test_a_scripts_name_is_nothing_but_a_name(tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("#!/bin/sh\n#HADAR batch=64\n")
+    (tmp_path / name).chmod(0o444)
+    for argv in ([name], [str(tmp_path / name)]):
+        assert (
+            "batch=64"
+            in filtered(tmp_path, installed(tmp_path), {"argv": argv})["fields"]["comment"]
+        )

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from lua_room import literal, run
 
 from slurm_hadar.cli.additions import add
+from slurm_hadar.cli.submit_prices import Today
 from slurm_hadar.cli.wrapper_site import WrapperSite
 from slurm_hadar.domain.declaration import KEYS, Declaration, decode, parse, script_words
 from slurm_hadar.domain.errors import UsageError
@@ -17,6 +18,7 @@ SITE = {
     "controller_uid": 7,
     "opt_in": {"opted": True},
     "order": ["v100", "p100", "a100"],
+    "groups": {"gpu": [["p", "p100"], ["v100", "v100"]]},
     "types": {
         "v100": {"feature": "v100", "memory_mb": 16384},
         "p100": {"feature": "pascal", "memory_mb": 16384},
@@ -243,6 +245,107 @@ def test_nothing_that_decides_when_a_job_may_start_is_answered(tmp_path, batch):
     assert not declared(result).lease and result["movable"] is batch
 
 
+UNTYPED_PER_JOB = [["tres_per_job", "gres:gpu:1"]]
+STAYS = {
+    "a list": {"partitions": ["gpu", "other"]},
+    "no group": {"partitions": ["other"]},
+    "its own constraint": {"constraint": "ib"},
+    "nodes, a reservation, or exclusive": {"keeps_partition": True},
+    "two nodes": {"most_nodes": 2},
+    "two tasks": {"tasks": 2},
+    "GPUs by job": {"gpus": [["tres_per_job", "gres:gpu:2"]]},
+    "GPUs by job as typed": {"gpus": [["gpus", "gpu:2"]]},
+    "more nodes are declared": {"declared": [["nodes", "1-2", "here"]]},
+    "copies are declared": {"declared": [["fork", "1-2", "here"]]},
+    "a type of another partition": {"declared": [["types", "v100,a100", "here"]]},
+}
+LISTED = {
+    "nothing more": {},
+    "by default": {"partitions": [], "within": ["gpu"]},
+    "one node": {"most_nodes": 1, "tasks": 8, "gpus": [["tres_per_job", "gres:gpu:2"]]},
+    "one task": {"tasks": 1},
+    "one GPU by job": {"gpus": UNTYPED_PER_JOB},
+    "one copy": {"declared": [["fork", "1", "here"]]},
+    "a type that the site has not": {"declared": [["types", "k80,v100,p100", "here"]]},
+}
+NARROW = {
+    "partitions": ["gpu"],
+    "gpus": [["tres_per_node", "gres:gpu:1"]],
+    "declared": [["types", "v100,p100", "here"]],
+}
+
+
+def narrowed(tmp_path, ask, site=None):
+    more = {"declared": NARROW["declared"] + ask.get("declared", [])}
+    result, why = changes(tmp_path, site, **(NARROW | ask | more))
+    assert result, why
+    return result
+
+
+@pytest.mark.parametrize("case", LISTED)
+def test_where_a_partition_stands_for_one_per_type_the_types_are_a_list(tmp_path, case):
+    result = narrowed(tmp_path, LISTED[case])
+    assert (result.get("partitions"), result.get("constraint")) == ("p,v100", None)
+    # What optout and retire give back.
+    assert declared(result).partitions == ("gpu",)
+
+
+@pytest.mark.parametrize("case", STAYS)
+def test_else_the_types_are_features(tmp_path, case):
+    result = narrowed(tmp_path, STAYS[case])
+    assert "partitions" not in result
+    assert ("constraint" in result) is ("constraint" not in STAYS[case])
+    named = STAYS[case].get("partitions", ["gpu"])
+    assert declared(result).partitions == tuple(named)
+
+
+def test_any_type_leaves_the_partition_as_it_is_typed(tmp_path):
+    result, _ = changes(tmp_path, **(NARROW | {"declared": [["types", "any", "here"]]}))
+    assert result.keys().isdisjoint({"partitions", "constraint"})
+
+
+def test_a_type_that_goes_out_of_a_request_becomes_its_partition(tmp_path):
+    ask = {"gpus": [["tres_per_node", "gres:gpu:v100:2"]], "partitions": ["gpu"]}
+    result, _ = changes(tmp_path, **ask, declared=MODEL)
+    assert (result["partitions"], result.get("constraint")) == ("v100", None)
+    assert result["gpus"] == [["tres_per_node", "gres:gpu:2"]]
+    assert declared(result) == Declaration(model="m", types=("v100",), partitions=("gpu",))
+    assert result["notes"] == ["the GPU type is asked for by its partition"]
+    types = [["types", "v100,p100", "here"]]
+    assert changes(tmp_path, **ask, declared=types)[0]["partitions"] == "p,v100"
+    result, _ = changes(tmp_path, **ask, declared=MODEL, constraint="ib")
+    assert (result.get("partitions"), result["constraint"]) == (None, "v100&ib")
+    # Of a job that was declared before, only what it is declared with can be given back.
+    for comment, listed in {
+        "[hadar1 types=v100 partitions=gpu]": "v100",
+        "[hadar1 types=v100 partitions=other]": None,
+        "[hadar1 types=v100]": None,
+    }.items():
+        result, _ = changes(tmp_path, **ask, comment=comment)
+        assert result.get("partitions") == listed
+        assert result.get("constraint") == (None if listed else "v100")
+
+
+def test_the_second_plugin_leaves_the_list_of_the_first(tmp_path):
+    first = narrowed(tmp_path, {})
+    ask = NARROW | {"comment": first["comment"], "partitions": first["partitions"].split(",")}
+    assert changes(tmp_path, **ask)[0] == {"signal": "USR2", "notes": []}
+
+
+BAD_GROUPS = ['"x"', '{gpu = "v100"}', '{gpu = {"v100"}}', '{gpu = {{"v100"}}}']
+
+
+@pytest.mark.parametrize("groups", ["nil", "{}", *BAD_GROUPS])
+def test_a_site_of_the_release_before_has_no_groups(tmp_path, groups):
+    text = (
+        f'local help, site = dofile(FOLDER .. "/help.lua"), {literal(SITE)}\n'
+        f"site.groups = {groups} local ok, why = pcall(help.checked, site)\n"
+        "answer({ok, tostring(why), ok and next(site.groups) == nil})"
+    )
+    ok, why, empty = run(text, tmp_path)
+    assert (ok, empty) == (True, True) or (groups in BAD_GROUPS and "groups" in why)
+
+
 def test_memory_chooses_among_the_types(tmp_path):
     gpus = [["tres_per_node", "gres:gpu:1"]]
     result, _ = changes(tmp_path, declared=[["gpu_mem", "24G", "here"]], gpus=gpus)
@@ -271,30 +374,37 @@ WIRED = WrapperSite(
             name: {"feature": SITE["types"][name]["feature"], "memory_gb": gigabytes}
             for name, gigabytes in (("v100", 16), ("p100", 0), ("a100", 40))
         },
+        "groups": {"grouped": {"p": "p100", "v100": "v100", "a100": "a100"}},
     }
 )
 OF_HBATCH = SITE | {"untype": False, "types": SITE["types"] | {"p100": {"feature": "pascal",
-                    "memory_mb": 0}}}  # fmt: skip
+                    "memory_mb": 0}}, "groups": {"grouped": [["p", "p100"], ["v100", "v100"],
+                    ["a100", "a100"]]}}  # fmt: skip
 
 
 @IN_ROOM
 @given(
     st.lists(
         st.sampled_from(["model=m", "types=any", "types=v100", "types=p100,a100", "types=k80,v100",
-                         "gpu_mem=10G", "gpu_mem=24G", "gpu_mem=80G", "checkpoint=yes", "off=yes",
-                         "batch=64:128"]), min_size=1, max_size=3),
+                         "fork=1-8", "fork=1", "nodes=2", "gpu_mem=10G", "gpu_mem=24G",
+                         "gpu_mem=80G", "checkpoint=yes", "off=yes", "batch=64:128"]),
+        min_size=1, max_size=3),
     st.sampled_from(["gpu:1", "gpu:v100:2", "gpu:v100:1,gpu:p100:1"]),
     st.sampled_from(["", "ib", "a|b"]),
-    st.sampled_from(["", "gpu,cpu"]),
+    st.sampled_from(["", "gpu,cpu", "grouped", "grouped,cpu"]),
     st.sampled_from(["", "now+9"]),
+    st.sampled_from(["", "1", "2"]),
+    st.sampled_from(["", "1", "2"]),
 )  # fmt: skip
-def test_the_help_is_that_of_hbatch(tmp_path, words, gres, own, partitions, begin):
+def test_the_help_is_that_of_hbatch(tmp_path, words, gres, own, partitions, begin, nodes, tasks):
     held = {"gres": gres}
+    held |= {"nodes": nodes} if nodes else {}
+    held |= {"ntasks": tasks} if tasks else {}
     held |= {"constraint": own} if own else {}
     held |= {"partition": partitions} if partitions else {}
     held |= {"begin": begin} if begin else {}
     try:
-        wanted = add(parse(words, "here"), held, WIRED, lambda: True)
+        wanted = add(parse(words, "here"), held, WIRED, Today)
     except UsageError:
         # hbatch tells its user before anything is submitted; at a submit nothing is rejected.
         return
@@ -306,9 +416,17 @@ def test_the_help_is_that_of_hbatch(tmp_path, words, gres, own, partitions, begi
         constraint=own,
         partitions=partitions.split(",") if partitions else [],
         batch=True,
+        most_nodes=int(nodes) if nodes else None,
+        tasks=int(tasks) if tasks else None,
     )
     options = dict(option.partition("=")[::2] for option in wanted.options)
     assert declared(result) == decode(wanted.comment)
     assert result.get("constraint") == options.get("--constraint")
     assert bool(result.get("movable")) == ("--requeue" in options)
     assert options.keys() <= {"--constraint", "--requeue", "--open-mode"}
+    # hbatch also lists all types where any will do, and those that a user's own -C leaves.
+    behind = [one.partition("=")[2] for one in wanted.behind]
+    if own or "partitions" not in result:
+        assert not behind or own or set(behind[0].split(",")) == {"p", "v100", "a100"}
+    else:
+        assert behind == [result["partitions"]]

@@ -1,11 +1,15 @@
 """What runs on compute nodes: the plan as environment, and sampling with a stand-in for GPUs."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +21,8 @@ from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.sandbox.processes import is_alive, wait_until
 
 UID = os.getuid()
+OTHER = 65533
+"""A user without an account, as nobody's processes are not ours to touch."""
 
 
 def test_the_plan_becomes_fixed_names_and_plain_values(tmp_path):
@@ -64,7 +70,12 @@ def test_the_task_prolog_as_slurm_runs_it(tmp_path):
     write_plan(tmp_path, "7", gpus={"v100": 2}, batch=64)
     path = tmp_path / "task_prolog"
     path.write_text(programs.program("task_prolog", programs.Path(sys.executable), tmp_path, UID))
-    done = subprocess.run(["sh", path], env={"SLURM_JOB_ID": "7"}, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", path],
+        env={"SLURM_JOB_ID": "7", "HADAR_SIGNAL": "USR2"},
+        capture_output=True,
+        text=True,
+    )
     assert "export HADAR_PLAN_BATCH=64\n" in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -78,7 +89,12 @@ def test_a_prolog_that_hangs_is_ended(tmp_path, monkeypatch):
     path = tmp_path / "task_prolog"
     path.write_text(programs.program("task_prolog", slow, tmp_path, UID))
     begin = time.monotonic()
-    done = subprocess.run(["sh", path], env={"SLURM_JOB_ID": "7"}, capture_output=True, timeout=60)
+    done = subprocess.run(
+        ["sh", path],
+        env={"SLURM_JOB_ID": "7", "HADAR_SIGNAL": "USR2"},
+        capture_output=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stdout) == (0, b"") and time.monotonic() - begin < 25
 
 
@@ -184,6 +200,67 @@ on_node.main(["prolog", "--exchange", os.environ["FOLDER"]])
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "0\n", done.stderr
+
+
+@pytest.mark.skipif(UID != 0, reason="slurmd's prolog runs as root")
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no C compiler")
+def test_a_process_of_the_same_user_attaches_to_no_instruction_of_the_sampler():
+    """Prolog and epilog as slurmd runs them, beside a process that seizes whatever it may."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        attach = folder / "attach"
+        source = Path(__file__).with_name("attach.c")
+        subprocess.run(["gcc", "-O2", "-o", attach, source], check=True, timeout=60)
+        python = folder / "python"
+        # The interpreter of the tests, with a stand-in for NVIDIA's library.
+        (folder / "pynvml.py").write_text(PYNVML)
+        code = f"import sys; sys.path.insert(0, {str(folder)!r}); import runpy; "
+        code += "name = sys.argv[1]; del sys.argv[1]; "
+        code += "runpy.run_module(name, run_name='__main__', alter_sys=True)"
+        python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -I -c "{code}" "$@"\n')
+        python.chmod(0o755)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_UID": str(OTHER),
+            "SLURM_JOB_GID": str(OTHER),
+            "SLURM_JOB_GPUS": "2",
+            "SLURM_JOB_COMMENT": "[hadar1 model=m]",
+            "SLURMD_NODENAME": "n1",
+        }
+        for step in ("prolog", "epilog"):
+            text = programs.program(step, python, folder, UID)
+            text = text.replace("/dev/nvidiactl", "/dev/null").replace("-k 1 3", "-k 1 60")
+            (folder / step).write_text(text)
+        as_other = ["setpriv", "--reuid", str(OTHER), "--regid", str(OTHER), "--clear-groups"]
+        attacker = subprocess.Popen(
+            [*as_other, attach, "120"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert attacker.stdout.readline() == "ready\n"
+            # It does attach where it may.
+            subprocess.run([*as_other, "sleep", "0.5"], check=True, timeout=60)
+            assert "attached" in attacker.stdout.readline()
+            subprocess.run(["sh", folder / "prolog"], env=environment, check=True, timeout=120)
+            assert wait_until(lambda: own_uses(folder, "7", "n1", OTHER), 60)
+            ((_, first),) = own_uses(folder, "7", "n1", OTHER)
+            status = Path(f"/proc/{first.pid}/status").read_text()
+            subprocess.run(["sh", folder / "epilog"], env=environment, check=True, timeout=120)
+            assert wait_until(lambda: not is_alive(first.pid), 60)
+            (last,) = read_all_uses(folder, {"7": OTHER})["7"]
+        finally:
+            attacker.kill()
+            said = attacker.stdout.read()
+            attacker.wait()
+        assert last.finished
+        lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        assert set(lines["Uid"].split()) == set(lines["Gid"].split()) == {str(OTHER)}
+        assert not lines["Groups"].split()
+        assert {lines[one] for one in ("CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
+        assert not [line for line in said.splitlines() if "on_node" in line], said
 
 
 def test_on_a_node_without_a_gpu_nothing_stays(tmp_path):

@@ -26,7 +26,7 @@ from protocol_world import (
 from slurm_hadar.controller.acts.move_steps import MoveDecision, MoveStep
 from slurm_hadar.controller.acts.repair import MOST_RELEASES, held_after_failed_launch
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.lock import takes_over_from
+from slurm_hadar.controller.lock import Who, takes_over_from
 from slurm_hadar.controller.seen.returned_nodes import REQUEUED
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
@@ -38,6 +38,7 @@ _JOB = "1"
 _OPENED_S, _SUBMITTED_S, _OURS_S = 0.0, 500.0, 1000.0
 _SINCE_S = {SAME_SECOND: 0.0, SETTLING: 5.0, SETTLED: 500.0}
 _ACK_WAIT_S, _AFTER_RETURN_S = 120.0, 40.0
+_ONE_NAME = "login"
 _BEFORE_IT_SENDS = ("idle", "beat", "settle", "job", "progress", "follow", "follow job", "decide")
 _STATES = {
     "PENDING": JobState.PENDING,
@@ -83,7 +84,9 @@ def _steps(world: World, bounds: Bounds, index: int, one: Controller) -> Iterato
                 yield from _looks_at_job(world, index)
             elif _rival(world, bounds, host):
                 yield "sees another controller and only watches", _off(world, index, "idle")
-            elif takes_over_from(_beat(world), host, _OURS_S):
+            # Where there is no heartbeat the product waits as well; here it acts at once, which
+            # leaves more room for others and far fewer states.
+            elif world.beat is not None and takes_over_from(_beat(world), _who(host), _OURS_S):
                 yield "sees no controller alive", _at(world, index, "write beat")
             else:
                 after = world._replace(beat=(host, True))
@@ -269,7 +272,7 @@ def _requeued_by(after: World, before: World, move: Move) -> World:
 
 
 def _apart(bounds: Bounds) -> bool:
-    """Whether controllers run on several hosts: else nothing can come of the heartbeat."""
+    """Whether controllers have several state folders: else nothing can come of the heartbeat."""
     return len(set(bounds.hosts)) > 1
 
 
@@ -291,11 +294,12 @@ def _beat_gets_old(world: World, bounds: Bounds) -> Iterator[Step]:
 
 
 def _rival(world: World, bounds: Bounds, host: str) -> bool:
-    return bounds.parts.rival_in(_beat(world), host, _OURS_S) is not None
+    return bounds.parts.rival_in(_beat(world), _who(host), _OURS_S) is not None
 
 
 def _taken_over(world: World, bounds: Bounds, index: int) -> bool:
-    return bounds.parts.taken_over_from(_beat(world), bounds.hosts[index], _OURS_S) != ""
+    who = _who(bounds.hosts[index])
+    return bounds.parts.taken_over_from(_beat(world), who, _OURS_S) != ""
 
 
 def _beat(world: World) -> Heartbeat | None:
@@ -307,7 +311,14 @@ def _beat(world: World) -> Heartbeat | None:
 
 @lru_cache
 def _heartbeat(host: str, fresh: bool) -> Heartbeat:
-    return Heartbeat(host, 1, "act", _OURS_S if fresh else _OURS_S - 900, 30.0)
+    time = _OURS_S if fresh else _OURS_S - 900
+    return Heartbeat(_ONE_NAME, 1, "act", time, 30.0, identity=host)
+
+
+@lru_cache
+def _who(host: str) -> Who:
+    """All hosts of the model have one name: their identities alone tell them apart."""
+    return Who(_ONE_NAME, host)
 
 
 @cache

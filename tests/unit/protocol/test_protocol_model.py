@@ -7,6 +7,7 @@ from protocol_explorer import explore
 from protocol_world import PRODUCT, Bounds, Left
 
 from slurm_hadar.controller.acts.move_steps import MoveDecision, MoveStep, decide_move
+from slurm_hadar.controller.lock import Who, rival_in, taken_over_from
 from slurm_hadar.runtime.attempts import AttemptId
 
 ONE, SAME, OTHER = ("h1",), ("h1", "h1"), ("h1", "h2")
@@ -94,7 +95,17 @@ STALLED = "an attempt was requeued that did not acknowledge this move"
 
 
 def test_a_controller_that_does_not_look_again_acts_beside_another_one():
-    parts = replace(PRODUCT, taken_over_from=lambda beat, host, now: "")
+    parts = replace(PRODUCT, taken_over_from=lambda beat, who, now: "")
+    found = explore(replace(STALL, parts=parts))
+    assert found.broken == STALLED, str(found)
+
+
+def test_controllers_that_are_told_apart_by_their_hosts_name_alone_act_beside_each_other():
+    parts = replace(
+        PRODUCT,
+        rival_in=lambda beat, who, now: rival_in(beat, Who(who.host), now),
+        taken_over_from=lambda beat, who, now: taken_over_from(beat, Who(who.host), now),
+    )
     found = explore(replace(STALL, parts=parts))
     assert found.broken == STALLED, str(found)
 

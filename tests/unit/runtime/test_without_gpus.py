@@ -103,7 +103,7 @@ def test_a_job_whose_plan_names_none_misses_none(bare, monkeypatch, shown):
     ],
 )
 def test_without_a_plan_the_request_counts(bare, monkeypatch, shown, none):
-    """As where a lease ran out, and Slurm started the job by itself."""
+    """As where Slurm started the job by itself, before any controller had a plan for it."""
     squeue(bare, monkeypatch, f"echo '{shown}'")
     (bare / "plan.7.json").unlink()
     assert given_none(exchange()) is none

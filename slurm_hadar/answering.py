@@ -1,0 +1,166 @@
+"""A folder that may never answer, such as a network mount whose server is gone.
+
+A process that waits for such a folder in the kernel can often not be ended, not even by SIGKILL,
+and whoever waits for that process waits as well. So a child of our own looks into the folder, and
+is left behind where it gives no answer. Few imports, since ``hbatch`` comes here.
+"""
+# pathlib alone would cost a submit several milliseconds.
+# ruff: noqa: PTH102, PTH112, PTH118
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import stat
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ANSWER_S = 5.0
+"""Longest wait for a folder."""
+SKIP_S = 60.0
+"""A folder that did not answer is left alone this long."""
+_FRESH_S = 1.0
+"""An answer counts this long for the process that got it."""
+_MOST_BYTES = 1 << 24
+
+_answered: dict[str, float] = {}
+_silent: dict[str, float] = {}
+_left_behind: list[int] = []
+
+
+class Unanswered(OSError):
+    """The folder gave no answer in time, now or a moment ago."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            errno.ETIMEDOUT, f"no answer; it is left alone for {SKIP_S:g} s after each try", folder
+        )
+
+
+def asked(
+    folder: str, work: Callable[[], bytes], limit_s: float = ANSWER_S, *, marks: bool = True
+) -> bytes:
+    """What ``work``, which looks into ``folder``, returns; it runs in a child of this process.
+
+    ``marks``: also leave the folder alone where another process of this user got no answer, and
+    tell those that come later. Raises :class:`Unanswered`, and OSError where ``work`` fails.
+    """
+    now = time.monotonic()
+    if now - _silent.get(folder, -SKIP_S) < SKIP_S or (marks and _is_marked(folder)):
+        raise Unanswered(folder)
+    _reap()
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _answer(work, theirs)
+    os.close(theirs)
+    try:
+        answer = _read(ours, now + limit_s)
+    finally:
+        os.close(ours)
+    if answer is None:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+        _left_behind.append(pid)
+        _silent[folder] = time.monotonic()
+        if marks:
+            _mark(folder)
+        raise Unanswered(folder)
+    os.waitpid(pid, 0)
+    if not answer.startswith(b"+"):
+        raise OSError(errno.EIO, answer[1:].decode(errors="replace") or "it failed", folder)
+    return answer[1:]
+
+
+def ensure_answers(folder: str) -> None:
+    """Return when the folder answers, or has within the last second. Raises :class:`Unanswered`."""
+    if time.monotonic() - _answered.get(folder, -SKIP_S) < _FRESH_S:
+        return
+
+    def look() -> bytes:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            next(entries, None)
+        return b""
+
+    asked(folder, look, marks=False)
+    _answered[folder] = time.monotonic()
+
+
+def _answer(work: Callable[[], bytes], out: int) -> None:
+    """In the child: nothing of the parent's stays open, so that nobody waits for its end."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for handle in (0, 1, 2):
+            os.dup2(nothing, handle)
+        os.dup2(out, 3)
+        os.closerange(4, 1 << 16)
+        try:
+            said = b"+" + work()
+        except OSError as error:
+            said = b"-" + (error.strerror or "").encode()
+        left = memoryview(said)
+        while left:
+            left = left[os.write(3, left) :]
+    finally:
+        os._exit(0)
+
+
+def _read(handle: int, until: float) -> bytes | None:
+    """All that the child says; None where it does not come in time."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        ready, _, _ = select.select([handle], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            return None
+        part = os.read(handle, 1 << 16)
+        size += len(part)
+        if not part or size > _MOST_BYTES:
+            return b"".join(parts)
+        parts.append(part)
+
+
+def _reap() -> None:
+    for pid in [*_left_behind]:
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                continue
+        _left_behind.remove(pid)
+
+
+def _mark_path(folder: str) -> str:
+    """A file in a folder of this user's on this machine."""
+    uid = os.geteuid()
+    own = f"/run/user/{uid}"
+    if not os.path.isdir(own):
+        # Whose it is, and who may write there, is looked at below.
+        own = f"/tmp/slurm-hadar-{uid}"  # noqa: S108
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(own, 0o700)
+    status = os.lstat(own)
+    if status.st_uid != uid or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
+        raise OSError(errno.EPERM, "belongs to another user", own)
+    return os.path.join(own, "unanswered." + folder.encode().hex()[-200:])
+
+
+def _mark(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(
+            _mark_path(folder), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+        os.utime(handle)
+        os.close(handle)
+
+
+def _is_marked(folder: str) -> bool:
+    with contextlib.suppress(OSError):
+        return 0.0 <= time.time() - os.lstat(_mark_path(folder)).st_mtime < SKIP_S
+    return False

@@ -1,0 +1,206 @@
+"""Declarations that can hardly be meant as they stand: what hbatch says of them before it submits.
+
+Imported where something was declared, or the script's text has our name in it.
+"""
+
+# pathlib alone would cost a submit several milliseconds.
+# ruff: noqa: PTH118, PTH120
+
+from __future__ import annotations
+
+import os
+import re
+
+from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request
+from slurm_hadar.domain.declaration import ANY, KEYS, Declaration
+from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from slurm_hadar.cli.additions import Settings
+    from slurm_hadar.cli.wrapper_site import WrapperSite
+
+_FEW_GPUS = 8
+"""Slurm itself refuses a smaller number that no node has; for a larger one it is asked what there
+is, which takes some 20 ms."""
+_ASK_S = 5.0
+_LEAST_MB = 1000
+"""A smaller number of MB without a unit is taken for GB."""
+_LIKE = 0.8
+_LOOKALIKE = re.compile(
+    rb"[ \t]*#[ \t]*hadar[ \t]*:?[ \t]+(?:[^#]*[ \t])?(?:%s)=[^ \t]" % "|".join(KEYS).encode(),
+    re.IGNORECASE,
+)
+_OURS = re.compile(rb"#HADAR[ \t\r]")
+_MOST_LOOKALIKES = 3
+
+
+def lookalikes(body: bytes, name: str) -> list[str]:
+    """A sentence for each line of a script that declares in nearly our form and is not read: a
+    ``#HADAR`` line counts at its very beginning, before the first command."""
+    found: list[str] = []
+    head = True
+    for number, line in enumerate(body.split(b"\n"), 1):
+        stripped = line.strip()
+        head = head and (not stripped or stripped.startswith(b"#"))
+        if not head and b"<<" in line:
+            # What follows may be another script that this one writes.
+            break
+        if not _LOOKALIKE.match(line):
+            continue
+        if not head:
+            what = "comes after the first command; move it up to the #SBATCH lines"
+        elif not _OURS.match(line):
+            what = "is a comment; did you mean #HADAR at its very beginning?"
+        else:
+            continue
+        found.append(f"line {number} of {name} declares nothing: it {what}")
+        if len(found) == _MOST_LOOKALIKES:
+            break
+    return found
+
+
+def doubts(
+    declaration: Declaration, typed: Mapping[str, str], held: Settings, site: WrapperSite | None
+) -> Iterator[str]:
+    """A sentence for each part of a declaration that has no effect, or another than it seems.
+
+    ``typed``: key -> value as the owner wrote it; ``held``: what he set by sbatch's own options.
+    """
+    if not declaration.total_samples and (declaration.epochs or declaration.dataset_size):
+        key, other = (
+            ("epochs", "dataset_size") if declaration.epochs else ("dataset_size", "epochs")
+        )
+        yield (
+            f"{key}={typed.get(key, getattr(declaration, key))} says nothing without {other}=N "
+            "(their product is the work in samples)"
+        )
+    for key in ("gpu_mem", "mem"):
+        text = typed.get(key, "")
+        numbers = re.split("[-:]", text)
+        if all(part.isdecimal() for part in numbers) and int(numbers[-1]) < _LEAST_MB:
+            more = "-".join(f"{part}G" for part in numbers)
+            yield f"{key}={text} is in MB; did you mean {key}={more}?"
+    yield from _of_backfill(declaration, held, site)
+    yield from _of_the_model(declaration.model, site)
+    yield from _of_the_request(declaration, held)
+
+
+def _of_backfill(
+    declaration: Declaration, held: Settings, site: WrapperSite | None
+) -> Iterator[str]:
+    if not declaration.backfill:
+        return
+    known = site.backfill if site is not None else None
+    named = {name for name in (held.get("partition") or "").split(",") if name}
+    if known == ():
+        yield "backfill=yes has no effect: training on idle nodes is off at this site"
+    elif known is not None and not (named and named <= set(known)):
+        yield f"backfill=yes has no effect outside of partition {' or '.join(known)}"
+    elif not declaration.checkpoint:
+        yield (
+            "backfill=yes without checkpoint=yes: it loses its work whenever it gives way to others"
+        )
+
+
+def _of_the_model(model: str, site: WrapperSite | None) -> Iterator[str]:
+    """A name that differs from a known one in more than its numbers, and in little."""
+    key = _letters_and_digits(model)
+    if site is None or not key or key in site.models:
+        return
+    from difflib import get_close_matches
+
+    for near in get_close_matches(key, site.models, n=3, cutoff=_LIKE):
+        if re.sub(r"\d", "", near) != re.sub(r"\d", "", key):
+            yield f"model={model} is not known here; did you mean {near}?"
+            return
+
+
+def _letters_and_digits(model: str) -> str:
+    """As :func:`slurm_hadar.profiles.table.model_key`, whose import takes long."""
+    return "".join(c for c in model.lower() if c.isalnum())
+
+
+def _of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:
+    """GPUs asked of sbatch that the declared range does not allow."""
+    request = gpu_request(held)
+    if declaration.gpus is None or request is None:
+        return
+    least, most = declaration.gpus
+    count = _count(held)
+    if count and not least <= count <= most:
+        span = f"{least}-{most}" if least < most else f"{least}"
+        yield (
+            f"{request.text} asks for {count} of the GPUs and gpus={span} is declared; "
+            f"write gpus={count}, or ask for as many as you declare"
+        )
+
+
+def _count(held: Settings) -> int:
+    """GPUs of the whole job by sbatch's options, 0 where that is not plain."""
+    from slurm_hadar.slurm.tres import parse_gpus
+
+    texts = [(name, text) for name in (*GPU_OPTIONS, "gres") if (text := held.get(name))]
+    one_node = (held.get("nodes") or "1") in ("1", "1-1")
+    if len(texts) != 1 or not (texts[0][0] == "gpus" or one_node):
+        return 0
+    name, text = texts[0]
+    if name not in ("gpus", "gpus-per-node", "gres"):
+        return 0
+    if name != "gres":
+        text = ",".join("gpu:" + part for part in text.split(","))
+    try:
+        return sum(parse_gpus(text).values())
+    except SlurmError:
+        return 0
+
+
+def refuse_impossible(
+    declaration: Declaration, sbatch: Callable[[], str], environment: Mapping[str, str]
+) -> None:
+    """Raises :class:`UsageError` where the job needs more GPUs than the cluster has.
+
+    ``sbatch``: finds the real one; its cluster is asked, and what it does not tell stops nothing.
+    """
+    if declaration.off or declaration.gpus is None or declaration.gpus[0] <= _FEW_GPUS:
+        return
+    there = _gpus_of_cluster(sbatch(), environment)
+    named = [kind for kind in declaration.types if kind != ANY]
+    # GPUs without a type, or with names that are Slurm's only, may be of any of ours.
+    if named and there and set(named) <= set(there):
+        total, what = sum(there[kind] for kind in named), f" of type {', '.join(named)}"
+    else:
+        total, what = sum(there.values()), ""
+    if 0 < total < declaration.gpus[0]:
+        raise UsageError(
+            f"gpus={declaration.gpus[0]} is declared, and the cluster has {total} GPUs{what}; "
+            "declare fewer"
+        )
+
+
+def _gpus_of_cluster(program: str, environment: Mapping[str, str]) -> dict[str, int]:
+    """Type -> GPUs of all nodes, in use or not; empty where Slurm does not tell."""
+    import subprocess
+
+    from slurm_hadar.slurm.tres import parse_gpus
+
+    try:
+        done = subprocess.run(
+            [os.path.join(os.path.dirname(program), "sinfo"), "-h", "-N", "-a", "-o", "%N|%G"],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ASK_S,
+            check=False,
+        )
+        lines: Sequence[str] = done.stdout.decode(errors="replace").splitlines()
+        nodes = dict(line.split("|", 1) for line in lines if "|" in line)
+        found: dict[str, int] = {}
+        for gres in nodes.values():
+            for kind, number in parse_gpus(gres).items():
+                found[kind] = found.get(kind, 0) + number
+    except (OSError, ValueError, HadarError, subprocess.SubprocessError):
+        return {}
+    return found if done.returncode == 0 else {}

@@ -1,0 +1,61 @@
+"""``hadar widen``: waiting jobs get the partitions back that a controller left out too long."""
+
+import os
+import time
+
+import typer
+
+from slurm_hadar.cli.common import ConfigOption, JsonOption, cluster_of, load, print_json
+from slurm_hadar.config import Config
+from slurm_hadar.controller import overdue
+from slurm_hadar.controller.overdue import Widened
+from slurm_hadar.controller.seen import kept
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(widen)
+
+
+def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Give waiting jobs that are past their deadline all their partitions back.
+
+    Does nothing while a controller acts. The controller's user does it for all jobs, others for
+    their own.
+    """
+    site = load(config)
+    acts = overdue.controller_acts(site) is True
+    done = Widened() if acts else _widened(site, os.getuid() == site.controller_uid)
+    if as_json:
+        print_json("widen", {"acts": acts, "jobs": dict(done.lists), "refused": dict(done.refused)})
+    elif acts:
+        typer.echo("nothing changed: a controller acts and widens them itself")
+    else:
+        typer.echo(f"waiting jobs past their deadline: {len(done.lists)} widened")
+        for job, names in done.lists.items():
+            typer.echo(f"  {job}: Partition={names}")
+    for job, why in done.refused.items():
+        typer.echo(f"hadar: job {job} was not widened: {why}", err=True)
+    if done.refused:
+        raise typer.Exit(1)
+
+
+def widen_own(site: Config) -> None:
+    """The same for the caller's own jobs, where a controller has died; what it did is on stderr."""
+    if overdue.controller_acts(site) is False:
+        done = _widened(site, everybodys=False)
+        for job, names in done.lists.items():
+            said = f"job {job} is past its deadline and no controller acts: Partition={names} again"
+            typer.echo(f"hadar: {said}", err=True)
+        for job, why in done.refused.items():
+            typer.echo(f"hadar: job {job} was not widened: {why}", err=True)
+
+
+def _widened(site: Config, everybodys: bool) -> Widened:
+    cluster, uid = cluster_of(site), os.getuid()
+    jobs = [
+        job
+        for job in cluster.read_jobs(None, site.guards.max_jobs_per_array)
+        if job.managed and (everybodys or job.uid == uid)
+    ]
+    return overdue.widen(cluster, jobs, kept.of_jobs(site, jobs), time.time())

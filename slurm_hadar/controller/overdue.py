@@ -1,0 +1,80 @@
+"""Widening lists of partitions past their deadline, where no controller does it.
+
+A job may wait for a GPU type with a list that is shorter than it may be, up to a deadline. The
+controller widens it then. Where that has died, whoever may change the job does: the controller's
+user (a timer, see packaging/), or the job's owner.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.lock import is_fresh
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.runtime.heartbeat import read_heartbeat
+from slurm_hadar.slurm import pending
+from slurm_hadar.slurm.cluster import Cluster, Update
+
+
+@dataclass(frozen=True)
+class Widened:
+    """Lists that were widened, as Slurm's id -> its partitions now, and those that Slurm refused to
+    widen, with its words."""
+
+    lists: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def controller_acts(config: Config) -> bool | None:
+    """Whether a controller lives that does it; None where none ever acted, or it left in order."""
+    beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
+    return None if beat is None or beat.mode != "act" else is_fresh(beat, time.time())
+
+
+def overdue(job: Job, steered: Steering, now: float) -> bool:
+    """Whether a waiting job still has a list of the controller's that is past its deadline."""
+    return (
+        job.state is JobState.PENDING
+        and job.managed
+        and 0 < steered.until <= now
+        and "Partition" in steered.was
+        and ",".join(job.partitions) == steered.wrote.get("Partition")
+    )
+
+
+def widen(
+    cluster: Cluster, jobs: Iterable[Job], steering: Mapping[str, Steering], now: float
+) -> Widened:
+    """Give these jobs, where they are overdue, the list that they had before it was shortened.
+
+    Waiting tasks that Slurm keeps in one record stay in one.
+    """
+    late: dict[str, tuple[Job, Update]] = {}
+    for job in jobs:
+        steered = steering.get(job.id, Steering())
+        if overdue(job, steered, now):
+            name = f"{job.array_job_id}_[{job.array_tasks}]" if job.array_tasks else job.id
+            late[name] = job, Update(name, {"Partition": steered.was["Partition"]})
+    if not late:
+        return Widened()
+    updates = [update for _, update in late.values()]
+    errors = pending.apply(cluster, [job for job, _ in late.values()], updates, now)
+    return Widened(
+        {
+            update.job_id: update.fields["Partition"]
+            for update, error in zip(updates, errors, strict=True)
+            if error is None
+        },
+        {
+            update.job_id: str(error)
+            for update, error in zip(updates, errors, strict=True)
+            if error is not None and not _has_begun(error)
+        },
+    )
+
+
+def _has_begun(error: SlurmError) -> bool:
+    return pending.BEGUN in str(error)

@@ -1,0 +1,30 @@
+"""When a job would end, as the policies' reasons say it."""
+
+import numpy as np
+
+from slurm_hadar.domain.view import View
+
+UNKNOWN = "end unknown"
+
+
+def time_left(view: View, job: int, seconds: float) -> str:
+    """``8 min`` or ``2.1 h``; empty where it is an assumption only, by which to compare places."""
+    if not (view.jobs.end_known[job] and np.isfinite(seconds)):
+        return ""
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def ends(view: View, job: int, seconds: float) -> str:
+    """``ends in 8 min`` or ``end unknown``."""
+    left = time_left(view, job, seconds)
+    return f"ends in {left}" if left else UNKNOWN
+
+
+def moves(view: View, job: int, there_s: float, here_s: float) -> str:
+    """Why a job moves that would end in ``there_s`` there and in ``here_s`` where it is."""
+    left = time_left(view, job, here_s)
+    if left:
+        return f"; it moves, as where it is it ends in {left}"
+    if not (np.isfinite(there_s) and np.isfinite(here_s) and there_s > 0):
+        return "; it moves"
+    return f"; it moves, as it is expected to be {here_s / there_s:.1f} times as fast there"

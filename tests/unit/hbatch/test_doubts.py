@@ -1,0 +1,122 @@
+"""Declarations that cannot be meant as they stand: an error where it is impossible, a line where it
+is doubtful, and not a word about what only looks alike."""
+
+import pytest
+from test_hbatch_program import Place, lines
+
+MODELS = {"models": ["resnet18", "resnet50", "lstm"], "backfill": ["spare"]}
+SINFO = '#!/bin/sh\nprintf "%s\\n" "v1|gpu:v100:4" "v2|gpu:v100:4" "v1|gpu:v100:4" "k1|gpu:k80:4"\n'
+
+
+@pytest.fixture
+def place(tmp_path):
+    found = Place(tmp_path)
+    sinfo = found.bin / "sinfo"
+    sinfo.write_text(SINFO)
+    sinfo.chmod(0o755)
+    return found
+
+
+def submitted(place, text, *argv, **site):
+    place.site(**{**MODELS, **site})
+    return place.run(*argv, place.script(f"#!/bin/sh\n{text}\ntrue\n"))
+
+
+def doubts(done):
+    return [line for line in lines(done) if "the job is managed" not in line]
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "says"),
+    [
+        ("#HADAR gpus=1 epochs=3", [], "dataset_size="),
+        ("#HADAR gpus=1 dataset_size=3", [], "epochs="),
+        ("#HADAR gpus=1 gpu_mem=12", [], "gpu_mem=12G"),
+        ("#HADAR gpus=1", ["--hadar-gpu_mem=12"], "gpu_mem=12G"),
+        ("#HADAR gpus=1 mem=8-32", [], "mem=8G-32G"),
+        ("#HADAR gpus=1 backfill=yes", ["-p", "spare"], "checkpoint=yes"),
+        ("#HADAR gpus=1 backfill=yes checkpoint=yes", [], "spare"),
+        ("#HADAR gpus=1 model=restnet18", [], "resnet18"),
+        ("#HADAR gpus=1 model=ResNet-180", [], ""),
+        ("#HADAR gpus=4", ["--gres=gpu:1"], "gpus=1"),
+        ("#HADAR gpus=1-2", ["--gpus=4"], "gpus=4"),
+        ("# HADAR gpus=1", [], "#HADAR"),
+        ("#HADAR: gpus=1", [], "#HADAR"),
+        ("#hadar gpus=1 checkpoint=yes", [], "#HADAR"),
+        ("  #HADAR gpus=1", [], "#HADAR"),
+        ("#HADAR model=a\ntrue\n#HADAR gpus=1", ["--gres=gpu:1"], "first command"),
+        ("true\n#HADAR gpus=1", [], "first command"),
+    ],
+)
+def test_what_is_doubtful_is_said_in_one_line_with_the_nearest_word(place, text, argv, says):
+    done = submitted(place, text, *argv)
+    assert done.returncode == 0 and done.seen is not None
+    if not says:
+        assert doubts(done) == []
+        return
+    (line,) = doubts(done)
+    assert says in line and line.startswith("hbatch: ")
+
+
+def test_backfill_where_the_site_has_none_is_said(place):
+    done = submitted(place, "#HADAR gpus=1 backfill=yes checkpoint=yes", backfill=[])
+    (line,) = doubts(done)
+    assert "backfill=yes" in line and "off" in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#HADAR gpus=1 epochs=3 dataset_size=5",
+        "#HADAR gpus=1 epochs=3 samples=5",
+        "#HADAR gpus=1 gpu_mem=12000 model=mine",
+        "#HADAR gpus=1 gpu_mem=500M",
+        "#HADAR gpus=1 model=resnet101",
+        "#HADAR gpus=1 model=transformer",
+        "#HADAR gpus=1 backfill=yes checkpoint=yes\n#SBATCH -p spare",
+        "##HADAR gpus=1",
+        "# hadar moves it where it is quicker",
+        "# HADAR: see the wiki; use gpus as you like",
+        "# export HADAR_CONFIG=/etc/hadar.toml",
+        "#hadarize gpus=1",
+        "cat > job.sh <<EOF\n#!/bin/sh\n#HADAR gpus=1\nEOF",
+        "true # HADAR gpus=1",
+        "echo '#HADAR gpus=1'",
+    ],
+)
+def test_what_only_looks_alike_costs_no_word(place, text):
+    done = submitted(place, text)
+    assert done.returncode == 0 and doubts(done) == []
+
+
+def test_a_quiet_submit_stays_quiet(place):
+    assert lines(submitted(place, "# HADAR gpus=1", "-Q")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "says"),
+    [
+        ("#HADAR gpus=64", [], "has 12 GPUs"),
+        ("#HADAR gpus=64", ["--gres=gpu:1"], "has 12 GPUs"),
+        ("#HADAR gpus=9-64 types=k80", ["-N4"], "has 4 GPUs of type k80"),
+    ],
+)
+def test_more_gpus_than_there_are_is_an_error_before_the_submission(place, text, argv, says):
+    done = submitted(place, text, *argv)
+    assert done.returncode == 2
+    # An sbatch that is a script is asked who it is.
+    assert done.seen is None or done.seen["argv"] == ["--version"]
+    assert says in lines(done)[0] and "gpus=" in lines(done)[0]
+
+
+@pytest.mark.parametrize("sinfo", ["exit 1", "echo '||'", "sleep 60", "echo 'v1|(null)'"])
+def test_a_slurm_that_does_not_tell_its_gpus_stops_no_submit(place, sinfo):
+    (place.bin / "sinfo").write_text(f"#!/bin/sh\n{sinfo}\n")
+    assert submitted(place, "#HADAR gpus=64").returncode == 0
+
+
+def test_as_many_as_there_are_pass(place):
+    assert submitted(place, "#HADAR gpus=12", "-N3").returncode == 0
+    # On names of its own Slurm's types tell nothing of ours.
+    (place.bin / "sinfo").write_text('#!/bin/sh\necho "v1|gpu:tesla:32"\n')
+    assert submitted(place, "#HADAR gpus=12 types=v100", "-N3").returncode == 0

@@ -1,0 +1,89 @@
+"""A job that its owner opens to other GPU types later."""
+
+from dataclasses import replace
+
+import pytest
+
+from slurm_hadar import config as configuration
+from slurm_hadar.cli.other_types import with_other_types
+from slurm_hadar.controller.picture.request import wanted
+from slurm_hadar.domain.declaration import Declaration, decode, encode
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
+from slurm_hadar.domain.steering import Steering
+
+SITE = configuration.parse(
+    """
+[partitions.groups]
+gpu = ["volta", "k80"]
+[gpu_types.v100]
+feature = "volta"
+memory_gb = 16
+[gpu_types.k80]
+memory_gb = 12
+""",
+    "test",
+)
+K80 = Declaration(types=("k80",))
+ANY = Declaration(types=("any",))
+
+
+def job(declared=K80, state=JobState.PENDING, **more):
+    usual = {"features": "k80", "partitions": ("gpu",)}
+    usual["request"] = GpuRequest(per_node={UNTYPED: 1})
+    return Job("1", 1, 7, "ann", "x", state, state.name, declaration=declared, **{**usual, **more})
+
+
+def changed(one, declared, steered=None):
+    return with_other_types(one, declared, SITE, steered)
+
+
+def test_a_waiting_job_gets_what_hbatch_would_write():
+    assert changed(job(), ANY) == (ANY, {"Features": ""})
+    other = replace(K80, types=("v100",))
+    assert changed(job(), other) == (other, {"Features": "volta"})
+    assert changed(job(ANY, features=""), K80) == (K80, {})
+    more = replace(K80, types=("k80", "v100"), gpu_mem=14 * 1024)
+    assert changed(job(), more)[1] == {"Features": "volta"}
+
+
+def test_the_owners_own_constraint_stays():
+    own = replace(K80, constraint="k80")
+    assert changed(job(own), replace(ANY, constraint="k80"))[1] == {}
+    # He changed it since.
+    assert changed(job(features="k80&fast"), ANY) == (ANY, {})
+    typed = job(request=GpuRequest(per_node={"k80": 1}))
+    assert changed(typed, ANY) == (ANY, {})
+
+
+def test_a_list_of_hbatchs_is_opened_too_and_the_owners_is_not():
+    listed = job(replace(K80, partitions=("gpu",)), features="", partitions=("k80",))
+    opened = replace(ANY, partitions=("gpu",))
+    assert changed(listed, opened)[1] == {"Partition": "volta,k80"}
+    assert changed(replace(listed, partitions=("volta",)), opened)[1] == {}
+    own = job(replace(K80, partitions=("k80",)), features="", partitions=("k80",))
+    assert changed(own, ANY)[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "features", "steered"),
+    [
+        (JobState.RUNNING, "k80", Steering()),
+        (JobState.PENDING, "k80", Steering(was={"Features": "k80"}, wrote={"Features": "k80"})),
+    ],
+)
+def test_of_a_job_that_cannot_be_changed_now_it_is_recorded(state, features, steered):
+    one = job(state=state, features=features)
+    declared, fields = changed(one, ANY, steered)
+    assert fields == {} and declared.added == "k80"
+    assert decode(encode(declared)) == declared
+    open_ = replace(one, declaration=declared)
+    assert wanted(open_, steered).constraint == ""
+    # Another one that the owner sets later is his.
+    assert wanted(replace(open_, features="fast"), Steering()).constraint == "fast"
+    assert changed(open_, replace(declared, types=("v100",)), steered)[0].added == "k80"
+
+
+def test_types_that_the_site_does_not_have_are_an_error():
+    with pytest.raises(UsageError, match="types=h100"):
+        changed(job(), Declaration(types=("h100",)))

@@ -1,0 +1,112 @@
+"""What the soak does to the exchange folder, and how it tells of a job beside an idle GPU."""
+
+import os
+import threading
+from random import Random
+
+import pytest
+
+from benchmarks.soak import hung
+from benchmarks.soak.liveness import BF_INTERVAL_S, SLACK_S, Liveness
+from benchmarks.soak.squatters import STRANGER, Squatters
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.node import Node
+
+LIMIT_S = BF_INTERVAL_S + SLACK_S
+
+
+def waiting(**more):
+    fields = {"state": JobState.PENDING, "slurm_state": "PENDING", "eligible_s": 1.0}
+    fields |= {"declaration": Declaration()} | more
+    return Job(id="7", raw_id=7, uid=0, user="root", name="one", **fields)
+
+
+def idle(**more):
+    return Node("n1", **({"gpus": {"v100": 1}, "state": "IDLE"} | more))
+
+
+def seen(job, node, seconds, any_gpu=("one",)):
+    """A look every 2 s."""
+    found = Liveness()
+    for second in range(0, int(seconds) + 1, 2):
+        found.look((1000.0 + second, 50.0 + second), [job], [node], any_gpu)
+    return found
+
+
+def test_a_job_that_waits_beside_an_idle_gpu_is_told():
+    assert not seen(waiting(), idle(), LIMIT_S).wrong
+    late = seen(waiting(), idle(), LIMIT_S + 4)
+    assert late.wrong == [f"job 7 waited for {LIMIT_S + 4:.0f} s beside an idle GPU of n1"]
+    assert late.longest_s == LIMIT_S + 4
+
+
+@pytest.mark.parametrize(
+    ("job", "node", "any_gpu"),
+    [
+        ({"state": JobState.RUNNING}, {}, ("one",)),
+        ({"held": True}, {}, ("one",)),
+        ({"declaration": None}, {}, ("one",)),
+        ({"eligible_s": 1e9}, {}, ("one",)),
+        ({"not_before_s": 1e9}, {}, ("one",)),
+        ({}, {"state": "DOWN", "usable": False}, ("one",)),
+        ({}, {"state": "PLANNED"}, ("one",)),
+        ({}, {"gpus_used": {"v100": 1}}, ("one",)),
+        ({}, {}, ()),
+    ],
+)
+def test_what_has_a_reason_to_wait_is_not(job, node, any_gpu):
+    found = seen(waiting(**job), idle(**node), LIMIT_S + 60, any_gpu)
+    assert not found.wrong and not found.longest_s
+
+
+def test_time_in_which_slurm_did_not_answer_is_not_counted():
+    found = Liveness()
+    for second in range(0, 60, 2):
+        found.look((1000.0 + second, 50.0 + second), [waiting()], [idle()], ("one",))
+        if second % 10 == 0:
+            found.forget()
+    assert not found.wrong and 0 < found.longest_s <= 10
+
+
+@pytest.mark.skipif(not hung.possible(), reason="a mount needs root and /dev/fuse")
+def test_a_folder_hangs_and_is_as_before(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file").touch()
+    answers = []
+
+    def look():
+        try:
+            answers.append([path.name for path in folder.iterdir()])
+        except OSError as error:
+            answers.append(error)
+
+    with hung.hung(folder):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join(1.0)
+        assert thread.is_alive() and not answers
+    thread.join(60)
+    assert isinstance(answers[0], OSError)
+    look()
+    assert answers[1] == ["file"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="files are given to another user")
+def test_a_stranger_lays_names_of_jobs_to_come_and_all_of_them_go(tmp_path):
+    mine = tmp_path / "plan.8.json"
+    mine.touch()
+    squatters = Squatters(tmp_path, Random(1), lambda: 7)
+    for _ in range(30):
+        squatters.lay()
+    there = [path for path in tmp_path.iterdir() if path != mine]
+    assert len(there) == len(squatters.laid) > 20
+    assert {path.lstat().st_uid for path in there} == {STRANGER}
+    kinds = {(path.is_symlink(), path.is_dir(), path.is_fifo()) for path in there}
+    assert len(kinds) == 4
+    # What stood in the way is moved aside, and goes as well.
+    folder = next(path for path in there if path.is_dir() and not path.is_symlink())
+    folder.rename(tmp_path / ".plan.9.json.aside")
+    squatters.remove()
+    assert list(tmp_path.iterdir()) == [mine]
