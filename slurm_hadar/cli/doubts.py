@@ -140,8 +140,6 @@ def _of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:
 
 def _count(held: Settings) -> int:
     """GPUs of the whole job by sbatch's options, 0 where that is not plain."""
-    from slurm_hadar.slurm.tres import parse_gpus
-
     texts = [(name, text) for name in (*GPU_OPTIONS, "gres") if (text := held.get(name))]
     one_node = (held.get("nodes") or "1") in ("1", "1-1")
     if len(texts) != 1 or not (texts[0][0] == "gpus" or one_node):
@@ -151,6 +149,11 @@ def _count(held: Settings) -> int:
         return 0
     if name != "gres":
         text = ",".join("gpu:" + part for part in text.split(","))
+    if plain := re.fullmatch(r"gpu(?::(\d{1,6}))?", text):
+        return int(plain[1] or "1")
+    # Only a job that needs the parser pays for its import.
+    from slurm_hadar.slurm.tres import parse_gpus
+
     try:
         return sum(parse_gpus(text).values())
     except SlurmError:
