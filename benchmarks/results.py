@@ -169,7 +169,7 @@ SECTIONS = (
     Section(
         "hbatch",
         "hbatch beside sbatch",
-        "The time that hbatch adds to a submit. Aim: 60 ms at the median, 100 ms at the 95th "
+        "The time that hbatch adds to a submit. Aim: 25 ms at the median, 100 ms at the 95th "
         "percentile.",
         "python -m benchmarks.hbatch",
     ),
