@@ -1,4 +1,4 @@
-"""Another user lays files, folders and pipes where the controller and jobs are about to write."""
+"""Another user makes files, folders and pipes where the controller and jobs are about to write."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 STRANGER = 65533
 """A UID without an account."""
 MOST = 300
-"""Names that are laid in one soak."""
+"""Names that one soak takes."""
 
 
 class Squatters:
@@ -19,23 +19,23 @@ class Squatters:
     def __init__(self, folder: Path, random_: random.Random, newest: Callable[[], int]) -> None:
         """``newest``: the highest number of a job that was seen."""
         self.folder, self._random, self._newest = folder, random_, newest
-        self.laid: set[Path] = set()
+        self.taken: set[Path] = set()
 
     def lay(self) -> None:
         """A few names of jobs that come next, each as something else."""
         for _ in range(3):
-            if len(self.laid) >= MOST:
+            if len(self.taken) >= MOST:
                 return
             job = self._newest() + self._random.randrange(1, 12)
             path = self.folder / self._random.choice(
                 (f"plan.{job}.json", f"steer.{job}.json", f"progress.{job}.squat.json",
                  f"progress.{job}.{self._random.randrange(3)}.json", f"gpu.{job}.squat.json")
             )  # fmt: skip
-            # What is there already belongs to somebody; and a folder may not answer.
+            # The name may exist already, or the folder may not answer.
             with contextlib.suppress(OSError):
                 self._one(path)
                 os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
-                self.laid.add(path)
+                self.taken.add(path)
 
     def _one(self, path: Path) -> None:
         match self._random.choice(("file", "pipe", "folder", "link", "large")):

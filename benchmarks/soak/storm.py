@@ -98,7 +98,7 @@ class Result:
     memory: Memory
     exchange: Exchange
     squatted: int
-    """Names that a stranger laid in the exchange folder."""
+    """Names in the exchange folder that another user took first."""
     liveness: Liveness
     wrong: tuple[str, ...]
 
@@ -342,7 +342,7 @@ class Storm:
             journal=journal,
             memory=self.memory,
             exchange=exchange,
-            squatted=len(self.squatters.laid),
+            squatted=len(self.squatters.taken),
             liveness=self.liveness,
             wrong=tuple(wrong),
         )

@@ -101,7 +101,7 @@ def test_a_stranger_lays_names_of_jobs_to_come_and_all_of_them_go(tmp_path):
     for _ in range(30):
         squatters.lay()
     there = [path for path in tmp_path.iterdir() if path != mine]
-    assert len(there) == len(squatters.laid) > 20
+    assert len(there) == len(squatters.taken) > 20
     assert {path.lstat().st_uid for path in there} == {STRANGER}
     kinds = {(path.is_symlink(), path.is_dir(), path.is_fifo()) for path in there}
     assert len(kinds) == 4

@@ -12,21 +12,25 @@ make those behind wait for backfill, 2 to 23 s.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import inf, isfinite
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import laying, queue_head
 from slurm_hadar.controller.acts.actions import Action, Kind
+from slurm_hadar.controller.acts.preference import (
+    Known,
+    expected_end,
+    longest_wait,
+    preferred,
+    worth_waiting,
+)
 from slurm_hadar.controller.picture import claims
 from slurm_hadar.controller.picture.arrays import accepts
 from slurm_hadar.controller.picture.empty_nodes import UNFIT, EmptyNodes
 from slurm_hadar.controller.picture.targets import Target, lease_of_before
 from slurm_hadar.controller.picture.viewing import Picture
-from slurm_hadar.controller.picture.waits import expected_waits, run_times
-from slurm_hadar.controller.seen.access import allowed_partitions, kinds_of
+from slurm_hadar.controller.picture.waits import expected_waits
 from slurm_hadar.controller.seen.observed import Observed
-from slurm_hadar.domain.declaration import ANY, SLOWEST
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.steering import Steering
@@ -55,16 +59,6 @@ class Wait:
 
     until_s: float
     ends_s: float
-
-
-@dataclass(frozen=True)
-class _Preference:
-    """A job's partitions in the order in which it prefers their types, empty where an order says
-    nothing; those of them in which it surely fits now; and whether it never fits in one of them."""
-
-    names: tuple[str, ...] = ()
-    fit: frozenset[str] = frozenset()
-    is_unfit: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,17 +100,18 @@ def hints(
         records.setdefault(str(job.raw_id) if job.array_tasks else job.id, []).append(target)
     left, deep = queue_head.MOST_RECORDS, list[list[Target]]()
     unfit: dict[str, tuple[str, ...]] = {}
-    may_wait = any(_longest_wait(target.job, config) for target in waiting)
+    may_wait = any(longest_wait(target.job, config) for target in waiting)
     empty = EmptyNodes(seen)
     waits = expected_waits(seen, picture, empty) if may_wait and not seen.in_order else {}
+    known = Known(picture, plan, seen, config, empty, waits)
     for targets in records.values():
         placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
-        preference = _preferred(placed, picture, plan, seen, config, empty)
-        names = _worth_waiting(placed, preference, waits, picture, seen, config)
+        preference = preferred(placed, known)
+        names = worth_waiting(placed, preference, known)
         wait = None
         if len(names) < len(preference.names):
-            until_s = placed.job.eligible_s + _longest_wait(placed.job, config)
-            wait = Wait(until_s, _end(placed, names[0], waits, picture, seen))
+            until_s = placed.job.eligible_s + longest_wait(placed.job, config)
+            wait = Wait(until_s, expected_end(placed, names[0], known))
         if names and left >= len(names):
             left -= len(names)
             for target in targets:
@@ -310,135 +305,3 @@ def _is_wider(job: Job, steered: Steering) -> bool:
     return not steered.until and set(steered.wrote.get("Partition", "").split(",")) == set(
         job.partitions
     )
-
-
-def _worth_waiting(
-    target: Target,
-    preference: _Preference,
-    waits: Mapping[str, Mapping[str, float]],
-    picture: Picture,
-    seen: Observed,
-    config: Config,
-) -> tuple[str, ...]:
-    """The names that it prefers without the types on which the job would end later, even if it
-    began there now, than on the one that it waits for: rule 4 of the prototype (theta 0).
-
-    All of them where its work is not known, where the wait is longer than it may be, where the job
-    may not fit there, and where a job that is not managed wants the same type.
-    """
-    names = preference.names
-    job, view = target.job, picture.view
-    left_s = job.eligible_s + _longest_wait(job, config) - seen.now
-    declared = job.declaration is not None and job.declaration.total_samples > 0
-    if len(names) < 2 or job.id not in waits or not declared or left_s <= 0:
-        return names
-    row, count = view.jobs.ids.index(job.id), view.counts.index(target.wanted.count)
-    types = laying.types_of([seen.partitions[name] for name in names], seen)
-    if not all(view.jobs.known[row, view.types.index(kind), count] for kind in types.values()):
-        return names
-    times, wait = run_times(target, picture), waits[job.id]
-    ends = {
-        name: wait.get(kind, inf) + times.get(kind, inf)
-        for name, kind in types.items()
-        if name in preference.fit
-    }
-    best = min(ends, key=lambda name: ends[name], default="")
-    if not best or ends[best] == inf or wait[types[best]] > left_s:
-        return names
-    if _wanted_by_others(types[best], job, seen):
-        return names
-    kept = tuple(name for name in names if times.get(types[name], inf) <= ends[best])
-    return tuple(sorted(kept, key=lambda name: name != best)) if len(kept) < len(names) else names
-
-
-def _end(
-    target: Target,
-    name: str,
-    waits: Mapping[str, Mapping[str, float]],
-    picture: Picture,
-    seen: Observed,
-) -> float:
-    """When a job is expected to end that waits for the partition ``name``, s since the epoch."""
-    kind = laying.types_of([seen.partitions[name]], seen)[name]
-    return seen.now + waits[target.job.id][kind] + run_times(target, picture)[kind]
-
-
-def _longest_wait(job: Job, config: Config) -> float:
-    """Seconds from its submission in which it may wait for a type: its owner's word, else the
-    site's."""
-    own = job.declaration.wait if job.declaration is not None else None
-    return config.queue.max_wait_s if own is None else own
-
-
-def _wanted_by_others(kind: str, job: Job, seen: Observed) -> bool:
-    """Whether a job that is not managed waits behind this one for GPUs of a type."""
-    place = claims.rank(job, seen)
-    return any(
-        other.state is JobState.PENDING
-        and not other.managed
-        and claims.rank(other, seen) <= place
-        and (not other.request.typed or kind in _kinds(other))
-        and any(
-            kind in kinds_of(seen.partitions[p], seen.nodes)
-            for p in other.partitions
-            if p in seen.partitions
-        )
-        for other in seen.jobs.values()
-    )
-
-
-def _kinds(job: Job) -> set[str]:
-    request = job.request
-    return {kind for part in (request.per_node, request.per_job, request.per_task) for kind in part}
-
-
-def _preferred(
-    target: Target,
-    picture: Picture,
-    plan: Plan,
-    seen: Observed,
-    config: Config,
-    empty: EmptyNodes,
-) -> _Preference:
-    """The job's partitions in the order in which it prefers their types; empty where an order says
-    nothing."""
-    job, want, view = target.job, target.wanted, picture.view
-    groups = config.partitions.groups if want.of_one_type else {}
-    open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
-    types = laying.types_of(open_to_it, seen)
-    if len(types) < 2 or want.count not in view.counts or job.id not in view.jobs.ids:
-        return _Preference()
-    row, count = view.jobs.ids.index(job.id), view.counts.index(want.count)
-    rates = {
-        name: float(view.jobs.rate[row, view.types.index(kind), count])
-        for name, kind in types.items()
-        if kind in view.types
-    }
-    fit = empty.fits(target, rates)
-    possible = {name: rate for name, rate in rates.items() if rate > 0}
-    if possible and not fit & possible.keys():
-        # What is left out by estimates only, such as a time limit that would be too short.
-        possible = {name: rates[name] for name in rates if accepts(target, types[name], config)}
-    if job.declaration is not None and job.declaration.types == (ANY,):
-        own = {n: float(picture.own[row, view.types.index(types[n]), count]) for n in possible}
-        # What is slow beside a type on which it may not fit is not slow for this job.
-        best = max((own[n] for n in possible if n in fit and isfinite(own[n])), default=0.0)
-        # A guess keeps no job from a free GPU.
-        kept = picture.shared if job.declaration.may_move and job.requeue else frozenset()
-        possible = {
-            n: rate
-            for n, rate in possible.items()
-            if types[n] in kept or not own[n] * SLOWEST < best
-        }
-    if empty.is_clear(target) and not possible.keys() <= empty.fits(
-        target, possible, some_day=True
-    ):
-        # Slurm holds some jobs whose list is changed to one with such a partition.
-        return _Preference((), fit, is_unfit=True)
-    placement = plan.placements.get(job.id)
-    placed = set(placement.gpus) if placement is not None else set()
-
-    def order(name: str) -> tuple[bool, bool, float]:
-        return name not in fit, types[name] not in placed, -possible[name]
-
-    return _Preference(tuple(sorted(possible, key=order)), fit)
