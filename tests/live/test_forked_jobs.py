@@ -93,6 +93,8 @@ def forked(make_sandbox, folder, samples, **options):
     site.pace(1.0)
     site.cluster.requeue([id_])
     site.until(lambda: site.job(id_).slurm_state == "PENDING", ticks=False)
+    # While a node is still cleaned up there is nothing that a tick could plan the job for.
+    site.strands_nothing()
     assert site.job(id_).required_nodes == tuple(SLOWER)
     return site, id_
 
