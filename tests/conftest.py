@@ -27,6 +27,17 @@ def pytest_configure(config):
         config.add_cleanup(lambda: _remove_if_empty(kernels))
 
 
+def pytest_collection_modifyitems(items):
+    """A live test waits for daemons that share two cores with two more tests: what fails once and
+    then passes is named in the summary as RERUN, and is to be looked at.
+
+    Not where a rare failure is what is looked for: tests marked ``once``.
+    """
+    for item in items:
+        if item.get_closest_marker("live") and not item.get_closest_marker("once"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
 def _remove_if_empty(folder):
     with suppress(OSError):
         folder.rmdir()

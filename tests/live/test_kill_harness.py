@@ -17,7 +17,7 @@ from benchmarks.faults.scene import KINDS
 from benchmarks.faults.trial import LOOK, STALLED, THEN
 from benchmarks.faults.trials import Case, distinct, has_moved, is_sent, planted, room
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.live, pytest.mark.once, pytest.mark.timeout(1200)]
 
 
 _TRIES = 6
