@@ -8,6 +8,7 @@ his own.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import inf, isfinite
@@ -25,6 +26,8 @@ Record = Mapping[str, object]
 
 MOST_NAMED = 20_000_000
 """Nodes that all jobs may name together: a few bytes of a host list stand for thousands."""
+MOST_ASKED = 2_000_000
+"""Of these, what one user's jobs may name with ``-x`` and ``-w``."""
 
 _PER = ("node", "job", "task", "socket")
 """Of what Slurm shows a request."""
@@ -57,6 +60,7 @@ class Reading:
         self._jobs: list[Job] = []
         self._notes: list[str] = []
         self._named = 0
+        self._asked: Counter[int] = Counter()
 
     def feed(self, text: str) -> None:
         """The next part of what squeue printed."""
@@ -86,15 +90,36 @@ class Reading:
             raise SlurmError(
                 f"squeue shows job {shown} in a form that is not understood ({error!r:.80})"
             ) from None
+        if found:
+            found = self._counted(found)
         self._jobs += found
         self._notes += notes
-        for job in found[:1]:
-            self._named += sum(map(len, (job.nodes, job.required_nodes, job.excluded_nodes)))
+
+    def _counted(self, found: list[Job]) -> list[Job]:
+        """These records of one job; without the nodes that it asks for, and unmanaged, where its
+        user's jobs name too many: no other user's jobs are to wait for that."""
+        job = found[0]
+        names = len(job.required_nodes) + len(job.excluded_nodes)
+        self._named += len(job.nodes)
+        if self._asked[job.uid] + names <= MOST_ASKED:
+            self._asked[job.uid] += names
+            self._named += names
+        else:
+            wrong = f"the user's jobs name more than {MOST_ASKED} nodes with -x and -w, the limit"
+            bare = replace(
+                job,
+                required_nodes=(),
+                excluded_nodes=(),
+                declaration=None,
+                declaration_error=wrong,
+            )
+            found = [replace(bare, id=task.id) for task in found]
         if self._named > MOST_NAMED:
             raise SlurmError(
                 f"squeue names more than {MOST_NAMED} nodes over all jobs, the limit; what is "
                 "asked for with -x and -w counts too"
             )
+        return found
 
 
 def parse(

@@ -50,6 +50,8 @@ class ExchangeFolder:
         self._left_out = (0, 0)
         self._unheard: Sequence[Job] = ()
         """Running jobs whose report was not found."""
+        self._held: frozenset[str] = frozenset()
+        """Of these, jobs whose names are held by others and could not be freed, as was said."""
         self._tidied_s = self._said_s = 0.0
 
     def read(self, jobs: Iterable[Job]) -> Said:
@@ -122,15 +124,22 @@ class ExchangeFolder:
         The folder's owner and root may. One place is enough for a job, and a job that is heard has
         found another: nothing is touched before.
         """
-        said = []
+        said, held = [], set()
         for job in self._unheard:
             mine = progress.places(self._path, job.id)
-            if all(_is_foreign(path, job.uid) for path in mine):
-                freed = sum(map(_is_away, mine))
+            if not all(_is_foreign(path, job.uid) for path in mine):
+                continue
+            freed = sum(map(_is_away, mine))
+            outcome = f"{freed} of {len(mine)} are free now"
+            if not freed:
+                held.add(job.id)
+                outcome = f"only root or the folder's owner may remove progress.{job.id}.*.json"
+            if freed or job.id not in self._held:
                 said.append(
                     f"job {job.id}: other users held all names of its report in {self._path}; "
-                    f"{freed} of {len(mine)} are free now"
+                    + outcome
                 )
+        self._held = frozenset(held)
         return said
 
     def remove_unfinished(self) -> None:

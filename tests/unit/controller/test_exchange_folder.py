@@ -331,6 +331,21 @@ def test_who_takes_the_names_of_a_report_first_stops_nobody(crowded, kind):
     assert "7" in found.read([mine]).progress
 
 
+def test_names_that_cannot_be_freed_are_told_once(crowded, monkeypatch):
+    mine = running("7", {"v1": {"v100": 1}}, uid=2001)
+    for path in places(crowded, "7"):
+        of_stranger(path)
+    found = ExchangeFolder(crowded)
+    found.read([mine])
+    with monkeypatch.context() as closed:
+        # As for a controller that owns neither the folder nor the files.
+        closed.setattr(exchange_folder, "_is_away", lambda _: False)
+        (said,) = found.tidy([mine], NOW)
+        assert "only root or the folder's owner may remove progress.7.*.json" in said
+        assert found.tidy([mine], NOW + 60) == []
+    assert "8 of 8 are free now" in "".join(found.tidy([mine], NOW + 120))
+
+
 def test_a_folder_that_gives_no_answer_is_not_looked_into_for_names(tmp_path, monkeypatch):
     there = {"v1": {"v100": 1}}
     mine = running("7", there, uid=UID + 1)

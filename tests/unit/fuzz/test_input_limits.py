@@ -183,6 +183,27 @@ def test_all_jobs_name_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         jobs.parse(text, None, 100)
 
 
+def test_one_user_names_too_many_nodes_and_nobody_else_waits_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    comment = "[hadar1 types=any]"
+    greedy = {
+        "job_id": 1,
+        "user_id": 1,
+        "job_state": "PENDING",
+        "excluded_nodes": "n[1-50]",
+        "comment": comment,
+    }
+    other = {**greedy, "job_id": 9, "user_id": 2}
+    monkeypatch.setattr(jobs, "MOST_ASKED", 149)
+    text = json.dumps({"jobs": [greedy, greedy, greedy, other]})
+    found, _ = jobs.parse(text, None, 100)
+    assert [bool(job.declaration) for job in found] == [True, True, False, True]
+    assert [len(job.excluded_nodes) for job in found] == [50, 50, 0, 50]
+    assert "name more than 149 nodes with -x and -w" in found[2].declaration_error
+    assert not found[3].declaration_error
+
+
 def test_partitions_and_switches_name_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "PartitionName=a Nodes=n[1-50]\nPartitionName=b Nodes=n[1-50]\n"
     assert len(records.partitions(text)) == 2
