@@ -28,6 +28,8 @@ TEXTS = (
     "[" * 20_000, '"' * 20_001, "n1,m2," * 10_000, " " * 50_000, "\n" * 20_000, "9" * 70_000,
     "Level=0 " * 5_000, "a=" * 20_000, "\\\n" * 20_000, "[hadar1 " * 5_000, "1," * 20_000,
 )  # fmt: skip
+LONGEST_BYTES = 1_000_000
+"""Of an input; the limits themselves have tests of their own."""
 _WORD = re.compile(rb"[A-Za-z0-9_.+-]+")
 _DEEP = "\N{PILE OF POO}deep"
 
@@ -69,7 +71,9 @@ def tree(draw: random.Random, data: bytes) -> bytes:
         depth = draw.choice((10, 900, 5_000, 100_000))
         opened, closed = draw.choice((("[", "]"), ('{"a":', "}")))
         nest = opened * depth + "1" + closed * depth
-        shown = shown.replace(json.dumps(_DEEP), nest).replace(f'"{_DEEP}"', nest)
+        # No more of them than the longest input holds.
+        most = 1 + LONGEST_BYTES // len(nest)
+        shown = shown.replace(json.dumps(_DEEP), nest, most).replace(f'"{_DEEP}"', nest, most)
     return shown.encode(errors="surrogatepass")
 
 
@@ -97,7 +101,8 @@ def value(draw: random.Random, deep: int = 0) -> Any:
     if kind == 6:
         return _DEEP
     if kind == 7:
-        return [value(draw, deep + 1)] * draw.choice((1, 2, 200))
+        # Two hundred of two hundred of two hundred fill the memory of the fuzzer itself.
+        return [value(draw, deep + 1)] * draw.choice((1, 2, 200 if deep == 0 else 2))
     return draw.choice(NUMBERS) if kind == 8 else draw.choice(TEXTS)
 
 

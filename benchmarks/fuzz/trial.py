@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from benchmarks.fuzz.mutations import LONGEST_BYTES
 from benchmarks.fuzz.parsers import Parser
 from slurm_hadar.cli.wrapper_site import SiteError
 from slurm_hadar.domain.errors import HadarError
@@ -18,8 +19,6 @@ LONGEST_S = 20.0
 that are slow and shared."""
 MOST_MB = 250
 """What the peak of memory may grow by for one input. The most that was seen of any is 44."""
-LONGEST_BYTES = 1_000_000
-"""Of an input; the limits themselves have tests of their own."""
 LONGEST_WORDS = 1000
 """Characters of an error; more is no sentence."""
 

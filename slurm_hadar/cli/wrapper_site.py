@@ -19,10 +19,16 @@ if TYPE_CHECKING:
 
 _LIMIT = 1 << 20
 _LONGEST_INTERVAL_S = 3600.0
+_LONGEST = 300
+"""Characters of a message: keys of the JSON are named in it."""
 
 
 class SiteError(Exception):
-    """The small JSON is there and cannot be used; the message says why."""
+    """The small JSON is there and cannot be used; the message says why, as a terminal shows it."""
+
+    def __init__(self, message: str) -> None:
+        cut = message if len(message) <= _LONGEST else message[: _LONGEST - 3] + "..."
+        super().__init__("".join(c if c.isprintable() else "?" for c in cut))
 
 
 class WrapperSite:

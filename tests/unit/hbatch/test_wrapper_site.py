@@ -50,6 +50,17 @@ def written(toml):
     return read_site(str(path), str(toml))
 
 
+@pytest.mark.parametrize("key", ["k" * 10_000, "a\nb\x1b[2J"])
+def test_a_wrong_file_is_said_in_one_line(toml, key):
+    path = write_wrapper_site(config.load(toml), toml)
+    content = json.loads(path.read_text())
+    content["types"][key] = 7
+    path.write_text(json.dumps(content))
+    with pytest.raises(SiteError, match=r"is no object|\.\.\.$") as found:
+        read_site(str(path), str(toml))
+    assert str(found.value).isprintable() and len(str(found.value)) <= 300
+
+
 def test_what_is_written_is_read_back(toml, tmp_path):
     site = written(toml)
     assert site.acts and site.quiet and not site.stale
