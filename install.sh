@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs slurm-hadar and runs what was asked for. Run again, it changes only what is not right yet.
 #   ./install.sh demo                 the demonstration: a real Slurm with pretend GPUs on this machine
+#   ./install.sh check                lint, types and the quick unit tests
 #   ./install.sh test                 everything the tests need, and the tests
 #   ./install.sh site --prefix DIR    hbatch and hadar for a real site, with the releases of packaging/locked
 #   ./install.sh uninstall [--prefix DIR]   takes it back; jobs become Slurm's own
@@ -13,7 +14,7 @@ say() { printf 'install: %s\n' "$*" >&2; }
 die() { printf 'install: %s\n' "$*" >&2; exit 1; }
 
 usage() {
-  sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
 
@@ -94,6 +95,24 @@ demo() {
   debian slurmctld slurmd slurm-client munge python3 python3-venv
   environment "$venv" demo
   exec "$venv/bin/hadar" demo "$@"
+}
+
+# Lint, types and the unit tests but those of tests/unit/slow.txt. Starts no Slurm.
+check() {
+  if ((EUID == 0)) && command -v apt-get >/dev/null; then
+    debian slurmctld slurmd slurm-client munge python3 python3-venv libslurm-dev gcc libc6-dev zsh fish groff-base
+  fi
+  environment "$venv" test
+  "$venv/bin/ruff" check .
+  "$venv/bin/ruff" format --check .
+  # Beside the tests.
+  "$venv/bin/mypy" &
+  local types=$! failed=0
+  "$venv/bin/python" -m pytest tests/unit @tests/unit/slow.txt -n 2 -q "$@" || failed=$?
+  wait "$types" || failed=1
+  sed 's/^--deselect=/  /' tests/unit/slow.txt >&2
+  say "left out: tests/live and the $(wc -l <tests/unit/slow.txt) slow tests and files named above; './install.sh test' runs everything"
+  return "$failed"
 }
 
 tests() {
@@ -269,6 +288,7 @@ pyslurm() {
 
 case ${1:-} in
   demo) shift; demo "$@" ;;
+  check) shift; check "$@" ;;
   test) shift; tests "$@" ;;
   site) shift; site "$@" ;;
   uninstall) shift; uninstall "$@" ;;

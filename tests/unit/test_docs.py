@@ -24,6 +24,8 @@ RECORDS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *RECORDS,
 ]
@@ -90,10 +92,31 @@ def test_every_relative_link_leads_somewhere(name):
             assert anchor in _anchors(target), link
 
 
-def test_the_readme_leads_to_every_page():
+def test_the_readme_leads_to_the_index_and_that_to_every_page():
+    for name in ("docs/index.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"):
+        assert f"({name})" in _text("README.md")
     for name in NAMES[1:]:
-        if name not in ("docs/simulator.md", "docs/results.md") and "/decisions/" not in name:
-            assert f"({name})" in _text("README.md")
+        if name != "docs/index.md" and "/decisions/" not in name:
+            link = name.removeprefix("docs/") if "/" in name else f"../{name}"
+            assert f"({link})" in _text("docs/index.md"), name
+
+
+def test_the_readme_is_one_screen():
+    assert len(_text("README.md").splitlines()) <= 60
+
+
+def test_the_picture_of_the_readme_shows_what_was_measured():
+    results = _text("docs/results.md").split("\n## Within Slurm's queue\n")[1]
+    picture = _text("docs/measured.svg")
+    shown = re.findall(r">(\d+\.\d)</text>", picture)
+    rows = ("plain, typed", "plain", "hints", "moves", "exchange association")
+    # The first row of each name is that of 0% unmanaged jobs.
+    measured = [re.search(rf"^ +0%  {row} +([\d.]+)", results, re.MULTILINE)[1] for row in rows]
+    assert shown == measured
+    widths = [float(width) for width in re.findall(r'width="([\d.]+)" height="22"', picture)]
+    assert widths == pytest.approx([5 * float(hours) for hours in shown], abs=1)
+    for hours in shown:
+        assert hours in _text("README.md") and hours in picture.split("</desc>")[0]
 
 
 def test_the_readme_leads_to_the_index_of_the_decision_records_and_that_to_each():
@@ -103,11 +126,12 @@ def test_the_readme_leads_to_the_index_of_the_decision_records_and_that_to_each(
             assert f"({path.name})" in _text("docs/decisions/README.md")
 
 
-def test_the_picture_stands_alone():
-    root = ElementTree.parse(ROOT / "docs" / "overview.svg").getroot()
+@pytest.mark.parametrize("name", ["overview.svg", "measured.svg"])
+def test_a_picture_stands_alone(name):
+    root = ElementTree.parse(ROOT / "docs" / name).getroot()
     tags = {element.tag.rpartition("}")[2] for element in root.iter()}
     assert {"title", "desc"} <= tags and not tags & {"script", "image", "foreignObject"}
-    text = _text("docs/overview.svg").replace("http://www.w3.org/2000/svg", "")
+    text = _text(f"docs/{name}").replace("http://www.w3.org/2000/svg", "")
     assert "http" not in text
 
 

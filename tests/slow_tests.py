@@ -1,0 +1,53 @@
+"""Which unit tests ``./install.sh check`` leaves out: tests/unit/slow.txt, from measured times.
+
+``python -m pytest tests/unit -n 2 --junitxml=unit.xml`` measures all of them;
+``python tests/slow_tests.py unit.xml >tests/unit/slow.txt`` takes the test functions whose calls
+together took LEAST_S or more. A file of which half the functions do is left out as a whole, since
+its fixtures take the time, and so is one of WHOLE.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+LEAST_S = 1.0
+WHOLE = {
+    # They import Lightning or transformers, which the first test of a process pays for.
+    "tests/unit/runtime/test_checkpoint_trials.py",
+    "tests/unit/runtime/test_hosted.py",
+    "tests/unit/runtime/test_leaving_between_iterations.py",
+    # It builds the site.
+    "tests/unit/test_docs_site.py",
+}
+LIST = Path(__file__).parent / "unit" / "slow.txt"
+OPTION = "--deselect="
+
+
+def listed() -> list[str]:
+    """Files and test functions of the list, as pytest names them."""
+    return [line.removeprefix(OPTION) for line in LIST.read_text().splitlines()]
+
+
+def _slow(times: Counter[str]) -> list[str]:
+    """``times``: of each test function, s."""
+    slow = {name for name, seconds in times.items() if seconds >= LEAST_S}
+    functions = Counter(name.partition("::")[0] for name in times)
+    many = Counter(name.partition("::")[0] for name in slow)
+    whole = WHOLE | {path for path, count in many.items() if 2 * count >= functions[path]}
+    return sorted(whole | {name for name in slow if name.partition("::")[0] not in whole})
+
+
+def main() -> None:
+    """Print the list."""
+    times: Counter[str] = Counter()
+    for case in ElementTree.parse(sys.argv[1]).getroot().iter("testcase"):
+        path = case.get("classname", "").replace(".", "/") + ".py"
+        name = case.get("name", "").partition("[")[0]
+        times[f"{path}::{name}"] += float(case.get("time", 0))
+    for name in _slow(times):
+        print(OPTION + name)
+
+
+if __name__ == "__main__":
+    main()

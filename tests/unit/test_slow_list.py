@@ -1,0 +1,33 @@
+"""tests/unit/slow.txt names what there is, and leaves out no test beside those that it names."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+from slow_tests import LIST, OPTION, listed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@cache
+def functions(path):
+    tree = ast.parse((ROOT / path).read_text())
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def test_the_list_names_tests_that_there_are_each_once_and_in_order():
+    assert all(line.startswith(OPTION) for line in LIST.read_text().splitlines())
+    assert listed() == sorted(set(listed()))
+    for name in listed():
+        path, _, function = name.partition("::")
+        assert not function or function in functions(path), name
+
+
+def test_no_name_of_the_list_begins_another_one():
+    """pytest leaves out all tests whose name begins with one that is given."""
+    names = set(listed())
+    for name in names:
+        path, _, function = name.partition("::")
+        if function:
+            others = [one for one in functions(path) if one.startswith(function)]
+            assert all(f"{path}::{one}" in names for one in others), name
