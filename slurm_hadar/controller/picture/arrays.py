@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.picture import batch_choice, bills, claims, cpus, distance
 from slurm_hadar.controller.picture.groups import Groups
@@ -109,7 +110,7 @@ def job_arrays(
     restart = np.array([_restart_s(job, seen) for job in jobs], float)
     copies = np.array([target.wanted.copies[1] for target in targets], np.int64)
     # What is too slow on one node may be in time in several copies, where there can be any.
-    forks = config.controller.policy in ("hadare", "hare")
+    forks = policies.Trait.COPIES in policies.find(config.controller.policy).uses
     together = copies if forks else np.ones_like(copies)
     reach = np.clip(limits - restart, 0.0, 1e12) * together
     best = np.maximum(rate, np.where(rate > 0, own, 0.0))
