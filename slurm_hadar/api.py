@@ -4,8 +4,8 @@ A policy is a pure function ``decide(view, state) -> (plan, state)`` and a :clas
 what it is. A package registers it with an entry point of the group ``slurm_hadar.policies``.
 
 - What a policy gets: :class:`View` with :class:`NodeArrays` and :class:`JobArrays`, whose arrays
-  have their shape and unit beside them, and the traits :class:`CpuTrait`, :class:`BatchTrait` and
-  :class:`NetworkTrait`, each None where nothing is known of it.
+  have their shape and unit beside them, and the traits :class:`CpuTrait`, :class:`BatchTrait`,
+  :class:`NetworkTrait` and :class:`Prospects`, each None where nothing is known of it.
 - What it returns: :class:`Plan` of :class:`Placement`.
 - What it reads from ``View.options``: a subclass of :class:`PolicyOptions`.
 - Which nodes have room: :func:`resource_pools`, :class:`FreeCapacity`, :func:`allocations`,
@@ -16,7 +16,7 @@ Checks and builders for tests: :mod:`slurm_hadar.testing`.
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.traits import TIERS
+from slurm_hadar.domain.traits import TIERS, Prospects
 from slurm_hadar.domain.traits import Batches as BatchTrait
 from slurm_hadar.domain.traits import Beside as CpuTrait
 from slurm_hadar.domain.traits import Network as NetworkTrait
@@ -52,6 +52,7 @@ __all__ = [
     "Plan",
     "Policy",
     "PolicyOptions",
+    "Prospects",
     "ResourcePools",
     "State",
     "Trait",
