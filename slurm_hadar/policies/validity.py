@@ -17,7 +17,8 @@ def held_by(view: View) -> dict[int, Place]:
     """What each running job holds: job -> (node, type) -> GPUs."""
     held: dict[int, Place] = {}
     for job, node, kind, count in view.jobs.held.tolist():
-        held.setdefault(job, {})[node, kind] = count
+        if count > 0:
+            held.setdefault(job, {})[node, kind] = count
     return held
 
 

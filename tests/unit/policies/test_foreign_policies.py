@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 from typer.testing import CliRunner
 
 from slurm_hadar import policies
@@ -16,10 +17,12 @@ from slurm_hadar.controller.journal.store_file import UNTOLD
 from slurm_hadar.controller.tick import _BACKFILL
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import View
 from slurm_hadar.policies.foreign import guarded
 from slurm_hadar.policies.options import Flag, PolicyOptions, Whole
 from slurm_hadar.policies.record import RESERVED, Policy, Trait
-from slurm_hadar.testing import jobs_of, nodes_of, view_of
+from slurm_hadar.testing import held_by, jobs_of, nodes_of, places, view_of
+from slurm_hadar.testing.strategies import views
 
 GOOD = """
 from slurm_hadar.api import Policy, PolicyOptions, Whole
@@ -193,6 +196,28 @@ def test_each_of_ours_declares_what_it_is(name: str) -> None:
     found = policies.find(name)
     assert found.name == name and found.title and found.options is not None
     assert found.options.read({}) == found.options()
+
+
+def test_what_the_controller_does_for_a_policy_goes_by_its_record() -> None:
+    """It reads racks, counts copies together within the time limit, warns without preemption."""
+    ours = [policies.find(name) for name in policies.names()]
+    network = {"network", "network_consolidate", "network_never_wait"}
+    assert {one.name for one in ours if Trait.RACKS in one.uses} == {*network, "timetable"}
+    assert {one.name for one in ours if Trait.COPIES in one.uses} == {"hadare", "hare"}
+    calm = {"hadar", "hadare", "fifo", "srtf", *network}
+    assert {one.name for one in ours if not one.preempts} == calm
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in policies.names() if Trait.MOVES not in policies.find(name).uses]
+)
+@given(view=views(degenerate=False))
+@settings(max_examples=50)
+def test_who_declares_no_moves_leaves_every_running_job_in_place(name: str, view: View) -> None:
+    plan, _ = policies.find(name).decide(view, {})
+    got = places(view, plan)
+    for job, place in held_by(view).items():
+        assert got[view.jobs.ids[job]] == place
 
 
 class _Options(PolicyOptions):
