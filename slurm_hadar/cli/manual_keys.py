@@ -1,6 +1,6 @@
 """Every key of the configuration, from ``config.py``: what it takes, its default, its meaning.
 
-Options of policies are told in the same way.
+``hadar policies`` shows the options of policies in the same way.
 """
 
 import ast

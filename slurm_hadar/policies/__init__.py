@@ -55,7 +55,7 @@ def _found(name: str) -> Policy:
     if name in _MODULES:
         policy: Policy = import_module(_MODULES[name]).POLICY
         return policy
-    # Nobody who asks for a policy of ours waits until all installed packages are looked through.
+    # Reading what all installed packages offer takes time, so a policy of ours never waits for it.
     from slurm_hadar.policies import foreign
 
     if ":" in name:

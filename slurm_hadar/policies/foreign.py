@@ -49,7 +49,7 @@ def load(entries: tuple[EntryPoint, ...]) -> Policy:
     try:
         policy = entry.load()
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{where} cannot be loaded: {_told(error)}") from None
+        raise UsageError(f"{where} cannot be loaded: {_message(error)}") from None
     if not isinstance(policy, Policy):
         raise UsageError(f"{where}: {entry.value} is no slurm_hadar.api.Policy")
     if policy.name != entry.name:
@@ -87,11 +87,11 @@ def _module(name: str, attribute: str, files: bool) -> object:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise UsageError(f"module {name} cannot be imported: {_told(error)}") from None
+            raise UsageError(f"module {name} cannot be imported: {_message(error)}") from None
         hint = f"; a file is named as path/to/file.py:{attribute}" if files else ""
         raise UsageError(f"there is no module {name} for this Python{hint}") from None
     except (Exception, SystemExit) as error:
-        raise UsageError(f"module {name} cannot be imported: {_told(error)}") from None
+        raise UsageError(f"module {name} cannot be imported: {_message(error)}") from None
 
 
 def _file(path: Path) -> object:
@@ -107,7 +107,7 @@ def _file(path: Path) -> object:
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}") from None
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{path} cannot be loaded: {_told(error)}") from None
+        raise UsageError(f"{path} cannot be loaded: {_message(error)}") from None
     return module
 
 
@@ -127,7 +127,7 @@ def _checked(inner: Decide, where: str) -> Decide:
         except HadarError:
             raise
         except Exception as error:
-            raise HadarError(f"{where} failed: {_told(error)}") from error
+            raise HadarError(f"{where} failed: {_message(error)}") from error
         match answer:
             case (Plan() as plan, dict() as after):
                 pass
@@ -147,7 +147,7 @@ def _checked(inner: Decide, where: str) -> Decide:
     return decide
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """The error in one line, with the place in the source where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -1,4 +1,4 @@
-"""Random views for hypothesis, which only who imports this needs."""
+"""Random views for hypothesis, which only this module imports."""
 
 from collections.abc import Mapping
 from dataclasses import replace

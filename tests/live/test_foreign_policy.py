@@ -41,8 +41,8 @@ def test_the_package_of_the_page_decides_on_a_cluster(make_sandbox, tmp_path, mo
     site.until(site.runs(job))
     site.until(site.trained(job), ticks=False)
     site.tick()
-    told = json.loads(hadar("explain", job, "--json"))["result"]
-    assert "keeps what it holds" in json.dumps(told)
+    shown = json.loads(hadar("explain", job, "--json"))["result"]
+    assert "keeps what it holds" in json.dumps(shown)
     named = [one for one in json.loads(hadar("check", "--json"))["result"] if NAME in one["what"]]
     assert [one["level"] for one in named] == ["ok"], named
     policies._found.cache_clear()

@@ -290,7 +290,7 @@ def _racks(config: Config, cluster: Cluster) -> Iterator[Finding]:
     try:
         looks = policies.Trait.RACKS in policies.find(policy).uses
     except UsageError:
-        # Told with the names of the configuration.
+        # A finding of _names says why.
         return
     if looks and not cluster.read_topology():
         yield Finding(

@@ -102,7 +102,7 @@ def test_a_broken_package_is_one_sentence_and_stops_nothing_else(offer: Offer, k
     assert isinstance(asked.exception, UsageError)
 
 
-def test_a_name_of_ours_stays_ours_and_one_that_two_packages_offer_is_nobodys(
+def test_a_name_of_ours_stays_ours_and_one_that_two_packages_offer_is_refused(
     offer: Offer,
 ) -> None:
     offer("hadar", package="thief")
@@ -213,7 +213,9 @@ def test_what_the_controller_does_for_a_policy_goes_by_its_record() -> None:
 )
 @given(view=views(degenerate=False))
 @settings(max_examples=50)
-def test_who_declares_no_moves_leaves_every_running_job_in_place(name: str, view: View) -> None:
+def test_a_policy_that_declares_no_moves_leaves_every_running_job_in_place(
+    name: str, view: View
+) -> None:
     plan, _ = policies.find(name).decide(view, {})
     got = places(view, plan)
     for job, place in held_by(view).items():

@@ -65,7 +65,7 @@ def test_a_job_that_may_not_be_moved_keeps_what_it_holds():
     assert "is stopped" in problems(held, Plan(waiting={"j0": "w"}))[0]
 
 
-def test_a_node_that_is_closed_or_shrank_takes_nobody_new():
+def test_a_node_that_is_closed_or_shrank_takes_no_new_job():
     closed = view(groups_of=[False, True])
     assert "not open to its owner" in problems(closed, plan(ON))[0]
     shrunk = view(held=[(0, 0, 0, 2)])
