@@ -13,6 +13,7 @@ from slurm_hadar.cli import (
     jobs,
     manual,
     plugins,
+    policies,
     profile,
     retire,
     simulate,
@@ -40,6 +41,7 @@ profile.add_to(app)
 retire.add_to(app)
 widen.add_to(app)
 plugins.add_to(app)
+policies.add_to(app)
 template.add_to(app)
 tune.add_to(app)
 completion.add_to(app)

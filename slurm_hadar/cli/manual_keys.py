@@ -1,4 +1,7 @@
-"""Every key of the configuration, from ``config.py``: what it takes, its default, its meaning."""
+"""Every key of the configuration, from ``config.py``: what it takes, its default, its meaning.
+
+``hadar policies`` shows the options of policies in the same way.
+"""
 
 import ast
 import inspect
@@ -50,7 +53,7 @@ class Key:
 
 def all_keys() -> list[Key]:
     """All keys, in the order of ``config.py``. Raises LookupError for one without a meaning."""
-    return list(_keys(Config, "", _docstrings()))
+    return list(_keys(Config, "", docstrings(configuration)))
 
 
 def sections() -> dict[str, str]:
@@ -75,13 +78,13 @@ def _keys(model: type[BaseModel], section: str, said: dict[tuple[str, str], str]
             meaning = said.get((model.__name__, name)) or _SAID_HERE.get(full)
             if not meaning:
                 raise LookupError(f"{full}: write a string below it in config.py that says what")
-            yield Key(section, name, _takes(field), _default(field), meaning)
+            yield Key(section, name, takes(field), default(field), meaning)
 
 
-def _docstrings() -> dict[tuple[str, str], str]:
-    """(class, field) -> the string below the field."""
+def docstrings(module: types.ModuleType) -> dict[tuple[str, str], str]:
+    """(class, field) -> the string below the field, of a module whose source is there."""
     found = {}
-    for kind in ast.parse(inspect.getsource(configuration)).body:
+    for kind in ast.parse(inspect.getsource(module)).body:
         if isinstance(kind, ast.ClassDef):
             for field, below in zip(kind.body, kind.body[1:], strict=False):
                 if (
@@ -94,7 +97,8 @@ def _docstrings() -> dict[tuple[str, str], str]:
     return found
 
 
-def _takes(field: FieldInfo) -> str:
+def takes(field: FieldInfo) -> str:
+    """The type of a field and its bounds."""
     bounds = [
         f"{word} {bound:g}"
         for one in field.metadata
@@ -125,7 +129,8 @@ def _type(kind: object) -> str:
     return next((word for one, word in names.items() if kind is one), "text")
 
 
-def _default(field: FieldInfo) -> str:
+def default(field: FieldInfo) -> str:
+    """The default of a field, as TOML has it."""
     value = field.get_default(call_default_factory=True)
     if value is None or value == {}:
         return "none"

@@ -84,7 +84,11 @@ def jobs(
         ),
     ] = False,
     policy: Annotated[
-        list[str] | None, typer.Option(help="May be given several times; default: hadar.")
+        list[str] | None,
+        typer.Option(
+            help="One of hadar policies, PACKAGE.MODULE:FUNCTION or FILE.py:FUNCTION; several "
+            "times; default: hadar."
+        ),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE for the policies; several times.")
@@ -164,9 +168,8 @@ def jobs(
     as_json: JsonOption = False,
 ) -> None:
     """Run a trace to its end under each policy, with the very code that runs live."""
-    names = tuple(dict.fromkeys(policy or ["hadar"]))
     in_queue = order is Order.SLURM
-    decides = {name: policies.get(name) for name in names if not in_queue or name != PLAIN}
+    decides = _decides(policy or ["hadar"], in_queue)
     if in_queue and (cpu_profiles or nic_gbps or whole_steps or copies > 1 or cpus_per_gpu):
         raise UsageError(
             "--order slurm knows no --cpu-profiles, --cpus-per-gpu, --nic-gbps, --whole-steps and "
@@ -223,13 +226,13 @@ def jobs(
         options=settings,
     )
     if in_queue:
-        done = [queue_engine.simulate(queue, decides.get(name), name) for name in names]
+        done = [queue_engine.simulate(queue, decide, name) for name, decide in decides.items()]
     else:
         done = [
             simulate(
                 work,
                 pretend,
-                decides[name],
+                decide,
                 costs=costs,
                 clock=Clock(round_s, whole_steps),
                 seed=seed,
@@ -238,7 +241,8 @@ def jobs(
                 links=links,
                 policy=name,
             )
-            for name in names
+            for name, decide in decides.items()
+            if decide is not None
         ]
     notes = _notes(done)
     for one in done:
@@ -254,6 +258,21 @@ def jobs(
         console().print(_table(done))
     for note in notes:
         typer.echo(f"hadar: {note}", err=True)
+
+
+def _decides(words: Sequence[str], in_queue: bool) -> dict[str, policies.Decide | None]:
+    """By name, in this order; in Slurm's queue None for Slurm alone. Raises UsageError for a policy
+    that there is not, and for two of one name."""
+    found: dict[str, policies.Decide | None] = {}
+    for word in dict.fromkeys(words):
+        if in_queue and word == PLAIN:
+            found[PLAIN] = None
+            continue
+        policy = policies.find(word, files=True)
+        if policy.name in found:
+            raise UsageError(f"--policy {word}: another policy is named {policy.name}; rename one")
+        found[policy.name] = policy.decide
+    return found
 
 
 def _site(path: Path | None) -> Config:

@@ -85,9 +85,10 @@ class Controller:
         self.own_uid = own_uid
         self._clock = clock
         self._sleep = sleep
-        self._decide = decide or policies.get(config.controller.policy)
+        policy = policies.find(config.controller.policy)
+        self._decide = decide or policy.decide
         self.speeds = Speeds(rates, store.connection)
-        self._topology = Topology(cluster, config.controller.policy)
+        self._topology = Topology(cluster, policies.Trait.RACKS in policy.uses)
         self.rules = Rules(cluster, config)
         self._took_over = False
         self._room = True

@@ -1,4 +1,4 @@
-"""What else a job's speed may hang on: CPUs and memory, its batch, the distance of its GPUs.
+"""What else may be known of a job: how its speed hangs on CPUs, batch and distance; its prospects.
 
 Each is optional. A view without it has jobs whose speed hangs on type and count alone. Axes as in
 ``domain/view.py``: J jobs, R GPU types, C counts.
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 TIERS = ("machine", "rack", "network")
 """How far apart a job's GPUs are: on one node, in one rack, anywhere."""
@@ -124,3 +125,28 @@ class Network(_PerJob):
         """Fill in ``per_node`` where it was left out."""
         if not len(self.per_node):
             object.__setattr__(self, "per_node", np.zeros(len(self.slowed), dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Prospects(_PerJob):
+    """How sure the rates are, and what a job's next start, move or batch would mean.
+
+    Each array says where a value is not known; a policy must do without.
+    """
+
+    rate_error: FloatArray
+    """(J, R, C) standard deviation of ``JobArrays.rate`` over that rate; nan: not known. With
+    ``rate`` and ``known`` each cell is impossible (rate 0), untried (above 0 and not known) or
+    possible."""
+    restarts: IntArray
+    """(J,) times that Slurm has requeued the job so far."""
+    first_start_s: FloatArray
+    """(J,) seconds from a start without a checkpoint to the first sample; nan: not known.
+    ``JobArrays.restart_s`` is the cost of a later one."""
+    work_unknown: BoolArray
+    """(J,) whether ``JobArrays.left`` is an assumption, as nothing that was declared counts."""
+    movable_from_s: FloatArray
+    """(J,) time from which the job may be moved, s, on the clock of ``View.now``; 0: it waits; inf:
+    not as things are. ``JobArrays.movable`` says whether that has come."""
+    batch_in_place: BoolArray
+    """(J,) whether a running job takes another global batch without a restart."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_hadar.domain.traits import Batches, Beside, Network
+from slurm_hadar.domain.traits import Batches, Beside, Network, Prospects
 
 State = dict[str, object]
 """A policy's own memory between rounds: plain and serialisable as JSON. The caller keeps it."""
@@ -106,6 +106,8 @@ class JobArrays:
     """The batches that the jobs may train with; None: theirs only."""
     network: Network | None = None
     """What the jobs lose when their GPUs are apart; None: not known."""
+    prospects: Prospects | None = None
+    """How sure the rates are, restarts so far, from when a job may be moved; None: not known."""
 
     def __post_init__(self) -> None:
         """Fill in ``end_known``, ``copies`` and ``tasks`` where they were left out."""

@@ -1,13 +1,14 @@
-"""Policies: ``decide(view, state) -> (plan, state)``, pure and deterministic, one file each."""
+"""Policies: ``decide(view, state) -> (plan, state)``, pure and deterministic, a module each."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.domain.placement import Plan
-from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.record import Decide, Policy, Trait
 
-Decide = Callable[[View, State], tuple[Plan, State]]
+__all__ = ["Decide", "Listed", "Policy", "Trait", "find", "get", "listed", "names"]
 
 _MODULES = {
     "fifo": "slurm_hadar.policies.queues.fifo",
@@ -19,7 +20,7 @@ _MODULES = {
     "hadar": "slurm_hadar.policies.hadar.policy",
     "hadare": "slurm_hadar.policies.hadare.policy",
     "hare": "slurm_hadar.policies.hare.policy",
-    "ones": "slurm_hadar.policies.ones",
+    "ones": "slurm_hadar.policies.ones.policy",
     "network": "slurm_hadar.policies.network.policy",
     "network_consolidate": "slurm_hadar.policies.network.consolidate",
     "network_never_wait": "slurm_hadar.policies.network.never_wait",
@@ -32,13 +33,73 @@ _MODULES = {
 
 
 def names() -> tuple[str, ...]:
-    """The policies that there are."""
+    """The policies of this package."""
     return tuple(sorted(_MODULES))
 
 
+def find(name: str, *, files: bool = False) -> Policy:
+    """A policy by its name, of this package or of another one, or by ``package.module:decide``.
+
+    ``files``: ``path/to/file.py:decide`` as well. Raises :class:`UsageError` for a policy that
+    there is not, and for one that cannot be loaded.
+    """
+    if files and ":" in name:
+        from slurm_hadar.policies import foreign
+
+        return foreign.named(name, files=True)
+    return _found(name)
+
+
+@cache
+def _found(name: str) -> Policy:
+    if name in _MODULES:
+        policy: Policy = import_module(_MODULES[name]).POLICY
+        return policy
+    # Reading what all installed packages offer takes time, so a policy of ours never waits for it.
+    from slurm_hadar.policies import foreign
+
+    if ":" in name:
+        return foreign.named(name, files=False)
+    others = foreign.registered()
+    if name not in others:
+        known = ", ".join(sorted({*_MODULES, *others}))
+        raise UsageError(f"there is no policy {name!r}; known: {known}")
+    return foreign.load(others[name])
+
+
 def get(name: str) -> Decide:
-    """A policy by its name. Raises :class:`UsageError` for a name that there is not."""
-    if name not in _MODULES:
-        raise UsageError(f"there is no policy {name!r}; known: {', '.join(names())}")
-    decide: Decide = import_module(_MODULES[name]).decide
-    return decide
+    """A policy's function, as :func:`find`."""
+    return find(name).decide
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A policy that is installed. ``source``: the package that it comes from."""
+
+    name: str
+    source: str
+    policy: Policy | None
+    problem: str = ""
+    """Why it cannot be used; empty where it can."""
+
+
+def listed(only: str = "") -> Iterator[Listed]:
+    """The policies that are installed, those of this package first, or ``only`` that name; each is
+    loaded. Raises :class:`UsageError` where other packages cannot be looked through."""
+    from slurm_hadar import __version__
+    from slurm_hadar.policies import foreign
+
+    for name in names():
+        if only in ("", name):
+            yield Listed(name, f"slurm-hadar {__version__}", find(name))
+    for name, entries in foreign.registered().items():
+        if only not in ("", name):
+            continue
+        source = " and ".join(sorted({foreign.source_of(entry) for entry in entries}))
+        if name in _MODULES:
+            yield Listed(name, source, None, "slurm-hadar has a policy of that name, which is used")
+            continue
+        try:
+            yield Listed(name, source, foreign.load(entries))
+        except UsageError as error:
+            yield Listed(name, source, None, str(error))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import IntArray, View
 
 _FINE = 1_000_000
@@ -102,6 +103,35 @@ class Need:
     def fine(self) -> tuple[int, int]:
         """CPUs and memory in the millionths that a :class:`Room` counts in."""
         return round(self.cpus * _FINE), round(self.mem_mb * _FINE)
+
+
+def needs_of(view: View) -> list[Need]:
+    """What each GPU of each job brings along; one object for equal needs."""
+    known: dict[tuple[float, float], Need] = {}
+    jobs = view.jobs
+    pairs = zip(jobs.cpus_per_gpu.tolist(), jobs.mem_per_gpu_mb.tolist(), strict=True)
+    return [known.setdefault(pair, Need(*pair)) for pair in pairs]
+
+
+def held_parts(view: View, floor: Floor) -> dict[int, Parts]:
+    """Where the running jobs are: row of the job -> its place, in the order of ``held``."""
+    held: dict[int, Parts] = {}
+    for job, node, kind, count in view.jobs.held.tolist():
+        if count > 0:
+            held[job] = (*held.get(job, ()), (floor.slot_of[node, kind], count))
+    return held
+
+
+def placement_of(view: View, floor: Floor, parts: Parts, reason: str) -> Placement:
+    """The placement of a gang that has this place, with its nodes."""
+    gpus: dict[str, int] = {}
+    nodes: dict[str, dict[str, int]] = {}
+    for slot, count in parts:
+        kind = view.types[int(floor.gpu_type[slot])]
+        on_node = nodes.setdefault(view.nodes.names[int(floor.node[slot])], {})
+        gpus[kind] = gpus.get(kind, 0) + count
+        on_node[kind] = on_node.get(kind, 0) + count
+    return Placement(gpus=gpus, nodes=nodes, reason=reason)
 
 
 class Room:

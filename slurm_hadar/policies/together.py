@@ -6,7 +6,6 @@ placement gets its batch, its CPUs and memory, near nodes, and rounds dealt over
 else has (Hare). What a view does not tell of is left as it is.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -19,10 +18,9 @@ from slurm_hadar.policies.hare.deal import over
 from slurm_hadar.policies.hare.deal import placement as laid
 from slurm_hadar.policies.network.compose import drawn_nearer, near_rates, placed_near
 from slurm_hadar.policies.ones.batches import best_batches, with_batches
+from slurm_hadar.policies.record import Decide
 from slurm_hadar.policies.synergy.completing import completed as with_cpus
 from slurm_hadar.policies.synergy.completing import eased
-
-Decide = Callable[[View, State], tuple[Plan, State]]
 
 _FORKED = "forked"
 

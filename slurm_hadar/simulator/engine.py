@@ -1,14 +1,15 @@
 """The simulation: rounds or events, the same ``decide`` as the controller's, jobs as arrays."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State
+from slurm_hadar.policies.record import Decide as Decide
 from slurm_hadar.simulator.cluster import Cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates, estimate
@@ -19,8 +20,6 @@ from slurm_hadar.simulator.seats import Seat, Seats
 from slurm_hadar.simulator.speed import Speeds
 from slurm_hadar.simulator.views import Present, Views
 from slurm_hadar.simulator.workload import Workload, check
-
-Decide = Callable[[View, State], tuple[Plan, State]]
 
 EVENT_ROUND_S = 360.0
 """What a policy is told as the round's length when decisions come with events."""

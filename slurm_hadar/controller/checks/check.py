@@ -14,26 +14,15 @@ from slurm_hadar.controller.checks.check_partitions import partition_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current
-from slurm_hadar.controller.seen.racks import POLICIES as RACKS_OF
 from slurm_hadar.controller.seen.rules import NO_SANDBOX
 from slurm_hadar.controller.seen.throw_away import is_throw_away
 from slurm_hadar.domain.declaration import ANY
-from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 _USUAL_CRED_EXPIRE_S = 120
 _EXPEDITES = (25, 11)
-_STOP_NOBODY = (
-    "hadar",
-    "hadare",
-    "fifo",
-    "srtf",
-    "network",
-    "network_consolidate",
-    "network_never_wait",
-)
-"""Policies that leave running jobs in place where preemption is off."""
 
 
 def findings(config: Config) -> Iterator[Finding]:
@@ -195,20 +184,22 @@ def _backfill(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
 
 def _names(config: Config) -> Iterator[Finding]:
     """Names in the configuration that nothing answers to."""
-    if config.controller.policy not in policies.names():
+    name = config.controller.policy
+    try:
+        policy = policies.find(name)
+    except UsageError as error:
         yield Finding(
-            "problem",
-            f"controller.policy: there is no policy {config.controller.policy!r}",
-            f"choose one of {', '.join(policies.names())}",
+            "problem", f"controller.policy: {error}", "choose one that hadar policies lists"
         )
-    elif config.controller.policy not in _STOP_NOBODY and not config.guards.preempt:
-        yield Finding(
-            "warning",
-            f"policy {config.controller.policy} plans to stop running jobs, and guards.preempt is "
-            "off: it counts on GPUs that do not become free",
-            "set guards.preempt = true, or choose hadar",
-        )
-    yield from option_findings(config)
+    else:
+        if policy.preempts and not config.guards.preempt:
+            yield Finding(
+                "warning",
+                f"policy {name} plans to stop running jobs, and guards.preempt is off: it counts "
+                "on GPUs that do not become free",
+                "set guards.preempt = true, or choose hadar",
+            )
+        yield from option_findings(config, policy)
     for table in config.profiles.tables:
         if not os.access(table, os.R_OK):
             yield Finding(
@@ -296,7 +287,12 @@ def _of_this_slurm(settings: dict[str, str], release: tuple[int, int]) -> Iterat
 
 def _racks(config: Config, cluster: Cluster) -> Iterator[Finding]:
     policy = config.controller.policy
-    if policy in RACKS_OF and not cluster.read_topology():
+    try:
+        looks = policies.Trait.RACKS in policies.find(policy).uses
+    except UsageError:
+        # A finding of _names says why.
+        return
+    if looks and not cluster.read_topology():
         yield Finding(
             "warning",
             f"policy {policy} looks at racks, and Slurm shows no leaf switch (topology/tree): all "

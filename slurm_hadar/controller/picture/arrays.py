@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.picture import batch_choice, bills, claims, cpus, distance
 from slurm_hadar.controller.picture.groups import Groups
@@ -22,6 +23,7 @@ from slurm_hadar.controller.seen.access import allowed_partitions, kinds_of
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.traits import Prospects
 from slurm_hadar.domain.view import PRIORITIES, BoolArray, FloatArray, JobArrays, NodeArrays
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.specs import lookup
@@ -109,7 +111,7 @@ def job_arrays(
     restart = np.array([_restart_s(job, seen) for job in jobs], float)
     copies = np.array([target.wanted.copies[1] for target in targets], np.int64)
     # What is too slow on one node may be in time in several copies, where there can be any.
-    forks = config.controller.policy in ("hadare", "hare")
+    forks = policies.Trait.COPIES in policies.find(config.controller.policy).uses
     together = copies if forks else np.ones_like(copies)
     reach = np.clip(limits - restart, 0.0, 1e12) * together
     best = np.maximum(rate, np.where(rate > 0, own, 0.0))
@@ -158,6 +160,16 @@ def job_arrays(
         beside=cpus.trait(targets, rates.cpus, seen.nodes.values()),
         batches=batch_choice.trait(targets, seen, rates, kinds, counts, rate),
         network=distance.trait(seen, rates, targets, kinds),
+        prospects=Prospects(
+            # Profiles keep averages only, the runtime reports no first start, and another batch
+            # is a move today.
+            rate_error=np.full(rate.shape, np.nan),
+            restarts=np.array([job.restarts for job in jobs], np.int64),
+            first_start_s=np.full(count, np.nan),
+            work_unknown=work.unknown,
+            movable_from_s=np.array([_movable_from_s(t, seen, config, past) for t in targets]),
+            batch_in_place=np.zeros(count, dtype=bool),
+        ),
     )
     return found, work
 
@@ -260,6 +272,31 @@ def first_guess_s(job: Job) -> float:
 
 
 def _movable(target: Target, seen: Observed, config: Config, past: Past) -> bool:
+    if not target.held:
+        return _may_move(target, seen, config)
+    settled = seen.now - _settles_at(target.job, past)
+    return settled >= _stay_s(target.job, config, past) and _may_move(target, seen, config)
+
+
+def _movable_from_s(target: Target, seen: Observed, config: Config, past: Past) -> float:
+    """Time from which it may be moved, s; 0 for one that waits, inf for one that may not."""
+    if not _may_move(target, seen, config):
+        return np.inf
+    if not target.held:
+        return 0.0
+    return _settles_at(target.job, past) + _stay_s(target.job, config, past)
+
+
+def _settles_at(job: Job, past: Past) -> float:
+    return max(job.start_s, past.last_moves.get(job.id, 0.0))
+
+
+def _stay_s(job: Job, config: Config, past: Past) -> float:
+    return config.guards.between_moves_s(past.unanswered.get(job.id, 0))
+
+
+def _may_move(target: Target, seen: Observed, config: Config) -> bool:
+    """Whether it may be moved once it has been long enough where it is."""
     job, declaration = target.job, target.job.declaration
     if job.state is not JobState.RUNNING or declaration is None or target.starting:
         return not target.held
@@ -270,12 +307,10 @@ def _movable(target: Target, seen: Observed, config: Config, past: Past) -> bool
     if progress is not None and progress.restarts != job.restarts:
         # It is still starting: it would not hear the wish to save, and a signal would kill it.
         return False
-    settled = seen.now - max(job.start_s, past.last_moves.get(job.id, 0.0))
     return (
         declaration.checkpoint
         and not declaration.pin
         and job.requeue
         and not (job.expedited or job.external)
-        and settled >= config.guards.between_moves_s(past.unanswered.get(job.id, 0))
         and seen.steered(job.id).moves < config.guards.max_moves_per_job
     )

@@ -11,8 +11,6 @@ from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import IntArray, NodeArrays
 from slurm_hadar.slurm.cluster import Cluster
 
-POLICIES = frozenset({"network", "network_consolidate", "network_never_wait", "timetable"})
-"""Policies that look at racks; the others are spared the query."""
 _ASK_AGAIN_S = 3600.0
 """A site without a tree of switches is asked again after this time."""
 
@@ -20,8 +18,8 @@ _ASK_AGAIN_S = 3600.0
 class Topology:
     """Reads the racks once a tick, where the policy looks at them and the site has a tree."""
 
-    def __init__(self, cluster: Cluster, policy: str) -> None:
-        self._cluster, self._wanted = cluster, policy in POLICIES
+    def __init__(self, cluster: Cluster, wanted: bool) -> None:
+        self._cluster, self._wanted = cluster, wanted
         self._flat_until = 0.0
 
     def read(self, now: float) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, State, View
-from slurm_hadar.policies.gavel.rounds import Memory, Problem, decide_by
+from slurm_hadar.policies.gavel.rounds import Memory, Problem, decide_by, policy
 from slurm_hadar.solvers.shares import largest_least
 
 _MOST_STEPS = 12
@@ -68,3 +68,6 @@ def _worst(problem: Problem, share: FloatArray, fair: FloatArray, able: BoolArra
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (problem.waited_s + problem.left / speed) / fair
     return float(np.where(able, ratio, 0.0).max())
+
+
+POLICY = policy("gavel_ftf", decide, "the worst finish time against an equal part of the cluster")

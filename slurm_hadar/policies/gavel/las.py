@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
-from slurm_hadar.policies.gavel.rounds import Memory, Problem, decide_by
+from slurm_hadar.policies.gavel.rounds import Memory, Problem, decide_by, policy
 from slurm_hadar.solvers.shares import largest_least
 
 
@@ -25,3 +25,6 @@ def _shares(problem: Problem, memory: Memory) -> tuple[FloatArray, Memory]:
         gain = problem.rate * (problem.gpus / weight / everywhere)[:, None]
     gain = np.where(problem.rate > 0, gain, 0.0)
     return largest_least(gain, problem.gpus, problem.capacity).share, memory
+
+
+POLICY = policy("gavel_las", decide, "max-min fairness that knows each type's speed")

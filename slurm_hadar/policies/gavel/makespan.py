@@ -11,7 +11,7 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
-from slurm_hadar.policies.gavel.rounds import Memory, Problem, decide_by
+from slurm_hadar.policies.gavel.rounds import Memory, Problem, decide_by, policy
 from slurm_hadar.solvers.shares import largest_least
 
 
@@ -40,3 +40,6 @@ def _halved(best: float) -> float:
         if not found:
             low, high, most = most, most * 10, most * 10
     return 1.0 / found
+
+
+POLICY = policy("gavel_makespan", decide, "all present work ends as early as it can")

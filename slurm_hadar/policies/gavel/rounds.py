@@ -14,8 +14,6 @@ Ours: jobs that may not be moved keep what they hold; a finished job's last seco
 rate said; a job with several counts runs on the least one. Gavel's code sets GPUs aside for jobs
 that came after the last computation of shares but does not start these before the next one; here
 they start on what is left, unless the option ``as_gavel`` is true.
-
-Options: ``reset_s``, least seconds between two computations of shares; ``as_gavel``.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,16 +21,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
 from slurm_hadar.policies.gavel.seats import seat
+from slurm_hadar.policies.options import Amount, Flag, PolicyOptions
+from slurm_hadar.policies.record import Decide, Policy, Trait
 
-RESET_S = 1920.0
 _NOTHING, _ENDLESS = 1e-3, 1e15
 """Samples taken for no work left, and for work without an end."""
 Memory = dict[str, list[float]]
 """A policy's own numbers by job, kept between two computations of shares."""
+
+
+class GavelOptions(PolicyOptions):
+    """The round mechanism's."""
+
+    reset_s: Amount = 1920.0
+    """Least seconds between two computations of shares."""
+    as_gavel: Flag = False
+    """Whether jobs that came after the last computation of shares wait for the next one."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +79,27 @@ class _Ledger:
     """(J,) came after the last computation of shares."""
 
 
+def policy(name: str, decide: Decide, title: str) -> Policy:
+    """The record of a policy that goes by rounds of shares."""
+    return Policy(
+        name=name,
+        decide=decide,
+        options=GavelOptions,
+        uses=frozenset({Trait.MOVES, Trait.ORDER}),
+        preempts=True,
+        title=title,
+        paper="Gavel, OSDI 2020",
+    )
+
+
 def decide_by(view: View, state: State, allocate: Allocate) -> tuple[Plan, State]:
     """One round with the shares that ``allocate`` computes. Raises UsageError for an option."""
-    reset_s, as_gavel = _options(view.options)
+    options = GavelOptions.read(view.options)
     problem = _problem(view)
     ledger = _recall(view, problem, state)
     memory = {key: list(value) for key, value in _dict(state.get("memory")).items()}
     credit = view.round_s / 2
-    if ledger.stale and (not ledger.reset_s or view.now - ledger.reset_s >= reset_s):
+    if ledger.stale and (not ledger.reset_s or view.now - ledger.reset_s >= options.reset_s):
         due = ledger.share * (view.now - ledger.reset_s)
         ledger.deficit += due - (ledger.time - credit)
         ledger.time[:] = credit
@@ -88,7 +108,7 @@ def decide_by(view: View, state: State, allocate: Allocate) -> tuple[Plan, State
         ledger.new[:] = False
         ledger.share, memory = allocate(problem, memory)
     chosen, priority = _choose(view, problem, ledger)
-    if as_gavel:
+    if options.as_gavel:
         chosen = {job: kind for job, kind in chosen.items() if not ledger.new[job]}
     parts, unseated = seat(view, chosen, problem.gpus)
     plan = _plan(view, problem, ledger, chosen, parts, unseated, priority)
@@ -267,15 +287,6 @@ def _remember(
         },
         "memory": memory,
     }
-
-
-def _options(options: Mapping[str, object]) -> tuple[float, bool]:
-    seconds, as_gavel = options.get("reset_s", RESET_S), options.get("as_gavel", False)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
-        raise UsageError(f"policy option reset_s: {seconds!r} is not a number of seconds")
-    if not isinstance(as_gavel, bool):
-        raise UsageError(f"policy option as_gavel: {as_gavel!r} is neither true nor false")
-    return float(seconds), as_gavel
 
 
 def _list(value: object) -> list[object]:

@@ -11,7 +11,7 @@ from math import isfinite
 import numpy as np
 
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.allocation import Floor, Need, Parts, Room
+from slurm_hadar.policies.allocation import Floor, Parts, Room, needs_of
 from slurm_hadar.policies.hadar.settings import Settings
 from slurm_hadar.policies.hadar.worth import Cell, Cells, Worth
 from slurm_hadar.solvers.prices import DualPrice
@@ -285,11 +285,3 @@ class Market:
         # Ranked by payoff per price over the whole horizon; a spread place is that much slower.
         rank = cell.rank / spread**2 * max(0.0, 1.0 - charge / utility) if utility else 0.0
         return Offer(parts, seconds, utility, charge, rank)
-
-
-def needs_of(view: View) -> list[Need]:
-    """What each GPU of each job brings along; one object for equal needs."""
-    known: dict[tuple[float, float], Need] = {}
-    jobs = view.jobs
-    pairs = zip(jobs.cpus_per_gpu.tolist(), jobs.mem_per_gpu_mb.tolist(), strict=True)
-    return [known.setdefault(pair, Need(*pair)) for pair in pairs]

@@ -19,9 +19,9 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
-from slurm_hadar.policies.allocation import Floor, Parts, Room, floor_of
+from slurm_hadar.policies.allocation import Floor, Parts, Room, floor_of, needs_of
 from slurm_hadar.policies.hadar import reasons
-from slurm_hadar.policies.hadar.offers import Market, Offer, Post, Round, needs_of
+from slurm_hadar.policies.hadar.offers import Market, Offer, Post, Round
 from slurm_hadar.policies.hadar.settings import Settings
 from slurm_hadar.policies.hadar.worth import (
     Cells,
@@ -31,6 +31,7 @@ from slurm_hadar.policies.hadar.worth import (
     todays_price,
     worth,
 )
+from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.solvers.take_or_skip import Take, take_or_skip
 
 _FREE_PASSES = (1.0, 0.5, 0.0)
@@ -291,3 +292,13 @@ def _value(offer: Offer) -> float:
 
 def _width(settings: Settings, length: int) -> int:
     return max(1, min(settings.beam, settings.effort // max(1, length)))
+
+
+POLICY = Policy(
+    name="hadar",
+    decide=decide,
+    options=Settings,
+    uses=frozenset({Trait.MOVES, Trait.ORDER}),
+    title="dual prices and take-or-skip over the queue; the default",
+    paper="Hadar, arXiv 2503.10918 (IPDPS 2024)",
+)

@@ -169,7 +169,7 @@ class Forks:
             seats = tuple(sorted(seat for _, seat in chosen))
             saved = seconds - left / self.rate(job, seats)
             if saved - charge <= _NOISE * seconds or (
-                saved < self._settings.hadar.gain_over_cost * charge
+                saved < self._settings.gain_over_cost * charge
             ):
                 continue
             gpus = sum(seat[2] for _, seat in spare[:taken])

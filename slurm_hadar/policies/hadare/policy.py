@@ -18,6 +18,7 @@ from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.hadare.forks import Forks, Spare, free_words, gpus_of, shares_of
 from slurm_hadar.policies.hadare.mains import Running, Seats, place, rate_of, running, seats_of
 from slurm_hadar.policies.hadare.settings import ForkSettings
+from slurm_hadar.policies.record import Policy, Trait
 
 _MOST_NAMED = 6
 
@@ -27,7 +28,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     settings = ForkSettings.read(view.options)
     before, past = state.get("forked"), state.get("hadar")
     forked = before if isinstance(before, dict) else {}
-    now = running(view, forked, settings.hadar.min_stay_s)
+    now = running(view, forked, settings.min_stay_s)
     plan, memory = place(view, now, past if isinstance(past, dict) else {})
     if not plan.placements:
         return plan, {"hadar": memory, "forked": {}}
@@ -110,3 +111,13 @@ def _placement(view: View, forks: Forks, job: int, seats: Seats, stays: bool) ->
     return Placement(
         gpus=gpus, nodes=nodes, copies=len(seats), shares=shares, tier="network", reason=reason
     )
+
+
+POLICY = Policy(
+    name="hadare",
+    decide=decide,
+    options=ForkSettings,
+    uses=frozenset({Trait.MOVES, Trait.ORDER, Trait.COPIES}),
+    title="hadar, then spare nodes train copies of jobs that may be forked",
+    paper="HadarE, arXiv 2503.10918",
+)

@@ -9,58 +9,43 @@ turn takes the places where its rounds end first. Jobs are preempted at a decisi
 
 Ours: jobs that stay first keep their places, and a running job goes elsewhere only where that pays
 (``gain_over_cost``, ``least_gain``). A job without tasks or copies is an ordinary gang.
-
-Options: ``queues`` (limits in GPU-seconds, as for tiresias); ``exchange``, the part of the speed
-that dealt rounds lose to gradients on their way; ``weighted``: service counts per weight; and
-Hadar's ``min_stay_s`` (0 by default here), ``gain_over_cost``, ``least_gain``, ``communication``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
 from slurm_hadar.policies.hadar.settings import Settings
 from slurm_hadar.policies.hadare.forks import Spare
 from slurm_hadar.policies.hadare.mains import Seats, rate_of, running
 from slurm_hadar.policies.hare.deal import Dealt, best, over, pays, placement
-from slurm_hadar.policies.queues.tiresias import limits_of
+from slurm_hadar.policies.options import Amount, Flag, Part
+from slurm_hadar.policies.queues.tiresias import QueueOptions
+from slurm_hadar.policies.record import Policy, Trait
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    settings: Settings
-    limits: tuple[float, ...]
-    exchange: float = 0.02
-    """Assumed; what the runtime measures takes its place in the rates."""
-    weighted: bool = False
+class HareOptions(Settings, QueueOptions):
+    """Hadar's options count as well; a job may move at once here."""
 
-    @classmethod
-    def read(cls, options: Mapping[str, object]) -> "_Rules":
-        lost, weighted = options.get("exchange", 0.02), options.get("weighted", False)
-        if isinstance(lost, bool) or not isinstance(lost, int | float) or not 0 <= lost < 1:
-            raise UsageError(
-                f"policy option exchange: {lost!r} is no part of the speed; "
-                "it must be at least 0 and below 1"
-            )
-        if not isinstance(weighted, bool):
-            raise UsageError(f"policy option weighted: {weighted!r} is neither true nor false")
-        return cls(
-            Settings.read({"min_stay_s": 0.0, **options}), limits_of(options), float(lost), weighted
-        )
+    min_stay_s: Amount = 0.0
+    """No move of a job that came to its place less than this ago, s."""
+    exchange: Part = 0.02
+    """Part of the speed that dealt rounds lose to gradients on their way. Assumed; what the runtime
+    measures takes its place in the rates."""
+    weighted: Flag = False
+    """Whether service counts per weight."""
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for an option that cannot be understood."""
-    rules = _Rules.read(view.options)
+    rules = HareOptions.read(view.options)
     jobs = view.jobs
     if not jobs.ids:
         return Plan(notes=("no managed job waits or runs",)), {"forked": {}}
     before = state.get("forked")
-    now = running(view, before if isinstance(before, dict) else {}, rules.settings.min_stay_s)
+    now = running(view, before if isinstance(before, dict) else {}, rules.min_stay_s)
     copies = {job: (main, *now.others[job]) for job, main in now.mains.items()}
     held: dict[int, Seats] = {**now.seats, **copies}
     queue = queues(view, rules.limits, weighted=rules.weighted)
@@ -142,7 +127,7 @@ def _first(view: View, order: IntArray, held: Mapping[int, Seats], bound: BoolAr
     return chosen
 
 
-def _present(view: View, job: int, seats: Seats, forked: bool, rules: _Rules) -> Dealt:
+def _present(view: View, job: int, seats: Seats, forked: bool, rules: HareOptions) -> Dealt:
     """What a job that stays has."""
     if forked:
         dealt = over(view, job, seats, rules.exchange)
@@ -150,7 +135,7 @@ def _present(view: View, job: int, seats: Seats, forked: bool, rules: _Rules) ->
         return dealt or Dealt(seats, (), 0.0, shares=equal)
     count = sum(n for _, _, n in seats)
     rates = [rate_of(view, job, (node, kind, count)) for node, kind, _ in seats]
-    slower = 1.0 + rules.settings.communication if len({node for node, _, _ in seats}) > 1 else 1.0
+    slower = 1.0 + rules.communication if len({node for node, _, _ in seats}) > 1 else 1.0
     return Dealt(seats, (1,), min(rates, default=0.0) / slower, gang=True)
 
 
@@ -160,18 +145,15 @@ def _place(
     job: int,
     given: dict[int, Dealt],
     held: Mapping[int, Seats],
-    rules: _Rules,
+    rules: HareOptions,
 ) -> None:
     """Give the job its best place; a job that has one goes only where that pays."""
     present = given.get(job)
     if present is not None:
         for seat in present.seats:
             spare.take(job, seat, -1)
-    settings = rules.settings
-    choice = best(view, spare, job, rules.exchange, settings.communication)
-    if present is not None and not (
-        choice is not None and pays(view, job, present, choice, settings)
-    ):
+    choice = best(view, spare, job, rules.exchange, rules.communication)
+    if present is not None and not (choice is not None and pays(view, job, present, choice, rules)):
         choice = present
     if choice is not None:
         given[job] = choice
@@ -205,3 +187,14 @@ def _plan(
     dealt = [len(one.seats) for one in given.values() if len(one.seats) > 1 and not one.gang]
     note = f"{len(dealt)} jobs have their rounds' tasks dealt over {sum(dealt)} nodes"
     return Plan(placements, waiting, (note,))
+
+
+POLICY = Policy(
+    name="hare",
+    decide=decide,
+    options=HareOptions,
+    uses=frozenset({Trait.MOVES, Trait.ORDER, Trait.COPIES, Trait.ROUNDS}),
+    preempts=True,
+    title="tasks of one round dealt unevenly over GPUs",
+    paper="Hare, HPDC 2022",
+)

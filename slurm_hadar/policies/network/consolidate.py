@@ -8,6 +8,7 @@ from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.network.settings import Settings
 from slurm_hadar.policies.network.turns import WHERE, Offer, Turns
+from slurm_hadar.policies.record import Policy, Trait
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
@@ -23,3 +24,13 @@ def _answer(job: int, offer: Offer) -> tuple[bool, str]:
     if offer.tier > offer.best:
         return False, f"waits for {offer.count} GPUs {WHERE[offer.best]}"
     return True, f"{WHERE[offer.tier]}, the nearest that could hold it"
+
+
+POLICY = Policy(
+    name="network_consolidate",
+    decide=decide,
+    options=Settings,
+    uses=frozenset({Trait.ORDER, Trait.RACKS}),
+    title="waits for the nearest nodes that could hold the job",
+    paper="baseline of arXiv 2401.16492",
+)

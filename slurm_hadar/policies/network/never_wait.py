@@ -8,6 +8,7 @@ from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.network.settings import Settings
 from slurm_hadar.policies.network.turns import WHERE, Offer, Turns
+from slurm_hadar.policies.record import Policy, Trait
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
@@ -21,3 +22,13 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
 
 def _answer(job: int, offer: Offer) -> tuple[bool, str]:
     return True, f"{WHERE[offer.tier]}, the nearest that is free"
+
+
+POLICY = Policy(
+    name="network_never_wait",
+    decide=decide,
+    options=Settings,
+    uses=frozenset({Trait.ORDER, Trait.RACKS}),
+    title="takes the nearest nodes that are free",
+    paper="baseline of arXiv 2401.16492",
+)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.allocation import Floor, Need, Parts, Room, floor_of
+from slurm_hadar.policies.allocation import Floor, Need, Parts, Room, floor_of, needs_of
 
 MACHINE, RACK, ANYWHERE = range(3)
 
@@ -40,8 +40,7 @@ class Ground:
         self._rack = [int(pairs[at, 1]) for at in self.floor.pool_group]
         masks, set_of = np.unique(view.jobs.groups, axis=0, return_inverse=True)
         self._masks, self._set_of = masks, set_of.reshape(-1).tolist()
-        cpus, mem = view.jobs.cpus_per_gpu.tolist(), view.jobs.mem_per_gpu_mb.tolist()
-        self.needs = [Need(c, m) for c, m in zip(cpus, mem, strict=True)]
+        self.needs = needs_of(view)
         network = view.jobs.network
         self._each = network.per_node.tolist() if network else [0] * len(view.jobs.ids)
         self._most = view.jobs.max_nodes.tolist()

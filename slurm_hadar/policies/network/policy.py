@@ -25,6 +25,7 @@ from slurm_hadar.policies.network.preempt import give_way
 from slurm_hadar.policies.network.settings import Settings
 from slurm_hadar.policies.network.timers import Timers
 from slurm_hadar.policies.network.turns import WHERE, Offer, Turns
+from slurm_hadar.policies.record import Policy, Trait
 
 _BUSY = 0.1
 """Part by which a training may be longer at its nearest tier, for its place to count as near."""
@@ -140,3 +141,13 @@ def _improve(turns: Turns, settings: Settings, promises: Promises) -> None:
             saved = (now_s - offer.seconds) / 60
             why = f"moves: {WHERE[offer.tier]} it ends {saved:.0f} min sooner, a restart included"
             turns.take(job, offer, why)
+
+
+POLICY = Policy(
+    name="network",
+    decide=decide,
+    options=Settings,
+    uses=frozenset({Trait.MOVES, Trait.ORDER, Trait.RACKS}),
+    title="waits for near nodes as long as that pays",
+    paper="arXiv 2401.16492",
+)

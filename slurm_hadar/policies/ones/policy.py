@@ -21,6 +21,7 @@ from slurm_hadar.policies.ones.progress import factors
 from slurm_hadar.policies.ones.score import Score
 from slurm_hadar.policies.ones.settings import Settings
 from slurm_hadar.policies.ones.words import tell
+from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable.choice import Choice
 from slurm_hadar.policies.timetable.places import Places, place
 from slurm_hadar.solvers.evolution import Best, Effort, evolve
@@ -142,3 +143,14 @@ def _choice(problem: Problem, option: IntArray) -> Choice:
     none = np.zeros((jobs, options))
     price = np.zeros(len(problem.space.capacity))
     return Choice(option, value, value, none, np.zeros(jobs, dtype=bool), price)
+
+
+POLICY = Policy(
+    name="ones",
+    decide=decide,
+    options=Settings,
+    uses=frozenset({Trait.MOVES, Trait.ORDER, Trait.BATCHES}),
+    preempts=True,
+    title="evolutionary search over GPUs and batches, scored by goodput",
+    paper="ONES, arXiv 2108.03645",
+)

@@ -1,74 +1,34 @@
 """The settings of the ones policy, read from ``View.options``."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from typing import Annotated, Literal
 
-from slurm_hadar.domain.errors import UsageError
+from pydantic import Field
+
+from slurm_hadar.policies.options import Amount, Flag, PolicyOptions, Whole
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(PolicyOptions):
     """Keys other than these are other policies' and are ignored."""
 
-    generations: int = 20
+    generations: Annotated[Whole, Field(le=10_000)] = 20
     """Generations of a decision; the search ends then, whatever the clock says."""
-    population: int = 0
+    population: Annotated[Whole, Field(le=4096)] = 0
     """Candidates; 0: as many as there are GPUs, within 16 and 64."""
-    theta: float = 0.15
+    theta: Annotated[Amount, Field(le=0.5)] = 0.15
     """Chance that a mutation preempts a job."""
-    cells: int = 65_536
+    cells: Annotated[Whole, Field(ge=256)] = 65_536
     """Most candidates x GPUs (or x jobs, where these are more), so that a large cluster's
     generation stays short."""
-    every_s: float = 1800.0
+    every_s: Amount = 1800.0
     """A new search after this time, and whenever jobs come, end, or are not where they were put."""
-    price: float = 3.0
+    price: Amount = 3.0
     """Weight of the GPU-seconds that are taken from jobs yet to come."""
-    limits: str = "noise"
+    limits: Literal["noise", "paper"] = "noise"
     """``noise``: the measured noise scale alone says what a larger batch costs. ``paper``: ONES's
     own limits besides, which start small and double."""
-    preempt: bool = True
+    preempt: Flag = True
     """Whether a running job may be stopped for others."""
-    gain_over_cost: float = 1.5
+    gain_over_cost: Amount = 1.5
     """A move must gain this many times what it costs."""
-    min_stay_s: float = 0.0
+    min_stay_s: Amount = 0.0
     """No move of a job that came to its place less than this ago, s."""
-
-    @classmethod
-    def read(cls, options: Mapping[str, object]) -> "Settings":
-        """Raises :class:`UsageError` naming the option at fault."""
-        values: dict[str, object] = {}
-        for field in fields(cls):
-            if field.name not in options:
-                continue
-            value = options[field.name]
-            if isinstance(field.default, bool):
-                if not isinstance(value, bool):
-                    raise UsageError(f"policy option {field.name}: {value!r} is not true or false")
-                values[field.name] = value
-            elif isinstance(field.default, str):
-                if value not in _LIMITS:
-                    raise UsageError(
-                        f"policy option {field.name}: {value!r} is none of {', '.join(_LIMITS)}"
-                    )
-                values[field.name] = value
-            else:
-                values[field.name] = _number(field.name, value, isinstance(field.default, int))
-        return cls(**values)  # type: ignore[arg-type]
-
-
-_LIMITS = ("noise", "paper")
-_RANGES = {
-    "generations": (0, 10_000),
-    "population": (0, 4096),
-    "theta": (0.0, 0.5),
-    "cells": (256, 1e9),
-}
-
-
-def _number(name: str, value: object, whole: bool) -> float | int:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"policy option {name}: {value!r} is not a number")
-    low, high = _RANGES.get(name, (0.0, 1e9))
-    if not low <= value <= high:
-        raise UsageError(f"policy option {name}: {value:g} is not between {low:g} and {high:g}")
-    return int(value) if whole else float(value)

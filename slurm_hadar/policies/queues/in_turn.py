@@ -6,7 +6,15 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, View
-from slurm_hadar.policies.allocation import Need, Parts, Room, floor_of
+from slurm_hadar.policies.allocation import (
+    Need,
+    Parts,
+    Room,
+    floor_of,
+    held_parts,
+    needs_of,
+    placement_of,
+)
 from slurm_hadar.policies.ends import ends
 
 
@@ -26,13 +34,7 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
         return Plan(notes=("no managed job waits or runs",))
     jobs, floor = view.jobs, floor_of(view)
     room = Room(view, floor)
-    cpus, mem = jobs.cpus_per_gpu.tolist(), jobs.mem_per_gpu_mb.tolist()
-    needs = [Need(c, m) for c, m in zip(cpus, mem, strict=True)]
-    held: dict[int, Parts] = {}
-    for job, node, kind, count in jobs.held.tolist():
-        if count <= 0:
-            continue
-        held[job] = (*held.get(job, ()), (floor.slot_of[node, kind], count))
+    needs, held = needs_of(view), held_parts(view, floor)
     for job, parts in held.items():
         room.take(parts, needs[job])
     seconds = seconds_left(view)
@@ -42,7 +44,7 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
     for place, job in enumerate(order):
         id_ = jobs.ids[job]
         if job in held:
-            placements[id_] = _placement(view, room, held[job], "keeps what it holds")
+            placements[id_] = placement_of(view, floor, held[job], "keeps what it holds")
             continue
         if blocked:
             waiting[id_] = f"waits behind job {blocked}, which comes first"
@@ -51,7 +53,7 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
         if parts:
             room.take(parts, needs[job])
             why = f"{place + 1} of {len(order)} in turn, {ends(view, job, time)}"
-            placements[id_] = _placement(view, room, parts, why)
+            placements[id_] = placement_of(view, floor, parts, why)
         else:
             waiting[id_] = short
             blocked = id_ if strict and np.isfinite(seconds[job]).any() else ""
@@ -80,14 +82,3 @@ def _find(
         if parts is not None:
             return parts, float(seconds[kind, column]), ""
     return (), 0.0, f"short of {room.shortage(open_, count, need, most)}"
-
-
-def _placement(view: View, room: Room, parts: Parts, reason: str) -> Placement:
-    gpus: dict[str, int] = {}
-    nodes: dict[str, dict[str, int]] = {}
-    for slot, count in parts:
-        kind = view.types[int(room.floor.gpu_type[slot])]
-        on_node = nodes.setdefault(view.nodes.names[int(room.floor.node[slot])], {})
-        gpus[kind] = gpus.get(kind, 0) + count
-        on_node[kind] = on_node.get(kind, 0) + count
-    return Placement(gpus=gpus, nodes=nodes, reason=reason)

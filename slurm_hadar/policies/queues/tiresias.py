@@ -5,26 +5,52 @@ queue as that passes limits; higher queues first, first in first out inside; pre
 decision. The limits are those of its authors' simulator (3,250, 7,200 and 18,000 GPU-seconds,
 recalled); the promotion of starving jobs is left out, as it is off there by default. Ours: types
 differ here, so a job takes the free type that is fastest for it and stays there until preempted.
-
-Option ``queues``: the limits, rising, in GPU-seconds, as text with commas.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
+from pydantic import BeforeValidator
 
-from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, IntArray, State, View
+from slurm_hadar.policies.options import PolicyOptions
 from slurm_hadar.policies.queues.in_turn import seconds_left, serve
+from slurm_hadar.policies.queues.limits import QUEUES
+from slurm_hadar.policies.record import Policy, Trait
 
-QUEUES = (3250.0, 7200.0, 18000.0)
+
+def _limits(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        return ()
+
+
+def _rising(text: object) -> str:
+    said = ",".join(f"{limit:g}" for limit in QUEUES) if text is None else str(text)
+    limits = _limits(said)
+    if not limits or not all(0 < a < 1e18 for a in limits) or list(limits) != sorted(set(limits)):
+        raise ValueError("not rising limits in GPU-seconds, such as 3250,7200,18000")
+    return said
+
+
+class QueueOptions(PolicyOptions):
+    """Queues of attained service."""
+
+    queues: Annotated[str, BeforeValidator(_rising)] = "3250,7200,18000"
+    """The limits of the queues, rising, in GPU-seconds, as text with commas."""
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """``queues`` as numbers."""
+        return _limits(self.queues)
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for limits that cannot be understood."""
-    limits = limits_of(view.options)
+    limits = QueueOptions.read(view.options).limits
     jobs = view.jobs
     if not jobs.ids:
         return serve(view, (), strict=False), dict(state)
@@ -71,18 +97,12 @@ def _first(view: View, order: IntArray) -> BoolArray:
     return chosen
 
 
-def limits_of(options: Mapping[str, object]) -> tuple[float, ...]:
-    """The option ``queues``. Raises :class:`UsageError` where it cannot be understood."""
-    text = options.get("queues")
-    if text is None:
-        return QUEUES
-    try:
-        limits = tuple(float(part) for part in str(text).split(","))
-    except ValueError:
-        limits = ()
-    if not limits or not all(0 < a < 1e18 for a in limits) or list(limits) != sorted(set(limits)):
-        raise UsageError(
-            f"policy option queues: {text!r} are no rising limits in GPU-seconds, "
-            "such as 3250,7200,18000"
-        )
-    return limits
+POLICY = Policy(
+    name="tiresias",
+    decide=decide,
+    options=QueueOptions,
+    uses=frozenset({Trait.MOVES, Trait.ORDER}),
+    preempts=True,
+    title="least attained service first, in queues; knows no lengths",
+    paper="Tiresias, NSDI 2019",
+)

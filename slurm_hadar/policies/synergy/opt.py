@@ -14,6 +14,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
 from slurm_hadar.policies.allocation import Floor, Need
+from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.synergy.demands import SAME, Demands
 from slurm_hadar.policies.synergy.placing import Wish
 from slurm_hadar.policies.synergy.rounds import decide_round
@@ -99,3 +100,14 @@ def _place(view: View, floor: Floor, wishes: Sequence[Wish]) -> None:
     for row, node in enumerate(places(use, capacity, open_, now).tolist()):
         if node >= 0:
             wishes[row].hint = ((slot[row][node], wishes[row].gpus),)
+
+
+POLICY = Policy(
+    name="synergy_opt",
+    decide=decide,
+    options=Settings,
+    uses=frozenset({Trait.MOVES, Trait.ORDER, Trait.CPUS}),
+    preempts=True,
+    title="CPUs and memory of all jobs by two linear programmes",
+    paper="Synergy, arXiv 2110.06073",
+)

@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.queues.in_turn import seconds_left
-from slurm_hadar.policies.queues.tiresias import QUEUES
+from slurm_hadar.policies.queues.limits import QUEUES
 from slurm_hadar.policies.synergy.settings import Settings
 
 

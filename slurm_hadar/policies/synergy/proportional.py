@@ -5,6 +5,7 @@ Otherwise as Synergy's TUNE, with the same options.
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.synergy.rounds import decide_round
 from slurm_hadar.policies.synergy.settings import Settings
 from slurm_hadar.policies.synergy.wrapping import wrapped
@@ -16,3 +17,14 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     if settings.wrap:
         return wrapped(view, state, settings, proportional=True)
     return decide_round(view, settings, proportional=True), dict(state)
+
+
+POLICY = Policy(
+    name="gpu_proportional",
+    decide=decide,
+    options=Settings,
+    uses=frozenset({Trait.MOVES, Trait.ORDER, Trait.CPUS}),
+    preempts=True,
+    title="CPUs and memory in proportion to GPUs",
+    paper="baseline of arXiv 2110.06073",
+)

@@ -1,56 +1,41 @@
 """The settings of the Synergy policies, read from ``View.options``."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from typing import Annotated, Literal, get_args
 
-from slurm_hadar.domain.errors import UsageError
+from pydantic import AfterValidator, Field
 
-ORDERS = ("fifo", "srtf", "las", "tiresias")
+from slurm_hadar.policies.options import Amount, Flag, PolicyOptions
+
+Order = Literal["fifo", "srtf", "las", "tiresias"]
+ORDERS: tuple[str, ...] = get_args(Order)
+_OWN = ("synergy_tune", "synergy_opt", "gpu_proportional")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+def _another(name: str) -> str:
+    if name in _OWN:
+        raise ValueError("it cannot be wrapped in itself")
+    return name
+
+
+class Settings(PolicyOptions):
     """Keys other than these are other policies' and are ignored."""
 
-    order: str = "fifo"
+    order: Order = "fifo"
     """Who comes first: ``fifo``; ``srtf``, shortest remaining time; ``las``, least attained
     service; ``tiresias``, the same in queues."""
-    wrap: str = ""
+    wrap: Annotated[str, Field(strict=True), AfterValidator(_another)] = ""
     """Another policy, whose GPUs stand and are given their CPUs and memory; ``order`` is then not
     looked at."""
-    preempt: bool = True
+    preempt: Flag = True
     """Whether a running job may be stopped for one that comes first."""
-    gain_over_cost: float = 2.0
+    gain_over_cost: Amount = 2.0
     """A running job changes its CPUs, memory or place only where that saves so many times the
     restart that it costs."""
-    leftover: bool = True
+    leftover: Flag = True
     """Whether CPUs and memory beyond the fair shares go where they gain most: on each node they are
     dealt anew, to jobs on several nodes as well, and jobs change places. Not in the paper, where a
     job has its best case or its fair share."""
 
-    @classmethod
-    def read(cls, options: Mapping[str, object]) -> "Settings":
-        """Raises :class:`UsageError` naming the option at fault."""
-        values: dict[str, object] = {}
-        for field in fields(cls):
-            if field.name in options:
-                values[field.name] = _value(field.name, options[field.name], field.default)
-        found = cls(**values)  # type: ignore[arg-type]
-        if found.order not in ORDERS:
-            raise UsageError(f"policy option order: {found.order!r} is none of {', '.join(ORDERS)}")
-        return found
-
-
-def _value(name: str, value: object, default: object) -> object:
-    where = f"policy option {name}"
-    if isinstance(default, bool):
-        if not isinstance(value, bool):
-            raise UsageError(f"{where}: {value!r} is neither true nor false")
-        return value
-    if isinstance(default, float):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-            raise UsageError(f"{where}: {value!r} is not a number of 0 or more")
-        return float(value)
-    if not isinstance(value, str):
-        raise UsageError(f"{where}: {value!r} is no name")
-    return value
+    def also(self) -> tuple[str, ...]:
+        """The policy that is wrapped."""
+        return (self.wrap,) if self.wrap else ()

@@ -7,6 +7,7 @@ its fair share. Options: those of :class:`.settings.Settings`.
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.synergy.rounds import decide_round
 from slurm_hadar.policies.synergy.settings import Settings
 from slurm_hadar.policies.synergy.wrapping import wrapped
@@ -18,3 +19,14 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     if settings.wrap:
         return wrapped(view, state, settings)
     return decide_round(view, settings), dict(state)
+
+
+POLICY = Policy(
+    name="synergy_tune",
+    decide=decide,
+    options=Settings,
+    uses=frozenset({Trait.MOVES, Trait.ORDER, Trait.CPUS}),
+    preempts=True,
+    title="CPUs and memory: best case first, else the fair share",
+    paper="Synergy, arXiv 2110.06073",
+)

@@ -1,12 +1,9 @@
 """Another policy's GPUs with Synergy's CPUs and memory: option ``wrap``."""
 
-from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.synergy.completing import completed, eased
 from slurm_hadar.policies.synergy.settings import Settings
-
-_OWN = ("synergy_tune", "synergy_opt", "gpu_proportional")
 
 
 def wrapped(
@@ -15,8 +12,6 @@ def wrapped(
     """The other policy sees the speeds of the fair shares; its state is kept beside ours."""
     from slurm_hadar.policies import get
 
-    if settings.wrap in _OWN:
-        raise UsageError(f"policy option wrap: {settings.wrap} cannot be wrapped in itself")
     before = state.get(settings.wrap)
     inner = before if isinstance(before, dict) else {}
     plan, after = get(settings.wrap)(eased(view), inner)

@@ -20,6 +20,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.allocation import floor_of
+from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable import memory
 from slurm_hadar.policies.timetable.choice import choose
 from slurm_hadar.policies.timetable.places import place
@@ -65,3 +66,15 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
         laid = {jobs.ids[job]: int(choice.option[job]) for job in places.parts}
         past = memory.Past(past.table, laid, jobs.ids, view.now)
     return plan, remember(memory.keep(past, names), seen)
+
+
+POLICY = Policy(
+    name="timetable",
+    decide=decide,
+    options=Settings,
+    uses=frozenset(
+        {Trait.MOVES, Trait.ORDER, Trait.CPUS, Trait.BATCHES, Trait.ROUNDS, Trait.RACKS}
+    ),
+    preempts=True,
+    title="plans all the work ahead by a linear programme and follows it",
+)

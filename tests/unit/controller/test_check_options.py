@@ -4,14 +4,17 @@ import pytest
 from hand_made import config
 
 from slurm_hadar import policies
-from slurm_hadar.controller.checks import check, check_folders
-from slurm_hadar.controller.checks.check_options import option_findings
+from slurm_hadar.controller.checks import check, check_folders, check_options
 
 
 def site(policy, *lines):
     return config(
         "\n".join(["[controller]", f'policy = "{policy}"', "[controller.options]", *lines])
     )
+
+
+def option_findings(own):
+    return check_options.option_findings(own, policies.find(own.controller.policy))
 
 
 @pytest.mark.parametrize("policy", policies.names())
@@ -57,8 +60,20 @@ def test_a_value_that_the_policy_refuses_is_a_problem(policy, line):
     assert found.level == "problem" and line.split()[0] in found.what
 
 
-def test_a_policy_that_there_is_not_is_another_findings_matter():
-    assert list(option_findings(site("luck", "x = 1"))) == []
+def test_a_policy_that_there_is_not_is_one_problem():
+    found, *_ = check._names(site("luck", "x = 1"))
+    assert found.level == "problem" and "there is no policy 'luck'" in found.what
+
+
+def test_options_of_a_wrapped_policy_count_as_well():
+    wraps = 'wrap = "hadar"'
+    assert list(option_findings(site("synergy_tune", wraps, "beam = 2"))) == []
+    (found,) = option_findings(site("synergy_tune", wraps, "beam = -2"))
+    assert found.level == "problem" and "beam" in found.what
+    (found,) = option_findings(site("synergy_tune", 'wrap = "synergy_opt"'))
+    assert found.level == "problem" and "wrapped in itself" in found.what
+    (found,) = option_findings(site("synergy_tune", 'wrap = "luck"'))
+    assert found.level == "problem" and "luck" in found.what
 
 
 def test_the_check_tells_it(monkeypatch):

@@ -43,11 +43,11 @@ class Tree:
 
 def test_switches_are_asked_for_once_a_tick_and_only_where_they_matter():
     tree = Tree(RACKS)
-    looking = racks.Topology(tree, "network")
+    looking = racks.Topology(tree, True)
     assert looking.read(0.0) == RACKS and looking.read(60.0) == RACKS and tree.asked == 2
-    assert racks.Topology(tree, "hadar").read(0.0) == {} and tree.asked == 2
+    assert racks.Topology(tree, False).read(0.0) == {} and tree.asked == 2
     flat = Tree({})
-    looking = racks.Topology(flat, "network")
+    looking = racks.Topology(flat, True)
     assert [looking.read(at) for at in (0.0, 60.0, 3599.0)] == [{}, {}, {}] and flat.asked == 1
     looking.read(3601.0)
     assert flat.asked == 2

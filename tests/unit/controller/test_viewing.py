@@ -451,3 +451,25 @@ def test_a_few_jobs_with_a_fault_are_found_among_many_in_few_pictures(sick, foun
     assert {int(id_) for id_ in faults} == found
     # Each fault costs two whole pictures' work, and one more finds that there is one.
     assert sum(made) <= 1000 * (1 + 2 * len(sick)) and len(made) <= 1 + 20 * len(sick)
+
+
+def test_a_policy_is_told_of_restarts_and_from_when_a_job_may_be_moved():
+    guards = CONFIG.guards.model_copy(update={"min_between_moves_s": 600.0})
+    site = CONFIG.model_copy(update={"guards": guards})
+    saves = Declaration(types=("any",), checkpoint=True, model="resnet18", samples=1e6)
+    place = {"v1": {"v100": 1}}
+    jobs = [
+        running("1", place, declaration=saves, start_s=NOW - 100.0, restarts=2),
+        running("2", {"v2": {"v100": 1}}, declaration=saves, start_s=NOW - 900.0),
+        running("3", {"p1": {"p100": 1}}, declaration=replace(saves, pin=True)),
+        job("4"),
+    ]
+    view = look(seen(jobs), site).view
+    at = [view.jobs.ids.index(id_) for id_ in "1234"]
+    found = view.jobs.prospects.take(at)
+    assert found.movable_from_s.tolist() == [NOW + 500.0, NOW - 300.0, inf, 0.0]
+    assert view.jobs.movable[at].tolist() == [False, True, False, True]
+    assert ((found.movable_from_s <= view.now) == view.jobs.movable[at]).all()
+    assert found.restarts.tolist() == [2, 0, 0, 0]
+    assert found.work_unknown.tolist() == [False, False, False, True]
+    assert found.rate_error.shape == view.jobs.rate.shape and np.isnan(found.rate_error).all()

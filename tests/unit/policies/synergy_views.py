@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from random_views import jobs_of, nodes_of, view_of
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import Beside
 from slurm_hadar.domain.view import View
+from slurm_hadar.testing import jobs_of, nodes_of, view_of
 
 HUNGRY, LIGHT, MIDDLE, MEMORY = "hungry", "light", "middle", "memory"
 CURVES = (HUNGRY, LIGHT, MIDDLE, MEMORY)

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from random_views import check, held_by
 
 from benchmarks.decide import Scene, growth, measure
 from slurm_hadar import policies
+from slurm_hadar.testing import check_plan as check
+from slurm_hadar.testing import held_by
 
 
 def test_the_scene_carries_out_what_was_decided() -> None:

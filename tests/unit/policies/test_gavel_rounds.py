@@ -6,12 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from random_views import applied, check, jobs_of, nodes_of, view_of, views
 
 from slurm_hadar import policies
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.gavel.makespan import _halved
+from slurm_hadar.testing import applied, jobs_of, nodes_of, view_of
+from slurm_hadar.testing import check_plan as check
+from slurm_hadar.testing.strategies import views
 
 GAVEL = ("gavel_ftf", "gavel_las", "gavel_makespan", "gavel_throughput")
 ALL = (*GAVEL, "tiresias")

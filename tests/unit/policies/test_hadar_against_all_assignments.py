@@ -5,11 +5,12 @@ from itertools import product
 
 import numpy as np
 import pytest
-from random_views import check, jobs_of, nodes_of, place_of, view_of
 
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.hadar import policy as hadar
 from slurm_hadar.solvers.prices import dual_price
+from slurm_hadar.testing import check_plan as check
+from slurm_hadar.testing import jobs_of, nodes_of, place_of, view_of
 
 _SEEDS = range(120)
 _OPTIONS = {"critical": 1e6, "communication": 0.0}

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from random_views import NOW, check, jobs_of, nodes_of, place_of, view_of
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import JobArrays, NodeArrays, View
 from slurm_hadar.policies.hadar import policy as hadar
+from slurm_hadar.testing import NOW, jobs_of, nodes_of, place_of, view_of
+from slurm_hadar.testing import check_plan as check
 
 pytestmark = pytest.mark.filterwarnings("error")
 

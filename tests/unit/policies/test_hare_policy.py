@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_views import NOW, ROUND_S, check, jobs_of, nodes_of, place_of, view_of, views
 
 from slurm_hadar import policies
 from slurm_hadar.domain.dealing import deal, seconds
@@ -21,6 +20,9 @@ from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, simulate
 from slurm_hadar.simulator.workload import Workload
+from slurm_hadar.testing import NOW, ROUND_S, jobs_of, nodes_of, place_of, view_of
+from slurm_hadar.testing import check_plan as check
+from slurm_hadar.testing.strategies import views
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_views import NOW, applied, check, jobs_of, nodes_of, places, view_of, views
 
 from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
@@ -16,6 +15,9 @@ from slurm_hadar.domain.view import View
 from slurm_hadar.policies.network.compose import near_rates, placed_near
 from slurm_hadar.policies.network.settings import Settings
 from slurm_hadar.policies.network.timers import Timers
+from slurm_hadar.testing import NOW, applied, jobs_of, nodes_of, places, view_of
+from slurm_hadar.testing import check_plan as check
+from slurm_hadar.testing.strategies import views
 
 pytestmark = pytest.mark.filterwarnings("error")
 

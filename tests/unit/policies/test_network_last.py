@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_views import NOW, applied, check, jobs_of, nodes_of, view_of
 
 from slurm_hadar import policies
 from slurm_hadar.domain.traits import Network
 from slurm_hadar.domain.view import View
+from slurm_hadar.testing import NOW, applied, jobs_of, nodes_of, view_of
+from slurm_hadar.testing import check_plan as check
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_views import applied, check, crowd, jobs_of, nodes_of, places, view_of, views
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.traits import Batches
@@ -18,6 +17,9 @@ from slurm_hadar.policies.ones import decide
 from slurm_hadar.policies.ones.batches import best_batches, goodput_of, with_batches
 from slurm_hadar.policies.ones.limits import limits_of
 from slurm_hadar.policies.ones.progress import beta_of, factors
+from slurm_hadar.testing import applied, crowd, jobs_of, nodes_of, places, view_of
+from slurm_hadar.testing import check_plan as check
+from slurm_hadar.testing.strategies import views
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_views import NOW, applied, check, crowd, jobs_of, nodes_of, places, view_of, views
 
 from slurm_hadar import policies
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.hadar.settings import UTILITIES
+from slurm_hadar.testing import NOW, applied, crowd, jobs_of, nodes_of, places, view_of
+from slurm_hadar.testing import check_plan as check
+from slurm_hadar.testing.strategies import views
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_views import applied, check, crowd, held_by, place_of, views
 from synergy_views import CURVES, HUNGRY, LIGHT, MEMORY, MIDDLE, factor, given_cpus, servers
 
 from slurm_hadar import policies
@@ -18,6 +17,9 @@ from slurm_hadar.domain.traits import Beside
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.synergy.completing import at_best, completed, eased
 from slurm_hadar.policies.synergy.settings import ORDERS
+from slurm_hadar.testing import applied, crowd, held_by, place_of
+from slurm_hadar.testing import check_plan as check
+from slurm_hadar.testing.strategies import views
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_views import applied, check, crowd, jobs_of, nodes_of, places, view_of, views
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.traits import Network
@@ -19,6 +18,9 @@ from slurm_hadar.policies.timetable.speeds import learn
 from slurm_hadar.solvers.gang_assignment import assign
 from slurm_hadar.solvers.lower_bounds import bounds
 from slurm_hadar.solvers.time_indexed import Work
+from slurm_hadar.testing import applied, crowd, jobs_of, nodes_of, places, view_of
+from slurm_hadar.testing import check_plan as check
+from slurm_hadar.testing.strategies import views
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -81,7 +83,7 @@ def test_memory_of_another_queue_does_no_harm(view: View, gone: int) -> None:
         **{
             name: getattr(after.jobs, name)[rows]
             for name in after.jobs.__dataclass_fields__
-            if name not in ("ids", "held", "beside", "batches", "network")
+            if name not in ("ids", "held", "beside", "batches", "network", "prospects")
         },
     )
     smaller = replace(after, jobs=fewer)

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_views import check, held_by, jobs_of, nodes_of, place_of, view_of, views
 
 from slurm_hadar import policies
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.traits import Batches, Beside, Network
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.together import completed, widened
+from slurm_hadar.testing import check_plan as check
+from slurm_hadar.testing import held_by, jobs_of, nodes_of, place_of, view_of
+from slurm_hadar.testing.strategies import views
 
 pytestmark = pytest.mark.filterwarnings("error")
 
