@@ -18,6 +18,7 @@ from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.domain.declaration import ANY, SLOWEST
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
+from slurm_hadar.scheduling import narrowing
 
 
 @dataclass(frozen=True)
@@ -61,18 +62,13 @@ def worth_waiting(target: Target, preference: Preference, known: Known) -> tuple
     if not all(view.jobs.known[row, view.types.index(kind), count] for kind in types.values()):
         return names
     times, wait = run_times(target, picture), waits[job.id]
-    ends = {
-        name: wait.get(kind, inf) + times.get(kind, inf)
-        for name, kind in types.items()
-        if name in preference.fit
-    }
-    best = min(ends, key=lambda name: ends[name], default="")
-    if not best or ends[best] == inf or wait[types[best]] > left_s:
-        return names
-    if _wanted_by_others(types[best], job, seen):
-        return names
-    kept = tuple(name for name in names if times.get(types[name], inf) <= ends[best])
-    return tuple(sorted(kept, key=lambda name: name != best)) if len(kept) < len(names) else names
+    return narrowing.worth_waiting(
+        names,
+        {name: wait.get(kind, inf) for name, kind in types.items() if name in preference.fit},
+        {name: times.get(kind, inf) for name, kind in types.items()},
+        left_s,
+        lambda name: _wanted_by_others(types[name], job, seen),
+    )
 
 
 def expected_end(target: Target, name: str, known: Known) -> float:
