@@ -3,7 +3,7 @@ one of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import laying
@@ -12,10 +12,9 @@ from slurm_hadar.controller.picture.arrays import accepts
 from slurm_hadar.controller.picture.empty_nodes import EmptyNodes
 from slurm_hadar.controller.picture.targets import Target
 from slurm_hadar.controller.picture.viewing import Picture
-from slurm_hadar.controller.picture.waits import run_times
+from slurm_hadar.controller.picture.waits import far_slower, run_times
 from slurm_hadar.controller.seen.access import allowed_partitions, kinds_of
 from slurm_hadar.controller.seen.observed import Observed
-from slurm_hadar.domain.declaration import ANY, SLOWEST
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.scheduling import narrowing
@@ -128,17 +127,8 @@ def preferred(target: Target, known: Known) -> Preference:
     if possible and not fit & possible.keys():
         # What is left out by estimates only, such as a time limit that would be too short.
         possible = {name: rates[name] for name in rates if accepts(target, types[name], config)}
-    if job.declaration is not None and job.declaration.types == (ANY,):
-        own = {n: float(picture.own[row, view.types.index(types[n]), count]) for n in possible}
-        # What is slow beside a type on which it may not fit is not slow for this job.
-        best = max((own[n] for n in possible if n in fit and isfinite(own[n])), default=0.0)
-        # A guess keeps no job from a free GPU.
-        kept = picture.shared if job.declaration.may_move and job.requeue else frozenset()
-        possible = {
-            n: rate
-            for n, rate in possible.items()
-            if types[n] in kept or not own[n] * SLOWEST < best
-        }
+    slow = far_slower(target, picture, {types[n] for n in possible if n in fit})
+    possible = {n: rate for n, rate in possible.items() if types[n] not in slow}
     if empty.is_clear(target) and not possible.keys() <= empty.fits(
         target, possible, some_day=True
     ):

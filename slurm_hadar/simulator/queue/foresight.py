@@ -82,7 +82,12 @@ class Foresight:
         (:mod:`slurm_hadar.scheduling.narrowing`). ``lists``: of all W; ``longest_s``: (W,) s for
         which each may wait for a type, 0 or less: not at all. Unmanaged jobs keep theirs."""
         managed = self.asked.managed[line]
-        served: Served = twin.served(pools, self.request[line], times, managed)
+        listed = np.zeros(times.shape, dtype=np.bool_)
+        for at, kinds in enumerate(lists):
+            listed[at, list(kinds)] = True
+        # A managed job is not expected on a type that its list leaves out.
+        open_to_it = np.where(listed | ~managed[:, None], times, inf)
+        served: Served = twin.served(pools, self.request[line], open_to_it, managed)
         theirs = self.asked.types[line] & ~managed[:, None]
         behind = np.logical_or.accumulate(theirs[::-1], axis=0)[::-1]
         found = []

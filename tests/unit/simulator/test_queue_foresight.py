@@ -89,3 +89,14 @@ def test_unmanaged_jobs_are_expected_to_end_by_their_limits_and_managed_ones_by_
     # Who has done all that was declared ends any time until its limit.
     more = replace(running, done=np.array([180.0, 30.0]))
     assert told.released(np.array([0, 0]), more)[0] == [60.0]
+
+
+def test_a_managed_job_is_not_expected_on_a_type_that_its_list_leaves_out():
+    """j0 would end sooner on the slow GPU, at 3000 s, but waits for the fast one, until 3300 s."""
+    load = work([[[10.0], [1.0]], [[3.0], [0.03]]], total=[3000.0, 300.0])
+    asked = requests(load, CLUSTER, Drawn())
+    told = Foresight(asked, load.request, load.rate[:, :, 0], load.total)
+    line, times = np.array([0, 1]), told.times(np.array([0, 1]), np.zeros(2))
+    for first, second in (((0,), (0, 1)), ((0, 1), (0,))):
+        kept = told.narrowed(line, times, [[3000.0], [0.0]], [first, (0, 1)], np.full(2, 3200.0))
+        assert kept == [first, second]
