@@ -1,14 +1,15 @@
 """How much of a free order's gain is left within Slurm's queue, and what it costs whom.
 
 ``python -m benchmarks.queue_order [--trace loaded] [--unmanaged 0,0.3,0.7] [--policy hadar]
-[--wrong] [--rows TEXT,...] [--runs N]``
+[--wrong] [--wait HOURS] [--rows TEXT,...] [--runs N]``
 
 20 V100, 20 P100 and 20 K80, a restart costs 30 s, ticks of 60 s. ``loaded``: trace_480_poisson with
 its arrivals times 0.4916, a load of about 1.1; or any trace. Each run's jobs are up to 3% longer or
 shorter than the trace says, drawn anew for each run. All delays are of a job's mean end over the
 runs of a row, against its mean end over as many other runs of plain Slurm; so the row ``plain`` is
 plain Slurm against itself, the noise. Late: by more than 0.1 h and 5% of the job's time.
-``--wrong``: speeds off by 20% and work by a factor of 2. Whatever comes out is printed.
+``--wrong``: speeds off by 20% and work by a factor of 2. ``--wait``: managed jobs leave out types
+on which they would end later, for so long (``queue.max_wait_s``). Whatever comes out is printed.
 """
 
 import argparse
@@ -106,6 +107,7 @@ class Bench:
     cluster: Cluster
     told: Estimates
     policy: str
+    wait_h: float = 0.0
 
     def run(self, row: Row, unmanaged: float, seed: int) -> Outcome:
         """``seed``: of the jobs' true lengths."""
@@ -124,7 +126,7 @@ class Bench:
             self.cluster,
             Drawn(unmanaged),
             costs=COSTS,
-            steering=row.steering,
+            steering=replace(row.steering, max_wait_s=self.wait_h * HOUR),
             seen=self.told,
         )
         return simulate(setting, decide, row.name)
@@ -137,20 +139,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--unmanaged", default="0,0.3,0.7")
     parser.add_argument("--policy", default="hadar")
     parser.add_argument("--wrong", action="store_true")
+    parser.add_argument("--wait", type=float, default=0.0, metavar="HOURS")
     parser.add_argument("--rows", default="", help="names, or parts of them")
     parser.add_argument("--runs", type=int, default=1, help="of each row")
     args = parser.parse_args(argv)
     cluster = clusters.parse("v100=20,p100=20,k80=20", "4", 0)
     work = _work(args.trace, cluster)
     told = estimate(work, 0.2, 2.0) if args.wrong else estimate(work)
-    bench = Bench(work, cluster, told, args.policy)
+    bench = Bench(work, cluster, told, args.policy, args.wait)
     plain = next(row for row in ROWS if row.name == "plain")
     seeds = range(args.runs, 2 * args.runs)
     floor = Means.of(bench.run(plain, 1.0, seed) for seed in range(args.runs))
     free = Means.of(bench.run(ROWS[-1], 0.0, seed) for seed in seeds)
     ends = Means.of(bench.run(plain, 1.0, seed) for seed in seeds)
     rows = [row for row in ROWS if any(part in row.name for part in args.rows.split(","))]
-    print(f"{args.trace}, policy {args.policy}{', told wrongly' if args.wrong else ''}")
+    told_so = ", told wrongly" if args.wrong else ""
+    waiting = f", waits of up to {args.wait:g} h" if args.wait else ""
+    print(f"{args.trace}, policy {args.policy}{told_so}{waiting}")
     print(_HEAD, flush=True)
     for share in [float(word) for word in args.unmanaged.split(",")]:
         managed = requests(work, cluster, Drawn(share)).managed

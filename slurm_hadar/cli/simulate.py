@@ -156,6 +156,10 @@ def jobs(
     preempt: Annotated[
         bool, typer.Option("--preempt", help="Slurm's order: stops jobs for others, as the guard.")
     ] = False,
+    max_wait: Annotated[
+        float,
+        typer.Option(help="Slurm's order: s a job may wait for a type, as queue.max_wait_s."),
+    ] = 0.0,
     from_sacct: Annotated[
         bool, typer.Option("--from-sacct", help="TRACE is sacct's output (-P, with header).")
     ] = False,
@@ -176,9 +180,11 @@ def jobs(
             "--copies; leave them out"
         )
     exchanges = exchange is not ExchangeLevel.NONE
-    if not in_queue and (unmanaged_share or typed or no_moves or exchanges or preempt):
+    steers = no_moves or exchanges or preempt or max_wait
+    if not in_queue and (unmanaged_share or typed or steers):
         raise UsageError(
-            "--unmanaged-share, --typed, --no-moves, --exchange and --preempt need --order slurm"
+            "--unmanaged-share, --typed, --no-moves, --exchange, --preempt and --max-wait need "
+            "--order slurm"
         )
     settings = _options(option or [])
     site = _site(config)
@@ -220,7 +226,11 @@ def jobs(
         pretend,
         Drawn(unmanaged_share, typed, seed=seed),
         costs=costs,
-        steering=Steering(not no_moves, exchange, round_s, preempt) if in_queue else Steering(),
+        steering=(
+            Steering(not no_moves, exchange, round_s, preempt, max_wait_s=max_wait)
+            if in_queue
+            else Steering()
+        ),
         seen=seen,
         seed=seed,
         options=settings,

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 
 LIMIT_SHARE = 1 / 2.25
 """Share of its time limit that a job of unknown length runs: limits are usually 1.5 to 3 times the
@@ -45,26 +45,47 @@ class Promises(Generic[_J]):
         return np.where(planned, ends, ends + 2 * _LATER_S)
 
 
+@dataclass(frozen=True)
+class Served:
+    """Seconds from now; inf: never. ``starts``: (W, R) of each job on each type, behind those ahead
+    of it; ``ends``: (W,) on the type that it takes."""
+
+    starts: FloatArray
+    ends: FloatArray
+
+
 def ends(released: Sequence[Sequence[float]], counts: IntArray, times: FloatArray) -> FloatArray:
-    """(W,) seconds from now until each of W waiting jobs, in Slurm's order, would end; inf: never.
+    """(W,) seconds from now until each of W waiting jobs, in Slurm's order, would end on the GPUs
+    that are released first; inf: never. The rest as in :func:`served`."""
+    return served(released, counts, times, np.zeros(len(counts), dtype=np.bool_)).ends
+
+
+def served(
+    released: Sequence[Sequence[float]], counts: IntArray, times: FloatArray, choosy: BoolArray
+) -> Served:
+    """W waiting jobs in Slurm's order, each on the type where it starts first or, those that are
+    ``choosy`` (W,), where it ends first.
 
     ``released``: for each of R types when each of its GPUs is free, s from now, rising; ``counts``:
     (W,) GPUs; ``times``: (W, R) seconds that the job runs on that type, inf where it may not.
-    Borders of nodes and backfill are left out.
+    Borders of nodes and backfill are left out: rule 1 of the prototype (recalled).
     """
     pools = [list(pool) for pool in released]
-    found = np.full(len(counts), inf)
+    found = Served(np.full(times.shape, inf), np.full(len(counts), inf))
     kinds = range(len(pools))
-    for job, (count, row) in enumerate(zip(counts.tolist(), times.tolist(), strict=True)):
+    rows = zip(counts.tolist(), times.tolist(), choosy.tolist(), strict=True)
+    for job, (count, row, by_end) in enumerate(rows):
         starts = [
             pools[kind][count - 1] if row[kind] < inf and count <= len(pools[kind]) else inf
             for kind in kinds
         ]
-        kind = min(kinds, key=starts.__getitem__)
+        found.starts[job] = starts
+        rank = [start + time for start, time in zip(starts, row, strict=True)] if by_end else starts
+        kind = min(kinds, key=rank.__getitem__)
         if starts[kind] == inf:
             continue
         end = starts[kind] + row[kind]
-        found[job] = end
+        found.ends[job] = end
         pool = pools[kind]
         del pool[:count]
         for _ in range(count):

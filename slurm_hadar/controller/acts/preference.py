@@ -3,7 +3,7 @@ one of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import laying
@@ -12,12 +12,12 @@ from slurm_hadar.controller.picture.arrays import accepts
 from slurm_hadar.controller.picture.empty_nodes import EmptyNodes
 from slurm_hadar.controller.picture.targets import Target
 from slurm_hadar.controller.picture.viewing import Picture
-from slurm_hadar.controller.picture.waits import run_times
+from slurm_hadar.controller.picture.waits import far_slower, run_times
 from slurm_hadar.controller.seen.access import allowed_partitions, kinds_of
 from slurm_hadar.controller.seen.observed import Observed
-from slurm_hadar.domain.declaration import ANY, SLOWEST
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
+from slurm_hadar.scheduling import narrowing
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,13 @@ def worth_waiting(target: Target, preference: Preference, known: Known) -> tuple
     if not all(view.jobs.known[row, view.types.index(kind), count] for kind in types.values()):
         return names
     times, wait = run_times(target, picture), waits[job.id]
-    ends = {
-        name: wait.get(kind, inf) + times.get(kind, inf)
-        for name, kind in types.items()
-        if name in preference.fit
-    }
-    best = min(ends, key=lambda name: ends[name], default="")
-    if not best or ends[best] == inf or wait[types[best]] > left_s:
-        return names
-    if _wanted_by_others(types[best], job, seen):
-        return names
-    kept = tuple(name for name in names if times.get(types[name], inf) <= ends[best])
-    return tuple(sorted(kept, key=lambda name: name != best)) if len(kept) < len(names) else names
+    return narrowing.worth_waiting(
+        names,
+        {name: wait.get(kind, inf) for name, kind in types.items() if name in preference.fit},
+        {name: times.get(kind, inf) for name, kind in types.items()},
+        left_s,
+        lambda name: _wanted_by_others(types[name], job, seen),
+    )
 
 
 def expected_end(target: Target, name: str, known: Known) -> float:
@@ -132,17 +127,8 @@ def preferred(target: Target, known: Known) -> Preference:
     if possible and not fit & possible.keys():
         # What is left out by estimates only, such as a time limit that would be too short.
         possible = {name: rates[name] for name in rates if accepts(target, types[name], config)}
-    if job.declaration is not None and job.declaration.types == (ANY,):
-        own = {n: float(picture.own[row, view.types.index(types[n]), count]) for n in possible}
-        # What is slow beside a type on which it may not fit is not slow for this job.
-        best = max((own[n] for n in possible if n in fit and isfinite(own[n])), default=0.0)
-        # A guess keeps no job from a free GPU.
-        kept = picture.shared if job.declaration.may_move and job.requeue else frozenset()
-        possible = {
-            n: rate
-            for n, rate in possible.items()
-            if types[n] in kept or not own[n] * SLOWEST < best
-        }
+    slow = far_slower(target, picture, {types[n] for n in possible if n in fit})
+    possible = {n: rate for n, rate in possible.items() if types[n] not in slow}
     if empty.is_clear(target) and not possible.keys() <= empty.fits(
         target, possible, some_day=True
     ):

@@ -5,8 +5,8 @@ prototype that the project's hints were measured with (recalled). A job of one n
 one node, on which it fits.
 """
 
-from collections.abc import Mapping
-from math import inf
+from collections.abc import Collection, Mapping
+from math import inf, isfinite
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from slurm_hadar.controller.picture.empty_nodes import EmptyNodes, Names
 from slurm_hadar.controller.picture.targets import Target, placed
 from slurm_hadar.controller.picture.viewing import Picture
 from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.domain.declaration import ANY, SLOWEST
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.view import BoolArray, IntArray
 from slurm_hadar.scheduling.twin import LIMIT_SHARE
@@ -126,7 +127,11 @@ def _served(
             found[job.id] = starts
         ends = {kind: start + times[kind] for kind, start in starts.items()}
         # What a job that tells nothing gets is whatever is free first.
-        rank = ends if target is not None else starts
+        rank = starts
+        if target is not None:
+            # It is not expected on a type that its list of partitions leaves out.
+            slow = far_slower(target, picture, [kind for kind in starts if starts[kind] < inf])
+            rank = {kind: end for kind, end in ends.items() if kind not in slow}
         kind = min(rank, key=lambda one: rank[one], default="")
         if kind and ends[kind] < inf:
             rows = at[kind][1]
@@ -148,6 +153,23 @@ def run_times(target: Target, picture: Picture) -> dict[str, float]:
     left = float(view.jobs.left[row])
     rates = {kind: float(view.jobs.rate[row, i, count]) for i, kind in enumerate(view.types)}
     return {kind: left / rate for kind, rate in rates.items() if rate > 0}
+
+
+def far_slower(target: Target, picture: Picture, fits: Collection[str]) -> frozenset[str]:
+    """The GPU types that a job which named none leaves out: far slower than another one of those
+    on which it ``fits``. One that may be moved keeps those that unmanaged jobs accept."""
+    view, job, declaration = picture.view, target.job, target.job.declaration
+    if declaration is None or declaration.types != (ANY,) or job.id not in view.jobs.ids:
+        return frozenset()
+    if target.wanted.count not in view.counts:
+        return frozenset()
+    row, count = view.jobs.ids.index(job.id), view.counts.index(target.wanted.count)
+    own = {kind: float(picture.own[row, at, count]) for at, kind in enumerate(view.types)}
+    # What is slow beside a type on which it may not fit is not slow for this job.
+    best = max((own[kind] for kind in fits if isfinite(own.get(kind, inf))), default=0.0)
+    # A guess keeps no job from a free GPU.
+    kept = picture.shared if declaration.may_move and job.requeue else frozenset()
+    return frozenset(kind for kind, rate in own.items() if rate * SLOWEST < best) - kept
 
 
 def released(seen: Observed, picture: Picture) -> Pools:

@@ -1,8 +1,9 @@
 """The simulation in Slurm's order: its schedulers start the jobs, ticks steer those that opted in.
 
 What the controller does at a tick, in few words: the policy decides over the managed jobs; those
-that wait get the planned type at the head of their list, and those that run may move to GPUs that
-nobody who waits can use, or be stopped for others. The policy is told of the same guards.
+that wait get the planned type at the head of their list, and may leave out others; those that run
+may move to GPUs that no waiting job can use, or be stopped for others. The policy is told of the
+same guards.
 """
 
 import time
@@ -15,12 +16,13 @@ import numpy as np
 from slurm_hadar.domain.declaration import SLOWEST
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
-from slurm_hadar.scheduling import schedule, twin
+from slurm_hadar.scheduling import schedule
 from slurm_hadar.scheduling.profile import Profile
 from slurm_hadar.scheduling.schedule import Waiting
 from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.outcome import Outcome, Timeline
+from slurm_hadar.simulator.queue.foresight import Foresight, Pools, Running
 from slurm_hadar.simulator.queue.making_way import AWAY_S, stopped
 from slurm_hadar.simulator.queue.order import QueueOrder
 from slurm_hadar.simulator.queue.requests import Requests, requests
@@ -69,6 +71,9 @@ class _Run:
         column = np.searchsorted(np.asarray(work.counts), work.request)
         can = doable(work, cluster)
         self.told: FloatArray = np.where(can, told.rate, 0.0)[np.arange(jobs), :, column]
+        self.foresight = Foresight(self.asked, work.request, self.told, told.total)
+        # No guess keeps a job from a type.
+        self.may_wait = steering.max_wait_s > 0 and told.known
         self.order = QueueOrder(work, self.asked, setting.steering.exchange)
         self.state: IntArray = np.full(jobs, _ABSENT)
         self.placed: dict[int, Placement] = {}
@@ -242,6 +247,8 @@ class _Run:
             self.lists[job] = self._by_speed(job, kinds, first)
         if self.order.may_change:
             self._exchange(plan, now)
+        if self.may_wait:
+            self._narrow(now)
         movable = dict(zip(view.jobs.ids, view.jobs.movable.tolist(), strict=True))
         if self.setting.steering.preempt:
             self._make_way(plan, movable, now)
@@ -274,28 +281,28 @@ class _Run:
         waiting = np.flatnonzero(self.state == _WAITS)
         if self.order.unpromised(waiting):
             line = waiting[np.argsort(self.order.owners(waiting))]
-            self.order.promise(line, now + self._twin_ends(line, now))
+            times = self.foresight.times(line, self.present.done)
+            ends = self.foresight.ends(line, times, self._released(now))
+            self.order.promise(line, now + ends)
         planned = np.array([self.work.ids[job] in plan.placements for job in waiting])
         self.order.exchange(waiting.tolist(), planned)
 
-    def _twin_ends(self, line: IntArray, now: float) -> FloatArray:
-        """(W,) s from now until jobs that wait would end without any exchange: managed ones by
-        their work, the others by a share of their limits."""
-        asked, share = self.asked, twin.LIMIT_SHARE
-        released = [[0.0] * int(n) for n in self.cluster.capacity - self.on.sum(axis=0)]
-        running = self._running()
-        ends = self._ends(running, now) - now
-        ran, limit = now - self.present.since[running], asked.limit_s[running]
-        by_limit = np.maximum(share * limit - ran, np.minimum(limit - ran, ran) / 2)
-        left = np.where(asked.managed[running], ends, np.maximum(by_limit, 0.0))
-        for job, end in zip(running.tolist(), left.tolist(), strict=True):
-            for pool, count in zip(released, self.on[job].tolist(), strict=True):
-                pool += [end] * count
-        with np.errstate(divide="ignore"):
-            by_work = self.work.total[line, None] / self.told[line]
-        times = np.where(asked.managed[line, None], by_work, share * asked.limit_s[line, None])
-        times = np.where(asked.types[line], times, inf)
-        return twin.ends([sorted(pool) for pool in released], self.work.request[line], times)
+    def _narrow(self, now: float) -> None:
+        """Takes from the lists of waiting jobs the types that are not worth taking."""
+        line = self.order.sort(np.flatnonzero(self.state == _WAITS))
+        longest = self.work.arrival_s[line] + self.setting.steering.max_wait_s - now
+        times = self.foresight.times(line, self.present.done)
+        lists = [self.lists[job] for job in line.tolist()]
+        kept = self.foresight.narrowed(line, times, self._released(now), lists, longest)
+        for job, kinds in zip(line.tolist(), kept, strict=True):
+            self.lists[job] = list(kinds)
+
+    def _released(self, now: float) -> Pools:
+        jobs, present = self._running(), self.present
+        begins = np.maximum(self.ready[jobs] - now, 0.0)
+        ran, done = now - present.since[jobs], present.done[jobs]
+        running = Running(jobs, ran, begins, done, self.speed[jobs], self.on[jobs])
+        return self.foresight.released(self.cluster.capacity - self.on.sum(axis=0), running)
 
     def _view(self, managed: IntArray, now: float) -> View:
         """The managed jobs, and the nodes without what the others hold."""

@@ -18,7 +18,8 @@ from slurm_hadar.simulator.workload import Workload
 class Steering:
     """What the controller may do. ``moves``: it may move running jobs; ``exchange``: which waiting
     jobs exchange their places; ``preempt``: it may stop running jobs for others; ``tick_s``:
-    between two ticks; the others as the guards of the site's configuration."""
+    between two ticks; ``max_wait_s``: for how long from its arrival a job may leave out types on
+    which it would end later; the others as the guards of the site's configuration."""
 
     moves: bool = True
     exchange: ExchangeLevel = ExchangeLevel.NONE
@@ -27,10 +28,13 @@ class Steering:
     gain_over_cost: float = 2.0
     min_between_moves_s: float = 600.0
     max_moves_per_tick: int = 20
+    max_wait_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.tick_s <= 1e7:
             raise UsageError(f"--round {self.tick_s:g}: with --order slurm it must be above 0")
+        if not 0.0 <= self.max_wait_s <= 1e9:
+            raise UsageError(f"--max-wait {self.max_wait_s:g}: it must be 0 s to 1e9 s")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from math import inf
 
 import numpy as np
 
-from slurm_hadar.scheduling.twin import Promises, ends
+from slurm_hadar.scheduling.twin import Promises, ends, served
 
 
 def test_each_job_takes_the_gpus_that_are_released_first():
@@ -27,3 +27,13 @@ def test_what_was_promised_first_holds_and_planned_jobs_go_first():
     wish = promises.wish(["a", "b", "c", "d"], [False, True, False, True])
     assert np.argsort(wish).tolist() == [1, 3, 2, 0]
     assert promises.known("ab") and not promises.known("ad")
+
+
+def test_a_choosy_job_takes_the_type_on_which_it_ends_first():
+    times = np.array([[10.0, 100.0], [10.0, 100.0]])
+    first = served([[5.0], [0.0]], np.array([1, 1]), times, np.array([True, False]))
+    assert first.starts.tolist() == [[5.0, 0.0], [15.0, 0.0]]
+    assert first.ends.tolist() == [15.0, 100.0]
+    plain = served([[5.0], [0.0]], np.array([1, 1]), times, np.array([False, False]))
+    assert plain.starts.tolist() == [[5.0, 0.0], [5.0, 100.0]]
+    assert plain.ends.tolist() == [100.0, 15.0]

@@ -144,7 +144,9 @@ def test_slurms_order_beside_the_policys(tmp_path: Path) -> None:
         (("--order", "slurm", "--nic-gbps", "10"), "--order slurm knows no"),
         (("--order", "slurm", "--round", "0"), "with --order slurm it must be above 0"),
         (("--order", "slurm", "--unmanaged-share", "2"), "it must be 0 to 1"),
+        (("--order", "slurm", "--max-wait", "inf"), "--max-wait inf: it must be 0 s to 1e9 s"),
         (("--typed",), "need --order slurm"),
+        (("--max-wait", "60"), "need --order slurm"),
         (("--policy", "plain"), "plain"),
     ],
 )
