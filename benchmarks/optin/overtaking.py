@@ -46,7 +46,11 @@ def overtakings(run: RunRecord) -> list[Overtaking]:
         look = before(run.looks, attempt.start_s)
         if look is None:
             continue
-        known = next((row for row in look.waiting if row.name == later.name), None)
+        known = _row(look, later.name)
+        sooner = before(run.looks, look.at_s)
+        if known is None and sooner is not None and _row(sooner, later.name) is not None:
+            # squeue answers after the time that is written down: here the job had started by then.
+            look, known = sooner, _row(sooner, later.name)
         place = _place(known) if known else (-later.priority, later.number)
         for row in look.waiting:
             earlier = jobs.get(row.name)
@@ -90,6 +94,10 @@ def usable(run: RunRecord, job: JobRecord, node: str) -> bool:
         and (not job.types or kind in job.types)
         and job.gpus <= gpus
     )
+
+
+def _row(look: Look, name: str) -> Waiting | None:
+    return next((row for row in look.waiting if row.name == name), None)
 
 
 def _place(row: Waiting) -> tuple[int, int]:

@@ -97,6 +97,15 @@ def test_a_job_that_is_never_seen_waiting_has_the_priority_that_it_showed_first(
     assert not overtaken(FIRST, job("second", ran(20, 30, "v1"), number=2, priority=900), looks)
 
 
+def test_a_look_that_shows_the_start_already_tells_no_order():
+    """squeue answers some milliseconds after the time that is written down."""
+    aged = waits(FIRST, priority=120)
+    looks = [Look(18.0, (waits(SECOND, priority=130), aged)), Look(19.99, (aged,))]
+    assert not overtaken(FIRST, SECOND, looks)
+    looks[0] = Look(18.0, (aged, waits(SECOND, priority=110)))
+    assert overtaken(FIRST, SECOND, looks)
+
+
 @pytest.mark.parametrize(
     "request_",
     [{"gpu_type": "k80"}, {"types": ("k80",)}, {"partitions": ("k80",)}, {"gpus": 2}],
