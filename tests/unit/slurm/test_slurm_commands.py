@@ -302,7 +302,7 @@ def test_a_command_that_may_not_be_run(tmp_path: Path) -> None:
     program.write_text("")
     program.chmod(stat.S_IRUSR)
     if os.access(program, os.X_OK):
-        pytest.skip("access(2) allows this user to execute a file without the x bit, so nothing is refused")
+        pytest.skip("this user may execute a file without the x bit, so nothing is refused")
     with pytest.raises(SlurmError, match="scontrol could not be run"):
         CommandsCluster(Commands(bin_dir=tmp_path)).read_jobs()
 
