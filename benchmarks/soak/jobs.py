@@ -59,9 +59,10 @@ _SLEEP = "exec sleep {seconds:.1f}\n"
 _LIE = "exec {python} {root}/benchmarks/soak/liar.py {seconds:.1f}\n"
 _DEAF = "trap '' USR1 USR2 TERM\n"
 _REFUSE = """if [ "${{SLURM_RESTART_COUNT:-0}}" -lt 2 ]; then
-  scontrol requeue $SLURM_JOB_ID && sleep 60
+  scontrol requeue $SLURM_JOB_ID 9>&- && sleep 60 9>&-
 fi
 """
+"""Without the lock: Slurm's proctrack/linuxproc may miss what a script forks while it is killed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.runtime.attempts import SUPERSEDED
 from slurm_hadar.runtime.exchange import Exchange
 from slurm_hadar.runtime.without_gpus import GAVE_NONE, WAIT_S, another_start, given_none
 
@@ -28,6 +29,8 @@ WITHOUT_SOME = 76
 """Exit code of rank 0's guard when all work is done but some copies did not come to the end."""
 LEFT_ON_TERM = 128 + 15
 MARK = "HADAR_COPIES_MARK"
+ENDED = "HADAR_COPIES_ENDED"
+"""Environment variable: the file in which the guard of rank 0 leaves its exit code."""
 _TRIES = 3
 _SHORT_S = 60.0
 """A step that lasted longer made progress: the tries are counted anew."""
@@ -76,6 +79,15 @@ def supervise(command: Sequence[str]) -> int:
     kept = {key: value for key, value in os.environ.items() if key not in stale}
     environment = {**_MPI, **kept, "SLURM_EXIT_ERROR": str(_NO_STEP)}
     asked = _Asked()
+    ended = Path(tempfile.gettempdir()) / f"hadar-copies-{secrets.token_hex(16)}"
+    environment[ENDED] = str(ended)
+    try:
+        return _until_done(argv, environment, asked)
+    finally:
+        ended.unlink(missing_ok=True)
+
+
+def _until_done(argv: Sequence[str], environment: Mapping[str, str], asked: "_Asked") -> int:
     failures = 0
     if _began_without_gpus(asked):
         return LEFT_ON_TERM
@@ -86,7 +98,8 @@ def supervise(command: Sequence[str]) -> int:
             return LEFT_ON_TERM
         if code in (0, WITHOUT_SOME):
             return 0
-        if 0 < code < 128 and code not in (TRACKER_LOST, _MPI_FAILED, _NO_STEP):
+        foreign = code == SUPERSEDED and _ended_otherwise(Path(environment[ENDED]))
+        if 0 < code < 128 and code not in (TRACKER_LOST, _MPI_FAILED, _NO_STEP) and not foreign:
             # The program's own error, or a later attempt: to try again would fail again.
             return code
         failures = 1 if time.monotonic() - began > _SHORT_S else failures + 1
@@ -98,6 +111,22 @@ def supervise(command: Sequence[str]) -> int:
         _say(f"the step broke (exit code {code}); going on from the checkpoint")
         if code == _NO_STEP:
             asked.wait(_PAUSE_S)
+
+
+def _ended_otherwise(ended: Path) -> bool:
+    """Whether the guard of rank 0 left another exit code than the one that srun reports.
+
+    Steps of two attempts of a job have one name. When a node that Slurm had lost answers again,
+    the end of the old step there counts as that of the new one, which Slurm then ends: srun has the
+    old one's 77 (seen with 22.05.8). Without a word of the guard srun is believed: an attempt that
+    is really superseded must not begin again, or it would supersede the later one.
+    """
+    end = time.monotonic() + _KILL_S
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, ValueError):
+            return int(ended.read_text()) != SUPERSEDED
+        time.sleep(0.1)
+    return False
 
 
 def _requeued(asked: "_Asked") -> bool:
@@ -147,10 +176,23 @@ def guard(command: Sequence[str]) -> int:
     marked = mark.exists()
     mark.unlink(missing_ok=True)
     if rank == "0":
-        return WITHOUT_SOME if code == 0 and marked else code
+        code = WITHOUT_SOME if code == 0 and marked else code
+        _leave(code)
+        return code
     if code and code != LEFT_ON_TERM:
         _say(f"copy {rank} ended with exit code {code}; the others go on without it")
     return code if code == TRACKER_LOST else 0
+
+
+def _leave(code: int) -> None:
+    """Tell the launcher on this node, which may hear another one from Slurm."""
+    path = os.environ.get(ENDED)
+    if path and code:
+        with contextlib.suppress(OSError):
+            aside = Path(f"{path}.{os.getpid()}")
+            with aside.open("x") as file:
+                file.write(str(code))
+            aside.replace(path)
 
 
 def _network(environment: Mapping[str, str]) -> dict[str, str]:

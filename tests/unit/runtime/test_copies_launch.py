@@ -83,6 +83,35 @@ def test_a_step_that_broke_begins_again_but_not_for_ever(tmp_path, lines, code, 
     assert len((tmp_path / "tries").read_text().splitlines()) == tries
 
 
+@pytest.mark.parametrize(("left", "tries"), [("143", 2), ("77", 1), ("", 1)])
+def test_the_end_of_a_hidden_attempt_is_not_that_of_this_one(tmp_path, left, tries):
+    """Slurm hands srun the 77 of another attempt's step, which has the same name."""
+    written = f"echo -n {left} > $HADAR_COPIES_ENDED" if left else ":"
+    second = "[ $(wc -l < $(dirname $0)/tries) = 2 ] && exit 0"
+    environment = fake_srun(tmp_path, f"{second}\n{written}\nexit 77")
+    program = "import sys; from slurm_hadar.runtime import copies_launch as one; one._KILL_S = 0.5"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; sys.exit(one.main(['--', 'train']))"],
+        env={**environment, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == (0 if tries == 2 else 77), done.stderr
+    assert len((tmp_path / "tries").read_text().splitlines()) == tries
+    assert not list(tmp_path.glob("hadar-copies-*"))
+
+
+@pytest.mark.parametrize(("rank", "left"), [(0, "143"), (1, None)])
+def test_the_guard_of_rank_0_leaves_its_exit_code(tmp_path, monkeypatch, rank, left):
+    path = tmp_path / "ended"
+    monkeypatch.setenv("HADAR_COPIES_ENDED", str(path))
+    guarded(rank, "raise SystemExit(143)")
+    assert (path.read_text() if path.exists() else None) == left
+    assert list(tmp_path.iterdir()) == ([path] if left else [])
+
+
 @pytest.mark.parametrize(("before", "asks"), [(None, False), (0, False), (1, True)])
 def test_slurm_is_asked_to_requeue_where_it_takes_no_step_of_a_training(tmp_path, before, asks):
     """``before``: the attempt that last told of its progress; this one is the third."""
