@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 class Trait(StrEnum):
-    """What a policy uses beside GPU types and counts, so that only this is read for it."""
+    """What a policy uses beside GPU types and counts."""
 
     MOVES = "moves"
     """It places running jobs elsewhere, or stops them for others."""
