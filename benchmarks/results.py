@@ -94,8 +94,8 @@ SECTIONS = (
         "meets it at 0% and 30%, but for the worst unmanaged job at 30% (264 h, against 70 h), and "
         "not at 70%. In the rows with unmanaged jobs (plain, typed apart) makespans above "
         "500 h are each one unmanaged job that names no type and that Slurm starts on K80s; which "
-        "one differs from row to row, and moves the means by hours. The rows with exchange or preempt are of a "
-        "later run than the others.",
+        "one differs from row to row, and moves the means by hours. The rows with exchange or "
+        "preempt are of a later run than the others.",
         "python -m benchmarks.queue_order",
     ),
     Section(
