@@ -38,6 +38,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Shows why a test ran once more: pytest prints the failure of the last attempt only."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"first attempt of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+
+
 def _remove_if_empty(folder):
     with suppress(OSError):
         folder.rmdir()
