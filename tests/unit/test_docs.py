@@ -243,7 +243,7 @@ def test_every_dotted_configuration_key_exists(name):
     for span in _spans(name):
         match = re.match(r"(\w+)\.([a-z_]+)(?=$|[ =])", span)
         if match and match[1] in sections and not (match[2] == "conf" and match[1] == "slurm"):
-            # `policies.X`, `runtime.progress` and the like are modules, not sections.
+            # `policies.X`, `exchange.progress` and the like are modules, not sections.
             if (PACKAGE / match[1]).is_dir() and (PACKAGE / match[1] / f"{match[2]}.py").exists():
                 continue
             assert f"{match[1]}.{match[2]}" in known, span
@@ -331,7 +331,7 @@ def test_the_script_of_the_researchers_page_declares_what_it_says():
 
 
 def test_the_architecture_lists_every_room_from_top_to_bottom():
-    rooms = [row[0].strip("`/") for row in _rows("docs/architecture.md", "## The rooms")]
+    rooms = [row[0].strip("`/") for row in _rows("docs/architecture.md", "## The packages")]
     there = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert set(rooms) == there
     for path in PACKAGE.rglob("*.py"):
