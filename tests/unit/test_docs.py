@@ -330,31 +330,6 @@ def test_the_script_of_the_researchers_page_declares_what_it_says():
     assert declared.checkpoint and declared.samples == 300_000 and declared.types == ("any",)
 
 
-def test_the_architecture_lists_every_room_from_top_to_bottom():
-    rooms = [row[0].strip("`/") for row in _rows("docs/architecture.md", "## The packages")]
-    there = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert set(rooms) == there
-    for path in PACKAGE.rglob("*.py"):
-        room = path.relative_to(PACKAGE).parts[0]
-        if room not in rooms:
-            continue
-        for module in _imports(ast.parse(path.read_text())):
-            target = module.split(".")[1] if "." in module else room
-            if target in rooms:
-                assert rooms.index(target) >= rooms.index(room), f"{path} imports {module}"
-
-
-def _imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("slurm_hadar."))
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slurm_hadar"):
-            if node.module == "slurm_hadar":
-                yield from (f"slurm_hadar.{alias.name}" for alias in node.names)
-            else:
-                yield node.module
-
-
 def test_the_architecture_names_modules_that_exist():
     text = _text("docs/architecture.md")
     named = re.findall(r"`(\w+/\w+\.py)`", text)

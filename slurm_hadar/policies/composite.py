@@ -12,12 +12,12 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
+from slurm_hadar.policies.batches import best_batches, with_batches
 from slurm_hadar.policies.hadare.mains import Running, running
 from slurm_hadar.policies.hare.completion import completed as with_dealt_rounds
 from slurm_hadar.policies.hare.deal import over
 from slurm_hadar.policies.hare.deal import placement as laid
 from slurm_hadar.policies.network.compose import drawn_nearer, near_rates, placed_near
-from slurm_hadar.policies.ones.batches import best_batches, with_batches
 from slurm_hadar.policies.record import Decide
 from slurm_hadar.policies.synergy.completing import completed as with_cpus
 from slurm_hadar.policies.synergy.completing import eased

@@ -12,7 +12,7 @@ from slurm_hadar import policies
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.traits import Batches, Beside, Network
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.together import completed, widened
+from slurm_hadar.policies.composite import completed, widened
 from slurm_hadar.testing import check_plan as check
 from slurm_hadar.testing import held_by, jobs_of, nodes_of, place_of, view_of
 from slurm_hadar.testing.strategies import views
