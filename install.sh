@@ -105,6 +105,7 @@ check() {
   environment "$venv" test
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .
+  "$venv/bin/lint-imports" --no-cache
   # Beside the tests.
   "$venv/bin/mypy" &
   local types=$! failed=0
@@ -125,6 +126,7 @@ tests() {
   fi
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .
+  "$venv/bin/lint-imports" --no-cache
   "$venv/bin/mypy"
   # The live tests mostly wait for Slurm, so three at a time cost little. Files with few tests are
   # the longest here: in the order of their names the quick ones are left to fill the end.

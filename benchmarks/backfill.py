@@ -28,8 +28,8 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import merge, parse
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.exchange.progress import Progress, read_all_progress
 from slurm_hadar.profiles.rates import open_rates
-from slurm_hadar.runtime.progress import Progress, read_all_progress
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import open_cluster

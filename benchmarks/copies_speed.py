@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import check_lineage
-from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup

@@ -21,8 +21,8 @@ from statistics import median
 from slurm_hadar import config
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.runtime.heartbeat import write_heartbeat
-from slurm_hadar.runtime.prices import write_prices
+from slurm_hadar.exchange.heartbeat import write_heartbeat
+from slurm_hadar.exchange.prices import write_prices
 from slurm_hadar.sandbox.cluster import Sandbox
 
 AIM_MEDIAN_MS = 25.0

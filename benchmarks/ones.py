@@ -33,7 +33,7 @@ from slurm_hadar import policies
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.allocation import floor_of
-from slurm_hadar.policies.ones.batches import best_batches, with_batches
+from slurm_hadar.policies.batches import best_batches, with_batches
 from slurm_hadar.policies.ones.memory import Past
 from slurm_hadar.policies.ones.policy import population, search
 from slurm_hadar.policies.ones.problem import problem_of

@@ -17,7 +17,7 @@ from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.touches import Touches
 from slurm_hadar import config as configuration
 from slurm_hadar.controller import retire
-from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.lock import only_one
 from slurm_hadar.controller.report import Report

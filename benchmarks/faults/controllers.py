@@ -15,8 +15,8 @@ from benchmarks.faults.scene import ALL, ASKED
 from slurm_hadar import config as configuration
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Placement
-from slurm_hadar.runtime.heartbeat import NAME as HEARTBEAT
-from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.exchange.heartbeat import NAME as HEARTBEAT
+from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.cluster import Sandbox
 
 OTHER_HOST = "another"

@@ -9,8 +9,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_hadar.runtime.exchange import Exchange, host
-from slurm_hadar.runtime.progress import Progress
+from slurm_hadar.exchange.job_side import Exchange, host
+from slurm_hadar.exchange.progress import Progress
 
 _LOOK_S = 0.1
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from slurm_hadar.controller.acts.acting import batch_of_entry, copies_of, steering_of
+from slurm_hadar.controller.actuation.acting import batch_of_entry, copies_of, steering_of
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.runtime.plan_file import JobPlan
+from slurm_hadar.exchange.plan_file import JobPlan
 
 _TELLS = "move"
 """Kind of the entries whose action writes a plan file."""

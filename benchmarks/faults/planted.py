@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from slurm_hadar.controller import retire
-from slurm_hadar.controller.acts import acting, moves
+from slurm_hadar.controller.actuation import acting, moves
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.runtime.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import write_plan
 
 Acts = Callable[[], None]
 """Called whenever a fault comes to act."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_hadar.exchange.progress import Ack
 from slurm_hadar.runtime import attempts, checkpoint, steering
-from slurm_hadar.runtime.progress import Ack
 
 CHECKPOINT = "c.pt"
 

@@ -22,7 +22,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.runtime.plan_file import read_plan
+from slurm_hadar.exchange.plan_file import read_plan
 from slurm_hadar.runtime.samples import check_lineage, from_plain
 
 _CURED = ("released", "its placement could not")

@@ -106,8 +106,8 @@ def _environment(attempt: Attempt) -> None:
 def _move(points: "Points", folder: Path) -> None:
     """Move this attempt: when it first tells its progress it is asked to save, by its plan and the
     signal, as a controller does; when it has answered it gets TERM, as Slurm sends it."""
-    from slurm_hadar.runtime.exchange import Exchange
-    from slurm_hadar.runtime.plan_file import write_plan
+    from slurm_hadar.exchange.job_side import Exchange
+    from slurm_hadar.exchange.plan_file import write_plan
 
     write = Exchange.tell
     sent: set[signal.Signals] = set()

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from benchmarks.faults.planted_saves import CHECKPOINT, SAVE_FAULTS
 from benchmarks.faults.saver import EXCHANGE, JOB, LINEAGE, SAMPLES, SIZE, WISH, Attempt, fork
-from slurm_hadar.controller.acts.move_steps import acknowledged
+from slurm_hadar.controller.actuation.move_steps import acknowledged
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.runtime import files
+from slurm_hadar.exchange import files
+from slurm_hadar.exchange.progress import Progress, own_files, parse
 from slurm_hadar.runtime.attempts import SUPERSEDED, attempts_folder, present
 from slurm_hadar.runtime.leaving import LEFT_ON_TERM
-from slurm_hadar.runtime.progress import Progress, own_files, parse
 from slurm_hadar.runtime.samples import check_lineage, from_plain
 
 HOWS = ("stall", "kill")

@@ -16,7 +16,7 @@ import slurm_hadar
 _PACKAGE = str(Path(slurm_hadar.__file__).parent) + os.sep
 _BELOW = tuple(
     f"{_PACKAGE}{room.replace('/', os.sep)}"
-    for room in ("slurm/", "controller/journal/", "runtime/")
+    for room in ("slurm/", "controller/journal/", "exchange/")
 )
 """Where the doors to Slurm, the journal and the files are; who comes through is elsewhere."""
 _ASIDE = re.compile(r"\.(.+)\.[0-9a-f]{16}")
@@ -66,7 +66,7 @@ class Touches:
 
 
 def _place() -> str:
-    """``controller/acts/moves.py advance``: the function that came through the door."""
+    """``controller/actuation/moves.py advance``: the function that came through the door."""
     frame, door = sys._getframe(2), "?"
     while frame is not None:
         name = frame.f_code.co_filename

@@ -56,7 +56,7 @@ def is_sent(touch: Touch) -> bool:
     """Whether it belongs to the sending of what a tick decided; a plan file also comes later, and
     what was refused before is asked for earlier."""
     asks = touch.what == "file" or touch.words.startswith("SELECT")
-    return touch.place.startswith("controller/acts/acting") and not asks
+    return touch.place.startswith("controller/actuation/acting") and not asks
 
 
 def distinct(points: Sequence[Touch]) -> list[Touch]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.fuzz import mutations, seeds, told
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.learned import gpu_use
+from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.profiles.gpu_use import GpuUses
 from slurm_hadar.profiles.measured import MeasuredStore

@@ -15,10 +15,10 @@ from benchmarks.fuzz.journal import damage, read_journal
 from slurm_hadar import config, template_values, templates
 from slurm_hadar.cli import sbatch_words, wrapper_site
 from slurm_hadar.domain import declaration, steering
+from slurm_hadar.exchange import heartbeat, plan_file, progress
 from slurm_hadar.plugins import slurm_conf
 from slurm_hadar.profiles import cpu_table, gpu_sampling_files, table
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.runtime import heartbeat, plan_file, progress
 from slurm_hadar.simulator import cluster, idle_fragments, idle_trainers
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.slurm import (

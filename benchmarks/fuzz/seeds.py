@@ -12,12 +12,12 @@ from pathlib import Path
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.exchange.plan_file import JobPlan
+from slurm_hadar.exchange.progress import Ack, Progress, Saved
 from slurm_hadar.profiles.gpu_sampling import GpuUse, TrainingUse
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.profiles.gpu_use import GpuUses
 from slurm_hadar.profiles.measured import MeasuredStore
-from slurm_hadar.runtime.plan_file import JobPlan
-from slurm_hadar.runtime.progress import Ack, Progress, Saved
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "tests" / "data" / "slurm"

@@ -18,15 +18,15 @@ from benchmarks.fuzz import seeds
 from benchmarks.fuzz.hostile import ANN, BOB, EVE, NOW
 from slurm_hadar import config, policies
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.picture import constraints
+from slurm_hadar.controller.presentation import log_file, record, story, telling
 from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.snapshot import constraints
 from slurm_hadar.controller.tick import Controller
-from slurm_hadar.controller.words import log_file, record, story, telling
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.reports import story as story_text
 from slurm_hadar.reports import text
-from slurm_hadar.runtime.progress import Progress
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.commands import Answer, Commands
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_hadar import config
-from slurm_hadar.controller.acts import laying
-from slurm_hadar.controller.learned import gpu_use
-from slurm_hadar.controller.learned.speeds import Speeds
-from slurm_hadar.controller.seen import kept
-from slurm_hadar.controller.seen.exchange_folder import ExchangeFolder
-from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.profiling import gpu_use
+from slurm_hadar.controller.profiling.speeds import Speeds
 from slurm_hadar.domain import declaration, steering
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
 from slurm_hadar.domain.node import Node

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.lock import only_one
-from slurm_hadar.controller.seen.returned_nodes import REQUEUED
+from slurm_hadar.controller.observation.returned_nodes import REQUEUED
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State, View

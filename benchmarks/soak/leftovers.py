@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_hadar.controller.acts.queue_head import MOST_RECORDS
+from slurm_hadar.controller.actuation.queue_head import MOST_RECORDS
 from slurm_hadar.controller.journal.store import MOST_TOLD, Store
-from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
+from slurm_hadar.controller.observation.exchange_folder import KEEP_S, ExchangeFolder
 
 _ABOUT_JOBS = ("journal", "told", "decision", "attained", "steering")
 _ONE_A_JOB = ("decision", "attained", "steering", "least_declared")

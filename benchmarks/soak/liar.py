@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from slurm_hadar.runtime import files
-from slurm_hadar.runtime.exchange import host, job_id
-from slurm_hadar.runtime.plan_file import read_plan
+from slurm_hadar.exchange import files
+from slurm_hadar.exchange.job_side import host, job_id
+from slurm_hadar.exchange.plan_file import read_plan
 
 _RATES = (1e9, 1e-6, 1.0, 1e4)
 _ENOUGH_RESTARTS = 4

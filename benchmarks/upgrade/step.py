@@ -10,11 +10,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.acts import moves
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.lock import only_one
 from slurm_hadar.controller.tick import Controller
@@ -22,6 +22,11 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.cluster import open_cluster
+
+try:
+    from slurm_hadar.controller.actuation import moves
+except ImportError:  # The release before has it under its former name.
+    moves = import_module("slurm_hadar.controller.acts.moves")
 
 POINTS = ("hinted", "asked", "saved", "requeued", "noted", "sent on", "sent on, noted")
 """Where it dies: a first update is sent; the job is asked to save; it has saved; the requeue is

@@ -21,11 +21,11 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Damaged
+from slurm_hadar.controller.observation.rules import TooMuch, refuse_root
+from slurm_hadar.controller.presentation import record, telling
+from slurm_hadar.controller.presentation.log_file import Log, open_log
 from slurm_hadar.controller.report import Report
-from slurm_hadar.controller.seen.rules import TooMuch, refuse_root
 from slurm_hadar.controller.tick import Controller
-from slurm_hadar.controller.words import record, telling
-from slurm_hadar.controller.words.log_file import Log, open_log
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.reports import text
 from slurm_hadar.slurm.commands import checked_id

@@ -16,7 +16,7 @@ from slurm_hadar.cli.common import (
     reader_of,
 )
 from slurm_hadar.config import Config
-from slurm_hadar.controller.words import story
+from slurm_hadar.controller.presentation import story
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports import text
 from slurm_hadar.reports.story import Story, told

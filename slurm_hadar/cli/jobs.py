@@ -16,9 +16,9 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.cli.other_types import with_other_types
 from slurm_hadar.config import Config
-from slurm_hadar.controller.acts import mails
+from slurm_hadar.controller.actuation import mails
+from slurm_hadar.controller.observation import kept
 from slurm_hadar.controller.retire import ordinary
-from slurm_hadar.controller.seen import kept
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, UsageError

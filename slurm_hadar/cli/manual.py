@@ -31,13 +31,14 @@ def add_to(app: typer.Typer) -> None:
 
 
 def manual(
+    context: typer.Context,
     folder: Annotated[
         Path, typer.Argument(help="Gets the folders man1 and man5, as MANPATH wants them.")
     ],
 ) -> None:
     """Write the man pages hbatch(1), hadar(1) and hadar.toml(5) into a folder."""
     try:
-        for name, text in pages().items():
+        for name, text in pages(context.find_root().command).items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -46,11 +47,11 @@ def manual(
         raise HadarError(f"{error.filename} cannot be written: {error.strerror}") from None
 
 
-def pages() -> dict[str, str]:
-    """File -> man page."""
+def pages(command: Any) -> dict[str, str]:
+    """File -> man page; ``command`` is that of ``hadar`` with all its subcommands."""
     return {
         "man1/hbatch.1": _hbatch(),
-        "man1/hadar.1": _hadar(),
+        "man1/hadar.1": _hadar(command),
         "man5/hadar.toml.5": _configuration(),
     }
 
@@ -84,10 +85,7 @@ def _hbatch() -> str:
     )
 
 
-def _hadar() -> str:
-    from slurm_hadar.cli.main import app
-
-    command: Any = typer.main.get_command(app)
+def _hadar(command: Any) -> str:
     parts = [
         title("hadar", 1, __version__),
         heading("NAME"),

@@ -18,13 +18,13 @@ from slurm_hadar.cli.sbatch_words import read_argv
 from slurm_hadar.cli.submit import Outcome, Submit
 from slurm_hadar.cli.wrapper_site import controller_acts
 from slurm_hadar.config import Config
-from slurm_hadar.controller.picture.constraints import met, readable, with_feature
-from slurm_hadar.controller.picture.request import Wanted, wanted
-from slurm_hadar.controller.picture.targets import Past, Target, batch_of, profile_key
-from slurm_hadar.controller.picture.viewing import picture_of
+from slurm_hadar.controller.observation.access import allowed_partitions
+from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.report import Report
-from slurm_hadar.controller.seen.access import allowed_partitions
-from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.controller.snapshot.constraints import met, readable, with_feature
+from slurm_hadar.controller.snapshot.request import Wanted, wanted
+from slurm_hadar.controller.snapshot.targets import Past, Target, batch_of, profile_key
+from slurm_hadar.controller.snapshot.viewing import picture_of
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import decode
 from slurm_hadar.domain.errors import UsageError

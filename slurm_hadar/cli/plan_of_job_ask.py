@@ -12,8 +12,8 @@ from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.report import Report
-from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_hadar.cli.plan_of_job_ask import Start
-from slurm_hadar.controller.acts import laying
+from slurm_hadar.controller.actuation import laying
 from slurm_hadar.reports import formats, text
 
 _NOW_S = 5.0

@@ -7,8 +7,8 @@ import typer
 
 from slurm_hadar.cli.common import ConfigOption, JsonOption, controller_of, load, print_json
 from slurm_hadar.controller import retire as retiring
-from slurm_hadar.controller.words import record
-from slurm_hadar.controller.words.log_file import open_log
+from slurm_hadar.controller.presentation import record
+from slurm_hadar.controller.presentation.log_file import open_log
 
 _LOCK_WAIT_S = 30.0
 

@@ -8,8 +8,8 @@ import typer
 from slurm_hadar.cli.common import ConfigOption, JsonOption, cluster_of, load, print_json
 from slurm_hadar.config import Config
 from slurm_hadar.controller import overdue
+from slurm_hadar.controller.observation import kept
 from slurm_hadar.controller.overdue import Widened
-from slurm_hadar.controller.seen import kept
 
 
 def add_to(app: typer.Typer) -> None:

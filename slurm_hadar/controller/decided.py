@@ -1,11 +1,11 @@
 """What a tick decided on each job, in words for the journal."""
 
-from slurm_hadar.controller.acts import laying
-from slurm_hadar.controller.acts.actions import Intent
-from slurm_hadar.controller.idle.backfill import Backfill
+from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.actuation.actions import Intent
+from slurm_hadar.controller.backfill.backfill import Backfill
 from slurm_hadar.controller.journal.entry import Decision
-from slurm_hadar.controller.picture.viewing import Picture
-from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot.viewing import Picture
 from slurm_hadar.domain.placement import Plan
 
 

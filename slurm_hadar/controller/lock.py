@@ -26,7 +26,7 @@ from slurm_hadar.answering import ensure_answers
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import make_private
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.runtime.heartbeat import Heartbeat, read_heartbeat
+from slurm_hadar.exchange.heartbeat import Heartbeat, read_heartbeat
 
 _POLL_S = 0.1
 _LONGEST_INTERVAL_S = 3600.0

@@ -14,7 +14,7 @@ from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.runtime.heartbeat import read_heartbeat
+from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Update
 

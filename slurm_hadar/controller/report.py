@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_hadar.controller.acts.actions import Action, Intent
-from slurm_hadar.controller.idle.backfill import Backfill
-from slurm_hadar.controller.picture.viewing import Picture
-from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.controller.actuation.actions import Action, Intent
+from slurm_hadar.controller.backfill.backfill import Backfill
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot.viewing import Picture
 from slurm_hadar.domain.placement import Plan
 
 

@@ -4,19 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.acts import mails
-from slurm_hadar.controller.acts.laying import UNTIL_IT_RUNS, asked_for
+from slurm_hadar.controller.actuation import mails
+from slurm_hadar.controller.actuation.laying import UNTIL_IT_RUNS, asked_for
 from slurm_hadar.controller.lock import rival
-from slurm_hadar.controller.picture.targets import lease_of_before
-from slurm_hadar.controller.seen.observed import Observed
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot.targets import lease_of_before
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.runtime.heartbeat import NAME
-from slurm_hadar.runtime.prices import withdraw_prices
+from slurm_hadar.exchange.heartbeat import NAME
+from slurm_hadar.exchange.prices import withdraw_prices
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Update
 from slurm_hadar.slurm.times import at_once

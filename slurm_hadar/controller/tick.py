@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller.acts import (
+from slurm_hadar.controller.actuation import (
     acting,
     confirm_exchange,
     lent_places,
@@ -19,42 +19,42 @@ from slurm_hadar.controller.acts import (
     repair,
     trail,
 )
-from slurm_hadar.controller.acts.actions import Intent, Kind, MoveBudget, intent
-from slurm_hadar.controller.acts.hints import hints
-from slurm_hadar.controller.acts.lent_places import Memory
-from slurm_hadar.controller.acts.minute_guard import MinuteGuard
-from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
-from slurm_hadar.controller.acts.priority_exchange import NewPlaces
+from slurm_hadar.controller.actuation.actions import Intent, Kind, MoveBudget, intent
+from slurm_hadar.controller.actuation.hints import hints
+from slurm_hadar.controller.actuation.lent_places import Memory
+from slurm_hadar.controller.actuation.minute_guard import MinuteGuard
+from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
+from slurm_hadar.controller.actuation.priority_exchange import NewPlaces
+from slurm_hadar.controller.backfill import backfill, idle_nodes
+from slurm_hadar.controller.backfill.backfill import Backfill
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decided import decisions
-from slurm_hadar.controller.idle import backfill, idle_nodes
-from slurm_hadar.controller.idle.backfill import Backfill
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.learned.declared_work import DeclaredWork
-from slurm_hadar.controller.learned.gpu_use import GpuLessons
-from slurm_hadar.controller.learned.speeds import Speeds
 from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
-from slurm_hadar.controller.picture import bills, forks, newcomers
-from slurm_hadar.controller.picture.targets import Past, Place
-from slurm_hadar.controller.picture.viewing import Picture, picture
-from slurm_hadar.controller.picture.work import explained
+from slurm_hadar.controller.observation import kept, observed
+from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
+from slurm_hadar.controller.observation.lost_gpus import LostGpus
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.racks import Topology
+from slurm_hadar.controller.observation.returned_nodes import REQUEUED, ReturnedNodes
+from slurm_hadar.controller.observation.rules import Rules
+from slurm_hadar.controller.profiling.declared_work import DeclaredWork
+from slurm_hadar.controller.profiling.gpu_use import GpuLessons
+from slurm_hadar.controller.profiling.speeds import Speeds
 from slurm_hadar.controller.report import Report
-from slurm_hadar.controller.seen import kept, observed
-from slurm_hadar.controller.seen.exchange_folder import ExchangeFolder
-from slurm_hadar.controller.seen.lost_gpus import LostGpus
-from slurm_hadar.controller.seen.observed import Observed
-from slurm_hadar.controller.seen.racks import Topology
-from slurm_hadar.controller.seen.returned_nodes import REQUEUED, ReturnedNodes
-from slurm_hadar.controller.seen.rules import Rules
+from slurm_hadar.controller.snapshot import bills, forks, newcomers
+from slurm_hadar.controller.snapshot.targets import Past, Place
+from slurm_hadar.controller.snapshot.viewing import Picture, picture
+from slurm_hadar.controller.snapshot.work import explained
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.domain.view import State
+from slurm_hadar.exchange.heartbeat import write_heartbeat
+from slurm_hadar.exchange.prices import write_prices
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.runtime.heartbeat import write_heartbeat
-from slurm_hadar.runtime.prices import write_prices
 from slurm_hadar.slurm.cluster import Cluster
 
 _BACKFILL = "backfill"

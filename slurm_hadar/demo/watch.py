@@ -8,8 +8,8 @@ from pathlib import Path
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.node import Node
+from slurm_hadar.exchange.progress import read_all_progress
 from slurm_hadar.reports.run import Gpu, JobTimes, Run, Segment
-from slurm_hadar.runtime.progress import read_all_progress
 from slurm_hadar.slurm.cluster import Cluster
 
 _POLL_S = 1.0

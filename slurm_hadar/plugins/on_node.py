@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slurm_hadar.answering import asked
+from slurm_hadar.exchange.job_side import host, job_id
+from slurm_hadar.exchange.plan_file import JobPlan, read_plan
 from slurm_hadar.profiles.gpu_sampling import Gpu, GpuReader, chosen
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse, new_path, own_uses, write_use
 from slurm_hadar.profiles.gpu_sampling_watch import INTERVAL_S, Watch
-from slurm_hadar.runtime.exchange import host, job_id
-from slurm_hadar.runtime.plan_file import JobPlan, read_plan
 
 _WRITE_S = 60.0
 _LONGEST_S = 31 * 86400.0

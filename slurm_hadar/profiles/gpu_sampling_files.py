@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from slurm_hadar.exchange import files
+from slurm_hadar.exchange.folder import Listing, in_turn, listing
 from slurm_hadar.profiles.gpu_sampling import GpuUse
-from slurm_hadar.runtime import files
-from slurm_hadar.runtime.folder import Listing, in_turn, listing
 
 _NAME = re.compile(r"gpu\.(\d{1,10})\.([A-Za-z0-9]{1,64})\.json")
 _PER_JOB = 2048

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from slurm_hadar.exchange.progress import FASTEST, SLOWEST
 from slurm_hadar.profiles.table import model_key
-from slurm_hadar.runtime.progress import FASTEST, SLOWEST
 
 HALF_LIFE_S = 1800.0
 """Measured seconds after which an older measurement counts half."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO
 
 from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.exchange.job_side import job_id
+from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.profiles.optimistic import Point
-from slurm_hadar.runtime.exchange import job_id
-from slurm_hadar.runtime.progress import read_progress
 
 PATTERN = (
     r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*(?:samples|images|imgs?|examples|sequences)\s*/\s*s"

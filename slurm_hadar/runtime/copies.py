@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.runtime import checkpoint
 from slurm_hadar.runtime.copies_data import Orders, Part
 from slurm_hadar.runtime.copies_flat import Flat, reset_state
@@ -29,7 +30,6 @@ from slurm_hadar.runtime.copies_messages import Order, Report
 from slurm_hadar.runtime.copies_settings import Rule, Settings
 from slurm_hadar.runtime.copies_steering import CopiesSteering, resume
 from slurm_hadar.runtime.copies_tracker import Tracker
-from slurm_hadar.runtime.exchange import Exchange
 from slurm_hadar.runtime.leaving import LeftOnTerm
 from slurm_hadar.runtime.pace import Pace, node_gpus
 from slurm_hadar.runtime.samples import Segment

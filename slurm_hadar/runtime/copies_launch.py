@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.runtime.attempts import SUPERSEDED
-from slurm_hadar.runtime.exchange import Exchange
 from slurm_hadar.runtime.without_gpus import GAVE_NONE, WAIT_S, another_start, given_none
 
 TRACKER_LOST = 75

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.runtime.copies_ledger import Ledger
-from slurm_hadar.runtime.exchange import Exchange
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.signals import Signals
 from slurm_hadar.runtime.steering import Steering

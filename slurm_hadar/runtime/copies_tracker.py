@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from slurm_hadar.exchange.job_side import seconds
 from slurm_hadar.runtime import copies_ledger
 from slurm_hadar.runtime.copies_flat import Flat, reset_state, weighted
 from slurm_hadar.runtime.copies_ledger import Ledger
@@ -13,7 +14,6 @@ from slurm_hadar.runtime.copies_messages import Order, Report
 from slurm_hadar.runtime.copies_rates import Rates
 from slurm_hadar.runtime.copies_settings import Settings
 from slurm_hadar.runtime.copies_steering import CopiesSteering
-from slurm_hadar.runtime.exchange import seconds
 
 _PROBE_S = 2.0
 """Longest first round, in which the speeds are not known yet."""

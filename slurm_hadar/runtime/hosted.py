@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.exchange.job_side import Exchange
+from slurm_hadar.exchange.progress import Saved
 from slurm_hadar.runtime import batches, finite, samples
 from slurm_hadar.runtime.attempts import Attempt, Superseded
-from slurm_hadar.runtime.exchange import Exchange
 from slurm_hadar.runtime.pace import Pace, node_gpus
-from slurm_hadar.runtime.progress import Saved
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.signals import Signals
 from slurm_hadar.runtime.steering import Steering

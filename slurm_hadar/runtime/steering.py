@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.job_side import Exchange, host, in_step, seconds
+from slurm_hadar.exchange.plan_file import JobPlan, save_wish
+from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.runtime import batches, samples
 from slurm_hadar.runtime.attempts import Superseded
-from slurm_hadar.runtime.exchange import Exchange, host, in_step, seconds
 from slurm_hadar.runtime.finite import NOT_FINITE, LossWatch
 from slurm_hadar.runtime.leaving import NOT_SAVED, LeftOnTerm, fail_at_exit
 from slurm_hadar.runtime.meter import Meter
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.pace import Pace
-from slurm_hadar.runtime.plan_file import JobPlan, save_wish
-from slurm_hadar.runtime.progress import Ack, Progress
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.signals import Signals

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.exchange.job_side import job_id, restarts
+from slurm_hadar.exchange.progress import Progress, Saved
 from slurm_hadar.runtime import checkpoint, finite, samples
 from slurm_hadar.runtime.attempts import Attempt, AttemptId, Superseded
-from slurm_hadar.runtime.exchange import job_id, restarts
-from slurm_hadar.runtime.progress import Progress, Saved
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.samples import Segment
 

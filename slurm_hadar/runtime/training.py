@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.runtime import batches, checkpoint, samples
-from slurm_hadar.runtime.exchange import Exchange
 from slurm_hadar.runtime.leaving import fail_at_exit
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.pace import Pace, node_gpus

@@ -21,7 +21,7 @@ from slurm_hadar.sandbox import (
     accounting,
     conf,
     daemons,
-    finisher,
+    ending,
     pacing,
     places,
     processes,
@@ -117,7 +117,7 @@ class Sandbox:
                 places.make(where, layout.started, most)
                 box._write(values, site_text)
                 if not outlives:
-                    box._finisher = finisher.start(where.record)
+                    box._finisher = ending.start_finisher(where.record)
                 where.pace.write_text(json.dumps(content))
                 box._start(wait_s)
             except BaseException:
@@ -273,7 +273,7 @@ class Sandbox:
             )
         places.forget_run(self.places)
         if self._finisher is not None:
-            finisher.stop(self._finisher)
+            ending.stop_finisher(self._finisher)
             self._finisher = None
 
     def status(self) -> SandboxStatus:

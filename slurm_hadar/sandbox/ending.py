@@ -1,10 +1,15 @@
-"""A command that holds a sandbox and is told to end stops the sandbox first."""
+"""Ends a sandbox with the process that started it: on a signal, or by its finisher process."""
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
+_FINISHER = "slurm_hadar.sandbox.finisher"
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -30,3 +35,25 @@ def cleaned_up_when_told_to_end() -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
+
+
+def start_finisher(record: Path) -> "subprocess.Popen[bytes]":
+    """Start ``finisher.py`` for the sandbox of ``record``, which must be written."""
+    root = Path(__file__).parents[2]
+    born = record.stat().st_mtime_ns
+    argv = [sys.executable, "-I", "-m", _FINISHER, str(os.getpid()), str(record), str(born)]
+    # Nothing of the caller's is kept open, and its terminal's signals are not for this one.
+    return subprocess.Popen(
+        argv,
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def stop_finisher(finisher: "subprocess.Popen[bytes]") -> None:
+    """The sandbox is down: nothing is left to be done."""
+    finisher.kill()
+    finisher.wait()

@@ -6,38 +6,17 @@ Slurm's daemons go into the background, so a signal on their parent's death woul
 
 import contextlib
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.sandbox import processes
+from slurm_hadar.sandbox.cluster import Sandbox
 
 _EVERY_S = 0.5
 _LATE_S = 2.0
 """A daemon that was just being started is there by then."""
-
-
-def start(record: Path) -> "subprocess.Popen[bytes]":
-    """Start it for the sandbox of ``record``, which must be written."""
-    root = Path(__file__).parents[2]
-    born = record.stat().st_mtime_ns
-    argv = [sys.executable, "-I", "-m", __name__, str(os.getpid()), str(record), str(born)]
-    # Nothing of the caller's is kept open, and its terminal's signals are not for this one.
-    return subprocess.Popen(
-        argv,
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def stop(finisher: "subprocess.Popen[bytes]") -> None:
-    """The sandbox is down: nothing is left to be done."""
-    finisher.kill()
-    finisher.wait()
 
 
 def main(parent: int, record: Path, born: int) -> None:
@@ -47,9 +26,6 @@ def main(parent: int, record: Path, born: int) -> None:
     """
     while os.getppid() == parent:
         time.sleep(_EVERY_S)
-    from slurm_hadar.sandbox import processes
-    from slurm_hadar.sandbox.cluster import Sandbox
-
     for _ in range(2):
         with contextlib.suppress(HadarError, OSError):
             if record.stat().st_mtime_ns != born:

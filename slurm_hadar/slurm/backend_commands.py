@@ -11,7 +11,6 @@ from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.slurm import jobs, limits, minutes, records, topology, updates
-from slurm_hadar.slurm.cluster import TASKS_PER_ARRAY, Target, Update
 from slurm_hadar.slurm.commands import (
     Commands,
     TimedOut,
@@ -20,6 +19,7 @@ from slurm_hadar.slurm.commands import (
     checked_signal,
     failure,
 )
+from slurm_hadar.slurm.interface import TASKS_PER_ARRAY, Target, Update
 from slurm_hadar.slurm.limits import Limits
 from slurm_hadar.slurm.minutes import Minutes
 from slurm_hadar.slurm.traffic import Traffic

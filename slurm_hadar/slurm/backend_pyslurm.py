@@ -37,7 +37,7 @@ from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.slurm import commands, jobs, pyslurm_records, tres, updates
 from slurm_hadar.slurm.backend_commands import CommandsCluster
-from slurm_hadar.slurm.cluster import TASKS_PER_ARRAY, Target, Update
+from slurm_hadar.slurm.interface import TASKS_PER_ARRAY, Target, Update
 from slurm_hadar.slurm.limits import Limits
 from slurm_hadar.slurm.minutes import Minutes
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from slurm_hadar import config
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.slurm.backend_commands import CommandsCluster
-from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.slurm.commands import Commands, clean_environment
+from slurm_hadar.slurm.interface import Cluster
 
 _USUAL_CONFS = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
 

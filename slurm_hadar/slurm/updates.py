@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.slurm import commands, tres
-from slurm_hadar.slurm.cluster import Update
+from slurm_hadar.slurm.interface import Update
 from slurm_hadar.slurm.traffic import Paused
 
 FIELDS = frozenset(

@@ -18,10 +18,10 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.exchange.heartbeat import write_heartbeat
+from slurm_hadar.exchange.plan_file import read_plan
+from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.profiles.rates import open_rates
-from slurm_hadar.runtime.heartbeat import write_heartbeat
-from slurm_hadar.runtime.plan_file import read_plan
-from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup

@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from slurm_hadar.runtime.exchange import Exchange, host, in_step
-from slurm_hadar.runtime.progress import Ack, Progress
+from slurm_hadar.exchange.job_side import Exchange, host, in_step
+from slurm_hadar.exchange.progress import Ack, Progress
 
 _STEP_S, _SAMPLES = 0.1, 10
 

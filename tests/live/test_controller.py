@@ -14,13 +14,13 @@ from trainings import moves_of
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.presentation import telling
 from slurm_hadar.controller.retire import retire
 from slurm_hadar.controller.tick import Controller
-from slurm_hadar.controller.words import telling
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.profiles.rates import open_rates
-from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.runtime.samples import check_lineage, from_plain
 from slurm_hadar.slurm.cluster import Update, open_cluster
 

@@ -13,9 +13,9 @@ import pytest
 import step_processes
 from trainings import consolidated, until_it_saves
 
+from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.progress import Progress, read_progress
 from slurm_hadar.runtime import check_lineage
-from slurm_hadar.runtime.plan_file import write_plan
-from slurm_hadar.runtime.progress import Progress, read_progress
 from slurm_hadar.runtime.samples import Segment, from_plain
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from trainings import MODEL, ROOT, moves_of, start_sandbox
 
-from slurm_hadar.controller.acts import move_steps
+from slurm_hadar.controller.actuation import move_steps
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.presentation import record
+from slurm_hadar.controller.presentation.log_file import open_log
 from slurm_hadar.controller.tick import Controller
-from slurm_hadar.controller.words import record
-from slurm_hadar.controller.words.log_file import open_log
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.cluster import Update

@@ -11,8 +11,8 @@ WORDS = ("-p", "v100", "-t60")
 TRAINING = "#!/bin/sh\n#HADAR gpus=1 types=any model=resnet50 batch=64 samples={}\nsleep 600\n"
 SLOW = """
 import os, time
-from slurm_hadar.runtime.exchange import Exchange, host, in_step
-from slurm_hadar.runtime.progress import Progress
+from slurm_hadar.exchange.job_side import Exchange, host, in_step
+from slurm_hadar.exchange.progress import Progress
 exchange = Exchange.from_env(print)
 while True:
     now = time.time()

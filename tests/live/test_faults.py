@@ -17,13 +17,13 @@ from dictated import Dictated
 from trainings import moves_of
 
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
-from slurm_hadar.controller.seen import kept
-from slurm_hadar.controller.words import story
-from slurm_hadar.controller.words.telling import tick_lines
+from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.presentation import story
+from slurm_hadar.controller.presentation.telling import tick_lines
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import JobState
-from slurm_hadar.runtime import progress
-from slurm_hadar.runtime.plan_file import read_plan
+from slurm_hadar.exchange import progress
+from slurm_hadar.exchange.plan_file import read_plan
 from slurm_hadar.slurm.cluster import Update
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]

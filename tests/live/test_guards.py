@@ -9,8 +9,8 @@ import pytest
 from conftest import need
 from dictated import Dictated
 
-from slurm_hadar.controller.acts.actions import Kind
-from slurm_hadar.controller.words import telling
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.presentation import telling
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
 

@@ -15,7 +15,7 @@ from slurm_hadar.cli.foreign_lines import translated
 from slurm_hadar.cli.sbatch_words import read_directives, read_header
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.declaration import decode
-from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.exchange.heartbeat import write_heartbeat
 
 pytestmark = pytest.mark.live
 

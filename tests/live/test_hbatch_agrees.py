@@ -16,7 +16,7 @@ from slurm_hadar import config
 from slurm_hadar.cli.plan_of_job_request import Asked, job_of
 from slurm_hadar.cli.sbatch_words import read_argv
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
-from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import open_cluster

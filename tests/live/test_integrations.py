@@ -11,9 +11,9 @@ import pytest
 import torch
 from missing import missing
 
+from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import check_lineage, checkpoint
-from slurm_hadar.runtime.plan_file import write_plan
-from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.templates import render
 

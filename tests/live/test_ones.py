@@ -8,7 +8,7 @@ import pytest
 from trainings import ROOT, Trainings
 
 from slurm_hadar.domain.job import JobState
-from slurm_hadar.runtime.plan_file import read_plan
+from slurm_hadar.exchange.plan_file import read_plan
 from slurm_hadar.runtime.samples import check_lineage, from_plain
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 

@@ -16,11 +16,11 @@ from missing import missing
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import names_of, write_wrapper_site
 from slurm_hadar.domain.declaration import KEYS, Declaration, decode
+from slurm_hadar.exchange.heartbeat import write_heartbeat
+from slurm_hadar.exchange.plan_file import write_plan
 from slurm_hadar.plugins import changes, spank
 from slurm_hadar.plugins.install import PLUGINS, Wish, planned, removal
 from slurm_hadar.profiles.gpu_sampling_files import read_all_uses
-from slurm_hadar.runtime.heartbeat import write_heartbeat
-from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.sandbox.processes import is_alive, wait_until
 
 pytestmark = pytest.mark.live

@@ -14,7 +14,7 @@ import people
 import pytest
 from people import ADA, ADMIN, BOB, CLOSED, EVE, HADAR, documented
 
-from slurm_hadar.runtime.plan_file import read_plan
+from slurm_hadar.exchange.plan_file import read_plan
 from slurm_hadar.sandbox.cluster import Sandbox
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -422,8 +422,8 @@ for root, folders, files in os.walk(sys.argv[1]):
 
 TRAIN = """
 import os, time
-from slurm_hadar.runtime.exchange import Exchange, host, in_step
-from slurm_hadar.runtime.progress import Progress
+from slurm_hadar.exchange.job_side import Exchange, host, in_step
+from slurm_hadar.exchange.progress import Progress
 exchange = Exchange.from_env(print)
 while True:
     now = time.time()

@@ -11,9 +11,9 @@ import pytest
 import torch
 from step_processes import ignores
 
+from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.progress import Progress, read_progress
 from slurm_hadar.runtime import check_lineage, checkpoint
-from slurm_hadar.runtime.plan_file import write_plan
-from slurm_hadar.runtime.progress import Progress, read_progress
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.runtime.without_gpus import asks_for_gpus
 from slurm_hadar.sandbox import processes

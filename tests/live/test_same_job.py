@@ -17,7 +17,7 @@ from submit_shell import Shell, load_plugins, moment, nameless, verdict
 from slurm_hadar import config
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.declaration import decode
-from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.processes import wait_until
 

@@ -13,8 +13,8 @@ from slurm_hadar import config as configuration
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.lock import SETTLE_S
 from slurm_hadar.controller.tick import Controller
+from slurm_hadar.exchange.heartbeat import NAME
 from slurm_hadar.profiles.rates import open_rates
-from slurm_hadar.runtime.heartbeat import NAME
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import open_cluster
 

@@ -12,12 +12,12 @@ from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.job import JobState
+from slurm_hadar.exchange.heartbeat import write_heartbeat
+from slurm_hadar.exchange.plan_file import read_plan
+from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.runtime import check_lineage, checkpoint
 from slurm_hadar.runtime.attempts import attempts_folder
-from slurm_hadar.runtime.heartbeat import write_heartbeat
-from slurm_hadar.runtime.plan_file import read_plan
-from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import open_cluster

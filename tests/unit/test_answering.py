@@ -12,8 +12,8 @@ from hung_folder import gone, hung
 
 from slurm_hadar import answering
 from slurm_hadar.answering import Unanswered, asked, ensure_answers
+from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.plugins import programs
-from slurm_hadar.runtime.exchange import Exchange
 
 LONG_S = 60
 """What a loaded machine may take for what ends after one timeout; the folder never answers."""

@@ -243,7 +243,7 @@ def test_every_dotted_configuration_key_exists(name):
     for span in _spans(name):
         match = re.match(r"(\w+)\.([a-z_]+)(?=$|[ =])", span)
         if match and match[1] in sections and not (match[2] == "conf" and match[1] == "slurm"):
-            # `policies.X`, `runtime.progress` and the like are modules, not sections.
+            # `policies.X`, `exchange.progress` and the like are modules, not sections.
             if (PACKAGE / match[1]).is_dir() and (PACKAGE / match[1] / f"{match[2]}.py").exists():
                 continue
             assert f"{match[1]}.{match[2]}" in known, span
@@ -328,31 +328,6 @@ def test_the_script_of_the_researchers_page_declares_what_it_says():
     words = [word for word, _ in declaration.script_words(script, "train.sh")]
     declared = declaration.parse(words, "train.sh")
     assert declared.checkpoint and declared.samples == 300_000 and declared.types == ("any",)
-
-
-def test_the_architecture_lists_every_room_from_top_to_bottom():
-    rooms = [row[0].strip("`/") for row in _rows("docs/architecture.md", "## The rooms")]
-    there = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert set(rooms) == there
-    for path in PACKAGE.rglob("*.py"):
-        room = path.relative_to(PACKAGE).parts[0]
-        if room not in rooms:
-            continue
-        for module in _imports(ast.parse(path.read_text())):
-            target = module.split(".")[1] if "." in module else room
-            if target in rooms:
-                assert rooms.index(target) >= rooms.index(room), f"{path} imports {module}"
-
-
-def _imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("slurm_hadar."))
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slurm_hadar"):
-            if node.module == "slurm_hadar":
-                yield from (f"slurm_hadar.{alias.name}" for alias in node.names)
-            else:
-                yield node.module
 
 
 def test_the_architecture_names_modules_that_exist():

@@ -29,7 +29,7 @@ SCRIPT = """
 import sqlite3, subprocess, sys
 from pathlib import Path
 from benchmarks.faults.touches import Touches
-from slurm_hadar.runtime.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import write_plan
 folder = Path(sys.argv[1])
 link = sqlite3.connect(folder / "file", isolation_level=None)
 link.execute("CREATE TABLE t (x)")
@@ -57,7 +57,7 @@ def test_every_statement_and_every_program_is_a_point(tmp_path):
     assert names(tmp_path) == [
         "? journal INSERT INTO t",
         "? journal INSERT INTO t",
-        "runtime/plan_file.py write_plan file plan.N.json",
+        "exchange/plan_file.py write_plan file plan.N.json",
         "? slurm touch",
     ]
 
@@ -89,29 +89,29 @@ def touch(place, words, times=1):
 
 def test_faults_are_planted_after_the_requeue_of_a_move():
     points = [
-        touch("controller/seen/observed.py read", "scontrol -a"),
-        touch("controller/acts/acting.py ask_to_save", "INSERT"),
-        touch("controller/acts/moves.py settle", "squeue"),
-        touch("controller/acts/moves.py _requeue", "scontrol"),
-        *(touch("controller/acts/moves.py settle", "squeue", times) for times in (2, 3, 4)),
+        touch("controller/observation/observed.py read", "scontrol -a"),
+        touch("controller/actuation/acting.py ask_to_save", "INSERT"),
+        touch("controller/actuation/moves.py settle", "squeue"),
+        touch("controller/actuation/moves.py _requeue", "scontrol"),
+        *(touch("controller/actuation/moves.py settle", "squeue", times) for times in (2, 3, 4)),
         # A plan file is written when a job is sent on as well, which is the end of its move.
-        Touch("file", "plan.N.json", "controller/acts/acting.py write_plan", 1),
+        Touch("file", "plan.N.json", "controller/actuation/acting.py write_plan", 1),
     ]
     cases = planted("hold", points)
     assert [case.at for case in cases[::2]] == [
-        f"controller/acts/moves.py settle slurm squeue #{times}" for times in (2, 3, 4)
+        f"controller/actuation/moves.py settle slurm squeue #{times}" for times in (2, 3, 4)
     ]
     assert {case.plant for case in cases} == {"hold"}
     assert [point.times for point in distinct(points)] == [1, 1, 1, 1, 2, 3, 1]
 
 
 def test_faults_of_hints_are_planted_before_these_are_known_to_be_done():
-    place = "controller/acts/acting.py send_hints"
+    place = "controller/actuation/acting.py send_hints"
     points = [
-        touch("controller/acts/acting.py refusals", "SELECT job"),
+        touch("controller/actuation/acting.py refusals", "SELECT job"),
         touch(place, "scontrol"),
         *(touch(place, "UPDATE journal SET", times) for times in (1, 2, 3, 4)),
-        touch("controller/acts/acting.py ask_to_save", "INSERT"),
+        touch("controller/actuation/acting.py ask_to_save", "INSERT"),
     ]
     names = [f"{place} slurm UPDATE journal SET #{times}" for times in (2, 3, 4)]
     assert [(case.at, case.then) for case in planted("begin time", points)] == [
@@ -124,8 +124,8 @@ def test_faults_of_hints_are_planted_before_these_are_known_to_be_done():
 def test_a_tick_that_comes_when_all_trainings_are_over_is_not_the_one_to_kill(
     tmp_path, monkeypatch
 ):
-    over = Found(touches=[touch("controller/acts/moves.py advance", "UPDATE")])
-    moves = Found(touches=[touch("controller/acts/moves.py _send_on", "UPDATE")])
+    over = Found(touches=[touch("controller/actuation/moves.py advance", "UPDATE")])
+    moves = Found(touches=[touch("controller/actuation/moves.py _send_on", "UPDATE")])
     assert has_moved(moves) and not has_moved(over)
     answers = []
     boxes = Room(tmp_path, 1, "user")

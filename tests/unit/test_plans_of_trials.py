@@ -8,7 +8,7 @@ import pytest
 from benchmarks.faults.plans import complaint
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.runtime.plan_file import JobPlan
+from slurm_hadar.exchange.plan_file import JobPlan
 
 RUNS = Job("7", 7, 0, "root", "j", JobState.RUNNING, "RUNNING", gpus={"k1": {"k80": 1}})
 WAITS = replace(RUNS, state=JobState.PENDING, slurm_state="PENDING", gpus={})

@@ -32,8 +32,8 @@ from benchmarks.soak.jobs import Ended, ends
 from benchmarks.soak.publications import Course, Publications, Published
 from benchmarks.soak.stalls import Saver, Stall, Stalls, outcome
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.runtime.attempts import AttemptId, attempts_folder
-from slurm_hadar.runtime.progress import Ack, Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST = "3.12.2.0123456789abcdef"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config, wrapper_path
-from slurm_hadar.controller.acts import queue_head
+from slurm_hadar.controller.actuation import queue_head
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_nodes import lost_findings, type_findings
 from slurm_hadar.controller.checks.check_options import option_findings
@@ -14,8 +14,8 @@ from slurm_hadar.controller.checks.check_partitions import partition_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current
-from slurm_hadar.controller.seen.rules import NO_SANDBOX
-from slurm_hadar.controller.seen.throw_away import is_throw_away
+from slurm_hadar.controller.observation.rules import NO_SANDBOX
+from slurm_hadar.controller.observation.throw_away import is_throw_away
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.node import Partition

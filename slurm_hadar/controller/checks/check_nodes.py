@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.checks.finding import Finding
-from slurm_hadar.controller.seen.lost_gpus import CURE, lost, words
+from slurm_hadar.controller.observation.lost_gpus import CURE, lost, words
 from slurm_hadar.domain.job import UNTYPED, Job
 from slurm_hadar.domain.node import Node
 

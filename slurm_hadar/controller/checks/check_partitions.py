@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.checks.finding import Finding
-from slurm_hadar.controller.seen.access import why_not_alike
-from slurm_hadar.controller.seen.observed import typed
+from slurm_hadar.controller.observation.access import why_not_alike
+from slurm_hadar.controller.observation.observed import typed
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Node, Partition
 from slurm_hadar.slurm import hosts

@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_hadar.domain.view import IntArray, State, View
 from slurm_hadar.policies.allocation import Floor
-from slurm_hadar.policies.ones.batches import chooses
+from slurm_hadar.policies.batches import chooses
 from slurm_hadar.policies.ones.limits import Limits
 from slurm_hadar.policies.ones.problem import Problem
 from slurm_hadar.policies.timetable.places import Places

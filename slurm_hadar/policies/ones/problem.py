@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
 from slurm_hadar.policies.allocation import Floor
-from slurm_hadar.policies.ones.batches import goodput_of, present_index, sizes_of
+from slurm_hadar.policies.batches import goodput_of, present_index, sizes_of
 from slurm_hadar.policies.ones.score import Stakes, work_of
 from slurm_hadar.policies.ones.settings import Settings
 from slurm_hadar.policies.timetable.work import Options, options_of

@@ -5,8 +5,8 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.allocation import Floor, Parts
+from slurm_hadar.policies.batches import told
 from slurm_hadar.policies.ends import UNKNOWN, ends, moves, time_left
-from slurm_hadar.policies.ones.batches import told
 from slurm_hadar.policies.ones.problem import Problem
 from slurm_hadar.policies.timetable.places import Places
 from slurm_hadar.solvers.evolution import Best

@@ -20,6 +20,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.allocation import floor_of
+from slurm_hadar.policies.composite import wrapped
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable import memory
 from slurm_hadar.policies.timetable.choice import choose
@@ -29,7 +30,6 @@ from slurm_hadar.policies.timetable.settings import Settings
 from slurm_hadar.policies.timetable.speeds import learn, remember
 from slurm_hadar.policies.timetable.words import tell
 from slurm_hadar.policies.timetable.work import options_of
-from slurm_hadar.policies.together import wrapped
 
 _LEAST_WEIGHT = 1e-3
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from missing import missing
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from slurm_hadar import config as configuration
@@ -16,7 +17,7 @@ from slurm_hadar.cli.sbatch_words import OUR_QUESTIONS
 from slurm_hadar.domain.declaration import KEYS, parse
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = manual.pages()
+PAGES = manual.pages(get_command(app))
 
 
 def rendered(text):

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
-from slurm_hadar.controller.acts.actions import Intent, Kind, MoveBudget, intent
-from slurm_hadar.controller.acts.hints import hints
-from slurm_hadar.controller.picture.targets import Past
-from slurm_hadar.controller.picture.viewing import picture
-from slurm_hadar.controller.seen.observed import Observed, remember
+from slurm_hadar.controller.actuation.actions import Intent, Kind, MoveBudget, intent
+from slurm_hadar.controller.actuation.hints import hints
+from slurm_hadar.controller.observation.observed import Observed, remember
+from slurm_hadar.controller.snapshot.targets import Past
+from slurm_hadar.controller.snapshot.viewing import picture
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 from hand_made import job
 
-from slurm_hadar.controller.seen.access import allowed_partitions, why_not_alike
+from slurm_hadar.controller.observation.access import allowed_partitions, why_not_alike
 from slurm_hadar.domain.node import Partition
 
 GPU = Partition("gpu", ("v1", "v2", "k1"), default=True, priority_tier=5, allow_groups=("a", "b"))

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, job
 
-from slurm_hadar.controller.acts import acting
-from slurm_hadar.controller.acts.acting import ActionContext, send_hints
-from slurm_hadar.controller.acts.actions import Action, Kind
-from slurm_hadar.controller.acts.hints import Refusals
-from slurm_hadar.controller.acts.repair import with_unsent
+from slurm_hadar.controller.actuation import acting
+from slurm_hadar.controller.actuation.acting import ActionContext, send_hints
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.hints import Refusals
+from slurm_hadar.controller.actuation.repair import with_unsent
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.steering import Steering, decode, merge
-from slurm_hadar.runtime.plan_file import read_plan, write_plan
+from slurm_hadar.exchange.plan_file import read_plan, write_plan
 
 LIST = "v100,p100,k80"
 OURS = Steering(time=NOW, was={"Partition": "gpu"}, wrote={"Partition": LIST})

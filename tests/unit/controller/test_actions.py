@@ -16,8 +16,8 @@ from hand_made import (
     seen,
 )
 
-from slurm_hadar.controller.acts.actions import Kind
-from slurm_hadar.controller.picture.targets import Past
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.snapshot.targets import Past
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.node import Reservation

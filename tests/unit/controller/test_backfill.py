@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, RATES, carried_out, config, job, node, ordinary, seen
 
-from slurm_hadar.controller.acts import actions
-from slurm_hadar.controller.acts.actions import Kind
-from slurm_hadar.controller.acts.hints import Refusals
-from slurm_hadar.controller.idle import backfill, idle_nodes
-from slurm_hadar.controller.picture.targets import Past
+from slurm_hadar.controller.actuation import actions
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.actuation.hints import Refusals
+from slurm_hadar.controller.backfill import backfill, idle_nodes
+from slurm_hadar.controller.snapshot.targets import Past
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.node import Partition, Reservation
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering, merge
-from slurm_hadar.runtime.progress import Progress
+from slurm_hadar.exchange.progress import Progress
 
 SITE = config('[backfill]\nenabled = true\npartitions = ["idle"]\n')
 TRAINS = Declaration(model="resnet18", types=("any",), checkpoint=True, backfill=True, nodes=(1, 4))

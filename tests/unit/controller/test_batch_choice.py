@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hand_made import CONFIG, NOW, config, decide, job, look, only, running, seen
 
-from slurm_hadar.controller.acts.acting import batch_of_entry
-from slurm_hadar.controller.acts.actions import Kind
-from slurm_hadar.controller.picture import batch_choice
+from slurm_hadar.controller.actuation.acting import batch_of_entry
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.snapshot import batch_choice
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.placement import Placement
-from slurm_hadar.runtime.progress import Progress
+from slurm_hadar.exchange.progress import Progress
 
 RANGE = Declaration(
     model="resnet18", types=("any",), batch=(64, 256), samples=10**8, checkpoint=True

@@ -9,7 +9,7 @@ from hand_made import CONFIG, config, node, nodes, running
 from slurm_hadar.controller.checks import check, check_nodes
 from slurm_hadar.controller.checks.check import findings
 from slurm_hadar.controller.journal.store import make_private
-from slurm_hadar.controller.seen.lost_gpus import LostGpus
+from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.domain.job import UNTYPED, JobState
 from slurm_hadar.domain.node import Partition
 

@@ -5,7 +5,7 @@ from hand_made import config, decide, hinted, job, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.picture.constraints import DEEPEST, OpaqueConstraint, met, with_feature
+from slurm_hadar.controller.snapshot.constraints import DEEPEST, OpaqueConstraint, met, with_feature
 from slurm_hadar.domain.declaration import Declaration
 
 FEATURES = frozenset({"v100", "ib", "bigmem"})

@@ -6,10 +6,10 @@ import pytest
 from hand_made import CONFIG, RATES, config, job, look, nodes, seen
 
 from slurm_hadar import policies
-from slurm_hadar.controller.acts import laying
-from slurm_hadar.controller.picture import cpus
-from slurm_hadar.controller.picture.request import wanted
-from slurm_hadar.controller.picture.targets import Target
+from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.snapshot import cpus
+from slurm_hadar.controller.snapshot.request import wanted
+from slurm_hadar.controller.snapshot.targets import Target
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import GpuRequest, JobState
 from slurm_hadar.domain.placement import Placement

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.learned.declared_work import FORGOTTEN_DAYS, DeclaredWork
-from slurm_hadar.controller.picture.work import Work
+from slurm_hadar.controller.profiling.declared_work import FORGOTTEN_DAYS, DeclaredWork
+from slurm_hadar.controller.snapshot.work import Work
 from slurm_hadar.domain.declaration import Declaration
 
 DAY = 86400.0

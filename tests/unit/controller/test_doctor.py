@@ -7,20 +7,20 @@ from dataclasses import asdict, replace
 import pytest
 from hand_made import NOW, config, job, nodes, ordinary, running, seen
 
-from slurm_hadar.controller.acts import trail
+from slurm_hadar.controller.actuation import trail
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.words import story
-from slurm_hadar.controller.words.troubles import Known, troubles
+from slurm_hadar.controller.presentation import story
+from slurm_hadar.controller.presentation.troubles import Known, troubles
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, merge
+from slurm_hadar.exchange.heartbeat import Heartbeat
+from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.progress import Progress, Saved
 from slurm_hadar.reports import text
 from slurm_hadar.reports.story import told
-from slurm_hadar.runtime.heartbeat import Heartbeat
-from slurm_hadar.runtime.plan_file import write_plan
-from slurm_hadar.runtime.progress import Progress, Saved
 
 ALIVE = Heartbeat("here", 1, "act", NOW - 20, 60.0)
 HERE = {"k1": {"k80": 1}}

@@ -13,16 +13,22 @@ from hand_made import NOW, job, ordinary, running
 from missing import needs_root
 
 from slurm_hadar.answering import Unanswered
-from slurm_hadar.controller.seen import exchange_folder
-from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
+from slurm_hadar.controller.observation import exchange_folder
+from slurm_hadar.controller.observation.exchange_folder import KEEP_S, ExchangeFolder
 from slurm_hadar.domain.job import JobState
+from slurm_hadar.exchange import files
+from slurm_hadar.exchange import folder as folders
+from slurm_hadar.exchange.job_side import Exchange
+from slurm_hadar.exchange.progress import (
+    Progress,
+    own_files,
+    places,
+    read_all_progress,
+    read_listed,
+)
 from slurm_hadar.profiles import gpu_sampling_files
 from slurm_hadar.profiles.gpu_sampling import GpuUse
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse, new_path, write_use
-from slurm_hadar.runtime import files
-from slurm_hadar.runtime import folder as folders
-from slurm_hadar.runtime.exchange import Exchange
-from slurm_hadar.runtime.progress import Progress, own_files, places, read_all_progress, read_listed
 
 UID = os.getuid()
 OLD, LATER = NOW - KEEP_S - 1, NOW + 3601.0

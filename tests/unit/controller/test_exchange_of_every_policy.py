@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from slurm_hadar import policies
-from slurm_hadar.controller.acts.lent_places import Memory
-from slurm_hadar.controller.acts.priority_exchange import exchange, in_own_places
-from slurm_hadar.controller.picture.targets import Past
-from slurm_hadar.controller.picture.viewing import picture
+from slurm_hadar.controller.actuation.lent_places import Memory
+from slurm_hadar.controller.actuation.priority_exchange import exchange, in_own_places
+from slurm_hadar.controller.snapshot.targets import Past
+from slurm_hadar.controller.snapshot.viewing import picture
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering

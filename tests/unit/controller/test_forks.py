@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hand_made import config, decide, job, look, nodes, running, seen
 
-from slurm_hadar.controller.picture.forks import carried_out
+from slurm_hadar.controller.snapshot.forks import carried_out
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.placement import Placement, Plan
 

@@ -8,15 +8,15 @@ from hand_made import NOW, job, running, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.learned import gpu_use
-from slurm_hadar.controller.learned.gpu_use import GpuLessons, in_vain, present, rows, too_small
+from slurm_hadar.controller.profiling import gpu_use
+from slurm_hadar.controller.profiling.gpu_use import GpuLessons, in_vain, present, rows, too_small
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import GpuRequest, JobState
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.gpu_sampling import GpuUse, training_use
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.profiles.gpu_use import GpuUses
 from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER
-from slurm_hadar.runtime.progress import Progress
 
 TWO = {"v1": {"v100": 2}}
 MODEL = Declaration(model="m", types=("any",), batch=(64, 64))

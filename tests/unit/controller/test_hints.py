@@ -22,11 +22,11 @@ from hand_made import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.acts import queue_head
-from slurm_hadar.controller.acts.actions import Kind
-from slurm_hadar.controller.acts.hints import Refusals
-from slurm_hadar.controller.acts.queue_head import room
-from slurm_hadar.controller.seen import kept
+from slurm_hadar.controller.actuation import queue_head
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.actuation.hints import Refusals
+from slurm_hadar.controller.actuation.queue_head import room
+from slurm_hadar.controller.observation import kept
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering, decode, merge

@@ -9,7 +9,7 @@ from hand_made import NOW, config, job
 from missing import needs_root
 
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.seen import kept
+from slurm_hadar.controller.observation import kept
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering, merge
 

@@ -16,9 +16,9 @@ from hand_made import (
     seen,
 )
 
-from slurm_hadar.controller.acts import laying
-from slurm_hadar.controller.acts.actions import Action, Kind
-from slurm_hadar.controller.picture.request import MOST_COUNTS, wanted
+from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.snapshot.request import MOST_COUNTS, wanted
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.placement import Placement

@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.acts.actions import Action, Intent, Kind, MoveBudget, intent
+from slurm_hadar.controller.actuation.actions import Action, Intent, Kind, MoveBudget, intent
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.presentation import record
+from slurm_hadar.controller.presentation.log_file import Log, SharedFile, open_log
+from slurm_hadar.controller.presentation.privacy import Privacy
 from slurm_hadar.controller.report import Report
-from slurm_hadar.controller.words import record
-from slurm_hadar.controller.words.log_file import Log, SharedFile, open_log
-from slurm_hadar.controller.words.privacy import Privacy
 from slurm_hadar.domain.steering import Steering
 
 EVIL = 'SECRET"\n{"event": "action", "job": "1"}\r\u2028\u202e\x00' + "x" * 5000
@@ -190,7 +190,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from slurm_hadar import config
-from slurm_hadar.controller.words.log_file import open_log
+from slurm_hadar.controller.presentation.log_file import open_log
 settings = config.Log(file=Path(sys.argv[1]), max_mb=0.004, files=50)
 log = open_log(config.Config(log=settings))
 print("ready", flush=True)
@@ -375,7 +375,7 @@ def test_what_could_not_be_written_is_written_once_when_it_can_be(store, capsys)
 STDERR = """
 import json, os, resource, sys
 from slurm_hadar import config
-from slurm_hadar.controller.words.log_file import open_log
+from slurm_hadar.controller.presentation.log_file import open_log
 log = open_log(config.Config())
 assert log.write("one")
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]

@@ -8,15 +8,15 @@ import pytest
 from hand_made import NOW, config, dictate, job, look, seen
 
 from slurm_hadar.config import parse
-from slurm_hadar.controller.acts.actions import MoveBudget, intent
+from slurm_hadar.controller.actuation.actions import MoveBudget, intent
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation.exchange_folder import KEEP_S, ExchangeFolder
+from slurm_hadar.controller.presentation import record
+from slurm_hadar.controller.presentation.log_file import open_log
+from slurm_hadar.controller.presentation.privacy import Privacy
 from slurm_hadar.controller.report import Report
-from slurm_hadar.controller.seen.exchange_folder import KEEP_S, ExchangeFolder
-from slurm_hadar.controller.words import record
-from slurm_hadar.controller.words.log_file import open_log
-from slurm_hadar.controller.words.privacy import Privacy
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.runtime.plan_file import plan_path
+from slurm_hadar.exchange.plan_file import plan_path
 
 LEVELS = ["none", "ids", "names"]
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, decide, job, running, seen
 
-from slurm_hadar.controller.acts import mails
-from slurm_hadar.controller.acts.acting import ActionContext
-from slurm_hadar.controller.acts.actions import Kind
-from slurm_hadar.controller.acts.moves import advance
+from slurm_hadar.controller.actuation import mails
+from slurm_hadar.controller.actuation.acting import ActionContext
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.actuation.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, decode, merge
-from slurm_hadar.runtime.progress import Ack, Progress
+from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.slurm import records
 from slurm_hadar.slurm.cluster import Update
 

@@ -6,9 +6,9 @@ from math import inf
 import pytest
 from hand_made import CONFIG, NOW, ordinary, running, seen
 
-from slurm_hadar.controller.acts.actions import Action, Kind
-from slurm_hadar.controller.acts.minute_guard import MinuteGuard
-from slurm_hadar.controller.seen.rules import Rules
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.minute_guard import MinuteGuard
+from slurm_hadar.controller.observation.rules import Rules
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Placement

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, job, node, running, seen
 
-from slurm_hadar.controller.acts import repair
-from slurm_hadar.controller.acts.acting import ActionContext, ask_to_save, steering_of
-from slurm_hadar.controller.acts.actions import Action, Kind
-from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
-from slurm_hadar.controller.acts.moves import advance, destinations, settle
+from slurm_hadar.controller.actuation import repair
+from slurm_hadar.controller.actuation.acting import ActionContext, ask_to_save, steering_of
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
+from slurm_hadar.controller.actuation.moves import advance, destinations, settle
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, decode, merge
-from slurm_hadar.runtime.plan_file import read_plan
-from slurm_hadar.runtime.progress import Ack, Progress
+from slurm_hadar.exchange.plan_file import read_plan
+from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.slurm.traffic import Paused, Traffic
 
 TO_V100 = {

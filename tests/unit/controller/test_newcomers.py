@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, job, look, nodes, ordinary, running, seen
 
-from slurm_hadar.controller.picture import newcomers
+from slurm_hadar.controller.snapshot import newcomers
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 

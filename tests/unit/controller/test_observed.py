@@ -7,14 +7,14 @@ from hand_made import CONFIG, NOW, config, job, node, nodes, ordinary, running, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.picture.claims import claim, free_now, outsiders, rank
-from slurm_hadar.controller.seen.observed import (
+from slurm_hadar.controller.observation.observed import (
     _left_alone,
     opted_in,
     read,
     remember,
     sent_on_from_opt_in,
 )
+from slurm_hadar.controller.snapshot.claims import claim, free_now, outsiders, rank
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState

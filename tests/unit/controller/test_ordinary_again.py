@@ -3,8 +3,8 @@ import contextlib
 import pytest
 from hand_made import NOW, config, job
 
-from slurm_hadar.controller.acts.acting import ActionContext
-from slurm_hadar.controller.acts.moves import advance
+from slurm_hadar.controller.actuation.acting import ActionContext
+from slurm_hadar.controller.actuation.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.domain import declaration

@@ -5,12 +5,17 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, decide, hinted, job, running, seen
 
-from slurm_hadar.controller.acts import repair
-from slurm_hadar.controller.acts.acting import ActionContext, ask_to_save, send_hints, steering_of
-from slurm_hadar.controller.acts.actions import Action, Kind
-from slurm_hadar.controller.acts.moves import advance
+from slurm_hadar.controller.actuation import repair
+from slurm_hadar.controller.actuation.acting import (
+    ActionContext,
+    ask_to_save,
+    send_hints,
+    steering_of,
+)
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.moves import advance
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.seen import kept
+from slurm_hadar.controller.observation import kept
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.steering import Steering, decode, merge

@@ -22,14 +22,14 @@ from hand_made import (
 )
 from hand_made import job as any_job
 
-from slurm_hadar.controller.acts.acting import ActionContext, send_hints
-from slurm_hadar.controller.acts.actions import Action, Kind
-from slurm_hadar.controller.acts.confirm_exchange import confirm
-from slurm_hadar.controller.acts.hints import hints
-from slurm_hadar.controller.acts.lent_places import as_state, given_back, remembered
-from slurm_hadar.controller.acts.priority_exchange import exchange
+from slurm_hadar.controller.actuation.acting import ActionContext, send_hints
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.confirm_exchange import confirm
+from slurm_hadar.controller.actuation.hints import hints
+from slurm_hadar.controller.actuation.lent_places import as_state, given_back, remembered
+from slurm_hadar.controller.actuation.priority_exchange import exchange
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.seen import kept as kept_fields
+from slurm_hadar.controller.observation import kept as kept_fields
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError

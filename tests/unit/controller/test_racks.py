@@ -7,16 +7,16 @@ import pytest
 from hand_made import NOW, carried_out, config, decide, job, look, nodes, only, running, seen
 
 from slurm_hadar import policies
-from slurm_hadar.controller.acts import laying
-from slurm_hadar.controller.acts.actions import Kind
-from slurm_hadar.controller.picture import distance
-from slurm_hadar.controller.seen import racks
+from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.observation import racks
+from slurm_hadar.controller.snapshot import distance
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.placement import Placement
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.tiers import TierRates
-from slurm_hadar.runtime.progress import Progress
 
 RACKS = {"v1": "r1", "v2": "r1", "p1": "r2", "p2": "r2", "k1": "r1", "k2": "r2"}
 SITE = config('[controller]\npolicy = "network"\n')

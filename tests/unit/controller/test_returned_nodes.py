@@ -6,7 +6,7 @@ import pytest
 from hand_made import job, node, running
 
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.seen.returned_nodes import ReturnedNodes
+from slurm_hadar.controller.observation.returned_nodes import ReturnedNodes
 
 
 def shown(state, usable=True):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, job
 
-from slurm_hadar.controller.seen import throw_away
-from slurm_hadar.controller.seen.rules import Rules, refuse_root
+from slurm_hadar.controller.observation import throw_away
+from slurm_hadar.controller.observation.rules import Rules, refuse_root
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.node import Partition

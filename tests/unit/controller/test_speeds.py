@@ -10,14 +10,14 @@ import pytest
 from hand_made import CONFIG, NOW, job, running, seen
 
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.learned.speeds import Speeds
-from slurm_hadar.controller.picture.targets import Past
-from slurm_hadar.controller.picture.viewing import picture
+from slurm_hadar.controller.profiling.speeds import Speeds
+from slurm_hadar.controller.snapshot.targets import Past
+from slurm_hadar.controller.snapshot.viewing import picture
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.exchange import files, progress
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import Rates, open_rates
-from slurm_hadar.runtime import files, progress
-from slurm_hadar.runtime.progress import Progress
 from slurm_hadar.slurm.traffic import Traffic
 
 

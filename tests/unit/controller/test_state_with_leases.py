@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from hand_made import NOW, config, decide, job, nodes, seen
 
-from slurm_hadar.controller.acts.acting import ActionContext
-from slurm_hadar.controller.acts.moves import advance
+from slurm_hadar.controller.actuation.acting import ActionContext
+from slurm_hadar.controller.actuation.moves import advance
 from slurm_hadar.controller.journal.store import Store, make_private
-from slurm_hadar.controller.seen import kept
+from slurm_hadar.controller.observation import kept
 
 DUMP = Path(__file__).with_name("state_with_leases.sql").read_text()
 ASKED = [

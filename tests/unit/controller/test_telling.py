@@ -9,14 +9,12 @@ import pytest
 import test_backfill as idle
 from hand_made import NOW, RATES, config, dictate, job, look, ordinary, running, seen
 
-from slurm_hadar.controller.acts.actions import Intent, MoveBudget, intent
-from slurm_hadar.controller.acts.hints import hints
+from slurm_hadar.controller.actuation.actions import Intent, MoveBudget, intent
+from slurm_hadar.controller.actuation.hints import hints
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.report import Report
-from slurm_hadar.controller.tick import Controller
-from slurm_hadar.controller.words.story import of_controller
-from slurm_hadar.controller.words.telling import (
+from slurm_hadar.controller.presentation.story import of_controller
+from slurm_hadar.controller.presentation.telling import (
     backfill_lines,
     backfill_summary,
     changed,
@@ -28,6 +26,8 @@ from slurm_hadar.controller.words.telling import (
     tick_lines,
     undo,
 )
+from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.reports import text

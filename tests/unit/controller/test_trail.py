@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, decide, job, look, only, running, seen
 
-from slurm_hadar.controller.acts import trail
-from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.actuation import trail
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, merge
-from slurm_hadar.runtime.progress import Progress
+from slurm_hadar.exchange.progress import Progress
 
 K80 = {"gpus": {"k80": 1}, "nodes": {"k1": {"k80": 1}}}
 LATER = NOW + 60

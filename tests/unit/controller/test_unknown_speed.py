@@ -9,11 +9,11 @@ import pytest
 from hand_made import CONFIG, NOW, RATES, job, look, nodes, running, seen
 
 from slurm_hadar import policies
-from slurm_hadar.controller.acts import trail
-from slurm_hadar.controller.acts.actions import Action, Kind
+from slurm_hadar.controller.actuation import trail
+from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.presentation.telling import plain, story
 from slurm_hadar.controller.tick import Controller
-from slurm_hadar.controller.words.telling import plain, story
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.reports import text

@@ -24,16 +24,16 @@ from hand_made import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.picture import arrays, viewing
-from slurm_hadar.controller.picture.targets import Past, placed
-from slurm_hadar.controller.picture.viewing import picture
-from slurm_hadar.controller.picture.work import explained
+from slurm_hadar.controller.snapshot import arrays, viewing
+from slurm_hadar.controller.snapshot.targets import Past, placed
+from slurm_hadar.controller.snapshot.viewing import picture
+from slurm_hadar.controller.snapshot.work import explained
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.node import Reservation
 from slurm_hadar.domain.steering import Steering, merge
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import open_rates
-from slurm_hadar.runtime.progress import Progress
 
 ANY = Declaration(types=("any",), checkpoint=True)
 MODEL = Declaration(types=("any",), model="resnet18", batch=(64, 64), samples=10_000_000)
@@ -348,7 +348,7 @@ def test_a_cluster_without_jobs_or_nodes():
 
 
 def test_gpus_without_a_type_are_named_by_the_sites_feature():
-    from slurm_hadar.controller.seen.observed import typed
+    from slurm_hadar.controller.observation.observed import typed
 
     bare = replace(node("v1"), gpus={UNTYPED: 4}, gpus_used={UNTYPED: 1}, features=("volta",))
     site = config('[gpu_types.a100]\nfeature = "volta"\n')

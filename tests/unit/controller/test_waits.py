@@ -6,10 +6,10 @@ from math import inf
 import pytest
 from hand_made import NOW, RATES, config, decide, hinted, job, look, nodes, ordinary, running, seen
 
-from slurm_hadar.controller.acts import queue_head
-from slurm_hadar.controller.acts.actions import Kind
-from slurm_hadar.controller.picture.waits import expected_waits, far_slower, run_times
-from slurm_hadar.controller.words.telling import changed
+from slurm_hadar.controller.actuation import queue_head
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.presentation.telling import changed
+from slurm_hadar.controller.snapshot.waits import expected_waits, far_slower, run_times
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.reports.formats import moment

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from hand_made import NOW, RATES, config, dictate, nodes, running, seen
 
-from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration

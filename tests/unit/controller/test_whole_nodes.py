@@ -2,7 +2,7 @@
 
 from hand_made import job, look, nodes, ordinary, seen
 
-from slurm_hadar.controller.picture import claims
+from slurm_hadar.controller.snapshot import claims
 from slurm_hadar.domain.job import GpuRequest
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from benchmarks.fuzz import ticked
 from benchmarks.fuzz.parsers import Parser, all_parsers, whole_ticks
 from benchmarks.fuzz.trial import Outcome, make, trial
-from slurm_hadar.controller.acts.actions import Kind
+from slurm_hadar.controller.actuation.actions import Kind
 
 PARSERS = all_parsers(bool(find_spec("torch")))
 TICKS = whole_ticks()

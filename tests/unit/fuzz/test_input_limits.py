@@ -20,9 +20,9 @@ from slurm_hadar.cli import batch_script
 from slurm_hadar.cli import wrapper_site as site_of_hbatch
 from slurm_hadar.controller.checks import wrapper_site
 from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.exchange import files, folder, progress
 from slurm_hadar.plugins import slurm_conf
 from slurm_hadar.profiles import cpu_table, gpu_sampling_files, table
-from slurm_hadar.runtime import files, folder, progress
 from slurm_hadar.simulator import csv_rows, idle_fragments, idle_trainers
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.slurm import hosts, jobs, lists, output, records, topology, tres

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_hadar import config as configuration
 from slurm_hadar.cli.other_types import with_other_types
-from slurm_hadar.controller.picture.request import wanted
+from slurm_hadar.controller.snapshot.request import wanted
 from slurm_hadar.domain.declaration import Declaration, decode, encode
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.cli.submit_prices import today
 from slurm_hadar.cli.wrapper_site import WrapperSite
-from slurm_hadar.runtime.prices import write_prices
+from slurm_hadar.exchange.prices import write_prices
 from slurm_hadar.solvers.prices import DualPrice
 
 HALF = {"least": 0.1, "most": 1.0, "price": 0.3, "gpus": 20, "free": 10, "wait_s": {"1": 0.0}}

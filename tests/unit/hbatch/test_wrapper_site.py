@@ -11,9 +11,9 @@ from slurm_hadar import config, paths
 from slurm_hadar.cli.wrapper_site import SiteError, controller_acts, read_site, takes_lists
 from slurm_hadar.controller.checks.wrapper_site import is_current, write_wrapper_site
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.profiles import specs
 from slurm_hadar.profiles.table import shipped
-from slurm_hadar.runtime.heartbeat import write_heartbeat
 
 TOML = """
 [site]

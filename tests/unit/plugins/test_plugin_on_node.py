@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slurm_hadar.exchange import files
+from slurm_hadar.exchange.plan_file import write_plan
 from slurm_hadar.plugins import on_node, programs
 from slurm_hadar.profiles.gpu_sampling import Gpu, Reading
 from slurm_hadar.profiles.gpu_sampling_files import own_uses, read_all_uses
-from slurm_hadar.runtime import files
-from slurm_hadar.runtime.plan_file import write_plan
 from slurm_hadar.sandbox.processes import is_alive, wait_until
 
 UID = os.getuid()

@@ -13,8 +13,8 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.traits import Batches
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies import get
+from slurm_hadar.policies.batches import best_batches, goodput_of, with_batches
 from slurm_hadar.policies.ones import decide
-from slurm_hadar.policies.ones.batches import best_batches, goodput_of, with_batches
 from slurm_hadar.policies.ones.limits import limits_of
 from slurm_hadar.policies.ones.progress import beta_of, factors
 from slurm_hadar.testing import applied, crowd, jobs_of, nodes_of, places, view_of

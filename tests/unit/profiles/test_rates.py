@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar import config
+from slurm_hadar.exchange.progress import FASTEST, SLOWEST
 from slurm_hadar.profiles import rates as rating
 from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER, MeasuredStore
 from slurm_hadar.profiles.rates import OTHERS_MOST, Rates, open_rates
 from slurm_hadar.profiles.recent import Recent
-from slurm_hadar.runtime.progress import FASTEST, SLOWEST
 
 TYPES = ("v100", "p100", "k80", "a100")
 COUNTS = (1, 2, 3, 4, 8)

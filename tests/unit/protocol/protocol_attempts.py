@@ -16,8 +16,8 @@ from protocol_world import (
     World,
 )
 
+from slurm_hadar.exchange.plan_file import JobPlan
 from slurm_hadar.runtime.attempts import Superseded
-from slurm_hadar.runtime.plan_file import JobPlan
 
 Step = tuple[str, World]
 GONE = Process(at="gone")

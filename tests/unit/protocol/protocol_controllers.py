@@ -23,15 +23,15 @@ from protocol_world import (
     World,
 )
 
-from slurm_hadar.controller.acts.move_steps import MoveDecision, MoveStep
-from slurm_hadar.controller.acts.repair import MOST_RELEASES, held_after_failed_launch
+from slurm_hadar.controller.actuation.move_steps import MoveDecision, MoveStep
+from slurm_hadar.controller.actuation.repair import MOST_RELEASES, held_after_failed_launch
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.lock import Who, takes_over_from
-from slurm_hadar.controller.seen.returned_nodes import REQUEUED
+from slurm_hadar.controller.observation.returned_nodes import REQUEUED
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.runtime import progress as progress_file
-from slurm_hadar.runtime.heartbeat import Heartbeat
+from slurm_hadar.exchange import progress as progress_file
+from slurm_hadar.exchange.heartbeat import Heartbeat
 from slurm_hadar.slurm.times import at_once
 
 _JOB = "1"

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slurm_hadar.controller.acts.move_steps import decide_move
+from slurm_hadar.controller.actuation.move_steps import decide_move
 from slurm_hadar.controller.lock import rival_in, taken_over_from
+from slurm_hadar.exchange.plan_file import save_wish
 from slurm_hadar.runtime.attempts import AttemptId, later, next_attempt
-from slurm_hadar.runtime.plan_file import save_wish
 
 PENDING, RUNNING, COMPLETING, ENDED = "PENDING", "RUNNING", "COMPLETING", "ENDED"
 SAME_SECOND, SETTLING, SETTLED = 0, 1, 2

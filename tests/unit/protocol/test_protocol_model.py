@@ -6,7 +6,7 @@ import pytest
 from protocol_explorer import explore
 from protocol_world import PRODUCT, Bounds, Left
 
-from slurm_hadar.controller.acts.move_steps import MoveDecision, MoveStep, decide_move
+from slurm_hadar.controller.actuation.move_steps import MoveDecision, MoveStep, decide_move
 from slurm_hadar.controller.lock import Who, rival_in, taken_over_from
 from slurm_hadar.runtime.attempts import AttemptId
 

@@ -9,9 +9,9 @@ from dataclasses import asdict
 import pytest
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.files import write_json
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.runtime import copies_launch
-from slurm_hadar.runtime.files import write_json
-from slurm_hadar.runtime.progress import Progress
 
 MODULE = [sys.executable, "-m", "slurm_hadar.runtime.copies_launch"]
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.plan_file import write_plan
 from slurm_hadar.runtime import Copies, Training, check_lineage, checkpoint, lineage
-from slurm_hadar.runtime.plan_file import write_plan
 
 N = 60
 LAUNCHER = Path(sys.executable).with_name("mpiexec")

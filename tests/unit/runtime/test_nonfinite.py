@@ -11,6 +11,7 @@ from missing import missing, needs_root
 from small_training import BATCH, N, X, Y, outside_slurm
 
 from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import (
     Copies,
     FixedScale,
@@ -21,7 +22,6 @@ from slurm_hadar.runtime import (
 )
 from slurm_hadar.runtime.finite import LossWatch, nonfinite
 from slurm_hadar.runtime.hosted import Hosted
-from slurm_hadar.runtime.progress import read_progress
 
 pytestmark = pytest.mark.usefixtures(outside_slurm.__name__)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import check_lineage
-from slurm_hadar.runtime.plan_file import write_plan
-from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.runtime.samples import from_plain
 
 pytestmark = pytest.mark.timeout(600)

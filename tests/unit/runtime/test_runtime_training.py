@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import Training, check_lineage, checkpoint, lineage
-from slurm_hadar.runtime.plan_file import write_plan
-from slurm_hadar.runtime.progress import read_progress
 
 N = 40
 X = torch.randn(N, 6, generator=torch.Generator().manual_seed(1))

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.exchange.files import write_json
+from slurm_hadar.exchange.job_side import Exchange
+from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.runtime import Training, without_gpus
-from slurm_hadar.runtime.exchange import Exchange
-from slurm_hadar.runtime.files import write_json
 from slurm_hadar.runtime.hosted import Hosted
 from slurm_hadar.runtime.leaving import LeftOnTerm
-from slurm_hadar.runtime.plan_file import write_plan
-from slurm_hadar.runtime.progress import Progress
 from slurm_hadar.runtime.signals import Signals
 from slurm_hadar.runtime.without_gpus import given_none, leave_without_gpus
 

@@ -6,7 +6,7 @@ import made_history
 import pytest
 
 from slurm_hadar import config
-from slurm_hadar.controller.seen.access import why_not_alike
+from slurm_hadar.controller.observation.access import why_not_alike
 from slurm_hadar.domain.node import Node
 from slurm_hadar.profiles.cpu_table import CpuTable, shipped
 from slurm_hadar.tuning import (

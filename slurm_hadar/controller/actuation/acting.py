@@ -1,0 +1,388 @@
+"""Carrying actions out: written down first, sent in one batch, with Slurm's answer beside it.
+
+Whether it holds is seen at a later tick (:mod:`slurm_hadar.controller.actuation.trail`).
+"""
+
+import contextlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.hints import Refusals
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
+from slurm_hadar.controller.snapshot.request import may_have_copies
+from slurm_hadar.controller.snapshot.targets import by_type, placed
+from slurm_hadar.domain import steering
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.node import Node
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.exchange.plan_file import remove_plan, write_plan
+from slurm_hadar.slurm import pending
+from slurm_hadar.slurm.cluster import Cluster, Update
+
+_REFUSED, _UNANSWERED = "refused", "not answered"
+_UNFIT = f"{_REFUSED}: the job fits nowhere in a partition of that list"
+UNDO, UNDONE = "undo", "its placement could not be carried out; it is as its owner wrote it again"
+"""A placement that is taken back, in the journal; see repair."""
+_TAKEN_ALL_THE_SAME = ("partition configuration not available", "node configuration is not")
+"""Of how Slurm says that a job fits nowhere in its partitions: an update has changed them then."""
+_ENTRIES = 50
+"""Of a job's journal that are looked at: its last move is among them."""
+_OTHER = re.compile(r"\bjob \d+(?:[_+]\d+)?\b")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What became of a batch of actions: complaints for the operator, and ids of jobs of which
+    nothing was changed."""
+
+    said: tuple[str, ...] = ()
+    refused: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class ActionContext:
+    """What is needed to act: the cluster, our file, the site's settings, the nodes as they were
+    seen, and a clock in s since the epoch."""
+
+    cluster: Cluster
+    store: Store
+    config: Config
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    clock: Callable[[], float] = time.time
+    ages: bool = False
+    """Whether jobs gain priority with age, and this controller may give it back to them."""
+    taken_over: Callable[[], str] = str
+    """Why another controller may act now, so that nothing more is written; empty: none may."""
+
+    @property
+    def in_the_job(self) -> bool:
+        """Whether what is kept of a job is sent with each update of it."""
+        return kept.in_the_job(self.config)
+
+    def check(self) -> None:
+        """Raises OSError where another controller may act now."""
+        why = self.taken_over()
+        if why:
+            raise OSError(why)
+
+    def held(self, job: Job) -> dict[str, int]:
+        """GPUs that a running job has, by type."""
+        return by_type(placed(job, self.nodes) or job.gpus)
+
+    def update(self, job: Job, fields: dict[str, str], ours: Steering) -> Update:
+        """An update that also says, in the job, what we decided."""
+        if not self.in_the_job:
+            kept.keep(self.config, self.store, job.id, ours, self.check)
+            return Update(job.id, fields)
+        comment = steering.merge(job.admin_comment, ours)
+        return Update(job.id, {**fields, "AdminComment": comment})
+
+    def known(self, job: Job) -> Steering:
+        """What is kept of one job."""
+        if self.in_the_job:
+            text = job.admin_comment
+        else:
+            text = self.store.steerings([job.id]).get(job.id, "")
+        return steering.decode(text) or Steering()
+
+    def kept(self, actions: Sequence[Action]) -> dict[str, Steering]:
+        """What is kept of the jobs of these actions; empty where the jobs carry it themselves."""
+        if self.in_the_job:
+            return {}
+        jobs = [action.job for action in actions]
+        arrays = {str(job.array_job_id) for job in jobs if job.array_tasks}
+        found = self.store.steerings({*arrays, *(job.id for job in jobs)})
+        known = ((job, steering.decode(text)) for job, text in found.items())
+        return {job: ours for job, ours in known if ours is not None}
+
+    def keep(self, job: Job, ours: Steering) -> None:
+        """Keep what was done to a job, without an update."""
+        if not self.in_the_job:
+            kept.keep(self.config, self.store, job.id, ours, self.check)
+
+    def write_plan(
+        self,
+        job: Job,
+        gpus: Mapping[str, int],
+        reason: str,
+        save: str = "",
+        copies: int = 1,
+        shares: tuple[float, ...] = (),
+        batch: int | None = None,
+    ) -> str | None:
+        """Tell the job what it will run with; ``save`` asks it to checkpoint now.
+
+        A complaint where the file cannot be written, as when somebody else made one of that name:
+        the job then goes by what Slurm gives it.
+        """
+        try:
+            write_plan(
+                self.config.site.exchange_dir,
+                job.id,
+                gpus=gpus,
+                batch=batch,
+                copies=copies,
+                shares=shares,
+                save=save,
+                restarts=job.restarts,
+                # Everybody may read the file, and other jobs are nobody's business.
+                reason=_OTHER.sub("another job", reason),
+                check=self.check,
+            )
+        except (OSError, ValueError) as error:
+            return f"job {job.id}: its plan file cannot be written: {error}"
+        return None
+
+    def remove_plan(self, job: Job) -> None:
+        """The job goes by what Slurm gives it."""
+        with contextlib.suppress(OSError):
+            self.check()
+            remove_plan(self.config.site.exchange_dir, job.id)
+
+
+def send_hints(context: ActionContext, actions: Sequence[Action], now: float) -> Sent:
+    """Change the partition lists and the Nice of jobs that wait, all in one batch.
+
+    Those that move down in the queue come first: Slurm may start a job between two updates, and
+    no other job shall have two ahead of it where one was.
+    """
+    if not actions:
+        return Sent()
+    actions = sorted(actions, key=_rises)
+    before = context.kept(actions)
+    groups = _records(actions)
+    # First, with what was kept before: should we die while these are kept, the next tick knows
+    # that they were not sent.
+    with context.store.transaction():
+        entries = [
+            [
+                context.store.begin(
+                    a.job.id,
+                    a.kind.value,
+                    "sent",
+                    now,
+                    {
+                        **_details(a),
+                        "before": steering.merge("", before.get(a.job.id, Steering())),
+                    },
+                )
+                for a in group
+            ]
+            for group in groups.values()
+        ]
+    updates = []
+    for name, group in groups.items():
+        sent = [context.update(a.job, dict(a.fields), a.steering) for a in group]
+        updates.append(Update(name, sent[0].fields))
+        for job, ours in _of_array(group):
+            context.keep(job, ours)
+    errors = pending.apply(
+        context.cluster, [group[0].job for group in groups.values()], updates, now
+    )
+    complaints, refused = [], set()
+    with context.store.transaction():
+        for group, opened, error in zip(groups.values(), entries, errors, strict=True):
+            outcome = "done"
+            if error is not None:
+                outcome = f"{_UNANSWERED if error.retry else _REFUSED}: {error}"
+            elif any(a.job.reason in UNFIT and "Partition" in a.fields for a in group):
+                outcome = f"{_UNFIT}: {group[0].job.reason}"
+            for entry in opened:
+                context.store.end(entry, outcome, now)
+            if error is None:
+                continue
+            refused |= {action.job.id for action in group}
+            complaints.append(f"job {group[0].job.id}: {Kind.HINT.value} {outcome}")
+            for job, ours in [*((a.job, a.steering) for a in group), *_of_array(group)]:
+                # Nobody else shall be taken for the author of what was not changed, and what Slurm
+                # may have taken, or may not have taken back, must be given back one day: fields as
+                # well as the begin time of an earlier release.
+                unchanged = before.get(job.id, Steering())
+                was = {**ours.was, **unchanged.was}
+                maybe = replace(
+                    unchanged,
+                    was=was,
+                    wrote={**was, **ours.wrote},
+                    unsure={**was, **unchanged.wrote},
+                    foreign=ours.foreign,
+                )
+                context.keep(job, maybe if _may_be_taken(error) else unchanged)
+    return Sent(tuple(complaints), frozenset(refused))
+
+
+def _rises(action: Action) -> bool:
+    return int(action.fields.get("Nice", action.job.nice)) < action.job.nice
+
+
+def _may_be_taken(error: SlurmError) -> bool:
+    """Whether Slurm may have carried out an update that it answered with an error."""
+    return error.retry or any(words in str(error).lower() for words in _TAKEN_ALL_THE_SAME)
+
+
+def _of_array(group: Sequence[Action]) -> list[tuple[Job, Steering]]:
+    """What is kept of the whole array, for tasks that are changed with these and not looked at."""
+    if len(group) == 1:
+        return []
+    first = group[0]
+    return [(replace(first.job, id=str(first.job.array_job_id)), first.steering)]
+
+
+def _records(actions: Sequence[Action]) -> dict[str, list[Action]]:
+    """The hints by what Slurm is told to change: waiting tasks of an array that it keeps in one
+    record, and that get the same, stay in one."""
+    found: dict[str, list[Action]] = {}
+    for action in actions:
+        job = action.job
+        name = f"{job.array_job_id}_[{job.array_tasks}]" if job.array_tasks else job.id
+        if name in found and dict(found[name][0].fields) != dict(action.fields):
+            name = job.id
+        found.setdefault(name, []).append(action)
+    return found
+
+
+def refusals(store: Store) -> dict[str, Refusals]:
+    """Job -> the refusals of its hints: those since the last one that Slurm took, or all after
+    which Slurm took the list and the job fitted nowhere in it, where these are more."""
+    kind = Kind.HINT.value
+    counts = store.counts_after(kind, _REFUSED, "done")
+    last = {job: at_s for job, at_s in store.last_times(kind).items() if job in counts}
+    # Each of these came after a list that Slurm had taken.
+    for of_kind, outcome in ((kind, _UNFIT), (UNDO, UNDONE)):
+        times = store.last_times(of_kind, outcome)
+        for job, number in store.counts_after(of_kind, outcome, "").items():
+            counts[job] = max(counts.get(job, 0), number)
+            last[job] = max(last.get(job, 0.0), times[job])
+    return {job: Refusals(number, last[job]) for job, number in counts.items()}
+
+
+def ask_to_save(
+    context: ActionContext,
+    action: Action,
+    in_step: bool | None,
+    now: float,
+    hopes: Mapping[str, object] = MappingProxyType({}),
+) -> Sent:
+    """Begin a move or a stop: ask the job to save. ``in_step``: see Progress; None where unknown.
+    ``hopes``: what is expected of it, for the journal.
+
+    A job whose training is not a step polls the plan file; a signal would only hit its shell.
+    """
+    nonce = secrets.token_hex(8)
+    details = {**_details(action), **hopes, "save": nonce, "restarts": action.job.restarts}
+    details["priority"] = action.job.priority + _given_back(context.store, action)
+    details["stood"] = _stood(action, context.known(action.job))
+    entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
+    # Copies and shares are said when it has been requeued: now they would be of no use to it.
+    complaint = context.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)
+    if complaint:
+        context.store.end(entry, complaint, now)
+        return Sent((complaint,), frozenset({action.job.id}))
+    if in_step is False:
+        return Sent()
+    name = action.job.declaration.signal if action.job.declaration else "USR2"
+    try:
+        context.cluster.signal(action.job.id, name, "steps")
+    except SlurmError as error:
+        outcome = f"the signal was refused: {error}"
+        write_unmoved_plan(context, action.job)
+        context.store.end(entry, outcome, now)
+        complaint = f"job {action.job.id}: {action.kind.value} given up, {outcome}"
+        return Sent((complaint,), frozenset({action.job.id}))
+    return Sent()
+
+
+STOOD_FIELDS = ("Features", "Partition")
+"""What is compared of a job while it moves."""
+
+
+def _stood(action: Action, known: Steering) -> dict[str, str]:
+    """Features and Partition of the request as the job's requeue shows them again. The list of
+    partitions is known only where we wrote it: of a job that runs Slurm shows one. What Slurm may
+    not have taken is not known."""
+    written = {key: value for key, value in known.wrote.items() if key not in known.unsure}
+    found = {"Features": action.job.features, **written}
+    return {key: value for key, value in found.items() if key in STOOD_FIELDS}
+
+
+def _given_back(store: Store, action: Action) -> int:
+    """Priority that the last move of a running job took from it, and that it had by its Nice until
+    it ran: Slurm shows it without that now, and after each further move it would have less."""
+    job, found = action.job, 0
+    if "Nice" in action.steering.was:
+        # It still has it.
+        return 0
+    for entry in store.history(job.id, _ENTRIES):
+        fields, restarts = entry.details.get("fields"), entry.details.get("restarts")
+        if entry.kind == Kind.MOVE.value and restarts != job.restarts:
+            # Another requeue than that of the move took away what was given back.
+            return found if restarts == job.restarts - 1 else 0
+        own_again = entry.kind == Kind.HINT.value and isinstance(fields, dict) and "Nice" in fields
+        if own_again and not found:
+            before = steering.decode(str(entry.details.get("before")))
+            nice = (before.was.get("Nice"), before.wrote.get("Nice")) if before else (None, None)
+            with contextlib.suppress(TypeError, ValueError):
+                found = max(0, int(nice[0] or "") - int(nice[1] or ""))
+    return 0
+
+
+def write_unmoved_plan(context: ActionContext, job: Job) -> str | None:
+    """Tell a running job that it goes on with what it has, and need not save; see write_plan."""
+    copies = len(job.gpus) if may_have_copies(job) else 1
+    return context.write_plan(job, context.held(job), "stays", copies=copies)
+
+
+def _details(action: Action) -> dict[str, object]:
+    ours = action.steering
+    return {
+        "fields": dict(action.fields),
+        "gpus": dict(ours.gpus),
+        "nodes": {node: dict(gpus) for node, gpus in ours.nodes.items()},
+        "moves": ours.moves,
+        "was": dict(ours.was),
+        "wrote": dict(ours.wrote),
+        "foreign": list(ours.foreign),
+        "priority": action.job.priority,
+        "from": {node: dict(gpus) for node, gpus in action.job.gpus.items()},
+        "reason": action.reason,
+        "copies": action.placement.copies if action.placement else 1,
+        "shares": list(action.placement.shares) if action.placement else [],
+        "batch": action.placement.batch if action.placement else None,
+    }
+
+
+def steering_of(details: object, now: float) -> Steering:
+    """The steering that a journal entry was about to write."""
+    found = details if isinstance(details, dict) else {}
+    return Steering(
+        gpus=found.get("gpus", {}),
+        nodes=found.get("nodes", {}),
+        time=now,
+        moves=int(found.get("moves", 0)),
+        was=found.get("was", {}),
+        wrote=found.get("wrote", {}),
+        foreign=tuple(found.get("foreign", ())),
+        batch=batch_of_entry(found) or 0,
+    )
+
+
+def copies_of(details: Mapping[str, object]) -> tuple[int, tuple[float, ...]]:
+    """Copies and their shares that a journal entry meant."""
+    copies, shares = details.get("copies", 1), details.get("shares", [])
+    if not isinstance(copies, int) or not isinstance(shares, list):
+        return 1, ()
+    return copies, tuple(float(share) for share in shares)
+
+
+def batch_of_entry(details: Mapping[str, object]) -> int | None:
+    """The global batch that a journal entry meant, None: as the job has it."""
+    batch = details.get("batch")
+    return batch if isinstance(batch, int) else None

@@ -1,0 +1,76 @@
+"""Whether a moved job finds CPUs and memory beside the GPUs that it moves to."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import claims
+from slurm_hadar.domain.job import Job
+
+
+class FreeCapacity:
+    """CPUs and memory (MB) that are free now on each node, less what earlier moves of this tick
+    take.
+
+    Slurm does not say on which node a job has how many of them: equal parts are assumed.
+    """
+
+    def __init__(self, seen: Observed) -> None:
+        self._free = {
+            node.name: (node.cpus - node.cpus_used, node.memory_mb - node.memory_used_mb)
+            for node in seen.nodes.values()
+        }
+
+    def add(self, job: Job) -> None:
+        """Count what a running job has as free."""
+        self._add(job.gpus, *_has(job))
+
+    def take(
+        self, job: Job, fields: Mapping[str, str], names: Sequence[str], own: Collection[str]
+    ) -> bool:
+        """Whether a running job that gets these ``fields`` of Slurm's fits on the nodes ``names``;
+        then what it takes from others is taken.
+
+        ``own``: nodes on which its part is its own already.
+        """
+        cpus, memory = _part(*_wants(job, fields, len(names)), len(names))
+        had_cpus, had_memory = _has(job)
+        for name in names:
+            free_cpus, free_memory = self._free[name]
+            if name in own:
+                # What it has fits, even where the node is overcommitted.
+                free_cpus = max(0, free_cpus) + had_cpus
+                free_memory = max(0, free_memory) + had_memory
+            if cpus > free_cpus or memory > free_memory:
+                return False
+        for name in names:
+            more = (cpus - had_cpus, memory - had_memory) if name in own else (cpus, memory)
+            self._add([name], -max(0, more[0]), -max(0, more[1]))
+        return True
+
+    def _add(self, names: Collection[str], cpus: int, memory: int) -> None:
+        for name in names:
+            if name in self._free:
+                free_cpus, free_memory = self._free[name]
+                self._free[name] = (free_cpus + cpus, free_memory + memory)
+
+
+def _has(job: Job) -> tuple[int, int]:
+    """What a running job has on each of its nodes."""
+    return _part(claims.cpus(job), claims.memory_mb(job), len(job.gpus))
+
+
+def _wants(job: Job, fields: Mapping[str, str], nodes: int) -> tuple[int, int]:
+    """CPUs and memory of the whole job."""
+    cpus = claims.cpus(job)
+    if "NumCPUs" in fields:
+        cpus = int(fields["NumCPUs"].partition("-")[0])
+    memory = job.mem_per_node_mb * nodes or job.mem_per_cpu_mb * cpus
+    if "MinMemoryNode" in fields:
+        memory = int(fields["MinMemoryNode"]) * nodes
+    elif "MinMemoryCPU" in fields:
+        memory = int(fields["MinMemoryCPU"]) * cpus
+    return cpus, memory
+
+
+def _part(cpus: int, memory: int, nodes: int) -> tuple[int, int]:
+    return -(-cpus // max(1, nodes)), -(-memory // max(1, nodes))

@@ -1,0 +1,271 @@
+"""How a placement is said to Slurm, and how it is taken back.
+
+With a partition per GPU type the type is steered by the order of the partition list: a wish, which
+never keeps a job from running elsewhere. Else it is steered by Features. The request stays untyped:
+its type cannot be changed on 22.05.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.observation import racks
+from slurm_hadar.controller.observation.access import allowed_partitions, kinds_of
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import cpus
+from slurm_hadar.controller.snapshot.constraints import with_feature
+from slurm_hadar.controller.snapshot.request import Wanted, cpus_per_copy
+from slurm_hadar.domain.job import UNTYPED, Job
+from slurm_hadar.domain.node import Partition
+from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.hosts import fold
+
+UNTIL_IT_RUNS = frozenset({"MailType", "Nice"})
+"""Fields that a move changes for its own time, and an exchange of places in the queue: they are its
+owner's again when the job runs."""
+_NOT_SHOWN = frozenset({"MailType"})
+"""Fields that the list of jobs does not show."""
+
+Fields = dict[str, str]
+"""Slurm's field names -> values, as ``scontrol update`` takes them."""
+
+
+def fields(
+    job: Job,
+    want: Wanted,
+    placement: Placement,
+    seen: Observed,
+    config: Config,
+    pin: bool = False,
+) -> Fields:
+    """What must be changed in a requeued job so that Slurm runs it as placed; empty: nothing.
+
+    ``pin``: on these very nodes, and not on others of their types. Copies always are.
+    """
+    was = seen.steered(job.id).was
+    # What an earlier placement changed and this one does not speak of goes back.
+    wish = dict(was) | _wish(job, want, placement, seen, config)
+    new = set()
+    if want.copies[1] > 1 or pin:
+        wish |= _copies(job, want, placement, pin)
+        # Of a range such as 1-3 Slurm shows one end only, so it is said once in any case.
+        new = {"NumNodes"} - set(was)
+    foreign = seen.steered(job.id).foreign
+    return {
+        key: value
+        for key, value in wish.items()
+        if key not in foreign
+        and key not in UNTIL_IT_RUNS
+        and (key in new or value != current(job, key))
+    }
+
+
+def owner_forbids(
+    job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config
+) -> bool:
+    """Whether the placement needs another constraint, or other partitions in another order, than
+    the owner set since."""
+    foreign = seen.steered(job.id).foreign
+    keys = [key for key in ("Features", "Partition") if key in foreign]
+    if not keys:
+        return False
+    wish = _wish(job, want, placement, seen, config)
+    return any(wish.get(key, current(job, key)) != current(job, key) for key in keys)
+
+
+def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fields:
+    """``fields`` of a job on nodes that are named, with what Slurm is told although it seems to
+    know it. ``was``: as of :func:`originals`.
+
+    It shows a waiting job's number of nodes as it was when its scheduler last looked at the job:
+    one that was sent to three nodes a moment ago would wait for a third, pinned to two.
+    """
+    told = dict(fields)
+    if "ReqNodeList" in told and "NumNodes" in was:
+        number = len(placement.nodes) or placement.copies
+        told["NumNodes"] = f"{number}-{number}"
+    return told
+
+
+def asked_for(
+    job: Job, steered: Steering, groups: Mapping[str, tuple[str, ...]]
+) -> Mapping[str, str]:
+    """The owner's value of each field that was changed: by the controller, which remembers it, or
+    by hbatch, whose list of partitions stands for one of these ``groups`` in the declaration.
+    """
+    declared = job.declaration.partitions if job.declaration is not None else ()
+    if not declared or "Partition" in steered.foreign:
+        return steered.was
+    kept = "Partition" in steered.was
+    first = tuple(steered.was["Partition"].split(",")) if kept else job.partitions
+    reached = {one for name in declared for one in groups.get(name, ())}
+    # Slurm shows the one in which a job runs, and puts it first when that is requeued.
+    anyhow = kept or bool(job.nodes or job.restarts)
+    same = set(first) <= {*declared} if anyhow else first == declared
+    if same or not set(first) <= {*declared, *reached}:
+        return steered.was
+    return {**steered.was, "Partition": ",".join(declared)}
+
+
+def back(job: Job, steered: Steering) -> Fields:
+    """What must be changed so that the job's request is its owner's again."""
+    was = steered.was
+    found = {
+        key: value
+        for key, value in was.items()
+        if (key not in UNTIL_IT_RUNS or _of_an_exchange(job, key)) and value != current(job, key)
+    }
+    if "ReqNodeList" in found and "NumNodes" in was:
+        # See in_full.
+        found["NumNodes"] = was["NumNodes"]
+    return found
+
+
+def _of_an_exchange(job: Job, key: str) -> bool:
+    # One that was requeued has a Nice for the age that it lost.
+    return key == "Nice" and job.restarts == 0
+
+
+def current(job: Job, key: str) -> str:
+    """A field of the job as it stands, in the words of :func:`fields`."""
+    match key:
+        case "Features":
+            return job.features
+        case "Partition":
+            return ",".join(job.partitions)
+        case "TresPerNode":
+            return _gpus(job.request.per_node)
+        case "TresPerJob":
+            return _gpus(job.request.per_job)
+        case "NumNodes":
+            return f"{job.node_count}-{job.node_count}"
+        case "NumTasks":
+            return str(job.tasks)
+        case "NumCPUs":
+            return f"{job.cpus}-{job.cpus}"
+        case "CPUsPerTask" | "MinCPUsNode":
+            # Slurm makes the one of the other at submission; only one of them is shown everywhere.
+            return str(job.cpus_per_task)
+        case "MinMemoryNode":
+            return str(job.mem_per_node_mb)
+        case "MinMemoryCPU":
+            return str(job.mem_per_cpu_mb)
+        case "ReqNodeList":
+            return fold(job.required_nodes)
+        case "Nice":
+            return str(job.nice)
+        case _:
+            return ""
+
+
+def present(job: Job, steered: Steering, key: str) -> str:
+    """As :func:`current`; of a field that Slurm does not show what we wrote there last."""
+    return steered.wrote.get(key, "") if key in _NOT_SHOWN else current(job, key)
+
+
+def differing(job: Job, fields: Mapping[str, str]) -> bool:
+    """Whether Slurm shows other values than these; of a begin time nobody can tell."""
+    told = {key: value for key, value in fields.items() if key != "StartTime"}
+    return any(current(job, key) != value for key, value in told.items())
+
+
+def originals(
+    job: Job, changes: Mapping[str, str], was: Mapping[str, str], partitions: Sequence[str] = ()
+) -> Fields:
+    """``was`` with the present value of every field that is about to change for the first time.
+
+    ``partitions``: the owner's, of a job that runs: Slurm shows the one only in which it does.
+    """
+    found = {key: current(job, key) for key in changes if key != "StartTime"}
+    if "Partition" in found and partitions:
+        found["Partition"] = ",".join(partitions)
+    return found | dict(was)
+
+
+def _wish(job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config) -> Fields:
+    kinds = sorted(placement.gpus)
+    typed = job.request.typed
+    groups = config.partitions.groups if want.of_one_type else {}
+    open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
+    wish: Fields = {}
+    by_list = len(kinds) == 1 and bool(types_of(open_to_it, seen))
+    if len(kinds) == 1 and not typed and not by_list:
+        feature = config.gpu_types[kinds[0]].feature if kinds[0] in config.gpu_types else kinds[0]
+        wish["Features"] = with_feature(want.constraint, feature)
+    elif len(kinds) > 1 or by_list:
+        wish["Features"] = want.constraint
+    wish["Partition"] = ",".join(_partitions(want, placement, open_to_it, seen))
+    number = placement.gpu_count // placement.copies
+    if want.form == "node" and want.nodes == 1 and not typed:
+        wish["TresPerNode"] = f"gpu:{number}"
+    if want.form == "job" and not typed:
+        wish["TresPerJob"] = f"gpu:{number}"
+    if want.form == "job" and want.most_nodes > 1 and placement.nodes:
+        wish |= _spread(job, placement)
+    if racks.pinned(placement, seen.racks):
+        wish["ReqNodeList"] = fold(tuple(placement.nodes))
+    return wish | cpus.wish(job, want, placement)
+
+
+def _spread(job: Job, placement: Placement) -> Fields:
+    """Slurm needs nodes, tasks and CPUs together, or a requeued job ends in BadConstraints."""
+    nodes = len(placement.nodes)
+    mixed = len(placement.gpus) > 1
+    return {
+        "NumNodes": f"{nodes}-{nodes}",
+        "NumTasks": str(max(nodes, job.tasks)),
+        "NumCPUs": f"{max(nodes, job.cpus)}-{max(nodes, job.cpus)}",
+        "ReqNodeList": fold(tuple(placement.nodes)) if mixed else "",
+    }
+
+
+def _copies(job: Job, want: Wanted, placement: Placement, pin: bool) -> Fields:
+    """One task with its GPUs on each of these nodes; TresPerNode stays as it is."""
+    if placement.copies == 1 and not pin:
+        where = {"ReqNodeList": ""}
+    else:
+        where = {"ReqNodeList": fold(tuple(placement.nodes)), "Features": want.constraint}
+    if want.copies[1] == 1:
+        return where
+    number = placement.copies
+    all_cpus = number * cpus_per_copy(job)
+    return {
+        "NumNodes": f"{number}-{number}",
+        "NumTasks": str(number),
+        "NumCPUs": f"{all_cpus}-{all_cpus}",
+        **where,
+    }
+
+
+def types_of(partitions: Sequence[Partition], seen: Observed) -> dict[str, str]:
+    """Partition -> its GPU type; empty where one of them has several types, or none."""
+    found = {}
+    for partition in partitions:
+        kinds = kinds_of(partition, seen.nodes)
+        if len(kinds) != 1:
+            return {}
+        found[partition.name] = kinds.pop()
+    return found
+
+
+def _partitions(
+    want: Wanted, placement: Placement, open_to_it: Sequence[Partition], seen: Observed
+) -> tuple[str, ...]:
+    """The owner's partitions; where they are one per GPU type the place's own comes first."""
+    types = types_of(open_to_it, seen)
+    if not types or len(placement.gpus) != 1:
+        return want.partitions
+    (kind,) = placement.gpus
+    return tuple(sorted(types, key=lambda name: types[name] != kind))
+
+
+def _gpus(gpus: Mapping[str, int]) -> str:
+    return ",".join(
+        f"gpu:{count}" if kind == UNTYPED else f"gpu:{kind}:{count}" for kind, count in gpus.items()
+    )
+
+
+def words(gpus: Mapping[str, int], nodes: Sequence[str] = ()) -> str:
+    """A placement for people: ``2 x v100 on v1``."""
+    what = " + ".join(f"{count} x {kind}" for kind, count in sorted(gpus.items()))
+    return f"{what} on {fold(tuple(nodes))}" if nodes else what

@@ -1,0 +1,62 @@
+"""Whether a job that is stopped makes way for those that the plan stops it for.
+
+What it leaves goes to whoever is next in Slurm's order and fits. No place in the queue is borrowed:
+where that is somebody else, the job would have stopped for nothing, so it runs on.
+"""
+
+from collections.abc import Collection, Sequence
+
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import claims
+from slurm_hadar.controller.snapshot.targets import placed
+from slurm_hadar.domain.job import Job, JobState
+
+
+def in_vain(stopped: Sequence[Job], newcomers: Collection[str], seen: Observed) -> dict[str, str]:
+    """Jobs that would be stopped for nothing, with the reason. ``newcomers``: waiting jobs that the
+    plan would start now."""
+    if not stopped:
+        return {}
+    free = claims.free_now(seen)
+    for job in stopped:
+        for name, gpus in placed(job, seen.nodes).items():
+            for kind, count in gpus.items():
+                if name in free:
+                    free[name][kind] = free[name].get(kind, 0) + count
+    takers = _takers(seen, free)
+    found = {}
+    for job in stopped:
+        there = [taker for name in job.gpus for taker in takers.get(name, ())]
+        if not there:
+            found[job.id] = "no job that waits fits where it runs"
+        elif not set(there) & set(newcomers):
+            found[job.id] = f"job {there[0]}, which waits, gets these GPUs first"
+    return found
+
+
+def _takers(seen: Observed, free: claims.Free) -> dict[str, list[str]]:
+    """Node -> the jobs that Slurm would start there with what is ``free``, in its order."""
+    some = {name: gpus for name, gpus in free.items() if any(gpus.values())}
+    found: dict[str, list[str]] = {}
+    for job in sorted(seen.jobs.values(), key=lambda job: _turn(job, seen)):
+        if not some:
+            break
+        if not _may_start(job, seen):
+            continue
+        claimed = claims.claim(job, seen, some)
+        for name in claimed.gpus if claimed is not None else ():
+            found.setdefault(name, []).append(job.id)
+            if not any(some[name].values()):
+                del some[name]
+    return found
+
+
+def _may_start(job: Job, seen: Observed) -> bool:
+    """Whether it waits for its turn only; backfill may expect it to start later."""
+    waits = job.state is JobState.PENDING and not job.held and job.priority > 0
+    return waits and job.eligible_s <= seen.now and claims.in_turn(job)
+
+
+def _turn(job: Job, seen: Observed) -> tuple[int, int, int]:
+    tier, priority = claims.rank(job, seen)
+    return -tier, -priority, job.array_job_id or job.raw_id

@@ -1,0 +1,137 @@
+"""What the next step of a move is: a pure function of what the journal, Slurm and the job show.
+
+:mod:`.moves` carries the steps out. The model of the protocol in ``tests/unit/protocol`` calls the
+same function.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from slurm_hadar.controller.actuation.acting import steering_of
+from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.observation.returned_nodes import ended_by
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.exchange.progress import Progress
+from slurm_hadar.slurm.times import set_back, startable_s
+
+LOST_SIGHT_S = 3600.0
+MOVED = "moved"
+NOT_SAVED = "the job did not save"
+"""How the outcome begins where a job did not answer the wish to save."""
+SAVED = "the job saved"
+"""How it begins where it did, and its requeue came too late, as while slurmctld did not answer."""
+
+
+class MoveStep(Enum):
+    """What is done next to a move that is under way."""
+
+    WAIT = "wait"
+    REQUEUE = "requeue"
+    SEND_ON = "send on"
+    STAY = "tell the job that it goes on with what it has, and end the move"
+    END = "end the move"
+
+
+@dataclass(frozen=True)
+class MoveDecision:
+    """The next step of a move. ``outcome``: how it ends, of STAY and END only. ``job``: as it is
+    to be sent on, of SEND_ON only."""
+
+    step: MoveStep
+    outcome: str = ""
+    job: Job | None = None
+
+
+def decide_move(
+    entry: Entry,
+    job: Job | None,
+    progress: Progress | None,
+    held: Mapping[str, int],
+    now: float,
+    *,
+    ack_wait_s: float,
+    after_return_s: float,
+) -> MoveDecision:
+    """The next step of the open move ``entry``.
+
+    ``job``: as Slurm shows it, None where it does not. ``held``: GPUs that it has, by type.
+    ``ack_wait_s``: how long it may take to save. ``after_return_s``: how long a job waits that
+    something else requeued.
+    """
+    if job is None:
+        if now - entry.changed_s > LOST_SIGHT_S:
+            return _end("lost sight of the job: Slurm does not show it any more")
+    elif job.state is JobState.FINISHED:
+        return _end(f"the job ended meanwhile ({job.slurm_state})")
+    elif not job.managed:
+        return _end("it is not ours any more")
+    elif job.restarts == entry.details.get("restarts"):
+        return _before_requeue(entry, job, progress, now, ack_wait_s)
+    elif job.state is JobState.PENDING:
+        job = _requeued(entry, job, after_return_s)
+        if now >= startable_s(job) or set_back(job, now):
+            return MoveDecision(MoveStep.SEND_ON, job=job)
+    elif job.state is JobState.RUNNING:
+        if dict(held) == dict(steering_of(entry.details, 0.0).gpus):
+            return _end(MOVED)
+        # Its plan may speak of GPUs already that it did not get.
+        return MoveDecision(MoveStep.STAY, "it started by itself before it was placed")
+    return MoveDecision(MoveStep.WAIT)
+
+
+def acknowledged(entry: Entry, progress: Progress | None) -> bool:
+    """Whether the job, in the attempt that was asked, has saved for this move."""
+    if progress is None or progress.ack is None:
+        return False
+    if progress.restarts != entry.details.get("restarts"):
+        return False
+    nonce = entry.details.get("save")
+    return progress.ack.save == nonce or (
+        not progress.ack.save and progress.ack.time >= entry.opened_s
+    )
+
+
+def _before_requeue(
+    entry: Entry, job: Job, progress: Progress | None, now: float, ack_wait_s: float
+) -> MoveDecision:
+    if job.state is not JobState.RUNNING:
+        return MoveDecision(MoveStep.WAIT)
+    # A clock that was set back by an hour must not make it wait for one.
+    waited = abs(now - entry.opened_s)
+    if waited > ack_wait_s:
+        # The job has gone on training since; an old answer is no reason to stop it now.
+        outcome = f"{_too_late(entry, progress, waited, ack_wait_s)} and stays where it is"
+        return MoveDecision(MoveStep.STAY, outcome)
+    if acknowledged(entry, progress):
+        return MoveDecision(MoveStep.REQUEUE)
+    return MoveDecision(MoveStep.WAIT)
+
+
+def _too_late(entry: Entry, progress: Progress | None, waited_s: float, ack_wait_s: float) -> str:
+    """What is known of a move that was not requeued in time."""
+    if progress is not None and progress.ack is not None and acknowledged(entry, progress):
+        after_s = max(0.0, progress.ack.time - entry.opened_s)
+        if after_s <= ack_wait_s:
+            return f"{SAVED} after {after_s:.0f} s, but was not requeued within {waited_s:.0f} s"
+        return f"{NOT_SAVED} within {ack_wait_s:.0f} s, but after {after_s:.0f} s"
+    told = (
+        progress is not None
+        and progress.restarts == entry.details.get("restarts")
+        and progress.time >= entry.opened_s
+    )
+    known = "" if told else ", as far as its files show,"
+    return f"{NOT_SAVED} within {waited_s:.0f} s{known}"
+
+
+def _requeued(entry: Entry, job: Job, after_return_s: float) -> Job:
+    """The job with its earliest start: later than usual where Slurm or its owner requeued it before
+    the controller did, as after a node failure."""
+    if ended_by(entry, job):
+        return job
+    until = job.submit_s + after_return_s
+    return replace(job, not_before_s=max(job.not_before_s, until))
+
+
+def _end(outcome: str) -> MoveDecision:
+    return MoveDecision(MoveStep.END, outcome)

@@ -1,0 +1,400 @@
+"""Carrying moves through: asked to save -> acknowledged -> requeued -> sent on its way.
+
+Each step is taken from what Slurm and the job show now, so that it does not matter which controller
+began it, nor whether it died in between. No job is ever held: after a requeue Slurm itself starts
+it when its begin time has passed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from slurm_hadar.controller.actuation.acting import (
+    STOOD_FIELDS,
+    ActionContext,
+    batch_of_entry,
+    copies_of,
+    steering_of,
+    write_unmoved_plan,
+)
+from slurm_hadar.controller.actuation.move_steps import MOVED, MoveStep, acknowledged, decide_move
+from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.observation.returned_nodes import REQUEUED
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.exchange.progress import Progress, read_all_progress
+from slurm_hadar.slurm import pending
+from slurm_hadar.slurm.cluster import Update
+from slurm_hadar.slurm.times import at_once, begin_time, set_back
+
+_MAILS_OF_A_MOVE = ("BEGIN", "REQUEUE")
+_POLL_S = 0.5
+_MOST_NICE = 2_147_483_645
+"""Slurm takes no more."""
+_LEAST_PRIORITY = 1
+"""Slurm shows no less of a job that is not held."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step did: sentences for the operator, and the jobs that were sent on their way with
+    the places where they go (job -> node -> type -> GPUs)."""
+
+    said: tuple[str, ...]
+    sent: Mapping[str, Mapping[str, Mapping[str, int]]]
+
+
+def advance(
+    context: ActionContext, jobs: Mapping[str, Job], progress: Mapping[str, Progress], now: float
+) -> Step:
+    """Take every open move one step further, from what is seen now."""
+    entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
+    requeue: list[tuple[Entry, Job]] = []
+    send_on: list[tuple[Entry, Job]] = []
+    said: list[str] = []
+    moving = context.config.moving
+    for entry in entries:
+        job = jobs.get(entry.job)
+        held = context.held(job) if job is not None else {}
+        decided = decide_move(
+            entry,
+            job,
+            progress.get(entry.job),
+            held,
+            now,
+            ack_wait_s=moving.ack_wait_s,
+            after_return_s=moving.after_return_s,
+        )
+        if decided.step is MoveStep.REQUEUE and job is not None:
+            requeue.append((entry, job))
+        elif decided.step is MoveStep.SEND_ON and decided.job is not None:
+            send_on.append((entry, decided.job))
+        elif decided.step in (MoveStep.STAY, MoveStep.END):
+            if job is not None and _began_by_itself(entry, job):
+                _keep_as_either(context, entry, job)
+            if decided.step is MoveStep.STAY and job is not None:
+                write_unmoved_plan(context, job)
+            context.store.end(entry.id, decided.outcome, now)
+            said.append(f"job {entry.job}: {decided.outcome}")
+    said += _requeue(context, requeue, now)
+    said += _send_on(context, send_on, now)
+    return Step(tuple(said), destinations(entry for entry, _ in send_on))
+
+
+def _began_by_itself(entry: Entry, job: Job) -> bool:
+    """Whether a requeued job runs although the move's last update was not sent, or not answered."""
+    return job.state is JobState.RUNNING and job.restarts != entry.details.get("restarts")
+
+
+def _keep_as_either(context: ActionContext, entry: Entry, job: Job) -> None:
+    """Its request may be as it stood before the move, or as the move wrote it: neither is a change
+    by its owner. What it was before and is not known any more is compared no more."""
+    stood, known = entry.details.get("stood"), context.known(job)
+    if not isinstance(stood, dict):
+        return
+    wrote = {
+        key: value for key, value in known.wrote.items() if key in stood or key not in STOOD_FIELDS
+    }
+    context.keep(job, replace(known, wrote=wrote, unsure={**known.unsure, **stood}))
+
+
+def settle(
+    context: ActionContext,
+    known: Mapping[str, Job],
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    why_not: Callable[[], str] = str,
+) -> list[str]:
+    """Follow the open moves for a bounded time. Slurm is asked about these jobs only.
+
+    ``known``: the jobs as this tick has seen them; ``why_not``: why nothing may be changed any
+    more, empty where it may.
+    """
+    said: list[str] = []
+    end = clock() + context.config.moving.settle_s
+    folder, traffic = context.config.site.exchange_dir, context.cluster.traffic
+    # The clock may be set back meanwhile, so the looks are counted too.
+    looks = 1 + ceil(context.config.moving.settle_s / _POLL_S)
+    while True:
+        entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
+        if not entries:
+            return said
+        names = [entry.job for entry in entries]
+        owners = {name: known[name].uid for name in names if name in known}
+        progress = read_all_progress(folder, owners)
+        ripe = any(_ripe(entry, progress.get(entry.job), clock()) for entry in entries)
+        # The other half of a minute's requests is for the next tick and for what is sent.
+        stopped = why_not()
+        if stopped:
+            return [*said, f"moves under way wait: {stopped}"]
+        if ripe and traffic.half_left():
+            try:
+                jobs = {job.id: _later(job, known) for job in context.cluster.read_jobs(names)}
+            except SlurmError as error:
+                return [*said, f"moves under way go on at the next tick: {error}"]
+            # Slurm may have taken longer to answer than a heartbeat lasts.
+            stopped = why_not()
+            if stopped:
+                return [*said, f"moves under way wait: {stopped}"]
+            said += advance(context, jobs, progress, clock()).said
+        looks -= 1
+        if clock() >= end or looks == 0:
+            return said
+        sleep(_POLL_S)
+
+
+def _later(job: Job, known: Mapping[str, Job]) -> Job:
+    """The job as it is shown now, with what only the tick's whole picture tells of it."""
+    if job.id not in known or known[job.id].restarts != job.restarts:
+        return job
+    return replace(job, not_before_s=known[job.id].not_before_s)
+
+
+def destinations(entries: Iterable[Entry]) -> dict[str, Mapping[str, Mapping[str, int]]]:
+    """Where jobs in the middle of a move are going: job -> node -> type -> GPUs."""
+    found = {}
+    for entry in entries:
+        if entry.kind == "move":
+            found[entry.job] = steering_of(entry.details, entry.changed_s).nodes
+    return found
+
+
+def _ripe(entry: Entry, progress: Progress | None, now: float) -> bool:
+    """Whether asking Slurm about a move may get it further."""
+    if entry.phase != "asked":
+        return True
+    return acknowledged(entry, progress) or (progress is not None and progress.finished)
+
+
+def _requeue(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
+    said: list[str] = []
+    if not moved:
+        return said
+    _send_no_mails(context, [job for _, job in moved])
+    entries = [entry for entry, _ in moved]
+    # ``now`` is when the jobs were read, which may be some time ago.
+    sent_s = context.clock()
+    errors = context.cluster.requeue([entry.job for entry in entries])
+    for entry, error in zip(entries, errors, strict=True):
+        if error is None:
+            context.store.advance(entry.id, REQUEUED, sent_s)
+        elif not error.retry:
+            outcome = f"the requeue was refused: {error}"
+            context.store.end(entry.id, outcome, now)
+            said.append(f"job {entry.job}: {outcome}")
+    return said
+
+
+def _send_no_mails(context: ActionContext, jobs: Sequence[Job]) -> None:
+    """Keep Slurm from mailing the requeue and the start of a move to those who asked for mails of
+    these (``--mail-type``). When the job runs again its owner's wish is restored."""
+    try:
+        asked = context.cluster.read_mail_types([job.raw_id for job in jobs])
+    except SlurmError:
+        # A mail more is no reason not to move.
+        return
+    updates = []
+    for job in jobs:
+        types, ours = asked.get(job.raw_id, ()), context.known(job)
+        left = ",".join(name for name in types if name not in _MAILS_OF_A_MOVE) or "NONE"
+        if "MailType" not in ours.was and left != ",".join(types or ("NONE",)):
+            was = {**ours.was, "MailType": ",".join(types)}
+            wrote = {**ours.wrote, "MailType": left}
+            ours = replace(ours, was=was, wrote=wrote)
+            updates.append(context.update(job, {"MailType": left}, ours))
+    if updates:
+        # Refused, or not answered: there are more mails, and what is restored is what is there.
+        context.cluster.apply(updates)
+
+
+def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Steering:
+    """What the move was to write, with what it did to the job's mails and Nice since."""
+    ours, known = steering_of(entry.details, now), context.known(job)
+    keys = {"MailType"} & set(known.was)
+    if "Nice" in known.was and known.wrote.get("Nice") == str(job.nice):
+        keys.add("Nice")
+    was = {**ours.was, **{key: known.was[key] for key in keys}}
+    wrote = {**ours.wrote, **{key: known.wrote.get(key, "") for key in keys}}
+    return replace(ours, was=was, wrote=wrote)
+
+
+def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -> tuple[str, ...]:
+    """The fields that somebody else changed since the move was decided; none where the entry does
+    not say how they stood, as those of earlier releases."""
+    stood = entry.details.get("stood")
+    if not isinstance(stood, dict):
+        return ()
+    # What the move itself writes, where it was sent before and not answered, is ours too.
+    sent = steering_of(entry.details, 0.0).wrote
+    ours = Steering(wrote=stood, unsure={key: value for key, value in sent.items() if key in stood})
+    return kept.changed_by_others(job, ours, context.config, now)
+
+
+def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
+    """The requeued jobs are pending: say where they go, and that they may start at once."""
+    said: list[str] = []
+    waiting = [(entry, job) for entry, job in moved if not job.held]
+    for entry, job in moved:
+        if job.held:
+            outcome = "it was held while it moved; its owner or an admin decides"
+            context.store.end(entry.id, outcome, now)
+            said.append(f"job {job.id}: {outcome}")
+    if not waiting:
+        return said
+    nices = _nices(context, waiting, now)
+    updates = []
+    before = {job.id: context.known(job) for _, job in waiting}
+    sure: dict[str, Steering] = {}
+    left: dict[str, str] = {}
+    for entry, job in waiting:
+        ours = _steering(context, entry, job, now)
+        fields = entry.details.get("fields")
+        theirs = _changed_since(context, entry, job, now)
+        if theirs:
+            # Where it should go may not be what its owner wants any more.
+            left[job.id] = f"{' and '.join(theirs)} was changed while it moved, and stays so"
+            known = replace(before[job.id], gpus={}, nodes={}, time=now, moves=ours.moves)
+            before[job.id] = kept.given_up(known, theirs)
+            ours, fields = before[job.id], {}
+        reason, (copies, shares) = str(entry.details.get("reason", "")), copies_of(entry.details)
+        batch = batch_of_entry(entry.details)
+        if theirs:
+            context.remove_plan(job)
+        else:
+            complaint = context.write_plan(job, ours.gpus, reason, "", copies, shares, batch)
+            said += [complaint] if complaint else []
+        changes = dict(fields) if isinstance(fields, dict) else {}
+        if ours.gpus or (theirs and steering_of(entry.details, now).gpus):
+            changes["StartTime"] = at_once(job, now)
+        elif not changes:
+            # A stop: Slurm's own begin time stays, so that others get what it left.
+            changes["StartTime"] = begin_time(job.eligible_s)
+        if job.id in nices:
+            changes["Nice"] = nices[job.id].value
+            ours = _with_nice(ours, job, nices[job.id].value)
+        sure[job.id] = ours
+        if not ours.gpus and not context.in_the_job:
+            # It gets its owner's request back, which is kept until Slurm has taken it.
+            was, wrote = before[job.id].was, before[job.id].wrote
+            ours = replace(ours, was={**was, **ours.was}, wrote={**wrote, **ours.wrote})
+        updates.append(context.update(job, changes, ours))
+    answers = pending.apply(context.cluster, [job for _, job in waiting], updates, now)
+    taken: list[Entry] = []
+    for (entry, job), error in zip(waiting, answers, strict=True):
+        if error is None:
+            ours = steering_of(entry.details, now)
+            if not ours.gpus:
+                context.keep(job, sure[job.id])
+            outcome, where = _done(ours)
+            if job.id in left:
+                outcome, where = left[job.id], "and Slurm starts it"
+            context.store.end(entry.id, outcome, now)
+            said.append(f"job {job.id}: {outcome}, {where}")
+            if job.id not in left and ours.gpus and not (job.id in nices and nices[job.id].exact):
+                taken.append(entry)
+        # Where it began meanwhile, the next look tells as what.
+        elif not error.retry and pending.BEGUN not in str(error):
+            context.remove_plan(job)
+            context.keep(job, replace(before[job.id], moves=sure[job.id].moves))
+            outcome = f"the placement was refused, Slurm starts it as it was: {error}"
+            context.store.end(entry.id, outcome, now)
+            said.append(f"job {job.id}: {outcome}")
+    _keep_places(context, taken)
+    return said
+
+
+@dataclass(frozen=True)
+class _Nice:
+    """A Nice for a moved job. ``exact``: it has then the priority that it had, else maybe more."""
+
+    value: str
+    exact: bool
+
+
+def _nices(
+    context: ActionContext, waiting: Sequence[tuple[Entry, Job]], now: float
+) -> dict[str, _Nice]:
+    """The Nice that gives each moved job the priority that it had: a requeue takes its age away.
+
+    Slurm shows that after an update only, so one is sent that changes nothing. Thus a job never has
+    less while it may start. Without those that may start already.
+    """
+    before = {
+        job.id: (priority, job)
+        for entry, job in waiting
+        if isinstance(priority := entry.details.get("priority"), int)
+        and steering_of(entry.details, now).gpus
+        and job.eligible_s > now + 1
+        and not set_back(job, now)
+    }
+    if not (context.ages and before):
+        return {}
+    same = [
+        Update(id_, {"StartTime": begin_time(job.eligible_s)}) for id_, (_, job) in before.items()
+    ]
+    errors = context.cluster.apply(same)
+    names = [update.job_id for update, error in zip(same, errors, strict=True) if error is None]
+    try:
+        shown = context.cluster.read_jobs(names) if names else []
+    except SlurmError:
+        return {}
+    return {
+        job.id: _nice(job, before[job.id][0])
+        for job in shown
+        if job.state is JobState.PENDING and 0 < job.priority < before[job.id][0]
+    }
+
+
+def _nice(job: Job, priority: int) -> _Nice:
+    exact = job.priority > _LEAST_PRIORITY
+    # With a Nice of 0 it has some priority, so with this one it has enough.
+    wanted = job.nice - (priority - job.priority) if exact else min(job.nice, 0) - priority
+    return _Nice(str(max(wanted, -_MOST_NICE)), exact)
+
+
+def _with_nice(ours: Steering, job: Job, nice: str) -> Steering:
+    was, wrote = {"Nice": str(job.nice), **ours.was}, {**ours.wrote, "Nice": nice}
+    return replace(ours, was=was, wrote=wrote)
+
+
+def _keep_places(context: ActionContext, entries: Sequence[Entry]) -> None:
+    """Correct the Nice of jobs that were sent on, where it was not known which one they need."""
+    before = {
+        entry.job: priority
+        for entry in entries
+        if isinstance(priority := entry.details.get("priority"), int)
+    }
+    # Twice: the first time a job may get too much.
+    for _ in range(2 if context.ages else 0):
+        try:
+            shown = context.cluster.read_jobs(list(before)) if before else []
+        except SlurmError:
+            return
+        wrong = []
+        for job in shown:
+            had, ours = before.get(job.id, 0), context.known(job)
+            too_much = ours.wrote.get("Nice") == str(job.nice) and job.priority > had
+            waits = job.state is JobState.PENDING and job.priority > 0
+            if waits and (job.priority < had or too_much):
+                wrong.append((job, ours, _nice(job, had)))
+        updates = [
+            context.update(job, {"Nice": nice.value}, _with_nice(ours, job, nice.value))
+            for job, ours, nice in wrong
+        ]
+        answers = context.cluster.apply(updates) if updates else []
+        unclear = {}
+        for (job, ours, nice), error in zip(wrong, answers, strict=True):
+            if error is None and not nice.exact:
+                unclear[job.id] = before[job.id]
+            elif error is not None and not error.retry:
+                context.keep(job, ours)
+        before = unclear
+
+
+def _done(ours: Steering) -> tuple[str, str]:
+    if not ours.gpus:
+        return "stopped", "waits for its turn"
+    where = " + ".join(f"{count} x {kind}" for kind, count in sorted(ours.gpus.items()))
+    return MOVED, f"to {where}"

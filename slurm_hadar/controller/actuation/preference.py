@@ -1,0 +1,143 @@
+"""Which partitions a waiting job prefers, in which order, and whether it ends sooner by waiting for
+one of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.observation.access import allowed_partitions, kinds_of
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import claims
+from slurm_hadar.controller.snapshot.arrays import accepts
+from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes
+from slurm_hadar.controller.snapshot.targets import Target
+from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.controller.snapshot.waits import far_slower, run_times
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.scheduling import narrowing
+
+
+@dataclass(frozen=True)
+class Known:
+    """What one tick knows. ``waits``: job -> GPU type -> expected wait, s; empty where no job may
+    wait for a type."""
+
+    picture: Picture
+    plan: Plan
+    seen: Observed
+    config: Config
+    empty: EmptyNodes
+    waits: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Preference:
+    """A job's partitions in the order in which it prefers their types, empty where an order says
+    nothing; those of them in which it surely fits now; and whether it never fits in one of them."""
+
+    names: tuple[str, ...] = ()
+    fit: frozenset[str] = frozenset()
+    is_unfit: bool = False
+
+
+def worth_waiting(target: Target, preference: Preference, known: Known) -> tuple[str, ...]:
+    """The names that it prefers without the types on which the job would end later, even if it
+    began there now, than on the one that it waits for: rule 4 of the prototype (theta 0).
+
+    All of them where its work is not known, where the wait is longer than it may be, where the job
+    may not fit there, and where a job that is not managed wants the same type.
+    """
+    names, seen, picture, waits = preference.names, known.seen, known.picture, known.waits
+    job, view = target.job, picture.view
+    left_s = job.eligible_s + longest_wait(job, known.config) - seen.now
+    declared = job.declaration is not None and job.declaration.total_samples > 0
+    if len(names) < 2 or job.id not in waits or not declared or left_s <= 0:
+        return names
+    row, count = view.jobs.ids.index(job.id), view.counts.index(target.wanted.count)
+    types = laying.types_of([seen.partitions[name] for name in names], seen)
+    if not all(view.jobs.known[row, view.types.index(kind), count] for kind in types.values()):
+        return names
+    times, wait = run_times(target, picture), waits[job.id]
+    return narrowing.worth_waiting(
+        names,
+        {name: wait.get(kind, inf) for name, kind in types.items() if name in preference.fit},
+        {name: times.get(kind, inf) for name, kind in types.items()},
+        left_s,
+        lambda name: _wanted_by_others(types[name], job, seen),
+    )
+
+
+def expected_end(target: Target, name: str, known: Known) -> float:
+    """When a job is expected to end that waits for the partition ``name``, s since the epoch."""
+    seen = known.seen
+    kind = laying.types_of([seen.partitions[name]], seen)[name]
+    return seen.now + known.waits[target.job.id][kind] + run_times(target, known.picture)[kind]
+
+
+def longest_wait(job: Job, config: Config) -> float:
+    """Seconds from its submission in which it may wait for a type: its owner's word, else the
+    site's."""
+    own = job.declaration.wait if job.declaration is not None else None
+    return config.queue.max_wait_s if own is None else own
+
+
+def _wanted_by_others(kind: str, job: Job, seen: Observed) -> bool:
+    """Whether a job that is not managed waits behind this one for GPUs of a type."""
+    place = claims.rank(job, seen)
+    return any(
+        other.state is JobState.PENDING
+        and not other.managed
+        and claims.rank(other, seen) <= place
+        and (not other.request.typed or kind in _kinds(other))
+        and any(
+            kind in kinds_of(seen.partitions[p], seen.nodes)
+            for p in other.partitions
+            if p in seen.partitions
+        )
+        for other in seen.jobs.values()
+    )
+
+
+def _kinds(job: Job) -> set[str]:
+    request = job.request
+    return {kind for part in (request.per_node, request.per_job, request.per_task) for kind in part}
+
+
+def preferred(target: Target, known: Known) -> Preference:
+    """The job's partitions in the order in which it prefers their types; empty where an order says
+    nothing."""
+    picture, seen, config, empty = known.picture, known.seen, known.config, known.empty
+    job, want, view = target.job, target.wanted, picture.view
+    groups = config.partitions.groups if want.of_one_type else {}
+    open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
+    types = laying.types_of(open_to_it, seen)
+    if len(types) < 2 or want.count not in view.counts or job.id not in view.jobs.ids:
+        return Preference()
+    row, count = view.jobs.ids.index(job.id), view.counts.index(want.count)
+    rates = {
+        name: float(view.jobs.rate[row, view.types.index(kind), count])
+        for name, kind in types.items()
+        if kind in view.types
+    }
+    fit = empty.fits(target, rates)
+    possible = {name: rate for name, rate in rates.items() if rate > 0}
+    if possible and not fit & possible.keys():
+        # What is left out by estimates only, such as a time limit that would be too short.
+        possible = {name: rates[name] for name in rates if accepts(target, types[name], config)}
+    slow = far_slower(target, picture, {types[n] for n in possible if n in fit})
+    possible = {n: rate for n, rate in possible.items() if types[n] not in slow}
+    if empty.is_clear(target) and not possible.keys() <= empty.fits(
+        target, possible, some_day=True
+    ):
+        # Slurm holds some jobs whose list is changed to one with such a partition.
+        return Preference((), fit, is_unfit=True)
+    placement = known.plan.placements.get(job.id)
+    placed = set(placement.gpus) if placement is not None else set()
+
+    def order(name: str) -> tuple[bool, bool, float]:
+        return name not in fit, types[name] not in placed, -possible[name]
+
+    return Preference(tuple(sorted(possible, key=order)), fit)

@@ -1,0 +1,278 @@
+"""Managed jobs that wait exchange their priorities, where the policy wants another order.
+
+Jobs that the policy would start now go first, each part in the order of their promised ends
+(:class:`slurm_hadar.scheduling.twin.Promises`). Which jobs may exchange their places is in
+:mod:`slurm_hadar.scheduling.exchange`. A job that starts from another's place has used it up: the
+other one has its place from then on.
+
+It is done by Nice. A Nice that is not what the controller wrote is its author's, and stays.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.lent_places import Lent, Memory, lost_for_good, owners_nice
+from slurm_hadar.controller.observation.access import allowed_partitions
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import claims, waits
+from slurm_hadar.controller.snapshot.targets import Target
+from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import PRIORITIES, FloatArray
+from slurm_hadar.scheduling import twin
+from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, Line, exchanged
+from slurm_hadar.scheduling.twin import Promises
+
+_TRIES = 20
+"""Orders of one tick that may turn out to be none that Slurm would carry out."""
+_LONGEST_LINE = 500
+"""Jobs at the head of the queue that may exchange places: as many as Slurm's backfill tests by
+default (bf_max_job_test)."""
+
+
+@dataclass(frozen=True)
+class NewPlaces:
+    """``nices``: job -> the Nice that it shall have, of all that have another than their owner's;
+    ``memory``: to be kept until the next tick."""
+
+    nices: Mapping[str, str] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A job in the queue, with its priority ``plain``, without any exchange, and that of its own
+    ``place``: another's, if it started from this one's."""
+
+    job: Job
+    plain: int
+    place: int
+    target: Target | None = None
+    """Of a job that may take part."""
+
+
+def exchange(
+    picture: Picture,
+    plan: Plan,
+    seen: Observed,
+    config: Config,
+    memory: Memory,
+    refused: Collection[str] = (),
+) -> NewPlaces:
+    """The Nice of every waiting job of ours that has another place in the queue than its own.
+
+    ``refused``: jobs that Slurm refused a hint, which get none for some time. Nothing where the
+    site's ``queue.exchange`` is ``none``.
+    """
+    if ExchangeLevel(config.queue.exchange) is ExchangeLevel.NONE:
+        return NewPlaces()
+    here = _may_exchange(picture, seen, refused)
+    lost = lost_for_good(memory, seen, here)
+    line = _line(here, seen, lost)
+    head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
+    promises = _promises(head, picture, seen, memory.promised)
+    order = [*_order(head, promises, plan, seen, config), *rest]
+    held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
+    nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
+    ours = {
+        one.job.id: owners_nice(one.job, seen) + one.plain - held[one.job.id]
+        for one in line
+        if one.job.id in here and not one.plain == one.place == held[one.job.id]
+    }
+    nices |= _least_changed(ours, nices, line, order, seen)
+    lent = {
+        one.job.id: Lent(one.plain, one.place, held[one.job.id], nices[one.job.id])
+        for one in line
+        if one.job.id in ours
+    }
+    others = {id_: n for id_, n in nices.items() if n != owners_nice(seen.jobs[id_], seen)}
+    out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
+    kept = Memory(lent, lost, (*others, *out), promises.ends)
+    return NewPlaces({id_: str(n) for id_, n in others.items()}, kept)
+
+
+def in_own_places(
+    picture: Picture, seen: Observed, memory: Memory, refused: Collection[str] = ()
+) -> Picture:
+    """The picture with the order that the jobs would have without any exchange, as the policy shall
+    see it: by what it sees after an exchange it would want the next one otherwise."""
+    lost = lost_for_good(memory, seen, _may_exchange(picture, seen, refused))
+    view = picture.view
+    own = np.array(
+        [_own_place(picture.targets[id_].job, seen, lost) for id_ in view.jobs.ids], dtype=float
+    )
+    return replace(picture, view=replace(view, jobs=replace(view.jobs, priority=own)))
+
+
+def _own_place(job: Job, seen: Observed, lost: Mapping[str, int]) -> float:
+    """As in ``domain.view.JobArrays.priority``."""
+    tier, _ = claims.rank(job, seen)
+    plain = _plain(job, seen) if job.state is JobState.PENDING else job.priority
+    return tier * PRIORITIES + plain - lost.get(job.id, 0)
+
+
+def _plain(job: Job, seen: Observed) -> int:
+    """The priority that a waiting job would have without any exchange."""
+    # One that was requeued has a Nice for its lost age: that one is its own.
+    return job.priority + (job.nice - owners_nice(job, seen) if job.restarts == 0 else 0)
+
+
+def _may_exchange(picture: Picture, seen: Observed, refused: Collection[str]) -> dict[str, Target]:
+    return {
+        id_: target
+        for id_, target in picture.targets.items()
+        if id_ not in refused and _takes_part(target, seen)
+    }
+
+
+def _line(here: Mapping[str, Target], seen: Observed, lost: Mapping[str, int]) -> list[_Waiting]:
+    """All jobs that Slurm may start, in the order in which it would without any exchange."""
+    found = []
+    for job in seen.jobs.values():
+        if _in_line(job, seen):
+            plain = _plain(job, seen)
+            place = plain - lost.get(job.id, 0)
+            found.append(_Waiting(job, plain, place, here.get(job.id)))
+    return sorted(found, key=lambda one: _before(one.job, one.place, seen))
+
+
+def _in_line(job: Job, seen: Observed) -> bool:
+    waits = job.state is JobState.PENDING and not job.held and job.priority > 0
+    return waits and job.eligible_s <= seen.now
+
+
+def _before(job: Job, priority: int, seen: Observed) -> tuple[int, int, int]:
+    """Slurm's order, lesser first: tier, priority, number."""
+    return -claims.rank(job, seen)[0], -priority, job.array_job_id or job.raw_id
+
+
+def _takes_part(target: Target, seen: Observed) -> bool:
+    """Whether the job's priority is one number that its Nice changes, and the controller's to
+    change. One that was requeued has a Nice for its lost age, and an array is many jobs."""
+    job = target.job
+    partitions = [seen.partitions[name] for name in job.partitions if name in seen.partitions]
+    return (
+        _in_line(job, seen)
+        and not target.starting
+        and job.restarts == 0
+        and not job.array_job_id
+        and not (job.external or job.other_gres)
+        and not job.per_gpu
+        and job.priority > 1
+        and claims.in_turn(job)
+        and "Nice" not in seen.steered(job.id).foreign
+        and len({(one.priority_tier, one.priority_factor) for one in partitions}) == 1
+    )
+
+
+def _order(
+    line: Sequence[_Waiting], promises: Promises[str], plan: Plan, seen: Observed, config: Config
+) -> list[_Waiting]:
+    """The line with exchanges. Those that Slurm would not carry out, as it takes the job with the
+    lesser number first of two with one priority, are left out."""
+    labels = [_group(one, seen, config) for one in line]
+    if not any(number > 1 and label for label, number in Counter(labels).items()):
+        return list(line)
+    ids = [one.job.id for one in line]
+    wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
+    numbers = {label: at for at, label in enumerate(set(labels) - {None})}
+    group = np.array([NO_EXCHANGE if label is None else numbers[label] for label in labels])
+    asks = np.array([_asks(one.job) for one in line])
+    for _ in range(_TRIES):
+        order = [line[at] for at in exchanged(Line(group, asks, wish))]
+        held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
+        done = sorted(order, key=lambda one: _before(one.job, held[one.job.id], seen))
+        wrong = {held[a.job.id] for a, b in zip(order, done, strict=True) if a is not b}
+        if not wrong:
+            return order
+        group[[at for at, one in enumerate(line) if one.place in wrong]] = NO_EXCHANGE
+    return list(line)
+
+
+def _group(one: _Waiting, seen: Observed, config: Config) -> tuple[object, ...] | None:
+    """Jobs of one group ask for the same places, and may exchange theirs; None: with nobody."""
+    if one.target is None:
+        return None
+    job, want = one.job, one.target.wanted
+    groups = config.partitions.groups if want.of_one_type else {}
+    open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
+    if len({(part.priority_tier, part.priority_factor) for part in open_to_it}) != 1:
+        return None
+    same = (
+        claims.rank(job, seen)[0],
+        frozenset(part.name for part in open_to_it),
+        want.constraint,
+        want.types,
+        want.form,
+        job.features,
+        job.required_nodes,
+        job.excluded_nodes,
+    )
+    return (*ExchangeLevel(config.queue.exchange).group(job.uid, job.account, job.qos), *same)
+
+
+def _asks(job: Job) -> list[float]:
+    """What a job asks for: nodes, GPUs, CPUs, MB, s. Without an amount it has all of the memory."""
+    memory = job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * job.cpus or np.inf
+    gpus = waits.gpus_asked(job)
+    return [job.node_count, gpus, job.cpus, memory, job.tasks, job.exclusive, job.time_limit_s]
+
+
+def _promises(
+    line: Sequence[_Waiting], picture: Picture, seen: Observed, known: Mapping[str, float]
+) -> Promises[str]:
+    """Of those that may exchange their places."""
+    ours = {one.job.id for one in line if one.target is not None}
+    found = Promises({id_: end for id_, end in known.items() if id_ in ours})
+    if not found.known(ours):
+        for one, left in zip(line, _ends(line, picture, seen).tolist(), strict=True):
+            if one.job.id in ours and left < np.inf:
+                found.add([one.job.id], [seen.now + left])
+    return found
+
+
+def _ends(line: Sequence[_Waiting], picture: Picture, seen: Observed) -> FloatArray:
+    """(W,) s from now until each job would end without any exchange."""
+    pools = waits.released(seen, picture)
+    counts, times = [], []
+    for one in line:
+        known = picture.targets.get(one.job.id)
+        if known is not None and (run := waits.run_times(known, picture)):
+            counts.append(known.wanted.count)
+        else:
+            count, run = waits.ordinary(one.job, pools)
+            counts.append(count)
+        times.append([run.get(kind, np.inf) for kind in pools])
+    return twin.ends(
+        list(pools.values()), np.array(counts), np.array(times).reshape(len(line), len(pools))
+    )
+
+
+def _least_changed(
+    ours: Mapping[str, int],
+    lost: Mapping[str, int],
+    line: Sequence[_Waiting],
+    order: Sequence[_Waiting],
+    seen: Observed,
+) -> dict[str, int]:
+    """``ours``, the Nice of each job with another's place, so that as few as possible change:
+    jobs that stand where they shall keep theirs, although priorities have drifted meanwhile.
+
+    ``lost``: the Nice of the other jobs that do not have their owner's.
+    """
+    shown = sorted(line, key=lambda one: _before(one.job, one.job.priority, seen))
+    still = {a.job.id for a, b in zip(shown, order, strict=True) if a is b}
+    kept = {id_: seen.jobs[id_].nice if id_ in still else nice for id_, nice in ours.items()}
+
+    def place(one: _Waiting) -> tuple[int, int, int]:
+        job = one.job
+        usual = owners_nice(job, seen) if job.restarts == 0 else job.nice
+        nice = kept.get(job.id, lost.get(job.id, usual))
+        return _before(job, job.priority + job.nice - nice, seen)
+
+    return kept if sorted(line, key=place) == list(order) else dict(ours)

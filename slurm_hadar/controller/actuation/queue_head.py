@@ -1,0 +1,51 @@
+"""Which waiting jobs are near enough to the head of Slurm's queue for a list of partitions."""
+
+from collections.abc import Sequence
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot.targets import Target
+from slurm_hadar.domain.job import Job, JobState
+
+MOST_RECORDS = 50
+"""Partitions that all lists together may name: Slurm looks at a job once for each, and by default
+at 100 of them in its main scheduler (default_queue_depth) and 500 in backfill (bf_max_job_test)."""
+KEPT_RECORDS = 75
+"""As many stay as they are. What is beyond, as after many submissions between two ticks, is taken
+back: jobs behind, of whatever partition, would be beyond Slurm's look."""
+MOST_TAKEN_BACK = 50
+"""Lists that one tick takes back: with rl_enable Slurm takes two updates in a second."""
+
+
+def room(seen: Observed) -> bool:
+    """Whether new jobs may come with a list of partitions; see :data:`MOST_RECORDS`."""
+    waiting = [job for job in seen.jobs.values() if job.managed and job.state is JobState.PENDING]
+    return sum(len(job.partitions) for job in waiting if len(job.partitions) > 1) < MOST_RECORDS
+
+
+def too_deep(
+    deep: Sequence[Sequence[Target]], used: int, seen: Observed, config: Config
+) -> dict[str, tuple[str, ...]]:
+    """Jobs far from the head of the queue with a list that is not their owner's -> what their owner
+    typed. ``deep``: records behind those that get a list, in Slurm's order; ``used``: partitions
+    that the lists at the head name."""
+    found: dict[str, tuple[str, ...]] = {}
+    kept, taken_back = KEPT_RECORDS - used, 0
+    for targets in deep:
+        job = targets[0].job
+        typed = typed_partitions(job, seen, config)
+        if len(job.partitions) <= len(typed):
+            continue
+        if kept >= len(job.partitions):
+            kept -= len(job.partitions)
+        elif taken_back < MOST_TAKEN_BACK:
+            taken_back += 1
+            found |= {target.job.id: typed for target in targets}
+    return found
+
+
+def typed_partitions(job: Job, seen: Observed, config: Config) -> tuple[str, ...]:
+    """What the owner typed, where hbatch or a tick made a list of it; else what Slurm shows."""
+    found = laying.asked_for(job, seen.steered(job.id), config.partitions.groups)
+    return tuple(found["Partition"].split(",")) if "Partition" in found else job.partitions

@@ -1,0 +1,178 @@
+"""Putting right what Slurm does to a job that is ours: nothing of ours may stay held."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.actuation.acting import UNDO, UNDONE, ActionContext
+from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.domain import steering
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm import pending
+from slurm_hadar.slurm.times import at_once
+
+MOST_RELEASES = 3
+_RELEASE, _RELEASED = "release", "released after a failed launch"
+_REFUSED = "refused"
+_PAUSE_S = 600.0
+"""A cure that Slurm refused is not tried again sooner: what stands in its way stays for a while."""
+
+
+def release_failed_launches(context: ActionContext, seen: Observed) -> list[str]:
+    """Release managed jobs that Slurm holds because a launch failed on a node.
+
+    A bounded number of times: a job that fails again and again has a fault of its own, and then an
+    admin should look.
+    """
+
+    def release(job: Job) -> str:
+        context.cluster.release(job.id)
+        return _RELEASED
+
+    said = []
+    for job in seen.jobs.values():
+        if not held_after_failed_launch(job):
+            continue
+        if context.store.count_ended(job.id, _RELEASE, _RELEASED) < MOST_RELEASES:
+            said += _try(context, seen, job, _RELEASE, release)
+    return said
+
+
+def held_after_failed_launch(job: Job) -> bool:
+    """Whether Slurm holds a managed job because a launch failed on a node."""
+    return _held(job) and "launch failed" in job.reason.lower().replace("_", " ")
+
+
+def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[str]:
+    """Take back a placement that Slurm cannot carry out at all.
+
+    It sets such a job's priority to 0 (BadConstraints), which is a hold in all but name. That is
+    our own doing, or hbatch's, so it is undone as often as it happens. It takes two requests, and
+    the second may not have been sent.
+    """
+
+    def owners(job: Job) -> dict[str, str]:
+        steered = seen.steered(job.id)
+        was = laying.asked_for(job, steered, context.config.partitions.groups)
+        return laying.back(job, replace(steered, was=was))
+
+    def undo(job: Job) -> str:
+        steered = seen.steered(job.id)
+        # Slurm may refuse it, or not answer: what we wrote before may be there still.
+        fields = owners(job)
+        ours = replace(
+            steered,
+            gpus={},
+            nodes={},
+            wrote={**steered.wrote, **fields},
+            unsure={**steered.unsure, **steered.wrote},
+            time=seen.now,
+            until=0.0,
+            ends=0.0,
+        )
+        if "Partition" in fields and "Partition" not in steered.was:
+            # hbatch's list, which is not written a second time.
+            ours = replace(ours, foreign=(*steered.foreign, "Partition"))
+        if job.eligible_s > seen.now or not fields:
+            fields["StartTime"] = at_once(job, seen.now)
+        update = context.update(job, fields, ours)
+        (error,) = pending.apply(context.cluster, [job], [update], seen.now)
+        if error is not None:
+            raise error
+        context.cluster.release(job.id)
+        return UNDONE
+
+    said = []
+    for job in seen.jobs.values():
+        if not _held(job) or job.reason != "BadConstraints":
+            continue
+        last = _last(context, job, UNDO)
+        half_done = last is not None and last.outcome != UNDONE
+        if half_done or owners(job):
+            said += _try(context, seen, job, UNDO, undo)
+    return said
+
+
+def keep_owners_changes(context: ActionContext, seen: Observed) -> None:
+    """Keep which fields somebody else changed: of a job that runs Slurm does not show it."""
+    found = []
+    for id_, ours in seen.steering.items():
+        job = seen.jobs.get(id_)
+        if job is not None and ours.foreign and context.known(job).foreign != ours.foreign:
+            found.append((job, ours))
+    if context.in_the_job:
+        updates = [context.update(job, {}, ours) for job, ours in found]
+        if updates:
+            context.cluster.apply(updates)
+    else:
+        for job, ours in found:
+            context.keep(job, ours)
+
+
+def with_unsent(
+    ours: Mapping[str, Steering], jobs: Mapping[str, Job], entries: Iterable[Entry]
+) -> dict[str, Steering]:
+    """What was done to each job, where a controller died between writing a hint down and sending
+    it as it was before. ``entries``: the open ones of the journal."""
+    found = dict(ours)
+    for entry in entries:
+        job, sent = jobs.get(entry.job), entry.details.get("fields")
+        before = entry.details.get("before")
+        if job is None or not isinstance(before, str) or not isinstance(sent, dict):
+            continue
+        if _not_sent(job, sent):
+            found[job.id] = steering.decode(before) or Steering()
+    return found
+
+
+def close_interrupted(context: ActionContext, seen: Observed) -> None:
+    """Close what a controller that died left open in the journal; moves go on by themselves."""
+    for entry in context.store.open_entries():
+        if entry.kind == "move":
+            continue
+        job, sent = seen.jobs.get(entry.job), entry.details.get("fields")
+        shown = job is not None and isinstance(sent, dict) and not _not_sent(job, sent)
+        if job is not None and not shown:
+            context.keep(job, seen.steered(job.id))
+        outcome = "carried out" if shown else "not seen to be carried out"
+        context.store.end(entry.id, f"{outcome}; the controller was interrupted", seen.now)
+
+
+def _not_sent(job: Job, sent: Mapping[str, str]) -> bool:
+    told = {key: value for key, value in sent.items() if key != "StartTime"}
+    if "Nice" in told:
+        # Of its partitions a job that has begun meanwhile shows one only.
+        told = {"Nice": told["Nice"]}
+    return not told or laying.differing(job, told)
+
+
+def _held(job: Job) -> bool:
+    return job.managed and job.state is JobState.PENDING and job.held
+
+
+def _last(context: ActionContext, job: Job, kind: str) -> Entry | None:
+    """The last cure of a kind that was tried."""
+    found = context.store.entries("WHERE job=? AND kind=? ORDER BY id DESC LIMIT 1", (job.id, kind))
+    return found[0] if found else None
+
+
+def _try(
+    context: ActionContext, seen: Observed, job: Job, kind: str, cure: Callable[[Job], str]
+) -> list[str]:
+    if not context.cluster.traffic.half_left():
+        # The rest of a minute's requests is for what else this tick sends; the next one goes on.
+        return []
+    last = _last(context, job, kind)
+    refused = last is not None and (last.outcome or "").startswith(_REFUSED)
+    if last is not None and refused and 0 <= seen.now - last.changed_s < _PAUSE_S:
+        return []
+    entry = context.store.begin(job.id, kind, "sent", seen.now, {"reason": job.reason})
+    try:
+        outcome = cure(job)
+    except SlurmError as error:
+        outcome = f"not carried out: {error}" if error.retry else f"{_REFUSED}: {error}"
+    context.store.end(entry, outcome, seen.now)
+    return [f"job {job.id}: {outcome}"]

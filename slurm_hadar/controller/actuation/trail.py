@@ -1,0 +1,234 @@
+"""What became of each action: whether Slurm shows it, and what a move cost and gained.
+
+Slurm's answer to an update means that it took it, not that it holds. So an entry of the journal is
+closed by what a later tick sees anyway; nothing is asked for it.
+"""
+
+import json
+from collections.abc import Mapping
+
+from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.actuation.acting import steering_of
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.journal.entry import NOT_MEANT, NOT_STARTED, Entry
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.returned_nodes import REQUEUED
+from slurm_hadar.controller.snapshot.targets import by_type, placed
+from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.exchange.progress import Progress
+
+_LOST_SIGHT_S = 3600.0
+_SAME_TIME_S = 1.5
+"""A job carries the time of its steering in whole seconds."""
+_TOOK = ("done", "moved", "stopped", "released", "its placement could not")
+"""How the outcomes of what Slurm accepted begin."""
+
+
+def follow(store: Store, seen: Observed, commit_s: float) -> None:
+    """Close what is seen to hold, and measure the moves that have shown their effect.
+
+    ``commit_s``: how long a job may take to start that was told to.
+    """
+    shown = {
+        entry.id: words
+        for entry in store.entries("WHERE shown IS NULL AND outcome IS NOT NULL")
+        if (words := _seen(entry, seen, commit_s)) is not None
+    }
+    effects = {
+        entry.id: effect
+        for entry in store.entries(
+            "INDEXED BY journal_no_effect WHERE kind='move' AND effect IS NULL"
+            " AND outcome IS NOT NULL AND shown IS NOT NULL"
+        )
+        if (effect := _effect(entry, seen)) is not None
+    }
+    if not shown and not effects:
+        return
+    with store.transaction():
+        for id_, words in shown.items():
+            store.connection.execute("UPDATE journal SET shown=?, news=1 WHERE id=?", (words, id_))
+        for id_, effect in effects.items():
+            # Nothing to measure is no news.
+            store.connection.execute(
+                "UPDATE journal SET effect=?, news=MAX(news, ?) WHERE id=?",
+                (json.dumps(effect), int(bool(effect)), id_),
+            )
+
+
+def hopes(picture: Picture, action: Action, progress: Progress | None) -> dict[str, object]:
+    """What a move is expected to cost and gain, for its entry in the journal: samples/s and s, and
+    the samples that the job had lost before.
+
+    What is not known is left out, as the speed of a model that nobody has measured.
+    """
+    found: dict[str, object] = {}
+    job, jobs = action.job, picture.view.jobs
+    if progress is not None and progress.restarts == job.restarts:
+        found["lost_before"] = progress.lost
+        if progress.rate > 0:
+            found["rate_before"] = progress.rate
+    if job.id not in jobs.ids:
+        return found
+    row = jobs.ids.index(job.id)
+    found["cost_expected_s"] = float(jobs.restart_s[row])
+    if not jobs.known[row].any():
+        return found
+    for key, gpus in (
+        ("rate_expected", action.steering.gpus),
+        ("rate_expected_here", by_type(picture.targets[job.id].held)),
+    ):
+        kinds = list(gpus)
+        if len(kinds) == 1 and kinds[0] in picture.view.types:
+            kind = picture.view.types.index(kinds[0])
+            if gpus[kinds[0]] in picture.view.counts:
+                count = picture.view.counts.index(gpus[kinds[0]])
+                speed = float(jobs.rate[row, kind, count])
+                if speed > 0:
+                    found[key] = speed
+    return found
+
+
+def effect_words(entry: Entry) -> str:
+    """``8 s without training, 512 -> 980 samples/s (expected 1,010)``; empty where unknown.
+
+    Of a stop also ``waited 310 s for its next start``.
+    """
+    effect = entry.effect or {}
+    without, before, after = (
+        number(effect, key) for key in ("without_training_s", "rate_before", "rate_after")
+    )
+    expected, paid = number(effect, "rate_expected"), number(effect, "paid_back_after_s")
+    waited, lost, lost_s = (number(effect, key) for key in ("waited_s", "lost_samples", "lost_s"))
+    ended = effect.get("ended_waiting") is True
+    until = "until it ended, without another start" if ended else "for its next start"
+    parts = [f"waited {waited:.0f} s {until}"] if waited is not None else []
+    if lost:
+        seconds = f" ({lost_s:.0f} s)" if lost_s is not None else ""
+        parts.append(f"{lost:,.0f} samples of work lost{seconds}")
+    parts += [f"{without:.0f} s without training"] if without is not None else []
+    if after is not None:
+        speed = f"{after:,.4g} samples/s"
+        parts.append(f"{before:,.4g} -> {speed}" if before is not None else speed)
+        if expected is not None:
+            parts[-1] += f" (expected {expected:,.4g})"
+    if paid is not None:
+        parts.append(f"paid back after {paid:.0f} s")
+    return ", ".join(parts)
+
+
+def number(values: Mapping[str, object], key: str) -> float | None:
+    """A figure of an entry's details or effect; None where there is none."""
+    value = values.get(key)
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if plain and isinstance(value, int | float) else None
+
+
+def where(job: Job, seen: Observed) -> str:
+    """Where a job runs: ``1 x k80 on k1``."""
+    return laying.words(by_type(placed(job, seen.nodes)), list(job.nodes)).strip()
+
+
+def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:
+    """What Slurm shows of an action; None where it is too early to say."""
+    job = seen.jobs.get(entry.job)
+    if not (entry.outcome or "").startswith(_TOOK):
+        return ""
+    if job is None:
+        lost = seen.now - entry.changed_s > _LOST_SIGHT_S
+        return "Slurm does not show the job any more" if lost else None
+    if job.state is JobState.FINISHED:
+        return f"the job has ended ({job.slurm_state})"
+    if entry.kind == Kind.HINT.value:
+        waits, sent = job.state is JobState.PENDING, entry.details.get("fields")
+        other = waits and isinstance(sent, dict) and laying.differing(job, sent)
+        return "Slurm shows other fields than sent" if other else "Slurm shows it"
+    if entry.kind != Kind.MOVE.value:
+        return "held still" if job.held and job.state is JobState.PENDING else "not held any more"
+    return _seen_placed(entry, job, seen, commit_s)
+
+
+def _seen_placed(entry: Entry, job: Job, seen: Observed, commit_s: float) -> str | None:
+    meant, steered = steering_of(entry.details, 0.0), seen.steered(job.id)
+    if job.state is JobState.RUNNING and job.restarts == _restarts_after(entry, job):
+        if not meant.gpus:
+            return f"Slurm started it again: {where(job, seen)}"
+        as_meant = by_type(placed(job, seen.nodes)) == dict(meant.gpus)
+        return f"runs on {where(job, seen)}" + ("" if as_meant else f", {NOT_MEANT}")
+    if job.state is not JobState.PENDING:
+        return "Slurm started it anew since" if job.state is JobState.RUNNING else None
+    if abs(steered.time - entry.changed_s) > _SAME_TIME_S:
+        return "it was decided anew before it started"
+    if not meant.gpus:
+        return "waits in the queue"
+    late = seen.now - entry.changed_s > commit_s
+    return f"Slurm shows it as sent, but {NOT_STARTED}" if late else None
+
+
+def _restarts_after(entry: Entry, job: Job) -> int:
+    before = entry.details.get("restarts")
+    if entry.kind == Kind.MOVE.value and isinstance(before, int):
+        return before + 1
+    return job.restarts
+
+
+def _effect(entry: Entry, seen: Observed) -> dict[str, object] | None:
+    """Cost and gain of a move or a stop; {} where there is nothing to measure, None: not yet."""
+    job, before = seen.jobs.get(entry.job), entry.details.get("restarts")
+    if not isinstance(before, int):
+        return {}
+    if job is None:
+        return {} if seen.now - entry.changed_s > _LOST_SIGHT_S else None
+    if job.restarts != before + 1:
+        return {}
+    stopped = not steering_of(entry.details, 0.0).gpus
+    progress = seen.progress.get(job.id)
+    if progress is not None and progress.restarts != job.restarts:
+        progress = None
+    if job.state is JobState.FINISHED:
+        return {**_wait(entry, job), **_lost(entry, progress)} if stopped else {}
+    if job.state is not JobState.RUNNING or progress is None or progress.rate <= 0:
+        return None
+    found: dict[str, object] = {"on": where(job, seen), "rate_after": progress.rate}
+    for key in ("rate_before", "rate_expected", "cost_expected_s"):
+        value = number(entry.details, key)
+        if value is not None:
+            found[key] = value
+    found |= {**(_wait(entry, job) if stopped else {}), **_lost(entry, progress)}
+    without, rate_before = progress.restart_s, number(entry.details, "rate_before")
+    if without is None:
+        # The job did not measure it: from the requeue to its start at least.
+        requeued = _requeued_s(entry)
+        without = None if requeued is None else max(0.0, progress.started - requeued)
+    if without is not None:
+        found["without_training_s"] = without
+        if not stopped and rate_before is not None and progress.rate > rate_before:
+            undone = without * rate_before + (number(found, "lost_samples") or 0.0)
+            found["paid_back_after_s"] = undone / (progress.rate - rate_before)
+    return found
+
+
+def _wait(entry: Entry, job: Job) -> dict[str, object]:
+    """How long a stopped job waited until it ran again, or ended."""
+    requeued = _requeued_s(entry)
+    if requeued is None or job.start_s < requeued - _SAME_TIME_S:
+        return {}
+    waited: dict[str, object] = {"waited_s": max(0.0, job.start_s - requeued)}
+    # Slurm's start of a job that was cancelled while it waited is its end.
+    if job.state is JobState.FINISHED and job.end_s <= job.start_s:
+        waited["ended_waiting"] = True
+    return waited
+
+
+def _lost(entry: Entry, progress: Progress | None) -> dict[str, object]:
+    """The work since its last checkpoint that a job had to do again."""
+    before, rate = (number(entry.details, key) for key in ("lost_before", "rate_before"))
+    if progress is None or before is None:
+        return {}
+    lost = max(0, progress.lost - int(before))
+    return {"lost_samples": lost, **({"lost_s": lost / rate} if rate else {})}
+
+
+def _requeued_s(entry: Entry) -> float | None:
+    return entry.reached_s(REQUEUED)

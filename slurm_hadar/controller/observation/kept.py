@@ -1,0 +1,214 @@
+"""What we did to each job, where the job itself cannot carry it.
+
+Slurm takes an AdminComment from root, SlurmUser and Administrators only (22.05 to 26.05), so an
+operator's controller cannot write there, nor can an owner's: only a sandbox's does. Theirs keep it
+in the state file, and a copy in the exchange folder, ``steer.<job>.json``, for a controller on
+another machine, for one that lost its file, and for the job's owner. It is believed by its owner,
+as all files there.
+"""
+
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.domain import steering
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.exchange import files
+from slurm_hadar.slurm.hosts import expand
+from slurm_hadar.slurm.tres import parse_gpus
+
+_CLOCKS_S = 86400.0
+"""A clock that is wrong by less than this makes no other job of one."""
+_COMPARED = ("Features", "Nice", "Partition", "ReqNodeList", "TresPerJob", "TresPerNode")
+"""Fields that Slurm shows as they were written. Not those of nodes, tasks, CPUs and memory, which
+it shows in forms of its own and late, and which go together: one that is given up alone makes the
+rest a request that it cannot carry out. MailType: :mod:`slurm_hadar.controller.actuation.mails`.
+"""
+_SAME_TIME_S = 1.5
+"""Slurm's clock and ours tell whole seconds."""
+_JOB = re.compile(r"\d{1,10}(_\d{1,10})?")
+
+
+def in_the_job(config: Config) -> bool:
+    """Whether the jobs' AdminComments hold it."""
+    return config.site.rights == "sandbox"
+
+
+def keep(
+    config: Config, store: Store, job: str, ours: Steering, check: files.Check | None = None
+) -> None:
+    """Keep what we are about to do to a job. ``check``: see :func:`files.write_json`."""
+    text = steering.merge("", ours)
+    store.keep_steering(job, text)
+    if not _JOB.fullmatch(job):
+        return
+    nothing = not (ours.was or ours.gpus or ours.foreign)
+    if nothing and not _path(config.site.exchange_dir, job).exists():
+        return
+    with contextlib.suppress(OSError, ValueError):
+        files.write_json(
+            _path(config.site.exchange_dir, job), {"job": job, "steering": text}, check
+        )
+
+
+def recall(
+    config: Config, store: Store, jobs: Mapping[str, Job], everything: bool
+) -> dict[str, Steering]:
+    """What was kept of these jobs.
+
+    ``everything``: another controller may have been at work, and the later word holds; else only
+    jobs that the state file does not know are looked for in the exchange folder.
+    """
+    found = {
+        job: known
+        for job, text in store.steerings(jobs).items()
+        if (known := steering.decode(text)) is not None
+    }
+    for job in jobs:
+        if everything or job not in found:
+            other = shared(config, job)
+            if other is not None and (job not in found or other.time > found[job].time):
+                found[job] = other
+    # Tasks behind those that are looked at were changed with the record of their array.
+    arrays = {str(job.array_job_id) for id_, job in jobs.items() if id_ not in found}
+    of_arrays = store.steerings(arrays - {"0"})
+    for id_, shown in jobs.items():
+        ours = steering.decode(of_arrays.get(str(shown.array_job_id), ""))
+        if id_ not in found and ours is not None:
+            found[id_] = ours
+    return {id_: ours for id_, ours in found.items() if not _of_an_older(jobs[id_], ours)}
+
+
+def without_foreign(
+    ours: Mapping[str, Steering],
+    jobs: Mapping[str, Job],
+    config: Config,
+    busy: Collection[str],
+    now: float,
+) -> dict[str, Steering]:
+    """With the fields given up that somebody else has changed since we did.
+
+    ``busy``: jobs with an action under way, of which Slurm may not show yet what was sent.
+    """
+    found = dict(ours)
+    for id_, known in ours.items():
+        job = jobs.get(id_)
+        if job is not None and id_ not in busy:
+            found[id_] = given_up(known, changed_by_others(job, known, config, now))
+    return found
+
+
+def given_up(known: Steering, fields: Collection[str]) -> Steering:
+    """With these fields left to whoever changed them."""
+    if not fields:
+        return known
+
+    def rest(values: Mapping[str, str]) -> dict[str, str]:
+        return {key: value for key, value in values.items() if key not in fields}
+
+    more = (key for key in fields if key not in known.foreign)
+    return replace(
+        known,
+        was=rest(known.was),
+        wrote=rest(known.wrote),
+        unsure=rest(known.unsure),
+        foreign=(*known.foreign, *more),
+    )
+
+
+def changed_by_others(job: Job, known: Steering, config: Config, now: float) -> tuple[str, ...]:
+    """The fields of a job that are not as we left them."""
+    if job.state is JobState.PENDING:
+        return tuple(key for key in _COMPARED if _changed(job, known, key, config, now))
+    # Of a job that runs nobody can change them: somebody requeued it since, changed it and let it
+    # go, and no tick has seen it wait.
+    again = job.restarts > 0 and job.submit_s > known.time + _SAME_TIME_S
+    if job.state is not JobState.RUNNING or not again:
+        return ()
+    found = ("Features",) if _changed(job, known, "Features", config, now) else ()
+    # Slurm shows the one only in which it runs.
+    names = _ours(known, "Partition")
+    there = {name for text in names for name in text.split(",")}
+    return (*found, "Partition") if names and not set(job.partitions) & there else found
+
+
+def _changed(job: Job, known: Steering, key: str, config: Config, now: float) -> bool:
+    names, was = _ours(known, key), known.was.get(key)
+    if not names:
+        return False
+    match key:
+        case "Features":
+            same, before = job.features in names, job.features == was
+        case "Nice":
+            same, before = str(job.nice) in names, str(job.nice) == was
+        case "Partition":
+            value = ",".join(job.partitions)
+            # Slurm puts the one first in which it ran.
+            anyhow = any(set(job.partitions) == set(name.split(",")) for name in names)
+            same, before = value in names or bool(job.restarts and anyhow), value == was
+            # A list past its deadline may have been widened by whoever saw it first.
+            same = same or (before and 0 < known.until <= now)
+        case "ReqNodeList":
+            nodes = set(job.required_nodes)
+            same, before = (
+                any(nodes == {*expand(name)} for name in names),
+                nodes == {*expand(was or "")},
+            )
+        case _:
+            request = job.request
+            gpus = dict(request.per_job if key == "TresPerJob" else request.per_node)
+            same = any(gpus == parse_gpus(name) for name in names)
+            before = gpus == parse_gpus(was or "")
+    # Where the job itself carries our words, they may speak of an update that was refused.
+    return not same and not (in_the_job(config) and before)
+
+
+def _ours(known: Steering, key: str) -> list[str]:
+    """The values that we may have left in a field; empty where we do not know of any."""
+    return [values[key] for values in (known.wrote, known.unsure) if key in values]
+
+
+def with_moves(ours: Mapping[str, Steering], carried_out: Mapping[str, int]) -> dict[str, Steering]:
+    """With the moves that the journal knows of: one whose job started by itself is not written
+    with the job."""
+    found = dict(ours)
+    for job, number in carried_out.items():
+        known = found.get(job)
+        if known is not None and known.moves < number:
+            found[job] = replace(known, moves=number)
+    return found
+
+
+def _of_an_older(job: Job, ours: Steering) -> bool:
+    """Whether it was kept of another job that had this number: Slurm counts anew where it lost its
+    own state, and somebody's request is nobody else's."""
+    return job.restarts == 0 and job.submit_s > ours.time + _CLOCKS_S
+
+
+def of_jobs(config: Config, jobs: Iterable[Job]) -> dict[str, Steering]:
+    """What a job's owner can know, without the state file."""
+    found = {}
+    for job in jobs:
+        text = job.admin_comment
+        ours = steering.decode(text) if in_the_job(config) else shared(config, job.id)
+        if ours is not None and not _of_an_older(job, ours):
+            found[job.id] = ours
+    return found
+
+
+def shared(config: Config, job: str) -> Steering | None:
+    """What the exchange folder tells of a job; None where it tells nothing to believe."""
+    if not _JOB.fullmatch(job):
+        return None
+    source = files.read_owned(_path(config.site.exchange_dir, job), (config.controller_uid,))
+    text = source.get("steering") if source is not None and source.get("job") == job else None
+    return steering.decode(text) if isinstance(text, str) else None
+
+
+def _path(folder: Path, job: str) -> Path:
+    return folder / f"steer.{job}.json"

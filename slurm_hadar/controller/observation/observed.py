@@ -1,0 +1,141 @@
+"""What one tick sees: Slurm's answers, the jobs' own files, and what we did before."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from slurm_hadar.config import Config
+from slurm_hadar.domain import steering
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import UNTYPED, Job, JobState
+from slurm_hadar.domain.node import Node, Partition, Reservation
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.exchange.progress import Progress
+from slurm_hadar.profiles.gpu_sampling_files import NodeUse
+from slurm_hadar.slurm.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One reading of the cluster. ``now`` in s since the epoch."""
+
+    now: float
+    jobs: Mapping[str, Job]
+    nodes: Mapping[str, Node]
+    partitions: Mapping[str, Partition]
+    reservations: tuple[Reservation, ...] = ()
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    gpus: Mapping[str, list[NodeUse]] = field(default_factory=dict)
+    """What the GPUs of running jobs do, as their own samplers say."""
+    steering: Mapping[str, Steering] = field(default_factory=dict)
+    racks: Mapping[str, str] = field(default_factory=dict)
+    """Node -> its leaf switch; empty without a tree, or where the policy does not look at it."""
+    in_order: bool = False
+    """Whether a job that waits for a type keeps all behind it waiting (sched/builtin)."""
+
+    def steered(self, job: str) -> Steering:
+        """What we did to a job so far."""
+        return self.steering.get(job, Steering())
+
+
+def read(cluster: Cluster, now: float, config: Config, own_uid: int) -> Observed:
+    """One bulk query of each kind. Raises SlurmError when any of them fails: no partial data."""
+    jobs = {
+        job.id: opted_in(job, config, job.partitions)
+        for job in cluster.read_jobs(None, config.guards.max_jobs_per_array)
+    }
+    if config.site.rights == "user":
+        jobs = {
+            job.id: job if job.uid == own_uid else _left_alone(job, "another user's job")
+            for job in jobs.values()
+        }
+    nodes = {node.name: typed(node, config) for node in cluster.read_nodes()}
+    _nothing_missing(jobs, nodes)
+    _nodes_known(nodes)
+    return Observed(
+        now=now,
+        jobs=jobs,
+        nodes=nodes,
+        partitions={partition.name: partition for partition in cluster.read_partitions()},
+        reservations=tuple(cluster.read_reservations()),
+    )
+
+
+def _nothing_missing(jobs: Mapping[str, Job], nodes: Mapping[str, Node]) -> None:
+    for job in jobs.values():
+        if job.managed and job.state is JobState.RUNNING:
+            for name in job.nodes:
+                if name not in nodes:
+                    raise SlurmError(
+                        f"Slurm shows job {job.id} on node {name} but no such node: its answer "
+                        "about the nodes is not whole",
+                        retry=True,
+                    )
+
+
+def _nodes_known(nodes: Mapping[str, Node]) -> None:
+    """A slurmctld that has just started shows all nodes, but none that a job could use."""
+    with_gpus = [node for node in nodes.values() if node.gpus]
+    unknown = sum(node.state.startswith("UNKNOWN") for node in with_gpus)
+    # Half of them: where SlurmdTimeout is 0 a dead node stays unknown for ever.
+    if unknown > len(with_gpus) / 2:
+        raise SlurmError(
+            f"Slurm does not know {unknown} of {len(with_gpus)} nodes with GPUs yet: slurmctld "
+            "has just started",
+            retry=True,
+        )
+
+
+def remember(jobs: Mapping[str, Job]) -> dict[str, Steering]:
+    """What we did to each managed job, as the jobs themselves carry it."""
+    found = {}
+    for job in jobs.values():
+        if job.managed:
+            ours = steering.decode(job.admin_comment)
+            if ours is not None:
+                found[job.id] = ours
+    return found
+
+
+def typed(node: Node, config: Config) -> Node:
+    """The node with its untyped GPUs named by the feature that the site gives their type."""
+    if UNTYPED not in node.gpus:
+        return node
+    names = [name for name, gpu in config.gpu_types.items() if gpu.feature in node.features]
+    if len(names) != 1:
+        return node
+    name = names[0]
+    return _replaced(node, _renamed(node.gpus, name), _renamed(node.gpus_used, name))
+
+
+def _renamed(gpus: Mapping[str, int], name: str) -> dict[str, int]:
+    renamed = {kind: count for kind, count in gpus.items() if kind != UNTYPED}
+    renamed[name] = renamed.get(name, 0) + gpus.get(UNTYPED, 0)
+    return renamed
+
+
+def _replaced(node: Node, gpus: Mapping[str, int], used: Mapping[str, int]) -> Node:
+    return replace(node, gpus=gpus, gpus_used=used)
+
+
+def sent_on_from_opt_in(job: Job, config: Config) -> bool:
+    """Whether a job that declared nothing may have been in an opt-in partition before it was given
+    those that this one stands for."""
+    names = config.partitions.opt_in
+    members = {one for name in names for one in config.partitions.groups.get(name, ())}
+    return job.declaration is None and bool(job.partitions) and set(job.partitions) <= members
+
+
+def opted_in(job: Job, config: Config, partitions: Collection[str]) -> Job:
+    """The job with the declaration that being submitted in these partitions is; by itself where
+    that is none."""
+    if job.declaration is not None or job.declaration_error or job.state is JobState.FINISHED:
+        return job
+    if not set(partitions) & set(config.partitions.opt_in):
+        return job
+    kinds = tuple(config.wrapper.default_types.split(",")) if config.wrapper.default_types else ()
+    return replace(job, declaration=Declaration(types=kinds))
+
+
+def _left_alone(job: Job, why: str) -> Job:
+    return replace(job, declaration=None, declaration_error=why if job.declaration else "")

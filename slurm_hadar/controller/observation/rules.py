@@ -1,0 +1,172 @@
+"""What the site's Slurm is set to, as far as it binds an operator's controller.
+
+An operator's update goes past limits of the accounting database that Slurm holds its owner to, so
+where there are such limits the controller leaves alone what they speak of.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.observation.throw_away import is_slurm_user, is_throw_away
+from slurm_hadar.domain.errors import HadarError, SlurmError
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.node import Partition
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.cluster import Cluster
+from slurm_hadar.slurm.limits import Limits
+
+_ASK_AGAIN_S = 600.0
+_TOO_MUCH = (
+    "may do more to Slurm than the controller should; run it as a user of its own with "
+    "AdminLevel=Operator, see hadar check"
+)
+NO_SANDBOX = (
+    'site.rights = "sandbox" is for a Slurm that listens on this machine\'s loopback address alone '
+    "and whose SlurmUser is who asks, as slurm.conf says"
+)
+
+
+class TooMuch(HadarError):
+    """This user may not be the controller: no later tick of his changes that."""
+
+
+def refuse_root(config: Config) -> None:
+    """Raise TooMuch where root or SlurmUser would control a site's Slurm.
+
+    A throw-away Slurm of one's own is no site's. An operator's SlurmUser is refused when Slurm has
+    said who that is, see :meth:`Rules.refuse_slurm_user`.
+    """
+    if config.site.rights == "operator":
+        if os.geteuid() == 0:
+            raise TooMuch(f"root {_TOO_MUCH}")
+    elif not is_throw_away(config):
+        if config.site.rights == "sandbox":
+            raise TooMuch(NO_SANDBOX)
+        if os.geteuid() == 0 or is_slurm_user(config):
+            who = "root" if os.geteuid() == 0 else "SlurmUser"
+            raise TooMuch(f"{who} {_TOO_MUCH}, or as the researcher whose jobs they are")
+
+
+class Rules:
+    """Read at the start and every ten minutes. Which scheduler Slurm has counts in every mode. All
+    else binds a site's controller only: an owner's own updates are judged by Slurm, and a sandbox
+    has nobody to protect. Limits on minutes bind every requeue, so an owner's controller looks at
+    them too when it means to move a job."""
+
+    def __init__(self, cluster: Cluster, config: Config) -> None:
+        self._cluster = cluster
+        self._asks = config.site.rights == "operator"
+        self._sandbox = config.site.rights == "sandbox"
+        self._until = self._limits_until = 0.0
+        self._cluster_name = ""
+        self._slurm_user: int | None = None
+        self.ages = False
+        """Whether jobs gain priority with age, as far as this controller may know and change it."""
+        self.in_order = False
+        """Whether a job that waits for a type would keep all behind it waiting, as far as known."""
+        self.jobs_are_hidden = False
+        """Whether Slurm shows a user no jobs of others (PrivateData)."""
+        self._enforced = False
+        self._limits: Limits | None = None
+
+    def refuse_slurm_user(self, now: float) -> None:
+        """Raise TooMuch where this process is SlurmUser, who may do all that root may.
+
+        Raises SlurmError where the configuration cannot be read.
+        """
+        self.read(now)
+        if self._slurm_user == os.geteuid():
+            raise TooMuch(f"SlurmUser {_TOO_MUCH}")
+
+    def read(self, now: float) -> None:
+        """Ask again where it is time. Raises SlurmError where the configuration cannot be read, but
+        of a sandbox: nothing hangs on it there but the scheduler, which is the last one known."""
+        try:
+            self._read_config(now)
+        except SlurmError:
+            if not self._sandbox:
+                raise
+        if self._asks:
+            self._read_limits(now)
+
+    def _read_config(self, now: float) -> None:
+        if now < self._until:
+            return
+        settings = self._cluster.read_config()
+        if self._asks:
+            self._slurm_user = _slurm_user(settings)
+            self.ages = settings.get("PriorityType", "") == "priority/multifactor"
+            hidden = settings.get("PrivateData", "").lower().split(",")
+            self.jobs_are_hidden = not {"jobs", "all"}.isdisjoint(hidden)
+        self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
+        said = settings.get("AccountingStorageEnforce", "").lower()
+        self._enforced = any(word in said for word in ("limits", "safe", "all"))
+        self._cluster_name = settings.get("ClusterName", "")
+        self._until = now + _ASK_AGAIN_S
+
+    def _read_limits(self, now: float) -> None:
+        if now < self._limits_until or not self._enforced:
+            return
+        self._limits_until = now + _ASK_AGAIN_S
+        try:
+            self._limits = self._cluster.read_limits(self._cluster_name)
+        except SlurmError:
+            # slurmdbd may be away for long; what was known of it holds on.
+            self._limits_until = now + _ASK_AGAIN_S / 10
+
+    def minute_limits(self, now: float) -> Limits | None:
+        """The limits, where one on minutes may keep a requeued job from starting; None: none may.
+
+        Raises SlurmError where that cannot be known.
+        """
+        if self._sandbox:
+            return None
+        self._read_config(now)
+        self._read_limits(now)
+        if not self._enforced:
+            return None
+        if self._limits is None:
+            raise SlurmError("the accounting database does not answer", retry=True)
+        # Under PrivateData a user is not shown all of them.
+        return self._limits if self._limits.minutes or not self._asks else None
+
+    def applied(
+        self,
+        jobs: Mapping[str, Job],
+        partitions: Mapping[str, Partition],
+        steering: Mapping[str, Steering] = MappingProxyType({}),
+    ) -> dict[str, Job]:
+        """The jobs; those under a limit on CPUs or memory keep the CPUs, memory and nodes that they
+        asked for. Where the limits are not known that is every job. ``steering``: tells in which
+        partitions a job was submitted; members of a partition's group have its QOS."""
+        if not (self._enforced and self._asks):
+            return dict(jobs)
+        return {
+            id_: self._bound(job, partitions, steering.get(id_, Steering()))
+            for id_, job in jobs.items()
+        }
+
+    def _bound(self, job: Job, partitions: Mapping[str, Partition], steered: Steering) -> Job:
+        declared = job.declaration
+        if declared is None:
+            return job
+        own = steered.was.get("Partition", "").split(",")
+        # Also those that are down for a while: a job keeps its copies through that.
+        reached = (partitions[name] for name in (*job.partitions, *own) if name in partitions)
+        known = self._limits
+        if known is not None and not known.bind(
+            job.user, job.account, job.qos, *(partition.qos for partition in reached)
+        ):
+            return job
+        kept = replace(declared, cpus=None, mem=None, fork=(1, 1), nodes=None)
+        return replace(job, declaration=kept)
+
+
+def _slurm_user(settings: Mapping[str, str]) -> int | None:
+    """UID in ``slurm(64030)``."""
+    match = re.search(r"\((\d{1,10})\)$", settings.get("SlurmUser", ""))
+    return int(match[1]) if match else None

@@ -1,0 +1,219 @@
+"""The whole story of one job, for ``hadar doctor``: from Slurm, the journal and the job's files.
+
+``hadar explain`` says why a job is where it is now; this says how it came there, what comes next
+and what is wrong.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import trail
+from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
+from slurm_hadar.controller.journal.entry import Entry, is_in_vain
+from slurm_hadar.controller.observation import kept, observed
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.presentation import past, telling
+from slurm_hadar.controller.presentation.troubles import Known, troubles
+from slurm_hadar.controller.tick import Controller
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.exchange.heartbeat import read_heartbeat
+from slurm_hadar.exchange.progress import read_all_progress
+from slurm_hadar.reports import formats
+from slurm_hadar.reports.story import Story
+from slurm_hadar.slurm.cluster import Cluster
+
+
+def of_controller(controller: Controller, id_: str) -> Story:
+    """Told with the controller's own file. Raises UsageError for a job that nobody knows."""
+    store = controller.store
+    config = controller.config
+    seen = controller.observe()
+    id_ = telling.named(seen, id_)
+    known = _known(config, seen, id_, config.controller_uid)
+    job = known.job
+    if job is not None and known.config.site.rights == "user" and job.uid != controller.own_uid:
+        raise UsageError(f"job {id_} is another user's; this controller looks after one's own only")
+    return _told(
+        replace(
+            known,
+            entries=tuple(reversed(store.history(id_))),
+            decisions=tuple(store.told(id_)),
+            last=store.decisions().get(id_),
+        )
+    )
+
+
+def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> Story | None:
+    """Told to the job's owner without the controller's file; None where the job is not his."""
+    uid = os.getuid()
+    seen = observed.read(cluster, now, config, uid)
+    id_ = telling.named(seen, id_)
+    job = seen.jobs.get(id_)
+    telling.no_array(seen, id_)
+    if job is None or job.uid != uid:
+        return None
+    mine = {id_: job}
+    seen = replace(
+        seen,
+        progress=read_all_progress(config.site.exchange_dir, {id_: uid}),
+        steering=kept.of_jobs(config, mine.values()),
+    )
+    return _told(replace(_known(config, seen, id_, _controllers_uid(config)), journal=False))
+
+
+def _known(config: Config, seen: Observed, id_: str, uid: int) -> Known:
+    beat = read_heartbeat(config.site.exchange_dir, uid)
+    return Known(id_, seen, config, uid, beat)
+
+
+def _controllers_uid(config: Config) -> int:
+    """Whose files are believed, for somebody else than the controller's user."""
+    if not config.site.controller_user:
+        with suppress(OSError):
+            return config.site.state_dir.stat().st_uid
+    return config.controller_uid
+
+
+def _told(known: Known) -> Story:
+    seen, job = known.seen, known.job
+    if job is None:
+        telling.no_array(seen, known.id)
+        if not known.entries and not known.decisions:
+            raise UsageError(
+                f"Slurm shows no job {known.id}, and the journal knows none; "
+                "squeue --me shows the jobs that wait and run"
+            )
+    return Story(
+        id=known.id,
+        state=job.slurm_state if job else "not shown by Slurm any more",
+        told_s=seen.now,
+        facts=tuple(_facts(known)),
+        events=tuple(past.events(known)),
+        not_kept=tuple(past.not_kept(known)),
+        now=tuple(_now(known)),
+        next=tuple(_next(known)),
+        wrong=tuple(troubles(known)),
+        undo=tuple(telling.undo(job, seen, known.config))
+        if job and job.managed and not _over(job)
+        else (),
+    )
+
+
+def _over(job: Job) -> bool:
+    return job.state is JobState.FINISHED
+
+
+def _facts(known: Known) -> Iterator[tuple[str, str]]:
+    job, seen = known.job, known.seen
+    if job is None:
+        return
+    row = telling.row_of(job, seen, None)
+    yield "Name", f"{row.name} ({row.user})"
+    yield "Partition", ",".join(job.partitions)
+    if job.declaration is not None:
+        words = " ".join(f"{key}={value}" for key, value in job.declaration.words().items())
+        yield "Declared", words or "opted in by its partition"
+    for line in telling.changed(job, seen, known.config):
+        yield "Changed", line
+    if row.here:
+        yield "Runs on", trail.where(job, seen)
+    if row.done is not None:
+        yield "Done", formats.percent(row.done)
+    if row.samples_per_s:
+        yield "Speed", f"{formats.rate(row.samples_per_s)} samples/s"
+    yield "Moves", str(row.moves)
+    if job.restarts:
+        yield "Restarts", f"{job.restarts}, as Slurm counts them"
+    if known.on_idle_nodes:
+        yield "Idle nodes", "trains on them, and gives way to everybody (hadar backfill)"
+    if not known.journal:
+        yield "Told from", "Slurm and the job's own files; the controller's user sees its journal"
+
+
+def _now(known: Known) -> Iterator[str]:
+    job, last = known.job, known.last
+    if job is None:
+        yield "It is not in Slurm's memory any more; sacct may know how it ended."
+        return
+    reason = f", {job.reason}" if job.reason not in ("", "None") else ""
+    if job.state is JobState.RUNNING:
+        stood = formats.duration(max(0.0, known.seen.now - job.start_s))
+        yield f"{job.slurm_state} on {trail.where(job, known.seen)} for {stood}"
+    else:
+        yield f"{job.slurm_state}{reason}"
+    if _over(job):
+        return
+    if last is not None:
+        yield f"{last.placement}: {last.reason}"
+    elif not known.journal:
+        plan = known.plan
+        if plan is not None and plan.reason:
+            yield f"the controller said: {plan.reason}"
+
+
+def _next(known: Known) -> Iterator[str]:
+    job, config, now = known.job, known.config, known.seen.now
+    if job is None or _over(job) or not job.managed:
+        return
+    under_way = known.under_way
+    if under_way is not None:
+        yield from _of_move(under_way, config)
+    interval = known.beat.interval_s if known.beat else config.controller.interval_s
+    if known.controller_lives:
+        yield f"The controller looks at it again within {interval:.0f} s."
+    if job.state is JobState.PENDING and not job.held:
+        yield from _of_waiting(job, known)
+    elif job.state is JobState.RUNNING:
+        yield from _of_running(job, known, now)
+
+
+def _of_move(entry: Entry, config: Config) -> Iterator[str]:
+    if entry.phase == "asked":
+        wait = config.moving.ack_wait_s
+        yield f"It was asked to save; if it does not within {wait:.0f} s it stays where it is."
+    else:
+        yield "It was requeued and is sent on at the next tick; without one Slurm starts it itself."
+
+
+def _of_waiting(job: Job, known: Known) -> Iterator[str]:
+    steered, now = known.seen.steered(job.id), known.seen.now
+    if job.not_before_s > now and known.under_way is not None:
+        at = formats.moment(job.not_before_s)
+        yield (
+            "Its last attempt was not ended by the controller and may still be leaving its node: "
+            f"it is sent on from {at} on (moving.after_return_s)."
+        )
+    if job.eligible_s > now:
+        yield f"Slurm lets it wait until {formats.moment(job.eligible_s)}."
+    elif steered.gpus:
+        length = known.config.moving.commit_s
+        yield (
+            f"Slurm starts it on {telling.words(steered)} when that is free; "
+            f"if it has not within {length:.0f} s it may start anywhere that its owner asked for."
+        )
+    elif job.start_s > now:
+        yield f"Slurm expects to start it at {formats.moment(job.start_s)}."
+
+
+def _of_running(job: Job, known: Known, now: float) -> Iterator[str]:
+    progress, declared = known.seen.progress.get(job.id), job.declaration
+    if progress and declared and progress.rate and declared.total_samples > progress.samples:
+        left = (declared.total_samples - progress.samples) / progress.rate
+        yield f"At its present speed it ends in {formats.duration(left)}."
+    if job.end_s > now and job.time_limit_s != float("inf"):
+        yield f"Its time limit ends it at {formats.moment(job.end_s)}."
+    moves = [entry for entry in known.entries if entry.kind == "move"]
+    unanswered = 0
+    for entry in moves:
+        in_vain = entry.outcome == MOVED and is_in_vain(entry.shown or "")
+        unanswered += (entry.outcome or "").startswith(NOT_SAVED) or in_vain
+        unanswered *= entry.outcome != MOVED or in_vain
+    since = max([job.start_s, *(entry.changed_s for entry in moves)])
+    free = since + known.config.guards.between_moves_s(unanswered)
+    if free > now and declared and declared.checkpoint and not declared.pin:
+        asked = f", and {unanswered} moves that came to nothing" if unanswered else ""
+        yield f"It is not moved before {formats.moment(free)} (guards.min_between_moves_s{asked})."

@@ -1,0 +1,353 @@
+"""What a tick, a queue or one job comes to, in words and plain data."""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import laying, trail
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.hints import waits_for
+from slurm_hadar.controller.journal.entry import Decision, Entry
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.profiling import gpu_use
+from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.snapshot import bills
+from slurm_hadar.controller.snapshot.targets import Target, batch_of, by_type, placed, profile_key
+from slurm_hadar.controller.tick import Controller
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.reports import formats
+from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
+
+_SAME = 1 - 1e-6
+_EXPLAINED = 50
+"""Lines of a job's history."""
+_NOTHING = "nothing"
+
+_HANDLED = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
+
+
+def tick_lines(report: Report) -> list[str]:
+    """What the daemon logs of a tick: what was done, and one closing line."""
+    lines = list(report.said)
+    lines += [_line(action) for action in report.done]
+    idle = report.backfill
+    if idle.targets or idle.idle:
+        lines.append(_on_idle_nodes(report))
+    left = len(report.picture.left_out) + len(idle.left_out)
+    targets = report.picture.targets.values()
+    running = sum(target.job.state is JobState.RUNNING for target in targets)
+    lines.append(
+        f"tick: {running} running, {len(targets) - running} waiting, "
+        f"{left} left to Slurm; {len(report.done)} changes sent; "
+        f"read {report.read_s:.2f} s, decide {report.decide_s:.2f} s, act {report.act_s:.2f} s"
+    )
+    return lines
+
+
+def plan_lines(report: Report) -> list[str]:
+    """What a tick would do, and why, job by job."""
+    idle = set(report.backfill.targets) | set(report.backfill.left_out)
+    ours = [action for action in report.intent.actions if action.job.id not in idle]
+    lines = [f"would {_line(action)}: {action.reason}" for action in ours]
+    done = {action.job.id for action in report.intent.actions}
+    for job, placement in report.plan.placements.items():
+        if job not in done and job not in report.intent.deferred:
+            lines.append(_unchanged(job, placement, report.picture.targets))
+    deferred = report.intent.deferred.items()
+    lines += [f"job {job} not now: {why}" for job, why in deferred if job not in idle]
+    lines += [
+        f"job {job} waits: {why}" for job, why in report.plan.waiting.items() if job not in done
+    ]
+    lines += [f"job {job} is left to Slurm: {why}" for job, why in report.picture.left_out.items()]
+    lines += report.plan.notes
+    lines += backfill_lines(report) if idle or report.backfill.idle else []
+    return lines or ["No managed job: nothing to do."]
+
+
+def _unchanged(job: str, placement: Placement, targets: Mapping[str, Target]) -> str:
+    where = laying.words(placement.gpus, list(placement.nodes))
+    if job in targets and not targets[job].held:
+        return f"job {job} waits, planned on {where}: {placement.reason}"
+    return f"job {job} stays as it is ({where}): {placement.reason}"
+
+
+def backfill_lines(report: Report) -> list[str]:
+    """What a tick would do with idle nodes, and why, training by training."""
+    idle = report.backfill
+    sent = {action.job.id: action for action in idle.actions}
+    lines = [_on_idle_nodes(report)]
+    for job in [*idle.targets, *idle.left_out]:
+        placement, action = idle.placements.get(job), sent.get(job)
+        why = idle.waiting.get(job, idle.left_out.get(job, ""))
+        if action is not None:
+            lines.append(f"would {_line(action)}: {action.reason}")
+        elif job in idle.deferred:
+            lines.append(f"job {job} not now: {idle.deferred[job]}")
+        elif placement is not None:
+            lines.append(_unchanged(job, placement, idle.targets))
+        elif job in idle.left_out:
+            lines.append(f"job {job} is left to Slurm: {why}")
+        else:
+            lines.append(f"job {job} waits: {why}")
+    lines += [f"{node} is idle, but {why}" for node, why in idle.taken.items()]
+    return [*lines, *idle.notes]
+
+
+def backfill_summary(report: Report) -> dict[str, object]:
+    """The same as plain data. ``nodes`` by job: where it is or goes."""
+    idle = report.backfill
+    return {
+        "acted": report.acted,
+        "idle_nodes": list(idle.idle),
+        "left_to_others": dict(idle.taken),
+        "trainings": [
+            {
+                "job": job,
+                "held_nodes": list(target.held),
+                "nodes": list(idle.placements[job].nodes) if job in idle.placements else [],
+                "reason": idle.placements[job].reason
+                if job in idle.placements
+                else idle.waiting.get(job, ""),
+                "deferred": idle.deferred.get(job, ""),
+            }
+            for job, target in idle.targets.items()
+        ],
+        "left_to_slurm": dict(idle.left_out),
+        "actions": _plain_actions(idle.actions),
+        "notes": list(idle.notes),
+    }
+
+
+def _on_idle_nodes(report: Report) -> str:
+    idle = report.backfill
+    held = {node for target in idle.targets.values() for node in target.held}
+    holders = sum(bool(target.held) for target in idle.targets.values())
+    return (
+        f"idle nodes: {len(held)} train, {len(idle.idle)} free, {len(idle.taken)} left to others; "
+        f"trainings: {holders} running, {len(idle.targets) - holders} waiting"
+    )
+
+
+def _plain_actions(actions: Iterable[Action]) -> list[dict[str, object]]:
+    return [
+        {
+            "job": action.job.id,
+            "kind": action.kind.value,
+            "fields": dict(action.fields),
+            "reason": action.reason,
+        }
+        for action in actions
+    ]
+
+
+def summary(report: Report) -> dict[str, object]:
+    """A tick as plain data."""
+    return {
+        "acted": report.acted,
+        "actions": _plain_actions(report.intent.actions),
+        "deferred": dict(report.intent.deferred),
+        "waiting": dict(report.plan.waiting),
+        "left_to_slurm": {**report.picture.left_out, **report.backfill.left_out},
+        "said": list(report.said),
+        "changes_sent": len(report.done),
+        "refused": sorted(report.refused),
+        "queries": dict(report.queries),
+        "read_s": report.read_s,
+        "decide_s": report.decide_s,
+        "act_s": report.act_s,
+    }
+
+
+def status_rows(controller: Controller) -> list[StatusRow]:
+    """Every managed job that waits or runs."""
+    seen = controller.observe()
+    decisions = controller.store.decisions()
+    return [
+        row_of(job, seen, decisions.get(job.id))
+        for job in seen.jobs.values()
+        if job.managed and job.state in _HANDLED
+    ]
+
+
+def story(controller: Controller, id_: str) -> Explanation:
+    """All that is known of one job. Raises UsageError for a job that is not there or not ours."""
+    seen = controller.observe()
+    id_ = named(seen, id_)
+    job = seen.jobs.get(id_)
+    history = controller.store.history(id_)
+    older = len(history) - _EXPLAINED
+    if job is None:
+        no_array(seen, id_)
+        raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
+    if job.declaration is None:
+        why = job.declaration_error or "it declared nothing, so it is never touched"
+        raise UsageError(f"job {id_} is not managed: {why}")
+    decision = controller.store.decisions().get(id_)
+    known = controller.gpus.known(job)
+    memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
+    hints = [gpu_use.too_small(job, known, memory), bills.note(job, seen.partitions)]
+    hints = [hint for hint in hints if hint]
+    if older > 0:
+        hints.append(f"{older} older lines of its history: hadar doctor {id_}")
+    return Explanation(
+        row=row_of(job, seen, decision),
+        declaration=_declared(job.declaration),
+        rates=_rates(job, seen, controller),
+        decided_s=decision.time_s if decision else 0.0,
+        decision=decision.placement if decision else "",
+        reason=decision.reason if decision else "",
+        moves=[_move(entry) for entry in reversed(history[:_EXPLAINED])],
+        notes=[
+            *hints,
+            *changed(job, seen, controller.config),
+            *undo(job, seen, controller.config),
+        ],
+        gpus=gpu_use.rows(seen, job, known),
+    )
+
+
+def named(seen: Observed, id_: str) -> str:
+    """The id of the job that a person means: a task of an array is also known by its own job ID
+    (``SLURM_JOB_ID``). What names a whole array, or no job, stays as it is."""
+    if id_ in seen.jobs or any(str(job.array_job_id) == id_ for job in seen.jobs.values()):
+        return id_
+    return next((job.id for job in seen.jobs.values() if str(job.raw_id) == id_), id_)
+
+
+def no_array(seen: Observed, id_: str) -> None:
+    """Raises UsageError where ``id_`` is an array of several jobs."""
+    tasks = [other.id for other in seen.jobs.values() if str(other.array_job_id) == id_]
+    if tasks:
+        raise UsageError(f"job {id_} is an array; ask for one of its tasks, such as {tasks[0]}")
+
+
+def plain(found: StatusRow | Explanation) -> dict[str, object]:
+    """A row or a story as plain data."""
+    return asdict(found)
+
+
+def _line(action: Action) -> str:
+    where = laying.words(action.steering.gpus, list(action.steering.nodes))
+    match action.kind:
+        case Kind.HINT:
+            return f"update job {action.job.id}: {assignments(action.fields)}"
+        case Kind.MOVE:
+            return f"move job {action.job.id} to {where}"
+        case Kind.STOP:
+            return f"stop job {action.job.id} for jobs that gain more"
+
+
+def row_of(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
+    """One managed job as ``hadar status`` shows it."""
+    progress = seen.progress.get(job.id)
+    declared = job.declaration or Declaration()
+    steered = seen.steered(job.id)
+    total = declared.total_samples
+    waits = job.state is JobState.PENDING and bool(job.reason)
+    why = (
+        gpu_use.in_vain(seen, job.id),
+        f"Slurm: {job.reason}" if waits else "",
+        decision.reason if decision else "",
+    )
+    return StatusRow(
+        id=job.id,
+        user=job.user,
+        name=job.name,
+        state=job.slurm_state,
+        here=by_type(placed(job, seen.nodes)),
+        nodes=",".join(job.nodes),
+        planned=steered.gpus,
+        done=min(1.0, progress.samples / total) if progress and total else None,
+        samples_per_s=progress.rate or None if progress else None,
+        moves=steered.moves,
+        reason="; ".join(filter(None, why)),
+    )
+
+
+def _declared(declaration: Declaration) -> list[tuple[str, str]]:
+    return list(declaration.words().items())
+
+
+def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
+    shown = controller.picture(seen)
+    view = shown.view
+    if job.id not in shown.targets:
+        return []
+    row = view.jobs.ids.index(job.id)
+    here = by_type(shown.targets[job.id].held)
+    speeds, _ = controller.rates.rates_for(
+        [(job.uid, profile_key(job), batch_of(job))], view.types, view.counts
+    )
+    possible = view.jobs.rate[row] >= speeds[0] * _SAME
+    # Of an unknown model only the ratios mean something.
+    told = controller.rates.anchored(profile_key(job))
+    found = []
+    for r, kind in enumerate(view.types):
+        for c, count in enumerate(view.counts):
+            if count not in shown.targets[job.id].wanted.counts:
+                continue
+            source = controller.rates.source(profile_key(job), kind, count, batch_of(job), job.uid)
+            if not possible[r, c]:
+                source += "; not used: its owner excludes it, or its time limit would not do"
+            speed = float(speeds[0, r, c]) if told else None
+            found.append(RateRow(kind, count, speed, source, here == {kind: count}))
+    return found
+
+
+def _move(entry: Entry) -> MoveRow:
+    gpus = entry.details.get("gpus")
+    where = f" to {laying.words(gpus)}" if isinstance(gpus, dict) and gpus else ""
+    fields = entry.details.get("fields")
+    if entry.kind == Kind.HINT.value and isinstance(fields, dict):
+        where = f": {assignments(fields)}"
+    effect = trail.effect_words(entry)
+    outcome = (entry.outcome or "") + (f"; {effect}" if effect else "")
+    return MoveRow(entry.opened_s, f"{entry.kind}{where}", outcome)
+
+
+def assignments(fields: Mapping[str, object]) -> str:
+    """Fields of a request as ``scontrol update`` takes them: ``Partition=v100,k80``."""
+    return " ".join(f"{key}={value}" for key, value in fields.items())
+
+
+def words(ours: Steering) -> str:
+    """Where a job was sent: ``1 x k80 on k1``."""
+    return laying.words(ours.gpus, list(ours.nodes))
+
+
+def changed(job: Job, seen: Observed, config: Config) -> list[str]:
+    """The fields of a job's request that hbatch or the controller changed: ``Partition: v100,k80
+    (asked for: gpu)``."""
+    steered = seen.steered(job.id)
+    was = laying.asked_for(job, steered, config.partitions.groups)
+    present = {key: laying.present(job, steered, key) for key in was}
+    found = [
+        f"{key}: {present[key] or _NOTHING} (asked for: {value or _NOTHING})"
+        for key, value in was.items()
+        # Of a job that runs Slurm shows the partition only in which it does.
+        if value != present[key] and not (job.nodes and present[key] in value.split(","))
+    ]
+    if steered.until and job.state is JobState.PENDING:
+        ends = formats.moment(steered.ends)
+        found.append(f"Partition: it {waits_for(steered)}, and is expected to end at {ends}")
+    return found
+
+
+def undo(job: Job, seen: Observed, config: Config) -> list[str]:
+    """How to take back by hand what we did to a job, in Slurm's own commands."""
+    was = laying.asked_for(job, seen.steered(job.id), config.partitions.groups)
+    off = job.declaration is not None and job.declaration.off
+    notes = [] if off else [f"Leave it to Slurm for good: hadar optout {job.id}"]
+    fields = " ".join(shlex.quote(f"{key}={value}") for key, value in was.items())
+    back = f"scontrol update JobId={job.id} {fields}"
+    if was and job.state is JobState.PENDING:
+        notes.append(f"By hand: {back}")
+    elif was and job.state is JobState.RUNNING:
+        again = f"{back} StartTime=now"
+        notes.append(f"By hand: scontrol requeue {job.id}; a second after squeue shows PD: {again}")
+    return notes

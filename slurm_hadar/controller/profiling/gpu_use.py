@@ -1,0 +1,153 @@
+"""What a job's GPUs do, as its own samplers say: for the profiles and for people."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.profiling.last_reports import LastReports
+from slurm_hadar.controller.snapshot.targets import batch_of, placed, profile_key
+from slurm_hadar.domain.declaration import ANY
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.profiles.gpu_sampling import TrainingUse, training_use
+from slurm_hadar.profiles.gpu_sampling_files import NodeUse
+from slurm_hadar.profiles.gpu_use import GpuUses, Known
+from slurm_hadar.reports import formats
+
+_STALE_S = 300.0
+"""A sampler writes once a minute; one that has been silent for so long is gone."""
+_IN_VAIN = 0.9
+"""Share of the window from which on a job that holds GPUs and computes nothing is pointed at."""
+_IN_VAIN_S = 300.0
+_MB_PER_GB = 1024.0
+_SAME_MEMORY = 1.02
+
+
+def present(seen: Observed, id_: str) -> TrainingUse | None:
+    """What the present attempt of a running job does with its GPUs; None where nobody tells."""
+    job = seen.jobs[id_]
+    if job.state is not JobState.RUNNING:
+        return None
+    uses = [use for use in seen.gpus.get(id_, ()) if _current(use, job, seen.now)]
+    progress = seen.progress.get(id_)
+    ours = progress is not None and progress.restarts == job.restarts
+    rate = progress.rate if progress is not None and ours else 0.0
+    return training_use(rate, (gpu for use in uses for gpu in use.gpus))
+
+
+def _current(use: NodeUse, job: Job, now: float) -> bool:
+    """An earlier attempt's file is older than this attempt, or of a node that it has left."""
+    fresh = use.time >= max(job.start_s, now - _STALE_S)
+    return fresh and not use.finished and (use.host in job.nodes or not job.nodes)
+
+
+class GpuLessons:
+    """Feeds the profiles: each file's window counts for the time since the one before."""
+
+    def __init__(self, connection: sqlite3.Connection | None) -> None:
+        self.uses = GpuUses(connection)
+        self._taken = LastReports(connection, "gpus")
+
+    def learn(self, seen: Observed) -> None:
+        """Take in what running jobs do whose GPUs are all told and of one type."""
+        self._taken.forget_others(seen.gpus)
+        for id_, files in seen.gpus.items():
+            job, use = seen.jobs[id_], present(seen, id_)
+            kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
+            if use is None or len(kinds) != 1 or use.gpus != job.gpu_count:
+                continue
+            told = min(file.time for file in files)
+            new = told - max(self._taken.of(id_), job.start_s)
+            if new > 0:
+                self._taken.keep(id_, told)
+                told_by = seen.progress.get(id_)
+                ours = told_by is not None and told_by.restarts == job.restarts
+                batch = (told_by.batch if told_by and ours else None) or batch_of(job)
+                self.uses.record(
+                    profile_key(job), kinds.pop(), batch, use, min(new, use.seconds), job.uid
+                )
+
+    def known(self, job: Job) -> list[Known]:
+        """What jobs of this owner and model did with their GPUs so far."""
+        return self.uses.of(profile_key(job), job.uid)
+
+
+def in_vain(seen: Observed, id_: str) -> str:
+    """That a job holds its GPUs for nothing, in words; empty where it does not, or nobody tells."""
+    use = present(seen, id_)
+    if use is None or use.seconds < _IN_VAIN_S or use.held_idle + use.unused < _IN_VAIN:
+        return ""
+    what = "held and idle" if use.held_idle >= use.unused else "not used"
+    share = max(use.held_idle, use.unused)
+    return f"its GPUs were {what} for {share:.0%} of {formats.duration(use.seconds)}"
+
+
+def rows(seen: Observed, job: Job, known: Sequence[Known]) -> list[tuple[str, str]]:
+    """(what, figures) of a job's GPUs, for ``hadar explain``."""
+    found = []
+    now = present(seen, job.id)
+    if now is not None:
+        words = _words(
+            now.utilization,
+            now.most_memory_mb,
+            now.power_w,
+            now.joules_per_sample,
+            now.held_idle,
+            now.unused,
+        )
+        some = "" if now.gpus == job.gpu_count else f"{now.gpus} of {job.gpu_count} GPUs: "
+        found.append((f"last {formats.duration(now.seconds)}", some + words))
+    for one in known:
+        size = f", batch {one.batch}" if one.batch else ""
+        words = _words(
+            one.utilization,
+            one.most_memory_mb,
+            one.power_w,
+            one.joules_per_sample,
+            one.held_idle,
+            0.0,
+        )
+        found.append((f"{formats.gpus({one.gpu_type: one.gpus})}{size}", words))
+    return found
+
+
+def too_small(job: Job, known: Sequence[Known], memory_gb: Mapping[str, float]) -> str:
+    """A hint where a job that declared no memory held more than some type that it may get has.
+
+    Only its owner knows whether it needs that: frameworks keep memory that they do not use.
+    ``memory_gb`` of one GPU, by type.
+    """
+    most = max((one.most_memory_mb or 0.0 for one in known), default=0.0)
+    declared = job.declaration
+    if declared is None or declared.gpu_mem or job.request.typed:
+        return ""
+    wanted = declared.types if declared.types and ANY not in declared.types else tuple(memory_gb)
+    small = [t for t in wanted if 0 < memory_gb.get(t, 0.0) * _MB_PER_GB * _SAME_MEMORY < most]
+    if not small:
+        return ""
+    return (
+        f"It held up to {_gb(most)} of a GPU, and {', '.join(small)} has less: if it "
+        f"needs them, hadar set {job.id} gpu_mem={int(most / _MB_PER_GB) + 1}G"
+    )
+
+
+def _gb(memory_mb: float) -> str:
+    return f"{memory_mb / _MB_PER_GB:.3g} GB"
+
+
+def _words(
+    utilization: float | None,
+    memory_mb: float | None,
+    power_w: float | None,
+    joules: float | None,
+    held_idle: float,
+    unused: float,
+) -> str:
+    parts = [
+        f"{utilization:.0%} busy" if utilization is not None else "",
+        f"up to {_gb(memory_mb)} of a GPU" if memory_mb is not None else "",
+        f"{power_w:,.0f} W" if power_w is not None else "",
+        f"{joules:.3g} J per sample" if joules is not None else "",
+        f"held and idle {held_idle:.0%} of the time" if held_idle >= 0.005 else "",
+        f"not used {unused:.0%} of the time" if unused >= 0.005 else "",
+    ]
+    return ", ".join(part for part in parts if part) or "nothing told"

@@ -1,0 +1,47 @@
+"""What jobs say of their own speed, into the profiles."""
+
+import sqlite3
+
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.profiling.last_reports import LastReports
+from slurm_hadar.controller.snapshot import distance
+from slurm_hadar.controller.snapshot.request import may_have_copies
+from slurm_hadar.controller.snapshot.targets import batch_of, placed, profile_key
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.profiles.rates import Rates
+
+
+class Speeds:
+    """Remembers which reports were learned from already."""
+
+    def __init__(self, rates: Rates, connection: sqlite3.Connection | None = None) -> None:
+        """``connection``: of the file that outlives the process; None: nothing does."""
+        self._rates = rates
+        self._learned = LastReports(connection, "speed")
+
+    def learn(self, seen: Observed) -> None:
+        """Learn from the jobs' own reports: one GPU type at a time, this attempt's speed only."""
+        self._learned.forget_others(seen.jobs)
+        self._rates.forget_unused()
+        for id_, progress in seen.progress.items():
+            job = seen.jobs[id_]
+            kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
+            new = progress.time - self._learned.of(id_)
+            current = job.state is JobState.RUNNING and progress.restarts == job.restarts
+            # What copies make together is no speed of that many GPUs side by side.
+            current = current and not (len(job.gpus) > 1 and may_have_copies(job))
+            if not current or len(kinds) != 1 or progress.rate <= 0 or new <= 0:
+                continue
+            self._learned.keep(id_, progress.time)
+            kind, window_s = kinds.pop(), min(progress.window_s, new)
+            if distance.learn(seen, self._rates, job, kind, progress, window_s):
+                self._rates.record(
+                    profile_key(job),
+                    kind,
+                    job.gpu_count,
+                    progress.batch or batch_of(job),
+                    progress.rate,
+                    window_s,
+                    uid=job.uid,
+                    run=f"{job.id}.{job.restarts}",
+                )

@@ -1,0 +1,316 @@
+"""The numbers of a view: nodes and jobs as arrays."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_hadar import policies
+from slurm_hadar.config import Config
+from slurm_hadar.controller.observation import racks
+from slurm_hadar.controller.observation.access import allowed_partitions, kinds_of
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import batch_choice, bills, claims, cpus, distance
+from slurm_hadar.controller.snapshot.groups import Groups
+from slurm_hadar.controller.snapshot.request import cpus_per_copy
+from slurm_hadar.controller.snapshot.targets import (
+    Past,
+    Target,
+    batch_of,
+    placed,
+    profile_key,
+    tasks_of,
+)
+from slurm_hadar.controller.snapshot.work import Work, work_of
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.traits import Prospects
+from slurm_hadar.domain.view import PRIORITIES, BoolArray, FloatArray, JobArrays, NodeArrays
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.profiles.specs import lookup
+
+_FIRST_GUESS_RESTART_S = 30.0
+_SLOWEST = 1e-3
+"""samples/s assumed where a job runs although no rate is known to be possible."""
+
+
+def node_arrays(
+    seen: Observed, jobs: Sequence[Target], kinds: tuple[str, ...], groups: Groups
+) -> NodeArrays:
+    """What managed jobs may use: what is free now, less the claims of pending jobs above all of
+    ours, and what our own running jobs hold."""
+    nodes = [node for node in seen.nodes.values() if any(k in kinds for k in node.gpus)]
+    index = {node.name: i for i, node in enumerate(nodes)}
+    free = claims.free_now(seen)
+    pending = [target.job for target in jobs if target.job.state is JobState.PENDING]
+    highest = max((claims.rank(job, seen) for job in pending), default=(0, 0))
+    ours = {target.job.id for target in jobs}
+    for job in claims.outsiders(seen, ours):
+        if claims.rank(job, seen) > highest:
+            claims.claim(job, seen, free)
+    gpus = np.zeros((len(nodes), len(kinds)), dtype=np.int64)
+    cpus = np.array([max(0, n.cpus - n.cpus_used) if n.usable else 0 for n in nodes], np.int64)
+    mem = np.array(
+        [max(0, n.memory_mb - n.memory_used_mb) if n.usable else 0 for n in nodes], np.int64
+    )
+    for node in nodes:
+        for kind, count in free.get(node.name, {}).items():
+            if kind in kinds:
+                gpus[index[node.name], kinds.index(kind)] = count
+    for target in jobs:
+        if target.job.state is not JobState.RUNNING:
+            continue
+        held = placed(target.job, seen.nodes)
+        for name, row in held.items():
+            i = index.get(name)
+            if i is None:
+                continue
+            for kind, count in row.items():
+                if kind in kinds:
+                    gpus[i, kinds.index(kind)] += count
+            cpus[i] += -(-claims.cpus(target.job) // len(held))
+            mem[i] += claims.memory_mb(target.job) // len(held)
+    found = NodeArrays(
+        names=tuple(node.name for node in nodes),
+        gpus=gpus,
+        cpus=cpus,
+        mem_mb=mem,
+        group=np.array([groups.of_node[node.name] for node in nodes], dtype=np.int64),
+        rack=racks.numbers(seen.racks, [node.name for node in nodes]),
+    )
+    return racks.with_whole(found, nodes, kinds) if seen.racks else found
+
+
+def job_arrays(
+    seen: Observed,
+    config: Config,
+    rates: Rates,
+    past: Past,
+    targets: Sequence[Target],
+    kinds: tuple[str, ...],
+    counts: tuple[int, ...],
+    nodes: NodeArrays,
+    groups: Groups,
+    in_limit: bool = True,
+) -> tuple[JobArrays, Work]:
+    """One row per target, in order, and what is known of their work.
+
+    ``in_limit`` False: rates too slow for the time limit stay.
+    """
+    count = len(targets)
+    jobs = [target.job for target in targets]
+    table, known = rates.rates_for(
+        [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
+    )
+    rate = np.where(_offered(config, targets, kinds, counts), table, 0.0)
+    # What strangers report of a model excludes no job from a type, and makes none a long one.
+    own, sure, timed = rates.own_rates_for(
+        [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
+    )
+    work = work_of(seen, rates, past, jobs, rate, np.where(sure, own, 0.0), counts)
+    limits = np.array([job.time_limit_s for job in jobs], float)
+    restart = np.array([_restart_s(job, seen) for job in jobs], float)
+    copies = np.array([target.wanted.copies[1] for target in targets], np.int64)
+    # What is too slow on one node may be in time in several copies, where there can be any.
+    forks = policies.Trait.COPIES in policies.find(config.controller.policy).uses
+    together = copies if forks else np.ones_like(copies)
+    reach = np.clip(limits - restart, 0.0, 1e12) * together
+    best = np.maximum(rate, np.where(rate > 0, own, 0.0))
+    in_time = work.least_left[:, None, None] <= best * reach[:, None, None]
+    in_time |= ~timed[:, None, None]
+    if in_limit:
+        rate = np.where(in_time | work.unknown[:, None, None], rate, 0.0)
+    rate = np.where(bills.affordable(rate, targets, seen, kinds, counts), rate, 0.0)
+    _keep_possible(rate, table, targets, kinds, counts)
+    at = {name: i for i, name in enumerate(nodes.names)}
+    held = [
+        (row, at[name], kinds.index(kind), number)
+        for row, target in enumerate(targets)
+        for name, gpus in target.held.items()
+        if name in at
+        for kind, number in gpus.items()
+        if kind in kinds
+    ]
+    mask = np.zeros((count, groups.count), dtype=bool)
+    for row, target in enumerate(targets):
+        names = _partitions(target, seen, config)
+        mask[row] = groups.mask(target.job, names, target.wanted.constraint)
+    found = JobArrays(
+        ids=tuple(job.id for job in jobs),
+        arrival_s=np.array([job.submit_s for job in jobs], float),
+        weight=np.ones(count),
+        priority=np.array([_in_order(job, seen) for job in jobs], float),
+        total=work.total,
+        left=work.left,
+        rate=rate,
+        known=known,
+        running=np.array([bool(target.held) for target in targets], bool),
+        movable=np.array([_movable(t, seen, config, past) for t in targets], bool),
+        mixable=np.array([_mixable(target, seen) for target in targets], bool),
+        held=np.array(held, dtype=np.int64).reshape(-1, 4),
+        since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
+        restart_s=restart,
+        attained=work.attained,
+        cpus_per_gpu=np.array([_cpus(t) / max(1, t.wanted.count) for t in targets], float),
+        mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.wanted.count) for t in targets], float),
+        groups=mask,
+        max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
+        end_known=~work.unknown,
+        copies=copies,
+        tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
+        beside=cpus.trait(targets, rates.cpus, seen.nodes.values()),
+        batches=batch_choice.trait(targets, seen, rates, kinds, counts, rate),
+        network=distance.trait(seen, rates, targets, kinds),
+        prospects=Prospects(
+            # Profiles keep averages only, the runtime reports no first start, and another batch
+            # is a move today.
+            rate_error=np.full(rate.shape, np.nan),
+            restarts=np.array([job.restarts for job in jobs], np.int64),
+            first_start_s=np.full(count, np.nan),
+            work_unknown=work.unknown,
+            movable_from_s=np.array([_movable_from_s(t, seen, config, past) for t in targets]),
+            batch_in_place=np.zeros(count, dtype=bool),
+        ),
+    )
+    return found, work
+
+
+def _in_order(job: Job, seen: Observed) -> float:
+    tier, priority = claims.rank(job, seen)
+    return tier * PRIORITIES + priority
+
+
+def _partitions(target: Target, seen: Observed, config: Config) -> list[str]:
+    """Partitions whose nodes the job may have.
+
+    Copies may be on nodes of several types, and a job runs in one partition: of several that are
+    asked for copies get the largest.
+    """
+    asked, same = target.wanted.partitions, config.partitions.groups
+    if target.wanted.copies[1] > 1:
+        up = [seen.partitions[p] for p in asked if p in seen.partitions and seen.partitions[p].up]
+        asked = tuple(p.name for p in sorted(up, key=lambda one: -len(one.nodes))[:1])
+    return [p.name for p in allowed_partitions(target.job, asked, seen.partitions, same)]
+
+
+def _mixable(target: Target, seen: Observed) -> bool:
+    """Whether it may have GPUs of several types: it runs in one partition, which must have them."""
+    want = target.wanted
+    asked = [seen.partitions[name] for name in want.partitions if name in seen.partitions]
+    return want.mixable and any(len(kinds_of(partition, seen.nodes)) > 1 for partition in asked)
+
+
+def _cpus(target: Target) -> int:
+    """CPUs of the job, of one copy where it may have several."""
+    if target.wanted.copies[1] == 1:
+        return claims.cpus(target.job)
+    return min(cpus_per_copy(target.job), claims.MOST)
+
+
+def _mem_mb(target: Target) -> int:
+    """Memory of the job in MB, of one copy where it may have several."""
+    job = target.job
+    if target.wanted.copies[1] == 1:
+        return claims.memory_mb(job)
+    return min(job.mem_per_node_mb or job.mem_per_cpu_mb * cpus_per_copy(job), claims.MOST)
+
+
+def _offered(
+    config: Config, targets: Sequence[Target], kinds: tuple[str, ...], counts: tuple[int, ...]
+) -> BoolArray:
+    """(J, R, C) what the owner accepts: types, memory per GPU, counts."""
+    allowed = np.zeros((len(targets), len(kinds), len(counts)), dtype=bool)
+    for row, target in enumerate(targets):
+        by_type = np.array([accepts(target, kind, config) for kind in kinds], bool)
+        by_count = np.array([number in target.wanted.counts for number in counts], bool)
+        allowed[row] = by_type[:, None] & by_count[None, :]
+    return allowed
+
+
+def accepts(target: Target, kind: str, config: Config) -> bool:
+    """Whether the owner accepts a GPU type, by its name and its memory."""
+    want, least = target.wanted, (target.job.declaration or Declaration()).gpu_mem / 1024
+    by_name = not want.types or kind in want.types
+    return by_name and (not least or _memory_gb(kind, config) >= least)
+
+
+def _keep_possible(
+    rate: FloatArray,
+    table: FloatArray,
+    targets: Sequence[Target],
+    kinds: tuple[str, ...],
+    counts: tuple[int, ...],
+) -> None:
+    """What a job runs on already is possible, whatever its limits say: no rate 0 there."""
+    for row, target in enumerate(targets):
+        whole = sum(sum(gpus.values()) for gpus in target.held.values())
+        for gpus in target.held.values():
+            number = whole if target.wanted.copies[1] == 1 else sum(gpus.values())
+            for kind in gpus:
+                if kind in kinds and number in counts:
+                    cell = (row, kinds.index(kind), counts.index(number))
+                    rate[cell] = max(rate[cell], table[cell], _SLOWEST)
+
+
+def _memory_gb(kind: str, config: Config) -> float:
+    """The site's word, else the data sheet's; 0 where nobody knows."""
+    said = config.gpu_types[kind].memory_gb if kind in config.gpu_types else 0.0
+    known = lookup(kind)
+    return said or (known.memory_gb if known else 0.0)
+
+
+def _restart_s(job: Job, seen: Observed) -> float:
+    progress = seen.progress.get(job.id)
+    if progress is not None and progress.restart_s is not None:
+        return progress.restart_s
+    return first_guess_s(job)
+
+
+def first_guess_s(job: Job) -> float:
+    """Seconds that a restart costs, before any was measured."""
+    declared = job.declaration.restart_cost if job.declaration else 0.0
+    return declared or _FIRST_GUESS_RESTART_S
+
+
+def _movable(target: Target, seen: Observed, config: Config, past: Past) -> bool:
+    if not target.held:
+        return _may_move(target, seen, config)
+    settled = seen.now - _settles_at(target.job, past)
+    return settled >= _stay_s(target.job, config, past) and _may_move(target, seen, config)
+
+
+def _movable_from_s(target: Target, seen: Observed, config: Config, past: Past) -> float:
+    """Time from which it may be moved, s; 0 for one that waits, inf for one that may not."""
+    if not _may_move(target, seen, config):
+        return np.inf
+    if not target.held:
+        return 0.0
+    return _settles_at(target.job, past) + _stay_s(target.job, config, past)
+
+
+def _settles_at(job: Job, past: Past) -> float:
+    return max(job.start_s, past.last_moves.get(job.id, 0.0))
+
+
+def _stay_s(job: Job, config: Config, past: Past) -> float:
+    return config.guards.between_moves_s(past.unanswered.get(job.id, 0))
+
+
+def _may_move(target: Target, seen: Observed, config: Config) -> bool:
+    """Whether it may be moved once it has been long enough where it is."""
+    job, declaration = target.job, target.job.declaration
+    if job.state is not JobState.RUNNING or declaration is None or target.starting:
+        return not target.held
+    if not target.held:
+        # Slurm does not say which GPUs it has, as after a restart of slurmctld that lost count.
+        return False
+    progress = seen.progress.get(job.id)
+    if progress is not None and progress.restarts != job.restarts:
+        # It is still starting: it would not hear the wish to save, and a signal would kill it.
+        return False
+    return (
+        declaration.checkpoint
+        and not declaration.pin
+        and job.requeue
+        and not (job.expedited or job.external)
+        and seen.steered(job.id).moves < config.guards.max_moves_per_job
+    )

@@ -1,0 +1,276 @@
+"""What jobs that are not ours hold, and what they are about to take.
+
+Slurm starts a pending job by its priority. A plan that gave the same GPUs to a managed job of lower
+priority would be vain at best, so such claims are set aside first.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, met
+from slurm_hadar.domain.job import UNTYPED, Job, JobState
+from slurm_hadar.domain.node import Node
+
+_TURN = frozenset(
+    {
+        *("", "None", "Priority", "Resources", "BeginTime", "Cleaning"),
+        # What 26.05 says in the place of Resources under block topologies (its source, acf2854820).
+        "No_suitable_topology_unit_found",
+    }
+)
+
+_BLOCKED = (
+    *(
+        "Account",
+        "Assoc",
+        "BadConstraints",
+        "BurstBuffer",
+        "DeadLine",
+        "Dependency",
+        "FrontEndDown",
+    ),
+    *("Inactive", "Invalid", "JobArrayTaskLimit", "JobHeld", "JobLaunchFailure", "launch failed"),
+    *("Licenses", "Max", "NodeDown", "Nodes_required", "Partition", "Prolog", "QOS"),
+    *("ReqNodeNotAvail", "Reserv", "SystemFailure"),
+)
+"""How the reasons of Slurm begin that keep a job waiting though GPUs are free."""
+
+_LIMITS = ("QOS", "Assoc", "Max")
+_OF_ONE_JOB = ("PerJob", "PerNode", "PerLimit", "MaxWall", "QOSMin", "NotAllowed", "TimeLimit")
+"""Reasons that begin like the first name a limit of a user, an account or a QOS, unless one of the
+second is in them: those speak of the size of one job."""
+
+MOST = 10**10
+"""CPUs or MB of a job that are counted: its owner may ask for what no array of numbers holds. Those
+of all jobs of a node must fit in one together, in the millionths in which policies count."""
+
+Payer = tuple[int, str, str]
+"""Whom Slurm's limits look at: uid, account, QOS."""
+
+Free = dict[str, dict[str, int]]
+"""node -> GPU type -> GPUs free now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """GPUs that a pending job outside our management will get before anybody below it."""
+
+    job: str
+    priority: int
+    gpus: Mapping[str, Mapping[str, int]]
+    """node -> type -> count."""
+
+
+def free_now(seen: Observed) -> Free:
+    """GPUs that are idle on usable nodes outside reservations."""
+    closed = reserved_nodes(seen)
+    return {
+        node.name: {
+            kind: max(0, count - node.gpus_used.get(kind, 0)) for kind, count in node.gpus.items()
+        }
+        for node in seen.nodes.values()
+        if node.usable and node.name not in closed
+    }
+
+
+def reserved_nodes(seen: Observed, horizon_s: float = 600.0) -> set[str]:
+    """Nodes under a reservation that is active, or begins within ``horizon_s``."""
+    return {
+        node
+        for reservation in seen.reservations
+        if reservation.start_s <= seen.now + horizon_s and reservation.end_s > seen.now
+        for node in reservation.nodes
+    }
+
+
+def in_turn(job: Job) -> bool:
+    """Whether a waiting job waits for its turn only.
+
+    False where Slurm itself keeps it waiting: a limit, a dependency, a partition that is down,
+    nodes that are drained or reserved, and every reason that we have not met. ``BeginTime`` stays
+    for a moment after the begin time has come.
+    """
+    return job.reason.split(",")[0] in _TURN
+
+
+def payer(job: Job) -> Payer:
+    """On whose limits a job counts."""
+    return job.uid, job.account, job.qos
+
+
+def at_limit(seen: Observed) -> dict[Payer, Job]:
+    """Who is at a limit of Slurm's, with a job of theirs that it keeps waiting for that."""
+    return {
+        payer(job): job
+        for job in seen.jobs.values()
+        if job.state is JobState.PENDING
+        and job.reason.startswith(_LIMITS)
+        and not any(word in job.reason for word in _OF_ONE_JOB)
+    }
+
+
+def rank(job: Job, seen: Observed) -> tuple[int, int]:
+    """Slurm's order: the partition's tier first, then the job's priority. Higher goes first."""
+    tiers = [seen.partitions[p].priority_tier for p in job.partitions if p in seen.partitions]
+    return max(tiers, default=1), job.priority
+
+
+def outsiders(seen: Observed, ours: Iterable[str]) -> list[Job]:
+    """Pending jobs outside our management that Slurm would start as soon as GPUs are free.
+
+    In Slurm's order, the first to go first.
+    """
+    skip = set(ours)
+    waiting = [
+        job
+        for job in seen.jobs.values()
+        if job.state is JobState.PENDING
+        and job.id not in skip
+        and not job.held
+        and job.priority > 0
+        and job.start_s <= max(seen.now, job.eligible_s)
+        and job.eligible_s <= seen.now
+        # A reason that a later release made up says nothing: it may start soon.
+        and not job.reason.startswith(_BLOCKED)
+        and not job.reservation
+    ]
+    return sorted(waiting, key=lambda job: rank(job, seen), reverse=True)
+
+
+def claim(job: Job, seen: Observed, free: Free, partly: bool = False) -> Claim | None:
+    """Set a pending job's GPUs aside in ``free``; None when it would not fit now.
+
+    ``partly``: what is free of them is set aside although it does not fit.
+
+    A job that does not fit is left to Slurm: its backfill keeps what that job needs from jobs that
+    would delay it, and we never raise a priority.
+    """
+    request = job.request
+    per_node = dict(request.per_node) or {
+        kind: -(-count // max(1, job.node_count))
+        for kind, count in (request.per_job or request.per_task).items()
+    }
+    if not per_node and not job.exclusive:
+        return None
+    taken: dict[str, dict[str, int]] = {}
+    for name, gpus in _in_its_order(job, seen, free):
+        # The cheapest test first: on a busy cluster few nodes have a GPU left.
+        got = _take(per_node, gpus)
+        if got is None or not _open(job, seen.nodes[name]):
+            continue
+        if job.exclusive:
+            if seen.nodes[name].cpus_used:
+                continue
+            got = dict(gpus)
+        taken[name] = got
+        if len(taken) >= max(1, job.node_count):
+            break
+    if len(taken) < max(1, job.node_count) and not (partly and taken):
+        return None
+    for name, got in taken.items():
+        for kind, count in got.items():
+            free[name][kind] -= count
+    return Claim(job.id, job.priority, taken)
+
+
+def _in_its_order(job: Job, seen: Observed, free: Free) -> Iterator[tuple[str, dict[str, int]]]:
+    """The nodes as Slurm tries them: those of the first partition of the job's list come first."""
+    if len(job.partitions) < 2:
+        yield from free.items()
+        return
+    for number, partition in enumerate(job.partitions):
+        before = frozenset(job.partitions[:number])
+        for name, gpus in free.items():
+            inside = seen.nodes[name].partitions
+            if partition in inside and before.isdisjoint(inside):
+                yield name, gpus
+
+
+def accepted_by_others(seen: Observed) -> frozenset[str]:
+    """GPU types that unmanaged jobs accept which accept several: where managed jobs leave out the
+    slowest of them, these others are left with it."""
+    classes = {
+        (node.partitions, frozenset(node.features), frozenset(node.gpus))
+        for node in seen.nodes.values()
+    }
+    known: dict[tuple[tuple[str, ...], str], set[str]] = {}
+    found: set[str] = set()
+    for job in seen.jobs.values():
+        if job.managed or job.state not in (JobState.PENDING, JobState.RUNNING):
+            continue
+        if UNTYPED not in job.request.gpus:
+            continue
+        key = job.partitions, job.features
+        if key not in known:
+            known[key] = {
+                kind
+                for partitions, features, kinds in classes
+                if not set(partitions).isdisjoint(job.partitions) and _met(job, features)
+                for kind in kinds
+                if kind != UNTYPED
+            }
+        if len(known[key]) > 1:
+            found |= known[key]
+    return frozenset(found)
+
+
+def set_aside(gpus: Mapping[str, int], names: Iterable[str], free: Free) -> None:
+    """Take GPUs (type -> count) out of ``free`` on these nodes, as far as they are there."""
+    names = list(names)
+    for kind, count in gpus.items():
+        left = count
+        for name in names:
+            part = min(left, free.get(name, {}).get(kind, 0))
+            if part > 0:
+                free[name][kind] -= part
+                left -= part
+
+
+def cpus(job: Job) -> int:
+    """CPUs of the whole job."""
+    return min(job.cpus, MOST)
+
+
+def memory_mb(job: Job) -> int:
+    """Memory of the whole job in MB; 0 where it asks for none."""
+    return min(job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * job.cpus, MOST)
+
+
+def _open(job: Job, node: Node) -> bool:
+    """Whether Slurm could start a part of the job on the node, as far as we can tell."""
+    if not any(name in node.partitions for name in job.partitions):
+        return False
+    if node.name in job.excluded_nodes:
+        return False
+    if job.required_nodes and node.name not in job.required_nodes:
+        return False
+    nodes = max(1, job.node_count)
+    if node.cpus - node.cpus_used < -(-job.cpus // nodes):
+        return False
+    if node.memory_mb - node.memory_used_mb < memory_mb(job) // nodes:
+        return False
+    return _met(job, frozenset(node.features))
+
+
+def _met(job: Job, features: frozenset[str]) -> bool:
+    try:
+        return not job.features or met(job.features, features)
+    except OpaqueConstraint:
+        return True
+
+
+def _take(per_node: Mapping[str, int], free: Mapping[str, int]) -> dict[str, int] | None:
+    if sum(per_node.values()) > sum(free.values()):
+        return None
+    got: dict[str, int] = {}
+    for kind, count in per_node.items():
+        left = count
+        for name in [kind] if kind != UNTYPED else list(free):
+            part = min(left, free.get(name, 0) - got.get(name, 0))
+            if part > 0:
+                got[name] = got.get(name, 0) + part
+                left -= part
+        if left:
+            return None
+    return got

@@ -1,0 +1,75 @@
+"""Nodes in groups: those of one group are open to the same jobs."""
+
+from collections.abc import Iterable, Sequence
+from math import inf
+
+import numpy as np
+
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot.constraints import met
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.view import BoolArray
+
+
+class Groups:
+    """Nodes that differ in nothing that decides which jobs may use them."""
+
+    def __init__(self, seen: Observed, jobs: Iterable[Job]) -> None:
+        keys: dict[tuple[frozenset[str], frozenset[str], frozenset[int], float], int] = {}
+        lists = dict.fromkeys(job.excluded_nodes for job in jobs if job.excluded_nodes)
+        self._lists = {names: index for index, names in enumerate(lists)}
+        excluded: dict[str, set[int]] = {}
+        for names, index in self._lists.items():
+            for name in names:
+                excluded.setdefault(name, set()).add(index)
+        closes = next_reservation(seen)
+        self.of_node: dict[str, int] = {}
+        for node in seen.nodes.values():
+            key = (
+                frozenset(node.partitions),
+                frozenset(node.features),
+                frozenset(excluded.get(node.name, ())),
+                closes.get(node.name, inf),
+            )
+            self.of_node[node.name] = keys.setdefault(key, len(keys))
+        self._keys = list(keys)
+        self._now = seen.now
+        self._masks: dict[tuple[tuple[str, ...], str, int | None, float], BoolArray] = {}
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return len(self._keys)
+
+    def mask(self, job: Job, partitions: Sequence[str], constraint: str) -> BoolArray:
+        """(G,) groups open to a job in these partitions under this constraint.
+
+        Closed are nodes that the job excludes, and those that a reservation takes before the
+        job's time limit is over: Slurm would not start it there.
+        """
+        excluded = self._lists.get(job.excluded_nodes)
+        key = (tuple(partitions), constraint, excluded, job.time_limit_s)
+        if key not in self._masks:
+            wanted_names = set(partitions)
+            end = self._now + job.time_limit_s
+            self._masks[key] = np.array(
+                [
+                    bool(wanted_names & names)
+                    and met(constraint, features)
+                    and excluded not in lists
+                    and (closes == inf or end <= closes)
+                    for names, features, lists, closes in self._keys
+                ],
+                dtype=bool,
+            )
+        return self._masks[key]
+
+
+def next_reservation(seen: Observed) -> dict[str, float]:
+    """Node -> start of its next reservation, or of the one that it is under, s."""
+    found: dict[str, float] = {}
+    for reservation in seen.reservations:
+        if reservation.end_s > seen.now:
+            for node in reservation.nodes:
+                found[node] = min(found.get(node, inf), reservation.start_s)
+    return found

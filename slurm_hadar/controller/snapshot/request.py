@@ -1,0 +1,172 @@
+"""What a managed job may be given, read from its request and its declaration."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from slurm_hadar.controller.snapshot.constraints import readable
+from slurm_hadar.domain.declaration import ANY, Declaration
+from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.tres import parse_gpus
+
+MOST_COUNTS = 16
+"""Longest list of GPU counts considered for one job; a wider range is thinned to powers of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the owner asked for, before we changed anything.
+
+    ``form`` is how GPUs are counted: per node (``--gres``), per job (``--gpus``) or per task.
+    ``counts`` are the GPU counts of the whole job that its script can run with, rising.
+    ``types`` empty means any. ``most_nodes`` bounds how far it may spread.
+    """
+
+    form: Literal["node", "job", "task"]
+    count: int
+    counts: tuple[int, ...]
+    types: tuple[str, ...]
+    nodes: int
+    most_nodes: int
+    constraint: str
+    partitions: tuple[str, ...]
+    copies: tuple[int, int] = (1, 1)
+    """Least and most nodes on which it may run as copies, with ``count`` GPUs on each; (1, 1) for
+    a script that cannot."""
+
+    @property
+    def of_one_type(self) -> bool:
+        """Whether Slurm can only run it on GPUs of one type, whatever partition it is in: on one
+        node, or with one GPU. Else partitions of one type each would narrow its request."""
+        on_one_node = self.form == "node" and self.nodes == 1 and self.most_nodes == 1
+        return on_one_node or (self.count == 1 and self.most_nodes == 1)
+
+    @property
+    def mixable(self) -> bool:
+        """Whether GPUs of several types could serve it: --gpus, on more than one node."""
+        return self.form == "job" and self.most_nodes > 1 and len(self.types) != 1
+
+
+_NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+
+def wanted(
+    job: Job, steered: Steering, groups: Mapping[str, Sequence[str]] = _NONE
+) -> Wanted | str:
+    """The job's request, or a sentence on why it cannot be steered.
+
+    ``groups``: partition -> those that it stands for, as the site declares them.
+    """
+    declaration = job.declaration or Declaration()
+    request = _original(job.request, steered.was)
+    if request.per_task:
+        form, gpus, times = "task", request.per_task, job.tasks
+    elif request.per_job:
+        form, gpus, times = "job", request.per_job, 1
+    elif request.per_node:
+        form, gpus, times = "node", request.per_node, job.node_count
+    else:
+        return "it asks for no GPU"
+    if job.required_nodes and "ReqNodeList" not in steered.was:
+        return "it names its nodes itself"
+    if job.reservation:
+        return "it runs in a reservation"
+    if job.exclusive:
+        return "it asks for whole nodes"
+    if not readable(_constraint(job, steered)):
+        return "only Slurm can read its constraint"
+    nodes = int(steered.was.get("NumNodes", str(job.node_count)).partition("-")[0])
+    copies = _copies(declaration) if form == "node" else (1, 1)
+    if copies[1] > 1:
+        # Its script runs on any number of nodes: what it was submitted with says nothing.
+        nodes = 1
+    if form != "node" and not declaration.nodes and (nodes > 1 or job.tasks > 1):
+        # Slurm spreads these over as many nodes as it likes; a plan for one node may never fit, and
+        # one for fewer nodes than asked for would break the script.
+        return "it asks for GPUs by job or by task, for several nodes or tasks"
+    if form == "node":
+        times = nodes
+    count = sum(gpus.values()) * times
+    named = tuple(kind for kind in gpus if kind != UNTYPED)
+    if len(named) > 1:
+        return "it names several GPU types itself"
+    kinds = named or tuple(kind for kind in declaration.types if kind != ANY)
+    elastic = declaration.gpus is not None and not named and form != "task" and nodes == 1
+    elastic = elastic and copies[1] == 1
+    counts = _counts(declaration.gpus) if elastic and declaration.gpus else (count,)
+    spread = declaration.nodes[1] if declaration.nodes and form == "job" else nodes
+    return Wanted(
+        form=form,  # type: ignore[arg-type]
+        count=count,
+        counts=counts,
+        types=kinds,
+        nodes=nodes,
+        most_nodes=max(spread, nodes),
+        constraint=_constraint(job, steered),
+        partitions=_partitions(job, steered, groups),
+        copies=copies,
+    )
+
+
+def cpus_per_copy(job: Job) -> int:
+    """CPUs of each task; copies have one task each."""
+    return max(1, -(-job.cpus // job.tasks))
+
+
+def may_have_copies(job: Job) -> bool:
+    """Whether its owner says that it may run as copies."""
+    return job.declaration is not None and _copies(job.declaration)[1] > 1
+
+
+def _copies(declaration: Declaration) -> tuple[int, int]:
+    """``fork``; where idle nodes are meant ``nodes`` says the same."""
+    if declaration.fork[1] == 1 and declaration.backfill and declaration.nodes:
+        return declaration.nodes
+    return declaration.fork
+
+
+def _constraint(job: Job, steered: Steering) -> str:
+    """The user's own -C. What hbatch wrote from ``types`` and ``gpu_mem`` is none: those say it
+    already."""
+    declaration = job.declaration or Declaration()
+    if "Features" in steered.foreign:
+        return job.features
+    if declaration.constraint:
+        return declaration.constraint
+    submitted = steered.was.get("Features", job.features)
+    if declaration.added and submitted == declaration.added:
+        return ""
+    if declaration.gpu_mem or (declaration.types and declaration.types != (ANY,)):
+        return ""
+    return submitted
+
+
+def _partitions(
+    job: Job, steered: Steering, groups: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """The owner's partitions. Of a job that runs Slurm shows only the one in which it does."""
+    if "Partition" in steered.was:
+        return tuple(steered.was["Partition"].split(","))
+    declared = job.declaration.partitions if job.declaration else ()
+    if job.state is JobState.PENDING or not declared or "Partition" in steered.foreign:
+        return job.partitions
+    reached = {*declared, *(name for one in declared for name in groups.get(one, ()))}
+    return declared if set(job.partitions) <= reached else job.partitions
+
+
+def _original(request: GpuRequest, was: Mapping[str, str]) -> GpuRequest:
+    if "TresPerJob" in was:
+        return GpuRequest(per_job=parse_gpus(was["TresPerJob"]))
+    if "TresPerNode" in was:
+        return GpuRequest(per_node=parse_gpus(was["TresPerNode"]))
+    return request
+
+
+def _counts(span: tuple[int, int]) -> tuple[int, ...]:
+    least, most = span
+    if most - least < MOST_COUNTS:
+        return tuple(range(least, most + 1))
+    powers = [1 << bit for bit in range(20) if least < 1 << bit < most]
+    return (least, *powers[-(MOST_COUNTS - 2) :], most)

@@ -1,0 +1,205 @@
+"""Which jobs take part in a round, where each is, and why the others do not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import claims
+from slurm_hadar.controller.snapshot.request import Wanted, wanted
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import UNTYPED, Job, JobState
+from slurm_hadar.domain.node import Node
+from slurm_hadar.domain.steering import Steering
+
+_LONGEST_LEASE_S = 3600.0 + 60.0
+"""The longest that earlier releases knew, and a minute, as clocks differ: a begin time further
+ahead is its owner's."""
+
+Place = Mapping[str, Mapping[str, int]]
+"""node -> GPU type -> GPUs."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the controller remembers. ``attained``: job -> GPU-seconds received; ``moving``: jobs in
+    the middle of a move -> where they are going; ``last_moves``: job -> time of its last move, s;
+    ``unanswered``: job -> moves that came to nothing in a row: save requests without an answer, and
+    places where Slurm did not start it; ``understated``: uid -> how many times what they
+    declared the user's jobs took, where that is more than once.
+    """
+
+    attained: Mapping[str, float] = field(default_factory=dict)
+    moving: Mapping[str, Place] = field(default_factory=dict)
+    last_moves: Mapping[str, float] = field(default_factory=dict)
+    unanswered: Mapping[str, int] = field(default_factory=dict)
+    understated: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A managed job that takes part in this round."""
+
+    job: Job
+    wanted: Wanted
+    held: Place = field(default_factory=dict)
+    """Where it runs or is moved to; empty where it waits."""
+    starting: bool = False
+    """It is on its way: requeued, and not running yet."""
+
+
+def profile_key(job: Job) -> str:
+    """Name under which a job's speed is kept: its declared model, else its own name."""
+    declaration = job.declaration or Declaration()
+    return declaration.model or "~" + "".join(c if c.isalnum() else "_" for c in job.name[:60])
+
+
+def batch_of(job: Job) -> int | None:
+    """The declared global batch, the least of a range; None where it was not declared."""
+    return job.declaration.batch[0] if job.declaration and job.declaration.batch else None
+
+
+def tasks_of(job: Job) -> int:
+    """Equal parts of a global batch that may run one after another, 1 where none are declared."""
+    return job.declaration.tasks if job.declaration else 1
+
+
+def placed(job: Job, nodes: Mapping[str, Node]) -> dict[str, dict[str, int]]:
+    """GPUs that a running job holds, with untyped ones named by their node's type."""
+    held: dict[str, dict[str, int]] = {}
+    for name, gpus in job.gpus.items():
+        node = nodes.get(name)
+        if node is None:
+            continue
+        only = next((kind for kind in node.gpus if kind != UNTYPED), "")
+        row = held.setdefault(name, {})
+        for kind, count in gpus.items():
+            row[kind or only] = row.get(kind or only, 0) + count
+    return held
+
+
+def by_type(held: Place) -> dict[str, int]:
+    """GPUs by type over all nodes."""
+    found: dict[str, int] = {}
+    for gpus in held.values():
+        for kind, count in gpus.items():
+            found[kind] = found.get(kind, 0) + count
+    return found
+
+
+def targets_of(
+    seen: Observed, config: Config, moving: Mapping[str, Place]
+) -> tuple[dict[str, Target], dict[str, str]]:
+    """The managed jobs of this round, and those left out of it with the reason.
+
+    ``moving``: jobs in the middle of a move -> where they are going; they keep that place.
+    """
+    targets: dict[str, Target] = {}
+    left_out: dict[str, str] = {}
+    starting: list[tuple[Job, Wanted]] = []
+    limited = claims.at_limit(seen)
+    for job in seen.jobs.values():
+        if not job.managed or job.state in (JobState.FINISHED, JobState.COMPLETING):
+            continue
+        steered = seen.steered(job.id)
+        why_not = "" if job.id in moving else _why_not(job, seen)
+        want = why_not or wanted(job, steered, config.partitions.groups)
+        told = job.state is JobState.PENDING and _sent_on(job, seen, config)
+        waits = job.state is JobState.PENDING and job.id not in moving and not told
+        first = limited.get(claims.payer(job)) if waits else None
+        if isinstance(want, str):
+            left_out[job.id] = want
+        elif first is not None:
+            left_out[job.id] = f"its owner is at a limit: job {first.id}, {first.reason}"
+        elif job.id in moving:
+            targets[job.id] = Target(job, want, moving[job.id], starting=True)
+        elif job.state is JobState.RUNNING:
+            targets[job.id] = Target(job, want, placed(job, seen.nodes))
+        elif told:
+            starting.append((job, want))
+        else:
+            targets[job.id] = Target(job, want)
+    free = claims.free_now(seen)
+    for job, want in starting:
+        place = _expected(seen, job.id, free)
+        targets[job.id] = Target(job, want, place, starting=bool(place))
+    return targets, left_out
+
+
+def lease_of_before(job: Job, steered: Steering, now: float) -> bool:
+    """Whether a waiting job has a begin time ahead that an earlier release of ours gave it, rather
+    than its owner. Files of those releases, in use still, give them to new jobs too."""
+    declared = bool(job.declaration and job.declaration.lease) and not steered.time
+    given = max(job.submit_s, steered.time)
+    return (
+        (steered.leased or declared)
+        and job.restarts == 0
+        and now + 1 < job.eligible_s <= given + _LONGEST_LEASE_S
+    )
+
+
+def _why_not(job: Job, seen: Observed) -> str:
+    if job.state is JobState.UNKNOWN or job.state is JobState.SUSPENDED:
+        return f"its state is {job.slurm_state}"
+    if any(seen.partitions[p].exclusive for p in job.partitions if p in seen.partitions):
+        return "its partition gives whole nodes"
+    if job.state is JobState.PENDING:
+        if job.held:
+            return "it is held by its owner or an admin"
+        if job.dependency:
+            return "it waits for another job"
+        if not claims.in_turn(job):
+            return f"Slurm keeps it waiting: {job.reason}"
+        # A requeue sets a begin time as well; that one nobody wished for.
+        ahead = job.eligible_s > seen.now and job.restarts == 0
+        if ahead and not lease_of_before(job, seen.steered(job.id), seen.now):
+            return "its owner set a begin time"
+    return ""
+
+
+def _sent_on(job: Job, seen: Observed, config: Config) -> bool:
+    steered = seen.steered(job.id)
+    return (
+        bool(steered.gpus)
+        and max(job.eligible_s, job.not_before_s) <= seen.now + 1
+        and seen.now - steered.time <= config.moving.commit_s
+    )
+
+
+def _expected(seen: Observed, job: str, free: claims.Free) -> dict[str, dict[str, int]]:
+    """Where a job that was sent on will land: the planned nodes, else any with room."""
+    steered = seen.steered(job)
+    if "ReqNodeList" in steered.was and seen.jobs[job].required_nodes:
+        return _required(seen.jobs[job], steered, free)
+    names = [*(n for n in steered.nodes if n in free), *(n for n in free if n not in steered.nodes)]
+    place: dict[str, dict[str, int]] = {}
+    for kind, count in steered.gpus.items():
+        left = count
+        for name in names:
+            part = min(left, free[name].get(kind, 0) - place.get(name, {}).get(kind, 0))
+            if part > 0:
+                place.setdefault(name, {})[kind] = part
+                left -= part
+        if left:
+            return {}
+    for name, gpus in place.items():
+        for kind, count in gpus.items():
+            free[name][kind] -= count
+    return place
+
+
+def _required(job: Job, steered: Steering, free: claims.Free) -> dict[str, dict[str, int]]:
+    """The nodes that we named to Slurm, when all of them have room; else nowhere."""
+    names = job.required_nodes
+    place = {name: dict(steered.nodes[name]) for name in names if name in steered.nodes}
+    if len(place) < len(names):
+        # A long list of nodes is not kept: copies have the same number everywhere.
+        each = sum(steered.gpus.values()) // len(names)
+        place = {name: dict.fromkeys(list(free.get(name, {}))[:1], each) for name in names}
+    for name, gpus in place.items():
+        if not gpus or any(free.get(name, {}).get(kind, 0) < n for kind, n in gpus.items()):
+            return {}
+    for name, gpus in place.items():
+        for kind, count in gpus.items():
+            free[name][kind] -= count
+    return place

@@ -1,0 +1,156 @@
+"""From what Slurm shows to what a policy sees."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import claims
+from slurm_hadar.controller.snapshot.arrays import job_arrays, node_arrays
+from slurm_hadar.controller.snapshot.groups import Groups
+from slurm_hadar.controller.snapshot.targets import (
+    Past,
+    Target,
+    batch_of,
+    profile_key,
+    targets_of,
+)
+from slurm_hadar.controller.snapshot.work import Work
+from slurm_hadar.domain.job import UNTYPED
+from slurm_hadar.domain.view import FloatArray, View
+from slurm_hadar.profiles.rates import Rates
+
+_MOST_FAULTS = 20
+"""Where more jobs bring up a fault it is not theirs."""
+_HOPELESS = (
+    "its work does not fit in the time limit, or its memory on the GPU, "
+    "on any type and count that it accepts"
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The view, the jobs behind its rows, and the managed jobs left out of it, with the reason."""
+
+    view: View
+    targets: Mapping[str, Target]
+    left_out: Mapping[str, str]
+    own: FloatArray
+    """(J, R, C) rates of a table, or that the job's owner measured, nan elsewhere: by these alone a
+    type may be too slow."""
+    work: Work
+    """Of the same jobs as the view."""
+    shared: frozenset[str]
+    """GPU types that unmanaged jobs accept beside others: jobs that may be moved keep these."""
+    faults: Sequence[str] = ()
+    """Faults of ours that one job's own data brought up; that job alone is left out for it."""
+
+
+def picture(seen: Observed, config: Config, rates: Rates, past: Past) -> Picture:
+    """Build the view of this round."""
+    targets, left_out = targets_of(seen, config, past.moving)
+    shown = picture_without_faults(seen, config, rates, past, targets, left_out)
+    possible = shown.view.jobs.rate.any(axis=(1, 2))
+    hopeless = {shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)}
+    if not hopeless:
+        return shown
+    targets = {id_: target for id_, target in shown.targets.items() if id_ not in hopeless}
+    # Waiting for us would be in vain: Slurm shall have them as they are. Not one that is stopped or
+    # moved at this moment, though: it would start where it was, and have to go once more.
+    left_out = {
+        **shown.left_out,
+        **{id_: _HOPELESS for id_ in sorted(hopeless) if id_ not in past.moving},
+    }
+    again = picture_of(seen, config, rates, past, targets, left_out)
+    return replace(again, faults=shown.faults)
+
+
+def picture_without_faults(
+    seen: Observed,
+    config: Config,
+    rates: Rates,
+    past: Past,
+    targets: Mapping[str, Target],
+    left_out: Mapping[str, str],
+    in_limit: bool = True,
+) -> Picture:
+    """:func:`picture_of`, where the data of some few jobs bring up a fault of ours without these:
+    their owners must not hold up all others with what they write."""
+
+    def of(some: Mapping[str, Target], out: Mapping[str, str]) -> Picture:
+        return picture_of(seen, config, rates, past, some, out, in_limit)
+
+    try:
+        return of(targets, left_out)
+    except Exception:
+        faults = _faults(lambda some: of(some, {}), dict(targets))
+        if not faults:
+            raise
+        rest = {id_: target for id_, target in targets.items() if id_ not in faults}
+        said = tuple(f"job {id_} is left alone: {why}" for id_, why in faults.items())
+        return replace(of(rest, {**left_out, **faults}), faults=said)
+
+
+def _faults(
+    make: Callable[[Mapping[str, Target]], object], targets: Mapping[str, Target]
+) -> dict[str, str]:
+    """The jobs of which no picture can be made even when they are alone, and why; found by halves.
+
+    Empty where there are too many: then it is no job's own fault.
+    """
+    found: dict[str, str] = {}
+    open_ = [list(targets)]
+    while open_ and len(found) <= _MOST_FAULTS:
+        ids = open_.pop()
+        try:
+            make({id_: targets[id_] for id_ in ids})
+        except Exception as error:
+            if len(ids) == 1:
+                kind = type(error).__name__
+                found[ids[0]] = f"its data brought up a fault of slurm-hadar ({kind})"
+            else:
+                half = len(ids) // 2
+                open_ += [ids[:half], ids[half:]]
+    return found if len(found) <= _MOST_FAULTS and len(found) < len(targets) else {}
+
+
+def picture_of(
+    seen: Observed,
+    config: Config,
+    rates: Rates,
+    past: Past,
+    targets: Mapping[str, Target],
+    left_out: Mapping[str, str],
+    in_limit: bool = True,
+) -> Picture:
+    """The view of these targets. ``in_limit`` False: also what is too slow for the time limit."""
+    jobs = list(targets.values())
+    kinds = tuple(sorted({k for n in seen.nodes.values() for k in n.gpus if k != UNTYPED}))
+    groups = Groups(seen, [target.job for target in jobs])
+    nodes = node_arrays(seen, jobs, kinds, groups)
+    counts = tuple(sorted({c for t in jobs for c in t.wanted.counts} | {1}))
+    arrays, work = job_arrays(
+        seen, config, rates, past, jobs, kinds, counts, nodes, groups, in_limit
+    )
+    view = View(
+        now=seen.now,
+        round_s=config.controller.round_s,
+        seed=0,
+        types=kinds,
+        counts=counts,
+        nodes=nodes,
+        jobs=arrays,
+        options={
+            "gain_over_cost": config.guards.gain_over_cost,
+            "min_stay_s": config.guards.min_between_moves_s,
+            "preempt": config.guards.preempt,
+            **config.controller.options,
+        },
+    )
+    asked = [(one.job.uid, profile_key(one.job), batch_of(one.job)) for one in jobs]
+    own, known, _ = rates.own_rates_for(asked, kinds, counts)
+    return Picture(
+        view, targets, left_out, np.where(known, own, np.nan), work, claims.accepted_by_others(seen)
+    )

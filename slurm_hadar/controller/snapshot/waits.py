@@ -1,0 +1,229 @@
+"""When a waiting job would start on each GPU type, as far as can be told.
+
+All pending jobs are placed in Slurm's order on the GPUs that are released first: rule 1 of the
+prototype that the project's hints were measured with (recalled). A job of one node has its GPUs on
+one node, on which it fits.
+"""
+
+from collections.abc import Collection, Mapping
+from math import inf, isfinite
+
+import numpy as np
+
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import claims
+from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes, Names
+from slurm_hadar.controller.snapshot.targets import Target, placed
+from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.domain.declaration import ANY, SLOWEST
+from slurm_hadar.domain.job import UNTYPED, Job, JobState
+from slurm_hadar.domain.view import BoolArray, IntArray
+from slurm_hadar.scheduling.twin import LIMIT_SHARE
+
+_UNKNOWN_S = 4 * 3600.0
+"""Assumed where there is no limit."""
+
+Pools = dict[str, list[float]]
+"""GPU type -> when each of its GPUs is released, s from now, rising."""
+
+
+def expected_waits(
+    seen: Observed, picture: Picture, empty: EmptyNodes | None = None
+) -> dict[str, dict[str, float]]:
+    """Waiting job of ours -> GPU type -> seconds until it would start there; inf: never.
+
+    ``empty``: those of this tick, where they are known already.
+    """
+    return _served(seen, picture, empty or EmptyNodes(seen))[0]
+
+
+def pools_behind(seen: Observed, picture: Picture) -> Pools:
+    """When each GPU is released for whoever comes behind all that wait."""
+    return _served(seen, picture, EmptyNodes(seen))[1]
+
+
+class _Kind:
+    """The GPUs of one type: when each is released, s from now; inf where a node has no more."""
+
+    def __init__(self, nodes: Mapping[str, list[float]]) -> None:
+        self._names = list(nodes)
+        self.at_s = np.full((len(nodes), max(map(len, nodes.values()), default=0)), inf)
+        for row, times in enumerate(nodes.values()):
+            self.at_s[row, : len(times)] = sorted(times)
+        self._masks: dict[Names, BoolArray] = {}
+
+    def begin(self, count: int, nodes: int, inside: Names | None) -> tuple[float, IntArray]:
+        """When ``count`` GPUs on each of so many ``nodes`` are free, those within ``inside`` (None:
+        all), and the rows of these nodes."""
+        none = np.zeros(0, dtype=np.int64)
+        if not 0 < count <= self.at_s.shape[1]:
+            return inf, none
+        column = self.at_s[:, count - 1]
+        if inside is not None:
+            if inside not in self._masks:
+                self._masks[inside] = np.array([name in inside for name in self._names], bool)
+            column = np.where(self._masks[inside], column, inf)
+        if nodes == 1:
+            row = int(column.argmin())
+            return float(column[row]), np.array([row])
+        if nodes > len(column):
+            return inf, none
+        rows = np.argpartition(column, nodes - 1)[:nodes]
+        return float(column[rows].max()), rows
+
+    def begin_anywhere(self, count: int) -> float:
+        """When ``count`` GPUs are free, wherever they are."""
+        times = self.at_s.ravel()
+        if not 0 < count <= len(times):
+            return inf
+        return float(np.partition(times, count - 1)[count - 1])
+
+    def take(self, count: int, rows: IntArray, until_s: float) -> None:
+        """``count`` GPUs of each of these nodes are in use until then."""
+        self.at_s[rows, :count] = until_s
+        self.at_s[rows] = np.sort(self.at_s[rows], axis=1)
+
+    def take_anywhere(self, count: int, until_s: float) -> None:
+        """As many that are free first are in use until then."""
+        places = np.argpartition(self.at_s, count - 1, axis=None)[:count]
+        self.at_s.flat[places] = until_s
+        self.at_s.sort(axis=1)
+
+
+def _served(
+    seen: Observed, picture: Picture, empty: EmptyNodes
+) -> tuple[dict[str, dict[str, float]], Pools]:
+    by_node = _released(seen, picture)
+    kinds = {kind: _Kind(nodes) for kind, nodes in by_node.items()}
+    found: dict[str, dict[str, float]] = {}
+    waiting = [
+        job
+        for job in seen.jobs.values()
+        if job.state is JobState.PENDING and job.priority > 0 and not job.held
+        if job.eligible_s <= seen.now and claims.in_turn(job)
+    ]
+    waiting.sort(key=lambda job: claims.rank(job, seen), reverse=True)
+    for job in waiting:
+        target = picture.targets.get(job.id)
+        inside = None
+        if target is not None:
+            count, times = target.wanted.count, run_times(target, picture)
+            nodes = target.wanted.nodes if target.wanted.form == "node" else 0
+            nodes = nodes or int(target.wanted.most_nodes == 1)
+            inside = empty.fitting(target)
+        else:
+            count, times = ordinary(job, by_node)
+            nodes = job.node_count if job.request.per_node else 0
+        each = -(-count // max(nodes, 1))
+        at = {
+            kind: kinds[kind].begin(each, nodes, inside)
+            if nodes
+            else (kinds[kind].begin_anywhere(count), None)
+            for kind in times
+            if kind in kinds
+        }
+        starts = {kind: start for kind, (start, _) in at.items()}
+        if target is not None and not target.starting:
+            found[job.id] = starts
+        ends = {kind: start + times[kind] for kind, start in starts.items()}
+        # What a job that tells nothing gets is whatever is free first.
+        rank = starts
+        if target is not None:
+            # It is not expected on a type that its list of partitions leaves out.
+            slow = far_slower(target, picture, [kind for kind in starts if starts[kind] < inf])
+            rank = {kind: end for kind, end in ends.items() if kind not in slow}
+        kind = min(rank, key=lambda one: rank[one], default="")
+        if kind and ends[kind] < inf:
+            rows = at[kind][1]
+            if rows is None:
+                kinds[kind].take_anywhere(count, ends[kind])
+            else:
+                kinds[kind].take(each, rows, ends[kind])
+    pools = {kind: np.sort(one.at_s[one.at_s < inf]).tolist() for kind, one in kinds.items()}
+    return found, pools
+
+
+def run_times(target: Target, picture: Picture) -> dict[str, float]:
+    """GPU type -> seconds that the job's work takes on it with the GPUs that it asks for; without
+    the types that it may not have."""
+    view, id_ = picture.view, target.job.id
+    if id_ not in view.jobs.ids or target.wanted.count not in view.counts:
+        return {}
+    row, count = view.jobs.ids.index(id_), view.counts.index(target.wanted.count)
+    left = float(view.jobs.left[row])
+    rates = {kind: float(view.jobs.rate[row, i, count]) for i, kind in enumerate(view.types)}
+    return {kind: left / rate for kind, rate in rates.items() if rate > 0}
+
+
+def far_slower(target: Target, picture: Picture, fits: Collection[str]) -> frozenset[str]:
+    """The GPU types that a job which named none leaves out: far slower than another one of those
+    on which it ``fits``. One that may be moved keeps those that unmanaged jobs accept."""
+    view, job, declaration = picture.view, target.job, target.job.declaration
+    if declaration is None or declaration.types != (ANY,) or job.id not in view.jobs.ids:
+        return frozenset()
+    if target.wanted.count not in view.counts:
+        return frozenset()
+    row, count = view.jobs.ids.index(job.id), view.counts.index(target.wanted.count)
+    own = {kind: float(picture.own[row, at, count]) for at, kind in enumerate(view.types)}
+    # What is slow beside a type on which it may not fit is not slow for this job.
+    best = max((own[kind] for kind in fits if isfinite(own.get(kind, inf))), default=0.0)
+    # A guess keeps no job from a free GPU.
+    kept = picture.shared if declaration.may_move and job.requeue else frozenset()
+    return frozenset(kind for kind, rate in own.items() if rate * SLOWEST < best) - kept
+
+
+def released(seen: Observed, picture: Picture) -> Pools:
+    """When each GPU is free."""
+    return {
+        kind: sorted(at_s for times in nodes.values() for at_s in times)
+        for kind, nodes in _released(seen, picture).items()
+    }
+
+
+def _released(seen: Observed, picture: Picture) -> dict[str, dict[str, list[float]]]:
+    """GPU type -> node -> when each of its GPUs is released, s from now."""
+    found: dict[str, dict[str, list[float]]] = {}
+
+    def add(node: str, gpus: Mapping[str, int], at_s: float) -> None:
+        for kind, count in gpus.items():
+            times = found.setdefault(kind, {})
+            if count > 0:
+                times.setdefault(node, []).extend([at_s] * count)
+
+    for node, gpus in claims.free_now(seen).items():
+        add(node, gpus, 0.0)
+    for job in seen.jobs.values():
+        if job.state is not JobState.RUNNING:
+            continue
+        left = _left_s(job, seen, picture)
+        for node, gpus in placed(job, seen.nodes).items():
+            add(node, gpus, left)
+    return found
+
+
+def _left_s(job: Job, seen: Observed, picture: Picture) -> float:
+    """Seconds until a running job ends: by its work at the speed that it reports, else by its
+    limit."""
+    progress = seen.progress.get(job.id)
+    total = job.declaration.total_samples if job.declaration else 0
+    if progress is not None and progress.rate > 0 and total > progress.samples:
+        return (total - progress.samples) / progress.rate
+    whole = job.time_limit_s * LIMIT_SHARE if job.time_limit_s < inf else _UNKNOWN_S
+    ran = seen.now - job.start_s
+    # One that ran for longer already ends any time until its limit.
+    return max(whole - ran, min(job.time_limit_s - ran, ran) / 2, 0.0)
+
+
+def ordinary(job: Job, pools: Mapping[str, object]) -> tuple[int, dict[str, float]]:
+    """GPUs of a job of unknown work, and the seconds that it may run on each type."""
+    length = job.time_limit_s * LIMIT_SHARE if job.time_limit_s < inf else _UNKNOWN_S
+    gpus = job.request.gpus
+    kinds = [kind for kind in gpus if kind != UNTYPED] or list(pools)
+    return gpus_asked(job), dict.fromkeys(kinds if gpus else [], length)
+
+
+def gpus_asked(job: Job) -> int:
+    """GPUs of the whole job."""
+    request = job.request
+    times = job.node_count if request.per_node else job.tasks if request.per_task else 1
+    return sum(request.gpus.values()) * times

@@ -1,0 +1,138 @@
+"""How much work each job is, and how much of it is done: what its owner declared, set against what
+it received."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot.targets import Past, profile_key
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import BoolArray, FloatArray
+from slurm_hadar.profiles.rates import Rates
+
+_OVERRUN = 1.5
+"""Work received over work declared, above which the declaration counts no more."""
+_UNKNOWN_WORK_S = 4 * 3600.0
+"""Assumed run time of a job that declares no amount of work and has no shorter time limit."""
+_TOLD = 1.1
+"""Below this factor nobody is told that a declaration counts for more: it makes no difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All (J,), in samples where nothing else is said.
+
+    ``declared``: by the owner, 0 where he said nothing or nobody knows the model's speed;
+    ``done``: as the job reports; ``received``: done so far, as the job reports or as its GPU time
+    makes it at the slowest speed that a table or its owner's own runs know, whichever is more;
+    ``attained``: its GPU-seconds; ``total``, ``left``: what a policy counts with; ``least_left``:
+    by the declaration as it stands;
+    ``unknown``: whether no declaration counts; ``factor``: what a declaration was multiplied by, as
+    its owner's earlier ones were too small.
+    """
+
+    declared: FloatArray
+    done: FloatArray
+    received: FloatArray
+    attained: FloatArray
+    total: FloatArray
+    left: FloatArray
+    least_left: FloatArray
+    unknown: BoolArray
+    factor: FloatArray
+
+
+def work_of(
+    seen: Observed,
+    rates: Rates,
+    past: Past,
+    jobs: Sequence[Job],
+    rate: FloatArray,
+    own: FloatArray,
+    counts: Sequence[int],
+) -> Work:
+    """The work of these jobs. ``rate``: (J, R, C) samples/s, 0 where the owner excludes a type or
+    count; ``own``: the same of a table or of the owner's own runs alone, 0 where these know none.
+    """
+    reports = [seen.progress.get(job.id) for job in jobs]
+    done = np.array([report.samples if report else 0 for report in reports], float)
+    attained = np.array([past.attained.get(job.id, 0.0) for job in jobs], float)
+    slowest = _least_per_gpu(np.where(rate > 0, own, 0.0), counts)
+    received = np.maximum(done, attained * slowest)
+    declared = _declared(jobs, rates)
+    # One that goes on after its declared work is done is of unknown length, like one that declares
+    # nothing: as long again as it ran, or else a false declaration would always be about to end.
+    over = (declared > 0) & (received > _OVERRUN * declared)
+    unknown = over | (declared == 0)
+    guessed = np.maximum(_guessed(jobs, rate), np.where(over, 2 * received, 0.0))
+    # An owner whose declarations were too small is believed less, but a declaration never makes a
+    # job longer than none would.
+    factor = np.array([past.understated.get(job.uid, 1.0) for job in jobs], float)
+    raised = np.maximum(declared, np.minimum(declared * factor, guessed))
+    return Work(
+        declared=declared,
+        done=done,
+        received=received,
+        attained=attained,
+        total=np.where(unknown, guessed, raised),
+        left=np.maximum(np.where(unknown, guessed, raised) - done, 1.0),
+        least_left=np.maximum(np.where(unknown, guessed, declared) - done, 1.0),
+        unknown=unknown,
+        factor=np.where(unknown, 1.0, raised / np.maximum(declared, 1.0)),
+    )
+
+
+def explained(plan: Plan, ids: Sequence[str], work: Work) -> Plan:
+    """The plan, with a sentence to each job whose declaration does not count as it stands: for the
+    state file, which the controller's user alone may read."""
+    said = {
+        ids[int(row)]: f"; its declared work counts {work.factor[row]:.1f} times, as its owner's "
+        "jobs took longer than they declared"
+        for row in np.flatnonzero(work.factor >= _TOLD)
+    }
+    for row in np.flatnonzero(work.unknown & (work.declared > 0)):
+        said[ids[int(row)]] = "; it has done more than its declared work, which counts no more"
+    if not said:
+        return plan
+    return replace(
+        plan,
+        placements={
+            id_: replace(placement, reason=placement.reason + said.get(id_, ""))
+            for id_, placement in plan.placements.items()
+        },
+        waiting={id_: reason + said.get(id_, "") for id_, reason in plan.waiting.items()},
+    )
+
+
+def _declared(jobs: Sequence[Job], rates: Rates) -> FloatArray:
+    """(J,) samples that the owner declared; 0 where he did not, or where no time can be told from
+    them because nobody knows the model's speed yet."""
+    return np.array(
+        [
+            job.declaration.total_samples
+            if job.declaration and rates.anchored(profile_key(job))
+            else 0
+            for job in jobs
+        ],
+        np.float64,
+    )
+
+
+def _least_per_gpu(rate: FloatArray, counts: Sequence[int]) -> FloatArray:
+    """(J,) samples/s of one GPU where the job is slowest; 0 where no speed is known."""
+    each = np.where(rate > 0, rate, np.inf) / np.array(counts, float)
+    found = each.min(axis=(1, 2), initial=np.inf)
+    return np.where(np.isfinite(found), found, 0.0)
+
+
+def _guessed(jobs: Sequence[Job], rate: FloatArray) -> FloatArray:
+    """(J,) samples of a job of unknown length: what half its time limit would train."""
+    totals = np.ones(len(jobs))
+    for row, job in enumerate(jobs):
+        possible = rate[row][rate[row] > 0]
+        typical = float(np.median(possible)) if possible.size else 1.0
+        totals[row] = typical * min(job.time_limit_s / 2, _UNKNOWN_WORK_S)
+    return totals

@@ -1,0 +1,64 @@
+"""``heartbeat.json``: the controller lives. Light, since ``hbatch`` reads it at every submit."""
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.exchange import files
+
+NAME = "heartbeat.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Who controls, in which mode (observe, act), when last (s since the epoch), how often (s).
+
+    ``identity``: what tells this controller from all others; empty in files of earlier releases.
+    """
+
+    host: str
+    pid: int
+    mode: str
+    time: float
+    interval_s: float
+    identity: str = ""
+
+
+def write_heartbeat(
+    folder: Path, mode: str, interval_s: float, room: bool = True, identity: str = ""
+) -> None:
+    """Say that this process controls. ``room``: whether new jobs may come with a list of
+    partitions. Raises OSError."""
+    files.write_json(
+        folder / NAME,
+        {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "mode": mode,
+            "time": time.time(),
+            "interval_s": interval_s,
+            "room": room,
+            "identity": identity,
+        },
+    )
+
+
+def read_heartbeat(folder: Path, uid: int) -> Heartbeat | None:
+    """The heartbeat that user ``uid`` wrote; None when there is none to believe."""
+    source = files.read_owned(folder / NAME, (uid,))
+    if source is None:
+        return None
+    try:
+        beat = Heartbeat(
+            host=files.text(source, "host"),
+            pid=files.whole(source, "pid"),
+            mode=files.text(source, "mode", 20),
+            time=files.number(source, "time", 1e11),
+            interval_s=files.number(source, "interval_s", 1e9),
+            identity=files.text(source, "identity", 64) if "identity" in source else "",
+        )
+    except files.Malformed:
+        return None
+    return beat if beat.mode in ("observe", "act") else None
