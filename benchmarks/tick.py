@@ -71,7 +71,7 @@ def measure(
             # They wait for their nodes to power up, which is as good as running to the controller.
             for kind in _TYPES:
                 _fill(box, each + 1, gpus_per_node, wide, kind, prefix)
-            _until_full(cluster)
+            _until_full(box)
             box.run("scontrol", "update", f"PartitionName={_WAITING}", "State=UP")
             time.sleep(_SETTLE_S)
             submitted = time.perf_counter() - began
@@ -165,12 +165,9 @@ def _requests(box: Sandbox) -> int:
     return sum(int(count) for count in re.findall(r"count:(\d+)", by_user))
 
 
-def _until_full(cluster: Cluster) -> None:
+def _until_full(box: Sandbox) -> None:
     end = time.monotonic() + _LONGEST_S
-    while any(
-        job.state is JobState.PENDING and job.partitions != (_WAITING,)
-        for job in cluster.read_jobs()
-    ):
+    while box.run("squeue", "-h", "-t", "PD", "-p", ",".join(_TYPES)):
         if time.monotonic() > end:
             raise HadarError(f"Slurm did not start a job on each node within {_LONGEST_S:g} s")
         time.sleep(1.0)
