@@ -18,15 +18,15 @@ from slurm_hadar.policies.bftrainer.records import Trainer
 from slurm_hadar.simulator.idle import policy_names, replay
 from slurm_hadar.simulator.idle_fragments import read_fragments
 from slurm_hadar.simulator.idle_generate import generate
-from slurm_hadar.simulator.idle_trainers import Work, Workload, read_trainers
+from slurm_hadar.simulator.idle_trainers import TrainerWork, TrainerWorkload, read_trainers
 
 
-def made_up(copies: int, at_once: int) -> Workload:
+def made_up(copies: int, at_once: int) -> TrainerWorkload:
     """Trainers with 2,700 samples/s on one node and 85% of linear on 64."""
     count = np.arange(65)
     rate = 2700.0 * count * (1 - 0.15 * np.log2(np.maximum(count, 1)) / 6)
-    one = Work(Trainer("made-up", rate[None, :], 18.0, 12.0), 1.3e8, 0.0)
-    return Workload((one,) * copies, at_once)
+    one = TrainerWork(Trainer("made-up", rate[None, :], 18.0, 12.0), 1.3e8, 0.0)
+    return TrainerWorkload((one,) * copies, at_once)
 
 
 def main() -> None:

@@ -35,14 +35,14 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.sandbox.layout import NodeGroup
 from slurm_hadar.sandbox.pacing import true_rates
-from slurm_hadar.scheduling.schedule import Limits
+from slurm_hadar.scheduling.schedule import SchedulerLimits
 from slurm_hadar.simulator import cluster as clusters
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates
 from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn
-from slurm_hadar.simulator.queue.setting import Setting, Steering
+from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.workload import Queued, Workload
 
 Rates = Mapping[str, Mapping[str, float]]
@@ -113,12 +113,12 @@ class Trace:
         told = Estimates(self._rates(_table(), besides_s), work.total, known=True)
         gpus = {group.gpu_type: group.count * group.gpus for group in _groups()}
         cluster = clusters.build(gpus, 2)
-        steering = Steering(tick_s=TICK_S, min_between_moves_s=STAY_S)
-        setting = Setting(
+        steering = SteeringSetting(tick_s=TICK_S, min_between_moves_s=STAY_S)
+        setting = SimulationSetting(
             work,
             cluster,
             Drawn(),
-            Limits(interval_s=CYCLE_S),
+            SchedulerLimits(interval_s=CYCLE_S),
             Costs(restart_s=RESTART_S + MOVE_S),
             steering,
             told,

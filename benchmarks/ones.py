@@ -32,14 +32,14 @@ from benchmarks.ones_workload import CLUSTERS, LOAD, workload
 from slurm_hadar import policies
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
-from slurm_hadar.policies.allocation import floor_of
+from slurm_hadar.policies.allocation import resource_pools
 from slurm_hadar.policies.batches import best_batches, with_batches
-from slurm_hadar.policies.ones.memory import Past
+from slurm_hadar.policies.ones.memory import OnesState
 from slurm_hadar.policies.ones.policy import population, search
 from slurm_hadar.policies.ones.problem import problem_of
-from slurm_hadar.policies.ones.settings import Settings
+from slurm_hadar.policies.ones.settings import OnesOptions
 from slurm_hadar.simulator import cluster
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, Decide, simulate
 from slurm_hadar.simulator.estimates import estimate
@@ -116,7 +116,7 @@ def run(
     )
 
 
-def built(gpus: Mapping[str, int]) -> Cluster:
+def built(gpus: Mapping[str, int]) -> VirtualCluster:
     """Nodes of four."""
     return cluster.build(gpus, per_node=4)
 
@@ -126,7 +126,7 @@ class _SeenError(Exception):
         self.view = view
 
 
-def _first_view(work: Workload, site: Cluster) -> View:
+def _first_view(work: Workload, site: VirtualCluster) -> View:
     def decide(view: View, state: State) -> tuple[Plan, State]:
         raise _SeenError(view)
 
@@ -141,10 +141,10 @@ def generation_s(gpus: int, jobs: int, generations: int = 5) -> tuple[int, float
     """(candidates, CPU s to begin, CPU s per generation) with so many jobs waiting."""
     work = workload(0, {"v100": gpus}, jobs=jobs)
     view = _first_view(replace(work, arrival_s=np.zeros(jobs)), built({"v100": gpus}))
-    settings = Settings()
-    problem = problem_of(view, floor_of(view), settings, None, 0.0)
+    settings = OnesOptions()
+    problem = problem_of(view, resource_pools(view), settings, None, 0.0)
     begin = time.process_time()
-    steps = search(view, problem, settings, Past())
+    steps = search(view, problem, settings, OnesState())
     next(steps)
     started = time.process_time() - begin
     spent = []

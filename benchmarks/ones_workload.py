@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from slurm_hadar.domain.traits import Batches
+from slurm_hadar.domain.traits import BatchTrait
 from slurm_hadar.simulator.workload import Workload
 
 CLUSTERS: Mapping[str, Mapping[str, int]] = {
@@ -81,7 +81,7 @@ def workload(seed: int, gpus: Mapping[str, int], load: float = LOAD, jobs: int =
         max_nodes=np.full(jobs, 4),
         cpus_per_gpu=np.zeros(jobs),
         mem_per_gpu_mb=np.zeros(jobs),
-        batches=Batches(
+        batches=BatchTrait(
             sizes=sizes,
             rate=rate,
             noise=noise,

@@ -25,7 +25,7 @@ from slurm_hadar.simulator.engine import Clock, simulate
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.workload import Workload, doable, resampled
 from slurm_hadar.solvers.lower_bounds import Bounds, bounds
-from slurm_hadar.solvers.time_indexed import Work
+from slurm_hadar.solvers.time_indexed import TimeIndexedWork
 
 _TYPES = ("v100", "p100", "k80")
 _EVEN = (20, 20, 20)
@@ -106,7 +106,7 @@ def bounds_of(work: Workload, gpus: Sequence[int]) -> Bounds:
     seconds = np.where(rate > 0, work.total[:, None] / np.where(rate > 0, rate, 1.0), np.inf)
     counts = np.asarray(work.counts, dtype=np.int64)
     return bounds(
-        Work(
+        TimeIndexedWork(
             seconds=seconds,
             gpus=np.tile(counts, len(_TYPES)),
             pool=np.repeat(np.arange(len(_TYPES)), len(counts)),

@@ -24,7 +24,7 @@ from slurm_hadar.domain.view import BoolArray, FloatArray
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.simulator import cluster as clusters
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock
 from slurm_hadar.simulator.engine import simulate as in_own_order
@@ -32,7 +32,7 @@ from slurm_hadar.simulator.estimates import Estimates, estimate
 from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn, requests
-from slurm_hadar.simulator.queue.setting import Setting, Steering
+from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.simulator.workload import Workload
 
@@ -53,7 +53,7 @@ class Row:
     """One way to run the jobs. ``steering`` None: plain Slurm."""
 
     name: str
-    steering: Steering | None = None
+    steering: SteeringSetting | None = None
     typed: bool = False
     free: bool = False
 
@@ -61,13 +61,13 @@ class Row:
 ROWS = (
     Row("plain, typed", typed=True),
     Row("plain"),
-    Row("hints", Steering(moves=False)),
-    Row("moves", Steering()),
-    Row("exchange association", Steering(exchange=ExchangeLevel.ASSOCIATION)),
-    Row("exchange account", Steering(exchange=ExchangeLevel.ACCOUNT)),
-    Row("exchange all", Steering(exchange=ExchangeLevel.ALL)),
-    Row("preempt association", Steering(exchange=ExchangeLevel.ASSOCIATION, preempt=True)),
-    Row("preempt all", Steering(exchange=ExchangeLevel.ALL, preempt=True)),
+    Row("hints", SteeringSetting(moves=False)),
+    Row("moves", SteeringSetting()),
+    Row("exchange association", SteeringSetting(exchange=ExchangeLevel.ASSOCIATION)),
+    Row("exchange account", SteeringSetting(exchange=ExchangeLevel.ACCOUNT)),
+    Row("exchange all", SteeringSetting(exchange=ExchangeLevel.ALL)),
+    Row("preempt association", SteeringSetting(exchange=ExchangeLevel.ASSOCIATION, preempt=True)),
+    Row("preempt all", SteeringSetting(exchange=ExchangeLevel.ALL, preempt=True)),
     Row("the policy's order", free=True),
 )
 
@@ -104,7 +104,7 @@ class Bench:
     """One trace on one cluster. ``told``: what the policy is told of it."""
 
     work: Workload
-    cluster: Cluster
+    cluster: VirtualCluster
     told: Estimates
     policy: str
     wait_h: float = 0.0
@@ -120,8 +120,8 @@ class Bench:
             )
         if row.steering is None:
             drawn = Drawn(1.0, typed=row.typed)
-            return simulate(Setting(true, self.cluster, drawn, costs=COSTS), None)
-        setting = Setting(
+            return simulate(SimulationSetting(true, self.cluster, drawn, costs=COSTS), None)
+        setting = SimulationSetting(
             true,
             self.cluster,
             Drawn(unmanaged),
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _work(trace: str, cluster: Cluster) -> Workload:
+def _work(trace: str, cluster: VirtualCluster) -> Workload:
     name = "trace_480_poisson" if trace == LOADED else trace
     work = open_trace(name, cluster.types, open_rates(Config()))
     return replace(work, arrival_s=work.arrival_s * LOADED_GAPS) if trace == LOADED else work

@@ -42,8 +42,8 @@ import numpy as np
 from slurm_hadar import policies
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
-from slurm_hadar.profiles.cpu_table import beside_of, shipped
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.profiles.cpu_table import cpu_trait_of, shipped
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, simulate
 from slurm_hadar.simulator.outcome import Outcome
@@ -101,15 +101,15 @@ def workload(share: float, load: float, jobs: int = JOBS) -> Workload:
         max_nodes=np.full(jobs, SERVERS, dtype=np.int64),
         cpus_per_gpu=cpus,
         mem_per_gpu_mb=mem,
-        beside=beside_of(
+        beside=cpu_trait_of(
             grids, (cpus, mem), (least, least), (most, np.full(jobs, MEM_GB * 1024.0))
         ),
     )
 
 
-def servers(number: int = SERVERS) -> Cluster:
+def servers(number: int = SERVERS) -> VirtualCluster:
     """The paper's servers."""
-    return Cluster(
+    return VirtualCluster(
         types=("v100",),
         names=tuple(f"s{row + 1}" for row in range(number)),
         gpus=np.full((number, 1), GPUS, dtype=np.int64),

@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks.many_jobs import comment
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import JobState
@@ -175,7 +175,7 @@ def _until_full(box: Sandbox) -> None:
 
 def _timed(controller: Controller, box: Sandbox) -> dict[str, object]:
     requests, began = _requests(box), time.perf_counter()
-    report: Report = controller.tick()
+    report: TickReport = controller.tick()
     total_s = time.perf_counter() - began
     return {
         "total_s": total_s,

@@ -28,10 +28,10 @@ import numpy as np
 from benchmarks import hare, network, ones_workload, synergy
 from slurm_hadar import policies
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.profiles.cpu_table import beside_of
+from slurm_hadar.profiles.cpu_table import cpu_trait_of
 from slurm_hadar.profiles.cpu_table import shipped as shipped_cpus
 from slurm_hadar.simulator import cluster
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.contention import Contention, Fabric, networked
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, simulate
@@ -60,7 +60,7 @@ class Ground:
     """One kind of workload. ``options`` are the policies'."""
 
     work: Workload
-    site: Cluster
+    site: VirtualCluster
     round_s: float
     links: Links | None = None
 
@@ -124,7 +124,7 @@ def mixed() -> Ground:
         name="mixed",
         cpus_per_gpu=cpus,
         mem_per_gpu_mb=mem,
-        beside=beside_of(grids, (cpus, mem), (np.ones(JOBS), np.full(JOBS, 1024.0)), most),
+        beside=cpu_trait_of(grids, (cpus, mem), (np.ones(JOBS), np.full(JOBS, 1024.0)), most),
         gradients=step / work.batches.base,
         copies=np.where(dealt, 4, 1),
         tasks=np.where(dealt, work.request, 1),

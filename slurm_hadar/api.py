@@ -16,21 +16,20 @@ Checks and builders for tests: :mod:`slurm_hadar.testing`.
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.traits import TIERS, Prospects
-from slurm_hadar.domain.traits import Batches as BatchTrait
-from slurm_hadar.domain.traits import Beside as CpuTrait
-from slurm_hadar.domain.traits import Network as NetworkTrait
+from slurm_hadar.domain.traits import TIERS, BatchTrait, CpuTrait, NetworkTrait, Prospects
 from slurm_hadar.domain.view import JobArrays, NodeArrays, State, View
-from slurm_hadar.policies.allocation import Floor as ResourcePools
-from slurm_hadar.policies.allocation import Need as Demand
-from slurm_hadar.policies.allocation import Parts as Allocation
-from slurm_hadar.policies.allocation import Room as FreeCapacity
-from slurm_hadar.policies.allocation import floor_of as resource_pools
-from slurm_hadar.policies.allocation import held_parts as allocations
-from slurm_hadar.policies.allocation import needs_of as demands
+from slurm_hadar.policies.allocation import (
+    Allocation,
+    Demand,
+    FreeCapacity,
+    ResourcePools,
+    resource_pools,
+)
+from slurm_hadar.policies.allocation import demands_of as demands
+from slurm_hadar.policies.allocation import held_allocations as allocations
 from slurm_hadar.policies.allocation import placement_of as placement
 from slurm_hadar.policies.options import Amount, Flag, Part, PolicyOptions, Whole
-from slurm_hadar.policies.queues.in_turn import seconds_left
+from slurm_hadar.policies.queues.list_scheduler import seconds_left
 from slurm_hadar.policies.record import Decide, Policy, Trait
 
 __all__ = [

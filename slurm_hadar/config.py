@@ -152,7 +152,7 @@ class Moving(_Section):
     requeued this long after that: more than Slurm's KillWait, as what ran may still be leaving."""
 
 
-class Controller(_Section):
+class ControllerSettings(_Section):
     """The tick."""
 
     interval_s: float = Field(default=60.0, ge=1)
@@ -232,7 +232,7 @@ class Config(_Section):
     queue: Queue = Queue()
     guards: Guards = Guards()
     moving: Moving = Moving()
-    controller: Controller = Controller()
+    controller: ControllerSettings = ControllerSettings()
     backfill: Backfill = Backfill()
     profiles: Profiles = Profiles()
     wrapper: Wrapper = Wrapper()

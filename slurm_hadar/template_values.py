@@ -63,7 +63,7 @@ def describe(name: str, source: Path | None = None) -> Described:
     return Described(name, about, tuple(rows))
 
 
-def from_words(described: Described, words: Sequence[str]) -> dict[str, Value]:
+def from_arguments(described: Described, words: Sequence[str]) -> dict[str, Value]:
     """Values from ``key=value`` words.
 
     A list is one text of words as a shell would split them, one of texts is parted by semicolons;

@@ -20,7 +20,7 @@ from slurm_hadar.controller import retire
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.lock import only_one
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import JobState
@@ -104,7 +104,7 @@ def main() -> None:
     store.close()
 
 
-def _waiting(report: Report) -> dict[str, dict[str, str]]:
+def _waiting(report: TickReport) -> dict[str, dict[str, str]]:
     """Job that a tick saw waiting -> what it asks for when the tick has sent its hints; BEGINS_AT
     is there where it has a begin time ahead. Without those that began before their hint came."""
     found = {}

@@ -20,7 +20,7 @@ from benchmarks.faults.scene import (
     WAITING,
 )
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.actuation.acting import ActionContext
+from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration, merge
 from slurm_hadar.domain.errors import HadarError

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from slurm_hadar.controller import retire
-from slurm_hadar.controller.actuation import acting, moves
+from slurm_hadar.controller.actuation import apply, moves
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.plan_file import write_plan
@@ -19,7 +19,7 @@ def _requeue_once_more(acts: Acts) -> None:
     advance = moves.advance
     again: set[str] = set()
 
-    def over(context: acting.ActionContext, jobs: Mapping[str, Job], *rest: Any) -> Any:
+    def over(context: apply.ActionContext, jobs: Mapping[str, Job], *rest: Any) -> Any:
         step = advance(context, jobs, *rest)
         under_way = {entry.job for entry in context.store.open_entries()}
         for job in jobs.values():
@@ -37,7 +37,7 @@ def _hold(acts: Acts) -> None:
     """What is found in the middle of a move is held, to be released by a later tick."""
     send_on = moves._send_on
 
-    def held(context: acting.ActionContext, moved: Any, now: float) -> Any:
+    def held(context: apply.ActionContext, moved: Any, now: float) -> Any:
         for _, job in moved:
             acts()
             context.cluster.hold(job.id)
@@ -48,18 +48,18 @@ def _hold(acts: Acts) -> None:
 
 def _swapped_plans(acts: Acts) -> None:
     """A job is told what another one should run with."""
-    tell = acting.ActionContext.write_plan
+    tell = apply.ActionContext.write_plan
     swapped = {"k80": "v100", "v100": "k80"}
 
     def wrong(
-        self: acting.ActionContext, job: Any, gpus: Mapping[str, int], *rest: Any, **m: Any
+        self: apply.ActionContext, job: Any, gpus: Mapping[str, int], *rest: Any, **m: Any
     ) -> Any:
         others = {swapped.get(kind, kind): count for kind, count in gpus.items()}
         if others != gpus:
             acts()
         return tell(self, job, others, *rest, **m)
 
-    _put(acting.ActionContext, write_plan=wrong)
+    _put(apply.ActionContext, write_plan=wrong)
 
 
 def _another_batch(acts: Acts) -> None:
@@ -69,14 +69,14 @@ def _another_batch(acts: Acts) -> None:
         acts()
         write_plan(*rest, **{**more, "batch": 12})
 
-    _put(acting, write_plan=wrong)
+    _put(apply, write_plan=wrong)
 
 
 def _hold_meanwhile(acts: Acts) -> None:
     """A job that waits is held while it gets a hint."""
-    send = acting.send_hints
+    send = apply.send_hints
 
-    def held(context: acting.ActionContext, actions: Any, now: float) -> Any:
+    def held(context: apply.ActionContext, actions: Any, now: float) -> Any:
         for action in actions:
             acts()
             context.cluster.hold(action.job.id)
@@ -85,20 +85,20 @@ def _hold_meanwhile(acts: Acts) -> None:
             context.cluster.release(action.job.id)
         return sent
 
-    _put(acting, send_hints=held)
+    _put(apply, send_hints=held)
 
 
 def _begin_time(acts: Acts) -> None:
     """A job that waits gets a begin time with its hint, to be released by a later tick."""
-    update = acting.ActionContext.update
+    update = apply.ActionContext.update
 
-    def later(self: acting.ActionContext, job: Job, fields: dict[str, str], ours: Steering) -> Any:
+    def later(self: apply.ActionContext, job: Job, fields: dict[str, str], ours: Steering) -> Any:
         if job.state is JobState.PENDING and not job.held:
             acts()
             fields = {**fields, "StartTime": "now+900"}
         return update(self, job, fields, ours)
 
-    _put(acting.ActionContext, update=later)
+    _put(apply.ActionContext, update=later)
 
 
 def _retire_forgets(acts: Acts) -> None:

@@ -67,15 +67,15 @@ def _any_wish() -> None:
 
 def _answers_first() -> None:
     """An attempt answers before it has saved."""
-    answer = steering.Steering._answer
+    answer = steering.TrainingSteering._answer
 
-    def early(self: steering.Steering) -> None:
+    def early(self: steering.TrainingSteering) -> None:
         plan = self._exchange.plan() if self._exchange else None
         self._acked = Ack(plan.save if plan else "", time.time(), self._state.samples)
         self._tell()
         answer(self)
 
-    _put(steering.Steering, _answer=early)
+    _put(steering.TrainingSteering, _answer=early)
 
 
 def _put(where: object, **names: object) -> None:

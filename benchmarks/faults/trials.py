@@ -42,7 +42,7 @@ def planted(plant: str, points: Sequence[Touch]) -> list[Case]:
         some = points[sent + 1 : sent + 1 + _TRIED_AT]
         return [Case(touch.name, then, plant) for touch in some for then in THEN[:2]]
     then = "never" if where == "tick" else "retired"
-    hints = [touch for touch in points if touch.place.endswith("acting.py send_hints")]
+    hints = [touch for touch in points if touch.place.endswith("apply.py send_hints")]
     journal = [touch for touch in hints if touch.words.startswith("UPDATE")]
     return [Case(touch.name, then, plant) for touch in journal[-_TRIED_AT:]]
 
@@ -56,7 +56,7 @@ def is_sent(touch: Touch) -> bool:
     """Whether it belongs to the sending of what a tick decided; a plan file also comes later, and
     what was refused before is asked for earlier."""
     asks = touch.what == "file" or touch.words.startswith("SELECT")
-    return touch.place.startswith("controller/actuation/acting") and not asks
+    return touch.place.startswith("controller/actuation/apply") and not asks
 
 
 def distinct(points: Sequence[Touch]) -> list[Touch]:

@@ -50,7 +50,7 @@ def read_journal(data: bytes, folder: Path) -> object:
 
 def _all_of(store: Store) -> object:
     try:
-        with store.in_words():
+        with store.readable_errors():
             found = [
                 store.open_entries(), store.history("3"), store.counts_since("move", 0.0),
                 store.last_time("3", "move"), store.last_times("move"), store.decisions(),

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from benchmarks.fuzz import asked, hostile, mutations, seeds, ticked, told
 from benchmarks.fuzz.journal import damage, read_journal
 from slurm_hadar import config, template_values, templates
-from slurm_hadar.cli import sbatch_words, wrapper_site
+from slurm_hadar.cli import sbatch_arguments, wrapper_site
 from slurm_hadar.domain import declaration, steering
 from slurm_hadar.exchange import heartbeat, plan_file, progress
 from slurm_hadar.plugins import slurm_conf
@@ -118,7 +118,7 @@ def _installed(text: str) -> object:
 
 
 @cache
-def _site() -> site.Site:
+def _site() -> site.SlurmSite:
     return site.of_conf(conf.parse(seeds.SLURM_CONF, Path("/nowhere/slurm.conf")))
 
 
@@ -155,16 +155,16 @@ def _exchange(
 
 
 def _script(data: bytes, _: Path) -> None:
-    header = sbatch_words.read_header(data)
-    sbatch_words.read_directives(header.words)
-    words = declaration.script_words(data.decode(errors="replace"), "train.sh")
+    header = sbatch_arguments.read_header(data)
+    sbatch_arguments.read_directives(header.words)
+    words = declaration.script_arguments(data.decode(errors="replace"), "train.sh")
     for word, where in words[:50]:
         declaration.parse([word], where)
 
 
 def _typed(words: list[str]) -> object:
-    line = sbatch_words.read_argv(words)
-    return sbatch_words.settle(line, {}, line)
+    line = sbatch_arguments.read_argv(words)
+    return sbatch_arguments.settle(line, {}, line)
 
 
 def _wrapper(path: Path) -> object:
@@ -177,12 +177,12 @@ def _acts(folder: Path) -> object:
     there = wrapper_site.WrapperSite(
         {**seeds.WRAPPER, "exchange_dir": str(folder), "controller_uid": _UID}
     )
-    return wrapper_site.controller_acts(there, 1.7e9), heartbeat.read_heartbeat(folder, _UID)
+    return wrapper_site.controller_is_active(there, 1.7e9), heartbeat.read_heartbeat(folder, _UID)
 
 
 def _template(words: list[str]) -> object:
     described = template_values.describe("pytorch_single")
-    return templates.render("pytorch_single", template_values.from_words(described, words))
+    return templates.render("pytorch_single", template_values.from_arguments(described, words))
 
 
 def _checkpoint(path: Path) -> object:

@@ -18,14 +18,14 @@ from benchmarks.fuzz import seeds
 from benchmarks.fuzz.hostile import ANN, BOB, EVE, NOW
 from slurm_hadar import config, policies
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation import log_file, record, story, telling
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.presentation import event_log, formatters, job_report, log_file
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import constraints
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import open_rates
-from slurm_hadar.reports import story as story_text
+from slurm_hadar.reports import job_report as story_text
 from slurm_hadar.reports import text
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.commands import Answer, Commands
@@ -145,7 +145,7 @@ class _Clock:
         self.now += max(seconds, 1.0)
 
 
-def ticked(data: bytes, folder: Path) -> list[Report]:
+def ticked(data: bytes, folder: Path) -> list[TickReport]:
     """Two ticks of two controllers on one state file, a minute apart, and all words about them.
 
     The second one reads what the first one kept.
@@ -165,9 +165,9 @@ def ticked(data: bytes, folder: Path) -> list[Report]:
     )  # fmt: skip
     reports = [_one(site, slurm, NOW + later) for later in (0.0, 60.0)]
     for report in reports:
-        assert not report.picture.faults, report.picture.faults
-        took_part = set(report.picture.targets)
-        assert {ANN, BOB} <= took_part, f"{took_part}: {report.picture.left_out}"
+        assert not report.snapshot.faults, report.snapshot.faults
+        took_part = set(report.snapshot.schedulable)
+        assert {ANN, BOB} <= took_part, f"{took_part}: {report.snapshot.excluded}"
     return reports
 
 
@@ -185,7 +185,7 @@ def _site(folder: Path, policy: str) -> config.Config:
     )
 
 
-def _one(site: config.Config, slurm: Commands, now: float) -> Report:
+def _one(site: config.Config, slurm: Commands, now: float) -> TickReport:
     clock = _Clock(now)
     store = Store.open(site.site.state_dir)
     try:
@@ -196,7 +196,7 @@ def _one(site: config.Config, slurm: Commands, now: float) -> Report:
         report = controller.tick()
         log = log_file.open_log(site)
         assert log is not None
-        record.write(log, store, report)
+        event_log.write(log, store, report)
         if now > NOW:
             _words(controller, report)
         return report
@@ -204,24 +204,24 @@ def _one(site: config.Config, slurm: Commands, now: float) -> Report:
         store.close()
 
 
-def _words(controller: Controller, report: Report) -> None:
+def _words(controller: Controller, report: TickReport) -> None:
     """All that a person or a program may ask after a tick; JSON knows no NaN."""
-    lines = [*telling.tick_lines(report), *telling.plan_lines(report)]
-    for line in [*lines, *telling.backfill_lines(report)]:
+    lines = [*formatters.format_tick(report), *formatters.format_plan(report)]
+    for line in [*lines, *formatters.format_backfill(report)]:
         line.encode()
-    rows = telling.status_rows(controller)
-    results = [telling.summary(report), telling.backfill_summary(report)]
-    results += [telling.plain(row) for row in rows]
+    rows = formatters.status_rows(controller)
+    results = [formatters.summary(report), formatters.backfill_summary(report)]
+    results += [formatters.plain(row) for row in rows]
     with contextlib.redirect_stdout(io.StringIO()):
         console = text.console()
         console.print(text.status(rows))
         for id_ in (EVE, "2", "5", "6"):
             with contextlib.suppress(UsageError):
-                explained = telling.story(controller, id_)
-                results.append(telling.plain(explained))
+                explained = formatters.explanation_of(controller, id_)
+                results.append(formatters.plain(explained))
                 console.print(text.explain(explained))
-            whole = story.of_controller(controller, id_)
+            whole = job_report.of_controller(controller, id_)
             results.append(asdict(whole))
-            console.print(story_text.told(whole, True))
+            console.print(story_text.format_report(whole, True))
     for result in results:
         json.dumps(result, allow_nan=False)

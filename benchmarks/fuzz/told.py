@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_hadar import config
-from slurm_hadar.controller.actuation import laying
-from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.profiling import gpu_use
-from slurm_hadar.controller.profiling.speeds import Speeds
+from slurm_hadar.controller.profiling.speeds import SpeedLearner
 from slurm_hadar.domain import declaration, steering
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
 from slurm_hadar.domain.node import Node
@@ -43,11 +43,11 @@ def taken_in(folder: Path) -> object:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
         rates = Rates(store=MeasuredStore(connection), tiers=TierRates(connection))
-        lessons, speeds = gpu_use.GpuLessons(connection), Speeds(rates)
+        lessons, speeds = gpu_use.GpuUseLearner(connection), SpeedLearner(rates)
         for later in (0.0, 60.0):
             lessons.learn(replace(seen, now=NOW + later))
             speeds.learn(replace(seen, now=NOW + later))
-        known = lessons.known(JOB)
+        known = lessons.uses_of(JOB)
         for one in known:
             assert 0 < one.weight_s < math.inf and 0 <= one.held_idle <= 1
         assert all(0 < one.samples_per_s < 1e12 for one in rates.store.of("resnet18"))
@@ -62,11 +62,11 @@ def taken_in(folder: Path) -> object:
 def steered(folder: Path) -> object:
     """What was kept of a job, and what gives it back to its owner as it was."""
     site = config.parse(f'[site]\nexchange_dir = "{folder}"\nrights = "user"\n', "here")
-    found = kept.shared(site, JOB.id)
+    found = steering_store.shared(site, JOB.id)
     if found is None:
         return None
     assert steering.decode(steering.merge("", found)) is not None
     waits = replace(JOB, state=JobState.PENDING, gpus={}, nodes=())
-    fields = laying.back(waits, found)
+    fields = job_updates.undo_fields(waits, found)
     assert all(isinstance(value, str) for value in fields.values())
     return fields

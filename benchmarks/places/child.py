@@ -53,8 +53,8 @@ def main() -> None:
         while not over:
             report = controller.tick()
             summary = {
-                "moves": [action.job.id for action in report.intent.of(Kind.MOVE)],
-                "deferred": dict(report.intent.deferred),
+                "moves": [action.job.id for action in report.diff.of(Kind.MOVE)],
+                "deferred": dict(report.diff.deferred),
                 "free": {
                     node.name: sum(node.gpus.values()) - sum(node.gpus_used.values())
                     for node in report.seen.nodes.values()

@@ -15,7 +15,7 @@ from slurm_hadar import config as configuration
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.lock import only_one
-from slurm_hadar.controller.observation.rules import refuse_root
+from slurm_hadar.controller.observation.accounting_limits import refuse_root
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.profiles.rates import open_rates

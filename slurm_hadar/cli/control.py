@@ -20,11 +20,11 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
-from slurm_hadar.controller.journal.store import Damaged
-from slurm_hadar.controller.observation.rules import TooMuch, refuse_root
-from slurm_hadar.controller.presentation import record, telling
-from slurm_hadar.controller.presentation.log_file import Log, open_log
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.journal.store import DamagedStateFile
+from slurm_hadar.controller.observation.accounting_limits import ForbiddenIdentity, refuse_root
+from slurm_hadar.controller.presentation import event_log, formatters
+from slurm_hadar.controller.presentation.log_file import EventLog, open_log
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.reports import text
@@ -55,22 +55,22 @@ def tick(
         log = open_log(site)
         if why := controller.backoff.why_not_now():
             # No failure: a timer fires again.
-            record.fault(log, why)
+            event_log.fault(log, why)
             if as_json:
-                print_json("tick", {"left_out": why})
+                print_json("tick", {"skipped": why})
             else:
                 typer.echo(f"{_clock()} {why}")
             return
         try:
             report = controller.tick()
-        except TooMuch:
+        except ForbiddenIdentity:
             raise
         except HadarError as error:
-            record.fault(log, str(error))
+            event_log.fault(log, str(error))
             raise
         _record(log, controller, report)
     if as_json:
-        print_json("tick", telling.summary(report))
+        print_json("tick", formatters.summary(report))
     else:
         _say(report)
 
@@ -97,7 +97,7 @@ def run(
                     healthy = _one(controller, log)
                     rest = controller.backoff.pause_s(pause)
                     asked.wait(max(0.2, rest - (time.monotonic() - began)))
-        except TooMuch:
+        except ForbiddenIdentity:
             raise
         except HadarError as error:
             # After a damaged file was put aside its disk may be full; that passes.
@@ -177,9 +177,9 @@ def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     with reader_of(load(config)) as controller:
         report = controller.plan()
     if as_json:
-        print_json("plan", telling.summary(report))
+        print_json("plan", formatters.summary(report))
         return
-    for line in telling.plan_lines(report):
+    for line in formatters.format_plan(report):
         typer.echo(line)
 
 
@@ -188,9 +188,9 @@ def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     with reader_of(load(config)) as controller:
         report = controller.plan()
     if as_json:
-        print_json("backfill", telling.backfill_summary(report))
+        print_json("backfill", formatters.backfill_summary(report))
         return
-    for line in telling.backfill_lines(report):
+    for line in formatters.format_backfill(report):
         typer.echo(line)
 
 
@@ -199,9 +199,9 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     site = load(config)
     with reader_of(site) as controller:
         widen_own(site)
-        rows = telling.status_rows(controller)
+        rows = formatters.status_rows(controller)
     if as_json:
-        print_json("status", [telling.plain(row) for row in rows])
+        print_json("status", [formatters.plain(row) for row in rows])
     else:
         text.console().print(text.status(rows))
 
@@ -214,9 +214,9 @@ def explain(
     """All that is known and was decided about one job."""
     checked_id(job)
     with reader_of(load(config)) as controller:
-        story = telling.story(controller, job)
+        story = formatters.explanation_of(controller, job)
     if as_json:
-        print_json("explain", telling.plain(story))
+        print_json("explain", formatters.plain(story))
     else:
         text.console().print(text.explain(story))
 
@@ -227,12 +227,12 @@ def _in_range(name: str, seconds: float, least: float) -> None:
         raise UsageError(f"{name} takes seconds between {least:g} and {_DAY_S:g}")
 
 
-def _record(log: Log | None, controller: Controller, report: Report) -> None:
+def _record(log: EventLog | None, controller: Controller, report: TickReport) -> None:
     if log is not None:
-        record.write(log, controller.store, report)
+        event_log.write(log, controller.store, report)
 
 
-def _one(controller: Controller, log: Log | None) -> bool:
+def _one(controller: Controller, log: EventLog | None) -> bool:
     """A tick of the daemon: Slurm may be away for a while, the daemon stays.
 
     False where the state file must be opened anew, which puts a damaged one aside.
@@ -241,28 +241,28 @@ def _one(controller: Controller, log: Log | None) -> bool:
         report = controller.tick()
         _say(report)
         _record(log, controller, report)
-    except TooMuch:
+    except ForbiddenIdentity:
         raise
-    except Damaged as error:
+    except DamagedStateFile as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
-        record.fault(log, str(error))
+        event_log.fault(log, str(error))
         return False
     except HadarError as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
-        record.fault(log, str(error))
+        event_log.fault(log, str(error))
     except Exception as error:
         # A fault of ours in one tick must not end the daemon: jobs wait for the next one.
         typer.echo(f"{_clock()} this tick failed by a fault of slurm-hadar: {error!r}", err=True)
-        record.fault(log, f"a fault of slurm-hadar: {type(error).__name__}")
+        event_log.fault(log, f"a fault of slurm-hadar: {type(error).__name__}")
         traceback.print_exc()
-    if words := controller.backoff.words():
+    if words := controller.backoff.message():
         typer.echo(f"{_clock()} {words}")
-        record.fault(log, words)
+        event_log.fault(log, words)
     return True
 
 
-def _say(report: Report) -> None:
-    for line in telling.tick_lines(report):
+def _say(report: TickReport) -> None:
+    for line in formatters.format_tick(report):
         typer.echo(f"{_clock()} {line}")
 
 

@@ -16,10 +16,10 @@ from slurm_hadar.cli.common import (
     reader_of,
 )
 from slurm_hadar.config import Config
-from slurm_hadar.controller.presentation import story
+from slurm_hadar.controller.presentation import job_report
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports import text
-from slurm_hadar.reports.story import Story, told
+from slurm_hadar.reports.job_report import JobReport, format_report
 from slurm_hadar.slurm.commands import checked_id
 
 
@@ -46,16 +46,16 @@ def doctor(
     if as_json:
         print_json("doctor", asdict(found))
     else:
-        text.console().print(told(found, everything))
+        text.console().print(format_report(found, everything))
 
 
-def _story(site: Config, job: str) -> Story:
+def _story(site: Config, job: str) -> JobReport:
     try:
         owned(site)
     except HadarError:
-        mine = story.of_owner(site, cluster_of(site), job, time.time())
+        mine = job_report.of_owner(site, cluster_of(site), job, time.time())
         if mine is None:
             raise
         return mine
     with reader_of(site) as controller:
-        return story.of_controller(controller, job)
+        return job_report.of_controller(controller, job)

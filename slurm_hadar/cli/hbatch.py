@@ -11,7 +11,7 @@ import signal
 import sys
 
 from slurm_hadar.cli.handover import ANSWER, GUARD
-from slurm_hadar.cli.submit import Outcome, Submit
+from slurm_hadar.cli.submit import Submit, SubmitOutcome
 from slurm_hadar.domain.errors import HadarError, UsageError
 
 TYPE_CHECKING = False
@@ -77,26 +77,26 @@ def _run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     return code
 
 
-def _decide(submit: Submit) -> Outcome:
+def _decide(submit: Submit) -> SubmitOutcome:
     """What becomes of a submit. Raises UsageError where its owner's words make no sense."""
     if submit.line.refused:
-        return Outcome()
+        return SubmitOutcome()
     if submit.line.ours:
         # Before the script is read: a word without its value has taken the script's place.
         _said(submit.line.ours)
     why = submit.read()
     if submit.header.refused:
-        return Outcome()
+        return SubmitOutcome()
     if why:
-        return Outcome(why)
+        return SubmitOutcome(why)
     try:
         declaration = _declaration(submit)
-        return Outcome() if declaration is None else _additions(submit, declaration)
+        return SubmitOutcome() if declaration is None else _additions(submit, declaration)
     except UsageError as error:
         # Whoever declared nothing is not to be stopped by the site's own settings.
         if submit.declares:
             raise
-        return Outcome(str(error))
+        return SubmitOutcome(str(error))
 
 
 def _answer(help_wanted: bool) -> int:
@@ -111,7 +111,7 @@ def _answer(help_wanted: bool) -> int:
     return 0
 
 
-def _doubts(submit: Submit, outcome: Outcome) -> list[str]:
+def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
     """What its owner can hardly mean as it stands. Raises UsageError for what is impossible."""
     declared = outcome.declaration if submit.declares else None
     found: list[str] = []
@@ -129,12 +129,12 @@ def _doubts(submit: Submit, outcome: Outcome) -> list[str]:
 
 def _typed(submit: Submit) -> dict[str, str]:
     """Key -> value of the declaration, as its owner wrote it."""
-    from slurm_hadar.domain.declaration import script_words
+    from slurm_hadar.domain.declaration import script_arguments
 
     words = []
     if submit.header.declares:
         text = submit.body.decode(errors="replace")
-        words = [word.partition("=") for word, _ in script_words(text, submit.name)]
+        words = [word.partition("=") for word, _ in script_arguments(text, submit.name)]
     pairs = [(key, value) for key, _, value in words]
     pairs += [(key, value or "") for key, value in (*submit.in_script, *submit.line.ours)]
     return {key.replace("-", "_"): value for key, value in pairs}
@@ -151,12 +151,12 @@ def _declaration(submit: Submit) -> Declaration | None:
         if not set(named).intersection(site.opt_in):
             return None
     _load_when_used("inspect")
-    from slurm_hadar.domain.declaration import Declaration, parse, script_words
+    from slurm_hadar.domain.declaration import Declaration, parse, script_arguments
 
     result = Declaration()
     if submit.header.declares:
         text = submit.body.decode(errors="replace")
-        for word, where in script_words(text, submit.name):
+        for word, where in script_arguments(text, submit.name):
             result = parse([word], where, result)
     result = _said(submit.in_script, result, f" in {submit.name}")
     result = _said(submit.line.ours, result)
@@ -204,17 +204,17 @@ def _load_when_used(name: str) -> None:
     sys.modules[name] = module
 
 
-def _additions(submit: Submit, declaration: Declaration) -> Outcome:
+def _additions(submit: Submit, declaration: Declaration) -> SubmitOutcome:
     from slurm_hadar.cli.additions import add
 
     site, held = submit.site, submit.held
     clusters = held.get("clusters")
     if clusters and not (site and clusters == site.cluster):
-        return Outcome("it may go to another cluster")
+        return SubmitOutcome("it may go to another cluster")
     added = add(declaration, held, site, lambda: _today(site))
     if isinstance(added, str):
-        return Outcome(added)
-    return Outcome(added=added, declaration=declaration)
+        return SubmitOutcome(added)
+    return SubmitOutcome(added=added, declaration=declaration)
 
 
 def _prepare(submit: Submit, declaration: Declaration) -> None:
@@ -226,7 +226,7 @@ def _prepare(submit: Submit, declaration: Declaration) -> None:
     submit.environment["HADAR_SIGNAL"] = declaration.signal
 
 
-def _remark(submit: Submit, outcome: Outcome) -> str:
+def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
     """The one line that we say once sbatch has taken the job; empty for none.
 
     Only to whom declared something. It has no digit: who looks for the job's number in all that a

@@ -17,7 +17,7 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.other_types import with_other_types
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import mails
-from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
@@ -55,7 +55,7 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     told: dict[str, Declaration] = {}
     for found in jobs:
         if found.declaration is not None and not told:
-            words = found.declaration.words()
+            words = found.declaration.assignments()
             typed = [f"{key}={words[key]}" for key in declaration.KEYS if key in words]
             undo = " ".join(["off=no", *(one for one in typed if one != "off=yes")])
         steering[found.id] = _steering(found, site) or Steering()
@@ -82,7 +82,7 @@ def _tell(
 ) -> None:
     """``declared``: what each job that was changed declares now."""
     if as_json:
-        shown = {id_: one.words() for id_, one in declared.items()}
+        shown = {id_: one.assignments() for id_, one in declared.items()}
         print_json(command, {"job": job, "declared": shown})
     else:
         typer.echo(words)
@@ -109,7 +109,7 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Decla
 
 def _steering(job: Job, site: Config) -> Steering | None:
     if site.site.rights != "user":
-        return kept.of_jobs(site, [job]).get(job.id)
+        return steering_store.of_jobs(site, [job]).get(job.id)
     with reader_of(site) as controller:
         return decode(controller.store.steerings([job.id]).get(job.id, ""))
 

@@ -13,18 +13,23 @@ from slurm_hadar.cli.batch_script import read_handle
 from slurm_hadar.cli.handover import is_same, without_pythons_traces
 from slurm_hadar.cli.plan_of_job_ask import Asking, Start, copy_of_store, place_in, start_of
 from slurm_hadar.cli.plan_of_job_request import ID, Asked, count_option, job_of
-from slurm_hadar.cli.plan_of_job_text import JobPlan, Row, print_json, print_text
-from slurm_hadar.cli.sbatch_words import read_argv
-from slurm_hadar.cli.submit import Outcome, Submit
-from slurm_hadar.cli.wrapper_site import controller_acts
+from slurm_hadar.cli.plan_of_job_text import PlanRow, SubmitPlan, print_json, print_text
+from slurm_hadar.cli.sbatch_arguments import read_argv
+from slurm_hadar.cli.submit import Submit, SubmitOutcome
+from slurm_hadar.cli.wrapper_site import controller_is_active
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.access import allowed_partitions
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot.constraints import met, readable, with_feature
-from slurm_hadar.controller.snapshot.request import Wanted, wanted
-from slurm_hadar.controller.snapshot.targets import Past, Target, batch_of, profile_key
-from slurm_hadar.controller.snapshot.viewing import picture_of
+from slurm_hadar.controller.snapshot.eligibility import (
+    ControllerHistory,
+    SchedulableJob,
+    batch_of,
+    profile_key,
+)
+from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
+from slurm_hadar.controller.snapshot.view_builder import snapshot_of
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import decode
 from slurm_hadar.domain.errors import UsageError
@@ -36,7 +41,7 @@ _MOST_ROWS = 24
 """Each costs one question to Slurm."""
 
 
-def show(submit: Submit, outcome: Outcome) -> int:
+def show(submit: Submit, outcome: SubmitOutcome) -> int:
     """Print the plan; returns what ``sbatch --test-only`` returns for the same submit.
 
     Raises HadarError where Slurm does not answer, UsageError for a wrong configuration.
@@ -59,7 +64,7 @@ def show(submit: Submit, outcome: Outcome) -> int:
     return found.alone.code
 
 
-def _plan(submit: Submit, outcome: Outcome) -> JobPlan:
+def _plan(submit: Submit, outcome: SubmitOutcome) -> SubmitPlan:
     ask = _Questions(submit, outcome)
     alone = ask.alone()
     notes = [*outcome.doubts, *(outcome.added.notes if outcome.added else [])]
@@ -89,11 +94,13 @@ def _plan(submit: Submit, outcome: Outcome) -> JobPlan:
             notes.append("what jobs measured is the controller's own: speeds are of the tables")
         if "array" in ask.asked.held:
             notes.append("this is of one task of the array")
-        return JobPlan(
-            words=["sbatch", *submit.words_with(outcome.added)],
+        return SubmitPlan(
+            words=["sbatch", *submit.sbatch_arguments(outcome.added)],
             managed=managed,
             why=why,
-            acts=managed and submit.site is not None and controller_acts(submit.site, seen.now),
+            acts=managed
+            and submit.site is not None
+            and controller_is_active(submit.site, seen.now),
             alone=alone,
             now_s=seen.now,
             interval_s=config.controller.interval_s,
@@ -109,7 +116,7 @@ def _plan(submit: Submit, outcome: Outcome) -> JobPlan:
 class _Questions:
     """The submit as Slurm is asked about it."""
 
-    def __init__(self, submit: Submit, outcome: Outcome) -> None:
+    def __init__(self, submit: Submit, outcome: SubmitOutcome) -> None:
         self._options = list(outcome.added.options) if outcome.added else []
         self._behind = list(outcome.added.behind) if outcome.added else []
         self._submit = submit
@@ -178,16 +185,22 @@ def _config(submit: Submit, notes: list[str]) -> Config:
 def _rows(
     ask: _Questions,
     controller: Controller,
-    report: Report,
+    report: TickReport,
     job: Job,
     config: Config,
     chosen: Mapping[str, int],
-) -> list[Row]:
-    seen, want = report.seen, wanted(job, Steering())
+) -> list[PlanRow]:
+    seen, want = report.seen, resource_request(job, Steering())
     if isinstance(want, str):
         return []
-    shown = picture_of(
-        seen, config, controller.rates, Past(), {ID: Target(job, want)}, {}, in_limit=False
+    shown = snapshot_of(
+        seen,
+        config,
+        controller.rates,
+        ControllerHistory(),
+        {ID: SchedulableJob(job, want)},
+        {},
+        in_limit=False,
     )
     possible = shown.view.jobs.rate[0] > 0
     cells = [
@@ -204,7 +217,9 @@ def _rows(
     return sorted(found, key=lambda row: row.finish_s or math.inf)
 
 
-def _least_and_most(want: Wanted, possible: Sequence[bool], counts: Sequence[int]) -> list[int]:
+def _least_and_most(
+    want: ResourceRequest, possible: Sequence[bool], counts: Sequence[int]
+) -> list[int]:
     open_ = [n for n, may in zip(counts, possible, strict=True) if may and n in want.counts]
     return sorted({open_[0], open_[-1]}) if open_ else []
 
@@ -216,7 +231,7 @@ def _asked_for(
     seen: Observed,
     config: Config,
     job: Job,
-    want: Wanted,
+    want: ResourceRequest,
 ) -> list[str] | None:
     """Options that pin the job to a type and a number of GPUs; None where it may not go there."""
     groups = config.partitions.groups if job.managed else {}
@@ -249,7 +264,7 @@ def _asked_for(
 
 def _row(
     kind: str, count: int, start: Start, controller: Controller, job: Job, chosen: bool
-) -> Row:
+) -> PlanRow:
     model, batch, rates = profile_key(job), batch_of(job), controller.rates
     rate = None
     if rates.anchored(model):
@@ -257,12 +272,12 @@ def _row(
     total = job.declaration.total_samples if job.declaration else 0
     takes = total / rate if rate and total else None
     longest = min(takes, job.time_limit_s) if takes is not None else job.time_limit_s
-    return Row(
+    return PlanRow(
         gpu_type=kind,
         gpus=count,
         start=start,
         samples_per_s=rate,
-        known_from=rates.source(model, kind, count, batch, job.uid),
+        source=rates.source(model, kind, count, batch, job.uid),
         takes_s=takes,
         finish_s=None if start.refused or longest == math.inf else start.start_s + longest,
         in_limit=takes is None or takes <= job.time_limit_s,

@@ -13,7 +13,7 @@ from pathlib import Path
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
@@ -129,18 +129,18 @@ def _copy(source: Path, target: Path) -> bool:
     return True
 
 
-def place_in(report: Report, job: str) -> tuple[Mapping[str, int], Sequence[str], str]:
+def place_in(report: TickReport, job: str) -> tuple[Mapping[str, int], Sequence[str], str]:
     """Where the policy expects Slurm to start the job: GPUs by type, nodes, and the reason; no GPUs
     where it has to wait, or is left to Slurm."""
     idle = report.backfill
-    for left_out in (report.picture.left_out, idle.left_out):
-        if job in left_out:
-            return {}, (), f"it is left to Slurm: {left_out[job]}"
+    for excluded in (report.snapshot.excluded, idle.excluded):
+        if job in excluded:
+            return {}, (), f"it is left to Slurm: {excluded[job]}"
     placement = {**report.plan.placements, **idle.placements}.get(job)
     if placement is None:
         why = {**report.plan.waiting, **idle.waiting}.get(job, "the policy has no place for it now")
         return {}, (), f"it waits: {why}"
-    deferred = report.intent.deferred.get(job)
+    deferred = report.diff.deferred.get(job)
     if deferred:
         return {}, (), f"it waits: {deferred}. The policy said: {placement.reason}"
     return placement.gpus, tuple(placement.nodes), placement.reason

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_hadar.cli.plan_of_job_ask import Start
-from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.reports import formats, text
 
 _NOW_S = 5.0
@@ -17,7 +17,7 @@ _NOW_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PlanRow:
     """A GPU type and a number of them. Times in s since the epoch, ``takes_s`` in s.
 
     ``samples_per_s`` and ``takes_s`` are None where nobody knows the model's speed, or how much
@@ -28,7 +28,7 @@ class Row:
     gpus: int
     start: Start
     samples_per_s: float | None
-    known_from: str
+    source: str
     takes_s: float | None
     finish_s: float | None
     in_limit: bool
@@ -36,7 +36,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class JobPlan:
+class SubmitPlan:
     """All that is told. ``gpus``, ``nodes``, ``reason``: where the policy expects it to start now.
     ``acts``: a controller acts, one tick every ``interval_s``."""
 
@@ -50,22 +50,22 @@ class JobPlan:
     gpus: Mapping[str, int] = field(default_factory=dict)
     nodes: Sequence[str] = ()
     reason: str = ""
-    rows: Sequence[Row] = ()
+    rows: Sequence[PlanRow] = ()
     time_limit_s: float | None = None
     notes: Sequence[str] = ()
 
 
-def print_text(plan: JobPlan) -> None:
+def print_text(plan: SubmitPlan) -> None:
     """For a person, on stdout."""
     out = text.console()
-    for line in lines(plan):
+    for line in format_plan(plan):
         out.print(Text(formats.plain(line)), soft_wrap=True)
     if plan.rows:
         out.print()
         out.print(_table(plan))
 
 
-def lines(plan: JobPlan) -> list[str]:
+def format_plan(plan: SubmitPlan) -> list[str]:
     """What stands above the table."""
     said = ["Nothing is submitted.", "asks     " + shlex.join(plan.words)]
     if not plan.managed:
@@ -78,7 +78,7 @@ def lines(plan: JobPlan) -> list[str]:
     else:
         said.append("managed  yes, but no controller is acting now: it is an ordinary job")
     if plan.reason:
-        where = laying.words(plan.gpus, plan.nodes) if plan.gpus else ""
+        where = job_updates.placement_text(plan.gpus, plan.nodes) if plan.gpus else ""
         told = plan.reason.startswith(where)
         said.append("policy   " + (plan.reason if told else f"{where}: {plan.reason}"))
     said.append("Slurm    " + _alone(plan.alone, plan.now_s))
@@ -93,7 +93,7 @@ def _alone(start: Start, now_s: float) -> str:
     return f"by itself would start it {when} on {start.nodes}{where}"
 
 
-def _table(plan: JobPlan) -> Table:
+def _table(plan: SubmitPlan) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("GPUS", "START", "ON", "FINISH", "TAKES", "SAMPLES/S"):
         right = head in ("TAKES", "SAMPLES/S")
@@ -104,7 +104,7 @@ def _table(plan: JobPlan) -> Table:
     return table
 
 
-def _cells(row: Row, now_s: float) -> list[Text]:
+def _cells(row: PlanRow, now_s: float) -> list[Text]:
     if row.start.refused:
         when, where = "never", row.start.refused
     else:
@@ -125,7 +125,7 @@ def _cells(row: Row, now_s: float) -> list[Text]:
         finish,
         formats.UNKNOWN if row.takes_s is None else formats.duration(row.takes_s),
         formats.rate(row.samples_per_s) if row.samples_per_s else formats.UNKNOWN,
-        row.known_from if row.samples_per_s else "no table and no job tells this model's speed",
+        row.source if row.samples_per_s else "no table and no job tells this model's speed",
     )
     return [Text(formats.plain(cell)) for cell in cells]
 
@@ -137,21 +137,21 @@ def _when(time_s: float, now_s: float) -> str:
     return moment.isoformat(sep=" ", timespec="minutes")[:16]
 
 
-def print_json(plan: JobPlan) -> None:
+def print_json(plan: SubmitPlan) -> None:
     """The envelope of all commands, on stdout. Times in s since the epoch."""
     from slurm_hadar.cli.common import print_json as print_result
 
     print_result("hbatch --hadar-plan", plain(plan))
 
 
-def plain(plan: JobPlan) -> dict[str, object]:
+def plain(plan: SubmitPlan) -> dict[str, object]:
     """The plan as data: null where something is not known."""
     return {
         "submitted": False,
         "argv": list(plan.words),
         "managed": plan.managed,
         "why_not": plan.why,
-        "controller_acts": plan.acts,
+        "controller_active": plan.acts,
         "now_s": plan.now_s,
         "interval_s": plan.interval_s,
         "time_limit_s": plan.time_limit_s,
@@ -175,7 +175,7 @@ def _start(start: Start) -> Mapping[str, object]:
     }
 
 
-def _row(row: Row) -> dict[str, object]:
+def _row(row: PlanRow) -> dict[str, object]:
     return {
         "gpu_type": row.gpu_type,
         "gpus": row.gpus,
@@ -184,6 +184,6 @@ def _row(row: Row) -> dict[str, object]:
         "takes_s": row.takes_s,
         "in_limit": row.in_limit,
         "samples_per_s": row.samples_per_s,
-        "known_from": row.known_from,
+        "source": row.source,
         "policy": row.chosen,
     }

@@ -9,7 +9,7 @@ from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
 from slurm_hadar.domain.errors import UsageError
 
 if TYPE_CHECKING:
-    from slurm_hadar.plugins.site_files import Plan
+    from slurm_hadar.plugins.site_files import FileChanges
 
 ConfFile = Annotated[Path, typer.Option("--slurm-conf", help="The site's slurm.conf.")]
 Apply = Annotated[
@@ -50,12 +50,12 @@ def install(
     as_json: JsonOption = False,
 ) -> None:
     """Show the exact lines to add to Slurm's files, or add them. A copy of each file is kept."""
-    from slurm_hadar.plugins.install import PLUGINS, Wish, planned
+    from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned
 
     wanted = tuple(plugin or PLUGINS)
     if unknown := set(wanted) - set(PLUGINS):
         raise UsageError(f"there is no plugin {min(unknown)!r}; there are {', '.join(PLUGINS)}")
-    wish = Wish(wanted, untype, include, plugin_dir)
+    wish = InstallRequest(wanted, untype, include, plugin_dir)
     plan = planned(slurm_conf, load(config), wish)
     _carry_out("plugins install", plan, apply, as_json)
 
@@ -67,7 +67,7 @@ def remove(slurm_conf: ConfFile, apply: Apply = False, as_json: JsonOption = Fal
     _carry_out("plugins remove", removal(slurm_conf), apply, as_json)
 
 
-def _carry_out(command: str, plan: "Plan", apply: bool, as_json: bool) -> None:
+def _carry_out(command: str, plan: "FileChanges", apply: bool, as_json: bool) -> None:
     from slurm_hadar.plugins import changes
 
     needed = [change for change in plan.changes if change.needed]

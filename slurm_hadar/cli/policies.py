@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from slurm_hadar.cli.common import JsonOption, print_json
-from slurm_hadar.policies import Listed, find, listed
+from slurm_hadar.policies import ListedPolicy, find, listed
 from slurm_hadar.policies.options import PolicyOptions
 
 
@@ -25,7 +25,7 @@ def policies(
     """List the policies that are installed: source, paper, what each uses, options."""
     found = list(listed(name))
     if name and not any(row.policy for row in found):
-        found = [Listed(name, name, find(name, files=True))]
+        found = [ListedPolicy(name, name, find(name, files=True))]
     if as_json:
         print_json("policies", [_plain(row) for row in found])
         return
@@ -33,7 +33,7 @@ def policies(
         typer.echo("\n".join(_text(row, in_full=bool(name))))
 
 
-def _plain(row: Listed) -> dict[str, object]:
+def _plain(row: ListedPolicy) -> dict[str, object]:
     policy = row.policy
     if policy is None:
         return {"name": row.name, "source": row.source, "problem": row.problem}
@@ -79,7 +79,7 @@ def _said(model: type[PolicyOptions]) -> dict[str, str]:
     return said
 
 
-def _text(row: Listed, in_full: bool) -> Iterator[str]:
+def _text(row: ListedPolicy, in_full: bool) -> Iterator[str]:
     policy = row.policy
     yield f"{row.name}  ({row.source})"
     if policy is None:

@@ -9,7 +9,7 @@ import typer
 from slurm_hadar.cli.common import JsonOption, print_json
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.profiles import cpu_table, optimistic
-from slurm_hadar.profiles.optimistic import DataSet, Point
+from slurm_hadar.profiles.optimistic import DataSet, RateMeasurement
 from slurm_hadar.profiles.optimistic_bandwidth import disk_bandwidth, memory_bandwidth, size_of
 from slurm_hadar.profiles.optimistic_run import PATTERN, Trial, allowed_cpus, measure
 
@@ -71,7 +71,7 @@ def profile(
     trial = Trial(tuple(command), number, warmup, seconds, start, pattern or PATTERN)
     data = _data(dataset, samples, disk_mb_per_s)
 
-    def one(count: int) -> Point:
+    def one(count: int) -> RateMeasurement:
         point = measure(trial, count)
         if not as_json:
             typer.echo(f"{count} CPUs per GPU: {point.rate:.5g} samples/s ({point.seconds:.0f} s)")

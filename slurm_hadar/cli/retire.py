@@ -7,7 +7,7 @@ import typer
 
 from slurm_hadar.cli.common import ConfigOption, JsonOption, controller_of, load, print_json
 from slurm_hadar.controller import retire as retiring
-from slurm_hadar.controller.presentation import record
+from slurm_hadar.controller.presentation import event_log
 from slurm_hadar.controller.presentation.log_file import open_log
 
 _LOCK_WAIT_S = 30.0
@@ -27,12 +27,12 @@ def retire(
 ) -> None:
     """Give all managed jobs back to Slurm as ordinary ones. Stop the controller before."""
     site = load(config)
-    with controller_of(site, _LOCK_WAIT_S) as controller, controller.store.in_words():
+    with controller_of(site, _LOCK_WAIT_S) as controller, controller.store.readable_errors():
         done = retiring.retire(controller, time.time(), only_show=dry_run)
         log = None if dry_run else open_log(site)
         if log is not None:
             # No tick may ever follow that would write them.
-            record.news(log, controller.store, done.seen)
+            event_log.news(log, controller.store, done.seen)
     if as_json:
         print_json(
             "retire", {"changed": not dry_run, "jobs": list(done.jobs), "refused": done.refused}

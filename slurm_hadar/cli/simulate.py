@@ -34,7 +34,7 @@ from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.queue import engine as queue_engine
 from slurm_hadar.simulator.queue.requests import Drawn
-from slurm_hadar.simulator.queue.setting import Setting, Steering
+from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.simulator.traces import open_trace
 
@@ -43,7 +43,7 @@ PLAIN = "plain"
 """In place of a policy's name: Slurm alone."""
 
 
-class Order(StrEnum):
+class QueueDiscipline(StrEnum):
     """Who says which job is next."""
 
     POLICY = "policy"
@@ -138,8 +138,9 @@ def jobs(
         float, typer.Option(help="Part of the speed that copies lose to averaging, 0-1.")
     ] = 0.0,
     order: Annotated[
-        Order, typer.Option(help="Who says which job is next: the policy, or Slurm's queue.")
-    ] = Order.POLICY,
+        QueueDiscipline,
+        typer.Option(help="Who says which job is next: the policy, or Slurm's queue."),
+    ] = QueueDiscipline.POLICY,
     unmanaged_share: Annotated[
         float, typer.Option(help="Slurm's order: share of the jobs that did not opt in, 0-1.")
     ] = 0.0,
@@ -172,7 +173,7 @@ def jobs(
     as_json: JsonOption = False,
 ) -> None:
     """Run a trace to its end under each policy, with the very code that runs live."""
-    in_queue = order is Order.SLURM
+    in_queue = order is QueueDiscipline.SLURM
     decides = _decides(policy or ["hadar"], in_queue)
     if in_queue and (cpu_profiles or nic_gbps or whole_steps or copies > 1 or cpus_per_gpu):
         raise UsageError(
@@ -221,15 +222,15 @@ def jobs(
     seen = estimate(work, noise, steps_error, seed)
     for file in (jct_out, report):
         _writable(file)
-    queue = Setting(
+    queue = SimulationSetting(
         work,
         pretend,
         Drawn(unmanaged_share, typed, seed=seed),
         costs=costs,
         steering=(
-            Steering(not no_moves, exchange, round_s, preempt, max_wait_s=max_wait)
+            SteeringSetting(not no_moves, exchange, round_s, preempt, max_wait_s=max_wait)
             if in_queue
-            else Steering()
+            else SteeringSetting()
         ),
         seen=seen,
         seed=seed,
@@ -260,7 +261,7 @@ def jobs(
             _write(_file_of(jct_out, one.policy, len(done)), _jct(one))
     if report:
         turn = "Slurm's order" if in_queue else "the policy's order"
-        what = f"{len(work.ids)} jobs of {work.name} on {pretend.words}, in {turn}"
+        what = f"{len(work.ids)} jobs of {work.name} on {pretend.text}, in {turn}"
         _write(report, page([_simulated(one) for one in done], what, notes))
     if as_json:
         print_json("simulate jobs", [one.summary() for one in done])

@@ -90,9 +90,9 @@ def up(
 ) -> None:
     """Start it, and say how to use it."""
     from slurm_hadar.sandbox.cluster import Sandbox
-    from slurm_hadar.sandbox.ending import cleaned_up_when_told_to_end
+    from slurm_hadar.sandbox.ending import stopped_on_signal
 
-    with cleaned_up_when_told_to_end():
+    with stopped_on_signal():
         box = Sandbox.up(
             folder.resolve(),
             slurm_prefix=slurm,
@@ -143,9 +143,9 @@ def demo(
 ) -> None:
     """The same real trainings under plain Slurm and under slurm-hadar, side by side."""
     from slurm_hadar.demo.show import show
-    from slurm_hadar.sandbox.ending import cleaned_up_when_told_to_end
+    from slurm_hadar.sandbox.ending import stopped_on_signal
 
-    with cleaned_up_when_told_to_end():
+    with stopped_on_signal():
         result = show(folder.resolve(), seed, quiet=as_json)
     if as_json:
         print_json("demo", result)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from slurm_hadar import paths
-from slurm_hadar.cli.sbatch_words import (
+from slurm_hadar.cli.sbatch_arguments import (
+    CommandLine,
     Header,
-    Line,
     read_argv,
     read_directives,
     read_header,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slurm_hadar.domain.declaration import Declaration
 
 
-class Outcome:
+class SubmitOutcome:
     """What becomes of a submit. ``doubts``: what its owner can hardly mean as it stands.
 
     ``why``: it goes unmanaged for this reason; ``added``: it is managed, with these additions.
@@ -96,7 +96,7 @@ class Submit:
         if self.line.unclear:
             self._look_for_declaration()
             return self.line.unclear
-        directives = Line()
+        directives = CommandLine()
         if not any(name == "wrap" for name, _ in self.line.options):
             try:
                 self._read_script()
@@ -116,7 +116,7 @@ class Submit:
         if directives.script is not None or directives.refused:
             self.header.refused = True
         if self.header.foreign and "ignore-pbs" not in self.held:
-            from slurm_hadar.cli.foreign_lines import translated
+            from slurm_hadar.cli.foreign_directives import translated
 
             directives.options += translated(self.body, dict(directives.options))
             self.held = settle(directives, self.environment, self.line)
@@ -147,7 +147,7 @@ class Submit:
             self.body = read_script(self.name)
         self.header = read_header(self.body)
 
-    def words_with(self, added: Additions | None) -> list[str]:
+    def sbatch_arguments(self, added: Additions | None) -> list[str]:
         """sbatch's words: our options before the user's; behind them, so that they win, the Comment
         and the list of partitions."""
         words = list(self.line.words)
@@ -186,10 +186,10 @@ class Submit:
         """Become sbatch."""
         from slurm_hadar.cli.handover import become_sbatch
 
-        become_sbatch(self.program(), self.words_with(added), self.environment)
+        become_sbatch(self.program(), self.sbatch_arguments(added), self.environment)
 
     def run(self, added: Additions | None = None) -> int:
         """Run sbatch as a child; its exit code. For a submit that we say something about."""
         from slurm_hadar.cli.handover import run_sbatch
 
-        return run_sbatch(self.program(), self.words_with(added), self.environment)
+        return run_sbatch(self.program(), self.sbatch_arguments(added), self.environment)

@@ -66,9 +66,9 @@ def render(
 ) -> None:
     """Print the batch script that a template makes of these values."""
     from slurm_hadar import templates
-    from slurm_hadar.template_values import describe, from_words
+    from slurm_hadar.template_values import describe, from_arguments
 
-    script = templates.render(name, from_words(describe(name), values or []))
+    script = templates.render(name, from_arguments(describe(name), values or []))
     if output is not None:
         _write(output, script)
     if as_json:

@@ -72,7 +72,7 @@ def tune(
     if report and (report.is_dir() or not os.access(report.parent, os.W_OK)):
         raise UsageError(f"{report} cannot be written; is its folder there?")
     own = _config(config)
-    wish = sources.Wish(names, jobs, limit, restart_cost, save, since)
+    wish = sources.TuneRequest(names, jobs, limit, restart_cost, save, since)
     rates = open_rates(own or Config())
     if jct is None:
         if trace or cluster:

@@ -8,7 +8,7 @@ import typer
 from slurm_hadar.cli.common import ConfigOption, JsonOption, cluster_of, load, print_json
 from slurm_hadar.config import Config
 from slurm_hadar.controller import overdue
-from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.overdue import Widened
 
 
@@ -24,10 +24,11 @@ def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     their own.
     """
     site = load(config)
-    acts = overdue.controller_acts(site) is True
+    acts = overdue.controller_is_active(site) is True
     done = Widened() if acts else _widened(site, os.getuid() == site.controller_uid)
     if as_json:
-        print_json("widen", {"acts": acts, "jobs": dict(done.lists), "refused": dict(done.refused)})
+        found = {"jobs": dict(done.lists), "refused": dict(done.refused)}
+        print_json("widen", {"controller_active": acts, **found})
     elif acts:
         typer.echo("nothing changed: a controller acts and widens them itself")
     else:
@@ -42,7 +43,7 @@ def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 def widen_own(site: Config) -> None:
     """The same for the caller's own jobs, where a controller has died; what it did is on stderr."""
-    if overdue.controller_acts(site) is False:
+    if overdue.controller_is_active(site) is False:
         done = _widened(site, everybodys=False)
         for job, names in done.lists.items():
             said = f"job {job} is past its deadline and no controller acts: Partition={names} again"
@@ -58,4 +59,4 @@ def _widened(site: Config, everybodys: bool) -> Widened:
         for job in cluster.read_jobs(None, site.guards.max_jobs_per_array)
         if job.managed and (everybodys or job.uid == uid)
     ]
-    return overdue.widen(cluster, jobs, kept.of_jobs(site, jobs), time.time())
+    return overdue.widen(cluster, jobs, steering_store.of_jobs(site, jobs), time.time())

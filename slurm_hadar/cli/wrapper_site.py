@@ -114,7 +114,7 @@ def _is_stale(stamp: object, config: str) -> bool:
     return stamp != [status.st_mtime_ns, status.st_size]
 
 
-def controller_acts(site: WrapperSite, now: float) -> bool:
+def controller_is_active(site: WrapperSite, now: float) -> bool:
     """Whether a controller in act mode gave a sign of life lately. ``now`` in s since the epoch."""
     return _heartbeat(site, now) is not None
 

@@ -46,14 +46,14 @@ class Backoff:
 
     def pause_s(self, usual_s: float) -> float:
         """Seconds from a tick's beginning to the next one's; ``usual_s`` when all is well."""
-        return max(self._stretched(usual_s), self._traffic.until_room_s(_ONE_TICK))
+        return max(self._stretched(usual_s), self._traffic.seconds_until_allowed(_ONE_TICK))
 
     def why_not_now(self) -> str:
         """Why a tick should not begin now, as a sentence; empty where it may."""
         left = self._until - self._traffic.clock()
         if self._factor > 1 and left > 0:
             return f"{self._slow}: no tick for another {left:.0f} s"
-        wait = self._traffic.until_room_s(_ONE_TICK)
+        wait = self._traffic.seconds_until_allowed(_ONE_TICK)
         if wait > 0:
             return (
                 f"{len(self._traffic.sent())} requests went to Slurm within a minute "
@@ -61,7 +61,7 @@ class Backoff:
             )
         return ""
 
-    def words(self) -> str:
+    def message(self) -> str:
         """What the operator should know of the time until the next tick; empty when all is well."""
         if self._factor == 1:
             return ""

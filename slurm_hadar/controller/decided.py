@@ -1,28 +1,32 @@
 """What a tick decided on each job, in words for the journal."""
 
-from slurm_hadar.controller.actuation import laying
-from slurm_hadar.controller.actuation.actions import Intent
-from slurm_hadar.controller.backfill.backfill import Backfill
+from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.actions import PlanDiff
+from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.placement import Plan
 
 
 def decisions(
-    seen: Observed, shown: Picture, plan: Plan, means: Intent, idle: Backfill
+    seen: Observed, shown: Snapshot, plan: Plan, means: PlanDiff, idle: BackfillPlan
 ) -> list[Decision]:
     """One for each managed job: where it goes and why, why it waits, or why it is left alone."""
     found = []
     placements = {**plan.placements, **idle.placements}
     waiting = {**plan.waiting, **idle.waiting}
-    for id_ in [*shown.targets, *idle.targets]:
+    for id_ in [*shown.schedulable, *idle.schedulable]:
         placement = placements.get(id_)
-        where = laying.words(placement.gpus, list(placement.nodes)) if placement else "waits"
+        where = (
+            job_updates.placement_text(placement.gpus, list(placement.nodes))
+            if placement
+            else "waits"
+        )
         reason = placement.reason if placement else waiting.get(id_, "")
         if id_ in means.deferred:
             reason = f"{means.deferred[id_]}. The policy said: {reason}"
         found.append(Decision(id_, seen.now, where, reason))
-    for id_, why in {**shown.left_out, **idle.left_out}.items():
+    for id_, why in {**shown.excluded, **idle.excluded}.items():
         found.append(Decision(id_, seen.now, "left to Slurm", why))
     return found

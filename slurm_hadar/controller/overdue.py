@@ -28,7 +28,7 @@ class Widened:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def controller_acts(config: Config) -> bool | None:
+def controller_is_active(config: Config) -> bool | None:
     """Whether a controller lives that does it; None where none ever acted, or it left in order."""
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
     return None if beat is None or beat.mode != "act" else is_fresh(beat, time.time())

@@ -3,23 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_hadar.controller.actuation.actions import Action, Intent
-from slurm_hadar.controller.backfill.backfill import Backfill
+from slurm_hadar.controller.actuation.actions import Action, PlanDiff
+from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.placement import Plan
 
 
 @dataclass(frozen=True)
-class Report:
+class TickReport:
     """What one tick saw, meant and did. Times in s."""
 
     seen: Observed
-    picture: Picture
+    snapshot: Snapshot
     plan: Plan
-    intent: Intent
+    diff: PlanDiff
     acted: bool
-    backfill: Backfill = field(default_factory=Backfill)
+    backfill: BackfillPlan = field(default_factory=BackfillPlan)
     said: tuple[str, ...] = ()
     queries: Mapping[str, int] = field(default_factory=dict)
     """Requests to Slurm by kind, over the whole tick."""
@@ -34,4 +34,4 @@ class Report:
         """What was sent to Slurm and taken."""
         if not self.acted:
             return ()
-        return tuple(a for a in self.intent.actions if a.job.id not in self.refused)
+        return tuple(a for a in self.diff.actions if a.job.id not in self.refused)

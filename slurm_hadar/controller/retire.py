@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import mails
-from slurm_hadar.controller.actuation.laying import UNTIL_IT_RUNS, asked_for
+from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS, asked_for
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot.targets import lease_of_before
+from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
@@ -50,7 +50,7 @@ def ordinary(
     waits = job.state in (JobState.PENDING, JobState.COMPLETING)
     owners = asked_for(job, steered, groups)
     fields |= {key: value for key, value in owners.items() if waits or key in UNTIL_IT_RUNS}
-    if waits and lease_of_before(job, steered, now):
+    if waits and obsolete_begin_time(job, steered, now):
         fields["StartTime"] = at_once(job, now)
     return Update(job.id, fields)
 

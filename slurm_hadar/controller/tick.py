@@ -9,42 +9,42 @@ from types import MappingProxyType
 from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import (
-    acting,
+    apply,
     confirm_exchange,
     lent_places,
     mails,
     moves,
     priority_exchange,
     queue_head,
+    reconciliation,
     repair,
-    trail,
 )
-from slurm_hadar.controller.actuation.actions import Intent, Kind, MoveBudget, intent
+from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.hints import hints
 from slurm_hadar.controller.actuation.lent_places import Memory
 from slurm_hadar.controller.actuation.minute_guard import MinuteGuard
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.actuation.priority_exchange import NewPlaces
 from slurm_hadar.controller.backfill import backfill, idle_nodes
-from slurm_hadar.controller.backfill.backfill import Backfill
+from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
-from slurm_hadar.controller.observation import kept, observed
+from slurm_hadar.controller.observation import observed, steering_store
+from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observation.racks import Topology
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED, ReturnedNodes
-from slurm_hadar.controller.observation.rules import Rules
 from slurm_hadar.controller.profiling.declared_work import DeclaredWork
-from slurm_hadar.controller.profiling.gpu_use import GpuLessons
-from slurm_hadar.controller.profiling.speeds import Speeds
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
+from slurm_hadar.controller.profiling.speeds import SpeedLearner
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import bills, forks, newcomers
-from slurm_hadar.controller.snapshot.targets import Past, Place
-from slurm_hadar.controller.snapshot.viewing import Picture, picture
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, Place
+from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import explained
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError
@@ -87,26 +87,26 @@ class Controller:
         self._sleep = sleep
         policy = policies.find(config.controller.policy)
         self._decide = decide or policy.decide
-        self.speeds = Speeds(rates, store.connection)
+        self.speeds = SpeedLearner(rates, store.connection)
         self._topology = Topology(cluster, policies.Trait.RACKS in policy.uses)
-        self.rules = Rules(cluster, config)
+        self.rules = AccountingLimits(cluster, config)
         self._took_over = False
         self._room = True
         self._folder = ExchangeFolder(config.site.exchange_dir)
-        self.gpus = GpuLessons(store.connection)
+        self.gpus = GpuUseLearner(store.connection)
         self.declared_work = DeclaredWork(store.connection)
         self._lost_gpus = LostGpus()
         self._returned = ReturnedNodes(store, config.moving.after_return_s)
         self.backoff = Backoff(config, cluster.traffic, store)
 
-    def tick(self) -> Report:
+    def tick(self) -> TickReport:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
         it changes nothing in Slurm. Whether it is time for one is told by ``backoff``."""
         with self.backoff.tick():
             self.rules.refuse_slurm_user(self._clock())
             return self._tick()
 
-    def _tick(self) -> Report:
+    def _tick(self) -> TickReport:
         other = rival(self.config, self._clock())
         if other is not None:
             why = f"a controller on {other} is alive and acts: this one only watches"
@@ -135,11 +135,11 @@ class Controller:
         return replace(report, said=(*report.said, *tidied))
 
     def _seen_since(self, time_s: float) -> list[str]:
-        with self.store.in_words():
+        with self.store.readable_errors():
             decided = self.store.decisions().values()
         return [one.job for one in decided if one.time_s >= time_s]
 
-    def plan(self) -> Report:
+    def plan(self) -> TickReport:
         """What a tick would do and why; nothing is changed and nothing is kept."""
         return self._pass(False, (), keep=False)
 
@@ -161,18 +161,18 @@ class Controller:
         # By the clock that the heartbeat was written with.
         return taken_over(self.config, time.time()) or self._may_act()[1]
 
-    def _pass(self, may_act: bool, said: tuple[str, ...], keep: bool = True) -> Report:
-        with self.store.in_words():
+    def _pass(self, may_act: bool, said: tuple[str, ...], keep: bool = True) -> TickReport:
+        with self.store.readable_errors():
             report = self._whole_pass(may_act, said, keep)
             if keep:
-                self.store.told_of_opening()
+                self.store.opening_reported()
             return report
 
-    def _whole_pass(self, may_act: bool, said: tuple[str, ...], keep: bool) -> Report:
+    def _whole_pass(self, may_act: bool, said: tuple[str, ...], keep: bool) -> TickReport:
         before = Counter(self.cluster.queries)
         at = time.perf_counter()
         seen = self.observe()
-        context = acting.ActionContext(
+        context = apply.ActionContext(
             self.cluster,
             self.store,
             self.config,
@@ -187,7 +187,7 @@ class Controller:
             words += self._of_the_opening(seen)
         if keep:
             # First: of what this tick sends nothing can be seen yet.
-            trail.follow(self.store, seen, self.config.moving.commit_s)
+            reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
             words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
         # Reading may have taken longer than a heartbeat lasts.
         stopped = self._stopped() if may_act else ""
@@ -212,13 +212,13 @@ class Controller:
         # They give way to all others, so the policy does not see them.
         others = idle_nodes.without(seen, trainers)
         past = self._past(sent, attained)
-        shown = picture(others, self.config, self.rates, past)
+        shown = take_snapshot(others, self.config, self.rates, past)
         words += shown.faults
-        refusals = acting.refusals(self.store)
+        refusals = apply.refusals(self.store)
         refused_now = {job for job, known in refusals.items() if not known.over(seen.now)}
         shown = priority_exchange.in_own_places(shown, others, self._lent(), refused_now)
         if keep:
-            jobs = [target.job for target in shown.targets.values()]
+            jobs = [target.job for target in shown.schedulable.values()]
             self.declared_work.learn(jobs, shown.work, had, seen.now)
         read_s, at = time.perf_counter() - at, time.perf_counter()
         name = self.config.controller.policy
@@ -226,18 +226,18 @@ class Controller:
         plan = forks.carried_out(plan, shown.view)
         # What is said of its owner's declarations stands in no file that others may read.
         explained_plan = explained(plan, shown.view.jobs.ids, shown.work)
-        self._room = queue_head.room(others)
+        self._room = queue_head.has_capacity(others)
         decide_s, at = time.perf_counter() - at, time.perf_counter()
         guard = MinuteGuard(self.cluster, self.rules, seen, self.config, tuple(past.moving))
         budget = self._move_budget(seen, guard)
-        means = intent(shown, plan, others, self.config, budget)
+        means = diff(shown, plan, others, self.config, budget)
         places = self._exchange(shown, plan, others, refused_now)
         hinted = hints(shown, plan, others, self.config, refusals, places.nices)
         hinted += lent_places.given_back(self._lent(), others)
         idle = self._backfill(seen, trainers, past, shown, means, budget.left)
         requeued = means.of(Kind.MOVE, Kind.STOP)
         idle = idle.without(guard.refused([*requeued, *idle.of(Kind.MOVE, Kind.STOP)]))
-        means = Intent(
+        means = PlanDiff(
             (*hinted, *means.actions, *idle.actions), {**means.deferred, **idle.deferred}
         )
         if keep:
@@ -255,11 +255,11 @@ class Controller:
             refused = done.refused
         after = Counter(self.cluster.queries)
         after.subtract(before)
-        return Report(
+        return TickReport(
             seen=seen,
-            picture=shown,
+            snapshot=shown,
             plan=explained_plan,
-            intent=means,
+            diff=means,
             acted=may_act and not stopped,
             backfill=idle,
             said=tuple(words),
@@ -270,7 +270,7 @@ class Controller:
             act_s=time.perf_counter() - at,
         )
 
-    def _publish(self, seen: Observed, shown: Picture) -> list[str]:
+    def _publish(self, seen: Observed, shown: Snapshot) -> list[str]:
         """Today's prices, for ``hbatch``. A word for the operator where that is not possible."""
         folder, interval_s = self.config.site.exchange_dir, self.backoff.interval_s
         try:
@@ -287,7 +287,7 @@ class Controller:
         return []
 
     def _exchange(
-        self, shown: Picture, plan: Plan, seen: Observed, refused: Collection[str]
+        self, shown: Snapshot, plan: Plan, seen: Observed, refused: Collection[str]
     ) -> NewPlaces:
         if not self.rules.ages:
             return NewPlaces()
@@ -313,12 +313,12 @@ class Controller:
         managed |= {id_: seen.jobs[id_] for id_ in self._lent().ours if id_ in seen.jobs}
         said = self._folder.read(seen.jobs.values())
         ours = self._recall(managed)
-        ours = kept.with_moves(ours, self.store.counts(Kind.MOVE.value, REQUEUED))
+        ours = steering_store.with_moves(ours, self.store.counts(Kind.MOVE.value, REQUEUED))
         open_entries = self.store.open_entries()
-        if not kept.in_the_job(self.config):
+        if not steering_store.in_the_job(self.config):
             ours = repair.with_unsent(ours, managed, open_entries)
         busy = {entry.job for entry in open_entries}
-        ours = kept.without_foreign(ours, managed, self.config, busy, seen.now)
+        ours = steering_store.without_foreign(ours, managed, self.config, busy, seen.now)
         nodes = self._returned.applied(seen.nodes, seen.now)
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self.config)}
         jobs = self._returned.later(seen.jobs, seen.now, trainers)
@@ -338,9 +338,9 @@ class Controller:
         )
 
     def _recall(self, jobs: Mapping[str, Job]) -> dict[str, Steering]:
-        if kept.in_the_job(self.config):
+        if steering_store.in_the_job(self.config):
             return observed.remember(jobs)
-        return kept.recall(self.config, self.store, jobs, self._took_over)
+        return steering_store.recall(self.config, self.store, jobs, self._took_over)
 
     def _with_opted_in(self, seen: Observed) -> Observed:
         """With the jobs of opt-in partitions that we gave others since."""
@@ -356,15 +356,15 @@ class Controller:
         }
         return replace(seen, jobs={**seen.jobs, **found}) if found else seen
 
-    def picture(
+    def snapshot(
         self,
         seen: Observed,
         sent: Mapping[str, Place] = MappingProxyType({}),
         attained: Mapping[str, float] = MappingProxyType({}),
-    ) -> Picture:
+    ) -> Snapshot:
         """What the policy sees. ``sent``: jobs just sent on their way -> where they go."""
         others = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
-        return picture(others, self.config, self.rates, self._past(sent, attained))
+        return take_snapshot(others, self.config, self.rates, self._past(sent, attained))
 
     def _move_budget(self, seen: Observed, guard: MinuteGuard) -> MoveBudget:
         recent = self.store.counts_since(Kind.MOVE.value, seen.now - 3600)
@@ -375,9 +375,9 @@ class Controller:
         left = self.config.guards.max_moves_per_hour - sum(recent.values())
         return MoveBudget(left, by_user, guard.refused)
 
-    def _past(self, sent: Mapping[str, Place], attained: Mapping[str, float]) -> Past:
+    def _past(self, sent: Mapping[str, Place], attained: Mapping[str, float]) -> ControllerHistory:
         going = {**moves.destinations(self.store.open_entries()), **sent}
-        return Past(
+        return ControllerHistory(
             attained,
             going,
             self.store.last_times(Kind.MOVE.value),
@@ -390,15 +390,15 @@ class Controller:
         self,
         seen: Observed,
         trainers: list[Job],
-        past: Past,
-        shown: Picture,
-        means: Intent,
+        past: ControllerHistory,
+        shown: Snapshot,
+        means: PlanDiff,
         hour_left: int,
-    ) -> Backfill:
+    ) -> BackfillPlan:
         going = [a.placement for a in means.of(Kind.MOVE) if a.placement is not None]
         going += [
             Placement({kind: n for gpus in t.held.values() for kind, n in gpus.items()}, t.held)
-            for t in shown.targets.values()
+            for t in shown.schedulable.values()
             if t.starting
         ]
         left = min(hour_left, self.config.guards.max_moves_per_tick)
@@ -409,7 +409,7 @@ class Controller:
             self.rates,
             past,
             going,
-            acting.refusals(self.store),
+            apply.refusals(self.store),
             self.store.policy_state(_BACKFILL),
             left - len(means.of(Kind.MOVE, Kind.STOP)),
         )
@@ -427,10 +427,10 @@ class Controller:
         name: str,
         state: State,
         seen: Observed,
-        shown: Picture,
+        shown: Snapshot,
         plan: Plan,
-        means: Intent,
-        idle: Backfill,
+        means: PlanDiff,
+        idle: BackfillPlan,
     ) -> None:
         self.store.keep_policy_state(name, state)
         if idle.state:
@@ -440,19 +440,19 @@ class Controller:
         self.store.forget(seen.now - _KEEP_S)
 
     def _act(
-        self, context: acting.ActionContext, means: Intent, seen: Observed, shown: Picture
-    ) -> acting.Sent:
+        self, context: apply.ActionContext, means: PlanDiff, seen: Observed, shown: Snapshot
+    ) -> apply.Sent:
         hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
-        sent = [acting.Sent(refused=later), acting.send_hints(context, hinted, seen.now)]
+        sent = [apply.Sent(refused=later), apply.send_hints(context, hinted, seen.now)]
         sent.append(confirm_exchange.confirm(context, hinted, sent[1].refused))
         for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
-            hopes = trail.hopes(shown, action, progress)
-            sent.append(acting.ask_to_save(context, action, in_step, self._clock(), hopes))
+            hopes = reconciliation.expected_effect(shown, action, progress)
+            sent.append(apply.ask_to_save(context, action, in_step, self._clock(), hopes))
         settled = moves.settle(context, seen.jobs, self._clock, self._sleep, self._stopped)
-        return acting.Sent(
+        return apply.Sent(
             (*(words for one in sent for words in one.said), *settled),
             frozenset().union(*(one.refused for one in sent)),
         )

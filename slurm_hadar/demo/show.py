@@ -13,8 +13,8 @@ from pathlib import Path
 from slurm_hadar import config as configuration
 from slurm_hadar import templates
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
-from slurm_hadar.demo.watch import Watch
-from slurm_hadar.demo.workload import TYPES, Training, base_rates, trainings
+from slurm_hadar.demo.watch import RunObserver
+from slurm_hadar.demo.workload import TYPES, DemoJob, base_rates, trainings
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports import compare, text, timeline
 from slurm_hadar.reports.run import Run
@@ -35,7 +35,7 @@ class Manner:
     name: str
     description: str
     command: str
-    request: Callable[[Training], Sequence[str]]
+    request: Callable[[DemoJob], Sequence[str]]
     managed: bool = False
 
 
@@ -101,7 +101,7 @@ def show(folder: Path, seed: int = 0, quiet: bool = False, scale: float = 1.0) -
 def one_run(
     folder: Path,
     manner: Manner,
-    work: Sequence[Training],
+    work: Sequence[DemoJob],
     seed: int,
     tell: Callable[[str], None],
 ) -> Run:
@@ -132,7 +132,7 @@ def one_run(
             check = stack.enter_context(_controller(environment, folder / "hadar.log"))
         cluster = open_cluster(site.slurm)
         nodes = cluster.read_nodes()
-        watch = Watch(cluster, site.site.exchange_dir, os.getuid(), time.time())
+        watch = RunObserver(cluster, site.site.exchange_dir, os.getuid(), time.time())
         for job in sorted(work, key=lambda job: job.arrival_s):
             while time.time() - watch.began < job.arrival_s:
                 time.sleep(0.2)
@@ -142,7 +142,7 @@ def one_run(
         return watch.run(manner.name, manner.description, nodes)
 
 
-def script(job: Training, folder: Path) -> str:
+def script(job: DemoJob, folder: Path) -> str:
     """The batch script of a training, the same in every run; its #HADAR lines mean nothing to
     sbatch."""
     return templates.render(
@@ -174,7 +174,7 @@ def script(job: Training, folder: Path) -> str:
     )
 
 
-def _submit(manner: Manner, job: Training, folder: Path, environment: dict[str, str]) -> str:
+def _submit(manner: Manner, job: DemoJob, folder: Path, environment: dict[str, str]) -> str:
     path = folder / f"{job.name}.sh"
     path.write_text(script(job, folder))
     command = str(Path(sys.executable).parent / "hbatch") if manner.managed else manner.command

@@ -9,7 +9,7 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.node import Node
 from slurm_hadar.exchange.progress import read_all_progress
-from slurm_hadar.reports.run import Gpu, JobTimes, Run, Segment
+from slurm_hadar.reports.run import ClusterGpu, JobTimes, Run, TimelineSegment
 from slurm_hadar.slurm.cluster import Cluster
 
 _POLL_S = 1.0
@@ -27,7 +27,7 @@ class _Piece:
 
 
 @dataclass
-class Watch:
+class RunObserver:
     """One run under observation. Times of the result are s since ``began``."""
 
     cluster: Cluster
@@ -79,7 +79,7 @@ class Watch:
     def run(self, name: str, description: str, nodes: Sequence[Node]) -> Run:
         """The run as the page wants it."""
         gpus = tuple(
-            Gpu(node.name, kind, index)
+            ClusterGpu(node.name, kind, index)
             for node in nodes
             for index, kind in enumerate(
                 kind for kind, count in node.gpus.items() for _ in range(count)
@@ -121,7 +121,7 @@ class Watch:
                 self._pieces[key].end_s = job.end_s
                 self._pieces[key].over = True
 
-    def _segments(self, gpus: Sequence[Gpu]) -> list[Segment]:
+    def _segments(self, gpus: Sequence[ClusterGpu]) -> list[TimelineSegment]:
         """Slurm tells how many GPUs of a node a job has; which of them is filled in by time."""
         free_at = {(gpu.node, gpu.type, gpu.index): 0.0 for gpu in gpus}
         found = []
@@ -136,7 +136,7 @@ class Watch:
                     for _, index in rows:
                         free_at[node, kind, index] = piece.end_s
                     found.append(
-                        Segment(
+                        TimelineSegment(
                             job=piece.job,
                             name=piece.name,
                             node=node,

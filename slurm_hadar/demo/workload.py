@@ -10,7 +10,7 @@ _COUNTS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class DemoJob:
     """One job. ``samples`` is its declared work; ``arrival_s`` when it is submitted, s.
 
     ``usual`` is the GPU type that its owner is used to asking for.
@@ -56,18 +56,18 @@ _ROWS = (
 )
 
 
-def trainings(scale: float = 1.0) -> list[Training]:
+def trainings(scale: float = 1.0) -> list[DemoJob]:
     """The workload. ``scale`` shortens or lengthens every job."""
     table = Rates()
     found = []
     for name, model, batch, seconds, arrival, usual in _ROWS:
         rate, _ = table.rates(model, batch, TYPES, (1,))
         samples = int(float(rate.max()) * seconds * scale)
-        found.append(Training(name, model, batch, samples, float(arrival), usual))
+        found.append(DemoJob(name, model, batch, samples, float(arrival), usual))
     return found
 
 
-def base_rates(work: Sequence[Training]) -> dict[str, dict[str, dict[int, float]]]:
+def base_rates(work: Sequence[DemoJob]) -> dict[str, dict[str, dict[int, float]]]:
     """The profile's samples/s of the workload's models: model -> type -> GPUs -> rate.
 
     The sandbox makes its hidden true speeds of these.

@@ -76,7 +76,7 @@ class Declaration:
         """Whether its owner lets it be moved while it runs."""
         return self.checkpoint and not self.pin
 
-    def words(self) -> dict[str, str]:
+    def assignments(self) -> dict[str, str]:
         """Key and value as they are written, without those that are the default."""
         return {
             field.name: _text(getattr(self, field.name))
@@ -226,7 +226,7 @@ def parse(words: Iterable[str], where: str, base: Declaration | None = None) -> 
     return result
 
 
-def script_words(script: str, name: str) -> list[tuple[str, str]]:
+def script_arguments(script: str, name: str) -> list[tuple[str, str]]:
     """The words of all ``#HADAR`` lines as (word, where), in order.
 
     Like sbatch with its own lines, reading stops at the first line that is neither empty nor a
@@ -245,7 +245,7 @@ def script_words(script: str, name: str) -> list[tuple[str, str]]:
 
 def encode(declaration: Declaration) -> str:
     """The declaration as the segment of a Comment; values that are the default are left out."""
-    return segments.encode(_SEGMENT, declaration.words())
+    return segments.encode(_SEGMENT, declaration.assignments())
 
 
 def decode(comment: str) -> Declaration | None:
@@ -267,7 +267,7 @@ def decode(comment: str) -> Declaration | None:
 
 def merge(comment: str, declaration: Declaration) -> str:
     """The Comment with our segment replaced, or added after the user's own text."""
-    return segments.merge(_SEGMENT, comment, declaration.words())
+    return segments.merge(_SEGMENT, comment, declaration.assignments())
 
 
 def _value(readers: dict[str, Callable[[str], object]], key: str, text: str, where: str) -> object:

@@ -32,7 +32,7 @@ class _PerJob:
 
 
 @dataclass(frozen=True)
-class Beside(_PerJob):
+class CpuTrait(_PerJob):
     """CPUs and memory beside each GPU (Synergy, arXiv 2110.06073)."""
 
     cpus: FloatArray
@@ -74,7 +74,7 @@ class Beside(_PerJob):
 
 
 @dataclass(frozen=True)
-class Batches(_PerJob):
+class BatchTrait(_PerJob):
     """Global batches that a job may train with (ONES, arXiv 2108.03645).
 
     Work is counted in samples at the declared batch ``base``. With a batch b a sample counts for
@@ -110,7 +110,7 @@ def worth(noise: FloatArray, base: FloatArray, batch: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Network(_PerJob):
+class NetworkTrait(_PerJob):
     """What a job loses when its GPUs are apart (network-sensitive scheduling, arXiv 2401.16492)."""
 
     factor: FloatArray

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_hadar.domain.traits import Batches, Beside, Network, Prospects
+from slurm_hadar.domain.traits import BatchTrait, CpuTrait, NetworkTrait, Prospects
 
 State = dict[str, object]
 """A policy's own memory between rounds: plain and serialisable as JSON. The caller keeps it."""
@@ -100,11 +100,11 @@ class JobArrays:
     tasks: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(J,) equal tasks that a round of the job consists of, which may run one after another on a
     GPU (Hare); 1 for an ordinary script, and for all jobs where nothing is given."""
-    beside: Beside | None = None
+    beside: CpuTrait | None = None
     """How the speed hangs on CPUs and memory; None: not known."""
-    batches: Batches | None = None
+    batches: BatchTrait | None = None
     """The batches that the jobs may train with; None: theirs only."""
-    network: Network | None = None
+    network: NetworkTrait | None = None
     """What the jobs lose when their GPUs are apart; None: not known."""
     prospects: Prospects | None = None
     """How sure the rates are, restarts so far, from when a job may be moved; None: not known."""

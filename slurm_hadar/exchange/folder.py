@@ -81,7 +81,7 @@ def listing(folder: Path, most: int = MOST) -> Listing:
     return Listing(folder, names)
 
 
-class Window:
+class FolderWindow:
     """A folder that is listed again and again, of very many names a part at a time."""
 
     def __init__(self, folder: Path, most: int = MOST) -> None:
@@ -120,7 +120,7 @@ class Window:
         self.close()
 
 
-def in_turn(
+def round_robin(
     files: Iterable[tuple[int, int, _Item]], most_bytes: int, turn: int
 ) -> tuple[list[_Item], int]:
     """Those of (UID, bytes, file) that are read now, and how many are left out.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.exchange import files
-from slurm_hadar.exchange.folder import Listing, in_turn, listing
+from slurm_hadar.exchange.folder import Listing, listing, round_robin
 
 _NAME = re.compile(r"progress\.(\d{1,10}(?:_\d{1,10})?)\.([A-Za-z0-9]{1,64})\.json")
 PLACES = "01234567"
@@ -27,7 +27,7 @@ _LOOKS = 128
 MOST_BYTES = 8192
 """Largest progress file; one has some 500 bytes."""
 ALL_BYTES = 128 << 20
-"""Most that is read at a time, see :func:`in_turn`: the files of 32,768 jobs."""
+"""Most that is read at a time, see :func:`round_robin`: the files of 32,768 jobs."""
 SLOWEST, FASTEST = 1e-6, 1e9
 """Rates of a job that are believed, samples/s. Ratios and logarithms of what is believed have to
 stay finite, for all users of a model."""
@@ -154,7 +154,7 @@ def read_listed(
         if status.st_size <= MOST_BYTES:
             by_job.setdefault(job, []).append((status.st_mtime_ns, status.st_size, path))
     newest = {job: sorted(found, reverse=True)[:_PER_OWNER] for job, found in by_job.items()}
-    jobs, left_out = in_turn(
+    jobs, left_out = round_robin(
         ((uids[job], sum(size for _, size, _ in those), job) for job, those in newest.items()),
         ALL_BYTES,
         turn,

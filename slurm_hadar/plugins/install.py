@@ -8,7 +8,7 @@ from pathlib import Path
 from slurm_hadar.config import Config
 from slurm_hadar.plugins import install_lua, programs, slurm_conf, spank
 from slurm_hadar.plugins.changes import Change, read
-from slurm_hadar.plugins.site_files import Files, Plan, SiteFiles, bytes_of, text_of
+from slurm_hadar.plugins.site_files import FileChanges, Files, SiteFiles, bytes_of, text_of
 
 PLUGINS = ("job-submit", "cli-filter", "spank", "gpu-sampling", "task-prolog")
 _LUA = PLUGINS[:2]
@@ -20,7 +20,7 @@ _SPANK_MARK = "# slurm-hadar"
 
 
 @dataclass(frozen=True)
-class Wish:
+class InstallRequest:
     """What a site wants. ``untype``: see :mod:`.site_lua`. ``include``: folder of
     ``slurm/spank.h``; ``plugin_dir``: folder of Slurm's own plugins; None: found."""
 
@@ -30,12 +30,12 @@ class Wish:
     plugin_dir: Path | None = None
 
 
-def planned(path: Path, config: Config, wish: Wish) -> Plan:
+def planned(path: Path, config: Config, wish: InstallRequest) -> FileChanges:
     """What adding the wished plugins changes; plugins that are not wished are taken out.
 
     Raises :class:`UsageError` for a slurm.conf or paths that cannot be used.
     """
-    site, plan = SiteFiles(path), Plan()
+    site, plan = SiteFiles(path), FileChanges()
     files: Files = {}
     for name in _LUA:
         if name in wish.plugins:
@@ -56,9 +56,9 @@ def planned(path: Path, config: Config, wish: Wish) -> Plan:
     return plan
 
 
-def removal(path: Path) -> Plan:
+def removal(path: Path) -> FileChanges:
     """What taking everything of ours out changes. Raises :class:`UsageError`."""
-    site, plan = SiteFiles(path), Plan()
+    site, plan = SiteFiles(path), FileChanges()
     plan.changes.append(Change(site.path, site.data, bytes_of(site.text)))
     for name in _LUA:
         install_lua.take_out(site, name, plan)
@@ -70,8 +70,8 @@ def removal(path: Path) -> Plan:
 def _programs(
     site: SiteFiles,
     config: Config,
-    wish: Wish,
-    plan: Plan,
+    wish: InstallRequest,
+    plan: FileChanges,
     files: Files,
 ) -> None:
     wanted = [name for name in _PROGRAMS if name in wish.plugins]
@@ -101,7 +101,7 @@ def _programs(
                 plan.added[setting] = str(path)
 
 
-def _spank(site: SiteFiles, wish: Wish, plan: Plan, files: Files) -> None:
+def _spank(site: SiteFiles, wish: InstallRequest, plan: FileChanges, files: Files) -> None:
     library = None
     if "spank" in wish.plugins:
         try:
@@ -112,7 +112,7 @@ def _spank(site: SiteFiles, wish: Wish, plan: Plan, files: Files) -> None:
     _stack(site, library, plan)
 
 
-def _stack(site: SiteFiles, library: Path | None, plan: Plan) -> None:
+def _stack(site: SiteFiles, library: Path | None, plan: FileChanges) -> None:
     path = site.plugstack
     before = read(path)
     lines = [one for one in text_of(before or b"").split("\n") if not one.endswith(_SPANK_MARK)]
@@ -125,7 +125,7 @@ def _stack(site: SiteFiles, library: Path | None, plan: Plan) -> None:
     plan.changes.append(Change(path, before, None if gone else bytes_of(text), ours=gone))
 
 
-def _ours(site: SiteFiles, files: Files, plan: Plan) -> list[Change]:
+def _ours(site: SiteFiles, files: Files, plan: FileChanges) -> list[Change]:
     """The files of our folder: those wanted, and those that are there and no longer wanted.
 
     A program that slurm.conf still names stays for now: until Slurm has read the new slurm.conf it

@@ -5,7 +5,14 @@ from pathlib import Path
 from slurm_hadar.config import Config
 from slurm_hadar.plugins import lua_files, slurm_conf
 from slurm_hadar.plugins.changes import Change, read
-from slurm_hadar.plugins.site_files import Files, Plan, SiteFiles, bytes_of, resource, text_of
+from slurm_hadar.plugins.site_files import (
+    FileChanges,
+    Files,
+    SiteFiles,
+    bytes_of,
+    resource,
+    text_of,
+)
 from slurm_hadar.plugins.site_lua import site_lua
 
 SHARED = ("declaration.lua", "help.lua")
@@ -21,7 +28,7 @@ _PLUGIN_FOLDERS = (
 )
 
 
-def add(site: SiteFiles, name: str, folder: Path | None, plan: Plan, files: Files) -> None:
+def add(site: SiteFiles, name: str, folder: Path | None, plan: FileChanges, files: Files) -> None:
     """Add one of the two. ``folder``: of Slurm's own plugins; None: found."""
     kind, setting = _KINDS[name]
     if missing := _lacks(site, f"{kind}_lua.so", folder):
@@ -39,7 +46,7 @@ def add(site: SiteFiles, name: str, folder: Path | None, plan: Plan, files: File
         _name_in(site, setting, wanted, plan)
 
 
-def take_out(site: SiteFiles, name: str, plan: Plan) -> None:
+def take_out(site: SiteFiles, name: str, plan: FileChanges) -> None:
     """Take our line out of the site's script; a script that is ours alone goes."""
     kind, _ = _KINDS[name]
     path = site.folder / f"{kind}.lua"
@@ -51,7 +58,9 @@ def take_out(site: SiteFiles, name: str, plan: Plan) -> None:
         plan.changes.append(Change(path, before, after, ours=gone))
 
 
-def settings(site: SiteFiles, config: Config, untype: bool, plan: Plan, files: Files) -> None:
+def settings(
+    site: SiteFiles, config: Config, untype: bool, plan: FileChanges, files: Files
+) -> None:
     """What both of them load."""
     for name in SHARED:
         files[name] = (resource(f"lua/{name}"), 0o644)
@@ -72,7 +81,7 @@ def settings(site: SiteFiles, config: Config, untype: bool, plan: Plan, files: F
     files["site.lua"] = (bytes_of(text), 0o644)
 
 
-def _may_be_listed(site: SiteFiles, config: Config, plan: Plan) -> set[str]:
+def _may_be_listed(site: SiteFiles, config: Config, plan: FileChanges) -> set[str]:
     """The partitions that a job may get a list of; what keeps a group from it is said."""
     groups = config.partitions.groups
     if groups and site.value("EnforcePartLimits").upper() in ("ALL", "YES"):
@@ -91,7 +100,7 @@ def _may_be_listed(site: SiteFiles, config: Config, plan: Plan) -> set[str]:
     return known
 
 
-def _write_line(site: SiteFiles, kind: str, loaded: bool, wanted: str, plan: Plan) -> bool:
+def _write_line(site: SiteFiles, kind: str, loaded: bool, wanted: str, plan: FileChanges) -> bool:
     """Our line in the site's script. False where only a person should do that."""
     path = site.folder / f"{kind}.lua"
     before = read(path)
@@ -122,7 +131,7 @@ def _write_line(site: SiteFiles, kind: str, loaded: bool, wanted: str, plan: Pla
     return True
 
 
-def _name_in(site: SiteFiles, setting: str, wanted: str, plan: Plan) -> None:
+def _name_in(site: SiteFiles, setting: str, wanted: str, plan: FileChanges) -> None:
     """A list of plugins of slurm.conf with lua in it."""
     found = site.settings.get(setting.lower())
     if found is None:

@@ -20,9 +20,9 @@ from pathlib import Path
 from slurm_hadar.answering import asked
 from slurm_hadar.exchange.job_side import host, job_id
 from slurm_hadar.exchange.plan_file import JobPlan, read_plan
-from slurm_hadar.profiles.gpu_sampling import Gpu, GpuReader, chosen
+from slurm_hadar.profiles.gpu_sampling import GpuReader, SampledGpu, chosen
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse, new_path, own_uses, write_use
-from slurm_hadar.profiles.gpu_sampling_watch import INTERVAL_S, Watch
+from slurm_hadar.profiles.gpu_sampling_watch import INTERVAL_S, SamplingThread
 
 _WRITE_S = 60.0
 _LONGEST_S = 31 * 86400.0
@@ -53,14 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             case _:
                 folder, uid = words.exchange, words.uid
                 lines = asked(
-                    str(folder), lambda: task_lines(folder, uid, os.environ).encode(), _ANSWER_S
+                    str(folder), lambda: task_output(folder, uid, os.environ).encode(), _ANSWER_S
                 )
                 sys.stdout.write(lines.decode())
                 sys.stdout.flush()
     return 0
 
 
-def task_lines(folder: Path, uid: int, environment: Mapping[str, str]) -> str:
+def task_output(folder: Path, uid: int, environment: Mapping[str, str]) -> str:
     """What a task prolog prints: the plan of this job as ``export NAME=value`` lines.
 
     A value that is more than letters, digits and ``_.:-`` is left out, since Slurm takes each line
@@ -124,7 +124,7 @@ def sample(
     folder: Path,
     job: str,
     reader: GpuReader,
-    gpus: Sequence[Gpu],
+    gpus: Sequence[SampledGpu],
     interval_s: float = INTERVAL_S,
     write_s: float = _WRITE_S,
 ) -> None:
@@ -139,7 +139,7 @@ def sample(
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     begin, seen = time.monotonic(), False
-    with Watch(reader, gpus, interval_s) as watch:
+    with SamplingThread(reader, gpus, interval_s) as watch:
 
         def tell(finished: bool) -> None:
             uses = tuple(watch.uses())

@@ -18,7 +18,7 @@ Files = dict[str, tuple[bytes, int]]
 
 
 @dataclass
-class Plan:
+class FileChanges:
     """What is to be changed, in the order to do it, and what only a person can do."""
 
     changes: list[Change] = field(default_factory=list)

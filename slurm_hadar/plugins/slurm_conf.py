@@ -25,7 +25,7 @@ _MOST_FILES = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ConfSetting:
     """A setting as it holds: its value, the file, and the line (from 0) that sets it."""
 
     value: str
@@ -33,16 +33,16 @@ class Setting:
     line: int
 
 
-def settings(text: str, path: Path) -> dict[str, Setting]:
+def settings(text: str, path: Path) -> dict[str, ConfSetting]:
     """The settings that hold, by name in small letters; the last one of a name wins.
 
     Files that are included are read; those that cannot be are left out.
     """
-    found: dict[str, Setting] = {}
+    found: dict[str, ConfSetting] = {}
     for where, number, line in _lines(text, path, [path]):
         if match := _SETTING.match(line):
             value = _REMARK.split(match[2], maxsplit=1)[0].strip()
-            found[match[1].lower()] = Setting(value, where, number)
+            found[match[1].lower()] = ConfSetting(value, where, number)
     return found
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.policies.record import Decide, Policy, Trait
 
-__all__ = ["Decide", "Listed", "Policy", "Trait", "find", "get", "listed", "names"]
+__all__ = ["Decide", "ListedPolicy", "Policy", "Trait", "find", "get", "listed", "names"]
 
 _MODULES = {
     "fifo": "slurm_hadar.policies.queues.fifo",
@@ -73,7 +73,7 @@ def get(name: str) -> Decide:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedPolicy:
     """A policy that is installed. ``source``: the package that it comes from."""
 
     name: str
@@ -83,7 +83,7 @@ class Listed:
     """Why it cannot be used; empty where it can."""
 
 
-def listed(only: str = "") -> Iterator[Listed]:
+def listed(only: str = "") -> Iterator[ListedPolicy]:
     """The policies that are installed, those of this package first, or ``only`` that name; each is
     loaded. Raises :class:`UsageError` where other packages cannot be looked through."""
     from slurm_hadar import __version__
@@ -91,15 +91,17 @@ def listed(only: str = "") -> Iterator[Listed]:
 
     for name in names():
         if only in ("", name):
-            yield Listed(name, f"slurm-hadar {__version__}", find(name))
+            yield ListedPolicy(name, f"slurm-hadar {__version__}", find(name))
     for name, entries in foreign.registered().items():
         if only not in ("", name):
             continue
         source = " and ".join(sorted({foreign.source_of(entry) for entry in entries}))
         if name in _MODULES:
-            yield Listed(name, source, None, "slurm-hadar has a policy of that name, which is used")
+            yield ListedPolicy(
+                name, source, None, "slurm-hadar has a policy of that name, which is used"
+            )
             continue
         try:
-            yield Listed(name, source, foreign.load(entries))
+            yield ListedPolicy(name, source, foreign.load(entries))
         except UsageError as error:
-            yield Listed(name, source, None, str(error))
+            yield ListedPolicy(name, source, None, str(error))

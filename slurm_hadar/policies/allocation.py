@@ -17,12 +17,12 @@ _FINE = 1_000_000
 _SLACK = 1_000
 _FAR = 1 << 20
 
-Parts = tuple[tuple[int, int], ...]
+Allocation = tuple[tuple[int, int], ...]
 """A gang's place: (slot, GPUs) per node."""
 
 
 @dataclass(frozen=True)
-class Floor:
+class ResourcePools:
     """The cluster's shape, the same for a whole decision."""
 
     node: IntArray
@@ -49,7 +49,7 @@ class Floor:
     """``pool`` as plain numbers."""
 
 
-def floor_of(view: View) -> Floor:
+def resource_pools(view: View) -> ResourcePools:
     """The pools of a view. Nodes without usable GPUs of a type have no slot for it, unless a job
     holds GPUs there."""
     gpus, group = view.nodes.gpus, view.nodes.group
@@ -71,7 +71,7 @@ def floor_of(view: View) -> Floor:
     together: dict[int, list[int]] = {}
     for slot, number in enumerate(node.tolist()):
         together.setdefault(number, []).append(slot)
-    return Floor(
+    return ResourcePools(
         node=node,
         gpu_type=kind,
         pool=pool.astype(np.int64),
@@ -94,35 +94,35 @@ def floor_of(view: View) -> Floor:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class Demand:
     """What each GPU of a job brings along: CPUs, and memory in MB."""
 
     cpus: float = 0.0
     mem_mb: float = 0.0
 
     def fine(self) -> tuple[int, int]:
-        """CPUs and memory in the millionths that a :class:`Room` counts in."""
+        """CPUs and memory in the millionths that a :class:`FreeCapacity` counts in."""
         return round(self.cpus * _FINE), round(self.mem_mb * _FINE)
 
 
-def needs_of(view: View) -> list[Need]:
+def demands_of(view: View) -> list[Demand]:
     """What each GPU of each job brings along; one object for equal needs."""
-    known: dict[tuple[float, float], Need] = {}
+    known: dict[tuple[float, float], Demand] = {}
     jobs = view.jobs
     pairs = zip(jobs.cpus_per_gpu.tolist(), jobs.mem_per_gpu_mb.tolist(), strict=True)
-    return [known.setdefault(pair, Need(*pair)) for pair in pairs]
+    return [known.setdefault(pair, Demand(*pair)) for pair in pairs]
 
 
-def held_parts(view: View, floor: Floor) -> dict[int, Parts]:
+def held_allocations(view: View, floor: ResourcePools) -> dict[int, Allocation]:
     """Where the running jobs are: row of the job -> its place, in the order of ``held``."""
-    held: dict[int, Parts] = {}
+    held: dict[int, Allocation] = {}
     for job, node, kind, count in view.jobs.held.tolist():
         if count > 0:
             held[job] = (*held.get(job, ()), (floor.slot_of[node, kind], count))
     return held
 
 
-def placement_of(view: View, floor: Floor, parts: Parts, reason: str) -> Placement:
+def placement_of(view: View, floor: ResourcePools, parts: Allocation, reason: str) -> Placement:
     """The placement of a gang that has this place, with its nodes."""
     gpus: dict[str, int] = {}
     nodes: dict[str, dict[str, int]] = {}
@@ -134,7 +134,7 @@ def placement_of(view: View, floor: Floor, parts: Parts, reason: str) -> Placeme
     return Placement(gpus=gpus, nodes=nodes, reason=reason)
 
 
-class Room:
+class FreeCapacity:
     """What is still free. ``soft`` GPUs are free only if their running holder goes elsewhere, so
     they are taken last. Below 0 where more is held than the view offers: nodes shrink, and the
     CPUs of a running job are known only roughly."""
@@ -143,7 +143,7 @@ class Room:
         "_cpus", "_key", "_mem", "_plain", "_softened", "floor", "free", "hopeless", "left", "soft"
     )  # fmt: skip
 
-    def __init__(self, view: View, floor: Floor) -> None:
+    def __init__(self, view: View, floor: ResourcePools) -> None:
         self.floor = floor
         self.free: IntArray = view.nodes.gpus[floor.node, floor.gpu_type].copy()
         self.soft: IntArray = np.zeros_like(self.free)
@@ -158,9 +158,9 @@ class Room:
         self.hopeless: set[Hashable] = set()
         """What is known to find no place here; emptied as soon as something is given back."""
 
-    def copy(self) -> "Room":
+    def copy(self) -> "FreeCapacity":
         """An independent room with the same contents."""
-        other = Room.__new__(Room)
+        other = FreeCapacity.__new__(FreeCapacity)
         other.floor, other._plain, other._key = self.floor, self._plain, self._key
         other.free, other._softened = self.free.copy(), self._softened
         other.soft = self.soft.copy() if self._softened else self.soft
@@ -175,7 +175,7 @@ class Room:
         """Equal for rooms that came from one room and have the same future: a Zobrist hash."""
         return self._key
 
-    def take(self, parts: Parts, need: Need, soft: bool = False) -> None:
+    def take(self, parts: Allocation, need: Demand, soft: bool = False) -> None:
         """Set GPUs, CPUs and memory aside. ``soft``: only mark the GPUs as somebody's for now."""
         for slot, count in parts:
             if soft:
@@ -183,7 +183,7 @@ class Room:
             else:
                 self._change(slot, count, need)
 
-    def give(self, parts: Parts, need: Need, soft: bool = False) -> None:
+    def give(self, parts: Allocation, need: Demand, soft: bool = False) -> None:
         """The opposite of :meth:`take`."""
         for slot, count in parts:
             if soft:
@@ -199,7 +199,7 @@ class Room:
         self.soft[slot] = before + count
         self._key ^= hash((0, slot, before)) ^ hash((0, slot, before + count))
 
-    def _change(self, slot: int, count: int, need: Need) -> None:
+    def _change(self, slot: int, count: int, need: Demand) -> None:
         floor, before = self.floor, int(self.free[slot])
         after = before - count
         self.free[slot] = after
@@ -215,7 +215,7 @@ class Room:
         node = floor.node_of[slot]
         self._key ^= hash((2, node, cpus, mem)) ^ hash((2, node, cpus_after, mem_after))
 
-    def holds(self, parts: Parts, need: Need) -> bool:
+    def holds(self, parts: Allocation, need: Demand) -> bool:
         """Whether exactly this place is free."""
         per_node: dict[int, int] = {}
         for slot, count in parts:
@@ -229,18 +229,18 @@ class Room:
             for slot, count in per_node.items()
         )
 
-    def beside(self, slot: int) -> tuple[float, float]:
+    def cpus_and_memory(self, slot: int) -> tuple[float, float]:
         """CPUs and memory in MB that are free on the slot's node."""
         return int(self._cpus[slot]) / _FINE, int(self._mem[slot]) / _FINE
 
-    def overfull(self, parts: Parts) -> bool:
+    def overfull(self, parts: Allocation) -> bool:
         """Whether more is held on one of these nodes than the view offers."""
         return any(
             self.free[slot] < 0 or self._cpus[slot] < -_SLACK or self._mem[slot] < -_SLACK
             for slot, _ in parts
         )
 
-    def one_node(self, pool: int, gpus: int, need: Need) -> Parts | None:
+    def one_node(self, pool: int, gpus: int, need: Demand) -> Allocation | None:
         """The fullest node of the pool that still takes the whole gang."""
         if self.left[pool] < gpus:
             return None
@@ -268,8 +268,8 @@ class Room:
         return ((first + at, gpus),)
 
     def several_nodes(
-        self, pools: tuple[int, ...], gpus: int, need: Need, most_nodes: int
-    ) -> Parts | None:
+        self, pools: tuple[int, ...], gpus: int, need: Demand, most_nodes: int
+    ) -> Allocation | None:
         """The fewest nodes of these pools that together take the gang; one type a node."""
         if sum(self.left[p] for p in pools) < gpus:
             return None
@@ -289,7 +289,7 @@ class Room:
             self.hopeless.add(what)
         return parts
 
-    def fitting(self, pools: tuple[int, ...], gpus: int, need: Need) -> tuple[int, ...]:
+    def fitting(self, pools: tuple[int, ...], gpus: int, need: Demand) -> tuple[int, ...]:
         """Slots of these pools that take so many GPUs, the fullest first. Pools of one type: each
         slot is on a node of its own."""
         if not pools:
@@ -300,7 +300,7 @@ class Room:
 
     def _gather(
         self, slots: IntArray, usable: IntArray, order: IntArray, gpus: int, most_nodes: int
-    ) -> Parts | None:
+    ) -> Allocation | None:
         parts: list[tuple[int, int]] = []
         taken: set[int] = set()
         for at in order.tolist():
@@ -318,7 +318,7 @@ class Room:
                 return tuple(parts)
         return None
 
-    def _usable(self, slots: IntArray, need: Need) -> IntArray:
+    def _usable(self, slots: IntArray, need: Demand) -> IntArray:
         usable: IntArray = self.free[slots]
         if not self._plain:
             cpus, mem = need.fine()
@@ -328,7 +328,7 @@ class Room:
                 usable = np.minimum(usable, (self._mem[slots] + _SLACK) // mem)
         return np.maximum(usable, 0)
 
-    def shortage(self, pools: Iterable[int], gpus: int, need: Need, most_nodes: int) -> str:
+    def shortage(self, pools: Iterable[int], gpus: int, need: Demand, most_nodes: int) -> str:
         """In plain words: which resource keeps a gang of this size out of these pools."""
         allowed = list(pools)
         if not allowed:

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.traits import Batches
+from slurm_hadar.domain.traits import BatchTrait
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, JobArrays, View
 
 _LEAST_GAIN = 0.05
 """Part by which another batch must be better before a running job is restarted for it."""
 
 
-def chooses(batches: Batches) -> BoolArray:
+def chooses(batches: BatchTrait) -> BoolArray:
     """(J,) whether there is anything to choose."""
     found: BoolArray = (batches.base > 0) & (batches.sizes > 0).any(axis=1)
     return found
@@ -105,7 +105,7 @@ def with_batches(view: View, plan: Plan) -> Plan:
         stays = held.get(job) == dict(placement.gpus)
         if stays and (not jobs.movable[job] or not _pays(jobs, job, found, best, mine)):
             best = mine
-        placements[id_] = told(placement, sizes[job], found, best, mine)
+        placements[id_] = chosen_batch(placement, sizes[job], found, best, mine)
     return replace(plan, placements=placements)
 
 
@@ -126,7 +126,7 @@ def _slowest(view: View, good: FloatArray, gpus: Mapping[str, int]) -> FloatArra
     return found
 
 
-def told(
+def chosen_batch(
     placement: Placement, sizes: IntArray, good: FloatArray, batch: int, base: int
 ) -> Placement:
     """The placement with a batch, and in words what it brings against the batch ``base``."""

@@ -13,7 +13,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.batches import best_batches, with_batches
-from slurm_hadar.policies.hadare.mains import Running, running
+from slurm_hadar.policies.hadare.mains import RunningCopies, running
 from slurm_hadar.policies.hare.completion import completed as with_dealt_rounds
 from slurm_hadar.policies.hare.deal import over
 from slurm_hadar.policies.hare.deal import placement as laid
@@ -55,7 +55,7 @@ def completed(view: View, plan: Plan) -> Plan:
     return with_cpus(view, with_dealt_rounds(view, found))
 
 
-def _mains(view: View, now: Running) -> View:
+def _mains(view: View, now: RunningCopies) -> View:
     """Jobs that run dealt are shown with their fastest seat; the rest is free, or out of sight
     where the job may not be moved."""
     if not now.mains:
@@ -72,7 +72,7 @@ def _mains(view: View, now: Running) -> View:
     return replace(view, nodes=nodes, jobs=replace(view.jobs, held=held))
 
 
-def _bound(view: View, now: Running, plan: Plan) -> Plan:
+def _bound(view: View, now: RunningCopies, plan: Plan) -> Plan:
     """Who may not be moved keeps all that it runs on."""
     placements = dict(plan.placements)
     for job, seat in now.mains.items():

@@ -17,7 +17,7 @@ import numpy as np
 
 from slurm_hadar import reading
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.domain.traits import Beside
+from slurm_hadar.domain.traits import CpuTrait
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.table import model_key
 
@@ -79,12 +79,12 @@ class CpuTable:
         return joined
 
 
-def beside_of(
+def cpu_trait_of(
     grids: Sequence[Grid | None],
     asked: tuple[FloatArray, FloatArray],
     least: tuple[FloatArray, FloatArray],
     most: tuple[FloatArray, FloatArray],
-) -> Beside:
+) -> CpuTrait:
     """The trait of J jobs. ``asked``, ``least``, ``most``: (J,) CPUs and (J,) MB per GPU.
 
     A job without a grid is as fast with everything.
@@ -98,7 +98,7 @@ def beside_of(
         if grid is not None:
             at = grid.on(asked[0][row : row + 1], asked[1][row : row + 1])[0, 0]
             factor[row] = laid[id(grid)] / max(at, 1e-12)
-    return Beside(cpus, mem, factor, least[0], most[0], least[1], most[1])
+    return CpuTrait(cpus, mem, factor, least[0], most[0], least[1], most[1])
 
 
 def _axis(parts: Sequence[FloatArray]) -> FloatArray:

@@ -16,7 +16,7 @@ UNKNOWN_TFLOPS = specs.SPECS["p100"].tflops
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ExpectedRate:
     """One expected rate: samples/s of the whole job, whether a table says so, and in words how."""
 
     rate: float
@@ -43,7 +43,7 @@ class Estimator:
 
     def cell(
         self, model: str, gpu_type: str, gpus: int, batch: int | None, spread: bool = False
-    ) -> Cell:
+    ) -> ExpectedRate:
         """Expected rate of a model with a global batch on GPUs of one type.
 
         ``spread``: the GPUs lie on several nodes. Never raises; 0 only where the table says that
@@ -70,20 +70,24 @@ class Estimator:
 
     def _from_table(
         self, model: str, name: str, gpus: int, batch: int | None, spread: bool
-    ) -> Cell:
+    ) -> ExpectedRate:
         source = self._table.source(model)
         together = self._table.curves(model)[name].at(gpus, batch)
         if not spread:
             if together.within:
-                return Cell(together.rate, True, f"table ({source})")
-            return Cell(together.rate, False, f"estimated beyond the table ({source})")
+                return ExpectedRate(together.rate, True, f"table ({source})")
+            return ExpectedRate(together.rate, False, f"estimated beyond the table ({source})")
         apart = self._table.curves(model, spread=True).get(name)
         if apart is None or together.rate <= 0:
-            return Cell(together.rate, False, f"estimated from GPUs close together ({source})")
+            return ExpectedRate(
+                together.rate, False, f"estimated from GPUs close together ({source})"
+            )
         point = apart.at(gpus, batch)
         if point.within:
-            return Cell(point.rate, together.within, f"table ({source}, GPUs spread)")
-        return Cell(point.rate, False, f"estimated beyond the table ({source}, GPUs spread)")
+            return ExpectedRate(point.rate, together.within, f"table ({source}, GPUs spread)")
+        return ExpectedRate(
+            point.rate, False, f"estimated beyond the table ({source}, GPUs spread)"
+        )
 
     def _from_neighbour(
         self,
@@ -93,7 +97,7 @@ class Estimator:
         batch: int | None,
         spread: bool,
         curves: Mapping[str, Curve],
-    ) -> Cell:
+    ) -> ExpectedRate:
         mine = self._peak(gpu_type)
 
         def distance(name: str) -> float:
@@ -104,13 +108,15 @@ class Estimator:
             if cell.rate > 0:
                 factor = specs.relative_speed(mine, self._peak(name))
                 how = f"estimated from {name} by specification (x{factor:.2g})"
-                return Cell(cell.rate * factor, False, how)
-        return Cell(0.0, False, f"runs on no type of the table ({self._table.source(model)})")
+                return ExpectedRate(cell.rate * factor, False, how)
+        return ExpectedRate(
+            0.0, False, f"runs on no type of the table ({self._table.source(model)})"
+        )
 
-    def _by_specification(self, gpu_type: str, gpus: int) -> Cell:
+    def _by_specification(self, gpu_type: str, gpus: int) -> ExpectedRate:
         speed = specs.relative_speed(self._peak(gpu_type), specs.SPECS[REFERENCE].tflops)
         rate = UNKNOWN_MODEL_RATE * speed * gpus**SCALING
-        return Cell(rate, False, "estimated from the GPU's specification (unknown model)")
+        return ExpectedRate(rate, False, "estimated from the GPU's specification (unknown model)")
 
     def _peak(self, gpu_type: str) -> float:
         own = self._own_tflops.get(gpu_type) or self._of_profile.get(gpu_type.lower())

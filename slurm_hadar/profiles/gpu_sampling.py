@@ -14,7 +14,7 @@ IDLE_BELOW = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class SampledGpu:
     """One GPU of this machine. ``minor``: the N of /dev/nvidiaN, by which Slurm counts."""
 
     uuid: str
@@ -23,7 +23,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class GpuReading:
     """One GPU at one time; None: this GPU or driver does not tell.
 
     ``time_s``: monotonic clock. ``utilization`` (0 to 1) and ``power_w`` are means since the
@@ -41,11 +41,11 @@ class Reading:
 class GpuReader(Protocol):
     """Where readings come from."""
 
-    def gpus(self) -> list[Gpu]:
+    def gpus(self) -> list[SampledGpu]:
         """All GPUs that can be seen."""
         ...
 
-    def read(self, uuid: str) -> Reading:
+    def read(self, uuid: str) -> GpuReading:
         """One GPU now. Raises KeyError for a GPU that is not there."""
         ...
 
@@ -76,19 +76,19 @@ class GpuUse:
     unused_s: float
 
 
-class Window:
+class SampleWindow:
     """The last ``window_s`` seconds of one GPU.
 
     A reading stands for the time since the one before. Where that is above ``gap_s`` nobody looked
     (a suspended machine, a busy node), and the time in between counts for nothing.
     """
 
-    def __init__(self, gpu: Gpu, window_s: float, gap_s: float) -> None:
+    def __init__(self, gpu: SampledGpu, window_s: float, gap_s: float) -> None:
         self._gpu, self._window_s, self._gap_s = gpu, window_s, gap_s
         self._last: float | None = None
-        self._kept: deque[tuple[float, Reading]] = deque()
+        self._kept: deque[tuple[float, GpuReading]] = deque()
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: GpuReading) -> None:
         """Take one more reading; one that is not later than the last is left out."""
         last, self._last = self._last, reading.time_s
         if last is None:
@@ -175,7 +175,7 @@ def training_use(samples_per_s: float, uses: Iterable[GpuUse]) -> TrainingUse | 
     )
 
 
-def chosen(gpus: Iterable[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
+def chosen(gpus: Iterable[SampledGpu], environment: Mapping[str, str]) -> list[SampledGpu]:
     """The job's own among all GPUs of a node, by SLURM_JOB_GPUS; else by the UUIDs in
     CUDA_VISIBLE_DEVICES.
 
@@ -203,7 +203,7 @@ def _numbers(text: str) -> set[int]:
     return numbers
 
 
-def _idle(reading: Reading) -> bool:
+def _idle(reading: GpuReading) -> bool:
     return reading.utilization is not None and reading.utilization < IDLE_BELOW
 
 

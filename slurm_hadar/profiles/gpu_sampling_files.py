@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slurm_hadar.exchange import files
-from slurm_hadar.exchange.folder import Listing, in_turn, listing
+from slurm_hadar.exchange.folder import Listing, listing, round_robin
 from slurm_hadar.profiles.gpu_sampling import GpuUse
 
 _NAME = re.compile(r"gpu\.(\d{1,10})\.([A-Za-z0-9]{1,64})\.json")
@@ -22,8 +22,8 @@ _MOST_GPUS = 64
 _LOOKS = 2 * _PER_JOB
 """Names of one job that are looked at."""
 ALL_BYTES = 16 << 20
-"""Most that is read at a time, see :func:`in_turn`: 4,096 files of nodes with up to 16 GPUs. What
-is made of them takes three times the memory."""
+"""Most that is read at a time, see :func:`round_robin`: 4,096 files of nodes with up to 16 GPUs.
+What is made of them takes three times the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def read_listed(
         counted[job] = counted.get(job, 0) + 1
         if counted[job] <= _PER_JOB and status.st_size <= files.LIMIT:
             there.append((uids[job], status.st_size, (job, path)))
-    read, left_out = in_turn(there, ALL_BYTES, turn)
+    read, left_out = round_robin(there, ALL_BYTES, turn)
     found: dict[str, dict[str, NodeUse]] = {}
     for job, path in read:
         source = files.read_owned(path, (uids[job],))

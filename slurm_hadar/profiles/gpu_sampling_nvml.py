@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar
 
-from slurm_hadar.profiles.gpu_sampling import Gpu, Reading
+from slurm_hadar.profiles.gpu_sampling import GpuReading, SampledGpu
 
 _MB = 1024 * 1024
 _T = TypeVar("_T")
@@ -23,7 +23,7 @@ class Nvml:
         """Open the driver."""
         self._nvml = _library()
         self._handles: dict[str, Any] = {}
-        self._gpus: list[Gpu] = []
+        self._gpus: list[SampledGpu] = []
         self._seen_us: dict[str, int] = {}
         self._energy: dict[str, tuple[float, float]] = {}
         for index in range(self._ask(self._nvml.nvmlDeviceGetCount) or 0):
@@ -36,18 +36,18 @@ class Nvml:
             minor = self._ask(self._nvml.nvmlDeviceGetMinorNumber, handle)
             name = _text(self._ask(self._nvml.nvmlDeviceGetName, handle) or "")
             self._handles[_text(uuid)] = handle
-            self._gpus.append(Gpu(_text(uuid), name, index if minor is None else minor))
+            self._gpus.append(SampledGpu(_text(uuid), name, index if minor is None else minor))
 
-    def gpus(self) -> list[Gpu]:
+    def gpus(self) -> list[SampledGpu]:
         """All GPUs, in NVML's order."""
         return list(self._gpus)
 
-    def read(self, uuid: str) -> Reading:
+    def read(self, uuid: str) -> GpuReading:
         """One GPU now. Raises KeyError for one that is not there."""
         handle = self._handles[uuid]
         now = time.monotonic()
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-        return Reading(
+        return GpuReading(
             time_s=now,
             utilization=self._utilization(uuid, handle),
             memory_mb=self._memory(handle, processes),

@@ -4,14 +4,14 @@ import threading
 from collections.abc import Iterable
 from types import TracebackType
 
-from slurm_hadar.profiles.gpu_sampling import Gpu, GpuReader, GpuUse, Window
+from slurm_hadar.profiles.gpu_sampling import GpuReader, GpuUse, SampledGpu, SampleWindow
 
 INTERVAL_S = 10.0
 WINDOW_S = 600.0
 _GAPS = 5
 
 
-class Watch:
+class SamplingThread:
     """Windows over some GPUs that a thread fills every ``interval_s`` seconds.
 
     Nothing here can stop what it stands beside: when a GPU cannot be read any more the thread ends,
@@ -21,18 +21,18 @@ class Watch:
     def __init__(
         self,
         reader: GpuReader,
-        gpus: Iterable[Gpu],
+        gpus: Iterable[SampledGpu],
         interval_s: float = INTERVAL_S,
         window_s: float = WINDOW_S,
     ) -> None:
         self.trouble = ""
         self._reader, self._interval_s = reader, interval_s
-        self._windows = {gpu.uuid: Window(gpu, window_s, _GAPS * interval_s) for gpu in gpus}
+        self._windows = {gpu.uuid: SampleWindow(gpu, window_s, _GAPS * interval_s) for gpu in gpus}
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="hadar-gpus", daemon=True)
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "SamplingThread":
         """Begin."""
         self.look()
         self._thread.start()

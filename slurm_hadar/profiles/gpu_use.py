@@ -32,7 +32,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class MeasuredGpuUse:
     """One row. ``batch`` is global, 0: unknown. The figures as in
     :class:`.gpu_sampling.TrainingUse`, None: never told; ``weight_s``: measured seconds, what is
     older counted less."""
@@ -59,14 +59,14 @@ class GpuUses:
         self._connection = connection or sqlite3.connect(":memory:", isolation_level=None)
         self._connection.execute(_SCHEMA)
 
-    def of(self, model: str, uid: int) -> list[Known]:
+    def of(self, model: str, uid: int) -> list[MeasuredGpuUse]:
         """What is known of one user's model, by GPU type, number and batch."""
         rows = self._connection.execute(
             f"SELECT {_COLUMNS} FROM gpu_use WHERE uid=? AND model=?"
             " ORDER BY gpu_type, gpus, batch",
             (uid, model_key(model)),
         )
-        return [Known(*row) for row in rows if _whole(row)]
+        return [MeasuredGpuUse(*row) for row in rows if _whole(row)]
 
     def record(
         self,

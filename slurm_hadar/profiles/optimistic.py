@@ -16,7 +16,7 @@ MEMORY_PARTS = (0.125, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RateMeasurement:
     """One measurement. ``rate`` in samples/s of the whole job, ``seconds`` that it took in all."""
 
     cpus: int
@@ -36,7 +36,7 @@ class DataSet:
     """Bandwidth of reading from memory with so many CPUs."""
 
 
-def next_cpus(measured: Sequence[Point]) -> int:
+def next_cpus(measured: Sequence[RateMeasurement]) -> int:
     """CPUs per GPU to measure next, 0 when it is enough; ``measured`` in the order of measuring.
 
     After the first point the CPUs are halved, as there is nothing to compare it with.
@@ -51,7 +51,7 @@ def _same_time(before: float, after: float) -> bool:
     return abs(1.0 / max(after, 1e-12) - 1.0 / max(before, 1e-12)) * before <= NEAR
 
 
-def profile(most: int, measure: Callable[[int], Point]) -> list[Point]:
+def profile(most: int, measure: Callable[[int], RateMeasurement]) -> list[RateMeasurement]:
     """Measure from ``most`` CPUs per GPU down, by the rule; the points by rising CPUs."""
     points = [measure(most)]
     while cpus := next_cpus(points):
@@ -67,7 +67,7 @@ def with_memory(rate: float, cpus: int, cached: float, data: DataSet) -> float:
 
 
 def rows(
-    model: str, gpus: int, points: Sequence[Point], memory_gb: float, data: DataSet | None
+    model: str, gpus: int, points: Sequence[RateMeasurement], memory_gb: float, data: DataSet | None
 ) -> list[tuple[str, int, int, float, float]]:
     """Rows of ``cpu_table.COLUMNS``. ``memory_gb``: the full memory per GPU. Without a data set
     memory makes no difference, and the table has the full memory only."""
@@ -84,7 +84,7 @@ def rows(
     return found
 
 
-def saved_min(points: Sequence[Point], memory_points: int) -> tuple[float, float]:
+def saved_min(points: Sequence[RateMeasurement], memory_points: int) -> tuple[float, float]:
     """(minutes that were spent, minutes that the full grid would have taken besides).
 
     The full grid: every number of CPUs up to the most, at every amount of memory, each as long as a

@@ -19,7 +19,7 @@ from typing import IO
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.exchange.job_side import job_id
 from slurm_hadar.exchange.progress import read_progress
-from slurm_hadar.profiles.optimistic import Point
+from slurm_hadar.profiles.optimistic import RateMeasurement
 
 PATTERN = (
     r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*(?:samples|images|imgs?|examples|sequences)\s*/\s*s"
@@ -64,7 +64,7 @@ def allowed_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def measure(trial: Trial, cpus: int) -> Point:
+def measure(trial: Trial, cpus: int) -> RateMeasurement:
     """One point: ``cpus`` per GPU. Raises HadarError where the training ends or says no rate."""
     began = time.monotonic()
     mine = allowed_cpus()
@@ -77,7 +77,7 @@ def measure(trial: Trial, cpus: int) -> Point:
         finally:
             _end(process)
             words.close()
-    return Point(cpus, rate, time.monotonic() - began)
+    return RateMeasurement(cpus, rate, time.monotonic() - began)
 
 
 def _start(trial: Trial, mine: Sequence[int], total: int, folder: Path) -> subprocess.Popen[str]:

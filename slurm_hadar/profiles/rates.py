@@ -12,7 +12,7 @@ from slurm_hadar.domain.view import BoolArray, FloatArray
 from slurm_hadar.profiles.correction import Correction, Expected
 from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.profiles.cpu_table import load as load_cpus
-from slurm_hadar.profiles.estimate import Cell, Estimator
+from slurm_hadar.profiles.estimate import Estimator, ExpectedRate
 from slurm_hadar.profiles.measured import MeasuredStore
 from slurm_hadar.profiles.recent import Recent
 from slurm_hadar.profiles.table import Table, load, model_key, shipped
@@ -215,7 +215,7 @@ class Rates:
         pair: tuple[str, int, int | None],
         spread: bool,
         alone: bool,
-    ) -> Cell:
+    ) -> ExpectedRate:
         """``pair``: type, GPUs, batch; ``alone``: without what others measured."""
         cell = self._estimator.cell(model, *pair, spread)
         whose = (user,) if user in (None, _OTHERS) else (_OTHERS, user)
@@ -258,14 +258,14 @@ class Rates:
 
 
 def _corrected(
-    cell: Cell, by: Correction, kind: str, gpus: int, batch: int | None, spread: bool
-) -> Cell:
+    cell: ExpectedRate, by: Correction, kind: str, gpus: int, batch: int | None, spread: bool
+) -> ExpectedRate:
     if not by:
         return cell
     measured = None if spread else by.measured(kind, gpus, batch)
     if measured is not None:
-        return Cell(measured, True, "")
-    return Cell(cell.rate * by.factor(kind, gpus), cell.known, "")
+        return ExpectedRate(measured, True, "")
+    return ExpectedRate(cell.rate * by.factor(kind, gpus), cell.known, "")
 
 
 def _measured_words(

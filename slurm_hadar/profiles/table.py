@@ -38,7 +38,7 @@ def model_key(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class TableRate:
     """A looked-up rate: samples/s of the whole job; whether it lies within what was measured."""
 
     rate: float
@@ -58,7 +58,7 @@ class Curve:
         self._batches = {n: sorted(row) for n, row in by_count.items()}
         self._rates = {n: [row[b] for b in sorted(row)] for n, row in by_count.items()}
 
-    def at(self, gpus: int, batch: float | None) -> Point:
+    def at(self, gpus: int, batch: float | None) -> TableRate:
         """Samples/s of the whole job on ``gpus`` GPUs with a **global** batch.
 
         The batch per GPU is batch / gpus. Between two points the logarithms are interpolated; a
@@ -74,13 +74,13 @@ class Curve:
             return self._along_batches(gpus, local)
         if i == 0:
             first = self._along_batches(counts[0], local)
-            return Point(first.rate * gpus / counts[0], False)
+            return TableRate(first.rate * gpus / counts[0], False)
         low = self._along_batches(counts[i - 1], local)
         if i == len(counts):
-            return Point(low.rate * self._beyond(gpus, local, low.rate), False)
+            return TableRate(low.rate * self._beyond(gpus, local, low.rate), False)
         high = self._along_batches(counts[i], local)
         rate = _between(gpus, counts[i - 1], low.rate, counts[i], high.rate)
-        return Point(rate, low.within and high.within)
+        return TableRate(rate, low.within and high.within)
 
     def _beyond(self, gpus: int, local: float | None, last: float) -> float:
         slope = SCALING
@@ -90,18 +90,18 @@ class Curve:
                 slope = math.log(last / before) / math.log(self._counts[-1] / self._counts[-2])
         return float((gpus / self._counts[-1]) ** min(max(slope, 0.0), SCALING))
 
-    def _along_batches(self, gpus: int, local: float | None) -> Point:
+    def _along_batches(self, gpus: int, local: float | None) -> TableRate:
         batches, rates = self._batches[gpus], self._rates[gpus]
         if local is None:
-            return Point(rates[(len(rates) - 1) // 2], True)
+            return TableRate(rates[(len(rates) - 1) // 2], True)
         i = bisect_left(batches, local)
         if i == len(batches):
-            return Point(rates[-1], True)
+            return TableRate(rates[-1], True)
         if batches[i] == local:
-            return Point(rates[i], True)
+            return TableRate(rates[i], True)
         if i == 0:
-            return Point(rates[0] * local / batches[0], False)
-        return Point(_between(local, batches[i - 1], rates[i - 1], batches[i], rates[i]), True)
+            return TableRate(rates[0] * local / batches[0], False)
+        return TableRate(_between(local, batches[i - 1], rates[i - 1], batches[i], rates[i]), True)
 
 
 def _between(x: float, x0: float, y0: float, x1: float, y1: float) -> float:

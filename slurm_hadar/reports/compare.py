@@ -11,7 +11,7 @@ from slurm_hadar.reports.run import Run, Summary, summarise
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedFigure:
     """One figure of all runs: its name, the figures in words, and which of them are the best.
 
     The hint ends in ↑ where more is better and in ↓ where less is.
@@ -110,7 +110,7 @@ _METRICS = (
 )
 
 
-def rows(summaries: Sequence[Summary]) -> list[Row]:
+def rows(summaries: Sequence[Summary]) -> list[ComparedFigure]:
     """The comparison. In a row where all are equal nobody is the best."""
     most = max((s.completed for s in summaries), default=0)
     found = []
@@ -125,7 +125,7 @@ def rows(summaries: Sequence[Summary]) -> list[Row]:
             top = max(known) if metric.better > 0 else min(known)
             winners = {c for c, v in zip(cells, values, strict=True) if v == top}
             best = [v is not None and c in winners for c, v in zip(cells, values, strict=True)]
-        found.append(Row(metric.label, metric.hint, cells, tuple(best)))
+        found.append(ComparedFigure(metric.label, metric.hint, cells, tuple(best)))
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.colours import colour
-from slurm_hadar.reports.run import Attempt, Run, Segment, attempts, last_end_s
+from slurm_hadar.reports.run import AttemptTimeline, Run, TimelineSegment, attempts, last_end_s
 
 WIDTH = 1160.0
 GUTTER = 132.0
@@ -197,7 +197,7 @@ def _cut(text: str, width: float) -> str:
 
 
 def _bars(
-    attempt: Attempt,
+    attempt: AttemptTimeline,
     name: str,
     lanes: Mapping[tuple[str, int], float],
     height: float,
@@ -225,7 +225,7 @@ def _bars(
     return bars
 
 
-def _title(segment: Segment, attempt: Attempt, name: str) -> str:
+def _title(segment: TimelineSegment, attempt: AttemptTimeline, name: str) -> str:
     indices = ", ".join(str(i) for i in sorted(segment.gpu_indices))
     start, end = segment.start_s, segment.end_s
     lines = [
@@ -240,7 +240,7 @@ def _title(segment: Segment, attempt: Attempt, name: str) -> str:
     return "\n".join(lines)
 
 
-def _mark(before: Bar, now: Bar, attempt: Attempt) -> Mark:
+def _mark(before: Bar, now: Bar, attempt: AttemptTimeline) -> Mark:
     x0, y0 = before.x + before.width, before.y + before.height / 2
     x1, y1 = now.x, now.y + now.height / 2
     reach = max(14.0, abs(x1 - x0) / 2)

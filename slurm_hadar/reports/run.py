@@ -6,7 +6,7 @@ from statistics import fmean, median, quantiles
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class ClusterGpu:
     """One GPU of the cluster."""
 
     node: str
@@ -15,7 +15,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class TimelineSegment:
     """One attempt of a job on one node, with the GPUs that it held there.
 
     A job on two nodes has two segments of the same ``attempt``. Times in s since the run began.
@@ -52,9 +52,9 @@ class Run:
 
     name: str
     description: str
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[ClusterGpu, ...]
     jobs: tuple[JobTimes, ...]
-    segments: tuple[Segment, ...]
+    segments: tuple[TimelineSegment, ...]
     samples: tuple[tuple[float, float], ...] = ()
     samples_lost: int | None = None
 
@@ -84,11 +84,11 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptTimeline:
     """All segments of one attempt of a job, and whether it ran elsewhere than the one before."""
 
     number: int
-    segments: tuple[Segment, ...]
+    segments: tuple[TimelineSegment, ...]
     moved: bool
     restarted: bool
 
@@ -103,12 +103,12 @@ class Attempt:
         return max(segment.end_s for segment in self.segments)
 
 
-def attempts(segments: Sequence[Segment]) -> dict[str, list[Attempt]]:
+def attempts(segments: Sequence[TimelineSegment]) -> dict[str, list[AttemptTimeline]]:
     """Job -> its attempts in order. A move changes nodes, types or numbers of GPUs."""
-    grouped: dict[str, dict[int, list[Segment]]] = {}
+    grouped: dict[str, dict[int, list[TimelineSegment]]] = {}
     for segment in segments:
         grouped.setdefault(segment.job, {}).setdefault(segment.attempt, []).append(segment)
-    found: dict[str, list[Attempt]] = {}
+    found: dict[str, list[AttemptTimeline]] = {}
     for job, by_number in grouped.items():
         before: dict[tuple[str, str], int] | None = None
         for number in sorted(by_number):
@@ -120,7 +120,7 @@ def attempts(segments: Sequence[Segment]) -> dict[str, list[Attempt]]:
             again = before is not None
             moved = again and place != before
             found.setdefault(job, []).append(
-                Attempt(number, tuple(parts), moved, again and not moved)
+                AttemptTimeline(number, tuple(parts), moved, again and not moved)
             )
             before = place
     return found

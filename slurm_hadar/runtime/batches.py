@@ -13,7 +13,7 @@ _RATES = ("lr", "initial_lr", "max_lr", "min_lr")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """What one process computes in one pass: positions ``start`` to ``stop`` of the global batch.
 
     ``weight`` is its share of the global batch. A process that has nothing left to do computes a
@@ -27,7 +27,7 @@ class Part:
     last: bool
 
 
-def split(size: int, rank: int, ranks: int, limit: int) -> list[Part]:
+def split(size: int, rank: int, ranks: int, limit: int) -> list[BatchPart]:
     """The passes of process ``rank`` over a global batch of ``size`` samples.
 
     Each process takes a contiguous part of nearly the same size, in passes of at most ``limit``
@@ -44,7 +44,7 @@ def split(size: int, rank: int, ranks: int, limit: int) -> list[Part]:
         if stop == start:
             start = min(start, size - 1)
             stop = start + 1
-        parts.append(Part(start, stop, weight, number == passes - 1))
+        parts.append(BatchPart(start, stop, weight, number == passes - 1))
     return parts
 
 

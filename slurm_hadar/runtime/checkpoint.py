@@ -31,7 +31,7 @@ def previous(path: Path) -> Path:
     return path.with_name(path.name + ".previous")
 
 
-class Damaged(HadarError):
+class DamagedCheckpoint(HadarError):
     """A checkpoint file that is cut short, altered, or not a checkpoint at all."""
 
 
@@ -168,7 +168,7 @@ def load(
             content = read(candidate, trusted=trusted)
         except FileNotFoundError:
             continue
-        except Damaged as error:
+        except DamagedCheckpoint as error:
             faults.append(str(error))
             continue
         if faults:
@@ -213,7 +213,7 @@ def read(path: Path, *, trusted: bool = False, lazy: bool = False) -> Content:
         with zipfile.ZipFile(path) as archive:
             damaged = None if lazy else archive.testzip()
         if damaged is not None:
-            raise Damaged(f"checkpoint {path} is damaged")
+            raise DamagedCheckpoint(f"checkpoint {path} is damaged")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(
@@ -227,14 +227,14 @@ def read(path: Path, *, trusted: bool = False, lazy: bool = False) -> Content:
                 f"checkpoint {path} holds objects other than tensors and plain values; "
                 "pass trusted=True to Training if it is your own"
             ) from None
-        raise Damaged(f"checkpoint {path} is damaged") from None
+        raise DamagedCheckpoint(f"checkpoint {path} is damaged") from None
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise_if_passing(error, path)
-        raise Damaged(f"checkpoint {path} is damaged or cut short") from None
+        raise DamagedCheckpoint(f"checkpoint {path} is damaged or cut short") from None
     form = content.get("hadar") if isinstance(content, dict) else None
     check_format(form, f"checkpoint {path}")
     if form != FORMAT:
-        raise Damaged(f"{path} is not a checkpoint of slurm-hadar")
+        raise DamagedCheckpoint(f"{path} is not a checkpoint of slurm-hadar")
     return dict(content)
 
 

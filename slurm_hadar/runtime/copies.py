@@ -22,19 +22,19 @@ import torch
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.runtime import checkpoint
-from slurm_hadar.runtime.copies_data import Orders, Part
+from slurm_hadar.runtime.copies_data import Orders, RoundPart
 from slurm_hadar.runtime.copies_flat import Flat, reset_state
 from slurm_hadar.runtime.copies_ledger import Ledger
 from slurm_hadar.runtime.copies_link import CopyLink, Link
-from slurm_hadar.runtime.copies_messages import Order, Report
-from slurm_hadar.runtime.copies_settings import Rule, Settings
+from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
+from slurm_hadar.runtime.copies_settings import CopiesSettings, Rule
 from slurm_hadar.runtime.copies_steering import CopiesSteering, resume
 from slurm_hadar.runtime.copies_tracker import Tracker
+from slurm_hadar.runtime.gpu_emulation import GpuEmulation, node_gpus
 from slurm_hadar.runtime.leaving import LeftOnTerm
-from slurm_hadar.runtime.pace import Pace, node_gpus
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.signals import Signals
-from slurm_hadar.runtime.store import State, Store, parts_of
+from slurm_hadar.runtime.store import CheckpointStore, State, stateful_parts
 from slurm_hadar.runtime.training import Batch, _say, _signals
 
 
@@ -98,7 +98,7 @@ class Copies:
         self._model, self._optimizer, self._state_rule = model, optimizer, optimizer_state
         self._signals: Signals = _signals(signal)
         self._link = Link()
-        settings = Settings.checked(
+        settings = CopiesSettings.checked(
             dataset_size=dataset_size,
             copies=self._link.size,
             round_epochs=round_epochs,
@@ -115,7 +115,7 @@ class Copies:
         self.first = self._link.first
         """Whether this process keeps the checkpoint and should print the results."""
         say = log if self.first else (lambda line: None)
-        self._pace = Pace.from_env(name, nodes=())
+        self._pace = GpuEmulation.from_env(name, nodes=())
         self.gpus = gpus if gpus is not None else self._count_gpus()
         """GPUs of this copy."""
         self._state = State(dataset_size, seed, batch, batch)
@@ -125,9 +125,9 @@ class Copies:
         total = samples if samples is not None else (epochs or 0) * dataset_size
         self._ledger = Ledger(self._state, total)
         if self.first:
-            parts = parts_of(model, optimizer, scheduler, None, also or {})
+            parts = stateful_parts(model, optimizer, scheduler, None, also or {})
             where = None if path is None else Path(path).absolute()
-            store = Store(where, parts, say, trusted=trusted)
+            store = CheckpointStore(where, parts, say, trusted=trusted)
             self._begin_tracker(store, settings, scheduler, name, nonfinite, say)
         else:
             self._flat = self._make_flat()
@@ -137,8 +137,8 @@ class Copies:
 
     def _begin_tracker(
         self,
-        store: Store,
-        settings: Settings,
+        store: CheckpointStore,
+        settings: CopiesSettings,
         scheduler: Any,
         name: str,
         nonfinite: str,
@@ -245,7 +245,9 @@ class Copies:
         if self._signals.leave:
             raise LeftOnTerm
 
-    def _train(self, order: Order, stop: Callable[[], bool]) -> Generator[Batch, None, Report]:
+    def _train(
+        self, order: RoundOrder, stop: Callable[[], bool]
+    ) -> Generator[Batch, None, CopyReport]:
         """Train the ranges of ``order``, or as much as there is time for; returns the Report."""
         began = time.monotonic()
         if self._pace is not None:
@@ -256,7 +258,7 @@ class Copies:
             self._pace_began = True
         for group, rate in zip(self._optimizer.param_groups, order.rates, strict=False):
             group["lr"] = rate
-        part = Part(self._orders, order.ranges, self._state.batch)
+        part = RoundPart(self._orders, order.ranges, self._state.batch)
         for step in range(part.steps):
             indices, epoch = part.indices(step)
             self._had_backward = False
@@ -272,7 +274,7 @@ class Copies:
             if stop() or time.monotonic() - began >= order.soft_s:
                 break
         self._idle_since = time.monotonic()
-        return Report(order.round, part.pieces(), self._idle_since - began, self.gpus)
+        return CopyReport(order.round, part.pieces(), self._idle_since - began, self.gpus)
 
     _pace_began = False
     _had_backward = False

@@ -12,7 +12,7 @@ from slurm_hadar.runtime.copies_ledger import Piece, Range
 _KEPT_EPOCHS = 3
 
 
-class Part:
+class RoundPart:
     """One part of a round, in steps of at most ``batch`` samples of nearly the same size.
 
     A step may reach over gaps and epochs. ``done`` counts the samples that :meth:`advance` ended.

@@ -21,8 +21,8 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.runtime.copies_ledger import Piece
 from slurm_hadar.runtime.copies_messages import (
     FIRST_PATIENCE_S,
-    Order,
-    Report,
+    CopyReport,
+    RoundOrder,
     decode_order,
     decode_report,
     empty_report,
@@ -118,7 +118,7 @@ class TrackerLink:
         """Copies that owe a report, late or dead."""
         return set(self._pending) | self.lost
 
-    def order(self, rank: int, order: Order, vector: Vector) -> None:
+    def order(self, rank: int, order: RoundOrder, vector: Vector) -> None:
         """Send a ready copy its part and the parameters; ``vector`` must stay until it reported."""
         words = encode_order(order, self._groups)
         try:
@@ -158,13 +158,13 @@ class TrackerLink:
 
     def collect(
         self, number: int, ranks: Collection[int], until: Callable[[], float]
-    ) -> dict[int, tuple[Report, Vector]]:
+    ) -> dict[int, tuple[CopyReport, Vector]]:
         """Reports of round ``number`` from ``ranks``; ends when all are in, or at ``until()``.
 
         ``until`` is asked again and again (monotonic clock). A report of an earlier round makes its
         copy ready and is thrown away: its samples were given to others.
         """
-        found: dict[int, tuple[Report, Vector]] = {}
+        found: dict[int, tuple[CopyReport, Vector]] = {}
         nap = _Nap()
         while True:
             for rank, requests in list(self._pending.items()):
@@ -186,7 +186,7 @@ class TrackerLink:
     def end(self) -> None:
         """Send the copies away. Those that do not answer are left to the launcher, see MARK."""
         for rank in sorted(self.ready):
-            self.order(rank, Order(0, stop=True), np.empty(0))
+            self.order(rank, RoundOrder(0, stop=True), np.empty(0))
         self.flush()
         path = os.environ.get(MARK)
         if path and self.missing:
@@ -216,12 +216,12 @@ class CopyLink:
         self._word = np.zeros(1, np.uint64)
         self._hurry = self._comm.Irecv(self._word, 0, _HURRY)
 
-    def next_order(self, vector: Vector) -> Order:
+    def next_order(self, vector: Vector) -> RoundOrder:
         """Wait for the next order; the parameters are in ``vector`` then.
 
         Ends this process with TRACKER_LOST when none comes: others may hold the checkpoint then.
         """
-        words = encode_order(Order(0), self._groups)
+        words = encode_order(RoundOrder(0), self._groups)
         self._wait([self._comm.Irecv(words, 0, _ORDER)])
         order = decode_order(words, self._groups)
         self._patience_s, self._round = order.patience_s, order.round
@@ -244,7 +244,7 @@ class CopyLink:
 
     def report(self, pieces: list[Piece], seconds: float, vector: Vector) -> None:
         """Send the tracker what was done and the parameters."""
-        words = encode_report(Report(self._round, pieces, seconds, self._gpus))
+        words = encode_report(CopyReport(self._round, pieces, seconds, self._gpus))
         self._wait([self._comm.Isend(words, 0, _REPORT), self._comm.Isend(vector, 0, _RESULT)])
 
     def _wait(self, requests: list[Any]) -> None:

@@ -15,7 +15,7 @@ Words = NDArray[np.uint64]
 
 
 @dataclass(slots=True)
-class Order:
+class RoundOrder:
     """A copy's part of a round; ``stop``: there is nothing left to do.
 
     ``rates``: learning rate of each parameter group. ``soft_s``: end at the first step after that
@@ -31,7 +31,7 @@ class Order:
 
 
 @dataclass(slots=True)
-class Report:
+class CopyReport:
     """What a copy did: its pieces, the seconds that it trained, the GPUs it has."""
 
     round: int
@@ -45,7 +45,7 @@ class Report:
         return sum(stop - start for start, stop, _ in self.pieces)
 
 
-def encode_order(order: Order, groups: int) -> Words:
+def encode_order(order: RoundOrder, groups: int) -> Words:
     """The words of an order for a training with ``groups`` parameter groups."""
     words = np.zeros(_HEAD + groups + 2 * MOST_RANGES, np.uint64)
     times = (int(order.soft_s * 1e6), int(order.patience_s * 1e6))
@@ -58,12 +58,12 @@ def encode_order(order: Order, groups: int) -> Words:
     return words
 
 
-def decode_order(words: Words, groups: int) -> Order:
+def decode_order(words: Words, groups: int) -> RoundOrder:
     """The order in its words."""
     stop, number, soft, patience, count = (int(word) for word in words[:5])
     start = _HEAD + groups
     rows = words[start : start + 2 * count].reshape(-1, 2)
-    return Order(
+    return RoundOrder(
         number,
         [(int(first), int(last)) for first, last in rows],
         [float(rate) for rate in words[_HEAD:start].view(np.float64)],
@@ -73,12 +73,12 @@ def decode_order(words: Words, groups: int) -> Order:
     )
 
 
-def decode_report(words: Words) -> Report:
+def decode_report(words: Words) -> CopyReport:
     """The report in its words."""
     number, count, microseconds, gpus = (int(word) for word in words[:4])
     rows = words[_HEAD : _HEAD + 3 * count].reshape(-1, 3)
     pieces = [(int(start), int(stop), int(digest)) for start, stop, digest in rows]
-    return Report(number, pieces, microseconds / 1e6, gpus)
+    return CopyReport(number, pieces, microseconds / 1e6, gpus)
 
 
 def empty_report() -> Words:
@@ -86,7 +86,7 @@ def empty_report() -> Words:
     return np.zeros(_HEAD + 3 * MOST_PIECES, np.uint64)
 
 
-def encode_report(report: Report) -> Words:
+def encode_report(report: CopyReport) -> Words:
     """The words of a report."""
     words = empty_report()
     pieces = report.pieces

@@ -7,7 +7,7 @@ _LONGEST = 1.25
 """A step at the beginning is at most this many times as long as one of a later round."""
 
 
-class Rates:
+class LearningRates:
     """The factors of the parameter groups, round by round.
 
     To first order a copy with ``n_i`` samples moves the parameters by (rate) x ``n_i``, and the

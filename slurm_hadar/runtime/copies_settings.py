@@ -14,7 +14,7 @@ _RULES: dict[str, Callable[[float], float]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CopiesSettings:
     """See :class:`slurm_hadar.runtime.copies.Copies`, whose arguments these are.
 
     ``least``: samples of a round that the quality wants. ``factor``: learning-rate rule.
@@ -43,7 +43,7 @@ class Settings:
         shares: Sequence[float],
         learning_rate: Rule,
         schedule: str,
-    ) -> "Settings":
+    ) -> "CopiesSettings":
         """The settings for ``copies`` copies. Raises UsageError for what makes no sense."""
         if schedule not in ("epoch", "step"):
             raise UsageError(f"schedule={schedule!r}: epoch or step")

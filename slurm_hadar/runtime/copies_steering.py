@@ -6,15 +6,15 @@ from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.runtime.copies_ledger import Ledger
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.signals import Signals
-from slurm_hadar.runtime.steering import Steering
-from slurm_hadar.runtime.store import Say, Store
+from slurm_hadar.runtime.steering import TrainingSteering
+from slurm_hadar.runtime.store import CheckpointStore, Say
 
 _SAVES = 20.0
 """A save is due again after this many times its own seconds (5%)."""
 
 
 def resume(
-    ledger: Ledger, store: Store, exchange: Exchange | None, copies: int, say: Say
+    ledger: Ledger, store: CheckpointStore, exchange: Exchange | None, copies: int, say: Say
 ) -> dict[str, Any] | None:
     """Take over from earlier attempts and take up the checkpoint; the random state in it, None when
     there is none.
@@ -31,7 +31,7 @@ def resume(
     return random
 
 
-class CopiesSteering(Steering):
+class CopiesSteering(TrainingSteering):
     """What the controller and Slurm want of the copies; asked between two rounds."""
 
     ledger: Ledger
@@ -41,7 +41,7 @@ class CopiesSteering(Steering):
     def between_rounds(
         cls,
         ledger: Ledger,
-        store: Store,
+        store: CheckpointStore,
         signals: Signals,
         exchange: Exchange | None,
         *,

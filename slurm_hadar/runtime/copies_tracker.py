@@ -10,9 +10,9 @@ from slurm_hadar.runtime import copies_ledger
 from slurm_hadar.runtime.copies_flat import Flat, reset_state, weighted
 from slurm_hadar.runtime.copies_ledger import Ledger
 from slurm_hadar.runtime.copies_link import Link, TrackerLink
-from slurm_hadar.runtime.copies_messages import Order, Report
-from slurm_hadar.runtime.copies_rates import Rates
-from slurm_hadar.runtime.copies_settings import Settings
+from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
+from slurm_hadar.runtime.copies_rates import LearningRates
+from slurm_hadar.runtime.copies_settings import CopiesSettings
 from slurm_hadar.runtime.copies_steering import CopiesSteering
 
 _PROBE_S = 2.0
@@ -38,7 +38,7 @@ class Tracker:
         steering: CopiesSteering,
         optimizer: Any,
         scheduler: Any,
-        settings: Settings,
+        settings: CopiesSettings,
         weights: Callable[[Sequence[int]], list[float]],
         gpus: int,
     ) -> None:
@@ -53,13 +53,13 @@ class Tracker:
         self._size = link.size
         self._speeds: dict[int, float] = {}
         self._gpus = {0: gpus}
-        self._rates = Rates(optimizer.param_groups, steering.batch, ledger.done)
+        self._rates = LearningRates(optimizer.param_groups, steering.batch, ledger.done)
         self.rounds, self._cost_s, self._stepped = 0, 0.0, self._due_steps()
         self._counts: dict[int, int] = {}
         self._began, self._deadline = 0.0, 0.0
         self._base: list[float] = []
 
-    def begin_round(self) -> Order:
+    def begin_round(self) -> RoundOrder:
         """Send the copies their parts; the tracker's own part."""
         began = time.monotonic()
         self.rounds += 1
@@ -97,7 +97,7 @@ class Tracker:
         ]
         pause = seconds(os.environ, "HADAR_PAUSE_S", 10.0)
         patience = max(120.0, pause + 4 * (soft + slack + self._settings.round_s))
-        orders = [Order(self.rounds, part, rates, soft, patience) for part in parts]
+        orders = [RoundOrder(self.rounds, part, rates, soft, patience) for part in parts]
         if self._link is not None and self._flat is not None:
             vector = self._flat.pack() if self.rounds == 1 else self._flat.vector
             for rank, order in zip(ranks[1:], orders[1:], strict=True):
@@ -109,7 +109,7 @@ class Tracker:
         self._deadline = self._began + soft + slack
         return orders[0]
 
-    def end_round(self, own: Report) -> None:
+    def end_round(self, own: CopyReport) -> None:
         """Wait for the copies, average, account; may raise SystemExit after TERM."""
         for group, rate in zip(self._optimizer.param_groups, self._base, strict=True):
             group["lr"] = rate
@@ -146,7 +146,7 @@ class Tracker:
         """Measured samples/s by rank."""
         return dict(self._speeds)
 
-    def _average(self, own: Report, found: dict[int, tuple[Report, Any]]) -> None:
+    def _average(self, own: CopyReport, found: dict[int, tuple[CopyReport, Any]]) -> None:
         assert self._flat is not None
         if self._settings.optimizer_state == "reset":
             reset_state(self._optimizer)

@@ -25,10 +25,10 @@ import torch
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import checkpoint
 from slurm_hadar.runtime.copies import Copies
-from slurm_hadar.runtime.copies_data import Part
+from slurm_hadar.runtime.copies_data import RoundPart
 from slurm_hadar.runtime.copies_flat import Flat
 from slurm_hadar.runtime.copies_link import CopyLink
-from slurm_hadar.runtime.copies_messages import Order, Report
+from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
 from slurm_hadar.runtime.copies_tracker import Tracker
 from slurm_hadar.runtime.fixed_scale_gradients import Gradients
 from slurm_hadar.runtime.fixed_scale_tracker import FixedTracker
@@ -72,7 +72,7 @@ class FixedScale(Copies):
         try:
             self._steering.begin()
             while self._ledger.done < self._ledger.total and not self._state.stopped:
-                order: Order | None = tracker.begin_step()
+                order: RoundOrder | None = tracker.begin_step()
                 while order is not None:
                     report = yield from self._tasks_of(order)
                     order = tracker.gather(report)
@@ -98,7 +98,7 @@ class FixedScale(Copies):
         if self._signals.leave:
             raise LeftOnTerm
 
-    def _tasks_of(self, order: Order) -> Generator[Batch, None, Report]:
+    def _tasks_of(self, order: RoundOrder) -> Generator[Batch, None, CopyReport]:
         """Add up the gradients of this copy's part of a step; all of it, or the step would wait."""
         began = time.monotonic()
         if self._pace is not None:
@@ -107,7 +107,7 @@ class FixedScale(Copies):
             else:
                 self._pace.start()
             self._pace_began = True
-        part = Part(self._orders, order.ranges, self._task)
+        part = RoundPart(self._orders, order.ranges, self._task)
         for number in range(part.steps):
             indices, epoch = part.indices(number)
             self._had_backward = False
@@ -122,7 +122,7 @@ class FixedScale(Copies):
             if self.first:
                 self._steering.tick()
         self._idle_since = time.monotonic()
-        return Report(order.round, part.pieces(), self._idle_since - began, self.gpus)
+        return CopyReport(order.round, part.pieces(), self._idle_since - began, self.gpus)
 
     def backward(self, loss: Any) -> None:
         """Add the gradients of ``loss``, the mean over the samples of the task."""

@@ -11,7 +11,7 @@ from slurm_hadar.domain.dealing import deal
 from slurm_hadar.domain.dealing import seconds as seconds_of
 from slurm_hadar.runtime import copies_ledger
 from slurm_hadar.runtime.copies_ledger import Piece, Range
-from slurm_hadar.runtime.copies_messages import Order, Report
+from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
 from slurm_hadar.runtime.copies_tracker import Tracker
 from slurm_hadar.runtime.fixed_scale_gradients import Gradients
 
@@ -37,7 +37,7 @@ class FixedTracker(Tracker):
         self.tasks: dict[int, int] = {}
         """Tasks of the present step by rank, as they were dealt first."""
 
-    def begin_step(self) -> Order:
+    def begin_step(self) -> RoundOrder:
         """Send the copies their tasks of the next global batch; the tracker's own."""
         self.rounds += 1
         size, done = self._steering.dataset_size, self._ledger.state.samples
@@ -51,7 +51,7 @@ class FixedTracker(Tracker):
         order, self.tasks = self._send()
         return order
 
-    def gather(self, own: Report) -> Order | None:
+    def gather(self, own: CopyReport) -> RoundOrder | None:
         """Wait for the copies; what to do besides where some did not answer, None: all is in.
 
         The model's gradients are those of the whole global batch then.
@@ -89,7 +89,7 @@ class FixedTracker(Tracker):
             self._step_scheduler()
         self._steering.round_over(self._step, gpus, self._settings.every_s)
 
-    def _send(self) -> tuple[Order, dict[int, int]]:
+    def _send(self) -> tuple[RoundOrder, dict[int, int]]:
         """Deal what is missing of the step over those who are ready; the tracker's own part."""
         self._number += 1
         ranks = [0]
@@ -108,7 +108,7 @@ class FixedTracker(Tracker):
         }
         expected = 0.0 if guessed else seconds_of(speeds, sizes)
         slack = _NEWCOMER_S if guessed else _LATE_S + expected
-        orders = [Order(self._number, part, patience_s=_QUIET_S) for part in parts]
+        orders = [RoundOrder(self._number, part, patience_s=_QUIET_S) for part in parts]
         for order in orders:
             order.patience_s += 4 * (expected + slack)
         if self._link is not None and self._flat is not None:
@@ -119,7 +119,7 @@ class FixedTracker(Tracker):
         self._deadline = time.monotonic() + expected + slack
         return orders[0], dict(zip(ranks, tasks, strict=True))
 
-    def _note(self, rank: int, report: Report) -> None:
+    def _note(self, rank: int, report: CopyReport) -> None:
         self._gpus[rank] = report.gpus
         self._pieces += report.pieces
         self._done[rank] = self._done.get(rank, 0) + report.samples

@@ -22,11 +22,11 @@ from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.exchange.progress import Saved
 from slurm_hadar.runtime import batches, finite, samples
 from slurm_hadar.runtime.attempts import Attempt, Superseded
-from slurm_hadar.runtime.pace import Pace, node_gpus
+from slurm_hadar.runtime.gpu_emulation import GpuEmulation, node_gpus
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.signals import Signals
-from slurm_hadar.runtime.steering import Steering
-from slurm_hadar.runtime.store import Say, State, Store
+from slurm_hadar.runtime.steering import TrainingSteering
+from slurm_hadar.runtime.store import CheckpointStore, Say, State
 from slurm_hadar.runtime.without_gpus import leave_without_gpus
 
 
@@ -34,7 +34,7 @@ def _say(line: str) -> None:
     print(f"hadar: {line}", file=sys.stderr, flush=True)
 
 
-class HostedStore(Store):
+class HostedStore(CheckpointStore):
     """Checkpoints in the framework's own format; ``write`` makes the newest one, in all processes.
 
     What the framework is to put into it stands in ``kept``, for as long as ``write`` runs.
@@ -104,7 +104,7 @@ class Hosted:
         self._given: deque[tuple[int, int]] = deque()
         self._state: State | None = None
         self._store: HostedStore | None = None
-        self._steering: Steering | None = None
+        self._steering: TrainingSteering | None = None
         self._passes, self._pending = 1, 0
         self._order: tuple[int, Any] = (-1, None)
 
@@ -137,7 +137,7 @@ class Hosted:
         self._exchange = Exchange.from_env(self._say) if self._ranks.first else None
         leave_without_gpus(self._exchange, self.signals, self._say)
         self._store = HostedStore(path, write, self._say)
-        identity = self._store.begin_together(self._ranks)
+        identity = self._store.begin_all_ranks(self._ranks)
         assert identity is not None
         self.attempt = Attempt(path, identity)
         """The right to write; of rank 0, in all processes."""
@@ -158,7 +158,7 @@ class Hosted:
             )
         plan = self._exchange.plan(now=True) if self._exchange else None
         planned = self._ranks.gather(dict(plan.gpus) if plan else None)[0]
-        self._pace = Pace.from_env(self._name, planned, self._ranks.gather)
+        self._pace = GpuEmulation.from_env(self._name, planned, self._ranks.gather)
         if self.gpus is None:
             self.gpus = self._count_gpus()
         low = self.range[0]
@@ -181,7 +181,7 @@ class Hosted:
         """What the first process says: the others may see its files later."""
         return self._ranks.gather(value)[0]
 
-    def fail_together(self, error: Exception | None) -> None:
+    def fail_all_ranks(self, error: Exception | None) -> None:
         """Raises OSError in every process where one of them could not save."""
         found = [one for one in self._ranks.gather(str(error or "")) if one]
         if error is not None:
@@ -220,7 +220,7 @@ class Hosted:
         # The framework may have put its own handlers there since.
         self.signals.restore()
         self.signals.install()
-        self._steering = Steering(
+        self._steering = TrainingSteering(
             self.state,
             self._store,
             self._ranks,
@@ -322,7 +322,7 @@ class Hosted:
             self._steering.finish()
         self.signals.restore()
 
-    def kept(self) -> str:
+    def checkpoint_content(self) -> str:
         """What a checkpoint must carry, also one that the framework writes of its own accord."""
         assert self._store is not None
         if self._store.kept:

@@ -156,7 +156,7 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
             # Reported there. What the trainer keeps of older ones must not go for this one.
             return
         folder = output / f"checkpoint-{trainer.state.global_step}"
-        kept = position(self._run.kept())
+        kept = position(self._run.checkpoint_content())
         record = {**kept, "asked": self._asked}
         if self._run.of_the_first(_is_of(folder, kept)):
             # Saved at this very position already, of the trainer's own accord.
@@ -174,7 +174,7 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
         except Exception as error:
             failure = error
         try:
-            self._run.fail_together(failure)
+            self._run.fail_all_ranks(failure)
             if self._run.first:
                 (written / MARK).write_text(json.dumps({**record, "files": _sizes(written)}))
                 checkpoint.publish_folder(self._run.attempt, written, folder)

@@ -89,7 +89,7 @@ class HadarCallback(Callback):  # type: ignore[misc]
         """What every checkpoint of the trainer carries of us."""
         if not self._run.opened:
             return {}
-        return {"position": self._run.kept(), "random": checkpoint.random_state()}
+        return {"position": self._run.checkpoint_content(), "random": checkpoint.random_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up the position of a checkpoint."""

@@ -12,14 +12,14 @@ from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.runtime import batches, samples
 from slurm_hadar.runtime.attempts import Superseded
 from slurm_hadar.runtime.finite import NOT_FINITE, LossWatch
+from slurm_hadar.runtime.gpu_emulation import GpuEmulation
 from slurm_hadar.runtime.leaving import NOT_SAVED, LeftOnTerm, fail_at_exit
 from slurm_hadar.runtime.meter import Meter
 from slurm_hadar.runtime.noise import NoiseScale
-from slurm_hadar.runtime.pace import Pace
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.signals import Signals
-from slurm_hadar.runtime.store import Say, State, Store
+from slurm_hadar.runtime.store import CheckpointStore, Say, State
 
 _PAUSE_S = 10.0
 _LOOK_S = 0.05
@@ -29,17 +29,17 @@ WHEN_NOT_FINITE = ("report", "end")
 """What a training may do about a loss that is not finite."""
 
 
-class Steering:
+class TrainingSteering:
     """One attempt of one training, as the controller and Slurm steer it."""
 
     def __init__(
         self,
         state: State,
-        store: Store,
+        store: CheckpointStore,
         ranks: Ranks,
         signals: Signals,
         exchange: Exchange | None,
-        pace: Pace | None,
+        pace: GpuEmulation | None,
         *,
         name: str,
         gpus: int,
@@ -89,7 +89,7 @@ class Steering:
             self._store.check_current()
             return
         self._taken_over = True
-        identity = self._store.begin_together(self._ranks)
+        identity = self._store.begin_all_ranks(self._ranks)
         stamp = self._ranks.gather(self._store.stamp_now())[0]
         if stamp != self._store.stamp:
             reload()

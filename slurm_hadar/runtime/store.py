@@ -43,7 +43,7 @@ class State:
     ahead: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-def parts_of(
+def stateful_parts(
     model: Any, optimizer: Any, scheduler: Any, scaler: Any, also: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What has a ``state_dict``, by the name that it has in the checkpoint.
@@ -60,7 +60,7 @@ def parts_of(
     return {**{key: part for key, part in parts.items() if part is not None}, **also}
 
 
-class Store:
+class CheckpointStore:
     """The checkpoints of one training; without a path nothing is kept.
 
     Raises UsageError when the folder is not there and cannot be made.
@@ -87,7 +87,7 @@ class Store:
         self.stamp: Stamp = ()
         """Of the checkpoint that was loaded."""
 
-    def begin_together(self, ranks: Ranks) -> AttemptId | None:
+    def begin_all_ranks(self, ranks: Ranks) -> AttemptId | None:
         """:meth:`begin` in the first of the processes; what it did, and what it raised, in all."""
         failure: Superseded | UsageError | None = None
         if ranks.first:

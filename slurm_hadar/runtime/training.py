@@ -21,14 +21,14 @@ import torch
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.runtime import batches, checkpoint, samples
+from slurm_hadar.runtime.gpu_emulation import GpuEmulation, node_gpus
 from slurm_hadar.runtime.leaving import fail_at_exit
 from slurm_hadar.runtime.noise import NoiseScale
-from slurm_hadar.runtime.pace import Pace, node_gpus
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.signals import Signals
-from slurm_hadar.runtime.steering import Steering
-from slurm_hadar.runtime.store import State, Store, parts_of
+from slurm_hadar.runtime.steering import TrainingSteering
+from slurm_hadar.runtime.store import CheckpointStore, State, stateful_parts
 from slurm_hadar.runtime.without_gpus import leave_without_gpus
 
 
@@ -124,12 +124,14 @@ class Training:
         leave_without_gpus(exchange, self._signals, say)
         plan = exchange.plan(now=True) if exchange else None
         planned = self._ranks.gather(dict(plan.gpus) if plan else None)[0]
-        pace = Pace.from_env(name, planned, self._ranks.gather)
+        pace = GpuEmulation.from_env(name, planned, self._ranks.gather)
         self.gpus = gpus if gpus is not None else self._count_gpus(pace)
         """GPUs that train together."""
         self._state = State(dataset_size, seed, low, per_gpu or -(-low // max(1, self.gpus)))
-        parts = parts_of(model, optimizer, scheduler, scaler, also or {})
-        store = Store(None if path is None else Path(path).absolute(), parts, say, trusted=trusted)
+        parts = stateful_parts(model, optimizer, scheduler, scaler, also or {})
+        store = CheckpointStore(
+            None if path is None else Path(path).absolute(), parts, say, trusted=trusted
+        )
         self._per_gpu, self._exchange, self._say = per_gpu, exchange, say
         self._random: dict[str, Any] | None = None
         self._load(store)
@@ -141,7 +143,7 @@ class Training:
             active=low < high,
             before=before.noise_scale if before else None,
         )
-        self._steering = Steering(
+        self._steering = TrainingSteering(
             self._state,
             store,
             self._ranks,
@@ -336,7 +338,7 @@ class Training:
         rest = self._state.dataset_size - done % self._state.dataset_size
         return min(self._state.batch, rest, self.total - done)
 
-    def _passes(self, done: int) -> Iterator[tuple[torch.Tensor, batches.Part]]:
+    def _passes(self, done: int) -> Iterator[tuple[torch.Tensor, batches.BatchPart]]:
         """The passes of this process over the global batch after ``done`` samples."""
         epoch, position = divmod(done, self._state.dataset_size)
         order = self._order(epoch)
@@ -365,7 +367,7 @@ class Training:
             self._known = epoch, torch.from_numpy(order)
         return self._known[1]
 
-    def _count_gpus(self, pace: Pace | None) -> int:
+    def _count_gpus(self, pace: GpuEmulation | None) -> int:
         if pace is not None:
             return sum(pace.gpus.values())
         if not torch.cuda.is_available():
@@ -373,7 +375,7 @@ class Training:
         # DataParallel spreads one process over several GPUs.
         return self._ranks.size * len(getattr(self._model, "device_ids", None) or [0])
 
-    def _load(self, store: Store) -> None:
+    def _load(self, store: CheckpointStore) -> None:
         """Restore the checkpoint, if there is one."""
         state = self._state
         before = self._exchange.before if self._exchange else None

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from slurm_hadar.exchange.job_side import Exchange
+from slurm_hadar.runtime.gpu_emulation import node_gpus
 from slurm_hadar.runtime.leaving import LeftOnTerm
-from slurm_hadar.runtime.pace import node_gpus
 from slurm_hadar.runtime.signals import Signals
 
 GAVE_NONE = "Slurm started this attempt without the job's GPUs"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.sandbox import processes, programs
-from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox.places import SandboxPaths
 from slurm_hadar.sandbox.programs import Programs
 
 PORT = "slurmdbd"
@@ -41,7 +41,7 @@ def find(tools: Programs) -> dict[str, Path]:
     return {name: Path(where) for name, where in found.items() if where is not None}
 
 
-def slurm_conf(places: Places, port: int) -> list[str]:
+def slurm_conf(places: SandboxPaths, port: int) -> list[str]:
     """Lines of slurm.conf."""
     return [
         "AccountingStorageType=accounting_storage/slurmdbd",
@@ -53,7 +53,7 @@ def slurm_conf(places: Places, port: int) -> list[str]:
     ]
 
 
-def slurmdbd_conf(places: Places, user: str, port: int) -> str:
+def slurmdbd_conf(places: SandboxPaths, user: str, port: int) -> str:
     """slurmdbd.conf. It must belong to its user and be closed to others."""
     return "\n".join(
         [
@@ -75,7 +75,9 @@ def slurmdbd_conf(places: Places, user: str, port: int) -> str:
     )
 
 
-def make_database(found: Mapping[str, Path], places: Places, user: str, wait_s: float) -> None:
+def make_database(
+    found: Mapping[str, Path], places: SandboxPaths, user: str, wait_s: float
+) -> None:
     """An empty database in its folder. Raises HadarError."""
     argv: list[str | Path] = [
         found["mariadb-install-db"],
@@ -95,7 +97,7 @@ def make_database(found: Mapping[str, Path], places: Places, user: str, wait_s: 
         ) from None
 
 
-def mariadbd_argv(found: Mapping[str, Path], places: Places, user: str) -> list[str | Path]:
+def mariadbd_argv(found: Mapping[str, Path], places: SandboxPaths, user: str) -> list[str | Path]:
     """How MariaDB is started, in the background."""
     return [
         found["setsid"],
@@ -114,12 +116,12 @@ def mariadbd_argv(found: Mapping[str, Path], places: Places, user: str) -> list[
     ]
 
 
-def environment(places: Places) -> dict[str, str]:
+def environment(places: SandboxPaths) -> dict[str, str]:
     """What tells slurmdbd where MariaDB's socket is; its configuration has no word for that."""
     return {"MYSQL_UNIX_PORT": str(places.database_socket)}
 
 
-def wait_for_socket(places: Places, wait_s: float) -> None:
+def wait_for_socket(places: SandboxPaths, wait_s: float) -> None:
     """Wait until MariaDB listens. Raises HadarError."""
     if not processes.wait_until(places.database_socket.exists, wait_s):
         tail = programs.tail(places.log / "mariadbd.log")

@@ -29,7 +29,7 @@ from slurm_hadar.sandbox import (
     site,
 )
 from slurm_hadar.sandbox.layout import DEFAULT, Layout
-from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox.places import SandboxPaths
 from slurm_hadar.sandbox.ports import Ports
 from slurm_hadar.sandbox.programs import Programs
 from slurm_hadar.sandbox.status import SandboxStatus
@@ -41,7 +41,9 @@ class Sandbox:
     As a context manager it is taken down at the end of the block; the folder with its logs stays.
     """
 
-    def __init__(self, where: Places, layout: Layout, tools: Programs, ports: Mapping[str, int]):
+    def __init__(
+        self, where: SandboxPaths, layout: Layout, tools: Programs, ports: Mapping[str, int]
+    ):
         """Use :meth:`up` or :meth:`attach`."""
         self.folder = where.folder
         self.places = where
@@ -108,7 +110,7 @@ class Sandbox:
                 slurmd_timeout_s=slurmd_timeout_s,
             )
             base = pacing.shipped_rates(layout.gpu_types) if base_rates is None else base_rates
-            content = pacing.pace(layout.node_types(), base, seed, time_scale)
+            content = pacing.pacing_table(layout.node_types(), base, seed, time_scale)
             most = max(sum(group.types.values()) for group in layout.groups)
             try:
                 site_text = site.site_toml(
@@ -137,7 +139,7 @@ class Sandbox:
         if os.geteuid() not in (0, owner):
             raise UsageError(f"the sandbox in {folder} belongs to uid {owner}; ask its owner")
         prefix = Path(record["prefix"]) if record["prefix"] else None
-        where = Places(folder, Path(record["run"]))
+        where = SandboxPaths(folder, Path(record["run"]))
         return cls(
             where, Layout.from_json(record["layout"]), programs.find(prefix), record["ports"]
         )
@@ -327,7 +329,7 @@ def _make_way(folder: Path) -> None:
         if any(folder.iterdir()):
             raise UsageError(f"{folder} is not empty and holds no sandbox; name another folder")
         return
-    old = Places(folder, Path(record["run"]))
+    old = SandboxPaths(folder, Path(record["run"]))
     if processes.ours(old):
         raise UsageError(
             f"a sandbox is up in {folder} already; take it down first, or name another folder"

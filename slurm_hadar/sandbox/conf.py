@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm_hadar.sandbox import accounting
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
-from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox.places import SandboxPaths
 
 UNUSED_PORT = 1
 """Port of nodes without a slurmd; nothing listens there."""
@@ -33,7 +33,7 @@ class Values:
     slurmd_timeout_s: int = 30
 
 
-def slurm_conf(layout: Layout, places: Places, values: Values) -> str:
+def slurm_conf(layout: Layout, places: SandboxPaths, values: Values) -> str:
     """slurm.conf: everything on loopback, nothing outside of the sandbox's folder."""
     run, log = places.run, places.log
     lines = [

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.sandbox import accounting, processes, programs
-from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox.places import SandboxPaths
 from slurm_hadar.sandbox.programs import Programs
 
 _STEPS_S = 4.0
@@ -25,7 +25,11 @@ class Daemons:
     """The processes of a sandbox, found by their pid files."""
 
     def __init__(
-        self, places: Places, tools: Programs, nodes: Sequence[str], has_accounting: bool = False
+        self,
+        places: SandboxPaths,
+        tools: Programs,
+        nodes: Sequence[str],
+        has_accounting: bool = False,
     ) -> None:
         """``nodes``: those that have a slurmd."""
         self._places = places

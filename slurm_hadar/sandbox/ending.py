@@ -14,7 +14,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def cleaned_up_when_told_to_end() -> Iterator[None]:
+def stopped_on_signal() -> Iterator[None]:
     """Within it SIGTERM and a closed terminal raise SystemExit, as Ctrl-C raises its own exception.
 
     Daemons have sessions of their own, so nothing else would end them. A signal that was ignored

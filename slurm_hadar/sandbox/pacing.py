@@ -55,7 +55,7 @@ def _factor(seed: int, model: str, kind: str) -> float:
     return random.Random(f"{seed}/{model}/{kind}").uniform(1 - SPREAD, 1 + SPREAD)
 
 
-def pace(
+def pacing_table(
     nodes: Mapping[str, list[str]], base: BaseRates, seed: int, time_scale: float
 ) -> dict[str, Any]:
     """The content of the pacing file. ``nodes``: node -> type of each GPU.

@@ -20,7 +20,7 @@ RECORD = "sandbox.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SandboxPaths:
     """Paths of one sandbox. ``run`` lies elsewhere when sockets would not fit into the folder."""
 
     folder: Path
@@ -107,7 +107,7 @@ class Places:
         return self.folder / "hadar.toml"
 
 
-def choose(folder: Path, longest_node: str) -> Places:
+def choose(folder: Path, longest_node: str) -> SandboxPaths:
     """The places of a new sandbox; makes a short folder for sockets where ``folder`` is too deep.
 
     Raises UsageError for a folder that Slurm's configuration cannot name.
@@ -119,11 +119,11 @@ def choose(folder: Path, longest_node: str) -> Places:
         )
     deepest = folder / "run" / "spool" / longest_node / (longest_node + _LONGEST_STEP)
     if len(os.fsencode(deepest)) <= _SOCKET_MOST:
-        return Places(folder, folder / "run")
-    return Places(folder, Path(tempfile.mkdtemp(prefix="hadar-", dir="/tmp")))
+        return SandboxPaths(folder, folder / "run")
+    return SandboxPaths(folder, Path(tempfile.mkdtemp(prefix="hadar-", dir="/tmp")))
 
 
-def forget_run(places: Places) -> None:
+def forget_run(places: SandboxPaths) -> None:
     """Remove the short folder for sockets of a sandbox that is down, if it had one."""
     if places.run.parent != places.folder:
         shutil.rmtree(places.run, ignore_errors=True)
@@ -148,7 +148,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def make(places: Places, nodes: list[str], gpus: int) -> None:
+def make(places: SandboxPaths, nodes: list[str], gpus: int) -> None:
     """Make the folders of a fresh sandbox, without what an earlier one left, and ``gpus`` devices.
 
     A pretend GPU is a symbolic link to the null device: Slurm wants a character device behind

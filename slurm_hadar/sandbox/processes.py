@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox.places import SandboxPaths
 
 _NAMES = {
     "slurmctld",
@@ -44,7 +44,7 @@ def _state(pid: int) -> tuple[str, int]:
         return "", 0
 
 
-def pid_of(file: Path, places: Places) -> int | None:
+def pid_of(file: Path, places: SandboxPaths) -> int | None:
     """The live process of ours behind a pid file, None when there is none."""
     try:
         pid = int(file.read_text())
@@ -53,7 +53,7 @@ def pid_of(file: Path, places: Places) -> int | None:
     return pid if is_alive(pid) and _is_ours(pid, places) else None
 
 
-def ours(places: Places, names: Iterable[str] = _NAMES) -> list[int]:
+def ours(places: SandboxPaths, names: Iterable[str] = _NAMES) -> list[int]:
     """Live daemons and steps of this sandbox."""
     wanted = set(names)
     return [
@@ -63,7 +63,7 @@ def ours(places: Places, names: Iterable[str] = _NAMES) -> list[int]:
     ]
 
 
-def steps(places: Places) -> list[int]:
+def steps(places: SandboxPaths) -> list[int]:
     """The slurmstepds of this sandbox."""
     return ours(places, ("slurmstepd",))
 
@@ -126,7 +126,7 @@ def _command(pid: int) -> str:
         return ""
 
 
-def _is_ours(pid: int, places: Places) -> bool:
+def _is_ours(pid: int, places: SandboxPaths) -> bool:
     """Daemons are known by their name and by what only ours have: our SLURM_CONF, our paths in
     their arguments, or one of our logs open (a slurmstepd writes over its environment)."""
     if _command(pid) not in _NAMES:

@@ -7,7 +7,7 @@ from pathlib import Path
 from slurm_hadar import config
 from slurm_hadar.profiles.specs import lookup
 from slurm_hadar.sandbox.layout import Layout
-from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox.places import SandboxPaths
 
 Value = str | int | float | bool | tuple[str, ...] | Mapping[str, object]
 Settings = Mapping[str, Mapping[str, Value]]
@@ -16,7 +16,7 @@ Settings = Mapping[str, Mapping[str, Value]]
 
 def site_toml(
     layout: Layout,
-    places: Places,
+    places: SandboxPaths,
     bin_dir: Path,
     mode: str,
     settings: Settings | None = None,

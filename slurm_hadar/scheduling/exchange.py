@@ -37,7 +37,7 @@ class ExchangeLevel(StrEnum):
 
 
 @dataclass(frozen=True)
-class Places(Generic[_J]):
+class QueuePlaces(Generic[_J]):
     """Job -> the place that is its ``own``, and the one that it has (``held``), both numbers."""
 
     own: dict[_J, int]
@@ -59,7 +59,7 @@ class Places(Generic[_J]):
 
 
 @dataclass(frozen=True)
-class Line:
+class WaitingJobs:
     """W waiting jobs in Slurm's order, the next to start first."""
 
     group: IntArray
@@ -70,7 +70,7 @@ class Line:
     """(W,) the job with the lesser wish shall go first."""
 
 
-def exchanged(line: Line) -> IntArray:
+def exchanged(line: WaitingJobs) -> IntArray:
     """(W,) the job that gets each place, as an index into the line."""
     jobs = np.arange(len(line.group))
     for place in range(len(jobs)):

@@ -11,7 +11,7 @@ from slurm_hadar.scheduling.profile import Profile
 
 
 @dataclass(frozen=True)
-class Limits:
+class SchedulerLimits:
     """``depth``: jobs that the main scheduler looks at (default_queue_depth); ``tested``: and
     backfill (bf_max_job_test); ``interval_s``: between two passes of backfill (bf_interval)."""
 

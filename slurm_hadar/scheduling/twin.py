@@ -20,7 +20,7 @@ _LATER_S = 1e12
 
 
 @dataclass
-class Promises(Generic[_J]):
+class ExpectedEnds(Generic[_J]):
     """When each job would have ended in Slurm's own order, as of when it was first seen (s).
 
     Who orders a queue by such ends serves it as a fair sojourn protocol does (Friedman and

@@ -14,7 +14,7 @@ _MOST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Cluster:
+class VirtualCluster:
     """N nodes with R types of GPUs; each node has one type."""
 
     types: tuple[str, ...]
@@ -35,7 +35,7 @@ class Cluster:
         return total
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """``20 v100, 20 k80``."""
         return ", ".join(
             f"{n} {t}" for t, n in zip(self.types, self.capacity.tolist(), strict=True)
@@ -56,7 +56,7 @@ class Cluster:
 
 def build(
     gpus: Mapping[str, int], per_node: int | Mapping[str, int] = 4, per_rack: int = 0
-) -> Cluster:
+) -> VirtualCluster:
     """A cluster of whole nodes; a type's last node has what is left over.
 
     ``per_rack``: nodes in a rack, in order; 0: all in one.
@@ -70,10 +70,12 @@ def build(
     for at, (_, kind, number) in enumerate(rows):
         table[at, kind] = number
     rack = np.arange(len(rows)) // per_rack if per_rack else np.zeros(len(rows))
-    return Cluster(tuple(gpus), tuple(name for name, _, _ in rows), table, rack.astype(np.int64))
+    return VirtualCluster(
+        tuple(gpus), tuple(name for name, _, _ in rows), table, rack.astype(np.int64)
+    )
 
 
-def parse(text: str, per_node: str = "4", per_rack: int = 0) -> Cluster:
+def parse(text: str, per_node: str = "4", per_rack: int = 0) -> VirtualCluster:
     """A cluster from ``v100=20,k80=8`` and GPUs per node ``4`` or ``v100=8,k80=4``.
 
     Raises UsageError naming the option at fault.

@@ -16,9 +16,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.domain.traits import Network
+from slurm_hadar.domain.traits import NetworkTrait
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.fair_share import max_min
 from slurm_hadar.simulator.seats import Seat
 from slurm_hadar.simulator.workload import Workload
@@ -68,7 +68,7 @@ class _Flow:
 class Contention:
     """The links of one simulation. ``workload`` comes from :func:`networked`."""
 
-    def __init__(self, workload: Workload, cluster: Cluster, fabric: Fabric) -> None:
+    def __init__(self, workload: Workload, cluster: VirtualCluster, fabric: Fabric) -> None:
         self._rate, self._gradients = workload.rate, workload.gradients
         self._column = {count: at for at, count in enumerate(workload.counts)}
         if workload.network is None:
@@ -156,7 +156,7 @@ def exposed(exchange_s: float, compute_s: float, overlap: float) -> float:
     return max(0.0, exchange_s - overlap * compute_s)
 
 
-def networked(workload: Workload, cluster: Cluster, fabric: Fabric) -> Workload:
+def networked(workload: Workload, cluster: VirtualCluster, fabric: Fabric) -> Workload:
     """The workload with what each job loses at each tier, links to itself, on the type on which it
     is fastest, at its request."""
     rows = np.arange(len(workload.ids))
@@ -171,4 +171,4 @@ def networked(workload: Workload, cluster: Cluster, fabric: Fabric) -> Workload:
     for tier, band in ((1, fabric.card), (2, wide)):
         hidden = fabric.overlap * compute
         factor[:, tier] = compute / (compute + np.maximum(0.0, sent / band - hidden))
-    return replace(workload, network=Network(factor, np.ones(len(rows))))
+    return replace(workload, network=NetworkTrait(factor, np.ones(len(rows))))

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.profiles.cpu_table import CpuTable, beside_of
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.profiles.cpu_table import CpuTable, cpu_trait_of
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.workload import Workload
 
 
-def with_cpu_profiles(work: Workload, cluster: Cluster, table: CpuTable) -> Workload:
+def with_cpu_profiles(work: Workload, cluster: VirtualCluster, table: CpuTable) -> Workload:
     """The same jobs; the rates of the trace are those with the CPUs and memory that they ask for.
 
     Who asks for none asks for his GPUs' part of the node. A job whose model the table knows may be
@@ -35,5 +35,5 @@ def with_cpu_profiles(work: Workload, cluster: Cluster, table: CpuTable) -> Work
         work,
         cpus_per_gpu=cpus,
         mem_per_gpu_mb=mem,
-        beside=beside_of(grids, (cpus, mem), least, most),
+        beside=cpu_trait_of(grids, (cpus, mem), least, most),
     )

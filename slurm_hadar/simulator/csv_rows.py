@@ -28,7 +28,7 @@ def text_of(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CsvRow:
     """One line of a table: its cells by column."""
 
     file: str
@@ -109,12 +109,12 @@ def _bound(least: float, above: bool) -> str:
     return f"more than {least:g}" if above else f"{least:g} or more"
 
 
-def lines_of(text: str) -> list[str]:
+def rows_of(text: str) -> list[str]:
     """Split at line ends only: names may hold what ``str.splitlines`` takes for one."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def rows(text: str, file: str, needed: Sequence[str], delimiter: str = ",") -> Iterator[Row]:
+def rows(text: str, file: str, needed: Sequence[str], delimiter: str = ",") -> Iterator[CsvRow]:
     """The rows below the header; empty lines and those that begin with ``#`` are skipped.
 
     Raises UsageError for a missing or repeated column, a row of another length, or a table without
@@ -122,7 +122,7 @@ def rows(text: str, file: str, needed: Sequence[str], delimiter: str = ",") -> I
     """
     lines = (
         (number, line)
-        for number, line in enumerate(lines_of(text), 1)
+        for number, line in enumerate(rows_of(text), 1)
         if line.strip() and not line.lstrip().startswith("#")
     )
     header: list[str] = []
@@ -148,7 +148,7 @@ def rows(text: str, file: str, needed: Sequence[str], delimiter: str = ",") -> I
         if len(cells) != len(header):
             what = f"{len(cells)} cells, the header has {len(header)}"
             raise _error(file, number, what + _guess(line, len(cells) - len(header), delimiter))
-        yield Row(file, number, dict(zip(header, cells, strict=True)))
+        yield CsvRow(file, number, dict(zip(header, cells, strict=True)))
     if not header:
         raise UsageError(f"{file} is empty")
 

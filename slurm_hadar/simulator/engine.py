@@ -10,14 +10,14 @@ from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State
 from slurm_hadar.policies.record import Decide as Decide
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates, estimate
 from slurm_hadar.simulator.links import Links
 from slurm_hadar.simulator.node_limits import limits_of
 from slurm_hadar.simulator.outcome import Outcome, Timeline
 from slurm_hadar.simulator.seats import Seat, Seats
-from slurm_hadar.simulator.speed import Speeds
+from slurm_hadar.simulator.speed import TrueRates
 from slurm_hadar.simulator.views import Present, Views
 from slurm_hadar.simulator.workload import Workload, check
 
@@ -49,7 +49,7 @@ class Clock:
 
 def simulate(
     workload: Workload,
-    cluster: Cluster,
+    cluster: VirtualCluster,
     decide: Decide,
     *,
     costs: Costs | None = None,
@@ -88,7 +88,7 @@ class _Run:
     def __init__(
         self,
         workload: Workload,
-        cluster: Cluster,
+        cluster: VirtualCluster,
         decide: Decide,
         costs: Costs,
         clock: Clock,
@@ -102,7 +102,7 @@ class _Run:
         self.costs, self.clock, self.links = costs, clock, links
         self.views = Views(workload, cluster, seen or estimate(workload), costs, seed, options)
         limits = limits_of(cluster, workload)
-        self.seats, self.speeds = Seats(cluster, limits), Speeds(workload, cluster, costs)
+        self.seats, self.speeds = Seats(cluster, limits), TrueRates(workload, cluster, costs)
         self.index = {id_: at for at, id_ in enumerate(workload.ids)}
         self.placed: dict[int, Placement] = {}
         self.present = Present.nothing(jobs)
@@ -202,7 +202,7 @@ class _Run:
             if not before or beside != self.beside.get(job) or sorted(before) != sorted(seats):
                 elsewhere.append(job)
             self.beside[job] = beside
-            self.present.given[job] = self.speeds.beside(job, placement)
+            self.present.given[job] = self.speeds.cpus_and_memory(job, placement)
             on += [(job, kind, count) for _, kind, count in seats]
         self.placed.update(new)
         self.speed[jobs] = self.alone[jobs] = speed

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.domain.traits import Batches, Beside, Network
+from slurm_hadar.domain.traits import BatchTrait, CpuTrait, NetworkTrait
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.simulator.workload import Workload
 
@@ -20,9 +20,9 @@ class Estimates:
     """(J,)"""
     known: bool
     """Whether the rates are the true ones."""
-    beside: Beside | None = None
-    batches: Batches | None = None
-    network: Network | None = None
+    beside: CpuTrait | None = None
+    batches: BatchTrait | None = None
+    network: NetworkTrait | None = None
 
 
 def estimate(

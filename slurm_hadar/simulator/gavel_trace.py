@@ -12,7 +12,7 @@ import numpy as np
 from slurm_hadar.profiles.sizes import gradient_bytes
 from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator.counts import Elastic, columns, spread_over
-from slurm_hadar.simulator.csv_rows import LATEST_S, Row, rows
+from slurm_hadar.simulator.csv_rows import LATEST_S, CsvRow, rows
 from slurm_hadar.simulator.trace_queue import queued
 from slurm_hadar.simulator.workload import Workload
 
@@ -55,7 +55,7 @@ def read(text: str, name: str, types: Sequence[str], elastic: bool = False) -> W
     )
 
 
-def unique_ids(found: Sequence[Row]) -> tuple[str, ...]:
+def unique_ids(found: Sequence[CsvRow]) -> tuple[str, ...]:
     """The column job_id. Raises UsageError for an empty or repeated one."""
     seen: dict[str, int] = {}
     for row in found:
@@ -66,11 +66,11 @@ def unique_ids(found: Sequence[Row]) -> tuple[str, ...]:
     return tuple(seen)
 
 
-def _elastic(row: Row) -> Elastic:
+def _elastic(row: CsvRow) -> Elastic:
     # CycleGAN and A3C name no batch; the table has them at 1.
     batch = row.whole("batch_size") if row.text("batch_size") else 1
     return Elastic(row.word("model"), batch, float(batch))
 
 
-def _weight(row: Row) -> float:
+def _weight(row: CsvRow) -> float:
     return row.number("priority_weight", above=True) if row.text("priority_weight") else 1.0

@@ -15,14 +15,14 @@ import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
+from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
 from slurm_hadar.policies.bftrainer.records import NOBODY, IdleMap, IdleView
-from slurm_hadar.policies.bftrainer.stays import Stays
 from slurm_hadar.simulator.idle_charges import Charge, charges
 from slurm_hadar.simulator.idle_fragments import Fragments
-from slurm_hadar.simulator.idle_trainers import Work, Workload
+from slurm_hadar.simulator.idle_trainers import TrainerWork, TrainerWorkload
 from slurm_hadar.solvers.node_counts import best_values
 
-DecideIdle = Callable[[IdleView, Stays], tuple[IdleMap, Stays]]
+DecideIdle = Callable[[IdleView, IdleSurvival], tuple[IdleMap, IdleSurvival]]
 
 _POLICIES = {
     "bftrainer": ("policy", "decide"),
@@ -101,7 +101,7 @@ class IdleOutcome:
 
 def replay(
     fragments: Fragments,
-    workload: Workload,
+    workload: TrainerWorkload,
     policy: str,
     forward_s: float = 120.0,
     charge: str = "paper",
@@ -120,7 +120,7 @@ def replay(
 @dataclass
 class _Active:
     number: int
-    work: Work
+    work: TrainerWork
     done: float = 0.0
 
 
@@ -128,7 +128,7 @@ class _World:
     def __init__(
         self,
         fragments: Fragments,
-        workload: Workload,
+        workload: TrainerWorkload,
         decide: DecideIdle,
         charge: Charge,
         name: str,
@@ -143,7 +143,7 @@ class _World:
         self.active: list[_Active] = []
         self.next = 0
         self.now = 0.0
-        self.stays = Stays.unknown()
+        self.stays = IdleSurvival.unknown()
         self.ask = IdleView(0.0, np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64), ())
         self.out = IdleOutcome(name, len(workload.work))
         self._best: dict[tuple[int, ...], FloatArray] = {}

@@ -19,7 +19,7 @@ _MOST_NODES = 100_000
 
 
 @dataclass(frozen=True)
-class Work:
+class TrainerWork:
     """One trainer's job: its curve, ``samples`` to do, ``arrival_s``."""
 
     trainer: Trainer
@@ -28,16 +28,16 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Workload:
+class TrainerWorkload:
     """Trainers in the order of arrival; at most ``at_once`` of them have nodes at a time."""
 
-    work: tuple[Work, ...]
+    work: tuple[TrainerWork, ...]
     at_once: int
 
 
 def read_trainers(
     path: Path, model: str = "", copies: int | None = None, at_once: int | None = None
-) -> Workload:
+) -> TrainerWorkload:
     """A trainers file, or one of measured curves by model, of which ``model`` names one.
 
     ``copies`` and ``at_once``, where given, override the file's. Raises UsageError.
@@ -60,11 +60,11 @@ def read_trainers(
 
 def _native(
     found: Mapping[str, object], file: str, model: str, copies: int | None, at_once: int | None
-) -> Workload:
+) -> TrainerWorkload:
     entries = found["trainers"]
     if not isinstance(entries, list) or not entries:
         raise UsageError(f"{file}: trainers must be a list with at least one trainer")
-    work: list[Work] = []
+    work: list[TrainerWork] = []
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict):
             raise UsageError(f"{file}, trainer {number}: it must be a JSON object")
@@ -78,16 +78,16 @@ def _native(
         trainer = _trainer(name, entry, where)
         samples = _number(entry, "samples", where, above=True)
         arrival = _number(entry, "arrival_s", where, 0.0)
-        work += [Work(trainer, samples, arrival)] * many
+        work += [TrainerWork(trainer, samples, arrival)] * many
     if not work:
         raise UsageError(f"{file} has no trainer named {model!r}")
     limit = at_once or _whole(found, "at_once", file, 10, _MOST_TRAINERS)
-    return Workload(tuple(sorted(work, key=lambda one: one.arrival_s)), limit)
+    return TrainerWorkload(tuple(sorted(work, key=lambda one: one.arrival_s)), limit)
 
 
 def _by_model(
     found: Mapping[str, object], file: str, model: str, copies: int | None, at_once: int | None
-) -> Workload:
+) -> TrainerWorkload:
     """Curves as BFTrainer's data has them: nodes, img_per_s, Jmin, Jmax, Pmax, Tcup_s, Tcdw_s."""
     known = [name for name, value in found.items() if isinstance(value, dict)]
     if not known:
@@ -111,8 +111,8 @@ def _by_model(
         },
         where,
     )
-    one = Work(trainer, _number(entry, "Pmax", where, above=True), 0.0)
-    return Workload((one,) * (copies or 1), at_once or 10)
+    one = TrainerWork(trainer, _number(entry, "Pmax", where, above=True), 0.0)
+    return TrainerWorkload((one,) * (copies or 1), at_once or 10)
 
 
 def _mean(entry: Mapping[str, object], key: str, where: str) -> object:

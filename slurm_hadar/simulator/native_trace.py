@@ -17,7 +17,7 @@ from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.sizes import gradient_bytes
 from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator.counts import Elastic, columns, spread_over
-from slurm_hadar.simulator.csv_rows import LATEST_S, Row, rows
+from slurm_hadar.simulator.csv_rows import LATEST_S, CsvRow, rows
 from slurm_hadar.simulator.gavel_trace import unique_ids
 from slurm_hadar.simulator.trace_batches import batches_of
 from slurm_hadar.simulator.trace_queue import queued
@@ -81,21 +81,21 @@ def read(
     )
 
 
-def _optional(row: Row, column: str, default: float, above: bool = False) -> float:
+def _optional(row: CsvRow, column: str, default: float, above: bool = False) -> float:
     return row.number(column, above=above) if row.text(column) else default
 
 
-def _gradients(row: Row) -> float:
+def _gradients(row: CsvRow) -> float:
     """Bytes per sample: the GPUs exchange a step's gradients, whatever its batch."""
     each = gradient_bytes(row.word("model"))
     return _optional(row, "gradient_mb", each / 1e6) * 1e6 / (_batch(row) or np.inf)
 
 
-def _batch(row: Row) -> int | None:
+def _batch(row: CsvRow) -> int | None:
     return row.whole("batch", most=100_000_000) if row.text("batch") else None
 
 
-def _rates(row: Row, gpus: int, types: Sequence[str], rates: Rates) -> list[float]:
+def _rates(row: CsvRow, gpus: int, types: Sequence[str], rates: Rates) -> list[float]:
     given = [kind for kind in types if row.text(f"rate_{kind}")]
     if given and len(given) < len(types):
         missing = next(kind for kind in types if kind not in given)
@@ -106,7 +106,9 @@ def _rates(row: Row, gpus: int, types: Sequence[str], rates: Rates) -> list[floa
     return one
 
 
-def _looked_up(row: Row, types: Sequence[str], counts: Sequence[int], rates: Rates) -> FloatArray:
+def _looked_up(
+    row: CsvRow, types: Sequence[str], counts: Sequence[int], rates: Rates
+) -> FloatArray:
     model = row.word("model")
     if not model:
         raise row.error(
@@ -121,7 +123,7 @@ def _looked_up(row: Row, types: Sequence[str], counts: Sequence[int], rates: Rat
     return rates.rates(model, _batch(row), types, counts)[0]
 
 
-def _counts(row: Row, request: int) -> tuple[int, ...]:
+def _counts(row: CsvRow, request: int) -> tuple[int, ...]:
     """The column counts, with the request; empty where it is not given."""
     text = row.text("counts")
     if not text:
@@ -137,7 +139,7 @@ def _counts(row: Row, request: int) -> tuple[int, ...]:
     return tuple(sorted({*numbers, request}))
 
 
-def _elastic(row: Row, request: int) -> Elastic | None:
+def _elastic(row: CsvRow, request: int) -> Elastic | None:
     batch = _batch(row)
     if not row.word("model") or batch is None or batch % request:
         return None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Placement
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.workload import Workload
 
 _SLACK = 1e-6
@@ -18,7 +18,7 @@ class NodeLimits:
     """What is free beside the GPUs of each node. A job takes what its placement says, else what it
     asked for, for each of its GPUs; what the cluster does not count (0) is never short."""
 
-    def __init__(self, cluster: Cluster, workload: Workload) -> None:
+    def __init__(self, cluster: VirtualCluster, workload: Workload) -> None:
         each = cluster.gpus.sum(axis=1)
         self._free: tuple[list[float], list[float]] = (
             (each * float(cluster.cpus_per_gpu)).tolist(),
@@ -78,7 +78,7 @@ class NodeLimits:
         return found
 
 
-def limits_of(cluster: Cluster, workload: Workload) -> NodeLimits | None:
+def limits_of(cluster: VirtualCluster, workload: Workload) -> NodeLimits | None:
     """None where the cluster counts neither CPUs nor memory."""
     counted = cluster.cpus_per_gpu > 0 or cluster.mem_per_gpu_mb > 0
     return NodeLimits(cluster, workload) if counted else None

@@ -17,7 +17,7 @@ import numpy as np
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.simulator.csv_rows import Row, rows
+from slurm_hadar.simulator.csv_rows import CsvRow, rows
 from slurm_hadar.simulator.workload import Queued, Workload
 from slurm_hadar.slurm.times import parse_date, parse_duration
 from slurm_hadar.slurm.tres import parse_gpus
@@ -44,7 +44,7 @@ class ModelNames:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    row: Row
+    row: CsvRow
     id: str
     arrival_s: float
     seconds: float
@@ -128,7 +128,7 @@ def _limit_s(past: _Past) -> float:
     return limit
 
 
-def _past(row: Row, models: ModelNames) -> _Past | str:
+def _past(row: CsvRow, models: ModelNames) -> _Past | str:
     """The job, or why it is none to simulate."""
     try:
         submit, start, end = (parse_date(row.text(at)) for at in ("Submit", "Start", "End"))

@@ -7,7 +7,7 @@ import numpy as np
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Placement
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.node_limits import NodeLimits
 
 Seat = tuple[int, int, int]
@@ -18,7 +18,7 @@ class Seats:
     """GPUs held and free. A placement without nodes is laid where there is room: on one node if it
     fits (the fullest that does), else on the emptiest ones."""
 
-    def __init__(self, cluster: Cluster, limits: NodeLimits | None = None) -> None:
+    def __init__(self, cluster: VirtualCluster, limits: NodeLimits | None = None) -> None:
         """``limits``: CPUs and memory of the nodes, None where they are not counted."""
         self._limits = limits
         # Lists, not arrays: each job looks at few numbers, and finds them faster so.
@@ -61,7 +61,7 @@ class Seats:
             seats = self._laid(job, placements[job], names[job])
             self._hold(job, placements[job], seats, names[job])
 
-    def room(self, job: int, placement: Placement, most_nodes: int) -> bool:
+    def fits(self, job: int, placement: Placement, most_nodes: int) -> bool:
         """Whether there is room for a placement, counting what the job holds as free; without
         named nodes it may spread over so many. CPUs and memory are not looked at."""
         own = {(node, kind): count for node, kind, count in self.of.get(job, ())}

@@ -5,13 +5,13 @@ import numpy as np
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.traits import worth
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.seats import Seat
 from slurm_hadar.simulator.workload import Workload
 
 
-class Speeds:
+class TrueRates:
     """True rates of placements.
 
     On several types a gang runs at (its GPUs) x (the slowest type's rate per GPU), so at the least
@@ -23,7 +23,7 @@ class Speeds:
     more) and the distance of the GPUs take part; traffic of others does not, see ``links.py``.
     """
 
-    def __init__(self, workload: Workload, cluster: Cluster, costs: Costs) -> None:
+    def __init__(self, workload: Workload, cluster: VirtualCluster, costs: Costs) -> None:
         self._rate, self._ids = workload.rate, workload.ids
         self._at = {count: at for at, count in enumerate(workload.counts)}
         self._types = workload.types
@@ -119,7 +119,7 @@ class Speeds:
         slowest = min(rate / part for rate, part in zip(rates, shares, strict=True) if part > 0)
         return kept * slowest
 
-    def beside(self, job: int, placement: Placement) -> tuple[float, float]:
+    def cpus_and_memory(self, job: int, placement: Placement) -> tuple[float, float]:
         """CPUs and memory in MB per GPU that a job has: as placed, else what it asked for."""
         cpus, memory = placement.cpus_per_gpu, placement.mem_per_gpu_mb
         return (
@@ -132,7 +132,7 @@ class Speeds:
         if placement.cpus_per_gpu is None and placement.mem_per_gpu_mb is None:
             return factor
         if self._trait is not None:
-            return self._trait.at(job, *self.beside(job, placement))
+            return self._trait.at(job, *self.cpus_and_memory(job, placement))
         asked, given = float(self._cpus[job]), placement.cpus_per_gpu
         if self._costs.cpu_exponent and asked > 0 and given is not None:
             factor *= (given / asked) ** self._costs.cpu_exponent

@@ -5,21 +5,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_hadar.domain.batch_sizes import doublings
-from slurm_hadar.domain.traits import Batches
+from slurm_hadar.domain.traits import BatchTrait
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.simulator.csv_rows import Row
+from slurm_hadar.simulator.csv_rows import CsvRow
 
 _MOST_BATCH = 100_000_000
 
 
 def batches_of(
-    found: Sequence[Row],
+    found: Sequence[CsvRow],
     types: Sequence[str],
     counts: Sequence[int],
     rate: FloatArray,
     rates: Rates,
-) -> Batches | None:
+) -> BatchTrait | None:
     """The trait of a trace's jobs; None where no row has a most_batch.
 
     ``rate`` (J, R, C) with the declared batch. Raises UsageError naming the file and the line.
@@ -41,10 +41,10 @@ def batches_of(
             good[at, :, :, column] = np.where(rate[at] > 0, looked_up, 0.0)
     good[..., 0] = np.where((base > 0)[:, None, None], rate, 0.0)
     present = np.zeros(len(found), dtype=np.int64)
-    return Batches(sizes=sizes, rate=good, noise=noise, base=base, present=present)
+    return BatchTrait(sizes=sizes, rate=good, noise=noise, base=base, present=present)
 
 
-def _sizes(row: Row) -> tuple[int, ...]:
+def _sizes(row: CsvRow) -> tuple[int, ...]:
     if not row.text("most_batch"):
         return ()
     for column in ("model", "batch", "noise_scale"):

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_hadar.simulator.csv_rows import Row
+from slurm_hadar.simulator.csv_rows import CsvRow
 from slurm_hadar.simulator.workload import Queued
 
 _WORDS = {"": -1, "yes": 1, "no": 0}
 _LONGEST_S = 1e10
 
 
-def queued(rows: Sequence[Row], types: Sequence[str]) -> Queued:
+def queued(rows: Sequence[CsvRow], types: Sequence[str]) -> Queued:
     """What stands in the rows. Raises UsageError naming the file and the line."""
     return Queued(
         managed=np.array([_managed(row) for row in rows], dtype=np.int64),
@@ -28,25 +28,25 @@ def queued(rows: Sequence[Row], types: Sequence[str]) -> Queued:
     )
 
 
-def _managed(row: Row) -> int:
+def _managed(row: CsvRow) -> int:
     word = row.text("managed").lower()
     if word not in _WORDS:
         raise row.error(f"managed is {word[:20]!r}; write yes or no")
     return _WORDS[word]
 
 
-def _types(row: Row, types: Sequence[str]) -> list[bool]:
+def _types(row: CsvRow, types: Sequence[str]) -> list[bool]:
     words = row.text("types").lower().split()
     if unknown := [word for word in words if word not in types]:
         raise row.error(f"types names {unknown[0][:20]!r}; the cluster has {', '.join(types)}")
     return [kind in words for kind in types]
 
 
-def _limit(row: Row) -> float:
+def _limit(row: CsvRow) -> float:
     if not row.text("time_limit_s"):
         return float("nan")
     return row.number("time_limit_s", above=True, most=_LONGEST_S)
 
 
-def _priority(row: Row) -> float:
+def _priority(row: CsvRow) -> float:
     return row.number("priority", most=2.0**32) if row.text("priority") else 0.0

@@ -9,7 +9,7 @@ import numpy as np
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.simulator import gavel_trace, native_trace, sacct_trace
-from slurm_hadar.simulator.csv_rows import lines_of, text_of
+from slurm_hadar.simulator.csv_rows import rows_of, text_of
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.simulator.workload import Workload
 
@@ -53,7 +53,7 @@ def open_trace(
         if elastic:
             raise UsageError("--elastic needs a trace with models; sacct's output names none")
         return _ends(sacct_trace.read(text, name, types, rates or Rates(), models))
-    header = next((line for line in lines_of(text) if line.strip()[:1] not in ("", "#")), "")
+    header = next((line for line in rows_of(text) if line.strip()[:1] not in ("", "#")), "")
     if "scale_factor" in header or "total_steps" in header:
         return _ends(gavel_trace.read(text, name, types, elastic))
     return _ends(native_trace.read(text, name, types, rates or Rates(), elastic))

@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, JobArrays, View
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates
 from slurm_hadar.simulator.seats import Seat
@@ -46,7 +46,7 @@ class Views:
     def __init__(
         self,
         workload: Workload,
-        cluster: Cluster,
+        cluster: VirtualCluster,
         seen: Estimates,
         costs: Costs,
         seed: int,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.domain.traits import Batches, Beside, Network
+from slurm_hadar.domain.traits import BatchTrait, CpuTrait, NetworkTrait
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Workload:
     """(J,) most copies that each job may be forked into; 1 for all where nothing is given."""
     tasks: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(J,) tasks that a round of each job consists of; 1 for all where nothing is given."""
-    beside: Beside | None = None
+    beside: CpuTrait | None = None
     """The true effect of CPUs and memory on each job; None: there is none."""
-    batches: Batches | None = None
+    batches: BatchTrait | None = None
     """The true rates with other batches; None: every job keeps its own."""
-    network: Network | None = None
+    network: NetworkTrait | None = None
     """The true loss when GPUs are apart, without others' traffic; None: that of the costs."""
     gradients: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(J,) bytes of gradients that the GPUs of a job exchange per unit of work; 0: none."""
@@ -133,7 +133,7 @@ def resampled(workload: Workload, jobs: int, seed: int) -> Workload:
     return replace(drawn, name=f"{workload.name}, resampled {seed}", left_out=())
 
 
-def doable(workload: Workload, cluster: Cluster) -> BoolArray:
+def doable(workload: Workload, cluster: VirtualCluster) -> BoolArray:
     """(J, R, C) where a job can run on this cluster: a positive rate, enough GPUs of the type on
     as many nodes as the job may spread over."""
     most = np.zeros((len(workload.ids), len(workload.types)), dtype=np.int64)
@@ -146,7 +146,7 @@ def doable(workload: Workload, cluster: Cluster) -> BoolArray:
     return found
 
 
-def check(workload: Workload, cluster: Cluster) -> None:
+def check(workload: Workload, cluster: VirtualCluster) -> None:
     """Whether every job can run on the cluster. Raises UsageError naming the job and its line."""
     if not workload.ids:
         raise UsageError(f"{workload.name} has no job")
@@ -168,5 +168,5 @@ def check(workload: Workload, cluster: Cluster) -> None:
         )
     raise UsageError(
         f"{where}: {job} asks for {int(workload.request[row])} GPUs and fits nowhere on "
-        f"{cluster.words}; a larger --cluster or fewer GPUs would help"
+        f"{cluster.text}; a larger --cluster or fewer GPUs would help"
     )

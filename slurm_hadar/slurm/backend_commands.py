@@ -20,7 +20,7 @@ from slurm_hadar.slurm.commands import (
     failure,
 )
 from slurm_hadar.slurm.interface import TASKS_PER_ARRAY, Target, Update
-from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.minutes import Minutes
 from slurm_hadar.slurm.traffic import Traffic
 
@@ -88,7 +88,7 @@ class CommandsCluster:
         arguments = [jobs.json_option(self.slurm_version), "--all", "--states=all"]
         if wanted is not None and len(wanted) <= _IDS_AT_ONCE:
             arguments.append("--jobs=" + ",".join(wanted))
-        reader = jobs.Reading(wanted, tasks_per_array)
+        reader = jobs.JobsReader(wanted, tasks_per_array)
         with self.traffic.request("jobs"):
             answer = self.commands.stream("squeue", arguments, reader.feed)
             if answer.code != 0:
@@ -137,7 +137,7 @@ class CommandsCluster:
             answer = self.commands.run("scontrol", ["-o"], text=text)
             return records.mail_types(answer.out)
 
-    def read_limits(self, cluster: str) -> Limits:
+    def read_limits(self, cluster: str) -> AccountLimits:
         """One ``sacctmgr show assoc`` and one ``sacctmgr show qos``."""
         show = ["-n", "-P", "show"]
         of_cluster = ["assoc", f"cluster={cluster}", "format=" + ",".join(limits.ASSOCIATIONS)]
@@ -193,7 +193,7 @@ class CommandsCluster:
         lines: dict[int, list[str]] = {}
         for index, update in enumerate(many):
             try:
-                lines[index] = ["update", *updates.words(update, self.slurm_version)]
+                lines[index] = ["update", *updates.update_arguments(update, self.slurm_version)]
             except SlurmError as error:
                 answers[index] = error
         ids = [many[index].job_id for index in lines]

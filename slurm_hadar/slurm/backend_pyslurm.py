@@ -38,7 +38,7 @@ from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.slurm import commands, jobs, pyslurm_records, tres, updates
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.interface import TASKS_PER_ARRAY, Target, Update
-from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.minutes import Minutes
 
 _ATTRIBUTES = {
@@ -133,7 +133,7 @@ class PySlurmCluster:
         """Through the commands."""
         return self._plain.read_mail_types(numbers)
 
-    def read_limits(self, cluster: str) -> Limits:
+    def read_limits(self, cluster: str) -> AccountLimits:
         """Through the commands."""
         return self._plain.read_limits(cluster)
 
@@ -164,7 +164,7 @@ class PySlurmCluster:
         left = []
         for index, update in enumerate(many):
             try:
-                updates.words(update, self.slurm_version)
+                updates.update_arguments(update, self.slurm_version)
             except SlurmError as error:
                 answers[index] = error
                 continue

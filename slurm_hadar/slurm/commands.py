@@ -122,7 +122,7 @@ class Commands:
             raise SlurmError(
                 f"{name} is not {where}; install Slurm's commands or set slurm.bin_dir"
             ) from None
-        except output.TooMuch:
+        except output.OutputTooLarge:
             raise SlurmError(
                 f"{name} printed more than {output.MOST_BYTES // 10**6} MB, which is the limit; it "
                 "was ended"

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node, Partition, Reservation
-from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.minutes import Minutes
 from slurm_hadar.slurm.traffic import Traffic
 
@@ -114,7 +114,7 @@ class Cluster(Protocol):
         """
         ...
 
-    def read_limits(self, cluster: str) -> Limits:
+    def read_limits(self, cluster: str) -> AccountLimits:
         """Whose CPUs and memory the accounting database limits on the cluster of that name."""
         ...
 

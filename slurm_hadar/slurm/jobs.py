@@ -46,7 +46,7 @@ def json_option(version: tuple[int, int, int]) -> str:
     return "--json=v0.0.44" if (26, 5) <= version[:2] < (27, 11) else "--json"
 
 
-class Reading:
+class JobsReader:
     """The jobs of one ``squeue --json``, read while it prints them.
 
     ``ids`` restricts them (None: all); see :meth:`Cluster.read_jobs` for both parameters. Both
@@ -125,8 +125,8 @@ class Reading:
 def parse(
     text: str, ids: Collection[str] | None, tasks_per_array: int
 ) -> tuple[list[Job], list[str]]:
-    """The jobs of a whole ``squeue --json``; see :class:`Reading`."""
-    reader = Reading(ids, tasks_per_array)
+    """The jobs of a whole ``squeue --json``; see :class:`JobsReader`."""
+    reader = JobsReader(ids, tasks_per_array)
     reader.feed(text)
     return reader.end()
 

@@ -24,7 +24,7 @@ _LIMITED = re.compile(r"(?:^|,)(?:cpu|mem)=")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AccountLimits:
     """Accounts, (account, user) pairs and QOS with a limit on CPUs or memory of their own."""
 
     accounts: frozenset[str] = frozenset()
@@ -55,7 +55,7 @@ class Limits:
         return False
 
 
-def parse(associations: str, qos: str) -> Limits:
+def parse(associations: str, qos: str) -> AccountLimits:
     """From ``sacctmgr -n -P show assoc`` and ``show qos`` with the columns above.
 
     Raises SlurmError for lines of another form.
@@ -82,7 +82,7 @@ def parse(associations: str, qos: str) -> Limits:
         minutes |= any(cells[: len(_OF_EACH) + len(_MINUTES)])
         if any(map(_LIMITED.search, cells)):
             limited.add(name)
-    return Limits(
+    return AccountLimits(
         accounts=frozenset(accounts),
         users=frozenset(users),
         qos=frozenset(limited),

@@ -11,7 +11,7 @@ MOST_BYTES = 1_000_000_000
 _CHUNK = 1 << 20
 
 
-class TooMuch(Exception):
+class OutputTooLarge(Exception):
     """The command printed more than the limit and was ended."""
 
 
@@ -26,7 +26,7 @@ def run(
 
     Standard output goes to ``take`` as it comes, whose own time does not count as the command's.
     Raises :class:`subprocess.TimeoutExpired` with what stood on standard error, OSError where it
-    cannot be started, and :class:`TooMuch` for more than
+    cannot be started, and :class:`OutputTooLarge` for more than
     :data:`MOST_BYTES`.
     """
     pipe = subprocess.PIPE
@@ -74,7 +74,7 @@ def _exchanged(
                     selector.unregister(key.fileobj)
                 size += len(data)
                 if size > MOST_BYTES:
-                    raise TooMuch
+                    raise OutputTooLarge
                 if key.fileobj is process.stderr:
                     said += data
                     continue

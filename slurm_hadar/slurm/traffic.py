@@ -83,7 +83,7 @@ class Traffic:
         if measured and took > self.slowest_s:
             self.slowest_s, self.slowest = took, kind
 
-    def room(self) -> float:
+    def requests_left(self) -> float:
         """Requests that may still be sent in this minute."""
         with self._lock:
             return self._room(self.clock())
@@ -94,7 +94,7 @@ class Traffic:
             self._room(self.clock())
             return len(self._sent) < self.limit / 2
 
-    def until_room_s(self, requests: int) -> float:
+    def seconds_until_allowed(self, requests: int) -> float:
         """Seconds until that many may be sent, 0 where they may be now."""
         with self._lock:
             now = self.clock()

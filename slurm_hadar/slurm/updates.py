@@ -66,7 +66,7 @@ _COUNT = {
 }
 
 
-def words(update: Update, version: tuple[int, int, int]) -> list[str]:
+def update_arguments(update: Update, version: tuple[int, int, int]) -> list[str]:
     """The update as arguments of ``scontrol update``.
 
     Raises :class:`SlurmError` where a field is unknown or a value holds control characters.

@@ -14,7 +14,7 @@ from slurm_hadar.domain.view import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Listed:
+class TaskSchedule:
     """``finish_s`` (J,) ends of the jobs; ``starts``: per job and round, (type, start s, end s) of
     each task."""
 
@@ -37,7 +37,7 @@ def list_schedule(
     task_s: FloatArray,
     sync_s: FloatArray,
     gpus: IntArray,
-) -> Listed:
+) -> TaskSchedule:
     """``midpoint``: per job (its rounds,), rising; ``task_s`` (J, R), inf where a job cannot run;
     ``sync_s`` (J,) after each round; ``gpus`` (R,). Each task is put behind what its GPU has."""
     order = sorted(
@@ -64,4 +64,4 @@ def list_schedule(
             ends.append((kind, finish - lengths[kind], finish))
         made[job].append(tuple(ends))
         ready[job] = max(end for _, _, end in ends) + float(sync_s[job])
-    return Listed(np.array(ready), tuple(tuple(rows) for rows in made))
+    return TaskSchedule(np.array(ready), tuple(tuple(rows) for rows in made))

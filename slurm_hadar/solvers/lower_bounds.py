@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray
-from slurm_hadar.solvers.time_indexed import Work, shortest, timetable
+from slurm_hadar.solvers.time_indexed import TimeIndexedWork, shortest, timetable
 
 _POINTS = 12
 """Points per bucket of the integration."""
@@ -23,7 +23,7 @@ class Bounds:
     jct_s: float
 
 
-def bounds(work: Work, arrival_s: FloatArray, buckets: int = 22) -> Bounds:
+def bounds(work: TimeIndexedWork, arrival_s: FloatArray, buckets: int = 22) -> Bounds:
     """Bounds of single jobs, ``work.number`` all 1 and weights all 1; arrivals at 0 or later."""
     least = makespan(work, arrival_s)
     ratio = 1.35
@@ -38,12 +38,12 @@ def bounds(work: Work, arrival_s: FloatArray, buckets: int = 22) -> Bounds:
     return Bounds(least, _average(work, arrival_s, edges, fluid.worth, fluid.price))
 
 
-def makespan(work: Work, arrival_s: FloatArray) -> float:
+def makespan(work: TimeIndexedWork, arrival_s: FloatArray) -> float:
     """The largest over start times t of t + the least time for all that arrives from t on."""
     best = 0.0
     for start in np.unique(np.quantile(arrival_s, np.linspace(0.0, 0.98, 12), method="lower")):
         rows = arrival_s >= start
-        part = Work(
+        part = TimeIndexedWork(
             work.seconds[rows], work.gpus, work.pool, work.capacity,
             work.number[rows], work.weight[rows],
         )  # fmt: skip
@@ -53,7 +53,11 @@ def makespan(work: Work, arrival_s: FloatArray) -> float:
 
 
 def _average(
-    work: Work, arrival_s: FloatArray, edges: FloatArray, worth: FloatArray, price: FloatArray
+    work: TimeIndexedWork,
+    arrival_s: FloatArray,
+    edges: FloatArray,
+    worth: FloatArray,
+    price: FloatArray,
 ) -> float:
     """By weak duality, for any prices and any worths.
 

@@ -21,7 +21,7 @@ _SLACK = 1e-6
 
 
 @dataclass(frozen=True)
-class Choice:
+class ShareChoice:
     """``option`` (J,) per job; ``value``: the programme's optimum, before rounding; ``optimal``
     unless the solver gave up."""
 
@@ -30,23 +30,25 @@ class Choice:
     optimal: bool
 
 
-def choose(value: Sequence[FloatArray], use: Sequence[FloatArray], capacity: FloatArray) -> Choice:
+def choose(
+    value: Sequence[FloatArray], use: Sequence[FloatArray], capacity: FloatArray
+) -> ShareChoice:
     """``value``: per job (O,); ``use``: per job (O, K) of each of K resources, whose ``capacity``
     is (K,). The first option of a job is the one that it has for sure: what all first ones use must
     fit, or these are the answer."""
     first = np.sum([one[0] for one in use], axis=0)
     safe: IntArray = np.zeros(len(value), dtype=np.int64)
     if not len(value) or (first > capacity + _SLACK).any():
-        return Choice(safe, 0.0, not len(value))
+        return ShareChoice(safe, 0.0, not len(value))
     sizes = np.array([len(one) for one in value])
     row = np.repeat(np.arange(len(value)), sizes)
     worth, needs = np.concatenate(value), np.concatenate(use)
     part = _solve(worth, needs, row, len(value), capacity)
     if part is None:
-        return Choice(safe, 0.0, False)
+        return ShareChoice(safe, 0.0, False)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     best = float(part @ worth)
-    return Choice(_rounded(value, use, part, starts, capacity), best, True)
+    return ShareChoice(_rounded(value, use, part, starts, capacity), best, True)
 
 
 def _solve(

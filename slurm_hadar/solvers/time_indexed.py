@@ -19,7 +19,7 @@ _LATE = 100.0
 
 
 @dataclass(frozen=True)
-class Work:
+class TimeIndexedWork:
     """Jobs, or classes of like jobs, and the ways to run them.
 
     ``seconds`` (J, O): run time of what is left, inf where it cannot run so. ``gpus`` (O,) and
@@ -49,7 +49,7 @@ class Fluid:
     price: FloatArray
 
 
-def shortest(work: Work, alone: bool = True) -> tuple[float, FloatArray]:
+def shortest(work: TimeIndexedWork, alone: bool = True) -> tuple[float, FloatArray]:
     """Least time in which all the work can be done, s, and the price per pool, s per GPU-second.
 
     min T: every job's parts sum to 1, none runs longer than T, no pool is used above T x GPUs.
@@ -85,7 +85,7 @@ def shortest(work: Work, alone: bool = True) -> tuple[float, FloatArray]:
 
 
 def timetable(
-    work: Work, edges: FloatArray, duty: FloatArray, there: FloatArray | None = None
+    work: TimeIndexedWork, edges: FloatArray, duty: FloatArray, there: FloatArray | None = None
 ) -> Fluid:
     """The least weighted mean busy time with all work done by the last edge.
 
@@ -136,7 +136,7 @@ def timetable(
     )
 
 
-def _unit(work: Work) -> float:
+def _unit(work: TimeIndexedWork) -> float:
     finite = work.seconds[np.isfinite(work.seconds)]
     return float(finite.max(initial=1.0))
 

@@ -10,8 +10,8 @@ from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.tuning.draft import Draft, Ref
 from slurm_hadar.tuning.history import History
-from slurm_hadar.tuning.replay import Run, Work
-from slurm_hadar.tuning.site import Site
+from slurm_hadar.tuning.replay import PolicyReplay, ReplayWorkload
+from slurm_hadar.tuning.site import SlurmSite
 from slurm_hadar.tuning.usage import Usage
 
 Basis = Literal["simulated", "measured", "not simulated"]
@@ -51,12 +51,12 @@ class Study:
     """All that advice is drawn from. ``recorded``: of the jobs of ``work``; ``config``: the site's
     hadar.toml where it has one; ``save_s``: how long the slowest checkpoint takes, 0: not told."""
 
-    site: Site
+    site: SlurmSite
     history: History | None = None
     usage: Usage | None = None
-    work: Work | None = None
+    work: ReplayWorkload | None = None
     recorded: Recorded | None = None
-    runs: Sequence[Run] = ()
+    runs: Sequence[PolicyReplay] = ()
     config: Config | None = None
     cpus: CpuTable | None = None
     save_s: float = 0.0
@@ -69,7 +69,7 @@ class Study:
         """An empty draft."""
         self.draft = Draft(self.site)
 
-    def run(self, name: str) -> Run | None:
+    def run(self, name: str) -> PolicyReplay | None:
         """A replay that ended all its jobs; None where there is none."""
         found = next((run for run in self.runs if run.policy == name), None)
         return found if found and found.outcome and not found.outcome.unfinished else None

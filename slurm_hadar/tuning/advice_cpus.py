@@ -13,7 +13,7 @@ from slurm_hadar.tuning.advice import WORTH, Advice, Study, gained
 from slurm_hadar.tuning.advice_partitions import gives_way
 from slurm_hadar.tuning.draft import Ref
 from slurm_hadar.tuning.history import History
-from slurm_hadar.tuning.replay import OWN, Work, rerun
+from slurm_hadar.tuning.replay import OWN, ReplayWorkload, rerun
 
 _ENOUGH = 0.95
 """Part of the speed with a GPU's whole share of the node that the advice keeps."""
@@ -187,7 +187,7 @@ def _gain(study: Study, cpus: int) -> str:
     )
 
 
-def _factor(study: Study, work: Work, history: History, cpus: int) -> FloatArray:
+def _factor(study: Study, work: ReplayWorkload, history: History, cpus: int) -> FloatArray:
     assert study.cpus is not None
     factor = np.ones(len(work.rows))
     for at, (row, model) in enumerate(zip(work.rows, work.own.models, strict=True)):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Node
 from slurm_hadar.tuning.advice import Advice, Study
-from slurm_hadar.tuning.conf import Entry
+from slurm_hadar.tuning.conf import ConfEntry
 from slurm_hadar.tuning.site import names_of
 
 
@@ -46,13 +46,13 @@ def _missing(node: Node, study: Study) -> tuple[str, ...]:
     return tuple(feature for feature in wanted if feature not in node.features)
 
 
-def _words(entry: Entry | None, node: Node) -> list[str]:
+def _words(entry: ConfEntry | None, node: Node) -> list[str]:
     if entry is None:
         return list(node.features)
     return (entry.keys.get("features") or entry.keys.get("feature") or "").split(",")
 
 
-def _grouped(study: Study, lacking: list[str]) -> Iterator[tuple[Entry | None, list[str]]]:
+def _grouped(study: Study, lacking: list[str]) -> Iterator[tuple[ConfEntry | None, list[str]]]:
     """Nodes by their line in slurm.conf; where that is not known, by type and features."""
     left = set(lacking)
     for entry in study.site.conf.nodes if study.site.conf else ():

@@ -7,16 +7,16 @@ from slurm_hadar import reading
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.slurm import hosts
-from slurm_hadar.tuning.site import Site
+from slurm_hadar.tuning.site import SlurmSite
 
 OPEN = -1
 """In place of a type: the job asked for none, any would have done for Slurm."""
 
 
-class Known:
+class RequestedTypes:
     """What the site says about types."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: SlurmSite) -> None:
         self.types = site.types
         self.index = {kind: at for at, kind in enumerate(site.types)}
         self._spelled = {kind.lower(): kind for kind in site.types}

@@ -22,7 +22,7 @@ _MOST_FILES, _MOST_BYTES = 50, 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ConfEntry:
     """One logical line: its file, the number (from 1) of its first line, its text without comment
     and continuation, and its keys in small letters with their values, in the order of the text."""
 
@@ -44,11 +44,11 @@ class SlurmConf:
     path: Path
     settings: Mapping[str, str]
     """Name in small letters -> value; the last one of a name wins."""
-    places: Mapping[str, Entry]
+    places: Mapping[str, ConfEntry]
     """Name in small letters -> the line that sets it."""
-    nodes: tuple[Entry, ...]
+    nodes: tuple[ConfEntry, ...]
     """NodeName lines with the DEFAULT lines before them laid under; DEFAULT lines left out."""
-    partitions: tuple[Entry, ...]
+    partitions: tuple[ConfEntry, ...]
     """PartitionName lines in the same way."""
     notes: tuple[str, ...] = ()
     """Files that could not be read."""
@@ -69,8 +69,8 @@ def parse(text: str, path: Path) -> SlurmConf:
     """A slurm.conf's text; ``path``: where it stands, for what it includes and for advice."""
     reading = _Reading([path])
     settings: dict[str, str] = {}
-    places: dict[str, Entry] = {}
-    found: dict[str, list[Entry]] = {"nodename": [], "partitionname": []}
+    places: dict[str, ConfEntry] = {}
+    found: dict[str, list[ConfEntry]] = {"nodename": [], "partitionname": []}
     defaults: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}}
     for entry in _entries(text, path, path.parent, reading):
         kind = next(iter(entry.keys))
@@ -81,7 +81,7 @@ def parse(text: str, path: Path) -> SlurmConf:
             defaults[kind].update(entry.keys)
         else:
             keys = {**defaults[kind], **entry.keys}
-            found[kind].append(Entry(entry.path, entry.line, entry.text, keys))
+            found[kind].append(ConfEntry(entry.path, entry.line, entry.text, keys))
     return SlurmConf(
         path,
         settings,
@@ -92,7 +92,7 @@ def parse(text: str, path: Path) -> SlurmConf:
     )
 
 
-def with_keys(entry: Entry, changed: Mapping[str, str]) -> str:
+def with_keys(entry: ConfEntry, changed: Mapping[str, str]) -> str:
     """The line with these keys (spelled as Slurm does) set: replaced where they stand, else added
     at its end. The text of other keys stays."""
     text = entry.text
@@ -117,7 +117,7 @@ _SAME = {"features": ("features", "feature")}
 """Two spellings of one key."""
 
 
-def _entries(text: str, path: Path, folder: Path, reading: _Reading) -> Iterator[Entry]:
+def _entries(text: str, path: Path, folder: Path, reading: _Reading) -> Iterator[ConfEntry]:
     for number, line in _logical(text):
         if match := _INCLUDE.match(line):
             other = folder / match[1]
@@ -134,7 +134,7 @@ def _entries(text: str, path: Path, folder: Path, reading: _Reading) -> Iterator
             continue
         keys = {m[1].lower(): m[3] if m[2] is None else m[2] for m in _PAIR.finditer(line)}
         if keys:
-            yield Entry(path, number, line, keys)
+            yield ConfEntry(path, number, line, keys)
 
 
 def _logical(text: str) -> Iterator[tuple[int, str]]:

@@ -4,21 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.slurm import hosts
-from slurm_hadar.tuning.conf import Entry, quoted, with_keys
-from slurm_hadar.tuning.site import Site
+from slurm_hadar.tuning.conf import ConfEntry, quoted, with_keys
+from slurm_hadar.tuning.site import SlurmSite
 
 Ref = tuple[str, str]
 """``("setting", "PreemptType")``, ``("partition", "gpu")``, ``("node", "v[1-2]")``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DraftLine:
     """One line as it should stand. ``where``: in whose place, or where it goes; ``whole``: False
     for keys that go on a line of which the rest is not known here."""
 
     text: str
     where: str
-    replaces: Entry | None = None
+    replaces: ConfEntry | None = None
     whole: bool = True
 
 
@@ -26,12 +26,12 @@ class Line:
 class Draft:
     """Changes to a site's slurm.conf, collected; nothing is written."""
 
-    site: Site
+    site: SlurmSite
     _settings: dict[str, str] = field(default_factory=dict)
     _new: dict[str, dict[str, str]] = field(default_factory=dict)
     _like: dict[str, str] = field(default_factory=dict)
     _partitions: dict[str, dict[str, str]] = field(default_factory=dict)
-    _nodes: dict[str, tuple[Entry | None, dict[str, str]]] = field(default_factory=dict)
+    _nodes: dict[str, tuple[ConfEntry | None, dict[str, str]]] = field(default_factory=dict)
 
     def set(self, name: str, value: str) -> Ref:
         """A setting of the whole cluster."""
@@ -54,17 +54,17 @@ class Draft:
         """Partitions that :meth:`add` drew up, each with the one that it is like."""
         return dict(self._like)
 
-    def node(self, names: Sequence[str], keys: Mapping[str, str], entry: Entry | None) -> Ref:
+    def node(self, names: Sequence[str], keys: Mapping[str, str], entry: ConfEntry | None) -> Ref:
         """Keys of nodes; ``entry``: their line in slurm.conf, where that is known."""
         label = entry.keys["nodename"] if entry else hosts.fold(tuple(names))
         self._nodes.setdefault(label, (entry, {}))[1].update(keys)
         return ("node", label)
 
-    def lines(self, refs: Sequence[Ref]) -> list[Line]:
+    def lines(self, refs: Sequence[Ref]) -> list[DraftLine]:
         """What these come to, with everything that other advice changes on the same lines."""
         return [self._line(*ref) for ref in dict.fromkeys(refs)]
 
-    def everything(self) -> list[Line]:
+    def everything(self) -> list[DraftLine]:
         """All lines: settings, nodes, then partitions in the order of their PriorityTier, highest
         first, as Slurm serves them."""
         names = sorted({*self._partitions, *self._new}, key=lambda name: (-self.tier(name), name))
@@ -84,35 +84,35 @@ class Draft:
         there = next((p.priority_tier for p in self.site.partitions if p.name == name), 1)
         return int(changed.get("PriorityTier", there))
 
-    def _line(self, kind: str, name: str) -> Line:
+    def _line(self, kind: str, name: str) -> DraftLine:
         if kind == "setting":
             text = f"{name}={self._settings[name]}"
             entry = self.site.conf.places.get(name.lower()) if self.site.conf else None
             if entry is None:
-                return Line(text, "a line of its own, before the partitions")
-            return Line(with_keys(entry, {name: self._settings[name]}), _instead(entry), entry)
+                return DraftLine(text, "a line of its own, before the partitions")
+            return DraftLine(with_keys(entry, {name: self._settings[name]}), _instead(entry), entry)
         if kind == "node":
             entry, keys = self._nodes[name]
             return _changed(entry, keys, f"on the NodeName line of {name}")
         if name in self._new:
             text = " ".join(f"{key}={quoted(value)}" for key, value in self._new[name].items())
-            return Line(f"PartitionName={name} {text}", "a new line, after the nodes")
+            return DraftLine(f"PartitionName={name} {text}", "a new line, after the nodes")
         entry = self.site.entry_of(name)
         return _changed(entry, self._partitions[name], f"on the PartitionName line of {name}")
 
 
-def _changed(entry: Entry | None, keys: Mapping[str, str], where: str) -> Line:
+def _changed(entry: ConfEntry | None, keys: Mapping[str, str], where: str) -> DraftLine:
     if entry is not None:
-        return Line(with_keys(entry, keys), _instead(entry), entry)
+        return DraftLine(with_keys(entry, keys), _instead(entry), entry)
     text = " ".join(f"{key}={value}" for key, value in keys.items())
-    return Line(text, where, whole=False)
+    return DraftLine(text, where, whole=False)
 
 
-def _instead(entry: Entry) -> str:
+def _instead(entry: ConfEntry) -> str:
     return f"in place of {entry.where}"
 
 
-def applied(text: str, lines: Sequence[Line]) -> str:
+def applied(text: str, lines: Sequence[DraftLine]) -> str:
     """A slurm.conf without Include, with these lines in it: what the admin is told to do by hand.
 
     Lines that are replaced stay as comments, all the lines that they consist of.

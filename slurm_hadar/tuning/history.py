@@ -16,11 +16,11 @@ from slurm_hadar import reading
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.simulator.csv_rows import Row, lines_of
+from slurm_hadar.simulator.csv_rows import CsvRow, rows_of
 from slurm_hadar.simulator.sacct_trace import NEEDED
 from slurm_hadar.slurm import times, tres
-from slurm_hadar.tuning.asked import OPEN, Known
-from slurm_hadar.tuning.site import Site
+from slurm_hadar.tuning.asked import OPEN, RequestedTypes
+from slurm_hadar.tuning.site import SlurmSite
 
 COLUMNS = (
     "JobID", "Account", "Partition", "Submit", "Eligible", "Start", "End", "State", "NNodes",
@@ -93,7 +93,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    row: Row
+    row: CsvRow
     id: str
     arrival_s: float
     start_s: float
@@ -103,13 +103,13 @@ class _Past:
     typed: bool
 
 
-def read(text: str, name: str, site: Site, since_s: float = 0.0) -> History:
+def read(text: str, name: str, site: SlurmSite, since_s: float = 0.0) -> History:
     """The GPU jobs of a site's accounting that arrived, ran or ended after ``since_s``.
 
     Needed columns: JobID, Submit, Start, End, AllocTRES; the others make it better. Raises
     UsageError for a text that is not sacct's, and where most lines cannot be read.
     """
-    known = Known(site)
+    known = RequestedTypes(site)
     left_out: Counter[str] = Counter()
     first_bad = ""
     found: dict[str, _Past] = {}
@@ -142,11 +142,11 @@ def read(text: str, name: str, site: Site, since_s: float = 0.0) -> History:
     return _arrays(list(found.values()), name, known, count, +left_out)
 
 
-def _rows(text: str, name: str) -> Iterator[Row | str]:
+def _rows(text: str, name: str) -> Iterator[CsvRow | str]:
     """Rows below the header; of a line that is none, why."""
     header: list[str] = []
     count = 0
-    for number, line in enumerate(lines_of(text), 1):
+    for number, line in enumerate(rows_of(text), 1):
         if not line.strip():
             continue
         if not header:
@@ -164,7 +164,7 @@ def _rows(text: str, name: str) -> Iterator[Row | str]:
                 f"{name} has more than {_MOST_ROWS:,} lines; ask sacct for a shorter time (-S)"
             )
         cells = _cells(line, header)
-        row = Row(name, number, dict(zip(header, cells, strict=False)))
+        row = CsvRow(name, number, dict(zip(header, cells, strict=False)))
         if len(cells) == len(header):
             yield row
         else:
@@ -196,7 +196,7 @@ def _gpus(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(tres.parse_gpus(text).items())
 
 
-def _past(row: Row, known: Known) -> _Past | str:
+def _past(row: CsvRow, known: RequestedTypes) -> _Past | str:
     """The job, or why it is not counted. Raises SlurmError, UsageError for what cannot be."""
     id_ = row.text("JobID")
     if not id_ or not id_.isprintable() or len(id_) > _LONGEST_ID:
@@ -249,7 +249,7 @@ def _past(row: Row, known: Known) -> _Past | str:
 
 
 def _arrays(
-    found: list[_Past], name: str, known: Known, count: int, left_out: Mapping[str, int]
+    found: list[_Past], name: str, known: RequestedTypes, count: int, left_out: Mapping[str, int]
 ) -> History:
     found.sort(key=lambda past: past.arrival_s)
     held = np.zeros((len(found), len(known.types)), dtype=np.int64)

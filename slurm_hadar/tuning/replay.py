@@ -19,18 +19,18 @@ from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.specs import lookup, relative_speed
 from slurm_hadar.simulator import sacct_trace
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn, requests
-from slurm_hadar.simulator.queue.setting import Setting, Steering
+from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.simulator.workload import Queued, Workload, doable
 from slurm_hadar.tuning.asked import OPEN
 from slurm_hadar.tuning.history import History, texts
-from slurm_hadar.tuning.site import Site
+from slurm_hadar.tuning.site import SlurmSite
 
 OWN = "own types"
 ANY = "any type"
@@ -42,7 +42,7 @@ SHARES = (0.1, 0.3)
 
 
 @dataclass(frozen=True)
-class Work:
+class ReplayWorkload:
     """The jobs of a replay. ``own``: as they were, each on the types that it could have had;
     ``free``: on any type. ``rows``: of the history. ``left_out``: how many fit nowhere today;
     ``models``: how many have a model of the throughput tables, ``sheets``: how many go by data
@@ -50,7 +50,7 @@ class Work:
 
     own: Workload
     free: Workload
-    cluster: Cluster
+    cluster: VirtualCluster
     rows: tuple[int, ...]
     accounts: tuple[str, ...]
     run_s: FloatArray
@@ -62,8 +62,8 @@ class Work:
 
 
 def work_of(
-    history: History, site: Site, rates: Rates, names: ModelNames, most: int
-) -> Work | None:
+    history: History, site: SlurmSite, rates: Rates, names: ModelNames, most: int
+) -> ReplayWorkload | None:
     """The last ``most`` jobs that ran and ended, by arrival; None where there is none."""
     rows = history.ended[-most:]
     if not len(rows):
@@ -83,7 +83,7 @@ def work_of(
     if not len(keep):
         return None
     rows = rows[keep]
-    return Work(
+    return ReplayWorkload(
         own=own.take(keep),
         free=work.take(keep),
         cluster=cluster,
@@ -97,13 +97,13 @@ def work_of(
     )
 
 
-def cluster_of(site: Site) -> Cluster:
+def cluster_of(site: SlurmSite) -> VirtualCluster:
     """The site's GPU nodes as a pretend cluster of one rack."""
     table = np.array(
         [[node.gpus.get(kind, 0) for kind in site.types] for node in site.gpu_nodes], dtype=np.int64
     ).reshape(len(site.gpu_nodes), len(site.types))
     names = tuple(node.name for node in site.gpu_nodes)
-    return Cluster(site.types, names, table, np.zeros(len(names), np.int64))
+    return VirtualCluster(site.types, names, table, np.zeros(len(names), np.int64))
 
 
 def _own(history: History, rows: IntArray) -> BoolArray:
@@ -146,7 +146,7 @@ def _by_sheets(work: Workload, history: History, rows: IntArray) -> tuple[Worklo
 
 
 @dataclass(frozen=True)
-class Run:
+class PolicyReplay:
     """One policy's outcome, or why there is none. ``share``: of the jobs that opted in."""
 
     policy: str
@@ -163,23 +163,23 @@ class _LateError(Exception):
 class _Replay:
     """How all are run. ``until``: when the time is up, s (monotonic)."""
 
-    work: Work
+    work: ReplayWorkload
     restart_s: float
     until: float
     options: Mapping[str, object]
 
-    def own(self, factor: FloatArray | None = None) -> Run:
+    def own(self, factor: FloatArray | None = None) -> PolicyReplay:
         """As they were typed, under Slurm alone; at their speed times ``factor`` (J,)."""
         load = self.work.own
         if factor is not None:
             load = replace(load, rate=load.rate * factor[:, None, None])
         return self._run(OWN, load, None, Drawn(unmanaged=1.0))
 
-    def any(self) -> Run:
+    def any(self) -> PolicyReplay:
         """All of them with a free choice of type, and nothing else."""
         return self._run(ANY, self.work.free, _nothing, Drawn(), moves=False)
 
-    def policy(self, name: str, share: float) -> Run:
+    def policy(self, name: str, share: float) -> PolicyReplay:
         """Under a policy, where so many opted in; the others are as they were."""
         managed = requests(self.work.free, self.work.cluster, Drawn(1.0 - share)).managed
         own, free = ((load.rate > 0).any(axis=2) for load in (self.work.own, self.work.free))
@@ -198,19 +198,19 @@ class _Replay:
 
     def _run(
         self, name: str, load: Workload, decide: Decide | None, drawn: Drawn, moves: bool = True
-    ) -> Run:
+    ) -> PolicyReplay:
         def bounded(view: View, state: State) -> tuple[Plan, State]:
             if time.monotonic() > self.until:
                 raise _LateError
             assert decide is not None
             return decide(view, state)
 
-        setting = Setting(
+        setting = SimulationSetting(
             load,
             self.work.cluster,
             drawn,
             costs=Costs(restart_s=self.restart_s),
-            steering=Steering(moves=moves),
+            steering=SteeringSetting(moves=moves),
             options=self.options,
         )
         try:
@@ -218,10 +218,12 @@ class _Replay:
                 raise _LateError
             outcome = simulate(setting, bounded if decide else None, name)
         except _LateError:
-            return Run(name, None, "out of time; take fewer jobs (--jobs) or more time (--limit)")
+            return PolicyReplay(
+                name, None, "out of time; take fewer jobs (--jobs) or more time (--limit)"
+            )
         except HadarError as error:
-            return Run(name, None, str(error))
-        return Run(name, outcome)
+            return PolicyReplay(name, None, str(error))
+        return PolicyReplay(name, outcome)
 
 
 def _nothing(view: View, state: State) -> tuple[Plan, State]:
@@ -229,7 +231,7 @@ def _nothing(view: View, state: State) -> tuple[Plan, State]:
 
 
 def rerun(
-    work: Work, factor: FloatArray, restart_s: float, limit_s: float = 60.0
+    work: ReplayWorkload, factor: FloatArray, restart_s: float, limit_s: float = 60.0
 ) -> Outcome | None:
     """``own types`` again with each job's speed times ``factor`` (J,); None where it takes too
     long."""
@@ -237,12 +239,12 @@ def rerun(
 
 
 def run_all(
-    work: Work,
+    work: ReplayWorkload,
     names: Sequence[str],
     restart_s: float,
     limit_s: float,
     options: Mapping[str, object] | None = None,
-) -> list[Run]:
+) -> list[PolicyReplay]:
     """``own types``, ``any type``, then the policies, and the first of them where only some opt in.
     ``limit_s``: clock seconds for all together, a safety net: a policy that does not end within
     what is left is told without figures."""

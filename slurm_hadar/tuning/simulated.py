@@ -8,17 +8,19 @@ import numpy as np
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.csv_rows import LATEST_S, rows, text_of
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.simulator.workload import Workload, check
 from slurm_hadar.tuning.advice import Recorded
-from slurm_hadar.tuning.replay import Work
+from slurm_hadar.tuning.replay import ReplayWorkload
 
 _COLUMNS = ("job_id", "arrival_s", "finish_s", "jct_s")
 
 
-def read(trace: str, jct: Path, cluster: Cluster, rates: Rates, most: int) -> tuple[Work, Recorded]:
+def read(
+    trace: str, jct: Path, cluster: VirtualCluster, rates: Rates, most: int
+) -> tuple[ReplayWorkload, Recorded]:
     """The last ``most`` jobs of a trace by arrival, and what ``hadar simulate jobs --jct-out``
     wrote of them.
 
@@ -33,7 +35,7 @@ def read(trace: str, jct: Path, cluster: Cluster, rates: Rates, most: int) -> tu
     jct_s = finish[rows_] - cut.arrival_s
     if (jct_s < 0).any():
         raise UsageError(f"{jct.name} is not of {work.name}: a job ends before it arrives there")
-    made = Work(
+    made = ReplayWorkload(
         own=cut,
         free=cut,
         cluster=cluster,

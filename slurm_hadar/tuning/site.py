@@ -15,7 +15,7 @@ from slurm_hadar.domain.node import Node, Partition
 from slurm_hadar.simulator.csv_rows import rows, text_of
 from slurm_hadar.slurm import hosts, records, times, tres
 from slurm_hadar.slurm.cluster import Cluster
-from slurm_hadar.tuning.conf import Entry, SlurmConf
+from slurm_hadar.tuning.conf import ConfEntry, SlurmConf
 
 SINFO = "sinfo -a -N -o '%N|%G|%c|%m|%f|%R'"
 """What an admin types for a file of nodes, where it is not scontrol's."""
@@ -26,7 +26,7 @@ _SUFFIX = {"": 1, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 
 
 @dataclass(frozen=True)
-class Site:
+class SlurmSite:
     """What advice is about. ``settings``: slurm.conf's by name in small letters; ``conf``: the file
     where there is one, so that whole lines can be shown; ``sources``: where all that is from."""
 
@@ -57,17 +57,17 @@ class Site:
         """GPUs by type."""
         return {kind: sum(node.gpus.get(kind, 0) for node in self.nodes) for kind in self.types}
 
-    def entry_of(self, partition: str) -> Entry | None:
+    def entry_of(self, partition: str) -> ConfEntry | None:
         """The line of a partition; None where slurm.conf is not known or has it twice."""
         lines = self.conf.partitions if self.conf else ()
         found = [entry for entry in lines if entry.keys["partitionname"] == partition]
         return found[0] if len(found) == 1 else None
 
 
-NOTHING = Site((), (), {}, None, ())
+NOTHING = SlurmSite((), (), {}, None, ())
 
 
-def of_conf(conf: SlurmConf) -> Site:
+def of_conf(conf: SlurmConf) -> SlurmSite:
     """From slurm.conf alone. Raises UsageError for a line that cannot be read."""
     defined: list[Node] = []
     for entry in conf.nodes:
@@ -81,7 +81,7 @@ def of_conf(conf: SlurmConf) -> Site:
     partitions = tuple(_partition_of(entry, names) for entry in conf.partitions[:_MOST_PARTITIONS])
     if len(conf.partitions) > _MOST_PARTITIONS:
         raise UsageError(f"{conf.path} has more than {_MOST_PARTITIONS} partitions, the limit")
-    return Site(
+    return SlurmSite(
         nodes=tuple(_linked(nodes, partitions)),
         partitions=partitions,
         settings=conf.settings,
@@ -91,11 +91,11 @@ def of_conf(conf: SlurmConf) -> Site:
     )
 
 
-def of_slurm(cluster: Cluster, conf: SlurmConf | None) -> Site:
+def of_slurm(cluster: Cluster, conf: SlurmConf | None) -> SlurmSite:
     """From the Slurm that answers; ``conf``: its slurm.conf, where that can be read. Raises
     SlurmError when Slurm does not answer."""
     settings = {key.lower(): value for key, value in cluster.read_config().items()}
-    return Site(
+    return SlurmSite(
         nodes=tuple(cluster.read_nodes()),
         partitions=tuple(cluster.read_partitions()),
         settings=settings,
@@ -105,7 +105,7 @@ def of_slurm(cluster: Cluster, conf: SlurmConf | None) -> Site:
     )
 
 
-def with_nodes(site: Site, path: Path) -> Site:
+def with_nodes(site: SlurmSite, path: Path) -> SlurmSite:
     """The same site with the nodes of a file, which may be all that is known of it.
 
     Raises UsageError for a file that is not understood.
@@ -182,7 +182,7 @@ def _of_sinfo(text: str, name: str) -> list[Node]:
     return list(found.values())
 
 
-def names_of(entry: Entry) -> tuple[str, ...]:
+def names_of(entry: ConfEntry) -> tuple[str, ...]:
     """The nodes of a NodeName line; () where it cannot be read."""
     try:
         return hosts.expand(entry.keys["nodename"])
@@ -190,7 +190,7 @@ def names_of(entry: Entry) -> tuple[str, ...]:
         return ()
 
 
-def _nodes_of(entry: Entry) -> list[Node]:
+def _nodes_of(entry: ConfEntry) -> list[Node]:
     keys = entry.keys
     try:
         sockets = _count(keys.get("sockets", "")) or _count(keys.get("boards", "")) or 1
@@ -210,7 +210,7 @@ def _nodes_of(entry: Entry) -> list[Node]:
         raise UsageError(f"{entry.where}: {error}") from None
 
 
-def _partition_of(entry: Entry, all_nodes: tuple[str, ...]) -> Partition:
+def _partition_of(entry: ConfEntry, all_nodes: tuple[str, ...]) -> Partition:
     keys = entry.keys
     try:
         most = times.parse_duration(keys.get("maxtime", "")) or inf

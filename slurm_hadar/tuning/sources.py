@@ -8,7 +8,7 @@ from slurm_hadar import config as configuration
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.profiles.cpu_table import shipped
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.csv_rows import text_of
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.slurm import times
@@ -25,7 +25,7 @@ _USUAL_SINCE = "now-30days"
 
 
 @dataclass(frozen=True)
-class Wish:
+class TuneRequest:
     """What was asked for. ``since``: a date as sacct takes it, "" for 30 days ago or all of a
     file; ``jobs``: so many are replayed; ``limit_s``: clock seconds for all replays."""
 
@@ -43,7 +43,7 @@ def of_history(
     nodes: Path | None,
     config: configuration.Config | None,
     rates: Rates,
-    wish: Wish,
+    wish: TuneRequest,
 ) -> tuple[Study, list[str]]:
     """A study of a site's past, and what has to be said of it. ``file``: sacct's output; None: ask
     sacct. Raises UsageError for files that are not understood, SlurmError where Slurm is asked and
@@ -80,11 +80,11 @@ def of_history(
 def of_simulation(
     trace: str,
     jct: Path,
-    cluster: Cluster,
+    cluster: VirtualCluster,
     slurm_conf: Path | None,
     config: configuration.Config | None,
     rates: Rates,
-    wish: Wish,
+    wish: TuneRequest,
 ) -> tuple[Study, list[str]]:
     """The same of a trace and the simulator's times of its jobs on ``cluster``."""
     place = site.of_conf(conf.read(slurm_conf)) if slurm_conf else site.NOTHING
@@ -99,7 +99,7 @@ def of_simulation(
 
 
 def _study(
-    place: site.Site, config: configuration.Config | None, rates: Rates, wish: Wish
+    place: site.SlurmSite, config: configuration.Config | None, rates: Rates, wish: TuneRequest
 ) -> Study:
     # For advice Synergy's measurements will do where the site has none of its own.
     return Study(
@@ -111,7 +111,9 @@ def _study(
     )
 
 
-def _site(slurm_conf: Path | None, nodes: Path | None, settings: configuration.Config) -> site.Site:
+def _site(
+    slurm_conf: Path | None, nodes: Path | None, settings: configuration.Config
+) -> site.SlurmSite:
     if slurm_conf is not None:
         place = site.of_conf(conf.read(slurm_conf))
     elif nodes is not None:

@@ -16,7 +16,7 @@ from slurm_hadar.tuning import (
 from slurm_hadar.tuning.accounts import Share, jain, shares
 from slurm_hadar.tuning.advice import Advice, Recorded, Study
 from slurm_hadar.tuning.history import History
-from slurm_hadar.tuning.replay import Run, Work
+from slurm_hadar.tuning.replay import PolicyReplay, ReplayWorkload
 from slurm_hadar.tuning.usage import TypeUse, Waits
 
 _RULES = (
@@ -131,7 +131,7 @@ def _waits(one: Waits) -> dict[str, object]:
     }
 
 
-def recorded(history: History, work: Work) -> Recorded:
+def recorded(history: History, work: ReplayWorkload) -> Recorded:
     """What the accounting tells of the jobs that are replayed."""
     rows = np.array(work.rows, dtype=np.int64)
     return Recorded(
@@ -167,7 +167,7 @@ def _hours(seconds: float) -> float:
     return float(seconds) / 3600.0
 
 
-def _simulated(study: Study, run: Run) -> dict[str, object]:
+def _simulated(study: Study, run: PolicyReplay) -> dict[str, object]:
     if run.outcome is None or study.work is None:
         return {"policy": run.policy, "why_not": run.why}
     out = run.outcome

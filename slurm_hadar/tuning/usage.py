@@ -11,7 +11,7 @@ import numpy as np
 from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.tuning.asked import OPEN
 from slurm_hadar.tuning.history import History
-from slurm_hadar.tuning.site import Site
+from slurm_hadar.tuning.site import SlurmSite
 
 _MOST_COUNTS = 64
 """Numbers of GPUs that waits are told apart by; a history of more takes the next larger one."""
@@ -64,7 +64,7 @@ class Usage:
     open_waited_h: float
 
 
-def usage(history: History, site: Site, since_s: float = 0.0) -> Usage:
+def usage(history: History, site: SlurmSite, since_s: float = 0.0) -> Usage:
     """The accounts of a history with at least one job."""
     to = history.until_s
     start = np.minimum(history.start_s, to)

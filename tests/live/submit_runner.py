@@ -18,7 +18,7 @@ LIMIT_S = 60
 
 def note(handle: int) -> None:
     """Have hbatch write down which words it gives to sbatch, and why it leaves a job alone."""
-    decide, words_with = hbatch._decide, submit.Submit.words_with
+    decide, sbatch_arguments = hbatch._decide, submit.Submit.sbatch_arguments
     seen = {"words": [], "why": ""}
 
     def deciding(*arguments):
@@ -27,11 +27,11 @@ def note(handle: int) -> None:
         return outcome
 
     def giving(self, added):
-        seen["words"] = words_with(self, added)
+        seen["words"] = sbatch_arguments(self, added)
         os.pwrite(handle, json.dumps(seen).encode(), 0)
         return seen["words"]
 
-    hbatch._decide, submit.Submit.words_with = deciding, giving
+    hbatch._decide, submit.Submit.sbatch_arguments = deciding, giving
 
 
 def run(

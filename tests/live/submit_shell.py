@@ -12,7 +12,7 @@ from pathlib import Path
 from missing import missing
 
 from slurm_hadar.plugins import changes
-from slurm_hadar.plugins.install import Wish, planned, removal
+from slurm_hadar.plugins.install import InstallRequest, planned, removal
 
 HERE = Path(__file__).parent
 HBATCH = str(Path(sys.prefix) / "bin" / "hbatch")
@@ -127,7 +127,7 @@ def load_plugins(box, site, *plugins):
     """Have Slurm load these plugins and no others. ``site``: the configuration."""
     if plugins:
         prefix = box.programs.prefix
-        wish = Wish(plugins, plugin_dir=prefix / "lib" / "slurm" if prefix else None)
+        wish = InstallRequest(plugins, plugin_dir=prefix / "lib" / "slurm" if prefix else None)
         plan = planned(box.conf, site, wish)
         if any("lua.so" in line for line in plan.by_hand):
             missing("this Slurm has no Lua plugins (Debian: slurm-wlm-basic-plugins)")

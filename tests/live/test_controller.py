@@ -14,7 +14,7 @@ from trainings import moves_of
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation import telling
+from slurm_hadar.controller.presentation import formatters
 from slurm_hadar.controller.retire import retire
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.job import JobState
@@ -299,7 +299,7 @@ def test_a_running_job_moves_and_every_sample_goes_in_exactly_once(site):
     assert len({row[3] for row in lineage["segments"]}) == 2, "it ran in two attempts"
     assert lineage["samples"] == 12_000
     assert _fault(lineage) is None
-    story = telling.story(site.controller, id_)
+    story = formatters.explanation_of(site.controller, id_)
     assert story.moves[-1].outcome == "moved"
 
 
@@ -316,7 +316,7 @@ def test_a_running_job_makes_way_and_goes_on_later(make_sandbox, tmp_path):
     # What it leaves would be the ordinary job's, so it runs on.
     for _ in range(3):
         report = site.controller.tick()
-        assert report.intent.deferred[id_] == f"job {ahead}, which waits, gets these GPUs first"
+        assert report.diff.deferred[id_] == f"job {ahead}, which waits, gets these GPUs first"
     assert not moves_of(site.store, id_) and site.job(id_).state is JobState.RUNNING
     site.cluster.cancel([ahead])
     site.until(
@@ -480,7 +480,7 @@ def test_a_job_does_not_move_to_what_a_waiting_job_can_use(site):
 
 def test_a_typed_request_stays_what_it_says(site):
     id_ = site.hbatch("#!/bin/bash\n#HADAR model=lm\nexec sleep 600\n", "--gres=gpu:k80:1")
-    seen = site.controller.picture(site.controller.observe())
+    seen = site.controller.snapshot(site.controller.observe())
     row = seen.view.jobs.ids.index(id_)
     possible = {seen.view.types[r] for r in seen.view.jobs.rate[row].any(axis=1).nonzero()[0]}
     assert possible == {"k80"}

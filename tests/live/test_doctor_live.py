@@ -13,7 +13,7 @@ from trainings import MODEL, ROOT, moves_of, start_sandbox
 
 from slurm_hadar.controller.actuation import move_steps
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation import record
+from slurm_hadar.controller.presentation import event_log
 from slurm_hadar.controller.presentation.log_file import open_log
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.placement import Placement, Plan
@@ -51,7 +51,7 @@ class Told:
 
     def tick(self):
         report = self.controller.tick()
-        record.write(self.log, self.store, report)
+        event_log.write(self.log, self.store, report)
         return report
 
     def until(self, holds):
@@ -185,7 +185,7 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
     assert waits["state"] == "PENDING" and any("lets it wait until" in t for t in waits["next"])
     told.until(lambda: site.runs(id_)())
     plain = json.loads(hadar(site, "doctor", id_, "--json").stdout)["result"]
-    assert plain["state"] == "RUNNING" and not [t for t in plain["wrong"] if "held" in t["what"]]
+    assert plain["state"] == "RUNNING" and not [t for t in plain["problems"] if "held" in t["what"]]
     del told.want[id_]
     site.ends_exact(id_, SAMPLES, ticks=False)
     assert site.job(id_).restarts == 2

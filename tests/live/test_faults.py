@@ -17,9 +17,9 @@ from dictated import Dictated
 from trainings import moves_of
 
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
-from slurm_hadar.controller.observation import kept
-from slurm_hadar.controller.presentation import story
-from slurm_hadar.controller.presentation.telling import tick_lines
+from slurm_hadar.controller.observation import steering_store
+from slurm_hadar.controller.presentation import job_report
+from slurm_hadar.controller.presentation.formatters import format_tick
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.exchange import progress
@@ -105,7 +105,7 @@ def test_slurmctld_goes_down_between_reading_and_acting(site):
     report = site.controller.tick()
     assert report.acted and any("not answered" in line for line in report.said), report.said
     assert report.refused == {id_} and not report.done
-    assert not any(line.startswith(f"update job {id_}") for line in tick_lines(report))
+    assert not any(line.startswith(f"update job {id_}") for line in format_tick(report))
     site.box.start_slurmctld()
     assert site.unharmed(id_).state is JobState.PENDING
     # It was no refusal, so the next tick says it again.
@@ -201,7 +201,7 @@ def test_a_job_of_a_node_that_was_down_between_two_looks_keeps_its_begin_time(si
     waits = site.job(id_)
     assert waits.eligible_s == begins >= waits.submit_s + 90
     assert waits.partitions[0] == "v100", "it is steered all the same"
-    found = story.of_controller(site.controller, id_)
+    found = job_report.of_controller(site.controller, id_)
     assert any(line.startswith("Slurm lets it wait until ") for line in found.next)
     site.slurm.apply([Update(id_, {"StartTime": "now+2"})])
     site.until(lambda: site.patient_tick() and site.trains(id_, 1))
@@ -224,7 +224,7 @@ def test_a_job_that_slurm_requeued_in_the_middle_of_a_move_is_not_sent_on_at_onc
     assert [entry.id for entry in careful.store.open_entries()] == [asked.id]
     waits = site.job(id_)
     assert waits.eligible_s == begins and waits.partitions[0] == "k80"
-    found = story.of_controller(careful, id_)
+    found = job_report.of_controller(careful, id_)
     assert any("moving.after_return_s" in line for line in found.next)
     site.until(lambda: site.patient_tick() and site.trains(id_, 1))
     assert site.where(id_) == {"v100"}
@@ -281,7 +281,7 @@ def test_an_answer_that_is_none_means_that_nothing_is_done(site):
     for id_ in (waits, runs):
         assert after[id_].restarts == 0 and after[id_].partitions == before[id_].partitions
     report = site.controller.tick()
-    assert report.acted and len(report.intent.actions) == 2
+    assert report.acted and len(report.diff.actions) == 2
     site.until(lambda: site.patient_tick() and site.where(runs) == {"v100"})
     site.until(lambda: site.trains(waits))
     site.unharmed(waits), site.unharmed(runs)
@@ -482,7 +482,7 @@ def test_whatever_others_lay_where_what_was_done_is_kept(site):
     for id_ in ids.values():
         assert site.unharmed(id_).partitions[0] == next(iter(site.want[id_]))
     assert site.controller.store.steerings(ids.values()).keys() == set(ids.values())
-    assert all(kept.shared(site.config, id_) is not None for id_ in ids.values())
+    assert all(steering_store.shared(site.config, id_) is not None for id_ in ids.values())
     assert not site.controller.tick().done
     site.ended(*fill)
     site.until(lambda: sum(site.job(i).state is JobState.RUNNING for i in ids.values()) == 6)

@@ -10,7 +10,7 @@ from conftest import need
 from dictated import Dictated
 
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.presentation import telling
+from slurm_hadar.controller.presentation import formatters
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
 
@@ -75,7 +75,7 @@ def elsewhere(site, two, *ids):
 
 
 def moves_of(report):
-    return [action.job.id for action in report.intent.of(Kind.MOVE)]
+    return [action.job.id for action in report.diff.of(Kind.MOVE)]
 
 
 def changed(site, since):
@@ -99,7 +99,7 @@ def test_a_move_must_gain_more_than_it_costs(site, two):
         ).plan()
         for factor in (1.0, 1e7)
     }
-    assert moves_of(reports[1.0]), telling.plan_lines(reports[1.0])
+    assert moves_of(reports[1.0]), formatters.format_plan(reports[1.0])
     assert not moves_of(reports[1e7])
     assert "pays for a restart" in reports[1e7].plan.placements[two[0]].reason
 
@@ -108,7 +108,7 @@ def test_the_least_time_between_moves(site, two):
     elsewhere(site, two, two[0])
     before = len(site.faulty.calls())
     report = guarded(site, min_between_moves_s=3600.0).tick()
-    assert report.intent.deferred[two[0]] == "it may not be moved now"
+    assert report.diff.deferred[two[0]] == "it may not be moved now"
     assert not changed(site, before)
     site.moves(two[0], *site.want[two[0]])
     assert site.unharmed(two[0]).restarts == 1
@@ -119,7 +119,7 @@ def test_the_most_moves_of_one_job(site, two):
     moved = site.unharmed(two[0]).restarts
     elsewhere(site, two, two[0])
     report = guarded(site, max_moves_per_job=moved).tick()
-    assert report.intent.deferred[two[0]] == "it may not be moved now" and not moves_of(report)
+    assert report.diff.deferred[two[0]] == "it may not be moved now" and not moves_of(report)
     report = guarded(site, max_moves_per_job=moved + 1).plan()
     assert moves_of(report) == [two[0]]
 
@@ -128,13 +128,13 @@ def test_the_most_moves_of_one_tick_and_of_one_hour(site, two):
     elsewhere(site, two, *two)
     done = sum(site.controller.store.counts_since(Kind.MOVE.value, 0).values())
     report = guarded(site, max_moves_per_hour=done).tick()
-    assert set(report.intent.deferred) == set(two) and not moves_of(report)
+    assert set(report.diff.deferred) == set(two) and not moves_of(report)
     assert len(moves_of(guarded(site, max_moves_per_hour=done + 1).plan())) == 1
     one = guarded(site, max_moves_per_tick=1)
     report = one.tick()
     assert len(moves_of(report)) == 1
     (left,) = set(two) - set(moves_of(report))
-    assert report.intent.deferred[left] == "moves of this tick or hour are used up"
+    assert report.diff.deferred[left] == "moves of this tick or hour are used up"
     assert sum(site.controller.store.counts_since(Kind.MOVE.value, 0).values()) == done + 1
     site.until(lambda: not one.store.open_entries() or one.tick() is None)
     for id_ in two:
@@ -172,14 +172,14 @@ def test_jobs_take_each_others_places_with_preempt_only(site, two):
     site.want = {first: {"k80": 1}, second: {"v100": 1}}
     report = guarded(site).tick()
     assert not moves_of(report)
-    assert set(report.intent.deferred.values()) == {"these GPUs are not free yet"}
+    assert set(report.diff.deferred.values()) == {"these GPUs are not free yet"}
     assert set(moves_of(guarded(site, preempt=True).plan())) == set(two)
     # Only together: where one of them has to stay the other one stays too.
     assert not moves_of(guarded(site, preempt=True, max_moves_per_tick=1).plan())
     # Whoever waits is served first of what they leave.
     waits = site.plain("-p", "k80")
     report = guarded(site, preempt=True).plan()
-    assert not moves_of(report) and report.intent.deferred.keys() == set(two)
+    assert not moves_of(report) and report.diff.deferred.keys() == set(two)
     site.ended(waits, *fill)
 
 
@@ -223,7 +223,7 @@ def test_slow_answers_make_the_ticks_rarer_until_they_are_quick_again(site):
         seen.append(ticking.backoff.interval_s)
     assert seen == [2 * interval, 180.0], "it doubles up to guards.longest_interval_s"
     assert ticking.backoff.pause_s(interval) == 180.0
-    assert "jobs took" in ticking.backoff.words()
+    assert "jobs took" in ticking.backoff.message()
     beat = json.loads((site.config.site.exchange_dir / "heartbeat.json").read_text())
     assert beat["interval_s"] == 2 * interval, "others must not take it for dead"
     before = len(site.faulty.calls())
@@ -231,12 +231,12 @@ def test_slow_answers_make_the_ticks_rarer_until_they_are_quick_again(site):
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 1, done
     assert "Slurm answers slowly" in done.stdout and "no tick for another" in done.stdout
     asjson = json.loads(hadar(site, "tick", "--json").stdout)
-    assert "no tick for another" in asjson["result"]["left_out"]
+    assert "no tick for another" in asjson["result"]["skipped"]
     assert len(site.faulty.calls()) == before, "nothing was asked"
     site.faulty.mend()
     # On a busy machine Slurm itself may be slow once.
     site.until(lambda: ticking.tick() and ticking.backoff.interval_s == interval)
-    assert not ticking.backoff.words()
+    assert not ticking.backoff.message()
     assert "changes sent" in hadar(site, "tick").stdout
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar import config
-from slurm_hadar.cli.foreign_lines import translated
-from slurm_hadar.cli.sbatch_words import read_directives, read_header
+from slurm_hadar.cli.foreign_directives import translated
+from slurm_hadar.cli.sbatch_arguments import read_directives, read_header
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.declaration import decode
 from slurm_hadar.exchange.heartbeat import write_heartbeat
@@ -395,7 +395,7 @@ def test_a_plan_says_where_the_job_would_go_and_submits_nothing(shell):
     plan = told["result"]
     assert plan["argv"][0] == "sbatch" and "--partition=v100,p100,k80" in plan["argv"]
     assert plan["slurm"]["partition"] == "p100"
-    assert plan["managed"] and plan["controller_acts"] and plan["submitted"] is False
+    assert plan["managed"] and plan["controller_active"] and plan["submitted"] is False
     # The V100s are taken for half an hour, and two P100s do it in time.
     assert plan["policy"]["gpus"] == {"p100": 2}
     rows = {(row["gpu_type"], row["gpus"]): row for row in plan["types"]}

@@ -90,7 +90,7 @@ def test_switched_off_or_not_opted_in_nothing_is_steered(make_sandbox, tmp_path)
     site.until(site.runs(id_), ticks=False)
     site.until(site.trained(id_), ticks=False)
     report = site.tick()
-    assert not report.intent.actions and id_ in report.backfill.left_out
+    assert not report.diff.actions and id_ in report.backfill.excluded
     assert len(site.job(id_).nodes) == 1
     assert not any(site.job(one).admin_comment for one in (plain, off, id_))
     segments = site.ends_exact(id_, 400, name="b")

@@ -49,7 +49,7 @@ def test_a_job_in_two_racks_moves_to_one_that_has_room(make_sandbox, tmp_path, s
     (left, _), id_ = wide(site)
     report = site.tick()
     assert report.queries["topology"] == 1
-    assert report.picture.view.nodes.rack.tolist() == [0, 0, 1, 1]
+    assert report.snapshot.view.nodes.rack.tolist() == [0, 0, 1, 1]
     assert "stays over several racks" in report.plan.placements[id_].reason
     assert len(report.done) == 0
 

@@ -19,7 +19,7 @@ from slurm_hadar.domain.declaration import KEYS, Declaration, decode
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.exchange.plan_file import write_plan
 from slurm_hadar.plugins import changes, spank
-from slurm_hadar.plugins.install import PLUGINS, Wish, planned, removal
+from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned, removal
 from slurm_hadar.profiles.gpu_sampling_files import read_all_uses
 from slurm_hadar.sandbox.processes import is_alive, wait_until
 
@@ -54,7 +54,7 @@ class Site:
 
     def use(self, *plugins, nodes=False, **wish):
         """Have these plugins and no others, and Slurm know it; ``nodes``: every slurmd as well."""
-        wanted = Wish(plugins, include=self.headers, plugin_dir=self.modules, **wish)
+        wanted = InstallRequest(plugins, include=self.headers, plugin_dir=self.modules, **wish)
         plan = planned(self.box.conf, self.config, wanted)
         changes.apply(plan.changes)
         logs = {path: path.stat().st_size for path in self.box.places.log.glob("slurmd.*.log")}

@@ -46,7 +46,7 @@ def test_slurm_takes_the_advice_and_idle_nodes_give_way(
     )  # fmt: skip
     box.conf.write_text(bare)
     (tmp_path / "past").write_text(past())
-    wish = sources.Wish(("srtf",), 50, 60.0, 60.0, 0.0)
+    wish = sources.TuneRequest(("srtf",), 50, 60.0, 60.0, 0.0)
     found, _ = sources.of_history(tmp_path / "past", box.conf, None, None, Rates(), wish)
     topics = {one.topic for one in study.advise(found)}
     assert topics >= {"features", "GPU types", "idle nodes", "KillWait", "cred_expire"}

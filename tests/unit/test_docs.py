@@ -325,7 +325,7 @@ def test_the_script_of_the_researchers_page_declares_what_it_says():
     script = next(
         body for kind, body in FENCE.findall(_text("docs/researcher.md")) if kind == "bash"
     )
-    words = [word for word, _ in declaration.script_words(script, "train.sh")]
+    words = [word for word, _ in declaration.script_arguments(script, "train.sh")]
     declared = declaration.parse(words, "train.sh")
     assert declared.checkpoint and declared.samples == 300_000 and declared.types == ("any",)
 

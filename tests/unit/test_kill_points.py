@@ -90,12 +90,12 @@ def touch(place, words, times=1):
 def test_faults_are_planted_after_the_requeue_of_a_move():
     points = [
         touch("controller/observation/observed.py read", "scontrol -a"),
-        touch("controller/actuation/acting.py ask_to_save", "INSERT"),
+        touch("controller/actuation/apply.py ask_to_save", "INSERT"),
         touch("controller/actuation/moves.py settle", "squeue"),
         touch("controller/actuation/moves.py _requeue", "scontrol"),
         *(touch("controller/actuation/moves.py settle", "squeue", times) for times in (2, 3, 4)),
         # A plan file is written when a job is sent on as well, which is the end of its move.
-        Touch("file", "plan.N.json", "controller/actuation/acting.py write_plan", 1),
+        Touch("file", "plan.N.json", "controller/actuation/apply.py write_plan", 1),
     ]
     cases = planted("hold", points)
     assert [case.at for case in cases[::2]] == [
@@ -106,12 +106,12 @@ def test_faults_are_planted_after_the_requeue_of_a_move():
 
 
 def test_faults_of_hints_are_planted_before_these_are_known_to_be_done():
-    place = "controller/actuation/acting.py send_hints"
+    place = "controller/actuation/apply.py send_hints"
     points = [
-        touch("controller/actuation/acting.py refusals", "SELECT job"),
+        touch("controller/actuation/apply.py refusals", "SELECT job"),
         touch(place, "scontrol"),
         *(touch(place, "UPDATE journal SET", times) for times in (1, 2, 3, 4)),
-        touch("controller/actuation/acting.py ask_to_save", "INSERT"),
+        touch("controller/actuation/apply.py ask_to_save", "INSERT"),
     ]
     names = [f"{place} slurm UPDATE journal SET #{times}" for times in (2, 3, 4)]
     assert [(case.at, case.then) for case in planted("begin time", points)] == [

@@ -13,7 +13,7 @@ from slurm_hadar import templates
 from slurm_hadar.cli.main import app
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.sandbox import ports
-from slurm_hadar.template_values import describe, from_words
+from slurm_hadar.template_values import describe, from_arguments
 from slurm_hadar.templates import names, render
 
 SINGLE = {"job_name": "a", "gres": "gpu:1", "command": ["true"]}
@@ -126,7 +126,7 @@ def test_a_template_tells_its_values():
 
 def test_words_become_values():
     words = ["job_name=a", "gres=gpu:1", "command=python 'a b'", "command=c", "points=--x 1; --x 2"]
-    found = from_words(describe("hyperparameter_array"), words)
+    found = from_arguments(describe("hyperparameter_array"), words)
     assert found["command"] == ["python", "a b", "c"]
     assert found["points"] == ["--x 1", "--x 2"]
 
@@ -144,7 +144,7 @@ def test_words_become_values():
 )
 def test_words_that_are_no_values_are_refused(words, message):
     with pytest.raises(UsageError, match=message):
-        from_words(describe("plain"), words)
+        from_arguments(describe("plain"), words)
 
 
 def test_the_command_lists_shows_and_renders(tmp_path):

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import laying, making_way
+from slurm_hadar.controller.actuation import job_updates, preemption
 from slurm_hadar.controller.actuation.crossing_moves import CrossingMoves
-from slurm_hadar.controller.actuation.free_capacity import FreeCapacity
+from slurm_hadar.controller.actuation.host_capacity import FreeHostResources
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import batch_choice, claims, cpus
-from slurm_hadar.controller.snapshot.targets import Place, Target, placed
-from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.controller.snapshot import batch_choice, cpus, pending_demand
+from slurm_hadar.controller.snapshot.eligibility import Place, SchedulableJob, placed
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
@@ -39,7 +39,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class Intent:
+class PlanDiff:
     """What a tick means to do, and what the guards kept it from."""
 
     actions: tuple[Action, ...] = ()
@@ -60,14 +60,14 @@ class MoveBudget:
     """Which of some moves would not start again, by job, with the reason."""
 
 
-def intent(
-    picture: Picture, plan: Plan, seen: Observed, config: Config, budget: MoveBudget
-) -> Intent:
+def diff(
+    snapshot: Snapshot, plan: Plan, seen: Observed, config: Config, budget: MoveBudget
+) -> PlanDiff:
     """What to send to running jobs."""
     deferred: dict[str, str] = {}
     moves: list[Action] = []
-    movable = dict(zip(picture.view.jobs.ids, picture.view.jobs.movable.tolist(), strict=True))
-    for id_, target in picture.targets.items():
+    movable = dict(zip(snapshot.view.jobs.ids, snapshot.view.jobs.movable.tolist(), strict=True))
+    for id_, target in snapshot.schedulable.items():
         placement = plan.placements.get(id_)
         if target.starting or target.job.state is not JobState.RUNNING:
             continue
@@ -82,18 +82,18 @@ def intent(
             deferred[id_] = f"a reservation of {node} begins before its time limit ends"
         elif action is not None:
             moves.append(action)
-    newcomers = {id_ for id_ in plan.placements if not picture.targets[id_].held}
+    newcomers = {id_ for id_ in plan.placements if not snapshot.schedulable[id_].held}
     most = min(budget.left, config.guards.max_moves_per_tick)
     while True:
         chosen = _shared(moves, most, budget.by_user)
         stopped = [action.job for action in chosen if action.placement is None]
-        vain = making_way.in_vain(stopped, newcomers, seen)
+        vain = preemption.needless_preemptions(stopped, newcomers, seen)
         if vain:
             deferred |= vain
             moves = [action for action in moves if action.job.id not in vain]
             continue
         # Under preempt a move may need what another one leaves, so that one has to be chosen too.
-        claimed = _claimed(chosen, picture, seen, config)
+        claimed = _claimed(chosen, snapshot, seen, config)
         left = [action for action in chosen if action.job.id not in claimed]
         claimed |= budget.refused(left)
         deferred |= claimed
@@ -103,11 +103,11 @@ def intent(
     for action in moves:
         if action not in chosen:
             deferred[action.job.id] = "moves of this tick or hour are used up"
-    return Intent(tuple(chosen), deferred)
+    return PlanDiff(tuple(chosen), deferred)
 
 
 def _claimed(
-    moves: Sequence[Action], picture: Picture, seen: Observed, config: Config
+    moves: Sequence[Action], snapshot: Snapshot, seen: Observed, config: Config
 ) -> dict[str, str]:
     """Moves whose place a job that waits would take, with the reason.
 
@@ -120,15 +120,17 @@ def _claimed(
         return {}
     # Backfill keeps planned nodes for a job that is ahead.
     planned = {node.name for node in seen.nodes.values() if "PLANNED" in node.state.upper()}
-    left = {name: gpus for name, gpus in claims.free_now(seen).items() if name not in planned}
-    under_way = [target for target in picture.targets.values() if target.starting]
+    left = {
+        name: gpus for name, gpus in pending_demand.free_now(seen).items() if name not in planned
+    }
+    under_way = [target for target in snapshot.schedulable.values() if target.starting]
     for target in under_way:
         for name, gpus in target.held.items():
-            claims.set_aside(gpus, [name], left)
-    others = claims.outsiders(seen, [target.job.id for target in under_way])
+            pending_demand.set_aside(gpus, [name], left)
+    others = pending_demand.unmanaged_jobs(seen, [target.job.id for target in under_way])
     waiting, takers = _serve(others, seen, left)
     crossing = CrossingMoves(under_way)
-    beside = FreeCapacity(seen)
+    beside = FreeHostResources(seen)
     if config.guards.preempt:
         for action in moves:
             _add(left, placed(action.job, seen.nodes))
@@ -167,7 +169,7 @@ def _claimed(
     return found
 
 
-def _add(free: claims.Free, more: Place) -> None:
+def _add(free: pending_demand.Free, more: Place) -> None:
     for name, gpus in more.items():
         for kind, count in gpus.items():
             if name in free:
@@ -175,7 +177,7 @@ def _add(free: claims.Free, more: Place) -> None:
 
 
 def _serve(
-    waiting: Sequence[Job], seen: Observed, free: claims.Free
+    waiting: Sequence[Job], seen: Observed, free: pending_demand.Free
 ) -> tuple[list[Job], dict[str, str]]:
     """Give those who wait what they can use of ``free``: who gets nothing, and node -> who takes
     something there."""
@@ -185,7 +187,7 @@ def _serve(
     for number, job in enumerate(waiting):
         if not some:
             return [*rest, *waiting[number:]], takers
-        claimed = claims.claim(job, seen, some)
+        claimed = pending_demand.pending_demand(job, seen, some)
         if claimed is None:
             rest.append(job)
             continue
@@ -196,7 +198,7 @@ def _serve(
     return rest, takers
 
 
-def _anywhere(placement: Placement, free: claims.Free) -> dict[str, dict[str, int]]:
+def _anywhere(placement: Placement, free: pending_demand.Free) -> dict[str, dict[str, int]]:
     """Some nodes for a placement that names none; less than its GPUs where there are not enough."""
     found: dict[str, dict[str, int]] = {}
     for kind, count in placement.gpus.items():
@@ -212,7 +214,7 @@ def _anywhere(placement: Placement, free: claims.Free) -> dict[str, dict[str, in
     return found
 
 
-def _fits(place: Place, free: claims.Free) -> bool:
+def _fits(place: Place, free: pending_demand.Free) -> bool:
     return all(
         free.get(name, {}).get(kind, 0) >= count
         for name, gpus in place.items()
@@ -225,7 +227,7 @@ def _reserved(action: Action, seen: Observed) -> str:
     ends, so that Slurm would not start the job there; "": none."""
     if action.placement is None or not action.placement.nodes:
         return ""
-    closed = claims.reserved_nodes(seen, action.job.time_limit_s)
+    closed = pending_demand.reserved_nodes(seen, action.job.time_limit_s)
     return next((name for name in action.placement.nodes if name in closed), "")
 
 
@@ -244,17 +246,17 @@ def _shared(moves: Sequence[Action], most: int, by_user: Mapping[int, int]) -> l
     return chosen
 
 
-def stop(target: Target, why: str, seen: Observed, config: Config) -> Action | None:
+def stop(target: SchedulableJob, why: str, seen: Observed, config: Config) -> Action | None:
     """Make way for jobs that gain more: save, and wait in the queue like any other."""
     if not config.guards.preempt:
         return None
     job, steered = target.job, seen.steered(target.job.id)
     steering = Steering(time=seen.now, moves=steered.moves + 1, foreign=steered.foreign)
-    return Action(Kind.STOP, job, laying.back(job, steered), steering, why)
+    return Action(Kind.STOP, job, job_updates.undo_fields(job, steered), steering, why)
 
 
 def move(
-    target: Target, placement: Placement, seen: Observed, config: Config, pin: bool = False
+    target: SchedulableJob, placement: Placement, seen: Observed, config: Config, pin: bool = False
 ) -> Action | None:
     """Move a running job; ``pin``: to these very nodes. None where it is there already, or its
     owner changed it so that it may not go there."""
@@ -265,17 +267,17 @@ def move(
     steered = seen.steered(target.job.id)
     named = pin or placement.copies > 1 or racks.pinned(placement, seen.racks)
     elsewhere = named and set(target.held) != set(placement.nodes)
-    other = elsewhere or cpus.differs(target.job, target.wanted, placement)
+    other = elsewhere or cpus.differs(target.job, target.request, placement)
     said = seen.progress.get(target.job.id)
     other |= batch_choice.differs(target.job, placement, said, steered.batch)
     if held == dict(placement.gpus) and not other:
         return None
-    if laying.owner_forbids(target.job, target.wanted, placement, seen, config):
+    if job_updates.owner_forbids(target.job, target.request, placement, seen, config):
         return None
-    fields = laying.fields(target.job, target.wanted, placement, seen, config, pin)
-    was = laying.originals(target.job, fields, steered.was, target.wanted.partitions)
-    if pin or target.wanted.copies[1] > 1:
-        fields = laying.in_full(placement, fields, was)
+    fields = job_updates.fields(target.job, target.request, placement, seen, config, pin)
+    was = job_updates.originals(target.job, fields, steered.was, target.request.partitions)
+    if pin or target.request.copies[1] > 1:
+        fields = job_updates.in_full(placement, fields, was)
     steering = Steering(
         gpus=placement.gpus,
         nodes=placement.nodes,
@@ -283,7 +285,7 @@ def move(
         moves=steered.moves + 1,
         was=was,
         batch=placement.batch or 0,
-        wrote={key: fields.get(key, laying.current(target.job, key)) for key in was},
+        wrote={key: fields.get(key, job_updates.current(target.job, key)) for key in was},
         foreign=steered.foreign,
     )
     return Action(Kind.MOVE, target.job, fields, steering, placement.reason, placement)

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from slurm_hadar.controller.actuation.acting import ActionContext, Sent
 from slurm_hadar.controller.actuation.actions import Action
+from slurm_hadar.controller.actuation.apply import ActionContext, Sent
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering

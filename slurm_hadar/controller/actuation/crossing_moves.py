@@ -6,14 +6,14 @@ on a node while a job leaves it, so one that prefers this node would start elsew
 
 from collections.abc import Iterable
 
-from slurm_hadar.controller.snapshot.targets import Place, Target
+from slurm_hadar.controller.snapshot.eligibility import Place, SchedulableJob
 from slurm_hadar.domain.job import Job, JobState
 
 
 class CrossingMoves:
     """The moves that are under way or chosen already: which nodes they leave, and where they go."""
 
-    def __init__(self, under_way: Iterable[Target]) -> None:
+    def __init__(self, under_way: Iterable[SchedulableJob]) -> None:
         """``under_way``: moves of earlier ticks."""
         self._leaving: dict[str, str] = {}
         self._coming: dict[str, str] = {}

@@ -15,21 +15,21 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import laying, queue_head
+from slurm_hadar.controller.actuation import job_updates, queue_head
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.preference import (
-    Known,
+    PreferenceInput,
     expected_end,
     longest_wait,
     preferred,
     worth_waiting,
 )
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims
-from slurm_hadar.controller.snapshot.arrays import accepts
+from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, obsolete_begin_time
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT, EmptyNodes
-from slurm_hadar.controller.snapshot.targets import Target, lease_of_before
-from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.controller.snapshot.scheduling_input import accepts
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import expected_waits
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
@@ -75,7 +75,7 @@ class Refusals:
 
 
 def hints(
-    picture: Picture,
+    snapshot: Snapshot,
     plan: Plan,
     seen: Observed,
     config: Config,
@@ -88,22 +88,24 @@ def hints(
     """
     waiting = [
         target
-        for target in picture.targets.values()
+        for target in snapshot.schedulable.values()
         if target.job.state is JobState.PENDING and not target.starting
     ]
-    waiting.sort(key=lambda one: (claims.rank(one.job, seen), -one.job.submit_s), reverse=True)
+    waiting.sort(
+        key=lambda one: (pending_demand.rank(one.job, seen), -one.job.submit_s), reverse=True
+    )
     wanted = {id_: Hint(nice=nice) for id_, nice in nices.items()}
     # Tasks of an array that Slurm keeps in one record are one job to it, and stay one.
-    records: dict[str, list[Target]] = {}
+    records: dict[str, list[SchedulableJob]] = {}
     for target in waiting:
         job = target.job
         records.setdefault(str(job.raw_id) if job.array_tasks else job.id, []).append(target)
-    left, deep = queue_head.MOST_RECORDS, list[list[Target]]()
+    left, deep = queue_head.MOST_RECORDS, list[list[SchedulableJob]]()
     unfit: dict[str, tuple[str, ...]] = {}
     may_wait = any(longest_wait(target.job, config) for target in waiting)
     empty = EmptyNodes(seen)
-    waits = expected_waits(seen, picture, empty) if may_wait and not seen.in_order else {}
-    known = Known(picture, plan, seen, config, empty, waits)
+    waits = expected_waits(seen, snapshot, empty) if may_wait and not seen.in_order else {}
+    known = PreferenceInput(snapshot, plan, seen, config, empty, waits)
     for targets in records.values():
         placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
         preference = preferred(placed, known)
@@ -124,16 +126,16 @@ def hints(
             deep.append(targets)
     deep_ones = queue_head.too_deep(deep, queue_head.MOST_RECORDS - left, seen, config)
     back = [
-        *_taken_back(unfit, "it fits in no node of a partition", wanted, picture, seen, config),
-        *_taken_back(deep_ones, _DEEP, wanted, picture, seen, config),
+        *_taken_back(unfit, "it fits in no node of a partition", wanted, snapshot, seen, config),
+        *_taken_back(deep_ones, _DEEP, wanted, snapshot, seen, config),
     ]
     gone = {action.job.id for action in back}
     ids = [one.job.id for one in waiting if one.job.id not in gone]
-    ids += picture.left_out
-    found = _sent(ids, wanted, picture.left_out, seen, refused)
+    ids += snapshot.excluded
+    found = _sent(ids, wanted, snapshot.excluded, seen, refused)
     started = [
         target.job
-        for target in picture.targets.values()
+        for target in snapshot.schedulable.values()
         if target.job.state is JobState.RUNNING and not target.starting
     ]
     again = (_after_a_move(job, seen) for job in started if not _refused(job, seen, refused))
@@ -145,7 +147,7 @@ def _taken_back(
     typed: Mapping[str, tuple[str, ...]],
     why: str,
     wanted: Mapping[str, Hint],
-    picture: Picture,
+    snapshot: Snapshot,
     seen: Observed,
     config: Config,
 ) -> list[Action]:
@@ -154,11 +156,13 @@ def _taken_back(
     found = []
     for id_, names in typed.items():
         job, steered = seen.jobs[id_], seen.steered(id_)
-        fields = _with_nice(laying.back(job, steered), job, wanted.get(id_, Hint()).nice)
+        fields = _with_nice(
+            job_updates.undo_fields(job, steered), job, wanted.get(id_, Hint()).nice
+        )
         fields["Partition"] = ",".join(names)
-        target = picture.targets[id_]
+        target = snapshot.schedulable[id_]
         kinds = [kind for kind in config.gpu_types if accepts(target, kind, config)]
-        no_features = not (job.features or target.wanted.constraint or "Features" in fields)
+        no_features = not (job.features or target.request.constraint or "Features" in fields)
         if no_features and len(kinds) < len(config.gpu_types):
             fields["Features"] = "|".join(config.gpu_types[kind].feature for kind in kinds)
         ours = _remembered(job, fields, replace(steered, was={**steered.was, **fields}), seen.now)
@@ -172,7 +176,7 @@ def _refused(job: Job, seen: Observed, refused: Mapping[str, Refusals]) -> bool:
 
 def unfit(job: Job, seen: Observed) -> bool:
     """Whether Slurm says that a job fits nowhere in a partition of a list that is ours."""
-    return job.reason.split(",")[0] in UNFIT and "Partition" in laying.back(
+    return job.reason.split(",")[0] in UNFIT and "Partition" in job_updates.undo_fields(
         job, seen.steered(job.id)
     )
 
@@ -183,8 +187,8 @@ def _after_a_move(job: Job, seen: Observed) -> Action | None:
     fields = {
         key: value
         for key, value in steered.was.items()
-        if key in laying.UNTIL_IT_RUNS
-        and steered.wrote.get(key) == laying.present(job, steered, key)
+        if key in job_updates.UNTIL_IT_RUNS
+        and steered.wrote.get(key) == job_updates.present(job, steered, key)
     }
     if not fields:
         return None
@@ -200,23 +204,23 @@ def _after_a_move(job: Job, seen: Observed) -> Action | None:
 
 def restored(
     ids: Iterable[str],
-    left_out: Mapping[str, str],
+    excluded: Mapping[str, str],
     seen: Observed,
     refused: Mapping[str, Refusals],
     preempted: Collection[str] = (),
 ) -> list[Action]:
     """What makes the requests of these jobs their owners' again, where they wait.
 
-    ``left_out``: those that are left to Slurm, with the reason; ``preempted``: those that may start
+    ``excluded``: those that are left to Slurm, with the reason; ``preempted``: those that may start
     before the begin time that Slurm gave them when it requeued them.
     """
-    return _sent(ids, {}, left_out, seen, refused, preempted)
+    return _sent(ids, {}, excluded, seen, refused, preempted)
 
 
 def _sent(
     ids: Iterable[str],
     wanted: Mapping[str, Hint],
-    left_out: Mapping[str, str],
+    excluded: Mapping[str, str],
     seen: Observed,
     refused: Mapping[str, Refusals],
     preempted: Collection[str] = (),
@@ -228,25 +232,25 @@ def _sent(
             continue
         if _refused(job, seen, refused) and not unfit(job, seen):
             continue
-        action = _hint(job, wanted.get(id_, Hint()), left_out.get(id_, ""), seen, id_ in preempted)
+        action = _hint(job, wanted.get(id_, Hint()), excluded.get(id_, ""), seen, id_ in preempted)
         found += [action] if action is not None else []
     return found
 
 
-def _hint(job: Job, hint: Hint, left_out: str, seen: Observed, preempted: bool) -> Action | None:
+def _hint(job: Job, hint: Hint, excluded: str, seen: Observed, preempted: bool) -> Action | None:
     steered, names = seen.steered(job.id), hint.partitions
-    fields = _with_nice(laying.back(job, steered), job, hint.nice)
+    fields = _with_nice(job_updates.undo_fields(job, steered), job, hint.nice)
     if "Partition" not in steered.foreign:
         if names:
             fields.pop("Partition", None)
-            if ",".join(names) != laying.current(job, "Partition"):
+            if ",".join(names) != job_updates.current(job, "Partition"):
                 fields["Partition"] = ",".join(names)
-        elif not left_out and _is_wider(job, steered):
+        elif not excluded and _is_wider(job, steered):
             # A list that has sunk back in the queue is left as it is.
             fields.pop("Partition", None)
             if steered.wrote.get("Features") == job.features:
                 fields.pop("Features", None)
-    leased = lease_of_before(job, steered, seen.now)
+    leased = obsolete_begin_time(job, steered, seen.now)
     if leased or preempted:
         fields["StartTime"] = at_once(job, seen.now)
     if not fields:
@@ -265,7 +269,7 @@ def _hint(job: Job, hint: Hint, left_out: str, seen: Observed, preempted: bool) 
     elif hint.nice and "Nice" in fields:
         why = "it has the place of another managed job in the queue, which the policy lets wait"
     else:
-        why = "its request is its owner's again" + (f": {left_out}" if left_out else "")
+        why = "its request is its owner's again" + (f": {excluded}" if excluded else "")
     return Action(Kind.HINT, job, fields, ours, why)
 
 
@@ -280,10 +284,10 @@ def _remembered(job: Job, fields: Mapping[str, str], steered: Steering, now: flo
     """What is known of the job once these are sent: its owner's value of each that differs."""
     was = {
         key: value
-        for key, value in laying.originals(job, fields, steered.was).items()
-        if fields.get(key, laying.present(job, steered, key)) != value
+        for key, value in job_updates.originals(job, fields, steered.was).items()
+        if fields.get(key, job_updates.present(job, steered, key)) != value
     }
-    wrote = {key: fields.get(key, laying.present(job, steered, key)) for key in was}
+    wrote = {key: fields.get(key, job_updates.present(job, steered, key)) for key in was}
     return Steering(time=now, moves=steered.moves, was=was, wrote=wrote, foreign=steered.foreign)
 
 
@@ -293,7 +297,7 @@ def waits_for(steered: Steering) -> str:
     return f"waits for {first} until {formats.moment(steered.until)} at most"
 
 
-def _is_unfit(target: Target, names: Iterable[str], empty: EmptyNodes) -> bool:
+def _is_unfit(target: SchedulableJob, names: Iterable[str], empty: EmptyNodes) -> bool:
     """Whether a job fits in no node of a partition, whatever is done to the nodes: where its list
     is changed to one with such a partition Slurm 22.05 holds some jobs (BadConstraints), so it is
     left as its owner wrote it."""

@@ -1,7 +1,8 @@
 """Who has whose place in the queue, from tick to tick.
 
-A job that leaves the line with another's place has used it up, and those who gave up theirs for it
-keep what they got (:class:`slurm_hadar.scheduling.exchange.Places`): until they run, by their Nice.
+A job that leaves the line with another's place has used it up, and those that gave up theirs for
+it keep what they got until they run, by their Nice
+(:class:`slurm_hadar.scheduling.exchange.QueuePlaces`).
 """
 
 from collections.abc import Collection, Mapping
@@ -11,7 +12,7 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.view import State
-from slurm_hadar.scheduling.exchange import Places
+from slurm_hadar.scheduling.exchange import QueuePlaces
 
 NAME = "exchange"
 """Under this name the store keeps it."""
@@ -80,7 +81,7 @@ def lost_for_good(memory: Memory, seen: Observed, here: Collection[str]) -> dict
     ``here``: the jobs that may exchange their places in this tick.
     """
     lent = memory.lent
-    places = Places(
+    places = QueuePlaces(
         {id_: one.own for id_, one in lent.items()}, {id_: one.held for id_, one in lent.items()}
     )
     for id_, one in lent.items():

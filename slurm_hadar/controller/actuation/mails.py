@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from slurm_hadar.controller.actuation.acting import ActionContext
 from slurm_hadar.controller.actuation.actions import Action
+from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering

@@ -12,13 +12,13 @@ from math import inf
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action
+from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.observation.rules import Rules
 from slurm_hadar.controller.snapshot.bills import weights
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.slurm.cluster import Cluster
-from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.minutes import GRP_WALL, MINS, WALL, MinuteLimit, Minutes
 
 _LATE_S = 60.0
@@ -45,7 +45,7 @@ class MinuteGuard:
     """
 
     cluster: Cluster
-    rules: Rules
+    rules: AccountingLimits
     seen: Observed
     config: Config
     moving: Collection[str] = ()
@@ -84,7 +84,7 @@ class _Known:
     def __init__(
         self,
         seen: Observed,
-        limits: Limits,
+        limits: AccountLimits,
         minutes: Minutes,
         use: Mapping[int, Amounts],
         late_s: float,

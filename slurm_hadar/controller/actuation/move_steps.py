@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from slurm_hadar.controller.actuation.acting import steering_of
+from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.returned_nodes import ended_by
 from slurm_hadar.domain.job import Job, JobState

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from slurm_hadar.controller.actuation.acting import (
+from slurm_hadar.controller.actuation.apply import (
     STOOD_FIELDS,
     ActionContext,
     batch_of_entry,
@@ -19,7 +19,7 @@ from slurm_hadar.controller.actuation.acting import (
 )
 from slurm_hadar.controller.actuation.move_steps import MOVED, MoveStep, acknowledged, decide_move
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
@@ -38,7 +38,7 @@ _LEAST_PRIORITY = 1
 
 
 @dataclass(frozen=True)
-class Step:
+class MoveResult:
     """What a step did: sentences for the operator, and the jobs that were sent on their way with
     the places where they go (job -> node -> type -> GPUs)."""
 
@@ -48,7 +48,7 @@ class Step:
 
 def advance(
     context: ActionContext, jobs: Mapping[str, Job], progress: Mapping[str, Progress], now: float
-) -> Step:
+) -> MoveResult:
     """Take every open move one step further, from what is seen now."""
     entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
     requeue: list[tuple[Entry, Job]] = []
@@ -80,7 +80,7 @@ def advance(
             said.append(f"job {entry.job}: {decided.outcome}")
     said += _requeue(context, requeue, now)
     said += _send_on(context, send_on, now)
-    return Step(tuple(said), destinations(entry for entry, _ in send_on))
+    return MoveResult(tuple(said), destinations(entry for entry, _ in send_on))
 
 
 def _began_by_itself(entry: Entry, job: Job) -> bool:
@@ -91,7 +91,7 @@ def _began_by_itself(entry: Entry, job: Job) -> bool:
 def _keep_as_either(context: ActionContext, entry: Entry, job: Job) -> None:
     """Its request may be as it stood before the move, or as the move wrote it: neither is a change
     by its owner. What it was before and is not known any more is compared no more."""
-    stood, known = entry.details.get("stood"), context.known(job)
+    stood, known = entry.details.get("stood"), context.steering_of(job)
     if not isinstance(stood, dict):
         return
     wrote = {
@@ -146,7 +146,7 @@ def settle(
 
 
 def _later(job: Job, known: Mapping[str, Job]) -> Job:
-    """The job as it is shown now, with what only the tick's whole picture tells of it."""
+    """The job as it is shown now, with what only the tick's whole snapshot tells of it."""
     if job.id not in known or known[job.id].restarts != job.restarts:
         return job
     return replace(job, not_before_s=known[job.id].not_before_s)
@@ -197,7 +197,7 @@ def _send_no_mails(context: ActionContext, jobs: Sequence[Job]) -> None:
         return
     updates = []
     for job in jobs:
-        types, ours = asked.get(job.raw_id, ()), context.known(job)
+        types, ours = asked.get(job.raw_id, ()), context.steering_of(job)
         left = ",".join(name for name in types if name not in _MAILS_OF_A_MOVE) or "NONE"
         if "MailType" not in ours.was and left != ",".join(types or ("NONE",)):
             was = {**ours.was, "MailType": ",".join(types)}
@@ -211,7 +211,7 @@ def _send_no_mails(context: ActionContext, jobs: Sequence[Job]) -> None:
 
 def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Steering:
     """What the move was to write, with what it did to the job's mails and Nice since."""
-    ours, known = steering_of(entry.details, now), context.known(job)
+    ours, known = steering_of(entry.details, now), context.steering_of(job)
     keys = {"MailType"} & set(known.was)
     if "Nice" in known.was and known.wrote.get("Nice") == str(job.nice):
         keys.add("Nice")
@@ -229,7 +229,7 @@ def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -
     # What the move itself writes, where it was sent before and not answered, is ours too.
     sent = steering_of(entry.details, 0.0).wrote
     ours = Steering(wrote=stood, unsure={key: value for key, value in sent.items() if key in stood})
-    return kept.changed_by_others(job, ours, context.config, now)
+    return steering_store.changed_by_others(job, ours, context.config, now)
 
 
 def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
@@ -245,7 +245,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         return said
     nices = _nices(context, waiting, now)
     updates = []
-    before = {job.id: context.known(job) for _, job in waiting}
+    before = {job.id: context.steering_of(job) for _, job in waiting}
     sure: dict[str, Steering] = {}
     left: dict[str, str] = {}
     for entry, job in waiting:
@@ -256,7 +256,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             # Where it should go may not be what its owner wants any more.
             left[job.id] = f"{' and '.join(theirs)} was changed while it moved, and stays so"
             known = replace(before[job.id], gpus={}, nodes={}, time=now, moves=ours.moves)
-            before[job.id] = kept.given_up(known, theirs)
+            before[job.id] = steering_store.given_up(known, theirs)
             ours, fields = before[job.id], {}
         reason, (copies, shares) = str(entry.details.get("reason", "")), copies_of(entry.details)
         batch = batch_of_entry(entry.details)
@@ -374,7 +374,7 @@ def _keep_places(context: ActionContext, entries: Sequence[Entry]) -> None:
             return
         wrong = []
         for job in shown:
-            had, ours = before.get(job.id, 0), context.known(job)
+            had, ours = before.get(job.id, 0), context.steering_of(job)
             too_much = ours.wrote.get("Nice") == str(job.nice) and job.priority > had
             waits = job.state is JobState.PENDING and job.priority > 0
             if waits and (job.priority < had or too_much):

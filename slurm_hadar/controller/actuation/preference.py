@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from math import inf
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.observation.access import allowed_partitions, kinds_of
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims
-from slurm_hadar.controller.snapshot.arrays import accepts
+from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes
-from slurm_hadar.controller.snapshot.targets import Target
-from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.controller.snapshot.scheduling_input import accepts
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import far_slower, run_times
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
@@ -21,11 +21,11 @@ from slurm_hadar.scheduling import narrowing
 
 
 @dataclass(frozen=True)
-class Known:
+class PreferenceInput:
     """What one tick knows. ``waits``: job -> GPU type -> expected wait, s; empty where no job may
     wait for a type."""
 
-    picture: Picture
+    snapshot: Snapshot
     plan: Plan
     seen: Observed
     config: Config
@@ -43,24 +43,26 @@ class Preference:
     is_unfit: bool = False
 
 
-def worth_waiting(target: Target, preference: Preference, known: Known) -> tuple[str, ...]:
+def worth_waiting(
+    target: SchedulableJob, preference: Preference, known: PreferenceInput
+) -> tuple[str, ...]:
     """The names that it prefers without the types on which the job would end later, even if it
     began there now, than on the one that it waits for: rule 4 of the prototype (theta 0).
 
     All of them where its work is not known, where the wait is longer than it may be, where the job
     may not fit there, and where a job that is not managed wants the same type.
     """
-    names, seen, picture, waits = preference.names, known.seen, known.picture, known.waits
-    job, view = target.job, picture.view
+    names, seen, snapshot, waits = preference.names, known.seen, known.snapshot, known.waits
+    job, view = target.job, snapshot.view
     left_s = job.eligible_s + longest_wait(job, known.config) - seen.now
     declared = job.declaration is not None and job.declaration.total_samples > 0
     if len(names) < 2 or job.id not in waits or not declared or left_s <= 0:
         return names
-    row, count = view.jobs.ids.index(job.id), view.counts.index(target.wanted.count)
-    types = laying.types_of([seen.partitions[name] for name in names], seen)
+    row, count = view.jobs.ids.index(job.id), view.counts.index(target.request.count)
+    types = job_updates.types_of([seen.partitions[name] for name in names], seen)
     if not all(view.jobs.known[row, view.types.index(kind), count] for kind in types.values()):
         return names
-    times, wait = run_times(target, picture), waits[job.id]
+    times, wait = run_times(target, snapshot), waits[job.id]
     return narrowing.worth_waiting(
         names,
         {name: wait.get(kind, inf) for name, kind in types.items() if name in preference.fit},
@@ -70,11 +72,11 @@ def worth_waiting(target: Target, preference: Preference, known: Known) -> tuple
     )
 
 
-def expected_end(target: Target, name: str, known: Known) -> float:
+def expected_end(target: SchedulableJob, name: str, known: PreferenceInput) -> float:
     """When a job is expected to end that waits for the partition ``name``, s since the epoch."""
     seen = known.seen
-    kind = laying.types_of([seen.partitions[name]], seen)[name]
-    return seen.now + known.waits[target.job.id][kind] + run_times(target, known.picture)[kind]
+    kind = job_updates.types_of([seen.partitions[name]], seen)[name]
+    return seen.now + known.waits[target.job.id][kind] + run_times(target, known.snapshot)[kind]
 
 
 def longest_wait(job: Job, config: Config) -> float:
@@ -86,11 +88,11 @@ def longest_wait(job: Job, config: Config) -> float:
 
 def _wanted_by_others(kind: str, job: Job, seen: Observed) -> bool:
     """Whether a job that is not managed waits behind this one for GPUs of a type."""
-    place = claims.rank(job, seen)
+    place = pending_demand.rank(job, seen)
     return any(
         other.state is JobState.PENDING
         and not other.managed
-        and claims.rank(other, seen) <= place
+        and pending_demand.rank(other, seen) <= place
         and (not other.request.typed or kind in _kinds(other))
         and any(
             kind in kinds_of(seen.partitions[p], seen.nodes)
@@ -106,14 +108,14 @@ def _kinds(job: Job) -> set[str]:
     return {kind for part in (request.per_node, request.per_job, request.per_task) for kind in part}
 
 
-def preferred(target: Target, known: Known) -> Preference:
+def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     """The job's partitions in the order in which it prefers their types; empty where an order says
     nothing."""
-    picture, seen, config, empty = known.picture, known.seen, known.config, known.empty
-    job, want, view = target.job, target.wanted, picture.view
+    snapshot, seen, config, empty = known.snapshot, known.seen, known.config, known.empty
+    job, want, view = target.job, target.request, snapshot.view
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
-    types = laying.types_of(open_to_it, seen)
+    types = job_updates.types_of(open_to_it, seen)
     if len(types) < 2 or want.count not in view.counts or job.id not in view.jobs.ids:
         return Preference()
     row, count = view.jobs.ids.index(job.id), view.counts.index(want.count)
@@ -127,7 +129,7 @@ def preferred(target: Target, known: Known) -> Preference:
     if possible and not fit & possible.keys():
         # What is left out by estimates only, such as a time limit that would be too short.
         possible = {name: rates[name] for name in rates if accepts(target, types[name], config)}
-    slow = far_slower(target, picture, {types[n] for n in possible if n in fit})
+    slow = far_slower(target, snapshot, {types[n] for n in possible if n in fit})
     possible = {n: rate for n, rate in possible.items() if types[n] not in slow}
     if empty.is_clear(target) and not possible.keys() <= empty.fits(
         target, possible, some_day=True

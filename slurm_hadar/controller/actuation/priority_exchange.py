@@ -1,7 +1,7 @@
 """Managed jobs that wait exchange their priorities, where the policy wants another order.
 
 Jobs that the policy would start now go first, each part in the order of their promised ends
-(:class:`slurm_hadar.scheduling.twin.Promises`). Which jobs may exchange their places is in
+(:class:`slurm_hadar.scheduling.twin.ExpectedEnds`). Which jobs may exchange their places is in
 :mod:`slurm_hadar.scheduling.exchange`. A job that starts from another's place has used it up: the
 other one has its place from then on.
 
@@ -18,15 +18,15 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.lent_places import Lent, Memory, lost_for_good, owners_nice
 from slurm_hadar.controller.observation.access import allowed_partitions
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims, waits
-from slurm_hadar.controller.snapshot.targets import Target
-from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.controller.snapshot import pending_demand, waits
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import PRIORITIES, FloatArray
 from slurm_hadar.scheduling import twin
-from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, Line, exchanged
-from slurm_hadar.scheduling.twin import Promises
+from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, WaitingJobs, exchanged
+from slurm_hadar.scheduling.twin import ExpectedEnds
 
 _TRIES = 20
 """Orders of one tick that may turn out to be none that Slurm would carry out."""
@@ -52,12 +52,12 @@ class _Waiting:
     job: Job
     plain: int
     place: int
-    target: Target | None = None
+    target: SchedulableJob | None = None
     """Of a job that may take part."""
 
 
 def exchange(
-    picture: Picture,
+    snapshot: Snapshot,
     plan: Plan,
     seen: Observed,
     config: Config,
@@ -71,11 +71,11 @@ def exchange(
     """
     if ExchangeLevel(config.queue.exchange) is ExchangeLevel.NONE:
         return NewPlaces()
-    here = _may_exchange(picture, seen, refused)
+    here = _may_exchange(snapshot, seen, refused)
     lost = lost_for_good(memory, seen, here)
     line = _line(here, seen, lost)
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
-    promises = _promises(head, picture, seen, memory.promised)
+    promises = _promises(head, snapshot, seen, memory.promised)
     order = [*_order(head, promises, plan, seen, config), *rest]
     held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
     nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
@@ -97,21 +97,22 @@ def exchange(
 
 
 def in_own_places(
-    picture: Picture, seen: Observed, memory: Memory, refused: Collection[str] = ()
-) -> Picture:
-    """The picture with the order that the jobs would have without any exchange, as the policy shall
-    see it: by what it sees after an exchange it would want the next one otherwise."""
-    lost = lost_for_good(memory, seen, _may_exchange(picture, seen, refused))
-    view = picture.view
+    snapshot: Snapshot, seen: Observed, memory: Memory, refused: Collection[str] = ()
+) -> Snapshot:
+    """The snapshot with the order that the jobs would have without any exchange, as the policy
+    shall see it: by what it sees after an exchange it would want the next one otherwise."""
+    lost = lost_for_good(memory, seen, _may_exchange(snapshot, seen, refused))
+    view = snapshot.view
     own = np.array(
-        [_own_place(picture.targets[id_].job, seen, lost) for id_ in view.jobs.ids], dtype=float
+        [_own_place(snapshot.schedulable[id_].job, seen, lost) for id_ in view.jobs.ids],
+        dtype=float,
     )
-    return replace(picture, view=replace(view, jobs=replace(view.jobs, priority=own)))
+    return replace(snapshot, view=replace(view, jobs=replace(view.jobs, priority=own)))
 
 
 def _own_place(job: Job, seen: Observed, lost: Mapping[str, int]) -> float:
     """As in ``domain.view.JobArrays.priority``."""
-    tier, _ = claims.rank(job, seen)
+    tier, _ = pending_demand.rank(job, seen)
     plain = _plain(job, seen) if job.state is JobState.PENDING else job.priority
     return tier * PRIORITIES + plain - lost.get(job.id, 0)
 
@@ -122,15 +123,19 @@ def _plain(job: Job, seen: Observed) -> int:
     return job.priority + (job.nice - owners_nice(job, seen) if job.restarts == 0 else 0)
 
 
-def _may_exchange(picture: Picture, seen: Observed, refused: Collection[str]) -> dict[str, Target]:
+def _may_exchange(
+    snapshot: Snapshot, seen: Observed, refused: Collection[str]
+) -> dict[str, SchedulableJob]:
     return {
         id_: target
-        for id_, target in picture.targets.items()
+        for id_, target in snapshot.schedulable.items()
         if id_ not in refused and _takes_part(target, seen)
     }
 
 
-def _line(here: Mapping[str, Target], seen: Observed, lost: Mapping[str, int]) -> list[_Waiting]:
+def _line(
+    here: Mapping[str, SchedulableJob], seen: Observed, lost: Mapping[str, int]
+) -> list[_Waiting]:
     """All jobs that Slurm may start, in the order in which it would without any exchange."""
     found = []
     for job in seen.jobs.values():
@@ -148,10 +153,10 @@ def _in_line(job: Job, seen: Observed) -> bool:
 
 def _before(job: Job, priority: int, seen: Observed) -> tuple[int, int, int]:
     """Slurm's order, lesser first: tier, priority, number."""
-    return -claims.rank(job, seen)[0], -priority, job.array_job_id or job.raw_id
+    return -pending_demand.rank(job, seen)[0], -priority, job.array_job_id or job.raw_id
 
 
-def _takes_part(target: Target, seen: Observed) -> bool:
+def _takes_part(target: SchedulableJob, seen: Observed) -> bool:
     """Whether the job's priority is one number that its Nice changes, and the controller's to
     change. One that was requeued has a Nice for its lost age, and an array is many jobs."""
     job = target.job
@@ -164,14 +169,18 @@ def _takes_part(target: Target, seen: Observed) -> bool:
         and not (job.external or job.other_gres)
         and not job.per_gpu
         and job.priority > 1
-        and claims.in_turn(job)
+        and pending_demand.competes_for_gpus(job)
         and "Nice" not in seen.steered(job.id).foreign
         and len({(one.priority_tier, one.priority_factor) for one in partitions}) == 1
     )
 
 
 def _order(
-    line: Sequence[_Waiting], promises: Promises[str], plan: Plan, seen: Observed, config: Config
+    line: Sequence[_Waiting],
+    promises: ExpectedEnds[str],
+    plan: Plan,
+    seen: Observed,
+    config: Config,
 ) -> list[_Waiting]:
     """The line with exchanges. Those that Slurm would not carry out, as it takes the job with the
     lesser number first of two with one priority, are left out."""
@@ -184,7 +193,7 @@ def _order(
     group = np.array([NO_EXCHANGE if label is None else numbers[label] for label in labels])
     asks = np.array([_asks(one.job) for one in line])
     for _ in range(_TRIES):
-        order = [line[at] for at in exchanged(Line(group, asks, wish))]
+        order = [line[at] for at in exchanged(WaitingJobs(group, asks, wish))]
         held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
         done = sorted(order, key=lambda one: _before(one.job, held[one.job.id], seen))
         wrong = {held[a.job.id] for a, b in zip(order, done, strict=True) if a is not b}
@@ -198,13 +207,13 @@ def _group(one: _Waiting, seen: Observed, config: Config) -> tuple[object, ...] 
     """Jobs of one group ask for the same places, and may exchange theirs; None: with nobody."""
     if one.target is None:
         return None
-    job, want = one.job, one.target.wanted
+    job, want = one.job, one.target.request
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
     if len({(part.priority_tier, part.priority_factor) for part in open_to_it}) != 1:
         return None
     same = (
-        claims.rank(job, seen)[0],
+        pending_demand.rank(job, seen)[0],
         frozenset(part.name for part in open_to_it),
         want.constraint,
         want.types,
@@ -224,26 +233,26 @@ def _asks(job: Job) -> list[float]:
 
 
 def _promises(
-    line: Sequence[_Waiting], picture: Picture, seen: Observed, known: Mapping[str, float]
-) -> Promises[str]:
+    line: Sequence[_Waiting], snapshot: Snapshot, seen: Observed, known: Mapping[str, float]
+) -> ExpectedEnds[str]:
     """Of those that may exchange their places."""
     ours = {one.job.id for one in line if one.target is not None}
-    found = Promises({id_: end for id_, end in known.items() if id_ in ours})
+    found = ExpectedEnds({id_: end for id_, end in known.items() if id_ in ours})
     if not found.known(ours):
-        for one, left in zip(line, _ends(line, picture, seen).tolist(), strict=True):
+        for one, left in zip(line, _ends(line, snapshot, seen).tolist(), strict=True):
             if one.job.id in ours and left < np.inf:
                 found.add([one.job.id], [seen.now + left])
     return found
 
 
-def _ends(line: Sequence[_Waiting], picture: Picture, seen: Observed) -> FloatArray:
+def _ends(line: Sequence[_Waiting], snapshot: Snapshot, seen: Observed) -> FloatArray:
     """(W,) s from now until each job would end without any exchange."""
-    pools = waits.released(seen, picture)
+    pools = waits.released(seen, snapshot)
     counts, times = [], []
     for one in line:
-        known = picture.targets.get(one.job.id)
-        if known is not None and (run := waits.run_times(known, picture)):
-            counts.append(known.wanted.count)
+        known = snapshot.schedulable.get(one.job.id)
+        if known is not None and (run := waits.run_times(known, snapshot)):
+            counts.append(known.request.count)
         else:
             count, run = waits.ordinary(one.job, pools)
             counts.append(count)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot.targets import Target
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.domain.job import Job, JobState
 
 MOST_RECORDS = 50
@@ -18,14 +18,14 @@ MOST_TAKEN_BACK = 50
 """Lists that one tick takes back: with rl_enable Slurm takes two updates in a second."""
 
 
-def room(seen: Observed) -> bool:
+def has_capacity(seen: Observed) -> bool:
     """Whether new jobs may come with a list of partitions; see :data:`MOST_RECORDS`."""
     waiting = [job for job in seen.jobs.values() if job.managed and job.state is JobState.PENDING]
     return sum(len(job.partitions) for job in waiting if len(job.partitions) > 1) < MOST_RECORDS
 
 
 def too_deep(
-    deep: Sequence[Sequence[Target]], used: int, seen: Observed, config: Config
+    deep: Sequence[Sequence[SchedulableJob]], used: int, seen: Observed, config: Config
 ) -> dict[str, tuple[str, ...]]:
     """Jobs far from the head of the queue with a list that is not their owner's -> what their owner
     typed. ``deep``: records behind those that get a list, in Slurm's order; ``used``: partitions
@@ -47,5 +47,5 @@ def too_deep(
 
 def typed_partitions(job: Job, seen: Observed, config: Config) -> tuple[str, ...]:
     """What the owner typed, where hbatch or a tick made a list of it; else what Slurm shows."""
-    found = laying.asked_for(job, seen.steered(job.id), config.partitions.groups)
+    found = job_updates.asked_for(job, seen.steered(job.id), config.partitions.groups)
     return tuple(found["Partition"].split(",")) if "Partition" in found else job.partitions

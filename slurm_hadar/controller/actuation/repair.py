@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from slurm_hadar.controller.actuation import laying
-from slurm_hadar.controller.actuation.acting import UNDO, UNDONE, ActionContext
+from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.apply import UNDO, UNDONE, ActionContext
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain import steering
@@ -56,8 +56,8 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
 
     def owners(job: Job) -> dict[str, str]:
         steered = seen.steered(job.id)
-        was = laying.asked_for(job, steered, context.config.partitions.groups)
-        return laying.back(job, replace(steered, was=was))
+        was = job_updates.asked_for(job, steered, context.config.partitions.groups)
+        return job_updates.undo_fields(job, replace(steered, was=was))
 
     def undo(job: Job) -> str:
         steered = seen.steered(job.id)
@@ -101,7 +101,7 @@ def keep_owners_changes(context: ActionContext, seen: Observed) -> None:
     found = []
     for id_, ours in seen.steering.items():
         job = seen.jobs.get(id_)
-        if job is not None and ours.foreign and context.known(job).foreign != ours.foreign:
+        if job is not None and ours.foreign and context.steering_of(job).foreign != ours.foreign:
             found.append((job, ours))
     if context.in_the_job:
         updates = [context.update(job, {}, ours) for job, ours in found]
@@ -146,7 +146,7 @@ def _not_sent(job: Job, sent: Mapping[str, str]) -> bool:
     if "Nice" in told:
         # Of its partitions a job that has begun meanwhile shows one only.
         told = {"Nice": told["Nice"]}
-    return not told or laying.differing(job, told)
+    return not told or job_updates.differing(job, told)
 
 
 def _held(job: Job) -> bool:

@@ -15,16 +15,20 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.hints import Refusals, restored
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backfill.curves import Curves
-from slurm_hadar.controller.backfill.idle_view import Seats, learned
+from slurm_hadar.controller.backfill.idle_view import IdleNodeView, update_curves
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot.targets import Past, Target, targets_of
-from slurm_hadar.controller.snapshot.viewing import picture_without_faults
+from slurm_hadar.controller.snapshot.eligibility import (
+    ControllerHistory,
+    SchedulableJob,
+    schedulable_jobs,
+)
+from slurm_hadar.controller.snapshot.view_builder import snapshot_without_faults
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.bftrainer import policy as bftrainer
-from slurm_hadar.policies.bftrainer.stays import Stays
+from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.slurm.times import startable_s
 
@@ -35,20 +39,20 @@ _LONGEST_BEGIN_S = 600.0
 
 
 @dataclass(frozen=True)
-class Backfill:
+class BackfillPlan:
     """What one tick means to do with the idle nodes.
 
     ``idle``: nodes that nobody uses or is about to take; ``taken``: idle nodes left to others, with
-    the reason; ``placements`` and ``waiting`` as in a plan; ``left_out``: trainings left to Slurm.
+    the reason; ``placements`` and ``waiting`` as in a plan; ``excluded``: trainings left to Slurm.
     """
 
-    targets: Mapping[str, Target] = field(default_factory=dict)
+    schedulable: Mapping[str, SchedulableJob] = field(default_factory=dict)
     idle: tuple[str, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
     placements: Mapping[str, Placement] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
     deferred: Mapping[str, str] = field(default_factory=dict)
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
     actions: tuple[Action, ...] = ()
     notes: tuple[str, ...] = ()
     state: State = field(default_factory=dict)
@@ -57,7 +61,7 @@ class Backfill:
         """The actions of some kinds."""
         return [action for action in self.actions if action.kind in kinds]
 
-    def without(self, refused: Mapping[str, str]) -> "Backfill":
+    def without(self, refused: Mapping[str, str]) -> "BackfillPlan":
         """The same less the moves and stops of some jobs, which stay for the reason given."""
         stay = {
             a.job.id: refused[a.job.id]
@@ -73,25 +77,25 @@ def decide(
     trainers: list[Job],
     config: Config,
     rates: Rates,
-    past: Past,
+    past: ControllerHistory,
     placed: Sequence[Placement],
     refused: Mapping[str, Refusals],
     state: State,
     moves_left: int,
-) -> Backfill:
+) -> BackfillPlan:
     """One round. ``placed``: where other jobs are moved to; ``refused``: see :func:`hints`;
     ``moves_left``: what they left of the moves that the guards allow."""
     if not config.backfill.partitions:
-        return Backfill(state=state)
-    targets, left_out = _targets(seen, trainers, config, past)
+        return BackfillPlan(state=state)
+    targets, excluded = _targets(seen, trainers, config, past)
     if not config.backfill.enabled:
         why = "training on idle nodes is switched off (backfill.enabled)"
-        left_out |= dict.fromkeys(targets, why)
-        taken_back = restored(left_out, left_out, seen, refused)
-        return Backfill(left_out=left_out, actions=tuple(taken_back), state=state)
-    shown = picture_without_faults(seen, config, rates, past, targets, left_out, in_limit=False)
-    targets, left_out = dict(shown.targets), dict(shown.left_out)
-    curves = learned(Curves.read(state.get("curves")), seen, shown.view, targets, past)
+        excluded |= dict.fromkeys(targets, why)
+        taken_back = restored(excluded, excluded, seen, refused)
+        return BackfillPlan(excluded=excluded, actions=tuple(taken_back), state=state)
+    shown = snapshot_without_faults(seen, config, rates, past, targets, excluded, in_limit=False)
+    targets, excluded = dict(shown.schedulable), dict(shown.excluded)
+    curves = update_curves(Curves.read(state.get("curves")), seen, shown.view, targets, past)
     others = idle_nodes.without(seen, trainers)
     unused = set(idle_nodes.idle(seen, config))
     taken = idle_nodes.about_to_be_taken(others, unused, config, placed)
@@ -104,21 +108,21 @@ def decide(
         if name in held or name in free
     }
     now = _at_once(targets, config)
-    seats = Seats(seen, config, shown.view, list(since), since, now, curves)
+    seats = IdleNodeView(seen, config, shown.view, list(since), since, now, curves)
     chosen, stays = bftrainer.decide(seats.view(), _stays(state))
     round_ = _Round(seen, config, shown.view, targets, seats.placements(chosen))
     round_.carry_out(set(free), {target.job.id for target in now}, moves_left)
     waiting = [id_ for id_, target in targets.items() if not (target.held or target.starting)]
     again = {id_ for id_ in waiting if _preempted(targets[id_].job, config, past, seen.now)}
-    round_.sent += restored([*waiting, *left_out], left_out, seen, refused, again)
-    return Backfill(
-        targets=targets,
+    round_.sent += restored([*waiting, *excluded], excluded, seen, refused, again)
+    return BackfillPlan(
+        schedulable=targets,
         idle=tuple(free),
         taken={name: why for name, why in taken.items() if name in unused},
         placements=round_.placements,
         waiting=round_.waiting,
         deferred=round_.deferred,
-        left_out=left_out,
+        excluded=excluded,
         actions=tuple(round_.sent),
         notes=(*shown.faults, *chosen.notes),
         state={"stays": stays.to_dict(), "since": since, "curves": curves.plain()},
@@ -126,27 +130,27 @@ def decide(
 
 
 def _targets(
-    seen: Observed, trainers: list[Job], config: Config, past: Past
-) -> tuple[dict[str, Target], dict[str, str]]:
+    seen: Observed, trainers: list[Job], config: Config, past: ControllerHistory
+) -> tuple[dict[str, SchedulableJob], dict[str, str]]:
     ids = {job.id for job in trainers}
     if not ids:
         return {}, {}
-    targets, left_out = targets_of(seen, config, past.moving)
+    targets, excluded = schedulable_jobs(seen, config, past.moving)
     targets = {id_: target for id_, target in targets.items() if id_ in ids}
-    left_out = {id_: why for id_, why in left_out.items() if id_ in ids}
+    excluded = {id_: why for id_, why in excluded.items() if id_ in ids}
     for id_, target in list(targets.items()):
         job, why = target.job, ""
         if not (job.declaration and job.declaration.checkpoint and job.requeue):
             why = "training on idle nodes needs checkpoint=yes and --requeue: it is stopped often"
-        elif target.wanted.form != "node" or target.wanted.nodes != 1:
+        elif target.request.form != "node" or target.request.nodes != 1:
             why = "training on idle nodes needs its GPUs per node (--gres), and -N1 or nodes=1-K"
         if why:
-            left_out[id_] = why
+            excluded[id_] = why
             del targets[id_]
-    return targets, left_out
+    return targets, excluded
 
 
-def _preempted(job: Job, config: Config, past: Past, now: float) -> bool:
+def _preempted(job: Job, config: Config, past: ControllerHistory, now: float) -> bool:
     """Whether a training waits for the begin time that Slurm gave it when it preempted it: 121 s
     by default, in which the nodes that are left would idle."""
     # What the controller stopped itself shall not have its place again at once.
@@ -155,16 +159,18 @@ def _preempted(job: Job, config: Config, past: Past, now: float) -> bool:
     return job.restarts > 0 and job.submit_s > stopped and ahead
 
 
-def _stays(state: State) -> Stays:
+def _stays(state: State) -> IdleSurvival:
     stored = state.get("stays")
     try:
-        return Stays.from_dict(stored) if isinstance(stored, dict) else Stays.unknown()
+        return (
+            IdleSurvival.from_dict(stored) if isinstance(stored, dict) else IdleSurvival.unknown()
+        )
     except UsageError:
         # Only what was learned is lost.
-        return Stays.unknown()
+        return IdleSurvival.unknown()
 
 
-def _at_once(targets: Mapping[str, Target], config: Config) -> list[Target]:
+def _at_once(targets: Mapping[str, SchedulableJob], config: Config) -> list[SchedulableJob]:
     """Those that have nodes, then the first of those that wait."""
     running = [target for target in targets.values() if target.held]
     waiting = [target for target in targets.values() if not target.held]
@@ -180,10 +186,10 @@ class _Round:
         seen: Observed,
         config: Config,
         view: View,
-        targets: Mapping[str, Target],
+        targets: Mapping[str, SchedulableJob],
         placements: dict[str, Placement],
     ) -> None:
-        self.seen, self.config, self.targets = seen, config, targets
+        self.seen, self.config, self.schedulable = seen, config, targets
         self.placements = placements
         self.movable = dict(zip(view.jobs.ids, view.jobs.movable.tolist(), strict=True))
         self.waiting: dict[str, str] = {}
@@ -193,7 +199,7 @@ class _Round:
     def carry_out(self, free: Collection[str], considered: Collection[str], moves: int) -> None:
         """``free``: nodes that nobody holds; ``considered``: trainings that had a chance in this
         round; ``moves``: how many the guards still allow."""
-        for id_, target in self.targets.items():
+        for id_, target in self.schedulable.items():
             placement = self.placements.get(id_)
             if placement is None:
                 self.waiting[id_] = self._why(id_, free, considered)
@@ -208,7 +214,7 @@ class _Round:
         return "the idle nodes are not open to it, worth more to others, or not worth a start"
 
     def _change(
-        self, target: Target, placement: Placement | None, free: Collection[str], moves: int
+        self, target: SchedulableJob, placement: Placement | None, free: Collection[str], moves: int
     ) -> int:
         """Moves sent: 0 or 1."""
         id_ = target.job.id

@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims
-from slurm_hadar.controller.snapshot.targets import placed
+from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.placement import Placement
@@ -52,7 +52,7 @@ def _freed(node: Node, gpus: Mapping[str, int], job: Job, parts: int) -> Node:
         node,
         gpus_used=used,
         cpus_used=max(0, node.cpus_used - -(-job.cpus // parts)),
-        memory_used_mb=max(0, node.memory_used_mb - claims.memory_mb(job) // parts),
+        memory_used_mb=max(0, node.memory_used_mb - pending_demand.memory_mb(job) // parts),
     )
 
 
@@ -67,7 +67,7 @@ def idle(others: Observed, config: Config) -> list[str]:
         for name in config.backfill.partitions
         if name in others.partitions and others.partitions[name].up
     }
-    closed = claims.reserved_nodes(others)
+    closed = pending_demand.reserved_nodes(others)
     return [
         node.name
         for node in others.nodes.values()
@@ -92,7 +92,7 @@ def about_to_be_taken(
     ``placements``: where this tick moves jobs on ordinary nodes.
     ``free_first``: nodes that Slurm can give without sending anybody away; it takes those first.
     """
-    now = claims.free_now(others)
+    now = pending_demand.free_now(others)
     order = sorted(now, key=lambda name: name not in free_first)
     free = {name: now[name] for name in order if any(now[name].values())}
     taken: dict[str, str] = {}
@@ -106,15 +106,15 @@ def about_to_be_taken(
 
     for placement in placements:
         before = {name: sum(gpus.values()) for name, gpus in free.items()}
-        claims.set_aside(placement.gpus, list(placement.nodes) or list(free), free)
+        pending_demand.set_aside(placement.gpus, list(placement.nodes) or list(free), free)
         fewer = [name for name, count in before.items() if sum(free[name].values()) < count]
         note(fewer, "a managed job is placed there")
     for job in _soon(others, config.backfill.margin_s):
         if not free:
             break
-        claim = claims.claim(job, others, free)
+        claim = pending_demand.pending_demand(job, others, free)
         if claim is None and job.start_s > others.now:
-            claim = claims.claim(job, others, free, partly=True)
+            claim = pending_demand.pending_demand(job, others, free, partly=True)
         if claim is not None:
             note(claim.gpus, f"pending job {job.id} is about to start there")
     return MappingProxyType(taken)
@@ -132,8 +132,8 @@ def _soon(others: Observed, margin_s: float) -> list[Job]:
         and job.priority > 0
         and job.eligible_s <= end
         and job.start_s <= end
-        and claims.in_turn(job)
+        and pending_demand.competes_for_gpus(job)
         and not job.reservation
         and not job.dependency
     ]
-    return sorted(waiting, key=lambda job: claims.rank(job, others), reverse=True)
+    return sorted(waiting, key=lambda job: pending_demand.rank(job, others), reverse=True)

@@ -10,8 +10,12 @@ import numpy as np
 from slurm_hadar.config import Config
 from slurm_hadar.controller.backfill.curves import Curves
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot.arrays import first_guess_s
-from slurm_hadar.controller.snapshot.targets import Past, Target, profile_key
+from slurm_hadar.controller.snapshot.eligibility import (
+    ControllerHistory,
+    SchedulableJob,
+    profile_key,
+)
+from slurm_hadar.controller.snapshot.scheduling_input import first_guess_s
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
@@ -24,7 +28,7 @@ _MOVED_S = 120.0
 
 
 @dataclass(frozen=True)
-class Seats:
+class IdleNodeView:
     """``names``: nodes (I,) that are free or held, in the site's order; ``since``: when each became
     idle, s; ``targets``: the trainings (J,) that may have them now; ``shown``: the view that has
     these jobs and all nodes."""
@@ -34,7 +38,7 @@ class Seats:
     shown: View
     names: Sequence[str]
     since: Mapping[str, float]
-    targets: Sequence[Target]
+    schedulable: Sequence[SchedulableJob]
     curves: Curves
 
     def view(self) -> IdleView:
@@ -48,18 +52,18 @@ class Seats:
         number = {name: n for n, name in enumerate(self.seen.nodes)}
         ok, speed = self.accepted()
         holder: IntArray = np.full(len(self.names), NOBODY, dtype=np.int64)
-        for j, target in enumerate(self.targets):
+        for j, target in enumerate(self.schedulable):
             holder[[at[name] for name in target.held if name in at]] = j
         _, kinds = np.unique(ok, axis=1, return_inverse=True)
         kind = kinds.ravel().astype(np.int64)
         trainers = tuple(
             self._trainer(target, ok[j], kind, float(speed[j]))
-            for j, target in enumerate(self.targets)
+            for j, target in enumerate(self.schedulable)
         )
         cap = settings.max_nodes_per_user
         # Slurm starts trainings beyond the cap: none is stopped for it, which Slurm would start
         # again.
-        running = Counter(target.job.user for target in self.targets if target.held)
+        running = Counter(target.job.user for target in self.schedulable if target.held)
         return IdleView(
             now=self.seen.now,
             nodes=np.array([number[name] for name in self.names], np.int64),
@@ -75,11 +79,11 @@ class Seats:
     def accepted(self) -> tuple[BoolArray, FloatArray]:
         """(J, I) whether a copy of the training may run on the node, and (J,) samples/s of one
         copy, the mean over those nodes."""
-        ok: BoolArray = np.zeros((len(self.targets), len(self.names)), dtype=bool)
+        ok: BoolArray = np.zeros((len(self.schedulable), len(self.names)), dtype=bool)
         rate: FloatArray = np.zeros(ok.shape)
         at = {name: i for i, name in enumerate(self.shown.nodes.names)}
         jobs, group = self.shown.jobs, self.shown.nodes.group
-        for j, target in enumerate(self.targets):
+        for j, target in enumerate(self.schedulable):
             row, count = self._row(target.job), per_node(target)
             for i, name in enumerate(self.names):
                 node, kind = self.seen.nodes[name], self._kind(name)
@@ -104,7 +108,7 @@ class Seats:
         """
         ok, _ = self.accepted()
         found, spare = {}, set(np.flatnonzero(chosen.holder == NOBODY).tolist())
-        for j, target in enumerate(self.targets):
+        for j, target in enumerate(self.schedulable):
             mine = np.flatnonzero(chosen.holder == j).tolist()
             stays = [i for i in mine if self.names[i] in target.held]
             joins = [i for i in mine if i not in stays]
@@ -118,10 +122,10 @@ class Seats:
                 found[target.job.id] = self._placement(target, names)
         return found
 
-    def _slowness(self, target: Target, i: int) -> float:
+    def _slowness(self, target: SchedulableJob, i: int) -> float:
         return -self._speed(target, self._kind(self.names[i]) or "")
 
-    def _placement(self, target: Target, names: Sequence[str]) -> Placement:
+    def _placement(self, target: SchedulableJob, names: Sequence[str]) -> Placement:
         nodes, speeds, gpus = {}, [], dict[str, int]()
         for name in names:
             kind = self._kind(name) or ""
@@ -139,8 +143,10 @@ class Seats:
             f"wants {'them' if several else 'it'}",
         )
 
-    def _trainer(self, target: Target, ok: BoolArray, kind: IntArray, speed: float) -> Trainer:
-        least, most = target.wanted.copies
+    def _trainer(
+        self, target: SchedulableJob, ok: BoolArray, kind: IntArray, speed: float
+    ) -> Trainer:
+        least, most = target.request.copies
         most = max(1, min(most, self.config.backfill.max_nodes_per_job or most, int(ok.sum())))
         grow = shrink = self.curves.restart_s(key_of(target.job), first_guess_s(target.job))
         if target.held and not self.shown.jobs.movable[self._row(target.job)]:
@@ -160,7 +166,7 @@ class Seats:
         """The GPU type that the node gives."""
         return next((kind for kind in self.seen.nodes[node].gpus if kind in self.shown.types), None)
 
-    def _speed(self, target: Target, kind: str) -> float:
+    def _speed(self, target: SchedulableJob, kind: str) -> float:
         """Samples/s of one copy on a type; 0 where it cannot run or nobody knows the type."""
         if kind not in self.shown.types:
             return 0.0
@@ -173,14 +179,18 @@ def key_of(job: Job) -> str:
     return f"{job.uid}/{profile_key(job)}"
 
 
-def per_node(target: Target) -> int:
+def per_node(target: SchedulableJob) -> int:
     """GPUs of one copy."""
-    want = target.wanted
+    want = target.request
     return want.count if want.count in want.counts else want.counts[0]
 
 
-def learned(
-    curves: Curves, seen: Observed, shown: View, targets: Mapping[str, Target], past: Past
+def update_curves(
+    curves: Curves,
+    seen: Observed,
+    shown: View,
+    targets: Mapping[str, SchedulableJob],
+    past: ControllerHistory,
 ) -> Curves:
     """The curves with what the running trainings report of this attempt."""
     for id_, target in targets.items():

@@ -14,8 +14,8 @@ from slurm_hadar.controller.checks.check_partitions import partition_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current
-from slurm_hadar.controller.observation.rules import NO_SANDBOX
-from slurm_hadar.controller.observation.throw_away import is_throw_away
+from slurm_hadar.controller.observation.accounting_limits import NO_SANDBOX
+from slurm_hadar.controller.observation.sandbox_detection import is_sandbox
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.node import Partition
@@ -102,7 +102,7 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
     slurm_user = settings.get("SlurmUser", "").split("(")[0]
     rights = config.site.rights
     if rights == "sandbox":
-        if is_throw_away(config):
+        if is_sandbox(config):
             yield Finding("ok", f"throw-away sandbox: the controller runs as {me()}")
         else:
             cure = 'set site.rights = "operator", or "user" for one researcher\'s own jobs'

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.checks.finding import Finding
-from slurm_hadar.controller.observation.lost_gpus import CURE, lost, words
+from slurm_hadar.controller.observation.lost_gpus import CURE, lost, lost_gpus_message
 from slurm_hadar.domain.job import UNTYPED, Job
 from slurm_hadar.domain.node import Node
 
@@ -12,7 +12,7 @@ from slurm_hadar.domain.node import Node
 def lost_findings(nodes: list[Node], jobs: list[Job]) -> Iterator[Finding]:
     """GPUs that nobody has and Slurm gives to nobody."""
     for node in lost(nodes, jobs):
-        yield Finding("problem", words(node), CURE)
+        yield Finding("problem", lost_gpus_message(node), CURE)
 
 
 def type_findings(config: Config, nodes: list[Node]) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from slurm_hadar.config import Config
 from slurm_hadar.controller.checks.finding import Finding
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.plugins.install import Wish, planned
+from slurm_hadar.plugins.install import InstallRequest, planned
 from slurm_hadar.plugins.site_files import OURS
 from slurm_hadar.plugins.site_lua import options_in
 
@@ -39,7 +39,9 @@ def plugin_findings(config: Config, settings: dict[str, str]) -> Iterator[Findin
     leasing = _leasing(folder)
     other = list(leasing)
     try:
-        changes = planned(conf, config, Wish(plugins, untype="--untype" in options)).changes
+        changes = planned(
+            conf, config, InstallRequest(plugins, untype="--untype" in options)
+        ).changes
     except HadarError as error:
         yield Finding("warning", f"the plugins in {folder} cannot be looked at: {error}")
         if not other:

@@ -15,15 +15,15 @@ from slurm_hadar.controller.journal.entry import Decision, Entry, entry_of, gist
 from slurm_hadar.controller.journal.store_file import (
     UNTOLD,
     VERSION,
-    Damaged,
+    DamagedStateFile,
     make_private,
     open_file,
     put_aside,
-    trouble,
+    state_file_error,
 )
 from slurm_hadar.domain.view import State
 
-__all__ = ["VERSION", "Damaged", "Store", "make_private"]
+__all__ = ["VERSION", "DamagedStateFile", "Store", "make_private"]
 
 MOST_TOLD = 200
 """Decisions that are kept of one job."""
@@ -39,17 +39,17 @@ class Store:
         self._file = _identity(self._path)
 
     @contextmanager
-    def in_words(self) -> Iterator[None]:
+    def readable_errors(self) -> Iterator[None]:
         """An error of SQLite's inside, such as a full disk, becomes a HadarError.
 
         Raises Damaged where the file was taken away since: what is written now would be lost.
         """
         if _identity(self._path) != self._file:
-            raise Damaged(f"the state file {self._path} was taken away; it is opened anew")
+            raise DamagedStateFile(f"the state file {self._path} was taken away; it is opened anew")
         try:
             yield
         except sqlite3.Error as error:
-            raise trouble(error, self._path) from None
+            raise state_file_error(error, self._path) from None
 
     @classmethod
     def open(cls, folder: Path, repair: bool = False) -> "Store":
@@ -62,7 +62,7 @@ class Store:
         path = folder / "hadar.sqlite"
         try:
             return cls(open_file(path))
-        except Damaged:
+        except DamagedStateFile:
             if not repair:
                 raise
         aside = put_aside(path)
@@ -70,7 +70,7 @@ class Store:
             f"the state file was damaged and lies in {aside} now; what it knew is read from Slurm"
         )
         opened = cls(open_file(path))
-        with opened.in_words():
+        with opened.readable_errors():
             opened.keep_policy_state(UNTOLD, {"said": said})
         return opened
 
@@ -86,7 +86,7 @@ class Store:
         said = self.policy_state(UNTOLD).get("said")
         return (said,) if isinstance(said, str) else ()
 
-    def told_of_opening(self) -> None:
+    def opening_reported(self) -> None:
         """The operator knows now."""
         self.connection.execute("DELETE FROM policy WHERE name=?", (UNTOLD,))
 
@@ -235,7 +235,7 @@ class Store:
             (one.job, one.job, MOST_TOLD),
         )
 
-    def told(self, job: str) -> list[Decision]:
+    def decision_history(self, job: str) -> list[Decision]:
         """The decisions on a job that differed from the one before, oldest first."""
         rows = self.connection.execute(
             "SELECT job, time_s, placement, reason FROM told WHERE job=? ORDER BY id", (job,)

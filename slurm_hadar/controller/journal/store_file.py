@@ -76,7 +76,7 @@ _LOCKED_S = 10.0
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-class Damaged(HadarError):
+class DamagedStateFile(HadarError):
     """The file cannot be read. What matters is in Slurm, so it may be put aside."""
 
 
@@ -92,26 +92,26 @@ def open_file(path: Path) -> sqlite3.Connection:
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous=FULL")
         if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise Damaged(_damaged(path, "its pages do not fit together"))
+            raise DamagedStateFile(_damaged(path, "its pages do not fit together"))
         _bring_up_to_date(connection, path)
         _read_what_is_open(connection)
     except sqlite3.Error as error:
         _close(connection)
-        raise trouble(error, path) from None
+        raise state_file_error(error, path) from None
     except (ValueError, TypeError, RecursionError) as error:
         _close(connection)
-        raise Damaged(_damaged(path, str(error))) from None
+        raise DamagedStateFile(_damaged(path, str(error))) from None
     except BaseException:
         _close(connection)
         raise
     return connection
 
 
-def trouble(error: sqlite3.Error, path: Path) -> HadarError:
+def state_file_error(error: sqlite3.Error, path: Path) -> HadarError:
     """What the operator is told of an error of SQLite's."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _DAMAGE or "no such" in str(error) or "no column" in str(error):
-        return Damaged(_damaged(path, str(error)))
+        return DamagedStateFile(_damaged(path, str(error)))
     return HadarError(
         f"the state file {path} cannot be used now ({error}); is its disk full, or another "
         "program at it? Nothing is done without it"

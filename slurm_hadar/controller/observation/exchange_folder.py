@@ -12,7 +12,7 @@ from pathlib import Path
 from slurm_hadar.answering import ensure_answers
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange import progress
-from slurm_hadar.exchange.folder import MOST, Listing, Window
+from slurm_hadar.exchange.folder import MOST, FolderWindow, Listing
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles import gpu_sampling_files
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
@@ -31,7 +31,7 @@ _ASIDE = re.compile(r"\.(?:plan|steer|progress|gpu|heartbeat|prices)\..*\.[0-9a-
 
 
 @dataclass(frozen=True)
-class Said:
+class JobReports:
     """What the jobs' own files say, by job."""
 
     progress: Mapping[str, Progress] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class ExchangeFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._window = Window(path)
+        self._window = FolderWindow(path)
         self._listed = Listing(path)
         self._turn = 0
         self._left_out = (0, 0)
@@ -54,14 +54,14 @@ class ExchangeFolder:
         """Of these, jobs whose names are held by others and could not be freed, as was said."""
         self._tidied_s = self._said_s = 0.0
 
-    def read(self, jobs: Iterable[Job]) -> Said:
+    def read(self, jobs: Iterable[Job]) -> JobReports:
         """List it, and read what the managed ones of ``jobs`` left there; nothing where it does not
         answer."""
         try:
             ensure_answers(str(self._path))
         except OSError:
             self._listed, self._unheard, self._left_out = Listing(self._path), (), (0, 0)
-            return Said()
+            return JobReports()
         self._listed = self._window.next()
         self._turn += 1
         managed = [job for job in jobs if job.managed]
@@ -74,7 +74,7 @@ class ExchangeFolder:
         )
         self._left_out = silent, unread
         self._unheard = [job for job in numbers.values() if job.id not in told]
-        return Said(told, {numbers[number].id: found for number, found in uses.items()})
+        return JobReports(told, {numbers[number].id: found for number, found in uses.items()})
 
     def tidy(
         self,

@@ -19,7 +19,7 @@ def lost(nodes: Iterable[Node], jobs: Iterable[Job]) -> Iterator[Node]:
             yield node
 
 
-def words(node: Node) -> str:
+def lost_gpus_message(node: Node) -> str:
     """What is wrong with a node whose GPUs are lost."""
     return (
         f"node {node.name}: Slurm counts {formats.gpus(node.used_without_cpus)} as taken though no "
@@ -38,4 +38,4 @@ class LostGpus:
         found = {node.name: node for node in lost(nodes, jobs)}
         new = [node for name, node in found.items() if name not in self._told]
         self._told = frozenset(found)
-        return [f"{words(node)}; an admin frees them: {CURE}" for node in new]
+        return [f"{lost_gpus_message(node)}; an admin frees them: {CURE}" for node in new]

@@ -121,7 +121,7 @@ class Stderr:
             self._torn = bool(rest)
 
 
-class Log:
+class EventLog:
     """The controller's log: whole lines, and what of persons may stand in them.
 
     ``missed``: lines of what no journal keeps that could not be written.
@@ -151,7 +151,7 @@ class Log:
         return True
 
 
-def open_log(config: Config) -> Log | None:
+def open_log(config: Config) -> EventLog | None:
     """The log of a site; None where no lines are wanted."""
     settings = config.log
     if not settings.enabled:
@@ -162,7 +162,7 @@ def open_log(config: Config) -> Log | None:
         return None
     else:
         sink = Stderr()
-    return Log(sink, Privacy(config))
+    return EventLog(sink, Privacy(config))
 
 
 def _append(handle: int, size: int, line: bytes) -> None:

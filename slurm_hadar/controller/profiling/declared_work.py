@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_hadar.controller.snapshot.work import Work
+from slurm_hadar.controller.snapshot.work import JobWork
 from slurm_hadar.domain.job import Job
 
 FORGOTTEN_DAYS = 90
@@ -62,7 +62,7 @@ class DeclaredWork:
         return found
 
     def learn(
-        self, jobs: Sequence[Job], work: Work, before: Mapping[str, float], now: float
+        self, jobs: Sequence[Job], work: JobWork, before: Mapping[str, float], now: float
     ) -> None:
         """Take in what these jobs, waiting and running, declare now and received since the last
         tick. ``work``: of the same jobs; ``before``: job -> GPU-seconds that it had attained then;
@@ -120,7 +120,7 @@ class _Least:
     per_gpu_s: float
 
 
-def _lessened(known: _Least | None, job: Job, work: Work, row: int) -> _Least | None:
+def _lessened(known: _Least | None, job: Job, work: JobWork, row: int) -> _Least | None:
     """What is known of the job once its present declaration is seen, None while it has none.
 
     A speed that was known stays where the job now declares a model of which none is.
@@ -136,7 +136,7 @@ def _lessened(known: _Least | None, job: Job, work: Work, row: int) -> _Least | 
     return _Least(min(samples), speed)
 
 
-def _received(job: Job, work: Work, row: int) -> float:
+def _received(job: Job, work: JobWork, row: int) -> float:
     """Samples that the job received at least. Copies do as much as one of them does alone, or more:
     of these count the samples that the job reports, which can hide no more than that."""
     copies = job.declaration.fork[1] if job.declaration else 1

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.profiling.last_reports import LastReports
-from slurm_hadar.controller.snapshot.targets import batch_of, placed, profile_key
+from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.profiles.gpu_sampling import TrainingUse, training_use
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
-from slurm_hadar.profiles.gpu_use import GpuUses, Known
+from slurm_hadar.profiles.gpu_use import GpuUses, MeasuredGpuUse
 from slurm_hadar.reports import formats
 
 _STALE_S = 300.0
@@ -40,7 +40,7 @@ def _current(use: NodeUse, job: Job, now: float) -> bool:
     return fresh and not use.finished and (use.host in job.nodes or not job.nodes)
 
 
-class GpuLessons:
+class GpuUseLearner:
     """Feeds the profiles: each file's window counts for the time since the one before."""
 
     def __init__(self, connection: sqlite3.Connection | None) -> None:
@@ -66,7 +66,7 @@ class GpuLessons:
                     profile_key(job), kinds.pop(), batch, use, min(new, use.seconds), job.uid
                 )
 
-    def known(self, job: Job) -> list[Known]:
+    def uses_of(self, job: Job) -> list[MeasuredGpuUse]:
         """What jobs of this owner and model did with their GPUs so far."""
         return self.uses.of(profile_key(job), job.uid)
 
@@ -81,7 +81,7 @@ def in_vain(seen: Observed, id_: str) -> str:
     return f"its GPUs were {what} for {share:.0%} of {formats.duration(use.seconds)}"
 
 
-def rows(seen: Observed, job: Job, known: Sequence[Known]) -> list[tuple[str, str]]:
+def rows(seen: Observed, job: Job, known: Sequence[MeasuredGpuUse]) -> list[tuple[str, str]]:
     """(what, figures) of a job's GPUs, for ``hadar explain``."""
     found = []
     now = present(seen, job.id)
@@ -110,7 +110,7 @@ def rows(seen: Observed, job: Job, known: Sequence[Known]) -> list[tuple[str, st
     return found
 
 
-def too_small(job: Job, known: Sequence[Known], memory_gb: Mapping[str, float]) -> str:
+def too_small(job: Job, known: Sequence[MeasuredGpuUse], memory_gb: Mapping[str, float]) -> str:
     """A hint where a job that declared no memory held more than some type that it may get has.
 
     Only its owner knows whether it needs that: frameworks keep memory that they do not use.

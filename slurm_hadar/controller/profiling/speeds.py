@@ -5,13 +5,13 @@ import sqlite3
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.profiling.last_reports import LastReports
 from slurm_hadar.controller.snapshot import distance
-from slurm_hadar.controller.snapshot.request import may_have_copies
-from slurm_hadar.controller.snapshot.targets import batch_of, placed, profile_key
+from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
+from slurm_hadar.controller.snapshot.resource_request import may_have_copies
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.profiles.rates import Rates
 
 
-class Speeds:
+class SpeedLearner:
     """Remembers which reports were learned from already."""
 
     def __init__(self, rates: Rates, connection: sqlite3.Connection | None = None) -> None:

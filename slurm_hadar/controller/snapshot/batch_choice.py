@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot.targets import Target, profile_key
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, profile_key
 from slurm_hadar.domain.batch_sizes import doublings
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
-from slurm_hadar.domain.traits import Batches
+from slurm_hadar.domain.traits import BatchTrait
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import Rates
@@ -35,13 +35,13 @@ def allowed(job: Job) -> tuple[int, ...]:
 
 
 def trait(
-    targets: Sequence[Target],
+    targets: Sequence[SchedulableJob],
     seen: Observed,
     rates: Rates,
     kinds: tuple[str, ...],
     counts: tuple[int, ...],
     rate: FloatArray,
-) -> Batches | None:
+) -> BatchTrait | None:
     """The trait of a view; None where no job has a choice. ``rate`` (J, R, C) with the declared
     batch: where that is 0 another one is of no use either."""
     choices = [allowed(target.job) for target in targets]
@@ -73,7 +73,7 @@ def trait(
         good[rows, :, :, columns] = found
     good[:, :, :, 0] = rate
     good *= (rate > 0)[..., None] & (sizes > 0)[:, None, None, :]
-    return Batches(sizes=sizes, rate=good, noise=noise, base=base, present=present)
+    return BatchTrait(sizes=sizes, rate=good, noise=noise, base=base, present=present)
 
 
 def differs(job: Job, placement: Placement, said: Progress | None, told: int) -> bool:

@@ -13,8 +13,8 @@ import numpy as np
 
 from slurm_hadar.controller.observation.access import kinds_of
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims
-from slurm_hadar.controller.snapshot.targets import Target
+from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Partition
@@ -46,7 +46,7 @@ def weights(text: str) -> dict[str, float]:
 
 def affordable(
     rate: FloatArray,
-    targets: Sequence[Target],
+    targets: Sequence[SchedulableJob],
     seen: Observed,
     kinds: tuple[str, ...],
     counts: tuple[int, ...],
@@ -63,7 +63,7 @@ def affordable(
         name: kinds_of(one, seen.nodes) for name, one in seen.partitions.items() if one.billing
     }
     for row, target in enumerate(targets):
-        want = target.wanted
+        want = target.request
         if len(want.counts) < 2 or not _priced(target.job, want.partitions, seen.partitions):
             continue
         own = want.count if want.count in want.counts else want.counts[0]
@@ -128,15 +128,15 @@ def _priced(
 
 
 def _per_gpu(
-    target: Target, kind: str, seen: Observed, types: Mapping[str, Collection[str]]
+    target: SchedulableJob, kind: str, seen: Observed, types: Mapping[str, Collection[str]]
 ) -> float:
     """What a second on a GPU of a type is billed, with its part of the job's CPUs and memory."""
-    with_it = [name for name in target.wanted.partitions if kind in types.get(name, ())]
+    with_it = [name for name in target.request.partitions if kind in types.get(name, ())]
     price = _priced(target.job, with_it, seen.partitions)
-    job, gpus = target.job, max(1, target.wanted.count)
+    job, gpus = target.job, max(1, target.request.count)
     return (
         price.get("gres/gpu", 0.0)
         + price.get(f"gres/gpu:{kind.lower()}", 0.0)
-        + price.get("cpu", 0.0) * claims.cpus(job) / gpus
-        + price.get("mem", 0.0) * claims.memory_mb(job) / gpus
+        + price.get("cpu", 0.0) * pending_demand.cpus(job) / gpus
+        + price.get("mem", 0.0) * pending_demand.memory_mb(job) / gpus
     )

@@ -19,40 +19,42 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from slurm_hadar.controller.snapshot import claims
-from slurm_hadar.controller.snapshot.request import Wanted
-from slurm_hadar.controller.snapshot.targets import Target, profile_key
+from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, profile_key
+from slurm_hadar.controller.snapshot.resource_request import ResourceRequest
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.placement import Placement
-from slurm_hadar.domain.traits import Beside
-from slurm_hadar.profiles.cpu_table import CpuTable, beside_of
+from slurm_hadar.domain.traits import CpuTrait
+from slurm_hadar.profiles.cpu_table import CpuTable, cpu_trait_of
 
 _NOBODY = Declaration()
 
 
-def may_change(job: Job, want: Wanted) -> bool:
+def may_change(job: Job, want: ResourceRequest) -> bool:
     """Whether the owner allows other CPUs or memory, in a form that can be changed."""
     declared = job.declaration or _NOBODY
     one_place = want.form == "node" and want.most_nodes == 1 and want.copies[1] == 1
     return bool(declared.cpus or declared.mem) and one_place and not job.per_gpu
 
 
-def trait(targets: Sequence[Target], table: CpuTable, nodes: Iterable[Node]) -> Beside | None:
+def trait(
+    targets: Sequence[SchedulableJob], table: CpuTable, nodes: Iterable[Node]
+) -> CpuTrait | None:
     """How the speed of each target hangs on CPUs and memory; None where nobody may change any.
 
     A job whose model no table of the site knows keeps what it asks for, and so does one that
     declares more than any of the ``nodes`` has: it would wait for ever.
     """
-    if not any(may_change(target.job, target.wanted) for target in targets):
+    if not any(may_change(target.job, target.request) for target in targets):
         return None
     shapes = {(kind, n.cpus, n.memory_mb) for n in nodes if n.usable for kind in n.gpus}
     grids, rows = [], []
     for target in targets:
-        job, want = target.job, target.wanted
+        job, want = target.job, target.request
         gpus = max(1, want.count)
-        cpus, mem = claims.cpus(job) / gpus, claims.memory_mb(job) / gpus
+        cpus, mem = pending_demand.cpus(job) / gpus, pending_demand.memory_mb(job) / gpus
         declared = job.declaration or _NOBODY
         grid = table.grid(profile_key(job), gpus) if may_change(job, want) else None
         low, high = declared.cpus or (cpus, cpus)
@@ -66,13 +68,13 @@ def trait(targets: Sequence[Target], table: CpuTable, nodes: Iterable[Node]) -> 
             grid, low, high, least, most = None, cpus, cpus, mem, mem
         running = job.state is JobState.RUNNING
         held = max(1, job.gpu_count)
-        present = (claims.cpus(job) / held, claims.memory_mb(job) / held)
+        present = (pending_demand.cpus(job) / held, pending_demand.memory_mb(job) / held)
         grids.append(grid)
         rows.append((cpus, mem, low, high, least, most, *(present if running else (0.0, 0.0))))
-    bounded = np.minimum(np.array(rows, float), claims.MOST)
+    bounded = np.minimum(np.array(rows, float), pending_demand.MOST)
     asked_c, asked_m, low_c, high_c, low_m, high_m, now_c, now_m = bounded.T
-    found = beside_of(grids, (asked_c, asked_m), (low_c, low_m), (high_c, high_m))
-    return Beside(
+    found = cpu_trait_of(grids, (asked_c, asked_m), (low_c, low_m), (high_c, high_m))
+    return CpuTrait(
         found.cpus,
         found.mem_mb,
         found.factor,
@@ -85,7 +87,7 @@ def trait(targets: Sequence[Target], table: CpuTable, nodes: Iterable[Node]) -> 
     )
 
 
-def wish(job: Job, want: Wanted, placement: Placement) -> dict[str, str]:
+def wish(job: Job, want: ResourceRequest, placement: Placement) -> dict[str, str]:
     """Slurm's fields of the CPUs and the memory of a placement; empty where they stay."""
     declared = job.declaration or _NOBODY
     if placement.cpus_per_gpu is None or not may_change(job, want):
@@ -95,7 +97,7 @@ def wish(job: Job, want: Wanted, placement: Placement) -> dict[str, str]:
         total = _cpus(job, placement)
         each = str(total // max(1, job.tasks))
         found = {"CPUsPerTask": each, "NumCPUs": f"{total}-{total}", "MinCPUsNode": each}
-    mem = claims.memory_mb(job)
+    mem = pending_demand.memory_mb(job)
     if declared.mem and placement.mem_per_gpu_mb:
         mem = placement.mem_per_gpu_mb * placement.gpu_count
     if job.mem_per_node_mb and declared.mem:
@@ -106,7 +108,7 @@ def wish(job: Job, want: Wanted, placement: Placement) -> dict[str, str]:
     return found
 
 
-def differs(job: Job, want: Wanted, placement: Placement) -> bool:
+def differs(job: Job, want: ResourceRequest, placement: Placement) -> bool:
     """Whether a running job has other CPUs or memory than planned."""
     declared = job.declaration or _NOBODY
     if placement.cpus_per_gpu is None or not may_change(job, want):
@@ -116,7 +118,10 @@ def differs(job: Job, want: Wanted, placement: Placement) -> bool:
     if declared.cpus and _cpus(job, placement) not in (told, job.cpus):
         return True
     planned = (placement.mem_per_gpu_mb or 0) * placement.gpu_count
-    has = {claims.memory_mb(job), job.mem_per_cpu_mb * told or claims.memory_mb(job)}
+    has = {
+        pending_demand.memory_mb(job),
+        job.mem_per_cpu_mb * told or pending_demand.memory_mb(job),
+    }
     # Memory per CPU is rounded up to whole MB.
     return bool(declared.mem and planned) and min(abs(planned - mb) for mb in has) > job.cpus
 

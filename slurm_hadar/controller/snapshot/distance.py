@@ -6,9 +6,9 @@ import numpy as np
 
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot.targets import Target, batch_of, profile_key
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, batch_of, profile_key
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.domain.traits import Network
+from slurm_hadar.domain.traits import NetworkTrait
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import Rates
@@ -16,8 +16,8 @@ from slurm_hadar.profiles.tiers import Group, nearest
 
 
 def trait(
-    seen: Observed, rates: Rates, targets: Sequence[Target], kinds: Sequence[str]
-) -> Network | None:
+    seen: Observed, rates: Rates, targets: Sequence[SchedulableJob], kinds: Sequence[str]
+) -> NetworkTrait | None:
     """One row per target; None where the site has no racks, or nobody looks at them."""
     if not seen.racks:
         return None
@@ -26,8 +26,8 @@ def trait(
     for row, target in enumerate(targets):
         job = target.job
         held = {kind for gpus in target.held.values() for kind in gpus}
-        kind = min(held) if held else (target.wanted.types or tuple(kinds) or ("",))[0]
-        group = (job.uid, kind, target.wanted.count, batch_of(job) or 0)
+        kind = min(held) if held else (target.request.types or tuple(kinds) or ("",))[0]
+        group = (job.uid, kind, target.request.count, batch_of(job) or 0)
         key = (profile_key(job), group)
         if key not in known:
             known[key] = rates.tiers.factor(*key, _of_table(rates, *key))
@@ -35,7 +35,7 @@ def trait(
         if job.state is JobState.RUNNING and len(held) == 1:
             slowed[row] = _slowed(seen, rates, target, group, factor[row])
     each = [_per_node(target) for target in targets]
-    return Network(factor, slowed, np.array(each, dtype=np.int64))
+    return NetworkTrait(factor, slowed, np.array(each, dtype=np.int64))
 
 
 def learn(
@@ -56,7 +56,7 @@ def learn(
 
 
 def _slowed(
-    seen: Observed, rates: Rates, target: Target, group: Group, factor: FloatArray
+    seen: Observed, rates: Rates, target: SchedulableJob, group: Group, factor: FloatArray
 ) -> float:
     job = target.job
     tier = racks.tier_of(target.held, seen.racks)
@@ -83,7 +83,7 @@ def _of_table(rates: Rates, model: str, group: Group) -> float:
     return float(far[0, 0] / near[0, 0]) if known[0, 0] and near[0, 0] > 0 else 0.0
 
 
-def _per_node(target: Target) -> int:
+def _per_node(target: SchedulableJob) -> int:
     """GPUs that a request per node fixes on each of several nodes."""
-    want = target.wanted
+    want = target.request
     return want.count // want.nodes if want.form == "node" and want.nodes > 1 else 0

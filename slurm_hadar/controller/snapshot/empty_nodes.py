@@ -7,11 +7,11 @@ the job wait for ever.
 from collections.abc import Iterable
 
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims
+from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, met
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.groups import next_reservation
-from slurm_hadar.controller.snapshot.request import cpus_per_copy
-from slurm_hadar.controller.snapshot.targets import Target
+from slurm_hadar.controller.snapshot.resource_request import cpus_per_copy
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Node
 
@@ -34,15 +34,15 @@ class EmptyNodes:
         self._of_need: dict[_Need, Names] = {}
         self._numbers: dict[tuple[Names, str], int] = {}
 
-    def fitting(self, target: Target) -> Names:
+    def fitting(self, target: SchedulableJob) -> Names:
         """Nodes that could hold the job's part on a node for its whole time limit; none where that
         cannot be told of its request."""
         end_s = self._seen.now + target.job.time_limit_s
         closed = frozenset(name for name, at_s in self._closes.items() if at_s < end_s)
         return self._fitting(target, self._unusable | closed)
 
-    def _fitting(self, target: Target, closed: Names) -> Names:
-        job, want = target.job, target.wanted
+    def _fitting(self, target: SchedulableJob, closed: Names) -> Names:
+        job, want = target.job, target.request
         if not self.is_clear(target):
             return frozenset()
         nodes = max(1, want.nodes)
@@ -51,8 +51,8 @@ class EmptyNodes:
         memory = job.mem_per_node_mb or job.mem_per_cpu_mb * cpus
         need = (
             -(-want.count // nodes),
-            min(max(cpus, job.least_cpus), claims.MOST),
-            min(memory, claims.MOST),
+            min(max(cpus, job.least_cpus), pending_demand.MOST),
+            min(memory, pending_demand.MOST),
             tuple(sorted(kind for kind in job.request.gpus if kind != UNTYPED)),
             want.constraint,
             job.excluded_nodes,
@@ -63,17 +63,17 @@ class EmptyNodes:
         return self._of_need[need]
 
     @staticmethod
-    def is_clear(target: Target) -> bool:
+    def is_clear(target: SchedulableJob) -> bool:
         """Whether it can be told of the job's request which nodes could hold it."""
         return not (target.job.per_gpu or target.job.odd)
 
     def fits(
-        self, target: Target, partitions: Iterable[str], some_day: bool = False
+        self, target: SchedulableJob, partitions: Iterable[str], some_day: bool = False
     ) -> frozenset[str]:
         """The partitions in which the job surely fits; ``some_day``: with the nodes that may not be
         used now."""
         fitting = self._fitting(target, frozenset()) if some_day else self.fitting(target)
-        nodes = max(1, target.wanted.nodes)
+        nodes = max(1, target.request.nodes)
         found = set()
         for name in partitions:
             if (fitting, name) not in self._numbers:

@@ -13,7 +13,7 @@ from operator import le
 import numpy as np
 
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import gpus_asked, pools_behind
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.view import FloatArray
@@ -48,13 +48,13 @@ class TypePrice:
     shared: bool
 
 
-def type_prices(seen: Observed, picture: Picture) -> dict[str, TypePrice]:
+def type_prices(seen: Observed, snapshot: Snapshot) -> dict[str, TypePrice]:
     """By GPU type, with all that wait served first in Slurm's order."""
-    pools = pools_behind(seen, picture)
-    least, most = _bounds(picture.view.jobs.rate, np.array(picture.view.counts))
+    pools = pools_behind(seen, snapshot)
+    least, most = _bounds(snapshot.view.jobs.rate, np.array(snapshot.view.counts))
     bounds = DualPrice(np.full(len(most), least), most)
     found: dict[str, TypePrice] = {}
-    for row, kind in enumerate(picture.view.types):
+    for row, kind in enumerate(snapshot.view.types):
         gpus = sum(node.gpus.get(kind, 0) for node in seen.nodes.values() if node.usable)
         if not gpus:
             continue
@@ -67,7 +67,7 @@ def type_prices(seen: Observed, picture: Picture) -> dict[str, TypePrice]:
             gpus=gpus,
             free=free,
             wait_s={count: _wait(times, count) for count in _COUNTS if count <= gpus},
-            shared=kind in picture.shared,
+            shared=kind in snapshot.shared,
         )
     return found
 

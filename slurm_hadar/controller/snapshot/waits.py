@@ -11,10 +11,10 @@ from math import inf, isfinite
 import numpy as np
 
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims
+from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, placed
 from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes, Names
-from slurm_hadar.controller.snapshot.targets import Target, placed
-from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import ANY, SLOWEST
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.view import BoolArray, IntArray
@@ -28,18 +28,18 @@ Pools = dict[str, list[float]]
 
 
 def expected_waits(
-    seen: Observed, picture: Picture, empty: EmptyNodes | None = None
+    seen: Observed, snapshot: Snapshot, empty: EmptyNodes | None = None
 ) -> dict[str, dict[str, float]]:
     """Waiting job of ours -> GPU type -> seconds until it would start there; inf: never.
 
     ``empty``: those of this tick, where they are known already.
     """
-    return _served(seen, picture, empty or EmptyNodes(seen))[0]
+    return _served(seen, snapshot, empty or EmptyNodes(seen))[0]
 
 
-def pools_behind(seen: Observed, picture: Picture) -> Pools:
+def pools_behind(seen: Observed, snapshot: Snapshot) -> Pools:
     """When each GPU is released for whoever comes behind all that wait."""
-    return _served(seen, picture, EmptyNodes(seen))[1]
+    return _served(seen, snapshot, EmptyNodes(seen))[1]
 
 
 class _Kind:
@@ -91,25 +91,25 @@ class _Kind:
 
 
 def _served(
-    seen: Observed, picture: Picture, empty: EmptyNodes
+    seen: Observed, snapshot: Snapshot, empty: EmptyNodes
 ) -> tuple[dict[str, dict[str, float]], Pools]:
-    by_node = _released(seen, picture)
+    by_node = _released(seen, snapshot)
     kinds = {kind: _Kind(nodes) for kind, nodes in by_node.items()}
     found: dict[str, dict[str, float]] = {}
     waiting = [
         job
         for job in seen.jobs.values()
         if job.state is JobState.PENDING and job.priority > 0 and not job.held
-        if job.eligible_s <= seen.now and claims.in_turn(job)
+        if job.eligible_s <= seen.now and pending_demand.competes_for_gpus(job)
     ]
-    waiting.sort(key=lambda job: claims.rank(job, seen), reverse=True)
+    waiting.sort(key=lambda job: pending_demand.rank(job, seen), reverse=True)
     for job in waiting:
-        target = picture.targets.get(job.id)
+        target = snapshot.schedulable.get(job.id)
         inside = None
         if target is not None:
-            count, times = target.wanted.count, run_times(target, picture)
-            nodes = target.wanted.nodes if target.wanted.form == "node" else 0
-            nodes = nodes or int(target.wanted.most_nodes == 1)
+            count, times = target.request.count, run_times(target, snapshot)
+            nodes = target.request.nodes if target.request.form == "node" else 0
+            nodes = nodes or int(target.request.most_nodes == 1)
             inside = empty.fitting(target)
         else:
             count, times = ordinary(job, by_node)
@@ -130,7 +130,7 @@ def _served(
         rank = starts
         if target is not None:
             # It is not expected on a type that its list of partitions leaves out.
-            slow = far_slower(target, picture, [kind for kind in starts if starts[kind] < inf])
+            slow = far_slower(target, snapshot, [kind for kind in starts if starts[kind] < inf])
             rank = {kind: end for kind, end in ends.items() if kind not in slow}
         kind = min(rank, key=lambda one: rank[one], default="")
         if kind and ends[kind] < inf:
@@ -143,44 +143,44 @@ def _served(
     return found, pools
 
 
-def run_times(target: Target, picture: Picture) -> dict[str, float]:
+def run_times(target: SchedulableJob, snapshot: Snapshot) -> dict[str, float]:
     """GPU type -> seconds that the job's work takes on it with the GPUs that it asks for; without
     the types that it may not have."""
-    view, id_ = picture.view, target.job.id
-    if id_ not in view.jobs.ids or target.wanted.count not in view.counts:
+    view, id_ = snapshot.view, target.job.id
+    if id_ not in view.jobs.ids or target.request.count not in view.counts:
         return {}
-    row, count = view.jobs.ids.index(id_), view.counts.index(target.wanted.count)
+    row, count = view.jobs.ids.index(id_), view.counts.index(target.request.count)
     left = float(view.jobs.left[row])
     rates = {kind: float(view.jobs.rate[row, i, count]) for i, kind in enumerate(view.types)}
     return {kind: left / rate for kind, rate in rates.items() if rate > 0}
 
 
-def far_slower(target: Target, picture: Picture, fits: Collection[str]) -> frozenset[str]:
+def far_slower(target: SchedulableJob, snapshot: Snapshot, fits: Collection[str]) -> frozenset[str]:
     """The GPU types that a job which named none leaves out: far slower than another one of those
     on which it ``fits``. One that may be moved keeps those that unmanaged jobs accept."""
-    view, job, declaration = picture.view, target.job, target.job.declaration
+    view, job, declaration = snapshot.view, target.job, target.job.declaration
     if declaration is None or declaration.types != (ANY,) or job.id not in view.jobs.ids:
         return frozenset()
-    if target.wanted.count not in view.counts:
+    if target.request.count not in view.counts:
         return frozenset()
-    row, count = view.jobs.ids.index(job.id), view.counts.index(target.wanted.count)
-    own = {kind: float(picture.own[row, at, count]) for at, kind in enumerate(view.types)}
+    row, count = view.jobs.ids.index(job.id), view.counts.index(target.request.count)
+    own = {kind: float(snapshot.own[row, at, count]) for at, kind in enumerate(view.types)}
     # What is slow beside a type on which it may not fit is not slow for this job.
     best = max((own[kind] for kind in fits if isfinite(own.get(kind, inf))), default=0.0)
     # A guess keeps no job from a free GPU.
-    kept = picture.shared if declaration.may_move and job.requeue else frozenset()
+    kept = snapshot.shared if declaration.may_move and job.requeue else frozenset()
     return frozenset(kind for kind, rate in own.items() if rate * SLOWEST < best) - kept
 
 
-def released(seen: Observed, picture: Picture) -> Pools:
+def released(seen: Observed, snapshot: Snapshot) -> Pools:
     """When each GPU is free."""
     return {
         kind: sorted(at_s for times in nodes.values() for at_s in times)
-        for kind, nodes in _released(seen, picture).items()
+        for kind, nodes in _released(seen, snapshot).items()
     }
 
 
-def _released(seen: Observed, picture: Picture) -> dict[str, dict[str, list[float]]]:
+def _released(seen: Observed, snapshot: Snapshot) -> dict[str, dict[str, list[float]]]:
     """GPU type -> node -> when each of its GPUs is released, s from now."""
     found: dict[str, dict[str, list[float]]] = {}
 
@@ -190,18 +190,18 @@ def _released(seen: Observed, picture: Picture) -> dict[str, dict[str, list[floa
             if count > 0:
                 times.setdefault(node, []).extend([at_s] * count)
 
-    for node, gpus in claims.free_now(seen).items():
+    for node, gpus in pending_demand.free_now(seen).items():
         add(node, gpus, 0.0)
     for job in seen.jobs.values():
         if job.state is not JobState.RUNNING:
             continue
-        left = _left_s(job, seen, picture)
+        left = _left_s(job, seen, snapshot)
         for node, gpus in placed(job, seen.nodes).items():
             add(node, gpus, left)
     return found
 
 
-def _left_s(job: Job, seen: Observed, picture: Picture) -> float:
+def _left_s(job: Job, seen: Observed, snapshot: Snapshot) -> float:
     """Seconds until a running job ends: by its work at the speed that it reports, else by its
     limit."""
     progress = seen.progress.get(job.id)

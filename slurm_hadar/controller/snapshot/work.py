@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot.targets import Past, profile_key
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, profile_key
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray
@@ -22,7 +22,7 @@ _TOLD = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class JobWork:
     """All (J,), in samples where nothing else is said.
 
     ``declared``: by the owner, 0 where he said nothing or nobody knows the model's speed;
@@ -48,12 +48,12 @@ class Work:
 def work_of(
     seen: Observed,
     rates: Rates,
-    past: Past,
+    past: ControllerHistory,
     jobs: Sequence[Job],
     rate: FloatArray,
     own: FloatArray,
     counts: Sequence[int],
-) -> Work:
+) -> JobWork:
     """The work of these jobs. ``rate``: (J, R, C) samples/s, 0 where the owner excludes a type or
     count; ``own``: the same of a table or of the owner's own runs alone, 0 where these know none.
     """
@@ -72,7 +72,7 @@ def work_of(
     # job longer than none would.
     factor = np.array([past.understated.get(job.uid, 1.0) for job in jobs], float)
     raised = np.maximum(declared, np.minimum(declared * factor, guessed))
-    return Work(
+    return JobWork(
         declared=declared,
         done=done,
         received=received,
@@ -85,7 +85,7 @@ def work_of(
     )
 
 
-def explained(plan: Plan, ids: Sequence[str], work: Work) -> Plan:
+def explained(plan: Plan, ids: Sequence[str], work: JobWork) -> Plan:
     """The plan, with a sentence to each job whose declaration does not count as it stands: for the
     state file, which the controller's user alone may read."""
     said = {

@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
 from slurm_hadar.policies.bftrainer.places import oldest_to_oldest
 from slurm_hadar.policies.bftrainer.records import IdleMap, IdleView
-from slurm_hadar.policies.bftrainer.stays import Stays
 
 
-def decide(view: IdleView, stays: Stays) -> tuple[IdleMap, Stays]:
+def decide(view: IdleView, stays: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:
     """Shares differ by one node at most, but for trainers that can use fewer. Types and what
     rescaling costs are not looked at."""
     if not view.trainers:

@@ -6,7 +6,7 @@ trainer at most; nothing migrates. Ours:
 
 - a rescale costs its seconds at the rate *after* it, since nobody trains while it lasts (the paper
   charges the rate before it, so that a start would be free);
-- hits by nodes that are taken back are expected, by what :mod:`.stays` has learned: each
+- hits by nodes that are taken back are expected, by what :mod:`.idle_survival` has learned: each
   group of nodes that became idle together and may leave within the time looked ahead costs its
   trainer ``shrink_s`` at its whole rate, so groups are kept together and shaky ones stay small;
 - old nodes go to trainers on old nodes, young ones to trainers on young nodes: idle nodes stay the
@@ -20,9 +20,9 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
+from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
 from slurm_hadar.policies.bftrainer.places import elders_first, oldest_to_oldest, without_youngest
 from slurm_hadar.policies.bftrainer.records import NOBODY, IdleMap, IdleView
-from slurm_hadar.policies.bftrainer.stays import Stays
 from slurm_hadar.policies.bftrainer.types import decide_types
 from slurm_hadar.solvers.node_counts import Taker, best_chunks, best_counts, best_counts_capped
 
@@ -32,9 +32,9 @@ _SPARE = 64
 """Free nodes beyond what everybody could take that are still looked at, the oldest first."""
 
 
-def decide(view: IdleView, stays: Stays) -> tuple[IdleMap, Stays]:
+def decide(view: IdleView, stays: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:
     """Who gets each idle node, and what is known about stays afterwards."""
-    stays = stays.seen(view)
+    stays = stays.updated(view)
     if not view.trainers or not len(view.nodes):
         return IdleMap(view.holder), stays
     if _several_types(view):
@@ -60,7 +60,7 @@ def decide(view: IdleView, stays: Stays) -> tuple[IdleMap, Stays]:
     return IdleMap(holder, notes), stays
 
 
-def decide_plain(view: IdleView, stays: Stays) -> tuple[IdleMap, Stays]:
+def decide_plain(view: IdleView, stays: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:
     """The paper's programme and costs, exact, without any forecast; nodes by their number."""
     if not view.trainers or not len(view.nodes):
         return IdleMap(view.holder), stays

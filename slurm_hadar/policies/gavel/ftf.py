@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, State, View
-from slurm_hadar.policies.gavel.rounds import Memory, Problem, decide_by, policy
+from slurm_hadar.policies.gavel.rounds import Memory, SharesProblem, decide_by, policy
 from slurm_hadar.solvers.shares import largest_least
 
 _MOST_STEPS = 12
@@ -25,7 +25,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     return decide_by(view, state, _shares)
 
 
-def _shares(problem: Problem, memory: Memory) -> tuple[FloatArray, Memory]:
+def _shares(problem: SharesProblem, memory: Memory) -> tuple[FloatArray, Memory]:
     isolated, alone = _isolated(problem)
     able = alone > 0
     spent = np.zeros(len(problem.ids))
@@ -56,14 +56,14 @@ def _shares(problem: Problem, memory: Memory) -> tuple[FloatArray, Memory]:
     return share, kept
 
 
-def _isolated(problem: Problem) -> tuple[FloatArray, FloatArray]:
+def _isolated(problem: SharesProblem) -> tuple[FloatArray, FloatArray]:
     """(J, R) an equal part of the cluster for each job, and (J,) the throughput on it."""
     part = problem.capacity[None, :] / max(1, len(problem.ids)) / problem.gpus[:, None]
     part = part / np.maximum(part.sum(axis=1), 1.0)[:, None]
     return part, (problem.rate * part).sum(axis=1)
 
 
-def _worst(problem: Problem, share: FloatArray, fair: FloatArray, able: BoolArray) -> float:
+def _worst(problem: SharesProblem, share: FloatArray, fair: FloatArray, able: BoolArray) -> float:
     speed = (problem.rate * share).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (problem.waited_s + problem.left / speed) / fair

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
-from slurm_hadar.policies.gavel.rounds import Memory, Problem, decide_by, policy
+from slurm_hadar.policies.gavel.rounds import Memory, SharesProblem, decide_by, policy
 from slurm_hadar.solvers.shares import largest_least
 
 
@@ -18,7 +18,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     return decide_by(view, state, _shares)
 
 
-def _shares(problem: Problem, memory: Memory) -> tuple[FloatArray, Memory]:
+def _shares(problem: SharesProblem, memory: Memory) -> tuple[FloatArray, Memory]:
     everywhere = problem.rate @ problem.capacity / max(1, int(problem.capacity.sum()))
     weight = np.maximum(problem.weight, 1e-9)
     with np.errstate(divide="ignore", invalid="ignore"):

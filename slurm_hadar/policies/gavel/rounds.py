@@ -43,7 +43,7 @@ class GavelOptions(PolicyOptions):
 
 
 @dataclass(frozen=True)
-class Problem:
+class SharesProblem:
     """What shares are computed from: J jobs, R types, at each job's one number of GPUs."""
 
     ids: tuple[str, ...]
@@ -60,7 +60,7 @@ class Problem:
     """(J,) since the arrival."""
 
 
-Allocate = Callable[[Problem, Memory], tuple[FloatArray, Memory]]
+Allocate = Callable[[SharesProblem, Memory], tuple[FloatArray, Memory]]
 """(J, R) shares of time, and what to remember."""
 
 
@@ -116,7 +116,7 @@ def decide_by(view: View, state: State, allocate: Allocate) -> tuple[Plan, State
     return plan, _remember(view, problem, ledger, memory, running)
 
 
-def _problem(view: View) -> Problem:
+def _problem(view: View) -> SharesProblem:
     jobs = view.jobs
     if len(view.counts) == 1:
         gpus = np.full(len(jobs.ids), view.counts[0], dtype=np.int64)
@@ -128,7 +128,7 @@ def _problem(view: View) -> Problem:
         column = able.argmax(axis=1)
         rate = jobs.rate[np.arange(len(column)), :, column]
         gpus = np.asarray(view.counts, dtype=np.int64)[column]
-    return Problem(
+    return SharesProblem(
         ids=jobs.ids,
         rate=rate,
         gpus=gpus,
@@ -139,7 +139,7 @@ def _problem(view: View) -> Problem:
     )
 
 
-def _recall(view: View, problem: Problem, state: State) -> _Ledger:
+def _recall(view: View, problem: SharesProblem, state: State) -> _Ledger:
     """The memory in today's order, with the time that passed since yesterday booked."""
     jobs, kinds = len(view.jobs.ids), len(view.types)
     credit = view.round_s / 2
@@ -198,7 +198,9 @@ def _book_the_gone(view: View, ledger: _Ledger, state: State) -> None:
             ledger.given[int(kind_)] += min(float(expected), elapsed)
 
 
-def _choose(view: View, problem: Problem, ledger: _Ledger) -> tuple[dict[int, int], FloatArray]:
+def _choose(
+    view: View, problem: SharesProblem, ledger: _Ledger
+) -> tuple[dict[int, int], FloatArray]:
     """Job -> type of those that run, and the priorities (J, R)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         fraction = ledger.time / ledger.given
@@ -230,7 +232,7 @@ def _choose(view: View, problem: Problem, ledger: _Ledger) -> tuple[dict[int, in
 
 def _plan(
     view: View,
-    problem: Problem,
+    problem: SharesProblem,
     ledger: _Ledger,
     chosen: Mapping[int, int],
     parts: Mapping[int, Mapping[str, Mapping[str, int]]],
@@ -266,7 +268,7 @@ def _plan(
 
 
 def _remember(
-    view: View, problem: Problem, ledger: _Ledger, memory: Memory, running: Mapping[int, int]
+    view: View, problem: SharesProblem, ledger: _Ledger, memory: Memory, running: Mapping[int, int]
 ) -> State:
     jobs, kinds = list(running), list(running.values())
     seconds = problem.left[jobs] / np.maximum(problem.rate[jobs, kinds], 1e-12)

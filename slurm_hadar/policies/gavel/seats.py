@@ -5,7 +5,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from slurm_hadar.domain.view import IntArray, View
-from slurm_hadar.policies.allocation import Floor, Need, Parts, Room, floor_of
+from slurm_hadar.policies.allocation import (
+    Allocation,
+    Demand,
+    FreeCapacity,
+    ResourcePools,
+    resource_pools,
+)
 
 Nodes = dict[str, dict[str, int]]
 
@@ -21,16 +27,16 @@ def seat(
     """
     if _any_node_will_do(view):
         return {}, {}
-    jobs, floor = view.jobs, floor_of(view)
-    room = Room(view, floor)
-    needs = {job: Need(jobs.cpus_per_gpu[job], jobs.mem_per_gpu_mb[job]) for job in chosen}
-    held: dict[int, Parts] = {}
+    jobs, floor = view.jobs, resource_pools(view)
+    room = FreeCapacity(view, floor)
+    needs = {job: Demand(jobs.cpus_per_gpu[job], jobs.mem_per_gpu_mb[job]) for job in chosen}
+    held: dict[int, Allocation] = {}
     for job, node, kind, count in jobs.held.tolist():
         if count <= 0:
             continue
         held[job] = (*held.get(job, ()), (floor.slot_of[node, kind], count))
     stuck = {job: held[job] for job in held if not jobs.movable[job] and job in chosen}
-    seated: dict[int, Parts] = {}
+    seated: dict[int, Allocation] = {}
     for job in stuck:
         room.take(stuck[job], needs[job])
         seated[job] = stuck[job]
@@ -71,7 +77,7 @@ def _any_node_will_do(view: View) -> bool:
     )
 
 
-def _nodes(view: View, floor: Floor, parts: Parts) -> Nodes:
+def _nodes(view: View, floor: ResourcePools, parts: Allocation) -> Nodes:
     found: Nodes = {}
     for slot, count in parts:
         on = found.setdefault(view.nodes.names[int(floor.node[slot])], {})

@@ -7,7 +7,7 @@ many samples/s come first. Not fair, and not meant to be.
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
-from slurm_hadar.policies.gavel.rounds import Memory, Problem, decide_by, policy
+from slurm_hadar.policies.gavel.rounds import Memory, SharesProblem, decide_by, policy
 from slurm_hadar.solvers.shares import largest_sum
 
 
@@ -16,7 +16,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     return decide_by(view, state, _shares)
 
 
-def _shares(problem: Problem, memory: Memory) -> tuple[FloatArray, Memory]:
+def _shares(problem: SharesProblem, memory: Memory) -> tuple[FloatArray, Memory]:
     return largest_sum(problem.rate, problem.gpus, problem.capacity).share, memory
 
 

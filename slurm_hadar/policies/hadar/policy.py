@@ -19,10 +19,16 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
-from slurm_hadar.policies.allocation import Floor, Parts, Room, floor_of, needs_of
+from slurm_hadar.policies.allocation import (
+    Allocation,
+    FreeCapacity,
+    ResourcePools,
+    demands_of,
+    resource_pools,
+)
 from slurm_hadar.policies.hadar import reasons
-from slurm_hadar.policies.hadar.offers import Market, Offer, Post, Round
-from slurm_hadar.policies.hadar.settings import Settings
+from slurm_hadar.policies.hadar.bids import Bid, Incumbent, Market, Round
+from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.hadar.worth import (
     Cells,
     Worth,
@@ -43,13 +49,13 @@ _SETTLING = 20
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for an option that cannot be understood."""
-    settings = Settings.read(view.options)
+    settings = HadarOptions.read(view.options)
     if not view.jobs.ids:
         return Plan(notes=("no managed job waits or runs",)), dict(state)
     if not view.nodes.gpus.any() and not len(view.jobs.held):
         why = "no node has a GPU that managed jobs may use"
         return Plan(waiting=dict.fromkeys(view.jobs.ids, why), notes=(why,)), dict(state)
-    floor = floor_of(view)
+    floor = resource_pools(view)
     valued = worth(view, floor, settings)
     planner = _Planner(view, floor, valued, settings)
     rules = planner.run()
@@ -63,11 +69,13 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
 class _Planner:
     """Passes over the queue until the cluster is full or nobody waits."""
 
-    def __init__(self, view: View, floor: Floor, valued: Worth, settings: Settings) -> None:
+    def __init__(
+        self, view: View, floor: ResourcePools, valued: Worth, settings: HadarOptions
+    ) -> None:
         self.view, self.settings, self.worth = view, settings, valued
-        self.room = Room(view, floor)
-        self.given: dict[int, Offer] = {}
-        self._anchored: dict[int, Parts] = {}
+        self.room = FreeCapacity(view, floor)
+        self.given: dict[int, Bid] = {}
+        self._anchored: dict[int, Allocation] = {}
         """Jobs whose place is already taken out of the room."""
         posts = self._place_running(floor)
         self._best: FloatArray = valued.rank.max(axis=(1, 2), initial=0.0)
@@ -144,9 +152,9 @@ class _Planner:
                     queue.append(job)
         return queue
 
-    def _place_running(self, floor: Floor) -> dict[int, Post]:
+    def _place_running(self, floor: ResourcePools) -> dict[int, Incumbent]:
         view, jobs, settings = self.view, self.view.jobs, self.settings
-        needs = needs_of(view)
+        needs = demands_of(view)
         held: dict[int, list[tuple[int, int]]] = {}
         for job, node, kind, count in jobs.held.tolist():
             if count > 0:
@@ -154,24 +162,24 @@ class _Planner:
         places = {job: tuple(rows) for job, rows in held.items()}
         for job, parts in places.items():
             self.room.take(parts, needs[job])
-        posts: dict[int, Post] = {}
+        posts: dict[int, Incumbent] = {}
         for job, parts in places.items():
             stayed = view.now - float(jobs.since_s[job]) >= settings.min_stay_s
             movable = bool(jobs.movable[job]) and stayed
             # Where less is offered than is held, stopping one would not make room for another.
             stoppable = settings.preempt and movable and not self.room.overfull(parts)
             seconds = self._seconds_there(job, parts, floor)
-            posts[job] = Post(parts, seconds, movable, stoppable)
+            posts[job] = Incumbent(parts, seconds, movable, stoppable)
         for job, post in posts.items():
             if post.stoppable:
                 self.room.give(post.parts, needs[job])
                 self.room.take(post.parts, needs[job], soft=True)
             else:
                 self._anchored[job] = post.parts
-                self.given[job] = Offer(post.parts, post.seconds, 0.0, 0.0, 0.0, stay=True)
+                self.given[job] = Bid(post.parts, post.seconds, 0.0, 0.0, 0.0, stay=True)
         return posts
 
-    def _seconds_there(self, job: int, parts: Parts, floor: Floor) -> float:
+    def _seconds_there(self, job: int, parts: Allocation, floor: ResourcePools) -> float:
         """Time left where the job is, bound by its slowest type; inf where that is not known."""
         count = sum(n for _, n in parts)
         if count not in self.view.counts:
@@ -218,16 +226,16 @@ class _Planner:
         smallest = min(self._cells.least[job] for job in queue)
         scarce = [float(self.worth.scarcity.price[kind]) for kind in market.floor.pool_type]
 
-        def full(room: Room) -> bool:
+        def full(room: FreeCapacity) -> bool:
             return sum(room.left) < smallest
 
-        def options(room: Room, job: int) -> list[Take[Offer]]:
+        def options(room: FreeCapacity, job: int) -> list[Take[Bid]]:
             most = settings.branch if width > 1 else 1
             post = posts.get(job)
             if post is None:
                 if market.kind(job) in room.hopeless:
                     return []
-                offers = market.offers(room, job, rules, most)
+                offers = market.bids(room, job, rules, most)
                 if not offers and rules.price is None and rules.patience <= 0.0:
                     market.fits(room, job)  # noted in the room if not
                 return [Take(_value(offer), offer) for offer in offers]
@@ -235,7 +243,7 @@ class _Planner:
                 return []
             hopeless = room.hopeless
             self._step_out(room, job)
-            offers = market.offers(room, job, rules, most)
+            offers = market.bids(room, job, rules, most)
             self._step_back(room, job)
             room.hopeless = hopeless
             if post.stoppable:
@@ -244,14 +252,14 @@ class _Planner:
             now = _value(offers[-1])
             return [Take(_value(offer) - now, offer) for offer in offers[:-1]]
 
-        def apply(room: Room, job: int, offer: Offer, alone: bool) -> Room:
+        def apply(room: FreeCapacity, job: int, offer: Bid, alone: bool) -> FreeCapacity:
             after = room if alone else room.copy()
             if job in posts:
                 self._step_out(after, job)
             after.take(offer.parts, market.needs[job])
             return after
 
-        def promise(room: Room, position: int) -> float:
+        def promise(room: FreeCapacity, position: int) -> float:
             if best_left is None or position >= len(best_left):
                 return 0.0
             free = sum(n * price for n, price in zip(room.left, scarce, strict=True))
@@ -264,7 +272,7 @@ class _Planner:
             if job in market.posts:
                 self._anchored[job] = offer.parts
 
-    def _step_out(self, room: Room, job: int) -> None:
+    def _step_out(self, room: FreeCapacity, job: int) -> None:
         """A running job looks around as if its own GPUs were free."""
         anchored, need = self._anchored.get(job), self.market.needs[job]
         if anchored is not None:
@@ -272,7 +280,7 @@ class _Planner:
         else:
             room.give(self.market.posts[job].parts, need, soft=True)
 
-    def _step_back(self, room: Room, job: int) -> None:
+    def _step_back(self, room: FreeCapacity, job: int) -> None:
         anchored, need = self._anchored.get(job), self.market.needs[job]
         if anchored is not None:
             room.take(anchored, need)
@@ -285,19 +293,19 @@ class _Planner:
         return result
 
 
-def _value(offer: Offer) -> float:
+def _value(offer: Bid) -> float:
     """Payoff per second."""
     return max(offer.payoff, 0.0) / offer.seconds
 
 
-def _width(settings: Settings, length: int) -> int:
+def _width(settings: HadarOptions, length: int) -> int:
     return max(1, min(settings.beam, settings.effort // max(1, length)))
 
 
 POLICY = Policy(
     name="hadar",
     decide=decide,
-    options=Settings,
+    options=HadarOptions,
     uses=frozenset({Trait.MOVES, Trait.ORDER}),
     title="dual prices and take-or-skip over the queue; the default",
     paper="Hadar, arXiv 2503.10918 (IPDPS 2024)",

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.policies.allocation import Room
+from slurm_hadar.policies.allocation import FreeCapacity
 from slurm_hadar.policies.ends import ends, moves
-from slurm_hadar.policies.hadar.offers import Market, Offer, Round
-from slurm_hadar.policies.hadar.worth import Cell
+from slurm_hadar.policies.hadar.bids import Bid, Market, Round
+from slurm_hadar.policies.hadar.worth import TypeOption
 
 
 def plan(
     market: Market,
-    room: Room,
-    given: Mapping[int, Offer],
+    room: FreeCapacity,
+    given: Mapping[int, Bid],
     order: Sequence[int],
     rules: Sequence[Round],
 ) -> Plan:
@@ -30,7 +30,7 @@ def plan(
     return Plan(placements, waiting, _notes(market, room, rules))
 
 
-def _placement(market: Market, job: int, offer: Offer, place: int, length: int) -> Placement:
+def _placement(market: Market, job: int, offer: Bid, place: int, length: int) -> Placement:
     view, floor = market.view, market.floor
     gpus: dict[str, int] = {}
     nodes: dict[str, dict[str, int]] = {}
@@ -66,7 +66,7 @@ def _placement(market: Market, job: int, offer: Offer, place: int, length: int) 
     return Placement(gpus=gpus, nodes=nodes, tier=tier, reason=words)
 
 
-def _alternative(market: Market, job: int, offer: Offer) -> str:
+def _alternative(market: Market, job: int, offer: Bid) -> str:
     kinds = {int(market.floor.gpu_type[slot]) for slot, _ in offer.parts}
     count = sum(n for _, n in offer.parts)
     for cell in market.cells(job):
@@ -80,7 +80,7 @@ def _alternative(market: Market, job: int, offer: Offer) -> str:
 
 def _waits(
     market: Market,
-    room: Room,
+    room: FreeCapacity,
     job: int,
     place: int,
     length: int,
@@ -106,7 +106,7 @@ def _waits(
     )
 
 
-def _notes(market: Market, room: Room, rules: Sequence[Round]) -> tuple[str, ...]:
+def _notes(market: Market, room: FreeCapacity, rules: Sequence[Round]) -> tuple[str, ...]:
     view = market.view
     notes = [f"all present work ends in {market.worth.horizon_s / 3600:.1f} h at the earliest"]
     if unknown := int((~view.jobs.end_known).sum()):
@@ -124,7 +124,7 @@ def _notes(market: Market, room: Room, rules: Sequence[Round]) -> tuple[str, ...
     return tuple(notes)
 
 
-def _cell(market: Market, cell: Cell) -> str:
+def _cell(market: Market, cell: TypeOption) -> str:
     return f"{cell.count} x {market.view.types[cell.gpu_type]}"
 
 

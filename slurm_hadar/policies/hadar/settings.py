@@ -8,7 +8,7 @@ Utility = Literal["throughput", "lifetime", "makespan", "fairness"]
 UTILITIES: tuple[str, ...] = get_args(Utility)
 
 
-class Settings(PolicyOptions):
+class HadarOptions(PolicyOptions):
     """Keys other than these are other policies' and are ignored."""
 
     utility: Utility = "throughput"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
-from slurm_hadar.policies.allocation import Floor
-from slurm_hadar.policies.hadar.settings import Settings
+from slurm_hadar.policies.allocation import ResourcePools
+from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.solvers.prices import DualPrice, Scarcity, dual_price, scarcity
 
 _INF = np.inf
@@ -35,7 +35,7 @@ class Worth:
     """Time by which all the present work can be done at the earliest, as far as we can bound it."""
 
 
-def worth(view: View, floor: Floor, settings: Settings) -> Worth:
+def worth(view: View, floor: ResourcePools, settings: HadarOptions) -> Worth:
     """Value every job on every type and count.
 
     Utilities (arXiv 2503.10918, recalled: U_j non-increasing in the finish f_j, by default the
@@ -126,7 +126,7 @@ def _lift(rank: FloatArray, rows: BoolArray) -> None:
         rank[able] *= np.maximum(1.0, lifted / best[able])[:, None, None]
 
 
-def _open(view: View, floor: Floor) -> tuple[BoolArray, IntArray]:
+def _open(view: View, floor: ResourcePools) -> tuple[BoolArray, IntArray]:
     """(J, R) whether the owner may use a pool of the type, and how many GPUs those have."""
     jobs, kinds = len(view.jobs.ids), len(view.types)
     total = np.zeros((jobs, kinds), dtype=np.int64)
@@ -150,7 +150,7 @@ def _within_reach(view: View, total: IntArray) -> IntArray:
 
 def _utility(
     view: View,
-    settings: Settings,
+    settings: HadarOptions,
     seconds: FloatArray,
     whole: FloatArray,
     best_s: FloatArray,
@@ -222,7 +222,7 @@ def todays_price(view: View, worth: Worth, waiting: BoolArray, gpus: int) -> Dua
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TypeOption:
     """One (type, count) that a job may run on. ``rank``: payoff per price, ``seconds``: run time,
     ``utility``: U_j there; all before anything is taken."""
 
@@ -260,7 +260,7 @@ class Cells:
         self._kinds, self._sizes = kinds.tolist(), sizes.tolist()
         self._seconds = seconds.reshape(jobs, -1)
         self._utility, self._rank = worth.utility.reshape(jobs, -1), rank
-        self._known: dict[int, tuple[Cell, ...]] = {}
+        self._known: dict[int, tuple[TypeOption, ...]] = {}
         self.quickest: list[float] = (
             np.where(allowed, seconds, _INF).min(axis=(1, 2), initial=_INF).tolist()
         )
@@ -272,13 +272,13 @@ class Cells:
         self.pattern = [row.tobytes() for row in np.packbits(allowed.reshape(jobs, -1), axis=1)]
         """(J,) equal for jobs with the same types and counts."""
 
-    def of(self, job: int) -> tuple[Cell, ...]:
+    def of(self, job: int) -> tuple[TypeOption, ...]:
         """The cells of one job."""
         if job not in self._known:
             seconds, utility = self._seconds[job].tolist(), self._utility[job].tolist()
             rank = self._rank[job].tolist()
             self._known[job] = tuple(
-                Cell(self._kinds[at], self._sizes[at], seconds[at], utility[at], rank[at])
+                TypeOption(self._kinds[at], self._sizes[at], seconds[at], utility[at], rank[at])
                 for at in self._order[job][: self._number[job]]
             )
         return self._known[job]

@@ -200,7 +200,7 @@ def gpus_of(view: View, seats: Seats) -> tuple[dict[str, int], dict[str, dict[st
     return gpus, nodes
 
 
-def free_words(view: View, spare: Spare, seats: Mapping[int, Seats]) -> str:
+def free_text(view: View, spare: Spare, seats: Mapping[int, Seats]) -> str:
     """What forking comes to, for the operator."""
     forked = [len(of) for of in seats.values() if len(of) > 1]
     free = np.maximum(spare.gpus, 0).sum(axis=0).tolist()

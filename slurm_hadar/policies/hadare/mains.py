@@ -23,7 +23,7 @@ Seats = tuple[Seat, ...]
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningCopies:
     """What runs now. ``mains``: forked jobs and their fastest copy; ``others``: the rest of their
     copies; ``seats``: what the jobs that run in one piece hold; ``free_to_change`` (J,): may be
     forked, joined or moved now."""
@@ -34,7 +34,7 @@ class Running:
     free_to_change: BoolArray
 
 
-def running(view: View, forked: Mapping[str, object], min_stay_s: float) -> Running:
+def running(view: View, forked: Mapping[str, object], min_stay_s: float) -> RunningCopies:
     """Tell copies from gangs. ``forked``: the jobs that this policy forked, as it remembers;
     without memory, what cannot be a gang is taken for copies."""
     jobs = view.jobs
@@ -53,7 +53,7 @@ def running(view: View, forked: Mapping[str, object], min_stay_s: float) -> Runn
         seats.sort(key=lambda seat: (-rate_of(view, job, seat), seat))
         mains[job], others[job] = seats[0], tuple(seats[1:])
     stayed = view.now - jobs.since_s >= min_stay_s
-    return Running(mains, others, whole, jobs.movable & (stayed | ~jobs.running))
+    return RunningCopies(mains, others, whole, jobs.movable & (stayed | ~jobs.running))
 
 
 def rate_of(view: View, job: int, seat: Seat) -> float:
@@ -64,7 +64,7 @@ def rate_of(view: View, job: int, seat: Seat) -> float:
     return float(view.jobs.rate[job, kind, view.counts.index(count)])
 
 
-def place(view: View, now: Running, state: State) -> tuple[Plan, State]:
+def place(view: View, now: RunningCopies, state: State) -> tuple[Plan, State]:
     """Hadar's plan: one place for each job. Copies are given up for jobs that would wait."""
     shown = _unprotected(_with_held(view, _rows(now)))
     kept = range(len(view.jobs.ids))
@@ -107,7 +107,7 @@ def _is_no_gang(view: View, job: int, seats: list[Seat]) -> bool:
     return view.jobs.copies[job] > 1 and as_copies and not (as_gang and spread)
 
 
-def _rows(now: Running) -> list[tuple[int, int, int, int]]:
+def _rows(now: RunningCopies) -> list[tuple[int, int, int, int]]:
     rows = [(job, *seat) for job, seat in now.mains.items()]
     return rows + [(job, *seat) for job, seats in now.seats.items() for seat in seats]
 
@@ -128,7 +128,7 @@ def _with_held(view: View, rows: list[tuple[int, int, int, int]]) -> View:
     return replace(view, jobs=replace(view.jobs, held=held, running=there))
 
 
-def _without(view: View, now: Running, kept: range | list[int]) -> View:
+def _without(view: View, now: RunningCopies, kept: range | list[int]) -> View:
     """The view without the GPUs that the further copies of these jobs hold."""
     taken = [(job, seat) for job in kept for seat in now.others.get(job, ())]
     if not taken:

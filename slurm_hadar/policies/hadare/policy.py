@@ -15,8 +15,15 @@ Options: Hadar's, and ``averaging``.
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.ends import ends
-from slurm_hadar.policies.hadare.forks import Forks, Spare, free_words, gpus_of, shares_of
-from slurm_hadar.policies.hadare.mains import Running, Seats, place, rate_of, running, seats_of
+from slurm_hadar.policies.hadare.forks import Forks, Spare, free_text, gpus_of, shares_of
+from slurm_hadar.policies.hadare.mains import (
+    RunningCopies,
+    Seats,
+    place,
+    rate_of,
+    running,
+    seats_of,
+)
 from slurm_hadar.policies.hadare.settings import ForkSettings
 from slurm_hadar.policies.record import Policy, Trait
 
@@ -55,11 +62,11 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
             copies[id_] = len(seats)
     shared = {job: seats for job, seats in given.items() if view.jobs.ids[job] in copies}
     notes = tuple(f"before forking: {note}" for note in plan.notes)
-    words = free_words(view, spare, shared)
+    words = free_text(view, spare, shared)
     return Plan(placements, plan.waiting, (*notes, words)), {"hadar": memory, "forked": copies}
 
 
-def _keep(view: View, now: Running, plan: Plan, spare: Spare) -> dict[int, Seats]:
+def _keep(view: View, now: RunningCopies, plan: Plan, spare: Spare) -> dict[int, Seats]:
     """Hadar's places, and the further copies that can go on beside them; all set aside."""
     given: dict[int, Seats] = {}
     for job, id_ in enumerate(view.jobs.ids):
@@ -81,13 +88,13 @@ def _keep(view: View, now: Running, plan: Plan, spare: Spare) -> dict[int, Seats
     return given
 
 
-def _add(job: int, now: Running, given: dict[int, Seats], spare: Spare) -> None:
+def _add(job: int, now: RunningCopies, given: dict[int, Seats], spare: Spare) -> None:
     for seat in now.others[job]:
         spare.take(job, seat)
     given[job] = tuple(sorted((*given.get(job, ()), *now.others[job])))
 
 
-def _had(now: Running, job: int) -> Seats:
+def _had(now: RunningCopies, job: int) -> Seats:
     if job in now.mains:
         return (now.mains[job], *now.others[job])
     return now.seats.get(job, ())

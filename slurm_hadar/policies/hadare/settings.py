@@ -1,10 +1,10 @@
 """The settings that HadarE has beside Hadar's."""
 
-from slurm_hadar.policies.hadar.settings import Settings
+from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.options import Part
 
 
-class ForkSettings(Settings):
+class ForkSettings(HadarOptions):
     """``min_stay_s`` and ``gain_over_cost`` hold for copies too."""
 
     averaging: Part = 0.02

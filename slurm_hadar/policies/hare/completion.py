@@ -6,14 +6,14 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.hadar.settings import Settings
+from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.hadare.forks import Spare
 from slurm_hadar.policies.hadare.mains import Seat, Seats, seats_of
-from slurm_hadar.policies.hare.deal import Dealt, best, over, pays, placement
+from slurm_hadar.policies.hare.deal import DealtTasks, best, over, pays, placement
 
 
 def completed(
-    view: View, plan: Plan, exchange: float = 0.02, settings: Settings | None = None
+    view: View, plan: Plan, exchange: float = 0.02, settings: HadarOptions | None = None
 ) -> Plan:
     """The plan with rounds dealt over further nodes (pure; nobody loses a place).
 
@@ -23,7 +23,7 @@ def completed(
     where that pays, one that may not be moved stays as it is. ``exchange``: see
     :func:`~slurm_hadar.policies.hare.deal.over`.
     """
-    settings = settings or Settings()
+    settings = settings or HadarOptions()
     jobs, spare = view.jobs, Spare(view)
     able = (jobs.tasks > 1) & (jobs.copies > 1)
     if not able.any():
@@ -78,9 +78,9 @@ def _choice(
     job: int,
     seats: Seats,
     exchange: float,
-    settings: Settings,
+    settings: HadarOptions,
     stays: bool,
-) -> Dealt | None:
+) -> DealtTasks | None:
     for seat in seats:
         spare.take(job, seat, -1)
     choice = best(view, spare, job, exchange, settings.communication)
@@ -95,7 +95,7 @@ def _choice(
     return choice
 
 
-def _placed(view: View, job: int, one: Dealt, before: Placement | None) -> Placement:
+def _placed(view: View, job: int, one: DealtTasks, before: Placement | None) -> Placement:
     if before is None:
         return placement(view, job, one, False, "waited, and these are spare")
     return replace(

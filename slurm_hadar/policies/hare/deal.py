@@ -14,7 +14,7 @@ from slurm_hadar.domain.dealing import deal
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.ends import ends
-from slurm_hadar.policies.hadar.settings import Settings
+from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.hadare.forks import Spare, gpus_of, shares_of
 from slurm_hadar.policies.hadare.mains import Seat, Seats, rate_of
 
@@ -25,7 +25,7 @@ _NO_SHARES: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class DealtTasks:
     """Seats of a job, the tasks of a round on each, and the rate in samples/s. One seat or a gang
     over several nodes (``gang``) has no tasks to deal."""
 
@@ -37,7 +37,7 @@ class Dealt:
     """The seats' parts of a round."""
 
 
-def over(view: View, job: int, seats: Sequence[Seat], exchange: float) -> Dealt | None:
+def over(view: View, job: int, seats: Sequence[Seat], exchange: float) -> DealtTasks | None:
     """The job's round dealt over exactly these seats; None where none of them can run it.
 
     ``exchange``: part of the rate that is lost where there is more than one.
@@ -47,17 +47,19 @@ def over(view: View, job: int, seats: Sequence[Seat], exchange: float) -> Dealt 
     if whole == 1 and len(seats) > 1 and min(rates) > 0:
         # Copies that are averaged (HadarE), from before this policy: any parts will do.
         shares = shares_of(view, job, tuple(seats))
-        return Dealt(tuple(seats), (), (1.0 - exchange) * sum(rates), shares=shares)
+        return DealtTasks(tuple(seats), (), (1.0 - exchange) * sum(rates), shares=shares)
     tasks = deal(rates, whole)
     if not sum(tasks):
         return None
     slowest = min(rate / count for rate, count in zip(rates, tasks, strict=True) if count)
     kept = 1.0 - exchange if len(seats) > 1 else 1.0
     shares = tuple(count / whole for count in tasks)
-    return Dealt(tuple(seats), tasks, kept * slowest * whole, shares=shares)
+    return DealtTasks(tuple(seats), tasks, kept * slowest * whole, shares=shares)
 
 
-def best(view: View, spare: Spare, job: int, exchange: float, communication: float) -> Dealt | None:
+def best(
+    view: View, spare: Spare, job: int, exchange: float, communication: float
+) -> DealtTasks | None:
     """The fastest way to run the job on what is spare: one node, a gang over several nodes of one
     type, or its tasks dealt over nodes of any types; of equally fast ones the one with fewer GPUs.
 
@@ -67,7 +69,7 @@ def best(view: View, spare: Spare, job: int, exchange: float, communication: flo
     tasks, most = int(jobs.tasks[job]), int(jobs.copies[job])
     dealt = tasks > 1 and most > 1
     found = spare.seats(job, (), min(most, tasks) if dealt else 1)
-    choice: Dealt | None = None
+    choice: DealtTasks | None = None
     taken: list[Seat] = []
     gpus = 0
     for _, seat in found:
@@ -83,11 +85,11 @@ def best(view: View, spare: Spare, job: int, exchange: float, communication: flo
     return spread if spread is not None and _faster(spread, choice) else choice
 
 
-def _faster(one: Dealt, other: Dealt | None) -> bool:
+def _faster(one: DealtTasks, other: DealtTasks | None) -> bool:
     return other is None or one.rate > other.rate * (1.0 + _TIE)
 
 
-def _gang(view: View, spare: Spare, job: int, communication: float) -> Dealt | None:
+def _gang(view: View, spare: Spare, job: int, communication: float) -> DealtTasks | None:
     """The fastest gang over several nodes of one type, on the fewest of them."""
     jobs = view.jobs
     cells = np.argwhere(jobs.rate[job] > 0)
@@ -106,7 +108,7 @@ def _gang(view: View, spare: Spare, job: int, communication: float) -> Dealt | N
             sorted((node, kind, size) for node, size in zip(nodes.tolist(), sizes, strict=False))
         )
         slower = 1.0 + communication if number > 1 else 1.0
-        return Dealt(seats, (1,), float(rates[at]) / slower, gang=True)
+        return DealtTasks(seats, (1,), float(rates[at]) / slower, gang=True)
     return None
 
 
@@ -121,7 +123,9 @@ def _room(view: View, spare: Spare, job: int, kind: int) -> IntArray:
     return found
 
 
-def pays(view: View, job: int, present: Dealt, choice: Dealt, settings: Settings) -> bool:
+def pays(
+    view: View, job: int, present: DealtTasks, choice: DealtTasks, settings: HadarOptions
+) -> bool:
     """Whether a running job should leave what it has for this."""
     if set(choice.seats) == set(present.seats) or choice.rate <= present.rate * (1 + 1e-9):
         return False
@@ -134,7 +138,7 @@ def pays(view: View, job: int, present: Dealt, choice: Dealt, settings: Settings
     return saved >= max(settings.gain_over_cost * cost, settings.least_gain * left / present.rate)
 
 
-def placement(view: View, job: int, one: Dealt, stays: bool, why: str) -> Placement:
+def placement(view: View, job: int, one: DealtTasks, stays: bool, why: str) -> Placement:
     """What the plan says of it; ``why`` the job comes now."""
     if one.gang or len(one.seats) == 1:
         gpus: dict[str, int] = {}

@@ -17,16 +17,16 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
-from slurm_hadar.policies.hadar.settings import Settings
+from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.hadare.forks import Spare
 from slurm_hadar.policies.hadare.mains import Seats, rate_of, running
-from slurm_hadar.policies.hare.deal import Dealt, best, over, pays, placement
+from slurm_hadar.policies.hare.deal import DealtTasks, best, over, pays, placement
 from slurm_hadar.policies.options import Amount, Flag, Part
 from slurm_hadar.policies.queues.tiresias import QueueOptions
 from slurm_hadar.policies.record import Policy, Trait
 
 
-class HareOptions(Settings, QueueOptions):
+class HareOptions(HadarOptions, QueueOptions):
     """Hadar's options count as well; a job may move at once here."""
 
     min_stay_s: Amount = 0.0
@@ -57,7 +57,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     for job in keeps:
         for seat in held[job]:
             spare.take(job, seat)
-    given: dict[int, Dealt] = {}
+    given: dict[int, DealtTasks] = {}
     for job in keeps:
         given[job] = _present(view, job, held[job], job in copies, rules)
     turn = np.concatenate([order[first[order]], order[~first[order]]]).tolist()
@@ -127,23 +127,23 @@ def _first(view: View, order: IntArray, held: Mapping[int, Seats], bound: BoolAr
     return chosen
 
 
-def _present(view: View, job: int, seats: Seats, forked: bool, rules: HareOptions) -> Dealt:
+def _present(view: View, job: int, seats: Seats, forked: bool, rules: HareOptions) -> DealtTasks:
     """What a job that stays has."""
     if forked:
         dealt = over(view, job, seats, rules.exchange)
         equal = (1.0 / len(seats),) * len(seats)
-        return dealt or Dealt(seats, (), 0.0, shares=equal)
+        return dealt or DealtTasks(seats, (), 0.0, shares=equal)
     count = sum(n for _, _, n in seats)
     rates = [rate_of(view, job, (node, kind, count)) for node, kind, _ in seats]
     slower = 1.0 + rules.communication if len({node for node, _, _ in seats}) > 1 else 1.0
-    return Dealt(seats, (1,), min(rates, default=0.0) / slower, gang=True)
+    return DealtTasks(seats, (1,), min(rates, default=0.0) / slower, gang=True)
 
 
 def _place(
     view: View,
     spare: Spare,
     job: int,
-    given: dict[int, Dealt],
+    given: dict[int, DealtTasks],
     held: Mapping[int, Seats],
     rules: HareOptions,
 ) -> None:
@@ -165,7 +165,7 @@ def _plan(
     view: View,
     order: list[int],
     queue: IntArray,
-    given: Mapping[int, Dealt],
+    given: Mapping[int, DealtTasks],
     held: Mapping[int, Seats],
 ) -> Plan:
     placements: dict[str, Placement] = {}

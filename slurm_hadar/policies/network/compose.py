@@ -11,10 +11,10 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import BoolArray, IntArray, View
-from slurm_hadar.policies.allocation import Parts
+from slurm_hadar.policies.allocation import Allocation
 from slurm_hadar.policies.network.outlook import Outlook
 from slurm_hadar.policies.network.places import ANYWHERE, Ground
-from slurm_hadar.policies.network.settings import Settings
+from slurm_hadar.policies.network.settings import NetworkOptions
 
 
 def near_rates(view: View) -> View:
@@ -78,7 +78,7 @@ def placed_near(view: View, plan: Plan) -> Plan:
     jobs = view.jobs
     if not plan.placements or (jobs.network is None and not view.nodes.rack.any()):
         return plan
-    ground, outlook = Ground(view), Outlook(view, Settings(), {})
+    ground, outlook = Ground(view), Outlook(view, NetworkOptions(), {})
     row = {id_: at for at, id_ in enumerate(jobs.ids)}
     node = {name: at for at, name in enumerate(view.nodes.names)}
     held: dict[int, dict[tuple[int, int], int]] = {}
@@ -124,7 +124,7 @@ def drawn_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
     held: dict[int, set[tuple[int, int]]] = {}
     for job, at, kind, count in jobs.held.tolist():
         held.setdefault(job, set()).add((ground.floor.slot_of[at, kind], count))
-    apart: list[tuple[int, Parts]] = []
+    apart: list[tuple[int, Allocation]] = []
     for id_, placement in plan.placements.items():
         if not placement.nodes:
             return plan
@@ -150,7 +150,9 @@ def drawn_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
     return replace(plan, placements=laid)
 
 
-def _closer(view: View, ground: Ground, job: int, parts: Parts, worth: float) -> Parts | None:
+def _closer(
+    view: View, ground: Ground, job: int, parts: Allocation, worth: float
+) -> Allocation | None:
     """A nearer free place that pays; it is taken, and the old one given back."""
     tier, need = ground.tier_of(parts), ground.needs[job]
     count = sum(number for _, number in parts)
@@ -181,6 +183,6 @@ def _saves(
     return saved > worth * float(jobs.restart_s[job])
 
 
-def _laid(view: View, ground: Ground, old: Placement, kind: str, parts: Parts) -> Placement:
+def _laid(view: View, ground: Ground, old: Placement, kind: str, parts: Allocation) -> Placement:
     nodes = {view.nodes.names[ground.floor.node_of[slot]]: {kind: n} for slot, n in parts}
     return replace(old, nodes=nodes, tier=TIERS[ground.tier_of(parts)])

@@ -6,21 +6,21 @@ A job waits, for ever if need be, for the nearest tier that could hold it. The s
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
-from slurm_hadar.policies.network.settings import Settings
-from slurm_hadar.policies.network.turns import WHERE, Offer, Turns
+from slurm_hadar.policies.network.offer_loop import WHERE, OfferLoop, RackOffer
+from slurm_hadar.policies.network.settings import NetworkOptions
 from slurm_hadar.policies.record import Policy, Trait
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round; running jobs keep their place."""
-    turns = Turns(view, Settings.read(view.options))
+    turns = OfferLoop(view, NetworkOptions.read(view.options))
     for job in turns.held:
         turns.keep(job, "keeps what it holds")
     turns.serve(turns.order(), _answer)
     return turns.plan(), dict(state)
 
 
-def _answer(job: int, offer: Offer) -> tuple[bool, str]:
+def _answer(job: int, offer: RackOffer) -> tuple[bool, str]:
     if offer.tier > offer.best:
         return False, f"waits for {offer.count} GPUs {WHERE[offer.best]}"
     return True, f"{WHERE[offer.tier]}, the nearest that could hold it"
@@ -29,7 +29,7 @@ def _answer(job: int, offer: Offer) -> tuple[bool, str]:
 POLICY = Policy(
     name="network_consolidate",
     decide=decide,
-    options=Settings,
+    options=NetworkOptions,
     uses=frozenset({Trait.ORDER, Trait.RACKS}),
     title="waits for the nearest nodes that could hold the job",
     paper="baseline of arXiv 2401.16492",

@@ -4,7 +4,7 @@ import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.policies.network.places import ANYWHERE
-from slurm_hadar.policies.network.settings import Settings
+from slurm_hadar.policies.network.settings import NetworkOptions
 
 _MOST = 100.0
 """Others' traffic makes an exchange this many times longer at most."""
@@ -21,7 +21,7 @@ class Outlook:
     """
 
     def __init__(
-        self, view: View, settings: Settings, tier_now: dict[int, int], carries: float = 0.0
+        self, view: View, settings: NetworkOptions, tier_now: dict[int, int], carries: float = 0.0
     ) -> None:
         """``tier_now``: running job -> its tier; ``carries``: as left by an earlier round."""
         jobs, known = view.jobs, view.jobs.network

@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.allocation import Floor, Need, Parts, Room, floor_of, needs_of
+from slurm_hadar.policies.allocation import (
+    Allocation,
+    Demand,
+    FreeCapacity,
+    ResourcePools,
+    demands_of,
+    resource_pools,
+)
 
 MACHINE, RACK, ANYWHERE = range(3)
 
@@ -17,7 +24,7 @@ class Ask:
 
     kind: int
     count: int
-    need: Need
+    need: Demand
     groups: int
     most_nodes: int
     each: int = 0
@@ -34,13 +41,13 @@ class Ground:
             np.stack([nodes.group, nodes.rack], axis=1), axis=0, return_inverse=True
         )
         split = replace(view, nodes=replace(nodes, group=group.reshape(-1).astype(np.int64)))
-        self.floor: Floor = floor_of(split)
-        self.room = Room(split, self.floor)
+        self.floor: ResourcePools = resource_pools(split)
+        self.room = FreeCapacity(split, self.floor)
         self._group = [int(pairs[at, 0]) for at in self.floor.pool_group]
         self._rack = [int(pairs[at, 1]) for at in self.floor.pool_group]
         masks, set_of = np.unique(view.jobs.groups, axis=0, return_inverse=True)
         self._masks, self._set_of = masks, set_of.reshape(-1).tolist()
-        self.needs = needs_of(view)
+        self.needs = demands_of(view)
         network = view.jobs.network
         self._each = network.per_node.tolist() if network else [0] * len(view.jobs.ids)
         self._most = view.jobs.max_nodes.tolist()
@@ -78,7 +85,7 @@ class Ground:
             self._best[ask] = next(fits, len(tiers))
         return self._best[ask]
 
-    def find(self, ask: Ask, tier: int) -> Parts | None:
+    def find(self, ask: Ask, tier: int) -> Allocation | None:
         """A free place of that tier or a nearer one."""
         what: Hashable = (ask, tier)
         if what in self.room.hopeless:
@@ -95,18 +102,18 @@ class Ground:
             return self._evenly(self._empty, ask, only, RACK) is not None
         return self._in_rack(self._empty, ask, only) is not None
 
-    def find_in(self, room: Room, ask: Ask, tier: int) -> Parts | None:
+    def find_in(self, room: FreeCapacity, ask: Ask, tier: int) -> Allocation | None:
         """The same in another room of this floor."""
         return self._find(room, ask, tier)
 
-    def tier_of(self, parts: Parts) -> int:
+    def tier_of(self, parts: Allocation) -> int:
         """How far apart a place is."""
         nodes = {self.floor.node_of[slot] for slot, _ in parts}
         if len(nodes) == 1:
             return MACHINE
         return RACK if len({self.rack_of[node] for node in nodes}) == 1 else ANYWHERE
 
-    def _find(self, room: Room, ask: Ask, tier: int) -> Parts | None:
+    def _find(self, room: FreeCapacity, ask: Ask, tier: int) -> Allocation | None:
         racks = self.pools(ask)
         if ask.each:
             return self._evenly(room, ask, racks, tier)
@@ -118,9 +125,11 @@ class Ground:
             return self._in_rack(room, ask, racks)
         return self._anywhere(room, ask, racks)
 
-    def _machine(self, room: Room, ask: Ask, racks: dict[int, tuple[int, ...]]) -> Parts | None:
+    def _machine(
+        self, room: FreeCapacity, ask: Ask, racks: dict[int, tuple[int, ...]]
+    ) -> Allocation | None:
         """The fullest node that takes it, in the fullest rack: whole nodes and racks stay so."""
-        best: tuple[int, int, Parts] | None = None
+        best: tuple[int, int, Allocation] | None = None
         for pools in racks.values():
             left = sum(room.left[pool] for pool in pools)
             for pool in pools:
@@ -130,8 +139,10 @@ class Ground:
                     best = found if best is None else min(best, found)
         return best[2] if best else None
 
-    def _in_rack(self, room: Room, ask: Ask, racks: dict[int, tuple[int, ...]]) -> Parts | None:
-        best: tuple[int, int, Parts] | None = None
+    def _in_rack(
+        self, room: FreeCapacity, ask: Ask, racks: dict[int, tuple[int, ...]]
+    ) -> Allocation | None:
+        best: tuple[int, int, Allocation] | None = None
         for pools in racks.values():
             left = sum(room.left[pool] for pool in pools)
             if left < ask.count:
@@ -142,7 +153,9 @@ class Ground:
                 best = found if best is None else min(best, found)
         return best[2] if best else None
 
-    def _anywhere(self, room: Room, ask: Ask, racks: dict[int, tuple[int, ...]]) -> Parts | None:
+    def _anywhere(
+        self, room: FreeCapacity, ask: Ask, racks: dict[int, tuple[int, ...]]
+    ) -> Allocation | None:
         """In few racks: each of them has one uplink to lose."""
         order = sorted(racks.values(), key=lambda pools: -sum(room.left[p] for p in pools))
         few: list[int] = []
@@ -162,8 +175,8 @@ class Ground:
         return None
 
     def _evenly(
-        self, room: Room, ask: Ask, racks: dict[int, tuple[int, ...]], tier: int
-    ) -> Parts | None:
+        self, room: FreeCapacity, ask: Ask, racks: dict[int, tuple[int, ...]], tier: int
+    ) -> Allocation | None:
         """The fullest nodes that take ``each``, in the rack that has the fewest of them."""
         nodes = ask.count // ask.each
         if tier == MACHINE or nodes > ask.most_nodes or nodes * ask.each != ask.count:

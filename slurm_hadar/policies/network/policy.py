@@ -10,21 +10,21 @@ Ours: no timer is longer than what the better tier would save the job, links as 
 now, so a job that the network does not hurt never waits for it; near places are offered to all
 before what is left goes to those who would be far apart; these give way again, see
 ``preempt``; jobs that decide when all the work ends go first, and racks are kept for them, see
-``last``.
+``rack_reservation``.
 """
 
 import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
-from slurm_hadar.policies.allocation import Need
+from slurm_hadar.policies.allocation import Demand
 from slurm_hadar.policies.ends import ends
-from slurm_hadar.policies.network.last import Promises, keep_a_rack
+from slurm_hadar.policies.network.offer_loop import WHERE, OfferLoop, RackOffer
 from slurm_hadar.policies.network.places import MACHINE
 from slurm_hadar.policies.network.preempt import give_way
-from slurm_hadar.policies.network.settings import Settings
+from slurm_hadar.policies.network.rack_reservation import RackReservations, keep_a_rack
+from slurm_hadar.policies.network.settings import NetworkOptions
 from slurm_hadar.policies.network.timers import Timers
-from slurm_hadar.policies.network.turns import WHERE, Offer, Turns
 from slurm_hadar.policies.record import Policy, Trait
 
 _BUSY = 0.1
@@ -33,10 +33,10 @@ _BUSY = 0.1
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for an option that cannot be understood."""
-    settings = Settings.read(view.options)
+    settings = NetworkOptions.read(view.options)
     carries = state.get("carries", 0.0)
-    turns = Turns(view, settings, carries if isinstance(carries, float) else 0.0)
-    promises = Promises(turns, off=settings.critical > 1)
+    turns = OfferLoop(view, settings, carries if isinstance(carries, float) else 0.0)
+    promises = RackReservations(turns, off=settings.critical > 1)
     turns.goes_first(promises.jobs)
     patience = _Patience(turns, settings, state, promises)
     _improve(turns, settings, promises)
@@ -50,9 +50,9 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
         left = give_way(turns, settings, left, patience.near)
     left = turns.serve([job for job in left if not turns.critical[job]], patience.far)
     if promised:
-        turns.ground.room.give(promised, Need())
+        turns.ground.room.give(promised, Demand())
         turns.serve(left, patience.far)
-    turns.ground.room.give(kept, Need())
+    turns.ground.room.give(kept, Demand())
     turns.serve([job for job in first if turns.waits(job)], patience.far)
     notes = tuple(
         f"an exchange {WHERE[tier]} takes {longer:.1f} times as long as with the links to itself"
@@ -65,11 +65,13 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
 class _Patience:
     """The rule by which waiting jobs take offers."""
 
-    def __init__(self, turns: Turns, settings: Settings, state: State, promises: Promises) -> None:
+    def __init__(
+        self, turns: OfferLoop, settings: NetworkOptions, state: State, promises: RackReservations
+    ) -> None:
         self._turns, self._timers = turns, Timers(state, settings)
         self._settings, self._promises = settings, promises
 
-    def near(self, job: int, offer: Offer) -> tuple[bool, str]:
+    def near(self, job: int, offer: RackOffer) -> tuple[bool, str]:
         """Everybody is offered the nearest places first: nobody lies there in two racks with GPUs
         on which somebody else would be near."""
         if offer.tier > offer.best or offer.lost > _BUSY:
@@ -80,7 +82,7 @@ class _Patience:
         end = ends(self._turns.view, job, offer.seconds)
         return True, f"{WHERE[offer.tier]}, the nearest that could hold it; {end}"
 
-    def far(self, job: int, offer: Offer) -> tuple[bool, str]:
+    def far(self, job: int, offer: RackOffer) -> tuple[bool, str]:
         """What is left then goes to those who have waited long enough, or lose little."""
         if against := self._promises.refuses(job, offer):
             return False, against
@@ -118,7 +120,7 @@ class _Patience:
         return max(0.0, now - float(jobs.arrival_s[job]) - ran)
 
 
-def _improve(turns: Turns, settings: Settings, promises: Promises) -> None:
+def _improve(turns: OfferLoop, settings: NetworkOptions, promises: RackReservations) -> None:
     """Offer running jobs better tiers, those that the network hurts most first."""
     view, outlook = turns.view, turns.outlook
     jobs = view.jobs
@@ -146,7 +148,7 @@ def _improve(turns: Turns, settings: Settings, promises: Promises) -> None:
 POLICY = Policy(
     name="network",
     decide=decide,
-    options=Settings,
+    options=NetworkOptions,
     uses=frozenset({Trait.MOVES, Trait.ORDER, Trait.RACKS}),
     title="waits for near nodes as long as that pays",
     paper="arXiv 2401.16492",

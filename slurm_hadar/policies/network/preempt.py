@@ -7,13 +7,15 @@ offered what is left in the same round.
 
 from collections.abc import Sequence
 
-from slurm_hadar.policies.allocation import Room
+from slurm_hadar.policies.allocation import FreeCapacity
+from slurm_hadar.policies.network.offer_loop import Answer, OfferLoop
 from slurm_hadar.policies.network.places import ANYWHERE, Ask
-from slurm_hadar.policies.network.settings import Settings
-from slurm_hadar.policies.network.turns import Answer, Turns
+from slurm_hadar.policies.network.settings import NetworkOptions
 
 
-def give_way(turns: Turns, settings: Settings, order: Sequence[int], near: Answer) -> list[int]:
+def give_way(
+    turns: OfferLoop, settings: NetworkOptions, order: Sequence[int], near: Answer
+) -> list[int]:
     """Offer near places on borrowed GPUs in this order; returns who waits then, in turn."""
     borrowers = _borrowers(turns, settings)
     waiting = set(order)
@@ -42,7 +44,7 @@ def give_way(turns: Turns, settings: Settings, order: Sequence[int], near: Answe
     return [job for job in turns.sorted() if job in waiting]
 
 
-def _borrowers(turns: Turns, settings: Settings) -> list[int]:
+def _borrowers(turns: OfferLoop, settings: NetworkOptions) -> list[int]:
     """Who may be stopped, the most hurt first."""
     jobs, slowed = turns.view.jobs, turns.outlook.slowed
     found = []
@@ -57,7 +59,7 @@ def _borrowers(turns: Turns, settings: Settings) -> list[int]:
     return sorted(found, key=lambda job: (slowed[job], jobs.attained[job], job))
 
 
-def _without(turns: Turns, borrowers: Sequence[int]) -> Room:
+def _without(turns: OfferLoop, borrowers: Sequence[int]) -> FreeCapacity:
     """The room as if these had left."""
     room = turns.ground.room.copy()
     for job in borrowers:
@@ -66,7 +68,7 @@ def _without(turns: Turns, borrowers: Sequence[int]) -> Room:
 
 
 def _in_the_way(
-    turns: Turns, job: int, asks: Sequence[Ask], borrowers: Sequence[int], room: Room
+    turns: OfferLoop, job: int, asks: Sequence[Ask], borrowers: Sequence[int], room: FreeCapacity
 ) -> list[int]:
     """Whom a waiting job needs to leave for a place of its nearest tier; empty: there is none."""
     ground = turns.ground

@@ -3,7 +3,7 @@
 from slurm_hadar.policies.options import Amount, Flag, Part, PolicyOptions, Whole
 
 
-class Settings(PolicyOptions):
+class NetworkOptions(PolicyOptions):
     """Keys other than these are other policies' and are ignored."""
 
     first_wait_s: Amount = 3600.0

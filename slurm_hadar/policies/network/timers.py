@@ -8,7 +8,7 @@ sliding window of the waits at which offers of that tier were accepted; the time
 from math import sqrt
 
 from slurm_hadar.domain.view import State
-from slurm_hadar.policies.network.settings import Settings
+from slurm_hadar.policies.network.settings import NetworkOptions
 
 _MOST_KEYS = 500
 
@@ -16,7 +16,7 @@ _MOST_KEYS = 500
 class Timers:
     """The windows, read from the policy's state and written back as plain lists."""
 
-    def __init__(self, state: State, settings: Settings) -> None:
+    def __init__(self, state: State, settings: NetworkOptions) -> None:
         self._settings = settings
         self._waits: dict[str, list[float]] = {}
         kept = state.get("waits")

@@ -21,14 +21,14 @@ _MOST = 1e15
 
 
 @dataclass(frozen=True)
-class Limits:
+class BatchLimits:
     """``most`` (J,): samples; ``kept``: job -> [epochs seen, lowerings, whether it ran]."""
 
     most: IntArray
     kept: Mapping[str, list[int]]
 
 
-def limits_of(view: View, before: Mapping[str, list[int]]) -> Limits:
+def limits_of(view: View, before: Mapping[str, list[int]]) -> BatchLimits:
     """The limits of this round from what was kept of the one before."""
     jobs = view.jobs
     base = jobs.batches.base if jobs.batches is not None else np.zeros(len(jobs.ids))
@@ -49,4 +49,4 @@ def limits_of(view: View, before: Mapping[str, list[int]]) -> Limits:
         cut = 1.0 + np.ceil(max(0.0, _SHRINK * (ran_s - _LONG_S)))
         most[row] = max(base[row], min(base[row] * 2.0**doubled / cut, _MOST))
         kept[id_] = [int(epochs[row]), int(lowered), int(jobs.running[row])]
-    return Limits(most.astype(np.int64), kept)
+    return BatchLimits(most.astype(np.int64), kept)

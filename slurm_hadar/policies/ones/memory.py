@@ -7,11 +7,11 @@ from typing import Any, cast
 import numpy as np
 
 from slurm_hadar.domain.view import IntArray, State, View
-from slurm_hadar.policies.allocation import Floor
+from slurm_hadar.policies.allocation import ResourcePools
 from slurm_hadar.policies.batches import chooses
-from slurm_hadar.policies.ones.limits import Limits
-from slurm_hadar.policies.ones.problem import Problem
-from slurm_hadar.policies.timetable.places import Places
+from slurm_hadar.policies.ones.limits import BatchLimits
+from slurm_hadar.policies.ones.problem import BatchProblem
+from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.solvers.evolution import Best
 
 _VERSION = 1
@@ -26,7 +26,7 @@ Plain = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Past:
+class OnesState:
     """``laid``: what was decided; ``crowd``: mean number of jobs lately; ``best``: the population's
     best candidates."""
 
@@ -56,7 +56,7 @@ class Past:
         gpus = float(view.nodes.gpus.sum())
         return factor * self.mean_crowd(view) / max(gpus, 1.0) / 2.0
 
-    def stands(self, view: View, problem: Problem, every_s: float) -> bool:
+    def stands(self, view: View, problem: BatchProblem, every_s: float) -> bool:
         """Whether the last choice still holds: same jobs, all where they were put, not long ago."""
         if view.now - self.chosen_s >= every_s or self.present != view.jobs.ids:
             return False
@@ -74,7 +74,7 @@ class Past:
         }
         return here == {id_: list(pair) for id_, pair in self.laid.items()}
 
-    def elites(self, view: View, problem: Problem) -> list[tuple[IntArray, IntArray]]:
+    def elites(self, view: View, problem: BatchProblem) -> list[tuple[IntArray, IntArray]]:
         """The population's best of the last search, without what is no longer possible."""
         row = {id_: at for at, id_ in enumerate(view.jobs.ids)}
         space = problem.space
@@ -98,12 +98,12 @@ class Past:
     def after(
         self,
         view: View,
-        floor: Floor,
-        problem: Problem,
+        floor: ResourcePools,
+        problem: BatchProblem,
         option: IntArray,
         batch: IntArray,
-        places: Places,
-        limits: Limits | None,
+        places: PlacedJobs,
+        limits: BatchLimits | None,
         searched: Best | None,
     ) -> State:
         """The memory after this round."""
@@ -141,12 +141,12 @@ class Past:
         }
 
 
-def recall(state: State, view: View, floor: Floor) -> Past:
+def recall(state: State, view: View, floor: ResourcePools) -> OnesState:
     """The memory; an empty one where there is none, without places where the cluster changed."""
     if state.get("version") != _VERSION:
-        return Past()
+        return OnesState()
     kept = cast(dict[str, Any], state)
-    past = Past(
+    past = OnesState(
         names=tuple(kept["names"]),
         decisions=int(kept["decisions"]),
         chosen_s=float(kept["chosen_s"]),
@@ -164,7 +164,11 @@ def recall(state: State, view: View, floor: Floor) -> Past:
 
 
 def _plain(
-    ids: Sequence[str], problem: Problem, option: IntArray, batch: IntArray, jobs: Sequence[int]
+    ids: Sequence[str],
+    problem: BatchProblem,
+    option: IntArray,
+    batch: IntArray,
+    jobs: Sequence[int],
 ) -> dict[str, list[int]]:
     return {ids[job]: [int(option[job]), int(problem.sizes[job, batch[job]])] for job in jobs}
 
@@ -186,7 +190,7 @@ def _changed(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
     return any(max(a, b) > _FAR * min(a, b) for a, b in pairs if a != b)
 
 
-def _names(view: View, floor: Floor) -> list[str]:
+def _names(view: View, floor: ResourcePools) -> list[str]:
     """What the options mean; a memory with other names is of no use."""
     pools = zip(floor.pool_type, floor.pool_group, strict=True)
     names = [f"{view.types[kind]}/{group}" for kind, group in pools]

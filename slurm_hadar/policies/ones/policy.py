@@ -13,17 +13,17 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
-from slurm_hadar.policies.allocation import Floor, floor_of
+from slurm_hadar.policies.allocation import ResourcePools, resource_pools
 from slurm_hadar.policies.ones import memory
 from slurm_hadar.policies.ones.limits import limits_of
-from slurm_hadar.policies.ones.problem import Problem, greedy, present, problem_of
+from slurm_hadar.policies.ones.problem import BatchProblem, greedy, present, problem_of
 from slurm_hadar.policies.ones.progress import factors
+from slurm_hadar.policies.ones.reasons import tell
 from slurm_hadar.policies.ones.score import Score
-from slurm_hadar.policies.ones.settings import Settings
-from slurm_hadar.policies.ones.words import tell
+from slurm_hadar.policies.ones.settings import OnesOptions
 from slurm_hadar.policies.record import Policy, Trait
-from slurm_hadar.policies.timetable.choice import Choice
-from slurm_hadar.policies.timetable.places import Places, place
+from slurm_hadar.policies.timetable.choice import RoundChoice
+from slurm_hadar.policies.timetable.places import PlacedJobs, place
 from slurm_hadar.solvers.evolution import Best, Effort, evolve
 from slurm_hadar.solvers.evolution_space import Keys
 
@@ -37,14 +37,14 @@ _SPREAD = 0.5
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for an option that cannot be understood."""
-    settings = Settings.read(view.options)
+    settings = OnesOptions.read(view.options)
     jobs = view.jobs
     if not jobs.ids:
         return Plan(notes=("no managed job waits or runs",)), {}
     if not view.nodes.gpus.any() and not len(jobs.held):
         why = "no node has a GPU that managed jobs may use"
         return Plan(waiting=dict.fromkeys(jobs.ids, why), notes=(why,)), dict(state)
-    floor = floor_of(view)
+    floor = resource_pools(view)
     past = memory.recall(state, view, floor)
     limits = limits_of(view, past.limits) if settings.limits == "paper" else None
     price = past.price(view, settings.price)
@@ -65,11 +65,11 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
 
 def _as_laid(
     view: View,
-    floor: Floor,
-    problem: Problem,
+    floor: ResourcePools,
+    problem: BatchProblem,
     option: IntArray,
     batch: IntArray,
-    places: Places,
+    places: PlacedJobs,
 ) -> tuple[IntArray, IntArray]:
     """What came of the choice when nodes were looked for."""
     column = {count: at for at, count in enumerate(view.counts)}
@@ -87,7 +87,7 @@ def _as_laid(
 
 
 def _search(
-    view: View, problem: Problem, settings: Settings, past: memory.Past
+    view: View, problem: BatchProblem, settings: OnesOptions, past: memory.OnesState
 ) -> tuple[Best, bool]:
     """The best candidate, and whether it was searched for: else all stays as it is."""
     nothing = not problem.space.seconds.size
@@ -102,7 +102,9 @@ def _search(
     return best, True
 
 
-def search(view: View, problem: Problem, settings: Settings, past: memory.Past) -> Iterator[Best]:
+def search(
+    view: View, problem: BatchProblem, settings: OnesOptions, past: memory.OnesState
+) -> Iterator[Best]:
     """Generation by generation the best candidate so far, without end."""
     here = present(problem)
     nobody = np.full_like(here[0], -1), np.zeros_like(here[1])
@@ -113,14 +115,14 @@ def search(view: View, problem: Problem, settings: Settings, past: memory.Past) 
     return evolve(problem.space, score, keys, seeds, effort, rng)
 
 
-def population(problem: Problem, settings: Settings) -> int:
+def population(problem: BatchProblem, settings: OnesOptions) -> int:
     """Candidates of a search: about as many as GPUs, fewer where that would take long."""
     gpus, jobs = int(problem.space.capacity.sum()), len(problem.sizes)
     number = settings.population or max(_LEAST, min(gpus, _MOST))
     return max(_FEW, min(number, settings.cells // max(gpus, jobs, 1)))
 
 
-def _keys(view: View, problem: Problem) -> Keys:
+def _keys(view: View, problem: BatchProblem) -> Keys:
     stakes, jobs = problem.stakes, view.jobs
     able = np.isfinite(stakes.work)
     urge = np.full(len(able), -np.inf)
@@ -135,20 +137,20 @@ def _keys(view: View, problem: Problem) -> Keys:
     return draw
 
 
-def _choice(problem: Problem, option: IntArray) -> Choice:
+def _choice(problem: BatchProblem, option: IntArray) -> RoundChoice:
     """For the shared laying out: the plan, and what a second on each option is worth where a gang
     finds no nodes."""
     value = problem.stakes.weight[:, None] / problem.space.quickest
     jobs, options = value.shape
     none = np.zeros((jobs, options))
     price = np.zeros(len(problem.space.capacity))
-    return Choice(option, value, value, none, np.zeros(jobs, dtype=bool), price)
+    return RoundChoice(option, value, value, none, np.zeros(jobs, dtype=bool), price)
 
 
 POLICY = Policy(
     name="ones",
     decide=decide,
-    options=Settings,
+    options=OnesOptions,
     uses=frozenset({Trait.MOVES, Trait.ORDER, Trait.BATCHES}),
     preempts=True,
     title="evolutionary search over GPUs and batches, scored by goodput",

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
-from slurm_hadar.policies.allocation import Floor
+from slurm_hadar.policies.allocation import ResourcePools
 from slurm_hadar.policies.batches import goodput_of, present_index, sizes_of
 from slurm_hadar.policies.ones.score import Stakes, work_of
-from slurm_hadar.policies.ones.settings import Settings
+from slurm_hadar.policies.ones.settings import OnesOptions
 from slurm_hadar.policies.timetable.work import Options, options_of
 from slurm_hadar.solvers.evolution_space import Space
 
@@ -17,7 +17,7 @@ _LEAST_WEIGHT = 1e-3
 
 
 @dataclass(frozen=True)
-class Problem:
+class BatchProblem:
     """``seconds`` (J, O, B): also of jobs that are bound, which ``space`` does not offer."""
 
     space: Space
@@ -33,8 +33,8 @@ class Problem:
 
 
 def problem_of(
-    view: View, floor: Floor, settings: Settings, limit: IntArray | None, price: float
-) -> Problem:
+    view: View, floor: ResourcePools, settings: OnesOptions, limit: IntArray | None, price: float
+) -> BatchProblem:
     """Lay it out. ``limit`` (J,): most samples of a batch; ``price``: see :class:`Stakes`."""
     jobs = view.jobs
     options = options_of(view, floor, jobs.rate, settings.min_stay_s)
@@ -73,10 +73,10 @@ def problem_of(
     )
     base = jobs.batches.base if jobs.batches is not None else np.zeros(len(weight))
     own: IntArray = np.abs(sizes - base[:, None]).argmin(axis=1)
-    return Problem(space, stakes, options, seconds, sizes, now_option, now_batch, own)
+    return BatchProblem(space, stakes, options, seconds, sizes, now_option, now_batch, own)
 
 
-def _seconds(view: View, floor: Floor, options: Options, good: FloatArray) -> FloatArray:
+def _seconds(view: View, floor: ResourcePools, options: Options, good: FloatArray) -> FloatArray:
     kinds = np.asarray(floor.pool_type, dtype=np.int64)
     laid = good[:, kinds].reshape(len(good), -1, good.shape[3])
     able = np.isfinite(options.seconds)[:, :, None] & (laid > 0)
@@ -97,7 +97,7 @@ def _capacity(options: Options) -> IntArray:
     return np.maximum(free, 0)
 
 
-def present(problem: Problem) -> tuple[IntArray, IntArray]:
+def present(problem: BatchProblem) -> tuple[IntArray, IntArray]:
     """Candidate: everybody where he is; the longest give way where nodes shrank."""
     space = problem.space
     jobs = np.arange(len(problem.now_option))
@@ -114,7 +114,7 @@ def present(problem: Problem) -> tuple[IntArray, IntArray]:
     return option, np.where(option >= 0, batch, 0)
 
 
-def greedy(problem: Problem, start: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
+def greedy(problem: BatchProblem, start: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
     """Candidate: beginning with ``start``, waiting jobs in the order of their work, each on the
     option that needs fewest GPU-seconds of those that fit; at its best batch."""
     space, stakes = problem.space, problem.stakes

@@ -7,7 +7,7 @@ from pydantic import Field
 from slurm_hadar.policies.options import Amount, Flag, PolicyOptions, Whole
 
 
-class Settings(PolicyOptions):
+class OnesOptions(PolicyOptions):
     """Keys other than these are other policies' and are ignored."""
 
     generations: Annotated[Whole, Field(le=10_000)] = 20

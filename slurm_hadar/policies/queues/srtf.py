@@ -5,7 +5,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.options import PolicyOptions
-from slurm_hadar.policies.queues.in_turn import seconds_left, serve
+from slurm_hadar.policies.queues.list_scheduler import seconds_left, serve
 from slurm_hadar.policies.record import Policy, Trait
 
 

@@ -16,8 +16,8 @@ from pydantic import BeforeValidator
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, IntArray, State, View
 from slurm_hadar.policies.options import PolicyOptions
-from slurm_hadar.policies.queues.in_turn import seconds_left, serve
 from slurm_hadar.policies.queues.limits import QUEUES
+from slurm_hadar.policies.queues.list_scheduler import seconds_left, serve
 from slurm_hadar.policies.record import Policy, Trait
 
 

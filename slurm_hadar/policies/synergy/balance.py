@@ -12,8 +12,8 @@ pays for that. No job is on more nodes afterwards.
 from collections.abc import Mapping, Sequence
 
 from slurm_hadar.domain.view import FloatArray
-from slurm_hadar.policies.allocation import Parts
-from slurm_hadar.policies.synergy.dealing import Dealer, Dealt, Sharer
+from slurm_hadar.policies.allocation import Allocation
+from slurm_hadar.policies.synergy.dealing import Dealer, SharedResources, Sharer
 from slurm_hadar.policies.synergy.demands import SAME
 from slurm_hadar.policies.synergy.placing import Given, Placing
 
@@ -74,7 +74,7 @@ def _lack(dealer: Dealer, node: int) -> float:
             if placing.floor.node_of[slot] != node:
                 continue
             # The same for all of a node.
-            free = placing.room.beside(slot)[0]
+            free = placing.room.cpus_and_memory(slot)[0]
             gpus += count
             wanted -= count * (given.need.cpus - given.wish.fair.cpus)
             if dealer.deals_with(given):
@@ -88,7 +88,7 @@ def _exchange(dealer: Dealer, rich: int, poor: int) -> set[int]:
     jobs = {one.given.wish.job: one for node in (rich, poor) for one in dealer.sharers(node)}
     there = list(jobs.values())
     free, had = dealer.free(there), dealer.worth(there)
-    best: tuple[Dealt, list[Sharer]] | None = None
+    best: tuple[SharedResources, list[Sharer]] | None = None
     for light, light_parts, hungry, hungry_parts in _pairs(dealer.placing, there, rich, poor):
         places = {light.wish.job: light_parts, hungry.wish.job: hungry_parts}
         after = [
@@ -106,12 +106,12 @@ def _exchange(dealer: Dealer, rich: int, poor: int) -> set[int]:
 
 def _pairs(
     placing: Placing, there: Sequence[Sharer], rich: int, poor: int
-) -> list[tuple[Given, Parts, Given, Parts]]:
+) -> list[tuple[Given, Allocation, Given, Allocation]]:
     """Who needs little on the rich node, who would take more on the poor one, and their places
     afterwards; the largest differences first."""
     able = [one.given for one in there if _may_leave(one.given)]
     node_of = placing.floor.node_of
-    found: list[tuple[float, Given, Parts, Given, Parts]] = []
+    found: list[tuple[float, Given, Allocation, Given, Allocation]] = []
     for a in able:
         from_rich = next((part for part in a.parts if node_of[part[0]] == rich), None)
         for b in able if from_rich else ():
@@ -132,7 +132,7 @@ def _pairs(
     return [one[1:] for one in found[:_PAIRS]]
 
 
-def _moved(parts: Parts, out: int, into: int, count: int) -> Parts:
+def _moved(parts: Allocation, out: int, into: int, count: int) -> Allocation:
     """A place of which ``count`` GPUs are in another slot."""
     found = dict(parts)
     found[out] -= count

@@ -12,15 +12,15 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, View
-from slurm_hadar.policies.allocation import Floor, Parts, floor_of
+from slurm_hadar.policies.allocation import Allocation, ResourcePools, resource_pools
 from slurm_hadar.policies.synergy.balance import balance
 from slurm_hadar.policies.synergy.demands import Demands, counted, demands, shares
 from slurm_hadar.policies.synergy.order import Pick
 from slurm_hadar.policies.synergy.placing import Given, Placing
+from slurm_hadar.policies.synergy.reasons import reason
 from slurm_hadar.policies.synergy.rounds import keep_pinned, needed
-from slurm_hadar.policies.synergy.settings import Settings
-from slurm_hadar.policies.synergy.wishes import held_parts, options_of, wishes_of
-from slurm_hadar.policies.synergy.words import reason
+from slurm_hadar.policies.synergy.settings import SynergyOptions
+from slurm_hadar.policies.synergy.wishes import held_resources, options_of, wishes_of
 
 
 def at_best(view: View) -> View:
@@ -45,7 +45,7 @@ def eased(view: View) -> View:
 
 
 def completed(
-    view: View, plan: Plan, settings: Settings | None = None, proportional: bool = False
+    view: View, plan: Plan, settings: SynergyOptions | None = None, proportional: bool = False
 ) -> Plan:
     """The plan with CPUs and memory of each placement; GPUs and nodes stand.
 
@@ -54,13 +54,13 @@ def completed(
     in whose place not even its fair share is free waits. A placement that names no nodes stays as
     it is. Jobs that may not be moved keep what they have.
     """
-    settings = settings or Settings()
+    settings = settings or SynergyOptions()
     if not counted(view) or not plan.placements:
         return plan
-    floor, row = floor_of(view), {id_: at for at, id_ in enumerate(view.jobs.ids)}
+    floor, row = resource_pools(view), {id_: at for at, id_ in enumerate(view.jobs.ids)}
     placing = Placing(view, floor, needed(view, True))
-    held = held_parts(view, floor)
-    places: dict[int, Parts] = {}
+    held = held_resources(view, floor)
+    places: dict[int, Allocation] = {}
     for id_, placement in plan.placements.items():
         parts = _parts(view, floor.slot_of, placement)
         if parts:
@@ -106,7 +106,7 @@ def _with_factor(view: View, factor: FloatArray) -> View:
     return replace(view, jobs=replace(view.jobs, rate=rate))
 
 
-def _parts(view: View, slot_of: Mapping[tuple[int, int], int], placement: Placement) -> Parts:
+def _parts(view: View, slot_of: Mapping[tuple[int, int], int], placement: Placement) -> Allocation:
     node_at = {name: at for at, name in enumerate(view.nodes.names)}
     kind_at = {name: at for at, name in enumerate(view.types)}
     return tuple(
@@ -116,7 +116,7 @@ def _parts(view: View, slot_of: Mapping[tuple[int, int], int], placement: Placem
     )
 
 
-def _pick(view: View, floor: Floor, job: int, parts: Parts) -> Pick:
+def _pick(view: View, floor: ResourcePools, job: int, parts: Allocation) -> Pick:
     gpus = sum(count for _, count in parts)
     kind = int(floor.gpu_type[parts[0][0]])
     rates = view.jobs.rate[job, kind]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from slurm_hadar.domain.view import FloatArray
-from slurm_hadar.policies.allocation import Need, Parts
+from slurm_hadar.policies.allocation import Allocation, Demand
 from slurm_hadar.policies.synergy.demands import SAME
 from slurm_hadar.policies.synergy.placing import Given, Placing
 
@@ -26,17 +26,17 @@ Left = dict[int, list[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ResourcePoint:
     """What a job may have, and what that is worth: work of the next while, in GPU-seconds at the
     speed that it asks for, less its restart where it has other things now."""
 
-    need: Need
+    need: Demand
     factor: float
     worth: float
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ResourceStep:
     """From one point of a job to a better one."""
 
     ratio: float
@@ -50,23 +50,23 @@ class Sharer:
     ``falling``: the most worth first; ``ladders``: steps per price."""
 
     given: Given
-    parts: Parts
+    parts: Allocation
     counts: tuple[tuple[int, int], ...]
     """(node, GPUs)"""
-    points: tuple[Point, ...]
+    points: tuple[ResourcePoint, ...]
     falling: tuple[int, ...]
-    ladders: tuple[tuple[Step, ...], ...]
+    ladders: tuple[tuple[ResourceStep, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class SharedResources:
     """``chosen``: per sharer its point; ``worth`` of all of them."""
 
     worth: float
     chosen: tuple[int, ...]
 
 
-_Choices = tuple[tuple[Point, ...], tuple[int, ...], tuple[tuple[Step, ...], ...]]
+_Choices = tuple[tuple[ResourcePoint, ...], tuple[int, ...], tuple[tuple[ResourceStep, ...], ...]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Dealer:
         """Those on a node whose CPUs and memory may be changed."""
         return [self.sharer(one) for one in self.placing.on(node) if self.deals_with(one)]
 
-    def sharer(self, given: Given, parts: Parts | None = None) -> Sharer:
+    def sharer(self, given: Given, parts: Allocation | None = None) -> Sharer:
         """A job where it is, or in other ``parts``."""
         where = given.parts if parts is None else parts
         stays = set(where) == set(given.wish.own)
@@ -116,13 +116,13 @@ class Dealer:
         for given in (one.given for one in there):
             for slot, count in given.parts:
                 both = found.setdefault(
-                    self.placing.floor.node_of[slot], list(self.placing.room.beside(slot))
+                    self.placing.floor.node_of[slot], list(self.placing.room.cpus_and_memory(slot))
                 )
                 both[0] += count * given.need.cpus
                 both[1] += count * given.need.mem_mb
         return found
 
-    def deal(self, there: Sequence[Sharer], free: Left) -> Dealt | None:
+    def deal(self, there: Sequence[Sharer], free: Left) -> SharedResources | None:
         """The best that was found for them; None: not even their fair shares fit."""
         base = {node: list(both) for node, both in free.items()}
         for one in there:
@@ -132,7 +132,7 @@ class Dealer:
         found = [self._dealt(there, base, price) for price in range(len(_PRICES))]
         return max(found, key=lambda one: one.worth)
 
-    def give(self, there: Sequence[Sharer], dealt: Dealt) -> None:
+    def give(self, there: Sequence[Sharer], dealt: SharedResources) -> None:
         """Put these jobs in their places, with what was dealt."""
         for one in there:
             self.placing.lift(one.given)
@@ -140,7 +140,7 @@ class Dealer:
             point = one.points[at]
             self.placing.put(one.given, one.parts, point.need, point.factor)
 
-    def _dealt(self, there: Sequence[Sharer], base: Left, price: int) -> Dealt:
+    def _dealt(self, there: Sequence[Sharer], base: Left, price: int) -> SharedResources:
         left = {node: list(both) for node, both in base.items()}
         chosen = [0] * len(there)
         steps = sorted(
@@ -157,18 +157,20 @@ class Dealer:
                 if one.points[at].worth <= better or _raise(left, there, chosen, row, at):
                     break
         worth = sum(one.points[at].worth for one, at in zip(there, chosen, strict=True))
-        return Dealt(worth, tuple(chosen))
+        return SharedResources(worth, tuple(chosen))
 
-    def _points(self, given: Given, stays: bool) -> tuple[Point, ...]:
+    def _points(self, given: Given, stays: bool) -> tuple[ResourcePoint, ...]:
         wish = given.wish
         found = [(wish.fair, wish.floor)]
         if stays and wish.present_factor >= wish.floor - SAME:
             found.append((wish.present, wish.present_factor))
         for cpus, mem, factor in self.options[wish.job].tolist():
-            found.append((Need(round(cpus, 6), round(mem, 3)), factor))
-        return tuple(Point(n, f, _worth(given, stays, n, f)) for n, f in found)
+            found.append((Demand(round(cpus, 6), round(mem, 3)), factor))
+        return tuple(ResourcePoint(n, f, _worth(given, stays, n, f)) for n, f in found)
 
-    def _ladder(self, points: Sequence[Point], price: tuple[float, float]) -> tuple[Step, ...]:
+    def _ladder(
+        self, points: Sequence[ResourcePoint], price: tuple[float, float]
+    ) -> tuple[ResourceStep, ...]:
         """Along the upper hull of worth over price, from the fair share on.
 
         The worth is of all GPUs, the price of one: large jobs come first. They are often on several
@@ -194,10 +196,10 @@ class Dealer:
             while len(hull) > 1 and _slope(hull[-2], here) >= _slope(hull[-2], hull[-1]):
                 hull.pop()
             hull.append(here)
-        return tuple(Step(_slope(a, b), b[2]) for a, b in pairwise(hull))
+        return tuple(ResourceStep(_slope(a, b), b[2]) for a, b in pairwise(hull))
 
 
-def _worth(given: Given, stays: bool, need: Need, factor: float) -> float:
+def _worth(given: Given, stays: bool, need: Demand, factor: float) -> float:
     wish = given.wish
     lost = 0.0 if not wish.own or (stays and need == wish.present) else wish.restart_s
     gpus = sum(count for _, count in given.parts)
@@ -208,7 +210,7 @@ def _slope(a: tuple[float, float, int], b: tuple[float, float, int]) -> float:
     return (b[1] - a[1]) / (b[0] - a[0] + _TINY)
 
 
-def _use(left: Left, one: Sharer, need: Need, less: Need | None = None) -> None:
+def _use(left: Left, one: Sharer, need: Demand, less: Demand | None = None) -> None:
     """Take what a job needs ``less`` what it has had."""
     cpus, mem = (
         need.cpus - (less.cpus if less else 0.0),

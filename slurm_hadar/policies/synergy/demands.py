@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_hadar.domain.traits import Beside
+from slurm_hadar.domain.traits import CpuTrait
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
 
 SAME = 1e-9
@@ -139,7 +139,7 @@ def _steps(axis: FloatArray, least: FloatArray, most: FloatArray, gpus: FloatArr
     return np.where(up <= most + SAME, up, np.maximum(down, least))
 
 
-def _allowed(part: Beside, present: FloatArray) -> BoolArray:
+def _allowed(part: CpuTrait, present: FloatArray) -> BoolArray:
     """(K,) whether what a job runs with is known, and still what its owner allows."""
     least = np.stack([part.least_cpus, part.least_mem_mb], axis=1)
     most = np.stack([part.most_cpus, part.most_mem_mb], axis=1)
@@ -147,7 +147,7 @@ def _allowed(part: Beside, present: FloatArray) -> BoolArray:
     return (present[:, 0] > 0) & within.all(axis=1)
 
 
-def _factors(trait: Beside, cpus: FloatArray, mem: FloatArray) -> FloatArray:
+def _factors(trait: CpuTrait, cpus: FloatArray, mem: FloatArray) -> FloatArray:
     """(K, P, M) bilinear; the nearest point outside of the axes."""
     rows = np.arange(len(cpus))[:, None]
     i, u = _place(trait.cpus, cpus)

@@ -13,12 +13,12 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
-from slurm_hadar.policies.allocation import Floor, Need
+from slurm_hadar.policies.allocation import Demand, ResourcePools
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.synergy.demands import SAME, Demands
-from slurm_hadar.policies.synergy.placing import Wish
+from slurm_hadar.policies.synergy.placing import ResourceWish
 from slurm_hadar.policies.synergy.rounds import decide_round
-from slurm_hadar.policies.synergy.settings import Settings
+from slurm_hadar.policies.synergy.settings import SynergyOptions
 from slurm_hadar.policies.synergy.wishes import options_of
 from slurm_hadar.policies.synergy.wrapping import wrapped
 from slurm_hadar.solvers.gang_places import places
@@ -30,13 +30,15 @@ _MOST_CELLS = 40_000
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for an option that cannot be understood."""
-    settings = Settings.read(view.options)
+    settings = SynergyOptions.read(view.options)
     if settings.wrap:
         return wrapped(view, state, settings)
     return decide_round(view, settings, prepare), dict(state)
 
 
-def prepare(view: View, floor: Floor, wishes: list[Wish], asks: Demands) -> tuple[str, ...]:
+def prepare(
+    view: View, floor: ResourcePools, wishes: list[ResourceWish], asks: Demands
+) -> tuple[str, ...]:
     """Put what the programmes say into the wishes: the best case, and where to try it."""
     points = _options(wishes, options_of(asks))
     gpus = np.array([wish.gpus for wish in wishes], dtype=np.float64)
@@ -44,7 +46,7 @@ def prepare(view: View, floor: Floor, wishes: list[Wish], asks: Demands) -> tupl
     chosen = choose([one[:, 2] for one in points], use, _left(view))
     for wish, one, at in zip(wishes, points, chosen.option.tolist(), strict=True):
         cpus, mem, factor = one[at].tolist()
-        wish.best, wish.best_factor = Need(round(cpus, 6), round(mem, 3)), factor
+        wish.best, wish.best_factor = Demand(round(cpus, 6), round(mem, 3)), factor
     notes: tuple[str, ...] = (
         () if chosen.optimal else ("the programme of CPUs and memory was not solved",)
     )
@@ -55,7 +57,7 @@ def prepare(view: View, floor: Floor, wishes: list[Wish], asks: Demands) -> tupl
     return notes
 
 
-def _options(wishes: Sequence[Wish], found: Sequence[FloatArray]) -> list[FloatArray]:
+def _options(wishes: Sequence[ResourceWish], found: Sequence[FloatArray]) -> list[FloatArray]:
     """Per job (O, 3), the fair share first; of a running job only what pays for its restart."""
     options = []
     for wish, points in zip(wishes, found, strict=True):
@@ -82,7 +84,7 @@ def _left(view: View) -> FloatArray:
     return np.maximum(total, 0.0)
 
 
-def _place(view: View, floor: Floor, wishes: Sequence[Wish]) -> None:
+def _place(view: View, floor: ResourcePools, wishes: Sequence[ResourceWish]) -> None:
     nodes = view.nodes
     use = np.array([(1.0, w.best.cpus, w.best.mem_mb) for w in wishes])
     use *= np.array([w.gpus for w in wishes])[:, None]
@@ -105,7 +107,7 @@ def _place(view: View, floor: Floor, wishes: Sequence[Wish]) -> None:
 POLICY = Policy(
     name="synergy_opt",
     decide=decide,
-    options=Settings,
+    options=SynergyOptions,
     uses=frozenset({Trait.MOVES, Trait.ORDER, Trait.CPUS}),
     preempts=True,
     title="CPUs and memory of all jobs by two linear programmes",

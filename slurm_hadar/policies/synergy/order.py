@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import IntArray, View
-from slurm_hadar.policies.queues.in_turn import seconds_left
 from slurm_hadar.policies.queues.limits import QUEUES
-from slurm_hadar.policies.synergy.settings import Settings
+from slurm_hadar.policies.queues.list_scheduler import seconds_left
+from slurm_hadar.policies.synergy.settings import SynergyOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Pick:
 
 
 @dataclass(frozen=True)
-class Queue:
+class OrderedJobs:
     """``order`` (J,) all jobs, the first to go first. ``pinned``: jobs that keep what they hold.
     ``picks``: whom the GPUs suffice for, in order, nodes not looked at. ``others``: the rest of
     those that could run at all, in order."""
@@ -33,7 +33,7 @@ class Queue:
     others: tuple[int, ...]
 
 
-def queue_of(view: View, settings: Settings) -> Queue:
+def queue_of(view: View, settings: SynergyOptions) -> OrderedJobs:
     """The queue of a round."""
     jobs = view.jobs
     seconds = seconds_left(view)
@@ -83,10 +83,10 @@ def queue_of(view: View, settings: Settings) -> Queue:
             continue
         left[found.kind] -= found.gpus
         picks.append(found)
-    return Queue(order, tuple(pinned), tuple(picks), tuple(others))
+    return OrderedJobs(order, tuple(pinned), tuple(picks), tuple(others))
 
 
-def _order(view: View, settings: Settings, shortest: np.ndarray) -> IntArray:
+def _order(view: View, settings: SynergyOptions, shortest: np.ndarray) -> IntArray:
     jobs = view.jobs
     keys: list[np.ndarray] = [np.arange(len(jobs.ids)), jobs.arrival_s]
     match settings.order:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, View
-from slurm_hadar.policies.allocation import Floor, Need, Parts, Room
+from slurm_hadar.policies.allocation import Allocation, Demand, FreeCapacity, ResourcePools
 from slurm_hadar.policies.synergy.demands import SAME
 
-_NOTHING = Need()
+_NOTHING = Demand()
 _NODES_TRIED = 16
 _LITTLE = 0.02
 """A running job goes elsewhere for the good of others where its restart, with the margin that is
@@ -25,20 +25,20 @@ asked for, takes no more than this part of its time left."""
 
 
 @dataclass(slots=True)
-class Wish:
+class ResourceWish:
     """What one job would have; points are (CPUs, MB) per GPU, with the factor they give."""
 
     job: int
     gpus: int
     pools: tuple[int, ...]
     most_nodes: int
-    best: Need
+    best: Demand
     best_factor: float
-    fair: Need
+    fair: Demand
     floor: float
-    present: Need
+    present: Demand
     present_factor: float
-    own: Parts = ()
+    own: Allocation = ()
     """Where it runs, to stay if that is as good."""
     only_own: bool = False
     """It may be nowhere else."""
@@ -46,7 +46,7 @@ class Wish:
     """Time left at factor 1, s."""
     restart_s: float = 0.0
     """Least time that a change of a running job must save, s; 0: not running."""
-    hint: Parts = ()
+    hint: Allocation = ()
     """Where to try the best case first."""
 
     def can_afford(self) -> bool:
@@ -66,9 +66,9 @@ class Wish:
 class Given:
     """What a job has in this plan."""
 
-    wish: Wish
-    parts: Parts
-    need: Need
+    wish: ResourceWish
+    parts: Allocation
+    need: Demand
     factor: float
     fixed: bool = False
     """It keeps this, whoever comes."""
@@ -77,35 +77,35 @@ class Given:
 class Placing:
     """The nodes while a plan is being made."""
 
-    def __init__(self, view: View, floor: Floor, needs: FloatArray) -> None:
+    def __init__(self, view: View, floor: ResourcePools, needs: FloatArray) -> None:
         """``needs`` (J, 2): anything above 0 where CPUs or memory count at all."""
         # A room without any need does not count CPUs and memory.
         seen = _with_needs(view, needs)
-        self.room = Room(seen, floor)
+        self.room = FreeCapacity(seen, floor)
         self.floor = floor
         self.given: dict[int, Given] = {}
         self._on: dict[int, set[int]] = {}
 
-    def keep(self, wish: Wish, parts: Parts, need: Need, factor: float) -> None:
+    def keep(self, wish: ResourceWish, parts: Allocation, need: Demand, factor: float) -> None:
         """Set aside what a job holds and keeps."""
         self._take(Given(wish, parts, need, factor, fixed=True))
 
-    def reserve(self, wish: Wish) -> None:
+    def reserve(self, wish: ResourceWish) -> None:
         """Keep the GPUs of a running job for it until its turn."""
         self.room.take(wish.own, _NOTHING)
 
-    def release(self, wish: Wish) -> None:
+    def release(self, wish: ResourceWish) -> None:
         """The GPUs of a running job, which was not placed, are free for others."""
         self.room.give(wish.own, _NOTHING)
 
-    def place(self, wish: Wish) -> bool:
+    def place(self, wish: ResourceWish) -> bool:
         """Give a job its place; False where there is none."""
         if wish.own:
             self.release(wish)
             return self._stay(wish) or (not wish.only_own and self._come(wish))
         return self._come(wish)
 
-    def change(self, given: Given, need: Need, factor: float) -> None:
+    def change(self, given: Given, need: Demand, factor: float) -> None:
         """Other CPUs and memory on the same GPUs."""
         self.room.give(given.parts, given.need)
         given.need, given.factor = need, factor
@@ -120,12 +120,12 @@ class Placing:
         for node in self.nodes(given.parts):
             self._on[node].discard(given.wish.job)
 
-    def put(self, given: Given, parts: Parts, need: Need, factor: float) -> None:
+    def put(self, given: Given, parts: Allocation, need: Demand, factor: float) -> None:
         """Put a job that was lifted in a place that is known to be free."""
         given.parts, given.need, given.factor = parts, need, factor
         self._take(given)
 
-    def nodes(self, parts: Parts) -> set[int]:
+    def nodes(self, parts: Allocation) -> set[int]:
         """The nodes of a place."""
         return {self.floor.node_of[slot] for slot, _ in parts}
 
@@ -133,7 +133,7 @@ class Placing:
         """Who is on a node, in the order of coming."""
         return [self.given[job] for job in sorted(self._on.get(node, ()))]
 
-    def _stay(self, wish: Wish) -> bool:
+    def _stay(self, wish: ResourceWish) -> bool:
         same = wish.best == wish.present
         if (same or wish.pays(wish.best_factor)) and self._own(wish, wish.best, wish.best_factor):
             return True
@@ -147,7 +147,7 @@ class Placing:
             return True
         return self._demote(wish, wish.own) and self._own(wish, wish.fair, wish.floor)
 
-    def _come(self, wish: Wish) -> bool:
+    def _come(self, wish: ResourceWish) -> bool:
         if self._best(wish):
             return True
         if wish.fair != wish.best and self._anywhere(wish, wish.fair, wish.floor):
@@ -157,22 +157,22 @@ class Placing:
             for parts in self._with_gpus(wish)
         )
 
-    def _best(self, wish: Wish) -> bool:
+    def _best(self, wish: ResourceWish) -> bool:
         if wish.hint and self._at(wish, wish.hint, wish.best, wish.best_factor):
             return True
         return self._anywhere(wish, wish.best, wish.best_factor)
 
-    def _own(self, wish: Wish, need: Need, factor: float) -> bool:
+    def _own(self, wish: ResourceWish, need: Demand, factor: float) -> bool:
         return self._at(wish, wish.own, need, factor)
 
-    def _at(self, wish: Wish, parts: Parts, need: Need, factor: float) -> bool:
+    def _at(self, wish: ResourceWish, parts: Allocation, need: Demand, factor: float) -> bool:
         if not self.room.holds(parts, need):
             return False
         self._take(Given(wish, parts, need, factor))
         return True
 
-    def _anywhere(self, wish: Wish, need: Need, factor: float) -> bool:
-        found: Parts | None = None
+    def _anywhere(self, wish: ResourceWish, need: Demand, factor: float) -> bool:
+        found: Allocation | None = None
         least = 1 << 30
         for pool in wish.pools:
             parts = self.room.one_node(pool, wish.gpus, need)
@@ -185,7 +185,7 @@ class Placing:
         self._take(Given(wish, found, need, factor))
         return True
 
-    def _with_gpus(self, wish: Wish) -> Iterable[Parts]:
+    def _with_gpus(self, wish: ResourceWish) -> Iterable[Allocation]:
         """Places whose GPUs are free, whatever else is short: single nodes, the fullest first, then
         the fewest nodes together."""
         if not wish.pools:
@@ -201,7 +201,7 @@ class Placing:
             if parts is not None and len(parts) > 1:
                 yield parts
 
-    def _demote(self, wish: Wish, parts: Parts) -> bool:
+    def _demote(self, wish: ResourceWish, parts: Allocation) -> bool:
         """Bring jobs back to their fair share until ``wish.fair`` fits there; else nothing."""
         if any(self.room.free[slot] < count for slot, count in parts):
             return False
@@ -211,7 +211,7 @@ class Placing:
             node = self.floor.node_of[slot]
             per_node[node] = per_node.get(node, 0) + count
         for node, count in per_node.items():
-            free = self.room.beside(self.floor.beside[self._slot(parts, node)][0])
+            free = self.room.cpus_and_memory(self.floor.beside[self._slot(parts, node)][0])
             short = [
                 max(0.0, count * need - have)
                 for need, have in zip((wish.fair.cpus, wish.fair.mem_mb), free, strict=True)
@@ -229,7 +229,7 @@ class Placing:
             self.change(given, given.wish.fair, given.wish.floor)
         return True
 
-    def _slot(self, parts: Parts, node: int) -> int:
+    def _slot(self, parts: Allocation, node: int) -> int:
         return next(slot for slot, _ in parts if self.floor.node_of[slot] == node)
 
     def _above(self, node: int) -> list[Given]:

@@ -6,33 +6,33 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, View
-from slurm_hadar.policies.allocation import Floor, Need, Parts, floor_of
+from slurm_hadar.policies.allocation import Allocation, Demand, ResourcePools, resource_pools
 from slurm_hadar.policies.synergy.balance import balance
 from slurm_hadar.policies.synergy.demands import Demands, counted, shares
-from slurm_hadar.policies.synergy.order import Pick, Queue, queue_of
-from slurm_hadar.policies.synergy.placing import Placing, Wish
-from slurm_hadar.policies.synergy.settings import Settings
-from slurm_hadar.policies.synergy.wishes import held_parts, options_of, wishes_of
-from slurm_hadar.policies.synergy.words import plan
+from slurm_hadar.policies.synergy.order import OrderedJobs, Pick, queue_of
+from slurm_hadar.policies.synergy.placing import Placing, ResourceWish
+from slurm_hadar.policies.synergy.reasons import plan
+from slurm_hadar.policies.synergy.settings import SynergyOptions
+from slurm_hadar.policies.synergy.wishes import held_resources, options_of, wishes_of
 
 _UNKNOWN = "how speed hangs on CPUs and memory is not known: everybody has what he asks for"
 
-Prepare = Callable[[View, Floor, list[Wish], Demands], tuple[str, ...]]
+Prepare = Callable[[View, ResourcePools, list[ResourceWish], Demands], tuple[str, ...]]
 """Changes the best cases before anybody is placed; returns notes."""
 
 
 def decide_round(
     view: View,
-    settings: Settings,
+    settings: SynergyOptions,
     prepare: Prepare | None = None,
     proportional: bool = False,
 ) -> Plan:
     """The plan of a round. ``proportional``: everybody has his share of the node, no more."""
     if not view.jobs.ids:
         return Plan(notes=("no managed job waits or runs",))
-    floor, known = floor_of(view), counted(view)
+    floor, known = resource_pools(view), counted(view)
     queue = queue_of(view, settings)
-    held = held_parts(view, floor)
+    held = held_resources(view, floor)
     wishes, asks = wishes_of(view, floor, queue.picks, held, settings, proportional)
     notes: tuple[str, ...] = () if known else (_UNKNOWN,)
     if prepare is not None and known and wishes:
@@ -61,7 +61,7 @@ def needed(view: View, known: bool) -> FloatArray:
 
 
 def keep_pinned(
-    view: View, placing: Placing, jobs: Sequence[int], held: Mapping[int, Parts]
+    view: View, placing: Placing, jobs: Sequence[int], held: Mapping[int, Allocation]
 ) -> None:
     """Set aside what the jobs hold that keep it: what they have now, else what they ask for."""
     trait = view.jobs.beside
@@ -69,12 +69,12 @@ def keep_pinned(
         cpus, mem = float(view.jobs.cpus_per_gpu[job]), float(view.jobs.mem_per_gpu_mb[job])
         if trait is not None and trait.present_cpus[job] > 0:
             cpus, mem = float(trait.present_cpus[job]), float(trait.present_mem_mb[job])
-        need = Need(cpus, mem)
-        wish = Wish(job, 0, (), 1, need, 1.0, need, 1.0, need, 1.0)
+        need = Demand(cpus, mem)
+        wish = ResourceWish(job, 0, (), 1, need, 1.0, need, 1.0, need, 1.0)
         placing.keep(wish, held[job], need, 1.0)
 
 
-def _in_order(queue: Queue, jobs: Sequence[int]) -> list[int]:
+def _in_order(queue: OrderedJobs, jobs: Sequence[int]) -> list[int]:
     wanted = set(jobs)
     return [job for job in queue.order.tolist() if job in wanted]
 
@@ -83,8 +83,8 @@ def _fill(
     view: View,
     placing: Placing,
     jobs: Sequence[int],
-    held: Mapping[int, Parts],
-    settings: Settings,
+    held: Mapping[int, Allocation],
+    settings: SynergyOptions,
     proportional: bool,
 ) -> dict[int, FloatArray]:
     """GPUs that are still free, on any type, to the others in turn."""
@@ -116,7 +116,7 @@ def _fill(
 
 
 def _waiting(
-    view: View, placing: Placing, queue: Queue, held: Mapping[int, Parts]
+    view: View, placing: Placing, queue: OrderedJobs, held: Mapping[int, Allocation]
 ) -> dict[int, str]:
     """Why each job without a place waits; alike ones share their sentence."""
     jobs, room = view.jobs, placing.room
@@ -138,7 +138,7 @@ def _waiting(
                 for p in placing.floor.of_type[kind]
                 if jobs.groups[job, placing.floor.pool_group[p]]
             ]
-            short = room.shortage(pools, view.counts[column], Need(), int(jobs.max_nodes[job]))
+            short = room.shortage(pools, view.counts[column], Demand(), int(jobs.max_nodes[job]))
             words[key] = f"short of {short}"
         stopped = "stopped for jobs that come first; " if job in held else ""
         found[job] = stopped + words[key]

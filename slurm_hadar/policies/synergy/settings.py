@@ -17,7 +17,7 @@ def _another(name: str) -> str:
     return name
 
 
-class Settings(PolicyOptions):
+class SynergyOptions(PolicyOptions):
     """Keys other than these are other policies' and are ignored."""
 
     order: Order = "fifo"

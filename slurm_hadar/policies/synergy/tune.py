@@ -9,13 +9,13 @@ from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.synergy.rounds import decide_round
-from slurm_hadar.policies.synergy.settings import Settings
+from slurm_hadar.policies.synergy.settings import SynergyOptions
 from slurm_hadar.policies.synergy.wrapping import wrapped
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for an option that cannot be understood."""
-    settings = Settings.read(view.options)
+    settings = SynergyOptions.read(view.options)
     if settings.wrap:
         return wrapped(view, state, settings)
     return decide_round(view, settings), dict(state)
@@ -24,7 +24,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
 POLICY = Policy(
     name="synergy_tune",
     decide=decide,
-    options=Settings,
+    options=SynergyOptions,
     uses=frozenset({Trait.MOVES, Trait.ORDER, Trait.CPUS}),
     preempts=True,
     title="CPUs and memory: best case first, else the fair share",

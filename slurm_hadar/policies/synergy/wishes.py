@@ -6,16 +6,16 @@ from itertools import pairwise
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, View
-from slurm_hadar.policies.allocation import Floor, Need, Parts
+from slurm_hadar.policies.allocation import Allocation, Demand, ResourcePools
 from slurm_hadar.policies.synergy.demands import SAME, Demands, demands
 from slurm_hadar.policies.synergy.order import Pick
-from slurm_hadar.policies.synergy.placing import Wish
-from slurm_hadar.policies.synergy.settings import Settings
+from slurm_hadar.policies.synergy.placing import ResourceWish
+from slurm_hadar.policies.synergy.settings import SynergyOptions
 
 
-def held_parts(view: View, floor: Floor) -> dict[int, Parts]:
+def held_resources(view: View, floor: ResourcePools) -> dict[int, Allocation]:
     """What running jobs hold, as parts."""
-    held: dict[int, Parts] = {}
+    held: dict[int, Allocation] = {}
     for job, node, kind, count in view.jobs.held.tolist():
         if count > 0:
             held[job] = (*held.get(job, ()), (floor.slot_of[node, kind], count))
@@ -24,12 +24,12 @@ def held_parts(view: View, floor: Floor) -> dict[int, Parts]:
 
 def wishes_of(
     view: View,
-    floor: Floor,
+    floor: ResourcePools,
     picks: Sequence[Pick],
-    held: Mapping[int, Parts],
-    settings: Settings,
+    held: Mapping[int, Allocation],
+    settings: SynergyOptions,
     proportional: bool = False,
-) -> tuple[list[Wish], Demands]:
+) -> tuple[list[ResourceWish], Demands]:
     """Of each pick, in order. ``proportional``: everybody's best case is his share of the node."""
     jobs = view.jobs
     rows = np.array([pick.job for pick in picks], dtype=np.int64)
@@ -48,7 +48,7 @@ def wishes_of(
         own = held.get(pick.job, ())
         stays = bool(own) and own_kind(floor, own) == pick.kind
         found.append(
-            Wish(
+            ResourceWish(
                 pick.job,
                 pick.gpus,
                 pools_of(view, floor, pick.job, pick.kind),
@@ -67,20 +67,20 @@ def wishes_of(
     return found, asks
 
 
-def pools_of(view: View, floor: Floor, job: int, kind: int) -> tuple[int, ...]:
+def pools_of(view: View, floor: ResourcePools, job: int, kind: int) -> tuple[int, ...]:
     """The pools of a type that are open to a job."""
     allowed = view.jobs.groups[job]
     return tuple(p for p in floor.of_type[kind] if allowed[floor.pool_group[p]])
 
 
-def own_kind(floor: Floor, parts: Parts) -> int:
+def own_kind(floor: ResourcePools, parts: Allocation) -> int:
     """The type of a place's GPUs."""
     return int(floor.gpu_type[parts[0][0]])
 
 
-def needs(points: FloatArray) -> list[Need]:
+def needs(points: FloatArray) -> list[Demand]:
     """Points (K, 2) one by one, rounded so that equal ones are equal."""
-    return [Need(round(c, 6), round(m, 3)) for c, m in points.tolist()]
+    return [Demand(round(c, 6), round(m, 3)) for c, m in points.tolist()]
 
 
 def options_of(asks: Demands) -> list[FloatArray]:

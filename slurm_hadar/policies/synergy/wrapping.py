@@ -3,11 +3,11 @@
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.synergy.completing import completed, eased
-from slurm_hadar.policies.synergy.settings import Settings
+from slurm_hadar.policies.synergy.settings import SynergyOptions
 
 
 def wrapped(
-    view: View, state: State, settings: Settings, proportional: bool = False
+    view: View, state: State, settings: SynergyOptions, proportional: bool = False
 ) -> tuple[Plan, State]:
     """The other policy sees the speeds of the fair shares; its state is kept beside ours."""
     from slurm_hadar.policies import get

@@ -7,7 +7,7 @@ import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.policies.timetable.plan import Timetable, respond
-from slurm_hadar.policies.timetable.settings import Settings
+from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.work import Options
 from slurm_hadar.solvers.gang_assignment import assign
 
@@ -23,7 +23,7 @@ _MIX = 0.5
 
 
 @dataclass(frozen=True)
-class Choice:
+class RoundChoice:
     """``option`` (J,): -1 waits, -2 keeps GPUs that are no option. ``value`` (J, O): what a second
     of running there is worth, weighted s, stay and timetable included; ``gain`` (J, O): without
     these. ``share`` (J, O): the timetable's part of the present bucket. ``price`` (P,): weighted s
@@ -44,9 +44,9 @@ def choose(
     weight: FloatArray,
     restart_s: FloatArray,
     now: float,
-    settings: Settings,
+    settings: TimetableOptions,
     kept: bool = False,
-) -> Choice:
+) -> RoundChoice:
     """The largest sum of values among all assignments that fit.
 
     A job's value on an option is what the timetable says its whole work is still worth, per second
@@ -80,7 +80,7 @@ def choose(
     value[there] *= np.maximum(1.0 - cost / np.maximum(often, 1.0), 0.0)[:, None]
     value[there, options.now[there]] = stay
     option = options.now if kept else _assigned(options, value)
-    return Choice(option, value, gain, share, critical, price)
+    return RoundChoice(option, value, gain, share, critical, price)
 
 
 def _now(

@@ -7,9 +7,9 @@ from typing import Any, cast
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, State, View
-from slurm_hadar.policies.allocation import Floor
+from slurm_hadar.policies.allocation import ResourcePools
 from slurm_hadar.policies.timetable.plan import Timetable
-from slurm_hadar.policies.timetable.settings import Settings
+from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.work import Options
 
 _VERSION = 1
@@ -17,7 +17,7 @@ _NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
-class Past:
+class TimetableState:
     """``laid``: option of each job that got a place by the last choice, made at ``chosen_s`` among
     the jobs ``present``."""
 
@@ -27,14 +27,14 @@ class Past:
     chosen_s: float = -np.inf
 
 
-def pool_names(view: View, floor: Floor) -> list[str]:
+def pool_names(view: View, floor: ResourcePools) -> list[str]:
     """What the options mean; a memory with other names is of no use."""
     pools = zip(floor.pool_type, floor.pool_group, floor.capacity, strict=True)
     names = [f"{view.types[kind]}/{group}/{gpus}" for kind, group, gpus in pools]
     return [*names, ",".join(str(count) for count in view.counts)]
 
 
-def keep(past: Past, names: Sequence[str]) -> State:
+def keep(past: TimetableState, names: Sequence[str]) -> State:
     """The memory as JSON."""
     table = past.table
     return {
@@ -58,7 +58,7 @@ def keep(past: Past, names: Sequence[str]) -> State:
     }
 
 
-def recall(state: State, names: Sequence[str]) -> Past | None:
+def recall(state: State, names: Sequence[str]) -> TimetableState | None:
     """The memory, or None where there is none or the cluster has changed since."""
     if state.get("version") != _VERSION or state.get("names") != list(names):
         return None
@@ -78,10 +78,10 @@ def recall(state: State, names: Sequence[str]) -> Past | None:
         mix=_dense(kept["mix"]),
         share=_dense(kept["share"]),
     )
-    return Past(table, kept["laid"], tuple(kept["present"]), float(kept["chosen_s"]))
+    return TimetableState(table, kept["laid"], tuple(kept["present"]), float(kept["chosen_s"]))
 
 
-def outdated(past: Past, view: View, settings: Settings) -> bool:
+def outdated(past: TimetableState, view: View, settings: TimetableOptions) -> bool:
     """Whether a new timetable is due: its time is over, or too many jobs are not in it."""
     table = past.table
     horizon = table.deadline_s - table.start_s
@@ -91,7 +91,9 @@ def outdated(past: Past, view: View, settings: Settings) -> bool:
     return new > settings.newcomers * len(table.ids)
 
 
-def unchanged(past: Past, view: View, options: Options, settings: Settings) -> bool:
+def unchanged(
+    past: TimetableState, view: View, options: Options, settings: TimetableOptions
+) -> bool:
     """Whether the last choice still stands: same jobs, all where they were put, not long ago."""
     interval = settings.choose_every * (past.table.deadline_s - past.table.start_s)
     if view.now - past.chosen_s >= max(interval, view.round_s) or past.present != view.jobs.ids:

@@ -6,30 +6,30 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.allocation import Floor, Parts, Room
-from slurm_hadar.policies.timetable.choice import Choice
+from slurm_hadar.policies.allocation import Allocation, FreeCapacity, ResourcePools
+from slurm_hadar.policies.timetable.choice import RoundChoice
 from slurm_hadar.policies.timetable.work import Options
 
 
 @dataclass
-class Places:
+class PlacedJobs:
     """``parts``: where the jobs run. ``short``: why those who were chosen have no place."""
 
-    room: Room
-    parts: dict[int, Parts] = field(default_factory=dict)
+    room: FreeCapacity
+    parts: dict[int, Allocation] = field(default_factory=dict)
     short: dict[int, str] = field(default_factory=dict)
 
 
 def place(
-    view: View, floor: Floor, options: Options, choice: Choice, steady: bool = False
-) -> Places:
+    view: View, floor: ResourcePools, options: Options, choice: RoundChoice, steady: bool = False
+) -> PlacedJobs:
     """Lay the chosen gangs out, the largest first.
 
     ``steady``: who stays keeps his place even on a node on which more is held than the view
     offers. Where a gang finds no set of nodes although its pool has the GPUs, the pool's movable
     jobs are packed anew, once. Who still finds none leaves his GPUs to the next best that fit.
     """
-    found = Places(Room(view, floor))
+    found = PlacedJobs(FreeCapacity(view, floor))
     chosen = np.flatnonzero(choice.option != -1).tolist()
     stay = [job for job in chosen if choice.option[job] == options.now[job]]
     # Nodes shrink, and the CPUs of a running job are known only roughly: who may not leave comes
@@ -53,7 +53,7 @@ def place(
             and int(options.pool[choice.option[job]]) in crowded
         ]
         again = [job for job in new if int(options.pool[choice.option[job]]) in crowded]
-        attempt = Places(found.room.copy(), dict(found.parts))
+        attempt = PlacedJobs(found.room.copy(), dict(found.parts))
         for job in (*loose, *(job for job in again if job in found.parts)):
             attempt.room.give(attempt.parts.pop(job), options.needs[job])
         if not _lay(view, options, choice, attempt, [*loose, *again]):
@@ -70,7 +70,7 @@ def place(
 
 
 def _lay(
-    view: View, options: Options, choice: Choice, found: Places, jobs: Sequence[int]
+    view: View, options: Options, choice: RoundChoice, found: PlacedJobs, jobs: Sequence[int]
 ) -> list[int]:
     """Place the jobs; those without a place come back."""
     failed = []
@@ -81,7 +81,7 @@ def _lay(
     return failed
 
 
-def _take(view: View, options: Options, found: Places, job: int, option: int) -> bool:
+def _take(view: View, options: Options, found: PlacedJobs, job: int, option: int) -> bool:
     pool, gpus = int(options.pool[option]), int(options.gpus[option])
     need, most = options.needs[job], int(view.jobs.max_nodes[job])
     parts = found.room.one_node(pool, gpus, need)
@@ -94,7 +94,7 @@ def _take(view: View, options: Options, found: Places, job: int, option: int) ->
     return True
 
 
-def _next_best(view: View, options: Options, choice: Choice, found: Places) -> None:
+def _next_best(view: View, options: Options, choice: RoundChoice, found: PlacedJobs) -> None:
     waiting = [job for job in range(len(choice.option)) if job not in found.parts]
     value = choice.value[waiting] / options.gpus
     rows, cols = np.nonzero(value > 0)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.policies.timetable.settings import Settings
-from slurm_hadar.policies.timetable.speeds import Seen
+from slurm_hadar.policies.timetable.settings import TimetableOptions
+from slurm_hadar.policies.timetable.speeds import ObservedRates
 from slurm_hadar.policies.timetable.work import Options
-from slurm_hadar.solvers.time_indexed import Fluid, Work, shortest, timetable
+from slurm_hadar.solvers.time_indexed import Fluid, TimeIndexedWork, shortest, timetable
 
 _FAR = 1.25
 """A deadline this many times too far is given up for a nearer one."""
@@ -50,11 +50,11 @@ class Timetable:
 def solve(
     options: Options,
     weight: FloatArray,
-    seen: Seen,
+    seen: ObservedRates,
     ids: tuple[str, ...],
     now: float,
     deadline: float,
-    settings: Settings,
+    settings: TimetableOptions,
 ) -> Timetable:
     """A new timetable. The deadline stays where it is while it can be kept.
 
@@ -159,7 +159,7 @@ def efficient(options: Options) -> FloatArray:
     return seconds
 
 
-def thrift(work: Work, waste: float) -> FloatArray:
+def thrift(work: TimeIndexedWork, waste: float) -> FloatArray:
     """(J, O) run times without the counts that spend more than ``waste`` times the GPU-seconds of
     the job's best count in the pool.
 
@@ -204,7 +204,7 @@ def classes(seconds: FloatArray, limit: int) -> IntArray:
     return result
 
 
-def _most_classes(options: Options, settings: Settings) -> int:
+def _most_classes(options: Options, settings: TimetableOptions) -> int:
     triples = int(np.isfinite(options.seconds).sum()) * settings.buckets
     jobs = len(options.seconds)
     if triples <= settings.exact:
@@ -212,7 +212,7 @@ def _most_classes(options: Options, settings: Settings) -> int:
     return max(3, int(jobs * settings.coarse / triples))
 
 
-def _work(options: Options, weight: FloatArray, group: IntArray) -> Work:
+def _work(options: Options, weight: FloatArray, group: IntArray) -> TimeIndexedWork:
     number = np.bincount(group).astype(np.float64)
     if len(number) == len(group):
         seconds = options.seconds
@@ -225,9 +225,9 @@ def _work(options: Options, weight: FloatArray, group: IntArray) -> Work:
         np.logical_and.at(able, group, finite)
         seconds = np.where(able, total / number[:, None], np.inf)
         weights = np.bincount(group, weights=weight) / number
-    return Work(seconds, options.gpus, options.pool, options.capacity, number, weights)
+    return TimeIndexedWork(seconds, options.gpus, options.pool, options.capacity, number, weights)
 
 
-def _edges(horizon: float, settings: Settings) -> FloatArray:
+def _edges(horizon: float, settings: TimetableOptions) -> FloatArray:
     steps = settings.ratio ** np.arange(settings.buckets)
     return np.concatenate([[0.0], horizon * steps / steps[-1]])

@@ -19,16 +19,16 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
-from slurm_hadar.policies.allocation import floor_of
+from slurm_hadar.policies.allocation import resource_pools
 from slurm_hadar.policies.composite import wrapped
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable import memory
 from slurm_hadar.policies.timetable.choice import choose
 from slurm_hadar.policies.timetable.places import place
 from slurm_hadar.policies.timetable.plan import solve
-from slurm_hadar.policies.timetable.settings import Settings
+from slurm_hadar.policies.timetable.reasons import tell
+from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.speeds import learn, remember
-from slurm_hadar.policies.timetable.words import tell
 from slurm_hadar.policies.timetable.work import options_of
 
 _LEAST_WEIGHT = 1e-3
@@ -40,14 +40,14 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
 
 
 def _planned(view: View, state: State) -> tuple[Plan, State]:
-    settings = Settings.read(view.options)
+    settings = TimetableOptions.read(view.options)
     jobs = view.jobs
     if not jobs.ids:
         return Plan(notes=("no managed job waits or runs",)), {}
     if not view.nodes.gpus.any() and not len(jobs.held):
         why = "no node has a GPU that managed jobs may use"
         return Plan(waiting=dict.fromkeys(jobs.ids, why), notes=(why,)), dict(state)
-    floor = floor_of(view)
+    floor = resource_pools(view)
     seen = learn(view, state)
     options = options_of(view, floor, seen.rate, settings.min_stay_s)
     # Weight 0 means after all others, not never.
@@ -57,21 +57,21 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     if past is None or memory.outdated(past, view, settings):
         deadline = past.table.deadline_s if past else 0.0
         table = solve(options, weight, seen, jobs.ids, view.now, deadline, settings)
-        past = memory.Past(table)
+        past = memory.TimetableState(table)
     kept = memory.unchanged(past, view, options, settings)
     choice = choose(past.table, options, jobs.ids, weight, jobs.restart_s, view.now, settings, kept)
     places = place(view, floor, options, choice)
     plan = tell(view, floor, options, choice, places, past.table)
     if not kept:
         laid = {jobs.ids[job]: int(choice.option[job]) for job in places.parts}
-        past = memory.Past(past.table, laid, jobs.ids, view.now)
+        past = memory.TimetableState(past.table, laid, jobs.ids, view.now)
     return plan, remember(memory.keep(past, names), seen)
 
 
 POLICY = Policy(
     name="timetable",
     decide=decide,
-    options=Settings,
+    options=TimetableOptions,
     uses=frozenset(
         {Trait.MOVES, Trait.ORDER, Trait.CPUS, Trait.BATCHES, Trait.ROUNDS, Trait.RACKS}
     ),

@@ -7,7 +7,7 @@ from pydantic import Field
 from slurm_hadar.policies.options import Amount, PolicyOptions, Whole
 
 
-class Settings(PolicyOptions):
+class TimetableOptions(PolicyOptions):
     """Keys other than these are other policies' and are ignored. Times are parts of the horizon,
     so that one setting serves minutes and weeks."""
 

@@ -21,7 +21,7 @@ _OFF = 0.1
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedRates:
     """``rate`` (J, R, C): samples/s, measured where the job ran for a while and the view's figure
     was off. ``guessed`` (J,): 1 where a speed of the job is an estimate that nobody measured, else
     0. ``wrong``: part of the jobs that ended, the last ones most, whose declared work was wrong.
@@ -33,7 +33,7 @@ class Seen:
     memory: dict[str, object]
 
 
-def learn(view: View, state: State) -> Seen:
+def learn(view: View, state: State) -> ObservedRates:
     """Compare the work left with that of the last round, for jobs that ran all the time between.
 
     A speed counts for its own type and count only: errors of other pairs are not known to be alike.
@@ -85,10 +85,10 @@ def learn(view: View, state: State) -> Seen:
     memory = {
         "now": view.now, "jobs": kept, "measured": measured, "ended": ended, "wrong": wrong
     }  # fmt: skip
-    return Seen(rate, _guessed(view), min(1.0, wrong / max(ended, _FEW)), memory)
+    return ObservedRates(rate, _guessed(view), min(1.0, wrong / max(ended, _FEW)), memory)
 
 
-def remember(state: State, seen: Seen) -> State:
+def remember(state: State, seen: ObservedRates) -> State:
     """The policy's memory with what was learned."""
     return {**state, _KEY: seen.memory}
 

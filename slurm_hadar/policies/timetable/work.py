@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
-from slurm_hadar.policies.allocation import Floor, Need, Parts
+from slurm_hadar.policies.allocation import Allocation, Demand, ResourcePools
 
 _OVERDUE = 0.5
 _UNKNOWN_S = 86_400.0
@@ -33,9 +33,9 @@ class Options:
     """(J,) the option that the job holds; -1 none; -2 it holds GPUs that are no option."""
     bound: BoolArray
     """(J,) holds GPUs and may not leave them now."""
-    held: dict[int, Parts]
+    held: dict[int, Allocation]
     """What running jobs hold: (slot, GPUs) per node."""
-    needs: Sequence[Need]
+    needs: Sequence[Demand]
     apart: dict[int, IntArray]
     """(P,) GPUs per pool of the jobs that hold GPUs that are no option."""
 
@@ -46,7 +46,7 @@ class Options:
         return best
 
 
-def options_of(view: View, floor: Floor, rate: FloatArray, min_stay_s: float) -> Options:
+def options_of(view: View, floor: ResourcePools, rate: FloatArray, min_stay_s: float) -> Options:
     """Lay out the options. ``rate`` (J, R, C), samples/s, as the policy believes them."""
     jobs = view.jobs
     counts = np.asarray(view.counts, dtype=np.int64)
@@ -99,7 +99,7 @@ def believed(left: FloatArray, total: FloatArray) -> FloatArray:
     return result
 
 
-def _held(view: View, floor: Floor) -> dict[int, Parts]:
+def _held(view: View, floor: ResourcePools) -> dict[int, Allocation]:
     held: dict[int, list[tuple[int, int]]] = {}
     for job, node, kind, count in view.jobs.held.tolist():
         if count > 0:
@@ -107,14 +107,14 @@ def _held(view: View, floor: Floor) -> dict[int, Parts]:
     return {job: tuple(parts) for job, parts in held.items()}
 
 
-def _needs(view: View) -> list[Need]:
+def _needs(view: View) -> list[Demand]:
     jobs = view.jobs
     return [
-        Need(c, m)
+        Demand(c, m)
         for c, m in zip(jobs.cpus_per_gpu.tolist(), jobs.mem_per_gpu_mb.tolist(), strict=True)
     ]
 
 
-def _largest(view: View, floor: Floor, pool: int) -> int:
+def _largest(view: View, floor: ResourcePools, pool: int) -> int:
     first, end = floor.spans[pool]
     return int(view.nodes.gpus[floor.node[first:end], floor.gpu_type[first:end]].max(initial=0))

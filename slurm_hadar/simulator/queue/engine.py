@@ -22,13 +22,13 @@ from slurm_hadar.scheduling.schedule import Waiting
 from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.outcome import Outcome, Timeline
-from slurm_hadar.simulator.queue.foresight import Foresight, Pools, Running
+from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
 from slurm_hadar.simulator.queue.making_way import AWAY_S, stopped
 from slurm_hadar.simulator.queue.order import QueueOrder
 from slurm_hadar.simulator.queue.requests import Requests, requests
-from slurm_hadar.simulator.queue.setting import Setting
+from slurm_hadar.simulator.queue.setting import SimulationSetting
 from slurm_hadar.simulator.seats import Seats
-from slurm_hadar.simulator.speed import Speeds
+from slurm_hadar.simulator.speed import TrueRates
 from slurm_hadar.simulator.views import Present, Views
 from slurm_hadar.simulator.workload import check, doable
 
@@ -37,7 +37,7 @@ _ABSENT, _WAITS, _RUNS, _OVER = range(4)
 _NONE: frozenset[int] = frozenset()
 
 
-def simulate(setting: Setting, decide: Decide | None, policy: str = "") -> Outcome:
+def simulate(setting: SimulationSetting, decide: Decide | None, policy: str = "") -> Outcome:
     """Run all jobs to their end. ``decide`` None: Slurm alone.
 
     Raises UsageError for a job that fits nowhere, HadarError for a plan that cannot be.
@@ -50,12 +50,12 @@ def simulate(setting: Setting, decide: Decide | None, policy: str = "") -> Outco
 
 
 class _Run:
-    def __init__(self, setting: Setting, decide: Decide | None) -> None:
+    def __init__(self, setting: SimulationSetting, decide: Decide | None) -> None:
         work, cluster = setting.workload, setting.cluster
         jobs = len(work.ids)
         self.setting, self.decide, self.work, self.cluster = setting, decide, work, cluster
         self.asked: Requests = requests(work, cluster, setting.drawn)
-        self.seats, self.speeds = Seats(cluster), Speeds(work, cluster, setting.costs)
+        self.seats, self.speeds = Seats(cluster), TrueRates(work, cluster, setting.costs)
         told = setting.seen or estimate(work)
         told = replace(told, rate=told.rate * self.asked.types[:, :, None])
         steering = setting.steering
@@ -185,7 +185,7 @@ class _Run:
         return start
 
     def _room(self, job: int, placement: Placement) -> bool:
-        return self.seats.room(job, placement, int(self.work.max_nodes[job]))
+        return self.seats.fits(job, placement, int(self.work.max_nodes[job]))
 
     def _start(self, job: int, placement: Placement, now: float) -> None:
         self.order.start(job)
@@ -200,7 +200,7 @@ class _Run:
         batches = self.work.batches
         own = int(batches.base[job]) if batches is not None else 0
         self.present.batch[job] = placement.batch or own
-        self.present.given[job] = self.speeds.beside(job, placement)
+        self.present.given[job] = self.speeds.cpus_and_memory(job, placement)
         for _, kind, count in seats:
             self.on[job, kind] += count
         self.news = True
@@ -301,7 +301,7 @@ class _Run:
         jobs, present = self._running(), self.present
         begins = np.maximum(self.ready[jobs] - now, 0.0)
         ran, done = now - present.since[jobs], present.done[jobs]
-        running = Running(jobs, ran, begins, done, self.speed[jobs], self.on[jobs])
+        running = RunningJobs(jobs, ran, begins, done, self.speed[jobs], self.on[jobs])
         return self.foresight.released(self.cluster.capacity - self.on.sum(axis=0), running)
 
     def _view(self, managed: IntArray, now: float) -> View:

@@ -17,7 +17,7 @@ Pools = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningJobs:
     """Arrays over J' jobs that run: ``jobs``, their numbers; ``ran_s`` since when they started;
     ``begins_s`` until they train; ``done``: samples; ``speed``: samples per s; ``on``: (J', R)
     GPUs."""
@@ -41,7 +41,7 @@ class Foresight:
     rate: FloatArray
     total: FloatArray
 
-    def released(self, free: IntArray, running: Running) -> Pools:
+    def released(self, free: IntArray, running: RunningJobs) -> Pools:
         """``free``: (R,) GPUs that no job has."""
         jobs, ran = running.jobs, running.ran_s
         limit, work = self.asked.limit_s[jobs], self.total[jobs] - running.done

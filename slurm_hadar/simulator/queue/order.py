@@ -5,8 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, Line, Places, exchanged
-from slurm_hadar.scheduling.twin import Promises
+from slurm_hadar.scheduling.exchange import (
+    NO_EXCHANGE,
+    ExchangeLevel,
+    QueuePlaces,
+    WaitingJobs,
+    exchanged,
+)
+from slurm_hadar.scheduling.twin import ExpectedEnds
 from slurm_hadar.simulator.queue.requests import Requests
 from slurm_hadar.simulator.workload import Workload
 
@@ -24,10 +30,10 @@ class QueueOrder:
         self._rank: IntArray = np.array([place[job] for job in range(jobs)], dtype=np.int64)
         self._arrival_s, self._priority, self._requeued = work.arrival_s, asked.priority, 0
         self.may_change = level is not ExchangeLevel.NONE
-        self._places = Places(place, dict(place))
+        self._places = QueuePlaces(place, dict(place))
         self._group = _groups(asked, level)
         self._asks: FloatArray = np.column_stack((work.request, asked.limit_s, asked.types))
-        self._promises: Promises[int] = Promises()
+        self._promises: ExpectedEnds[int] = ExpectedEnds()
 
     def sort(self, jobs: IntArray) -> IntArray:
         """Jobs in the order in which Slurm looks at them."""
@@ -70,7 +76,7 @@ class QueueOrder:
         first = dict(zip(waiting, planned.tolist(), strict=True))
         wish = self._promises.wish(line, [first[job] for job in line])
         at = np.array(line, dtype=np.int64)
-        who = exchanged(Line(self._group[at], self._asks[at], wish))
+        who = exchanged(WaitingJobs(self._group[at], self._asks[at], wish))
         for before, after in zip(line, at[who].tolist(), strict=True):
             self._places.held[after] = own[before]
 

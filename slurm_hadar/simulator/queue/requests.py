@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.workload import Workload, doable
 
 USERS, ACCOUNTS = 100, 20
@@ -51,7 +51,7 @@ class Requests:
     accounts: tuple[str, ...]
 
 
-def requests(workload: Workload, cluster: Cluster, drawn: Drawn) -> Requests:
+def requests(workload: Workload, cluster: VirtualCluster, drawn: Drawn) -> Requests:
     """The requests of all jobs. Raises UsageError for one that cannot run with its GPUs.
 
     Users and accounts, who is managed, types and limits are drawn from the seed and a job's number
@@ -65,7 +65,7 @@ def requests(workload: Workload, cluster: Cluster, drawn: Drawn) -> Requests:
     if not can.any(axis=1).all():
         row = int(np.flatnonzero(~can.any(axis=1))[0])
         raise UsageError(
-            f"{workload.name}: job {workload.ids[row]} cannot run on {cluster.words} with the "
+            f"{workload.name}: job {workload.ids[row]} cannot run on {cluster.text} with the "
             f"{int(workload.request[row])} GPUs that it asks for, as Slurm would start it"
         )
     # A share of the draws, and not a draw by the share: 30% unmanaged are among 70% unmanaged.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.scheduling.exchange import ExchangeLevel
-from slurm_hadar.scheduling.schedule import Limits
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.scheduling.schedule import SchedulerLimits
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates
 from slurm_hadar.simulator.queue.requests import Drawn
@@ -15,7 +15,7 @@ from slurm_hadar.simulator.workload import Workload
 
 
 @dataclass(frozen=True)
-class Steering:
+class SteeringSetting:
     """What the controller may do. ``moves``: it may move running jobs; ``exchange``: which waiting
     jobs exchange their places; ``preempt``: it may stop running jobs for others; ``tick_s``:
     between two ticks; ``max_wait_s``: for how long from its arrival a job may leave out types on
@@ -38,15 +38,15 @@ class Steering:
 
 
 @dataclass(frozen=True)
-class Setting:
+class SimulationSetting:
     """One simulation, but for the policy. ``seen``: what the policy is told; None: the truth."""
 
     workload: Workload
-    cluster: Cluster
+    cluster: VirtualCluster
     drawn: Drawn = field(default_factory=Drawn)
-    limits: Limits = field(default_factory=Limits)
+    limits: SchedulerLimits = field(default_factory=SchedulerLimits)
     costs: Costs = field(default_factory=Costs)
-    steering: Steering = field(default_factory=Steering)
+    steering: SteeringSetting = field(default_factory=SteeringSetting)
     seen: Estimates | None = None
     seed: int = 0
     options: Mapping[str, object] = field(default_factory=dict)

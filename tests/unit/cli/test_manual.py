@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from slurm_hadar import config as configuration
 from slurm_hadar.cli import manual, manual_hbatch, manual_keys, manual_roff
 from slurm_hadar.cli.main import app
+from slurm_hadar.cli.sbatch_arguments import OUR_QUESTIONS
 from slurm_hadar.cli.sbatch_options import LONG
-from slurm_hadar.cli.sbatch_words import OUR_QUESTIONS
 from slurm_hadar.domain.declaration import KEYS, parse
 
 ROOT = Path(__file__).resolve().parents[3]

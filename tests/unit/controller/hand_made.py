@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
-from slurm_hadar.controller.actuation.actions import Intent, Kind, MoveBudget, intent
+from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.hints import hints
 from slurm_hadar.controller.observation.observed import Observed, remember
-from slurm_hadar.controller.snapshot.targets import Past
-from slurm_hadar.controller.snapshot.viewing import picture
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
@@ -125,7 +125,7 @@ def seen(jobs, found=None, partitions=None, **more):
 
 
 def look(observed, site=CONFIG, past=None):
-    return picture(observed, site, RATES, past or Past())
+    return take_snapshot(observed, site, RATES, past or ControllerHistory())
 
 
 def dictate(view, want):
@@ -148,9 +148,9 @@ def decide(observed, want=None, site=CONFIG, moves_left=100, past=None, had=None
         plan, _ = policies.get(site.controller.policy)(shown.view, {})
     else:
         plan = dictate(shown.view, want)
-    meant = intent(shown, plan, observed, site, MoveBudget(moves_left, had or {}))
+    meant = diff(shown, plan, observed, site, MoveBudget(moves_left, had or {}))
     hinted = hints(shown, plan, observed, site, refused or {})
-    return Intent((*hinted, *meant.actions), meant.deferred)
+    return PlanDiff((*hinted, *meant.actions), meant.deferred)
 
 
 def only(intended, kind=None):

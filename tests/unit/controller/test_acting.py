@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, job
 
-from slurm_hadar.controller.actuation import acting
-from slurm_hadar.controller.actuation.acting import ActionContext, send_hints
+from slurm_hadar.controller.actuation import apply
 from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.apply import ActionContext, send_hints
 from slurm_hadar.controller.actuation.hints import Refusals
 from slurm_hadar.controller.actuation.repair import with_unsent
 from slurm_hadar.controller.journal.store import Store
@@ -103,7 +103,7 @@ def test_what_slurm_may_have_taken_can_still_be_given_back(context):
 
 def test_a_controller_that_dies_while_it_keeps_hints_has_sent_none(context, monkeypatch):
     """Else its record says that it wrote what Slurm does not show, so that somebody else did."""
-    keep, calls = acting.kept.keep, []
+    keep, calls = apply.steering_store.keep, []
 
     def dies(*args):
         calls.append(args)
@@ -111,7 +111,7 @@ def test_a_controller_that_dies_while_it_keeps_hints_has_sent_none(context, monk
             raise KeyboardInterrupt
         keep(*args)
 
-    monkeypatch.setattr(acting.kept, "keep", dies)
+    monkeypatch.setattr(apply.steering_store, "keep", dies)
     with pytest.raises(KeyboardInterrupt):
         sent(context, ids=("1", "2", "3"))
     jobs = {id_: job(id_) for id_ in ("1", "2", "3")}
@@ -149,7 +149,7 @@ def test_a_list_that_slurm_takes_although_it_complains_can_still_be_given_back(c
     # Either value may be there now, and neither is another author's.
     assert known(context).was == known(context).unsure == {"Partition": "gpu"}
     assert known(context).wrote == {"Partition": "v100,p100,k80"}
-    assert acting.refusals(context.store) == {"1": Refusals(1, NOW)}
+    assert apply.refusals(context.store) == {"1": Refusals(1, NOW)}
 
 
 def test_each_list_in_which_a_job_fitted_nowhere_counts_as_refused(context):
@@ -160,26 +160,26 @@ def test_each_list_in_which_a_job_fitted_nowhere_counts_as_refused(context):
         unfit = replace(job(), reason="PartitionConfig")
         back = Action(Kind.HINT, unfit, {"Partition": "gpu"}, Steering(time=at), "")
         send_hints(replace(context, cluster=Cluster(None)), [back], at + 60)
-        assert acting.refusals(context.store) == {"1": Refusals(number, at + 60)}
+        assert apply.refusals(context.store) == {"1": Refusals(number, at + 60)}
     sent(context, None, now=NOW + 5000)
-    assert acting.refusals(context.store)["1"] == Refusals(3, NOW + 3060)
+    assert apply.refusals(context.store)["1"] == Refusals(3, NOW + 3060)
     # Slurm held it, and it was released.
-    entry = context.store.begin("1", acting.UNDO, "sent", NOW + 6000, {})
-    context.store.end(entry, acting.UNDONE, NOW + 6000)
-    assert acting.refusals(context.store)["1"] == Refusals(3, NOW + 6000)
+    entry = context.store.begin("1", apply.UNDO, "sent", NOW + 6000, {})
+    context.store.end(entry, apply.UNDONE, NOW + 6000)
+    assert apply.refusals(context.store)["1"] == Refusals(3, NOW + 6000)
 
 
 def test_refusals_are_remembered_until_slurm_takes_a_hint(context):
     for at in (NOW, NOW + 60):
         sent(context, REFUSED, None, ids=("1", "2"), now=at)
-    assert acting.refusals(context.store) == {"1": Refusals(2, NOW + 60)}
+    assert apply.refusals(context.store) == {"1": Refusals(2, NOW + 60)}
     # Slurm was away: that is no refusal.
     sent(context, NO_ANSWER, now=NOW + 180)
-    assert acting.refusals(context.store)["1"] == Refusals(2, NOW + 180)
+    assert apply.refusals(context.store)["1"] == Refusals(2, NOW + 180)
     sent(context, None, now=NOW + 420)
-    assert acting.refusals(context.store) == {}
+    assert apply.refusals(context.store) == {}
     sent(context, REFUSED, now=NOW + 480)
-    assert acting.refusals(context.store) == {"1": Refusals(1, NOW + 480)}
+    assert apply.refusals(context.store) == {"1": Refusals(1, NOW + 480)}
 
 
 def test_waiting_tasks_of_an_array_stay_in_one_record(context):

@@ -17,7 +17,7 @@ from hand_made import (
 )
 
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.snapshot.targets import Past
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.node import Reservation
@@ -115,7 +115,7 @@ def test_a_job_that_just_moved_stays():
         update={"guards": CONFIG.guards.model_copy(update={"min_between_moves_s": 600.0})}
     )
     here = running("1", {"k1": {"k80": 1}}, start_s=NOW - 700)
-    past = Past(last_moves={"1": NOW - 500})
+    past = ControllerHistory(last_moves={"1": NOW - 500})
     assert decide(seen([here]), {"1": {"v100": 1}}, site, past=past).actions == ()
     assert decide(seen([here]), {"1": {"v100": 1}}, site).of(Kind.MOVE)
 
@@ -149,7 +149,7 @@ def test_a_job_that_does_not_answer_is_asked_less_and_less_often():
     here = running("1", {"k1": {"k80": 1}}, start_s=NOW - 1_000_000)
 
     def moved(unanswered, ago_s):
-        past = Past(last_moves={"1": NOW - ago_s}, unanswered={"1": unanswered})
+        past = ControllerHistory(last_moves={"1": NOW - ago_s}, unanswered={"1": unanswered})
         return bool(decide(seen([here]), {"1": {"v100": 1}}, site, past=past).of(Kind.MOVE))
 
     assert moved(0, 601) and not moved(1, 601) and moved(1, 1201)
@@ -312,7 +312,7 @@ def test_no_job_leaves_a_node_that_another_one_moves_to():
     assert first.deferred["2"] == "job 1 is on its way to k2, which it would leave"
     # The first is on its way since an earlier tick, and leaves v1 still, or has left it.
     for state in (HERE, job("1", restarts=1, eligible_s=NOW + 100)):
-        under_way = Past(moving={"1": {"k2": {"k80": 1}}})
+        under_way = ControllerHistory(moving={"1": {"k2": {"k80": 1}}})
         meant = decide(seen([state, other], found), swap, past=under_way)
         assert not meant.of(Kind.MOVE) and "k2" in meant.deferred["2"]
     to_p1 = {"1": Placement({"p100": 1}, {"p1": {"p100": 1}}), "2": swap["2"]}

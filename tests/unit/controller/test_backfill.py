@@ -9,7 +9,7 @@ from slurm_hadar.controller.actuation import actions
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.hints import Refusals
 from slurm_hadar.controller.backfill import backfill, idle_nodes
-from slurm_hadar.controller.snapshot.targets import Past
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.node import Partition, Reservation
@@ -96,7 +96,7 @@ def decide(observed, settings=SITE, placed=(), refused=None, state=None, moves=1
         trainers,
         settings,
         RATES,
-        past or Past(),
+        past or ControllerHistory(),
         placed,
         refused or {},
         state or {},
@@ -107,7 +107,7 @@ def decide(observed, settings=SITE, placed=(), refused=None, state=None, moves=1
 def test_a_trainer_that_waits_is_left_to_slurm_and_planned_for():
     result = decide(look([trainer()]))
     assert not result.actions and result.idle == NAMES
-    assert set(result.placements["1"].nodes) == set(NAMES) and not result.left_out
+    assert set(result.placements["1"].nodes) == set(NAMES) and not result.excluded
 
 
 def test_a_trainer_gets_the_idle_nodes_as_copies():
@@ -132,7 +132,7 @@ def test_a_second_tick_sends_nothing():
     # It was requeued, and waits for its nodes.
     waits = replace(told, state=JobState.PENDING, nodes=(), gpus={}, restarts=1, submit_s=NOW)
     again = decide(look([waits], now=NOW + 2), state=first.state)
-    assert not again.actions and set(again.targets["1"].held) == set(NAMES)
+    assert not again.actions and set(again.schedulable["1"].held) == set(NAMES)
     runs = on("1", *NAMES, admin_comment=told.admin_comment, start_s=NOW + 3, restarts=1)
     third = decide(look([runs], nodes(**used(*NAMES)), now=NOW + 5), state=again.state)
     assert not third.actions and not third.deferred
@@ -155,11 +155,11 @@ def test_switched_off_a_request_is_its_owners_again_and_nothing_else_happens():
     (action,) = result.actions
     assert action.kind is Kind.HINT and action.job.id == "1"
     assert dict(action.fields) == OWN
-    assert "switched off" in result.left_out["2"]
+    assert "switched off" in result.excluded["2"]
 
 
 def test_a_trainer_says_that_it_saves():
-    left = decide(look([trainer(declaration=replace(TRAINS, checkpoint=False))])).left_out["1"]
+    left = decide(look([trainer(declaration=replace(TRAINS, checkpoint=False))])).excluded["1"]
     assert "checkpoint=yes" in left
 
 
@@ -168,7 +168,7 @@ def moved(one, *names):
     found = look([one], nodes(**used(*one.nodes)))
     nodes_ = {name: {"v100": 1} for name in names}
     there = Placement({"v100": len(names)}, nodes_, copies=len(names))
-    action = actions.move(decide(found).targets["1"], there, found, SITE, pin=True)
+    action = actions.move(decide(found).schedulable["1"], there, found, SITE, pin=True)
     return dict(action.fields)
 
 
@@ -179,7 +179,7 @@ def test_a_trainer_on_one_node_is_moved_by_the_nodes_name():
 
 def test_per_job_requests_are_left_to_slurm():
     whole = trainer(request=GpuRequest(per_job={UNTYPED: 2}))
-    assert "--gres" in decide(look([whole])).left_out["1"]
+    assert "--gres" in decide(look([whole])).excluded["1"]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_trainer_grows_when_nodes_become_idle_and_it_may_be_moved():
     (action,) = result.actions
     assert action.kind is Kind.MOVE and action.fields["NumNodes"] == "4-4"
     assert "moves of this tick" in decide(observed, moves=0).deferred["1"]
-    lately = Past(last_moves={"1": NOW - 1})
+    lately = ControllerHistory(last_moves={"1": NOW - 1})
     guarded = config('[backfill]\nenabled = true\npartitions = ["idle"]\n').model_copy(
         update={"guards": SITE.guards.model_copy(update={"min_between_moves_s": 600.0})}
     )
@@ -340,7 +340,7 @@ def test_the_begin_times_of_its_owner_and_of_a_stop_stand():
     assert "StartTime" not in decide(look([sent_away()]), off).actions[0].fields
     preempts = SITE.model_copy(update={"guards": SITE.guards.model_copy(update={"preempt": True})})
     for last_move, again in ((NOW - 60, False), (NOW - 600, True)):
-        past = Past(last_moves={"1": last_move})
+        past = ControllerHistory(last_moves={"1": last_move})
         (action,) = decide(look([sent_away()]), preempts, past=past).actions
         assert ("StartTime" in action.fields) is again
 
@@ -361,10 +361,10 @@ def test_measured_speeds_and_restarts_are_remembered():
         "1", NOW, 0, "h", 1, True, NOW - 40, "resnet18", 500, 77.0, 5.0, 8, 2, restart_s=9.0
     )
     observed = look([runs], nodes(**used("v1", "v2")), progress={"1": report})
-    state = decide(observed, past=Past(last_moves={"1": NOW - 52})).state
+    state = decide(observed, past=ControllerHistory(last_moves={"1": NOW - 52})).state
     assert state["curves"]["restarts"] == {"1000/resnet18": 9.0}
     assert state["curves"]["ratios"]["1000/resnet18"]["2"] < 0.5
-    preempted = decide(observed, past=Past(last_moves={"1": NOW - 5000})).state
+    preempted = decide(observed, past=ControllerHistory(last_moves={"1": NOW - 5000})).state
     assert not preempted["curves"]["restarts"], "time in the queue is no cost of a restart"
 
 

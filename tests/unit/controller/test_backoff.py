@@ -42,7 +42,7 @@ def test_it_doubles_to_a_bound_and_is_back_at_once(store):
         answered(backoff, traffic, clock, took)
         seen.append(backoff.interval_s)
     assert seen == [60, 120, 240, 480, 600, 600, 60]
-    assert backoff.pause_s(90) == 90 and not backoff.words() and not backoff.why_not_now()
+    assert backoff.pause_s(90) == 90 and not backoff.message() and not backoff.why_not_now()
 
 
 def test_the_next_process_of_a_timer_knows_of_it(store):
@@ -71,7 +71,7 @@ def test_a_failed_tick_counts_too(store):
     backoff = Backoff(SITE, traffic, store)
     with pytest.raises(SlurmError), backoff.tick(), traffic.request("jobs"):
         raise SlurmError("squeue gave no answer within 30 s", retry=True)
-    assert backoff.interval_s == 120 and "too much to do" in backoff.words()
+    assert backoff.interval_s == 120 and "too much to do" in backoff.message()
     with pytest.raises(SlurmError), backoff.tick(), traffic.request("jobs"):
         raise SlurmError("Unable to contact slurm controller", retry=True)
     assert backoff.interval_s == 60, "a slurmctld that is down is not spared"

@@ -6,10 +6,10 @@ import pytest
 from hand_made import CONFIG, RATES, config, job, look, nodes, seen
 
 from slurm_hadar import policies
-from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.snapshot import cpus
-from slurm_hadar.controller.snapshot.request import wanted
-from slurm_hadar.controller.snapshot.targets import Target
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
+from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import GpuRequest, JobState
 from slurm_hadar.domain.placement import Placement
@@ -31,7 +31,7 @@ def asked(declared=RANGE, gpus=1, **more):
 
 
 def target(one):
-    return Target(one, wanted(one, Steering()))
+    return SchedulableJob(one, resource_request(one, Steering()))
 
 
 def placed(cpus_per_gpu=8.0, mem=2048, gpus=1):
@@ -55,7 +55,7 @@ def placed(cpus_per_gpu=8.0, mem=2048, gpus=1):
     ],
 )
 def test_the_fields_that_slurm_takes(one, fields):
-    want = wanted(one, Steering())
+    want = resource_request(one, Steering())
     gpus = want.count
     found = cpus.wish(one, want, placed(gpus=gpus))
     each, total, node, memory = fields
@@ -77,7 +77,7 @@ def test_the_fields_that_slurm_takes(one, fields):
     ],
 )
 def test_who_allows_nothing_keeps_his_request(one):
-    want = wanted(one, Steering())
+    want = resource_request(one, Steering())
     assert not cpus.may_change(one, want)
     assert cpus.wish(one, want, placed()) == {} and not cpus.differs(one, want, placed())
     assert cpus.trait([target(one)], TABLE, nodes()) is None
@@ -85,18 +85,20 @@ def test_who_allows_nothing_keeps_his_request(one):
 
 def test_what_was_changed_goes_back():
     one = asked()
-    fields = laying.fields(one, wanted(one, Steering()), placed(), seen([one], nodes()), CONFIG)
-    was = laying.originals(one, fields, {})
+    fields = job_updates.fields(
+        one, resource_request(one, Steering()), placed(), seen([one], nodes()), CONFIG
+    )
+    was = job_updates.originals(one, fields, {})
     assert was["NumCPUs"] == "4-4" and was["CPUsPerTask"] == was["MinCPUsNode"] == "4"
     assert was["MinMemoryNode"] == "4096"
     steered = replace(one, cpus=8, cpus_per_task=8, mem_per_node_mb=2048)
-    back = laying.back(steered, Steering(was=was))
+    back = job_updates.undo_fields(steered, Steering(was=was))
     assert {key: back[key] for key in ("NumCPUs", "MinMemoryNode")} == {
         "NumCPUs": "4-4",
         "MinMemoryNode": "4096",
     }
-    again = laying.fields(
-        steered, wanted(one, Steering()), placed(), seen([steered], nodes()), CONFIG
+    again = job_updates.fields(
+        steered, resource_request(one, Steering()), placed(), seen([steered], nodes()), CONFIG
     )
     assert not {"NumCPUs", "MinMemoryNode", "CPUsPerTask", "MinCPUsNode"} & set(again)
 
@@ -117,7 +119,7 @@ def test_the_trait_tells_ranges_and_what_runs_now():
 
 def test_a_running_job_with_other_cpus_differs():
     one = asked(state=JobState.RUNNING)
-    want = wanted(one, Steering())
+    want = resource_request(one, Steering())
     assert cpus.differs(one, want, placed())
     assert not cpus.differs(one, want, placed(4.0, 4096))
     assert cpus.differs(one, want, placed(4.0, 2048))
@@ -128,10 +130,10 @@ def test_whole_cores_for_odd_numbers_of_cpus_are_as_planned():
     """A node of two threads a core gives a job of 3 CPUs 4 of them, and the memory of 4."""
     plain = asked(state=JobState.RUNNING, cpus=4, cpus_per_task=3, mem_per_node_mb=2048)
     each = replace(plain, mem_per_node_mb=0, mem_per_cpu_mb=1024)
-    assert not cpus.differs(plain, wanted(plain, Steering()), placed(3.0, 2048))
-    assert not cpus.differs(each, wanted(each, Steering()), placed(3.0, 3072))
-    assert cpus.differs(each, wanted(each, Steering()), placed(2.0, 3072))
-    assert cpus.differs(each, wanted(each, Steering()), placed(3.0, 8192))
+    assert not cpus.differs(plain, resource_request(plain, Steering()), placed(3.0, 2048))
+    assert not cpus.differs(each, resource_request(each, Steering()), placed(3.0, 3072))
+    assert cpus.differs(each, resource_request(each, Steering()), placed(2.0, 3072))
+    assert cpus.differs(each, resource_request(each, Steering()), placed(3.0, 8192))
 
 
 @pytest.mark.parametrize(
@@ -144,6 +146,6 @@ def test_what_no_node_has_keeps_nobody_from_a_place(monkeypatch, declared, polic
     observed, site = seen([one]), config(f'[controller]\npolicy = "{policy}"\n')
     shown = look(observed, site)
     plan, _ = policies.get(policy)(shown.view, {})
-    want = shown.targets["1"].wanted
-    fields = laying.fields(one, want, plan.placements["1"], observed, site)
+    want = shown.schedulable["1"].request
+    fields = job_updates.fields(one, want, plan.placements["1"], observed, site)
     assert "Features" in fields and not {"NumCPUs", "MinMemoryNode"} & set(fields)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.profiling.declared_work import FORGOTTEN_DAYS, DeclaredWork
-from slurm_hadar.controller.snapshot.work import Work
+from slurm_hadar.controller.snapshot.work import JobWork
 from slurm_hadar.domain.declaration import Declaration
 
 DAY = 86400.0
@@ -24,7 +24,7 @@ def work(declared, received, attained, done=0):
         np.array([float(number)]) for number in (declared, received, attained, done)
     )
     rest = np.ones(1)
-    return Work(
+    return JobWork(
         declared=declared,
         done=done,
         received=received,

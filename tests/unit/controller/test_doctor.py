@@ -7,11 +7,11 @@ from dataclasses import asdict, replace
 import pytest
 from hand_made import NOW, config, job, nodes, ordinary, running, seen
 
-from slurm_hadar.controller.actuation import trail
+from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation import story
-from slurm_hadar.controller.presentation.troubles import Known, troubles
+from slurm_hadar.controller.presentation import job_report
+from slurm_hadar.controller.presentation.diagnostics import JobContext, problems
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import JobState
@@ -20,7 +20,7 @@ from slurm_hadar.exchange.heartbeat import Heartbeat
 from slurm_hadar.exchange.plan_file import write_plan
 from slurm_hadar.exchange.progress import Progress, Saved
 from slurm_hadar.reports import text
-from slurm_hadar.reports.story import told
+from slurm_hadar.reports.job_report import format_report
 
 ALIVE = Heartbeat("here", 1, "act", NOW - 20, 60.0)
 HERE = {"k1": {"k80": 1}}
@@ -49,11 +49,11 @@ def report(**more):
 
 def known(site, *jobs, beat=ALIVE, progress=None, found=None, **more):
     shown = seen(list(jobs), found, progress={"1": progress} if progress else {})
-    return Known("1", shown, site, ME, beat, **more)
+    return JobContext("1", shown, site, ME, beat, **more)
 
 
 def wrong(*arguments, **more):
-    return list(troubles(known(*arguments, **more)))
+    return list(problems(known(*arguments, **more)))
 
 
 def lines(found):
@@ -63,7 +63,7 @@ def lines(found):
 def printed(tale, width=200, everything=False):
     console = text.console(width=width)
     with console.capture() as kept:
-        console.print(told(tale, everything))
+        console.print(format_report(tale, everything))
     return kept.get()
 
 
@@ -201,7 +201,7 @@ def moved(store):
     here = running("1", {"v1": {"v100": 1}}, restarts=1, start_s=NOW - 490, submit_s=NOW - 495)
     for _ in range(2):
         after = report(restarts=1, rate=10.0, restart_s=8.0)
-        trail.follow(store, seen([here], progress={"1": after}), 120.0)
+        reconciliation.reconcile(store, seen([here], progress={"1": after}), 120.0)
     return here, after
 
 
@@ -218,7 +218,7 @@ class Reader:
 
 def test_the_story_has_each_step_with_its_cost_and_gain_and_is_plain_data(site, store):
     here, after = moved(store)
-    tale = story.of_controller(Reader(site, store, here, progress=after), "1")
+    tale = job_report.of_controller(Reader(site, store, here, progress=after), "1")
     happened = [event.what for event in tale.events]
     # The present job's submit time is that of its requeue, before the move was through.
     assert happened == [
@@ -259,13 +259,13 @@ def restless(store, moves):
 
 def test_the_story_leaves_nothing_out_and_stays_readable(site, store):
     restless(store, 40)
-    tale = story.of_controller(Reader(site, store, job("1")), "1")
+    tale = job_report.of_controller(Reader(site, store, job("1")), "1")
     happened = [event.what.partition(":")[0] for event in tale.events]
     counts = {what: happened.count(what) for what in happened}
     # 240 decisions were kept up to the state file's own limit, which is told.
     assert counts.pop("submitted", 1) == 1
     assert counts == {"request changed": 280, "stop for other jobs": 40, "decided": 200}
-    (kept,) = tale.not_kept
+    (kept,) = tale.missing_history
     assert "are not kept: the state file holds the last 200" in kept
     assert json.loads(json.dumps(asdict(tale)))["events"][0]["number"] == 1
 
@@ -279,8 +279,8 @@ def test_the_story_leaves_nothing_out_and_stays_readable(site, store):
 
 def test_small_steps_in_a_row_are_one_line_and_a_move_never_is(site, store):
     restless(store, 3)
-    tale = story.of_controller(Reader(site, store, job("1")), "1")
-    assert tale.not_kept == ()
+    tale = job_report.of_controller(Reader(site, store, job("1")), "1")
+    assert tale.missing_history == ()
     short = printed(tale)
     assert short.count("stop for other jobs") == 3 and short.count("refused: odd") == 3
     # Of 12 in a row five stay.
@@ -292,53 +292,53 @@ def test_small_steps_in_a_row_are_one_line_and_a_move_never_is(site, store):
 
 def test_a_job_that_slurm_forgot_is_told_from_the_journal_alone(site, store):
     moved(store)
-    tale = story.of_controller(Reader(site, store), "1")
-    assert "not shown by Slurm" in tale.state and len(tale.events) == 4 and tale.wrong == ()
+    tale = job_report.of_controller(Reader(site, store), "1")
+    assert "not shown by Slurm" in tale.state and len(tale.events) == 4 and tale.problems == ()
     assert "sacct" in tale.now[0] and "Nothing that shows" in printed(tale)
 
 
 def test_a_job_that_nobody_knows_and_an_array_are_wrong_usage(site, store):
     with pytest.raises(UsageError, match="the journal knows none"):
-        story.of_controller(Reader(site, store), "1")
+        job_report.of_controller(Reader(site, store), "1")
     task = job("7_1", array_job_id=7)
     with pytest.raises(UsageError, match="is an array; ask for one of its tasks, such as 7_1"):
-        story.of_controller(Reader(site, store, task), "7")
+        job_report.of_controller(Reader(site, store, task), "7")
 
 
 def test_what_comes_next_is_told_with_its_time(site, store):
-    waits = story.of_controller(Reader(site, store, job("1")), "1")
+    waits = job_report.of_controller(Reader(site, store, job("1")), "1")
     assert waits.next == ()
-    due = story.of_controller(Reader(site, store, job("1", start_s=NOW + 90)), "1")
+    due = job_report.of_controller(Reader(site, store, job("1", start_s=NOW + 90)), "1")
     assert due.next[-1].startswith("Slurm expects to start it at ")
     told = merge("", Steering({"k80": 1}, {"k1": {"k80": 1}}, time=NOW - 5))
     on_its_way = job("1", restarts=1, admin_comment=told)
-    (next_,) = story.of_controller(Reader(site, store, on_its_way), "1").next[-1:]
+    (next_,) = job_report.of_controller(Reader(site, store, on_its_way), "1").next[-1:]
     assert next_.startswith("Slurm starts it on 1 x k80 on k1 when that is free; ")
     assert "within 120 s it may start anywhere" in next_
-    back = story.of_controller(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
+    back = job_report.of_controller(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
     assert back.next == (), "no move of ours waits for that"
-    later = story.of_controller(Reader(site, store, job("1", eligible_s=NOW + 90)), "1")
+    later = job_report.of_controller(Reader(site, store, job("1", eligible_s=NOW + 90)), "1")
     assert later.next[-1].startswith("Slurm lets it wait until ")
     entry = store.begin("1", "move", "asked", NOW - 5, {"gpus": {"v100": 1}, "restarts": 0})
     here = running("1", HERE)
-    asked = story.of_controller(Reader(site, store, here, progress=report()), "1")
+    asked = job_report.of_controller(Reader(site, store, here, progress=report()), "1")
     assert any("does not within 120 s it stays" in line for line in asked.next)
     store.advance(entry, "requeued", NOW - 2)
-    sent = story.of_controller(Reader(site, store, job("1", restarts=1)), "1")
+    sent = job_report.of_controller(Reader(site, store, job("1", restarts=1)), "1")
     assert any("without one Slurm starts it itself" in line for line in sent.next)
-    late = story.of_controller(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
+    late = job_report.of_controller(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
     assert any("(moving.after_return_s)" in line for line in late.next)
     assert not any("after_return_s" in line for line in (*waits.next, *sent.next))
     over = job("1", JobState.FINISHED, slurm_state="COMPLETED")
-    assert story.of_controller(Reader(site, store, over), "1").next == ()
+    assert job_report.of_controller(Reader(site, store, over), "1").next == ()
 
 
 def test_how_to_undo_it_by_hand_is_told_with_the_shell_in_mind(site, store):
     ours = merge("", Steering({"k80": 1}, time=NOW, was={"Features": "a|b; rm x"}))
-    waits = story.of_controller(Reader(site, store, job("1", admin_comment=ours)), "1")
+    waits = job_report.of_controller(Reader(site, store, job("1", admin_comment=ours)), "1")
     # A begin time would clear the age of a job that waits.
     assert waits.undo[-1] == "By hand: scontrol update JobId=1 'Features=a|b; rm x'"
-    runs = story.of_controller(
+    runs = job_report.of_controller(
         Reader(site, store, running("1", HERE, admin_comment=ours), progress=report()), "1"
     )
     assert "scontrol requeue 1; " in runs.undo[-1]
@@ -348,10 +348,10 @@ def test_how_to_undo_it_by_hand_is_told_with_the_shell_in_mind(site, store):
 def test_what_was_changed_is_told_with_what_was_asked_for(site, store):
     ours = merge("", Steering(time=NOW, was={"Partition": "gpu"}))
     listed = job("1", admin_comment=ours, partitions=("v100", "k80"))
-    tale = story.of_controller(Reader(site, store, listed), "1")
+    tale = job_report.of_controller(Reader(site, store, listed), "1")
     assert ("Changed", "Partition: v100,k80 (asked for: gpu)") in tale.facts
     assert "Partition: v100,k80 (asked for: gpu)" in printed(tale)
-    own = story.of_controller(Reader(site, store, job("1")), "1")
+    own = job_report.of_controller(Reader(site, store, job("1")), "1")
     assert "Changed" not in dict(own.facts)
 
 
@@ -377,16 +377,16 @@ def test_the_owner_is_told_of_his_own_job_and_of_no_other(site):
     folder.mkdir(mode=0o700)
     site = site.model_copy(update={"site": site.site.model_copy(update={"state_dir": folder})})
     write_plan(site.site.exchange_dir, "1", gpus={"k80": 1}, reason="waits for a k80")
-    mine = story.of_owner(site, Cluster(job("1", uid=ME)), "1", NOW)
+    mine = job_report.of_owner(site, Cluster(job("1", uid=ME)), "1", NOW)
     assert mine.now[-1] == "the controller said: waits for a k80"
     assert dict(mine.facts)["Told from"].startswith("Slurm and the job's own files")
-    assert story.of_owner(site, Cluster(job("1", uid=ME + 1)), "1", NOW) is None
-    assert story.of_owner(site, Cluster(ordinary("9")), "1", NOW) is None
+    assert job_report.of_owner(site, Cluster(job("1", uid=ME + 1)), "1", NOW) is None
+    assert job_report.of_owner(site, Cluster(ordinary("9")), "1", NOW) is None
 
 
 def test_a_hostile_name_stays_one_line_of_text(site, store):
     evil = job("1", uid=ME, name="x\n[red]PROBLEM\x1b[2J\u202e$(id)", slurm_state="PENDING")
-    tale = story.of_controller(Reader(site, store, evil), "1")
+    tale = job_report.of_controller(Reader(site, store, evil), "1")
     shown = printed(tale)
     assert "\x1b" not in shown and "\u202e" not in shown
     assert "x [red]PROBLEM" in shown and not any(

@@ -172,7 +172,7 @@ def test_a_folder_without_end_is_not_read_to_its_end(tmp_path, monkeypatch):
     listed = folders.listing(tmp_path, 4)
     assert listed.cut and len(listed.names) == 4
     assert folders.listing(tmp_path / "none").names == []
-    monkeypatch.setattr(exchange_folder, "Window", lambda path: folders.Window(path, 4))
+    monkeypatch.setattr(exchange_folder, "FolderWindow", lambda path: folders.FolderWindow(path, 4))
     found = ExchangeFolder(tmp_path)
     found.read([])
     assert "holds more than" in found.tidy([], NOW)[0]
@@ -218,7 +218,7 @@ def test_a_user_with_very_many_files_takes_nothing_from_others():
     flood = [(1, 17_000, f"flood {number}") for number in range(1000)]
     few = [(2, 2_000, f"few {number}") for number in range(100)]
     some = [(3, 4_096, f"some {number}") for number in range(200)]
-    chosen, left_out = folders.in_turn([*flood, *few, *some], 2 << 20, 0)
+    chosen, left_out = folders.round_robin([*flood, *few, *some], 2 << 20, 0)
     assert {file for _, _, file in few + some} <= set(chosen)
     size = sum(max(folders.LEAST, size) for _, size, file in flood + few + some if file in chosen)
     assert (2 << 20) - 17_000 < size <= 2 << 20 and left_out == 1300 - len(chosen)
@@ -227,7 +227,7 @@ def test_a_user_with_very_many_files_takes_nothing_from_others():
 def test_parts_of_a_full_folder_follow_one_another_and_own_names_stay(tmp_path):
     for number in range(10):
         (tmp_path / f"progress.7.a{number}.json").touch()
-    window = folders.Window(tmp_path, 4)
+    window = folders.FolderWindow(tmp_path, 4)
     pattern = re.compile(r"progress\.(7)\.a3\.json")
     listed, held = [], []
     for _ in range(6):
@@ -306,7 +306,7 @@ def test_reports_are_found_however_full_the_folder_is(crowded, monkeypatch, name
         told(crowded, id_, uid)
     for number in range(500, 1000):
         of_stranger(crowded / name.format(number, number % 3 + 1))
-    monkeypatch.setattr(folders.Window.__init__, "__defaults__", (300,))
+    monkeypatch.setattr(folders.FolderWindow.__init__, "__defaults__", (300,))
     monkeypatch.setattr(folders.listing, "__defaults__", (300,))
     there = {"v1": {"v100": 1}}
     jobs = [running(id_, there, uid=uid) for id_, uid in uids.items()]

@@ -13,8 +13,8 @@ from scipy.optimize import linear_sum_assignment
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation.lent_places import Memory
 from slurm_hadar.controller.actuation.priority_exchange import exchange, in_own_places
-from slurm_hadar.controller.snapshot.targets import Past
-from slurm_hadar.controller.snapshot.viewing import picture
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering
@@ -96,7 +96,7 @@ class Site:
 
     def tick(self):
         shown = seen([*self.jobs.values(), *self.gone], self.nodes, steering=self.steering)
-        view = picture(shown, self.site, RATES, Past())
+        view = take_snapshot(shown, self.site, RATES, ControllerHistory())
         view = in_own_places(view, shown, self.memory)
         plan, self.state = self.decide(view.view, self.state)
         places = exchange(view, plan, shown, self.site, self.memory)

@@ -65,7 +65,7 @@ def test_work_that_only_several_copies_do_in_time_is_not_hopeless():
     for policy, there in (("hadare", True), ("hadar", False)):
         site = config(f'[controller]\npolicy = "{policy}"\n')
         shown = look(seen([job(declaration=declared, time_limit_s=18_000.0)]), site)
-        assert ("1" in shown.targets) is there
+        assert ("1" in shown.schedulable) is there
 
 
 def test_the_speed_and_size_of_a_copy_are_those_of_its_node():

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.controller.profiling import gpu_use
-from slurm_hadar.controller.profiling.gpu_use import GpuLessons, in_vain, present, rows, too_small
+from slurm_hadar.controller.profiling.gpu_use import (
+    GpuUseLearner,
+    in_vain,
+    present,
+    rows,
+    too_small,
+)
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import GpuRequest, JobState
 from slurm_hadar.exchange.progress import Progress
@@ -63,9 +69,9 @@ def test_the_rate_is_of_the_present_attempt_too():
 
 
 def learned(shown, lessons=None):
-    lessons = lessons or GpuLessons(None)
+    lessons = lessons or GpuUseLearner(None)
     lessons.learn(shown)
-    return lessons.known(shown.jobs["1"])
+    return lessons.uses_of(shown.jobs["1"])
 
 
 def test_the_profiles_learn_what_a_job_does_with_all_of_its_gpus():
@@ -83,7 +89,7 @@ def test_the_profiles_learn_what_a_job_does_with_all_of_its_gpus():
 
 
 def test_a_window_that_was_taken_is_not_taken_again():
-    lessons = GpuLessons(None)
+    lessons = GpuUseLearner(None)
     shown = look(node_use(gpu(), gpu(), when=NOW - 100))
     learned(shown, lessons)
     assert learned(shown, lessons)[0].weight_s == 600.0
@@ -94,8 +100,8 @@ def test_a_window_that_was_taken_is_not_taken_again():
 def test_a_window_counts_once_where_each_tick_is_a_process_of_its_own():
     state = sqlite3.connect(":memory:", isolation_level=None)
     shown = look(node_use(gpu(), gpu(), when=NOW - 100))
-    learned(shown, GpuLessons(state))
-    assert learned(shown, GpuLessons(state))[0].weight_s == 600.0
+    learned(shown, GpuUseLearner(state))
+    assert learned(shown, GpuUseLearner(state))[0].weight_s == 600.0
 
 
 def test_what_is_newer_counts_more_and_the_most_memory_stays():

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from slurm_hadar.controller.actuation import queue_head
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.hints import Refusals
-from slurm_hadar.controller.actuation.queue_head import room
-from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.actuation.queue_head import has_capacity
+from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering, decode, merge
@@ -248,7 +248,7 @@ def test_lists_are_for_the_head_of_the_queue(monkeypatch):
     many = [job(str(n), declaration=ALL, priority=1000 - n) for n in range(1, 6)]
     assert set(hinted(decide(seen(many), {}, SITE))) == {"1", "2"}
     lists = [replace(one, partitions=("v100", "p100", "k80")) for one in many]
-    assert room(seen([*lists[:2], *many[2:]])) and not room(seen(lists[:3]))
+    assert has_capacity(seen([*lists[:2], *many[2:]])) and not has_capacity(seen(lists[:3]))
     # One that sank a little keeps the list that it has: nothing is sent for it.
     monkeypatch.setattr(queue_head, "KEPT_RECORDS", 9)
     sunk = replace(
@@ -328,16 +328,16 @@ def operators():
 def test_a_field_that_somebody_else_changed_is_his():
     known = {"1": Steering(time=NOW - 60, was={"Partition": "gpu"}, wrote={"Partition": "a,b"})}
     for partitions in (("b", "a"), ("gpu",), ("c",)):
-        found = kept.without_foreign(
+        found = steering_store.without_foreign(
             known, {"1": job(partitions=partitions)}, operators(), set(), NOW
         )
         assert found["1"].foreign == ("Partition",) and not found["1"].was
     ours = {"1": job(partitions=("a", "b"))}
-    assert kept.without_foreign(known, ours, operators(), set(), NOW) == known
+    assert steering_store.without_foreign(known, ours, operators(), set(), NOW) == known
     # Slurm itself puts the one first in which a job ran, and an update may be on its way.
     requeued = {"1": job(partitions=("b", "a"), restarts=1)}
-    assert kept.without_foreign(known, requeued, operators(), set(), NOW) == known
-    assert kept.without_foreign(known, {"1": job()}, operators(), {"1"}, NOW) == known
+    assert steering_store.without_foreign(known, requeued, operators(), set(), NOW) == known
+    assert steering_store.without_foreign(known, {"1": job()}, operators(), {"1"}, NOW) == known
 
 
 def test_a_foreign_field_is_neither_changed_nor_put_back():

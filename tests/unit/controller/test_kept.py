@@ -9,7 +9,7 @@ from hand_made import NOW, config, job
 from missing import needs_root
 
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering, merge
 
@@ -34,23 +34,23 @@ def store(tmp_path):
 
 
 def test_it_outlives_the_state_file(site, store, tmp_path):
-    kept.keep(site, store, "84_2", OURS)
-    kept.keep(site, store, "5", Steering(time=NOW))
+    steering_store.keep(site, store, "84_2", OURS)
+    steering_store.keep(site, store, "5", Steering(time=NOW))
     assert [path.name for path in (tmp_path / "ex").iterdir()] == ["steer.84_2.json"]
     new = Store.open(tmp_path / "new")
-    assert kept.recall(site, new, known("84_2", "5"), False) == {"84_2": OURS}
-    assert kept.recall(site, new, known("5"), False) == {}
+    assert steering_store.recall(site, new, known("84_2", "5"), False) == {"84_2": OURS}
+    assert steering_store.recall(site, new, known("5"), False) == {}
     new.close()
 
 
 def test_the_later_word_holds_after_another_controller(site, store, tmp_path):
-    kept.keep(site, store, "1", OURS)
+    steering_store.keep(site, store, "1", OURS)
     other = Store.open(tmp_path / "other")
     later = Steering({"v100": 1}, time=NOW + 60, was=OURS.was)
-    kept.keep(site, other, "1", later)
+    steering_store.keep(site, other, "1", later)
     other.close()
-    assert kept.recall(site, store, known("1"), False) == {"1": OURS}
-    assert kept.recall(site, store, known("1"), True) == {"1": later}
+    assert steering_store.recall(site, store, known("1"), False) == {"1": OURS}
+    assert steering_store.recall(site, store, known("1"), True) == {"1": later}
 
 
 def test_only_the_controllers_own_files_about_that_job_are_believed(site, store, tmp_path):
@@ -58,12 +58,15 @@ def test_only_the_controllers_own_files_about_that_job_are_believed(site, store,
     good = {"version": 1, "job": "1", "steering": merge("", OURS)}
     for text in ("{", json.dumps({**good, "job": "2"}), json.dumps({**good, "steering": 3})):
         path.write_text(text)
-        assert kept.recall(site, store, dict.fromkeys(("1", "1+0", "../1"), job()), True) == {}
+        assert (
+            steering_store.recall(site, store, dict.fromkeys(("1", "1+0", "../1"), job()), True)
+            == {}
+        )
     path.write_text(json.dumps(good))
-    assert kept.shared(site, "1") == OURS
+    assert steering_store.shared(site, "1") == OURS
     path.rename(tmp_path / "real")
     path.symlink_to(tmp_path / "real")
-    assert kept.shared(site, "1") is None
+    assert steering_store.shared(site, "1") is None
 
 
 def test_somebody_elses_word_is_nothing(site, tmp_path):
@@ -71,44 +74,46 @@ def test_somebody_elses_word_is_nothing(site, tmp_path):
     path = tmp_path / "ex" / "steer.1.json"
     path.write_text(json.dumps({"version": 1, "job": "1", "steering": merge("", OURS)}))
     os.chown(path, 65534, 65534)
-    assert kept.shared(site, "1") is None
+    assert steering_store.shared(site, "1") is None
 
 
 def test_a_job_of_a_sandbox_carries_it_and_others_words_are_not_taken_for_it(site):
     told = job("1", admin_comment=merge("", OURS))
-    assert kept.of_jobs(site, [told]) == {}
+    assert steering_store.of_jobs(site, [told]) == {}
     sandbox = config('[site]\nrights = "sandbox"\n')
-    assert kept.of_jobs(sandbox, [told]) == {"1": OURS}
+    assert steering_store.of_jobs(sandbox, [told]) == {"1": OURS}
 
 
 def test_a_folder_that_cannot_be_written_costs_the_copy_only(store):
     away = config('[site]\nexchange_dir = "/nowhere"\n')
-    kept.keep(away, store, "1", OURS)
-    assert kept.recall(away, store, known("1"), True) == {"1": OURS}
+    steering_store.keep(away, store, "1", OURS)
+    assert steering_store.recall(away, store, known("1"), True) == {"1": OURS}
 
 
 def test_a_number_that_slurm_gives_anew_inherits_nothing(site, store):
     """Another user's job would get the request of one that had its number before."""
-    kept.keep(site, store, "1", OURS)
+    steering_store.keep(site, store, "1", OURS)
     later = job("1", submit_s=NOW + 2 * 86400)
     for everything in (False, True):
-        assert kept.recall(site, store, {"1": later}, everything) == {}
+        assert steering_store.recall(site, store, {"1": later}, everything) == {}
         # A requeue counts as a submission to Slurm.
         again = replace(later, restarts=1)
-        assert kept.recall(site, store, {"1": again}, everything) == {"1": OURS}
-    assert kept.of_jobs(site, [later]) == {}
+        assert steering_store.recall(site, store, {"1": again}, everything) == {"1": OURS}
+    assert steering_store.of_jobs(site, [later]) == {}
 
 
 def test_moves_that_the_journal_counted_count(site):
     ours = {"1": OURS, "2": replace(OURS, moves=5)}
-    found = kept.with_moves(ours, {"1": 3, "2": 3, "9": 7})
+    found = steering_store.with_moves(ours, {"1": 3, "2": 3, "9": 7})
     assert {job: steering.moves for job, steering in found.items()} == {"1": 3, "2": 5}
 
 
 def left(known, shown, now=NOW):
     """Fields that are still ours in a waiting job."""
     operators = config('[site]\nrights = "operator"\n')
-    return set(kept.without_foreign({"1": known}, {"1": shown}, operators, (), now)["1"].was)
+    return set(
+        steering_store.without_foreign({"1": known}, {"1": shown}, operators, (), now)["1"].was
+    )
 
 
 @pytest.mark.parametrize(

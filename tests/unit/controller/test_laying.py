@@ -16,9 +16,9 @@ from hand_made import (
     seen,
 )
 
-from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.snapshot.request import MOST_COUNTS, wanted
+from slurm_hadar.controller.snapshot.resource_request import MOST_COUNTS, resource_request
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.placement import Placement
@@ -32,10 +32,10 @@ def updated(job_, placement, found=None, site=CONFIG):
     if not isinstance(placement, Placement):
         placement = Placement(placement)
     shown = seen([job_], found)
-    want = wanted(job_, shown.steered(job_.id))
+    want = resource_request(job_, shown.steered(job_.id))
     assert not isinstance(want, str), want
-    fields = laying.fields(job_, want, placement, shown, site)
-    was = laying.originals(job_, fields, shown.steered(job_.id).was)
+    fields = job_updates.fields(job_, want, placement, shown, site)
+    was = job_updates.originals(job_, fields, shown.steered(job_.id).was)
     ours = Steering(gpus=placement.gpus, nodes=placement.nodes, time=NOW, was=was)
     return fields, carried_out(job_, Action(Kind.MOVE, job_, fields, ours, ""))
 
@@ -58,7 +58,7 @@ def test_a_constraint_survives_where_its_type_is_not_steered():
     """A typed request needs no feature, so the owner's constraint is not among what we changed."""
     typed = job(features="v100", request=GpuRequest(per_node={"v100": 1}))
     told = replace(typed, admin_comment=merge("", Steering(gpus={"v100": 1}, time=NOW)))
-    want = wanted(told, decode(told.admin_comment))
+    want = resource_request(told, decode(told.admin_comment))
     assert want.constraint == "v100" and want.types == ("v100",)
 
 
@@ -74,12 +74,12 @@ def test_the_number_of_gpus_changes_in_the_form_that_the_owner_used():
     some = replace(ANY, gpus=(1, 2))
     per_node, then = updated(job(declaration=some), {"k80": 2})
     assert per_node["TresPerNode"] == "gpu:2"
-    assert wanted(then, decode(then.admin_comment)).count == 1
+    assert resource_request(then, decode(then.admin_comment)).count == 1
     per_job, then = updated(
         job(declaration=some, request=GpuRequest(per_job={UNTYPED: 1})), {"k80": 2}
     )
     assert per_job["TresPerJob"] == "gpu:2" and "TresPerNode" not in per_job
-    assert wanted(then, decode(then.admin_comment)).counts == (1, 2)
+    assert resource_request(then, decode(then.admin_comment)).counts == (1, 2)
     assert updated(then, {"k80": 2})[0] == {}
 
 
@@ -96,7 +96,7 @@ def test_mixed_types_name_their_nodes_and_everything_that_goes_with_them():
         "ReqNodeList": "k1,v1",
     }
     # What we named ourselves is not the owner's wish.
-    want = wanted(then, decode(then.admin_comment))
+    want = resource_request(then, decode(then.admin_comment))
     assert not isinstance(want, str) and want.nodes == 1 and want.mixable
     assert updated(then, MIXED)[0] == {}
 
@@ -122,13 +122,13 @@ def test_a_typed_request_is_never_written(request_):
 
 def test_gpus_per_task_are_counted_by_task_and_stay():
     asked = job(request=GpuRequest(per_task={UNTYPED: 2}), tasks=1)
-    assert wanted(asked, Steering()).counts == (2,)
+    assert resource_request(asked, Steering()).counts == (2,)
     assert updated(asked, {"v100": 2})[0] == {"Features": "v100"}
 
 
 def test_gpus_on_several_nodes_are_counted_together_and_stay():
     asked = job(request=GpuRequest(per_node={UNTYPED: 2}), node_count=2)
-    want = wanted(asked, Steering())
+    want = resource_request(asked, Steering())
     assert (want.counts, want.nodes, want.mixable) == ((4,), 2, False)
     assert updated(asked, {"v100": 4})[0] == {"Features": "v100"}
 
@@ -147,7 +147,7 @@ def test_with_a_partition_per_type_the_places_own_comes_first_and_no_feature_is_
     fields, then = updated(job(), {"k80": 1}, site=GROUPED)
     assert fields == {"Partition": "k80,v100,p100"}
     assert updated(then, {"p100": 1}, site=GROUPED)[0] == {"Partition": "p100,v100,k80"}
-    assert laying.back(then, decode(then.admin_comment)) == {"Partition": "gpu"}
+    assert job_updates.undo_fields(then, decode(then.admin_comment)) == {"Partition": "gpu"}
 
 
 def test_a_list_of_the_owners_own_is_put_in_order():
@@ -168,10 +168,12 @@ def test_a_job_that_runs_is_still_known_to_be_open_to_all_partitions_that_it_ask
     assert action.fields == {"Partition": "v100,p100,k80"}
     # Its owner sent it elsewhere since.
     elsewhere = replace(here, partitions=("other",))
-    assert wanted(elsewhere, Steering(), GROUPED.partitions.groups).partitions == ("other",)
+    assert resource_request(elsewhere, Steering(), GROUPED.partitions.groups).partitions == (
+        "other",
+    )
     # He chose one of them while it waited.
     his = Steering(foreign=("Partition",))
-    assert wanted(here, his, GROUPED.partitions.groups).partitions == ("k80",)
+    assert resource_request(here, his, GROUPED.partitions.groups).partitions == ("k80",)
 
 
 # -- what cannot be steered --------------------------------------------------------------------
@@ -193,20 +195,20 @@ def test_a_job_that_runs_is_still_known_to_be_open_to_all_partitions_that_it_ask
     ],
 )
 def test_what_cannot_be_steered_says_why(more, says):
-    assert says in wanted(job(**more), Steering())
+    assert says in resource_request(job(**more), Steering())
 
 
 def test_a_wide_range_of_counts_is_thinned():
     wide = job(declaration=replace(ANY, gpus=(1, 1000)))
-    counts = wanted(wide, Steering()).counts
+    counts = resource_request(wide, Steering()).counts
     assert len(counts) <= MOST_COUNTS and counts[0] == 1 and counts[-1] == 1000
     assert list(counts) == sorted(set(counts))
 
 
 def test_a_placement_in_words():
-    mixed = laying.words({"v100": 2, "k80": 1}, ["v1", "v2", "k1"])
+    mixed = job_updates.placement_text({"v100": 2, "k80": 1}, ["v1", "v2", "k1"])
     assert mixed == "1 x k80 + 2 x v100 on k1,v[1-2]"
-    assert laying.words({"v100": 2}) == "2 x v100"
+    assert job_updates.placement_text({"v100": 2}) == "2 x v100"
 
 
 FORKS = replace(ANY, fork=(1, 4))
@@ -240,13 +242,13 @@ def test_copies_are_one_task_with_its_gpus_on_each_of_their_nodes():
         "ReqNodeList": "",
         "Features": "ib&k80",
     }
-    assert laying.back(last, decode(last.admin_comment)) == {"Features": "ib"}
-    assert wanted(then, decode(then.admin_comment)).count == 1
+    assert job_updates.undo_fields(last, decode(last.admin_comment)) == {"Features": "ib"}
+    assert resource_request(then, decode(then.admin_comment)).count == 1
 
 
 def test_copies_are_taken_back_whole():
     _, then = updated(job(declaration=FORKS, cpus=2), COPIES)
-    assert laying.back(then, decode(then.admin_comment)) == {
+    assert job_updates.undo_fields(then, decode(then.admin_comment)) == {
         "NumNodes": "1-1",
         "NumTasks": "1",
         "NumCPUs": "2-2",
@@ -259,15 +261,17 @@ def test_a_range_of_nodes_is_said_away_where_one_copy_is_meant():
     for shown in (1, 3):
         fields, then = updated(job(declaration=FORKS, node_count=shown), {"k80": 1})
         assert fields["NumNodes"] == "1-1"
-        assert wanted(then, decode(then.admin_comment)).nodes == 1
+        assert resource_request(then, decode(then.admin_comment)).nodes == 1
 
 
 def test_a_job_that_may_be_forked_keeps_the_gpus_of_a_copy():
     both = replace(FORKS, gpus=(1, 4))
-    want = wanted(job(declaration=both, request=GpuRequest(per_node={UNTYPED: 2})), Steering())
+    want = resource_request(
+        job(declaration=both, request=GpuRequest(per_node={UNTYPED: 2})), Steering()
+    )
     assert want.counts == (2,) and want.copies == (1, 4)
     per_job = job(declaration=both, request=GpuRequest(per_job={UNTYPED: 2}))
-    assert wanted(per_job, Steering()).copies == (1, 1)
+    assert resource_request(per_job, Steering()).copies == (1, 1)
 
 
 SENT = "[hadarplan;t=1;on=v100:3;was.NumNodes=1-1;was.NumTasks=1;was.NumCPUs=1-1;was.ReqNodeList=]"
@@ -291,9 +295,9 @@ def test_the_nodes_of_copies_are_said_in_full_whatever_slurm_shows():
         admin_comment=SENT,
     )
     placement = two_copies("v1", "v2")
-    want = wanted(waits, decode(SENT))
-    fields = laying.fields(waits, want, placement, seen([waits]), CONFIG)
-    fields = laying.in_full(placement, fields, decode(SENT).was)
+    want = resource_request(waits, decode(SENT))
+    fields = job_updates.fields(waits, want, placement, seen([waits]), CONFIG)
+    fields = job_updates.in_full(placement, fields, decode(SENT).was)
     assert fields["ReqNodeList"] == "v[1-2]" and fields["NumNodes"] == "2-2"
     # The owner's one node comes back too, though Slurm shows one already.
     back = hinted(decide(seen([replace(waits, node_count=1)]), {}))["1"]

@@ -12,7 +12,7 @@ import pytest
 from hand_made import config, job
 from missing import needs_root
 
-from slurm_hadar.controller.actuation.acting import ActionContext
+from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.lock import identity_of, me, only_one, rival, taken_over, takes_over
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
 from slurm_hadar.domain.errors import HadarError
@@ -22,7 +22,7 @@ from slurm_hadar.exchange.plan_file import read_plan, write_plan
 HOLD = """
 import sys
 from pathlib import Path
-from slurm_hadar.controller.actuation.acting import ActionContext
+from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.lock import only_one
 with only_one(Path(sys.argv[1]), 0):
     print("held", flush=True)

@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.actuation.actions import Action, Intent, Kind, MoveBudget, intent
+from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation import record
-from slurm_hadar.controller.presentation.log_file import Log, SharedFile, open_log
+from slurm_hadar.controller.presentation import event_log
+from slurm_hadar.controller.presentation.log_file import EventLog, SharedFile, open_log
 from slurm_hadar.controller.presentation.privacy import Privacy
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.domain.steering import Steering
 
 EVIL = 'SECRET"\n{"event": "action", "job": "1"}\r\u2028\u202e\x00' + "x" * 5000
@@ -51,7 +51,7 @@ class Kept:
 
 def log_of(sink, people="ids", **site):
     settings = config(f'[log]\npeople = "{people}"\n')
-    return Log(sink, Privacy(settings.model_copy(update=site)))
+    return EventLog(sink, Privacy(settings.model_copy(update=site)))
 
 
 @pytest.fixture
@@ -76,13 +76,13 @@ def report(*jobs, **more):
     shown = seen(list(jobs))
     view = look(shown)
     plan = dictate(view.view, {})
-    means = intent(view, plan, shown, CONFIG, MoveBudget(10))
-    return Report(shown, view, plan, more.pop("intent", means), True, **more)
+    means = diff(view, plan, shown, CONFIG, MoveBudget(10))
+    return TickReport(shown, view, plan, more.pop("diff", means), True, **more)
 
 
 def written(store, said, people="ids"):
     kept = Kept()
-    record.write(log_of(kept, people), store, said)
+    event_log.write(log_of(kept, people), store, said)
     return kept.lines
 
 
@@ -99,7 +99,7 @@ def written(store, said, people="ids"):
     )
 )
 def test_whatever_stands_in_a_line_it_is_one_bounded_line(fields):
-    line = record.line("action", {"job": "12", **fields}, NOW)
+    line = event_log.line("action", {"job": "12", **fields}, NOW)
     assert line.isascii() and len(line) <= 4000 and len(line.splitlines()) == 1
     found = json.loads(line)
     assert found["time"] == "1970-01-12T13:46:40.000+00:00" and found["event"] == "action"
@@ -154,8 +154,8 @@ def test_a_hint_is_told_with_what_it_changed(store):
 
 
 def test_a_tick_counts_what_it_saw_and_did(store):
-    sent = Intent(tuple(Action(Kind.HINT, job(i), {}, Steering(), "") for i in ("2", "3")))
-    more = {"queries": {"jobs": 1}, "read_s": 0.1234, "intent": sent}
+    sent = PlanDiff(tuple(Action(Kind.HINT, job(i), {}, Steering(), "") for i in ("2", "3")))
+    more = {"queries": {"jobs": 1}, "read_s": 0.1234, "diff": sent}
     seen = running("1", {"k1": {"k80": 1}}), job("2")
     (tick,) = written(store, report(*seen, refused=frozenset({"3"}), **more))
     assert (tick["running"], tick["waiting"], tick["changes_sent"]) == (1, 1, 1)
@@ -259,7 +259,7 @@ def test_a_tick_does_not_wait_for_somebody_who_never_lets_go(store, tmp_path, ca
         assert holder.stdout.readline() == b"held\n"
         began = time.monotonic()
         for _ in range(3):
-            record.write(log, store, report())
+            event_log.write(log, store, report())
         # 2 s for the first, and no more than a moment for each later one.
         assert 1.9 < time.monotonic() - began < 10
         assert path.read_text() == "{}\n"
@@ -268,7 +268,7 @@ def test_a_tick_does_not_wait_for_somebody_who_never_lets_go(store, tmp_path, ca
     finally:
         holder.kill()
         holder.communicate()
-    record.write(log, store, report())
+    event_log.write(log, store, report())
     lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     assert [line["event"] for line in lines] == ["fault", "action", "tick"]
     assert lines[0]["what"].endswith("it lacks 3 lines of ticks and faults")
@@ -340,18 +340,18 @@ def test_what_could_not_be_written_is_written_once_when_it_can_be(store, capsys)
     sink = Kept(full=4)
     log = log_of(sink)
     done("1")
-    record.write(log, store, report())
+    event_log.write(log, store, report())
     assert sink.events() == [("decision", "1"), ("action", "1"), ("tick", "")]
     done("2")
     done("3")
     # The disk is full after one of them, and stays so for two ticks and a fault.
-    record.write(log, store, report())
-    record.write(log, store, report())
-    record.fault(log, "Slurm did not answer")
+    event_log.write(log, store, report())
+    event_log.write(log, store, report())
+    event_log.fault(log, "Slurm did not answer")
     assert len(capsys.readouterr().err.splitlines()) == 1
     sink.full = None
-    record.write(log, store, report())
-    record.write(log, store, report())
+    event_log.write(log, store, report())
+    event_log.write(log, store, report())
     assert sink.events()[3:] == [
         ("decision", "2"),
         ("fault", ""),
@@ -365,7 +365,7 @@ def test_what_could_not_be_written_is_written_once_when_it_can_be(store, capsys)
     # The next outage is one of its own, and so is what a next controller finds.
     done("4")
     sink.full = 0
-    record.write(log, store, report())
+    event_log.write(log, store, report())
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert ("action", "4") in [
         (line["event"], line.get("job")) for line in written(store, report())
@@ -413,6 +413,6 @@ def test_no_lines_where_none_are_wanted(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert open_log(CONFIG) is None
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    record.fault(open_log(CONFIG), "no answer from 'SECRET'")
+    event_log.fault(open_log(CONFIG), "no answer from 'SECRET'")
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["what"] == "no answer from '...'"

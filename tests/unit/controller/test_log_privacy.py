@@ -8,13 +8,13 @@ import pytest
 from hand_made import NOW, config, dictate, job, look, seen
 
 from slurm_hadar.config import parse
-from slurm_hadar.controller.actuation.actions import MoveBudget, intent
+from slurm_hadar.controller.actuation.actions import MoveBudget, diff
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.exchange_folder import KEEP_S, ExchangeFolder
-from slurm_hadar.controller.presentation import record
+from slurm_hadar.controller.presentation import event_log
 from slurm_hadar.controller.presentation.log_file import open_log
 from slurm_hadar.controller.presentation.privacy import Privacy
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.plan_file import plan_path
 
@@ -72,15 +72,15 @@ def test_folders_are_told_by_their_key(home, people):
     ]
     shown = seen([])
     view = look(shown)
-    means = intent(view, dictate(view.view, {}), shown, site, MoveBudget(10))
-    report = Report(shown, view, dictate(view.view, {}), means, True, said=tuple(said))
-    record.write(log, store, report)
+    means = diff(view, dictate(view.view, {}), shown, site, MoveBudget(10))
+    report = TickReport(shown, view, dictate(view.view, {}), means, True, said=tuple(said))
+    event_log.write(log, store, report)
     # SQLite tells where a link leads.
     (home / "state" / "hadar.sqlite").rename(home / "state" / "gone")
     with pytest.raises(HadarError) as damaged:
-        record.write(log, store, report)
+        event_log.write(log, store, report)
     assert "SECRETdisk" in str(damaged.value)
-    record.fault(log, str(damaged.value))
+    event_log.fault(log, str(damaged.value))
     store.close()
 
     text, (tick, fault) = lines(site)

@@ -8,12 +8,12 @@ from hand_made import CONFIG, NOW, ordinary, running, seen
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.minute_guard import MinuteGuard
-from slurm_hadar.controller.observation.rules import Rules
+from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.minutes import MinuteLimit, Minutes
 
 HAS = {"cpu": 4.0, "mem": 4096.0, "node": 1.0, "billing": 4.0, "gres/gpu": 1.0}
@@ -21,7 +21,7 @@ PHYS = {"account": "phys", "qos": "normal"}
 HERE = running("1", {"k1": {"k80": 1}}, **PHYS)
 """Of 120 minutes on 4 CPUs it ran 1000 s; 180 s more are counted until it is requeued."""
 USED, USED_NOW = 4 * 1180 / 60, 4 * 1000 / 60
-WIDER = Limits(minutes=True)
+WIDER = AccountLimits(minutes=True)
 
 
 class Slurm:
@@ -69,7 +69,7 @@ def refused(slurm, *actions, others=(), site=CONFIG, moving=(), partitions=None)
     actions = actions or (move(),)
     jobs = [*(action.job for action in actions), *others]
     shown = seen(jobs, partitions=partitions)
-    guard = MinuteGuard(slurm, Rules(slurm, operator(site)), shown, site, moving)
+    guard = MinuteGuard(slurm, AccountingLimits(slurm, operator(site)), shown, site, moving)
     return guard.refused(actions)
 
 
@@ -213,16 +213,18 @@ def test_an_account_that_is_not_shown_keeps_it_where_it_is():
 def test_slurm_is_asked_once_and_only_where_it_may_matter():
     slurm = Slurm(cpu(0))
     shown = seen([HERE])
-    guard = MinuteGuard(slurm, Rules(slurm, operator(CONFIG)), shown, CONFIG)
+    guard = MinuteGuard(slurm, AccountingLimits(slurm, operator(CONFIG)), shown, CONFIG)
     assert guard.refused([]) == {} and slurm.asked == []
     assert guard.refused([move()]) and guard.refused([move()]) and slurm.asked == [{"ann"}]
-    for calm in (Slurm(cpu(0), limits=Limits()), Slurm(cpu(0), enforce="associations")):
+    for calm in (Slurm(cpu(0), limits=AccountLimits()), Slurm(cpu(0), enforce="associations")):
         assert refused(calm) == {} and calm.asked == []
 
 
 def test_a_researchers_own_controller_asks_and_a_sandbox_does_not():
     for rights, asks in (("user", True), ("sandbox", False)):
         # Under PrivateData the commands may not show him the limits of his account.
-        slurm = Slurm(cpu(0), limits=Limits())
-        guard = MinuteGuard(slurm, Rules(slurm, operator(CONFIG, rights)), seen([HERE]), CONFIG)
+        slurm = Slurm(cpu(0), limits=AccountLimits())
+        guard = MinuteGuard(
+            slurm, AccountingLimits(slurm, operator(CONFIG, rights)), seen([HERE]), CONFIG
+        )
         assert bool(guard.refused([move()])) is asks and bool(slurm.asked) is asks

@@ -14,7 +14,12 @@ from slurm_hadar.controller.observation.observed import (
     remember,
     sent_on_from_opt_in,
 )
-from slurm_hadar.controller.snapshot.claims import claim, free_now, outsiders, rank
+from slurm_hadar.controller.snapshot.pending_demand import (
+    free_now,
+    pending_demand,
+    rank,
+    unmanaged_jobs,
+)
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
@@ -59,8 +64,8 @@ def test_what_we_did_is_read_from_managed_jobs_only():
 def test_claims_are_taken_in_slurms_order():
     jobs = [ordinary(str(n), priority=p) for n, p in enumerate((5, 9, 7))]
     shown = seen(jobs)
-    assert [j.priority for j in outsiders(shown, [])] == [9, 7, 5]
-    assert [j.id for j in outsiders(shown, ["1"])] == ["2", "0"]
+    assert [j.priority for j in unmanaged_jobs(shown, [])] == [9, 7, 5]
+    assert [j.id for j in unmanaged_jobs(shown, ["1"])] == ["2", "0"]
     assert rank(jobs[0], shown) == (1, 5)
 
 
@@ -77,7 +82,7 @@ def test_claims_are_taken_in_slurms_order():
     ],
 )
 def test_a_reason_that_is_not_known_is_taken_for_may_start_soon(reason, claims_gpus):
-    assert bool(outsiders(seen([ordinary("1", reason=reason)]), [])) is claims_gpus
+    assert bool(unmanaged_jobs(seen([ordinary("1", reason=reason)]), [])) is claims_gpus
 
 
 def test_a_job_of_an_opt_in_partition_may_stand_in_those_that_we_gave_it():
@@ -92,9 +97,9 @@ def test_a_claim_takes_whole_nodes_of_a_gang_or_nothing():
     found = [node("k1", gpus_used={"k80": 1}), node("k2")]
     gang = ordinary(request=GpuRequest(per_node={UNTYPED: 2}), node_count=2)
     free = free_now(seen([], found))
-    assert claim(gang, seen([], found), free) is None and free["k2"] == {"k80": 2}
+    assert pending_demand(gang, seen([], found), free) is None and free["k2"] == {"k80": 2}
     one = replace(gang, node_count=1)
-    assert claim(one, seen([], found), free).gpus == {"k2": {"k80": 2}}
+    assert pending_demand(one, seen([], found), free).gpus == {"k2": {"k80": 2}}
     assert free == {"k1": {"k80": 1}, "k2": {"k80": 0}}
 
 
@@ -111,7 +116,7 @@ def test_claims_never_take_more_than_is_free(wishes):
     taken = 0
     for number, (kind, count, gang) in enumerate(wishes):
         rival = ordinary(str(number), request=GpuRequest(per_node={kind: count}), node_count=gang)
-        got = claim(rival, shown, free)
+        got = pending_demand(rival, shown, free)
         if got is not None:
             assert len(got.gpus) == gang
             assert all(sum(row.values()) == count for row in got.gpus.values())

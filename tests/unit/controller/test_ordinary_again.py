@@ -3,7 +3,7 @@ import contextlib
 import pytest
 from hand_made import NOW, config, job
 
-from slurm_hadar.controller.actuation.acting import ActionContext
+from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.retire import ordinary

@@ -6,16 +6,16 @@ import pytest
 from hand_made import NOW, config, decide, hinted, job, running, seen
 
 from slurm_hadar.controller.actuation import repair
-from slurm_hadar.controller.actuation.acting import (
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.apply import (
     ActionContext,
     ask_to_save,
     send_hints,
     steering_of,
 )
-from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.moves import advance
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.steering import Steering, decode, merge
@@ -53,7 +53,7 @@ def context(tmp_path):
 
 
 def believed(context, known, one, busy=()):
-    return kept.without_foreign({"1": known}, {"1": one}, context.config, busy, NOW)["1"]
+    return steering_store.without_foreign({"1": known}, {"1": one}, context.config, busy, NOW)["1"]
 
 
 def changed(**more):

@@ -22,14 +22,14 @@ from hand_made import (
 )
 from hand_made import job as any_job
 
-from slurm_hadar.controller.actuation.acting import ActionContext, send_hints
 from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.apply import ActionContext, send_hints
 from slurm_hadar.controller.actuation.confirm_exchange import confirm
 from slurm_hadar.controller.actuation.hints import hints
 from slurm_hadar.controller.actuation.lent_places import as_state, given_back, remembered
 from slurm_hadar.controller.actuation.priority_exchange import exchange
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation import kept as kept_fields
+from slurm_hadar.controller.observation import steering_store as kept_fields
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
@@ -358,7 +358,7 @@ def test_only_an_operator_exchanges_and_under_multifactor_only(tmp_path, rights,
         controller = Controller(known, cluster, store, RATES, 0, lambda: NOW, decide=decide)
         controller.observe = lambda: shown
         controller.rules.read(NOW)
-        sent = controller.plan().intent.of(Kind.HINT)
+        sent = controller.plan().diff.of(Kind.HINT)
     assert {a.job.id for a in sent if "Nice" in a.fields} == ({"1", "2"} if exchanges else set())
 
 
@@ -399,7 +399,7 @@ def test_the_nice_comes_with_the_other_hints_and_goes_back():
     down = job("1", 700, nice=200)
     then = seen([down], FULL, steering={"1": wrote(0, 200)})
     for left_out in ({}, {"1": "it opted out"}):
-        found = hints(replace(look(then), left_out=left_out), plan, then, site(), {})
+        found = hints(replace(look(then), excluded=left_out), plan, then, site(), {})
         assert [dict(a.fields) for a in found] == [{"Nice": "0"}] * len(found) and found
         assert found[0].steering.was == {}
 
@@ -430,7 +430,7 @@ def confirmed(tmp_path, *jobs, refused=()):
     slurm = Shown(*jobs)
     context = ActionContext(slurm, store, site(), clock=lambda: NOW)
     said = confirm(context, actions(), refused).said
-    known = {id_: context.known(job(id_, 1)) for id_ in ("1", "2")}
+    known = {id_: context.steering_of(job(id_, 1)) for id_ in ("1", "2")}
     store.close()
     return slurm.sent, said, known
 

@@ -7,7 +7,7 @@ import pytest
 from hand_made import NOW, carried_out, config, decide, job, look, nodes, only, running, seen
 
 from slurm_hadar import policies
-from slurm_hadar.controller.actuation import laying
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.snapshot import distance
@@ -93,7 +93,7 @@ def test_a_job_on_two_nodes_is_sent_to_the_nodes_of_one_rack_by_name():
     assert action.fields["ReqNodeList"] in ("v[1-2]", "p[1-2]")
     assert action.steering.was["ReqNodeList"] == ""
     told = carried_out(here, action)
-    assert laying.back(told, action.steering)["ReqNodeList"] == ""
+    assert job_updates.undo_fields(told, action.steering)["ReqNodeList"] == ""
     there = wide(place.nodes, required_nodes=told.required_nodes, features=told.features,
                  admin_comment=told.admin_comment)  # fmt: skip
     again = decide(seen([there], racks=RACKS), {"1": place}, SITE)
@@ -161,5 +161,5 @@ def test_how_much_a_running_job_is_slowed_now():
 
 
 def look_at(shown, rates):
-    targets = list(look(shown, SITE).targets.values())
+    targets = list(look(shown, SITE).schedulable.values())
     return distance.trait(shown, rates, targets, ("k80", "p100", "v100"))

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, job
 
-from slurm_hadar.controller.observation import throw_away
-from slurm_hadar.controller.observation.rules import Rules, refuse_root
+from slurm_hadar.controller.observation import sandbox_detection
+from slurm_hadar.controller.observation.accounting_limits import AccountingLimits, refuse_root
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.limits import AccountLimits
 
 WIDE = Declaration(types=("any",), gpus=(1, 2), cpus=(1, 8), mem=(1, 9), fork=(1, 4), nodes=(1, 4))
 ANN = job("1", user="ann", account="phys", qos="normal", declaration=WIDE)
@@ -39,7 +39,7 @@ class Slurm:
 
 
 def left(slurm, site=None, at=NOW):
-    rules = Rules(slurm, site or config())
+    rules = AccountingLimits(slurm, site or config())
     rules.read(at)
     (found,) = rules.applied({"1": ANN}, PARTITIONS).values()
     return found.declaration
@@ -51,11 +51,11 @@ BOUND = replace(WIDE, cpus=None, mem=None, fork=(1, 1), nodes=None)
 @pytest.mark.parametrize(
     ("limits", "kept"),
     [
-        (Limits(), WIDE),
-        (Limits(users=frozenset({("phys", "bob")})), WIDE),
-        (Limits(users=frozenset({("phys", "ann")})), BOUND),
-        (Limits(accounts=frozenset({"phys"})), BOUND),
-        (Limits(qos=frozenset({"part"})), BOUND),
+        (AccountLimits(), WIDE),
+        (AccountLimits(users=frozenset({("phys", "bob")})), WIDE),
+        (AccountLimits(users=frozenset({("phys", "ann")})), BOUND),
+        (AccountLimits(accounts=frozenset({"phys"})), BOUND),
+        (AccountLimits(qos=frozenset({"part"})), BOUND),
         (None, BOUND),
     ],
 )
@@ -63,13 +63,13 @@ def test_under_a_limit_a_job_keeps_what_it_asked_for(limits, kept):
     assert left(Slurm(limits=limits)) == kept
 
 
-QOS = Limits(qos=frozenset({"small"}))
+QOS = AccountLimits(qos=frozenset({"small"}))
 ELSEWHERE = {"own": Partition("own"), "k80": Partition("k80", qos="small")}
 
 
 def bound_in(there, limits=QOS, steering=None, **more):
     """Whether ann's job keeps its CPUs and copies, in the partition ``own`` if no other is told."""
-    rules = Rules(Slurm(limits=limits), config())
+    rules = AccountingLimits(Slurm(limits=limits), config())
     rules.read(NOW)
     mine = replace(ANN, **{"partitions": ("own",), **more})
     (found,) = rules.applied({"1": mine}, there, steering or {}).values()
@@ -79,7 +79,7 @@ def bound_in(there, limits=QOS, steering=None, **more):
 def test_the_qos_of_each_partition_that_it_asked_for_counts():
     assert not bound_in(ELSEWHERE)
     assert bound_in(ELSEWHERE, partitions=("own", "k80"))
-    assert not bound_in(ELSEWHERE, Limits(qos=frozenset({"x"})), partitions=("own", "k80"))
+    assert not bound_in(ELSEWHERE, AccountLimits(qos=frozenset({"x"})), partitions=("own", "k80"))
     assert not bound_in(ELSEWHERE, partitions=("own", "gone"))
 
 
@@ -101,17 +101,17 @@ def test_where_limits_are_not_enforced_nobody_is_asked_for_them():
 
 @pytest.mark.parametrize("rights", ["user", "sandbox"])
 def test_only_an_operator_goes_past_limits(rights):
-    slurm = Slurm(limits=Limits(accounts=frozenset({"phys"})), user=f"me({os.getuid()})")
+    slurm = Slurm(limits=AccountLimits(accounts=frozenset({"phys"})), user=f"me({os.getuid()})")
     site = config(f'[site]\nrights = "{rights}"\n')
     assert left(slurm, site) == WIDE and slurm.asked == 0
-    Rules(slurm, site).refuse_slurm_user(NOW)
+    AccountingLimits(slurm, site).refuse_slurm_user(NOW)
 
 
 @pytest.mark.parametrize("rights", ["operator", "user", "sandbox"])
 def test_which_scheduler_slurm_has_counts_whoever_controls(rights):
     """Under sched/builtin a job that waits for a type keeps all behind it waiting."""
     slurm = Slurm()
-    rules = Rules(slurm, config(f'[site]\nrights = "{rights}"\n'))
+    rules = AccountingLimits(slurm, config(f'[site]\nrights = "{rights}"\n'))
     slurm.settings["SchedulerType"] = "sched/builtin"
     rules.read(NOW)
     assert rules.in_order
@@ -167,7 +167,7 @@ def test_slurm_conf_is_looked_for_where_slurm_does(tmp_path, monkeypatch):
     with pytest.raises(HadarError, match="root may do more"):
         refuse_root(site)
     monkeypatch.delenv("SLURM_CONF")
-    monkeypatch.setattr(throw_away, "_PLACES", ("/nowhere", str(tmp_path / "slurm.conf")))
+    monkeypatch.setattr(sandbox_detection, "_PLACES", ("/nowhere", str(tmp_path / "slurm.conf")))
     refuse_root(site)
 
 
@@ -183,8 +183,8 @@ def test_a_researcher_may_and_slurms_own_user_may_not(tmp_path, monkeypatch):
 
 
 def test_they_are_asked_for_every_ten_minutes_and_known_while_the_database_is_away():
-    slurm = Slurm(limits=Limits())
-    rules = Rules(slurm, config())
+    slurm = Slurm(limits=AccountLimits())
+    rules = AccountingLimits(slurm, config())
     for after_s, asked in ((0, 1), (599, 1), (601, 2)):
         rules.read(NOW + after_s)
         assert slurm.asked == asked
@@ -197,9 +197,9 @@ def test_they_are_asked_for_every_ten_minutes_and_known_while_the_database_is_aw
 
 def test_more_than_an_operator_is_refused(monkeypatch):
     with pytest.raises(HadarError, match="SlurmUser may do more"):
-        Rules(Slurm(user=f"me({os.geteuid()})"), config()).refuse_slurm_user(NOW)
-    Rules(Slurm(user="slurm(4000000)"), config()).refuse_slurm_user(NOW)
-    Rules(Slurm(user="slurm"), config()).refuse_slurm_user(NOW)
+        AccountingLimits(Slurm(user=f"me({os.geteuid()})"), config()).refuse_slurm_user(NOW)
+    AccountingLimits(Slurm(user="slurm(4000000)"), config()).refuse_slurm_user(NOW)
+    AccountingLimits(Slurm(user="slurm"), config()).refuse_slurm_user(NOW)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(HadarError, match="root may do more"):
         refuse_root(config())

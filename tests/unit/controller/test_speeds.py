@@ -10,9 +10,9 @@ import pytest
 from hand_made import CONFIG, NOW, job, running, seen
 
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.profiling.speeds import Speeds
-from slurm_hadar.controller.snapshot.targets import Past
-from slurm_hadar.controller.snapshot.viewing import picture
+from slurm_hadar.controller.profiling.speeds import SpeedLearner
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.exchange import files, progress
@@ -34,7 +34,7 @@ def look(*reports):
 
 def test_a_report_counts_once_and_a_later_one_for_the_time_since():
     rates = Rates()
-    speeds = Speeds(rates)
+    speeds = SpeedLearner(rates)
     for when in (NOW, NOW, NOW + 5):
         speeds.learn(look(told("1", when)))
     (row,) = rates.store.of("m")
@@ -43,7 +43,7 @@ def test_a_report_counts_once_and_a_later_one_for_the_time_since():
 
 def test_a_report_that_cannot_be_read_for_once_is_still_known():
     rates = Rates()
-    speeds = Speeds(rates)
+    speeds = SpeedLearner(rates)
     speeds.learn(look(told("1")))
     speeds.learn(replace(look(told("1")), progress={}))
     speeds.learn(look(told("1")))
@@ -65,17 +65,17 @@ def test_a_report_counts_once_where_each_tick_is_a_process_of_its_own(tmp_path):
 @pytest.mark.parametrize("damage", ["'soon'", "9e999"])
 def test_a_damaged_time_of_a_report_is_none(damage):
     state = sqlite3.connect(":memory:", isolation_level=None)
-    Speeds(Rates(), state).learn(look(told("1")))
+    SpeedLearner(Rates(), state).learn(look(told("1")))
     state.execute(f"UPDATE last_report SET time_s = {damage}")
     rates = Rates()
-    Speeds(rates, state).learn(look(told("1")))
+    SpeedLearner(rates, state).learn(look(told("1")))
     (row,) = rates.store.of("m")
     assert row.seconds == 60.0
 
 
 def test_jobs_that_slurm_shows_no_more_are_forgotten():
     state = sqlite3.connect(":memory:", isolation_level=None)
-    speeds = Speeds(Rates(), state)
+    speeds = SpeedLearner(Rates(), state)
     for number in range(100):
         speeds.learn(look(told(str(number))))
     assert state.execute("SELECT COUNT(*) FROM last_report").fetchall() == [(1,)]
@@ -83,7 +83,7 @@ def test_jobs_that_slurm_shows_no_more_are_forgotten():
 
 def harmless(rates, *jobs):
     """All others' jobs of the model have a finite speed, possible on some type."""
-    shown = picture(seen(list(jobs)), CONFIG, rates, Past()).view.jobs
+    shown = take_snapshot(seen(list(jobs)), CONFIG, rates, ControllerHistory()).view.jobs
     return set(shown.ids) == {one.id for one in jobs} and all(
         0 < row.max() < 1e15 for row in shown.rate
     )
@@ -101,7 +101,7 @@ def test_an_impossible_rate_in_a_progress_file_spoils_no_model(tmp_path, rate, m
         told_ = replace(told("1"), rate=rate, gpus=1)
         files.write_json(tmp_path / "progress.1.a.json", asdict(told_))
         said = progress.read_all_progress(tmp_path, {"1": os.getuid()})
-        Speeds(rates).learn(seen([mine], progress=said))
+        SpeedLearner(rates).learn(seen([mine], progress=said))
     assert harmless(rates, *others)
     assert harmless(open_rates(CONFIG, state), *others)
 

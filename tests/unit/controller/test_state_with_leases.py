@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from hand_made import NOW, config, decide, job, nodes, seen
 
-from slurm_hadar.controller.actuation.acting import ActionContext
+from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.moves import advance
 from slurm_hadar.controller.journal.store import Store, make_private
-from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.observation import steering_store
 
 DUMP = Path(__file__).with_name("state_with_leases.sql").read_text()
 ASKED = [
@@ -51,7 +51,7 @@ def context(tmp_path):
 def test_it_is_no_new_file_and_its_lease_is_released(context):
     assert not context.store.new and not context.store.notes
     jobs = {one.id: one for one in ASKED}
-    steering = kept.recall(context.config, context.store, jobs, False)
+    steering = steering_store.recall(context.config, context.store, jobs, False)
     assert steering["1"].leased and steering["2"].was == {"Features": "", "Partition": "gpu"}
     shown = seen([ASKED[0]], nodes(), steering={"1": steering["1"]})
     (action,) = decide(shown, {}, context.config).actions
@@ -65,4 +65,4 @@ def test_its_move_in_flight_is_carried_to_its_end(context):
     assert said == ("job 2: moved, to 1 x v100",)
     assert context.cluster.sent == [("2", {"Features": "v100", "StartTime": "now"})]
     assert context.store.open_entries() == []
-    assert context.known(ASKED[1]).was == {"Features": "", "Partition": "gpu"}
+    assert context.steering_of(ASKED[1]).was == {"Features": "", "Partition": "gpu"}

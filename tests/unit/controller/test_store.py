@@ -14,7 +14,7 @@ from missing import needs_root
 
 from slurm_hadar.controller.journal import store_file
 from slurm_hadar.controller.journal.entry import NOT_MEANT, NOT_STARTED, Decision
-from slurm_hadar.controller.journal.store import VERSION, Damaged, Store, make_private
+from slurm_hadar.controller.journal.store import VERSION, DamagedStateFile, Store, make_private
 from slurm_hadar.domain.errors import HadarError
 
 PLAIN = st.recursive(
@@ -205,7 +205,7 @@ def test_a_damaged_file_is_said_so_and_put_aside_by_who_may(tmp_path, damage):
     healthy = Store.open(folder, repair=True)
     # Told once it is told, and not by whoever opened it.
     assert healthy.notes == (note,)
-    healthy.told_of_opening()
+    healthy.opening_reported()
     healthy.close()
     healthy = Store.open(folder, repair=True)
     assert healthy.notes == () and len(list(folder.glob("*.damaged-*"))) == 1
@@ -276,18 +276,18 @@ def test_what_an_older_release_wrote_is_carried_on(tmp_path, version):
     opened.end(entry.id, "moved", 8.0)
     assert opened.history("7")[0].steps == (("requeued", 7.5),)
     opened.decide([Decision("7", 9.0, "1 x k80", "why"), Decision("8", 9.0, "waits", "x")])
-    assert opened.told("7") == [] and len(opened.told("8")) == 1
+    assert opened.decision_history("7") == [] and len(opened.decision_history("8")) == 1
     opened.close()
 
 
 def test_a_file_that_is_taken_away_is_not_written_any_longer(tmp_path):
     store = Store.open(tmp_path / "state")
     assert store.new
-    with store.in_words():
+    with store.readable_errors():
         store.begin("1", "hint", "sent", 1.0, {})
     for path in (tmp_path / "state").glob("hadar.sqlite*"):
         path.unlink()
-    with pytest.raises(Damaged, match="taken away"), store.in_words():
+    with pytest.raises(DamagedStateFile, match="taken away"), store.readable_errors():
         pass
     store.close()
     again = Store.open(tmp_path / "state", repair=True)
@@ -295,7 +295,7 @@ def test_a_file_that_is_taken_away_is_not_written_any_longer(tmp_path):
     again.close()
     known = Store.open(tmp_path / "state")
     assert known.new, "whoever opened it may have ended before it could be told"
-    known.told_of_opening()
+    known.opening_reported()
     assert not known.new
     known.close()
 
@@ -303,20 +303,22 @@ def test_a_file_that_is_taken_away_is_not_written_any_longer(tmp_path):
 def test_decisions_that_differ_in_figures_only_are_one(store):
     for number in range(20):
         store.decide([Decision("1", float(number), "1 x k80", f"ends in {20 - number} min")])
-    assert [d.time_s for d in store.told("1")] == [0.0]
+    assert [d.time_s for d in store.decision_history("1")] == [0.0]
     assert store.decisions()["1"].reason == "ends in 1 min"
     for number in range(500):
         store.decide([Decision("1", 100.0 + number, ("waits", "1 x k80")[number % 2], "")])
-    assert len(store.told("1")) == 200 and store.told("1")[-1].time_s == 599.0
+    assert (
+        len(store.decision_history("1")) == 200 and store.decision_history("1")[-1].time_s == 599.0
+    )
 
 
 def test_a_full_disk_is_one_clear_sentence(store):
     pages = store.connection.execute("PRAGMA page_count").fetchone()[0]
     store.connection.execute(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(HadarError, match="is its disk full") as caught, store.in_words():
+    with pytest.raises(HadarError, match="is its disk full") as caught, store.readable_errors():
         for _ in range(200):
             store.begin("7", "move", "asked", 5.0, {"reason": "x" * 1000})
-    assert not isinstance(caught.value, Damaged)
+    assert not isinstance(caught.value, DamagedStateFile)
 
 
 def test_a_file_of_a_newer_release_is_not_touched(tmp_path):
@@ -372,4 +374,4 @@ def test_a_months_jobs_cost_a_tick_nothing(store):
     assert peak < 300_000
     assert attained == {job: 300.0 if job == "7" else 100.0 for job in shown}
     assert store.serve({}, 300.0, ["new"]) == {}
-    assert len(store.told("7")) == 1 and store.decisions()["7"].time_s == 200.0
+    assert len(store.decision_history("7")) == 1 and store.decisions()["7"].time_s == 200.0

@@ -9,24 +9,24 @@ import pytest
 import test_backfill as idle
 from hand_made import NOW, RATES, config, dictate, job, look, ordinary, running, seen
 
-from slurm_hadar.controller.actuation.actions import Intent, MoveBudget, intent
+from slurm_hadar.controller.actuation.actions import MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.hints import hints
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation.story import of_controller
-from slurm_hadar.controller.presentation.telling import (
-    backfill_lines,
+from slurm_hadar.controller.presentation.formatters import (
     backfill_summary,
     changed,
+    explanation_of,
+    format_backfill,
+    format_plan,
+    format_tick,
     named,
-    plan_lines,
     row_of,
-    story,
     summary,
-    tick_lines,
     undo,
 )
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.presentation.job_report import of_controller
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering
@@ -41,9 +41,9 @@ def report(jobs, want, acted=True, **more):
     shown = seen(jobs)
     view = look(shown, SITE)
     plan = dictate(view.view, want)
-    moves = intent(view, plan, shown, SITE, MoveBudget(10))
+    moves = diff(view, plan, shown, SITE, MoveBudget(10))
     sent = (*hints(view, plan, shown, SITE, {}), *moves.actions)
-    return Report(shown, view, plan, Intent(sent, moves.deferred), acted, **more)
+    return TickReport(shown, view, plan, PlanDiff(sent, moves.deferred), acted, **more)
 
 
 def a_bit_of_everything(**more):
@@ -70,7 +70,7 @@ def test_status_names_slurms_own_reason_while_a_job_waits():
 
 
 def test_the_log_of_a_tick_says_what_was_done_and_counts_the_rest():
-    lines = tick_lines(a_bit_of_everything(said=("job 8: moved",)))
+    lines = format_tick(a_bit_of_everything(said=("job 8: moved",)))
     assert lines[:-1] == [
         "job 8: moved",
         "update job 1: Partition=v100,p100,k80",
@@ -80,12 +80,12 @@ def test_the_log_of_a_tick_says_what_was_done_and_counts_the_rest():
 
 
 def test_a_tick_that_only_watched_claims_nothing():
-    (line,) = tick_lines(a_bit_of_everything(acted=False))
+    (line,) = format_tick(a_bit_of_everything(acted=False))
     assert line.startswith("tick: ")
 
 
 def test_a_plan_says_of_every_managed_job_what_and_why():
-    lines = plan_lines(a_bit_of_everything())
+    lines = format_plan(a_bit_of_everything())
     would = "would update job 1: Partition=v100,p100,k80: in this order it prefers them"
     assert would in lines and "would move job 3 to 1 x v100: dictated" in lines
     assert "job 2 waits: not now" in lines
@@ -93,7 +93,7 @@ def test_a_plan_says_of_every_managed_job_what_and_why():
     assert "job 7 not now: it may not be moved now" in lines
     assert "job 5 is left to Slurm: it names its nodes itself" in lines
     assert not any("job 6" in line for line in lines)
-    assert plan_lines(report([], {})) == ["No managed job: nothing to do."]
+    assert format_plan(report([], {})) == ["No managed job: nothing to do."]
 
 
 def test_the_summary_is_plain_data():
@@ -101,13 +101,13 @@ def test_the_summary_is_plain_data():
     assert found["changes_sent"] == 2 and found["acted"] is True
     assert {a["job"]: a["kind"] for a in found["actions"]} == {"1": "hint", "3": "move"}
     assert found["actions"][0]["fields"] == {"Partition": "v100,p100,k80"}
-    assert found["left_to_slurm"]["5"] == "it names its nodes itself"
+    assert found["not_steered"]["5"] == "it names its nodes itself"
 
 
 def test_a_hostile_name_stays_data():
     name = 'x"; $(rm -rf /)\n[bold]\u202e' * 50
     hostile = replace(job("1", declaration=LIST), name=name, comment=name)
-    lines = plan_lines(report([hostile], {}))
+    lines = format_plan(report([hostile], {}))
     assert lines[0].startswith("would update job 1: Partition=v100,p100,k80: ")
     assert not any("rm -rf" in line for line in lines)
 
@@ -115,8 +115,8 @@ def test_a_hostile_name_stays_data():
 def on_idle_nodes(*jobs, used):
     found = idle.look(jobs, idle.nodes(**idle.used(*used)))
     result = idle.decide(found)
-    means = Intent(result.actions, result.deferred)
-    return replace(report([], {}), seen=found, intent=means, backfill=result)
+    means = PlanDiff(result.actions, result.deferred)
+    return replace(report([], {}), seen=found, diff=means, backfill=result)
 
 
 def some_on_idle_nodes():
@@ -133,7 +133,7 @@ def some_on_idle_nodes():
 
 
 def test_of_idle_nodes_it_is_said_who_gets_them_and_why():
-    lines = backfill_lines(some_on_idle_nodes())
+    lines = format_backfill(some_on_idle_nodes())
     first = "idle nodes: 1 train, 2 free, 1 left to others; trainings: 1 running, 2 waiting"
     assert lines[0] == first
     assert any(line.startswith("job 1 waits, planned on 1 x p100 + 1 x v100 on ") for line in lines)
@@ -141,12 +141,12 @@ def test_of_idle_nodes_it_is_said_who_gets_them_and_why():
     assert any(line.startswith("job 3 waits: ") for line in lines)
     assert any("job 4" in line and "checkpoint=yes" in line for line in lines)
     assert "k1 is idle, but pending job 9 is about to start there" in lines
-    whole = plan_lines(some_on_idle_nodes())
+    whole = format_plan(some_on_idle_nodes())
     assert sum("job 1 " in line for line in whole) == 1 and lines[0] in whole
     plain = json.loads(json.dumps(backfill_summary(some_on_idle_nodes())))
     assert {row["job"]: len(row["nodes"]) for row in plain["trainings"]} == {"1": 2, "2": 1, "3": 0}
-    assert plain["left_to_others"].keys() == {"k1"} and "4" in plain["left_to_slurm"]
-    grows = backfill_lines(on_idle_nodes(idle.started("1", "v1"), used=["v1"]))
+    assert plain["left_to_others"].keys() == {"k1"} and "4" in plain["not_steered"]
+    grows = format_backfill(on_idle_nodes(idle.started("1", "v1"), used=["v1"]))
     assert grows[1].startswith(
         "would move job 1 to 1 x k80 + 1 x p100 + 2 x v100 on k1,p1,v[1-2]: "
     )
@@ -180,7 +180,7 @@ def test_the_list_that_hbatch_wrote_is_told_before_any_tick():
 
 def test_a_job_that_waits_where_it_is_best_is_not_said_to_run():
     grouped = job(declaration=LIST, partitions=("v100", "p100", "k80"))
-    lines = plan_lines(report([grouped], {"1": {"v100": 1}}))
+    lines = format_plan(report([grouped], {"1": {"v100": 1}}))
     assert lines == ["job 1 waits, planned on 1 x v100: dictated"]
 
 
@@ -197,7 +197,7 @@ def test_a_task_of_an_array_is_found_by_its_own_job_id_too(tmp_path, asked):
             SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0
         )
         controller.observe = lambda: shown
-        assert story(controller, asked).row.id == "84_2"
+        assert explanation_of(controller, asked).row.id == "84_2"
         assert of_controller(controller, asked).id == "84_2"
 
 
@@ -208,7 +208,7 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
         cluster = SimpleNamespace(traffic=Traffic(lambda: NOW))
         controller = Controller(SITE, cluster, store, RATES, 0)
         controller.observe = lambda: seen([one], steering=known)
-        found = story(controller, "1")
+        found = explanation_of(controller, "1")
     assert found.notes == [
         "Partition: v100,p100,k80 (asked for: gpu)",
         "Leave it to Slurm for good: hadar optout 1",

@@ -9,10 +9,10 @@ import pytest
 from hand_made import CONFIG, NOW, RATES, job, look, nodes, running, seen
 
 from slurm_hadar import policies
-from slurm_hadar.controller.actuation import trail
+from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation.telling import plain, story
+from slurm_hadar.controller.presentation.formatters import explanation_of, plain
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering
@@ -56,7 +56,7 @@ def explained(tmp_path, one):
         cluster = SimpleNamespace(traffic=Traffic(lambda: NOW))
         controller = Controller(CONFIG, cluster, store, RATES, 0)
         controller.observe = lambda: seen([one])
-        return story(controller, one.id)
+        return explanation_of(controller, one.id)
 
 
 def test_explain_shows_no_speed_of_an_unknown_model(tmp_path):
@@ -75,4 +75,6 @@ def test_no_speed_is_expected_of_a_move_of_an_unknown_model():
     for declaration, expected in ((UNKNOWN, False), (TOLD, True)):
         here = running("1", {"k1": {"k80": 1}}, declaration=declaration)
         action = Action(Kind.MOVE, here, {}, Steering(gpus={"v100": 1}), "why")
-        assert ("rate_expected" in trail.hopes(look(seen([here])), action, None)) is expected
+        assert (
+            "rate_expected" in reconciliation.expected_effect(look(seen([here])), action, None)
+        ) is expected

@@ -24,9 +24,9 @@ from hand_made import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.snapshot import arrays, viewing
-from slurm_hadar.controller.snapshot.targets import Past, placed
-from slurm_hadar.controller.snapshot.viewing import picture
+from slurm_hadar.controller.snapshot import scheduling_input, view_builder
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, placed
+from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.controller.snapshot.work import explained
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
@@ -187,7 +187,9 @@ def left_s(attained=0.0, samples=0, rates=RATES, **more):
     short = replace(MODEL, samples=10, **more)
     one = running("1", {"k1": {"k80": 1}}, declaration=short)
     said = {"1": progress("1", samples=samples)} if samples else {}
-    view = picture(seen([one], progress=said), CONFIG, rates, Past({"1": attained})).view
+    view = take_snapshot(
+        seen([one], progress=said), CONFIG, rates, ControllerHistory({"1": attained})
+    ).view
     return float(view.jobs.left[0] / view.jobs.rate[0, view.types.index("k80"), 0])
 
 
@@ -219,11 +221,13 @@ def test_what_strangers_report_excludes_no_job_from_a_type(model):
             assert rates.record(model, kind, 1, 64, 1e-6, 600.0, uid=uid)
     slowest = MODEL.samples / RATES.rates("resnet18", 64, kinds, (1,))[0].min()
     mine = replace(mine, time_limit_s=slowest * 1.2 + 60.0)
-    assert possible(picture(seen([mine]), CONFIG, rates, Past())) == {(k, 1) for k in kinds}
+    assert possible(take_snapshot(seen([mine]), CONFIG, rates, ControllerHistory())) == {
+        (k, 1) for k in kinds
+    }
     # What its owner measured does, of a model that a table knows or not.
     for kind, rate in (("k80", 1e-6), ("v100", 1e5)):
         assert rates.record(model, kind, 1, 64, rate, 600.0, uid=mine.uid)
-    shown = possible(picture(seen([mine]), CONFIG, rates, Past()))
+    shown = possible(take_snapshot(seen([mine]), CONFIG, rates, ControllerHistory()))
     assert ("k80", 1) not in shown
 
 
@@ -231,7 +235,7 @@ def counted(uid=1000, **more):
     """Samples that a waiting job of 1,000 declared ones counts as, user 1000 having understated
     his work 3 times, and the words of a plan on it."""
     mine = job(uid=uid, declaration=replace(MODEL, samples=1000), **more)
-    shown = look(seen([mine]), past=Past(understated={1000: 3.0}))
+    shown = look(seen([mine]), past=ControllerHistory(understated={1000: 3.0}))
     plan = explained(dictate(shown.view, {}), shown.view.jobs.ids, shown.work)
     return float(shown.view.jobs.total[0]), plan.waiting["1"]
 
@@ -248,7 +252,7 @@ def test_no_declaration_makes_a_job_longer_than_none_would():
     tight = job(declaration=slow, time_limit_s=100_000 / least + 31.0)
     undeclared = replace(tight, declaration=replace(slow, samples=0))
     unknown = look(seen([undeclared])).view.jobs.total[0]
-    shown = look(seen([tight]), past=Past(understated={1000: 30.0}))
+    shown = look(seen([tight]), past=ControllerHistory(understated={1000: 30.0}))
     assert 100_000 < shown.view.jobs.total[0] == unknown < 3_000_000
     # It is kept from no type where it is in time as declared.
     assert possible(shown) == {(kind, 1) for kind in kinds}
@@ -275,19 +279,19 @@ def progress(id_, **more):
 
 def test_a_job_whose_work_fits_nowhere_is_left_to_slurm_with_the_reason():
     shown = look(seen([job(declaration=MODEL, time_limit_s=60.0), job("2")]))
-    assert list(shown.targets) == ["2"] and "time limit" in shown.left_out["1"]
+    assert list(shown.schedulable) == ["2"] and "time limit" in shown.excluded["1"]
 
 
 def test_a_job_in_the_middle_of_a_move_is_not_let_go():
     late = job("1", declaration=MODEL, time_limit_s=60.0)
-    shown = look(seen([late, job("2")]), past=Past(moving={"1": {}}))
-    assert list(shown.targets) == ["2"] and not shown.left_out
+    shown = look(seen([late, job("2")]), past=ControllerHistory(moving={"1": {}}))
+    assert list(shown.schedulable) == ["2"] and not shown.excluded
 
 
 def test_where_a_job_runs_is_possible_whatever_the_tables_say():
     late = running("1", {"k1": {"k80": 1}}, declaration=MODEL, time_limit_s=60.0)
     shown = look(seen([late]))
-    assert possible(shown) == {("k80", 1)} and not shown.left_out
+    assert possible(shown) == {("k80", 1)} and not shown.excluded
 
 
 def test_no_time_limit_is_no_noise():
@@ -339,12 +343,12 @@ def test_partitions_that_are_down_are_closed(site, left):
 def test_a_cluster_without_gpus_leaves_everything_to_slurm():
     bare = [replace(node("v1"), gpus={}, features=())]
     shown = look(seen([job()], bare))
-    assert not shown.targets and shown.left_out
+    assert not shown.schedulable and shown.excluded
 
 
 def test_a_cluster_without_jobs_or_nodes():
     assert look(seen([], [])).view.jobs.ids == ()
-    assert look(seen([job()], [])).targets == {}
+    assert look(seen([job()], [])).schedulable == {}
 
 
 def test_gpus_without_a_type_are_named_by_the_sites_feature():
@@ -363,7 +367,7 @@ def test_gpus_of_a_type_that_nobody_knows_any_more_stop_nothing():
     """gres.conf was changed under a running job."""
     here = running("1", {"k1": {"titan": 1}})
     shown = look(seen([here, job("2")]))
-    assert "2" in shown.targets
+    assert "2" in shown.schedulable
 
 
 def test_a_job_that_was_sent_on_holds_its_place_for_a_while():
@@ -372,32 +376,32 @@ def test_a_job_that_was_sent_on_holds_its_place_for_a_while():
         return job(admin_comment=comment, reason="None", eligible_s=at, start_s=0.0, **more)
 
     fresh = look(seen([told(NOW - 5)]))
-    assert fresh.targets["1"].starting and fresh.targets["1"].held == {"k1": {"k80": 2}}
-    assert not look(seen([told(NOW - 500)])).targets["1"].held
+    assert fresh.schedulable["1"].starting and fresh.schedulable["1"].held == {"k1": {"k80": 2}}
+    assert not look(seen([told(NOW - 500)])).schedulable["1"].held
     # A node took it down since, and it must not start yet.
     late = look(seen([told(NOW - 5, restarts=1, not_before_s=NOW + 30)]))
-    assert not late.targets["1"].starting
+    assert not late.schedulable["1"].starting
     # Somebody else was faster, and no other node has two of them.
     gone = look(seen([told(NOW - 5)], nodes(k1=1, k2=1)))
-    assert gone.targets["1"].held == {"k1": {"k80": 1}, "k2": {"k80": 1}}
-    assert not look(seen([told(NOW - 5)], nodes(k1=2, k2=1))).targets["1"].held
+    assert gone.schedulable["1"].held == {"k1": {"k80": 1}, "k2": {"k80": 1}}
+    assert not look(seen([told(NOW - 5)], nodes(k1=2, k2=1))).schedulable["1"].held
 
 
 def test_a_job_in_the_middle_of_a_move_keeps_where_it_is_going():
-    past = Past(moving={"1": {"v1": {"v100": 1}}})
+    past = ControllerHistory(moving={"1": {"v1": {"v100": 1}}})
     for state in (
         running("1", {"k1": {"k80": 1}}),
         job("1", restarts=1, reason="Cleaning"),
         job("1", restarts=1, reason="ReqNodeNotAvail"),
     ):
-        target = look(seen([state]), past=past).targets["1"]
+        target = look(seen([state]), past=past).schedulable["1"]
         assert target.starting and target.held == {"v1": {"v100": 1}}
 
 
 def test_a_partition_that_gives_whole_nodes_is_left_to_slurm():
     parts = [replace(p, exclusive=p.name == "gpu") for p in partitions_of(nodes())]
     shown = look(seen([job(), job("2", partitions=("k80",))], partitions=parts))
-    assert "whole nodes" in shown.left_out["1"] and "2" in shown.targets
+    assert "whole nodes" in shown.excluded["1"] and "2" in shown.schedulable
 
 
 @pytest.fixture
@@ -410,7 +414,7 @@ def fault(monkeypatch):
                 raise ZeroDivisionError("a fault")
             return 30.0
 
-        monkeypatch.setattr(arrays, "first_guess_s", brought_up)
+        monkeypatch.setattr(scheduling_input, "first_guess_s", brought_up)
 
     return planted
 
@@ -420,9 +424,9 @@ def test_a_fault_that_one_jobs_data_brings_up_leaves_that_job_alone_only(fault):
     sick = job("1", declaration=replace(MODEL, model="sick"))
     slow = job("3", declaration=replace(MODEL, samples=10**15))
     shown = look(seen([sick, job("2", declaration=MODEL), slow]))
-    assert set(shown.targets) == set(shown.view.jobs.ids) == {"2"}
+    assert set(shown.schedulable) == set(shown.view.jobs.ids) == {"2"}
     why = "its data brought up a fault of slurm-hadar (ZeroDivisionError)"
-    assert shown.left_out["1"] == why and "time limit" in shown.left_out["3"]
+    assert shown.excluded["1"] == why and "time limit" in shown.excluded["3"]
     assert shown.faults == (f"job 1 is left alone: {why}",)
     assert look(seen([job("2", declaration=MODEL)])).faults == ()
 
@@ -447,7 +451,7 @@ def test_a_few_jobs_with_a_fault_are_found_among_many_in_few_pictures(sick, foun
         if sick & {int(id_) for id_ in some}:
             raise ValueError
 
-    faults = viewing._faults(make, {str(number): None for number in range(1000)})
+    faults = view_builder._faults(make, {str(number): None for number in range(1000)})
     assert {int(id_) for id_ in faults} == found
     # Each fault costs two whole pictures' work, and one more finds that there is one.
     assert sum(made) <= 1000 * (1 + 2 * len(sick)) and len(made) <= 1 + 20 * len(sick)

@@ -8,7 +8,7 @@ from hand_made import NOW, RATES, config, decide, hinted, job, look, nodes, ordi
 
 from slurm_hadar.controller.actuation import queue_head
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.presentation.telling import changed
+from slurm_hadar.controller.presentation.formatters import changed
 from slurm_hadar.controller.snapshot.waits import expected_waits, far_slower, run_times
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
@@ -64,8 +64,8 @@ def test_those_who_are_ahead_come_first():
 
 def test_work_takes_as_long_as_the_type_is_slow():
     shown = seen([job("1", declaration=DECLARED)])
-    picture = look(shown, SITE)
-    times = run_times(picture.targets["1"], picture)
+    snapshot = look(shown, SITE)
+    times = run_times(snapshot.schedulable["1"], snapshot)
     assert times["v100"] == pytest.approx(100, rel=0.01)
     assert times["k80"] == pytest.approx(100 * V100 / K80, rel=0.01)
     assert 3 * times["v100"] < times["k80"] < 4 * times["v100"]
@@ -199,7 +199,7 @@ def test_a_job_is_not_expected_on_a_type_that_its_list_leaves_out():
     any_type = Declaration(model="resnet50", types=("any",), samples=1000)
     first = [job(str(n), declaration=any_type, priority=5000 - n) for n in range(2, 6)]
     shown = seen([job("1", declaration=DECLARED), *first, *busy], found)
-    picture = look(shown, far)
-    assert set(far_slower(picture.targets["2"], picture, ("v100", "k80"))) == {"k80"}
-    assert far_slower(picture.targets["1"], picture, ("v100", "k80")) == set()
-    assert expected_waits(shown, picture)["1"]["k80"] == 0
+    snapshot = look(shown, far)
+    assert set(far_slower(snapshot.schedulable["2"], snapshot, ("v100", "k80"))) == {"k80"}
+    assert far_slower(snapshot.schedulable["1"], snapshot, ("v100", "k80")) == set()
+    assert expected_waits(shown, snapshot)["1"]["k80"] == 0

@@ -30,6 +30,6 @@ def test_how_far_its_owner_is_believed_stands_in_no_plan_file(tmp_path):
         store.connection.execute("INSERT INTO declared_work VALUES (1000, ?, 300, 100)", (11,))
         controller.observe = lambda: shown
         report = controller.plan()
-    (move,) = report.intent.of(Kind.MOVE)
+    (move,) = report.diff.of(Kind.MOVE)
     assert "declared work counts" not in move.reason
     assert "its declared work counts 3.0 times" in report.plan.placements["1"].reason

@@ -2,7 +2,7 @@
 
 from hand_made import job, look, nodes, ordinary, seen
 
-from slurm_hadar.controller.snapshot import claims
+from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.domain.job import GpuRequest
 
 
@@ -17,12 +17,12 @@ def test_a_rival_for_whole_nodes_takes_their_gpus_with_them():
 
 def test_a_rival_that_finds_too_few_empty_nodes_claims_none():
     shown = seen([whole(6)], nodes(v1=1))
-    free = claims.free_now(shown)
+    free = pending_demand.free_now(shown)
     free["v1"]["v100"] = 0
     shown.nodes["v1"].gpus_used["v100"] = 1
     busy = [n for n in shown.nodes.values() if n.name != "v1"]
     assert len(busy) == 5
     free.pop("v1")
-    assert claims.claim(shown.jobs["9"], shown, free) is None
-    assert claims.claim(whole(5), shown, free) is not None
+    assert pending_demand.pending_demand(shown.jobs["9"], shown, free) is None
+    assert pending_demand.pending_demand(whole(5), shown, free) is not None
     assert not any(sum(gpus.values()) for gpus in free.values())

@@ -103,7 +103,7 @@ def test_nonsense_is_one_sentence_with_the_cure(word, says):
 
 def test_script_lines_end_where_the_script_begins():
     script = "#!/bin/bash\n#SBATCH -n1\n#HADAR model=lm types=any # mine\n\necho\n#HADAR gpus=4\n"
-    assert declaration.script_words(script, "t.sh") == [
+    assert declaration.script_arguments(script, "t.sh") == [
         ("model=lm", "line 3 of t.sh"),
         ("types=any", "line 3 of t.sh"),
     ]

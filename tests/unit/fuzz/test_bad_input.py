@@ -63,11 +63,11 @@ def test_what_one_user_writes_stops_no_tick_and_no_others_job(
 def test_the_ticks_do_what_they_are_tried_for(tmp_path: Path) -> None:
     """Jobs that wait get hints, the profiles learn, and trainings get idle nodes."""
     first, second = ticked.ticked(ticked.scene("hadar"), tmp_path)
-    hints = {one.job.id: one.fields for one in first.intent.of(Kind.HINT)}
+    hints = {one.job.id: one.fields for one in first.diff.of(Kind.HINT)}
     # What Eve reports of the model would not fit Ann's time limit on a k80: that keeps none away.
     assert set(hints[ticked.ANN]["Partition"].split(",")) == {"v100", "p100", "k80"}
     assert "StartTime" in hints["2"] and first.acted and second.acted
-    assert first.backfill.targets
+    assert first.backfill.schedulable
     with closing(sqlite3.connect(tmp_path / "state" / "hadar.sqlite")) as state:
         (rate,) = state.execute("SELECT samples_per_s FROM throughput").fetchone()
     assert rate == 12.5

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fuzz import seeds
-from slurm_hadar.controller.journal.store import Damaged, Store
+from slurm_hadar.controller.journal.store import DamagedStateFile, Store
 from slurm_hadar.profiles.gpu_use import GpuUses
 from slurm_hadar.profiles.measured import MeasuredStore
 
@@ -39,7 +39,7 @@ def test_what_is_not_what_was_written_is_damage(
     connection = sqlite3.connect(state / "hadar.sqlite", isolation_level=None)
     connection.execute(statement, (value,))
     connection.close()
-    with pytest.raises(Damaged, match="is damaged"):
+    with pytest.raises(DamagedStateFile, match="is damaged"):
         Store.open(state)
     anew = Store.open(state, repair=True)
     assert anew.open_entries() == [] and "put aside" not in anew.notes[0]

@@ -27,7 +27,7 @@ from slurm_hadar.simulator import csv_rows, idle_fragments, idle_trainers
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.slurm import hosts, jobs, lists, output, records, topology, tres
 from slurm_hadar.slurm.commands import Commands
-from slurm_hadar.template_values import describe, from_words
+from slurm_hadar.template_values import describe, from_arguments
 from slurm_hadar.tuning import conf, history, site
 
 SOON_S = 20.0
@@ -258,7 +258,7 @@ def test_template_values_have_their_limit() -> None:
     with pytest.raises(UsageError, match="at most 10000 are allowed"):
         templates.render("pytorch_single", values)
     with pytest.raises(UsageError, match="at most 10000 are allowed"):
-        from_words(describe("pytorch_single"), [f"command={'x' * 100_000}"])
+        from_arguments(describe("pytorch_single"), [f"command={'x' * 100_000}"])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from slurm_hadar.cli import partition_list
 from slurm_hadar.cli.additions import add, gpu_request
-from slurm_hadar.cli.sbatch_words import read_argv, read_directives, read_header, settle
+from slurm_hadar.cli.sbatch_arguments import read_argv, read_directives, read_header, settle
 from slurm_hadar.cli.submit_prices import Today
 from slurm_hadar.cli.wrapper_site import WrapperSite
 from slurm_hadar.domain.declaration import COMMENT_LIMIT, Declaration, decode, parse

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_hadar import config as configuration
 from slurm_hadar.cli.other_types import with_other_types
-from slurm_hadar.controller.snapshot.request import wanted
+from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration, decode, encode
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
@@ -78,9 +78,9 @@ def test_of_a_job_that_cannot_be_changed_now_it_is_recorded(state, features, ste
     assert fields == {} and declared.added == "k80"
     assert decode(encode(declared)) == declared
     open_ = replace(one, declaration=declared)
-    assert wanted(open_, steered).constraint == ""
+    assert resource_request(open_, steered).constraint == ""
     # Another one that the owner sets later is his.
-    assert wanted(replace(open_, features="fast"), Steering()).constraint == "fast"
+    assert resource_request(replace(open_, features="fast"), Steering()).constraint == "fast"
     assert changed(open_, replace(declared, types=("v100",)), steered)[0].added == "k80"
 
 

@@ -11,8 +11,8 @@ from slurm_hadar import config
 from slurm_hadar.cli import plan_of_job_text as telling
 from slurm_hadar.cli.plan_of_job_ask import Start, copy_of_store, start_of
 from slurm_hadar.cli.plan_of_job_request import Asked, count_option, job_of
-from slurm_hadar.cli.plan_of_job_text import JobPlan, Row
-from slurm_hadar.cli.sbatch_words import read_argv
+from slurm_hadar.cli.plan_of_job_text import PlanRow, SubmitPlan
+from slurm_hadar.cli.sbatch_arguments import read_argv
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Partition
@@ -149,10 +149,10 @@ def test_a_damaged_file_of_the_controller_does_not_stop_a_plan(tmp_path):
 def row(**changes):
     fields = {
         "gpu_type": "v100", "gpus": 1, "start": Start(NOW, "v1", "gpu"), "samples_per_s": 10.0,
-        "known_from": "table", "takes_s": 60.0, "finish_s": NOW + 60, "in_limit": True,
+        "source": "table", "takes_s": 60.0, "finish_s": NOW + 60, "in_limit": True,
         "chosen": False,
     }  # fmt: skip
-    return Row(**fields | changes)
+    return PlanRow(**fields | changes)
 
 
 def plan(*rows, **changes):
@@ -161,20 +161,24 @@ def plan(*rows, **changes):
         "alone": Start(NOW, "v1", "gpu"), "now_s": NOW, "interval_s": 60.0, "rows": rows,
         "gpus": {"v100": 1}, "nodes": ("v1",), "reason": "1 x v100 on v1: it is fastest",
     }  # fmt: skip
-    return JobPlan(**fields | changes)
+    return SubmitPlan(**fields | changes)
 
 
 def test_the_text_names_the_place_once_and_what_is_unknown():
-    said = telling.lines(plan(row()))
+    said = telling.format_plan(plan(row()))
     assert "asks     sbatch 'a b.sh'" in said
     assert "policy   1 x v100 on v1: it is fastest" in said
-    assert "policy   1 x v100 on v1: soon" in telling.lines(plan(reason="soon"))
-    assert any("no: alone" in line for line in telling.lines(plan(managed=False, why="alone")))
+    assert "policy   1 x v100 on v1: soon" in telling.format_plan(plan(reason="soon"))
+    assert any(
+        "no: alone" in line for line in telling.format_plan(plan(managed=False, why="alone"))
+    )
 
 
 def test_the_text_says_that_slurm_starts_it_and_who_looks_at_it():
-    assert any("Slurm starts it" in line and "1 min" in line for line in telling.lines(plan()))
-    (line,) = [line for line in telling.lines(plan(acts=False)) if line.startswith("managed")]
+    assert any(
+        "Slurm starts it" in line and "1 min" in line for line in telling.format_plan(plan())
+    )
+    (line,) = [line for line in telling.format_plan(plan(acts=False)) if line.startswith("managed")]
     assert "no controller" in line and "ordinary job" in line
 
 

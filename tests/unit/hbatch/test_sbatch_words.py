@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_hadar.cli.sbatch_arguments import CommandLine, read_argv, read_directives, settle
 from slurm_hadar.cli.sbatch_options import (
     ENVIRONMENT,
     FLAG,
@@ -15,7 +16,6 @@ from slurm_hadar.cli.sbatch_options import (
     SHORT,
     VALUE,
 )
-from slurm_hadar.cli.sbatch_words import Line, read_argv, read_directives, settle
 
 CASES = [
     (["job.sh"], [], "job.sh"),
@@ -207,7 +207,7 @@ def test_any_line_is_read_as_the_c_library_reads_it(argv):
 
 
 def directives(*options):
-    line = Line()
+    line = CommandLine()
     line.options = list(options)
     return line
 
@@ -224,12 +224,12 @@ def test_argv_beats_the_environment_which_beats_the_script():
                          ("no", False), ("off", False)]
 )  # fmt: skip
 def test_a_flags_variable_sets_it_or_takes_it_back(value, holds):
-    held = settle(directives(("no-requeue", None)), {"SBATCH_NO_REQUEUE": value}, Line())
+    held = settle(directives(("no-requeue", None)), {"SBATCH_NO_REQUEUE": value}, CommandLine())
     assert ("no-requeue" in held) is holds
 
 
 def test_the_last_of_two_wins():
-    assert settle(Line(), {}, read_argv(["-N1", "-N2", "j"]))["nodes"] == "2"
+    assert settle(CommandLine(), {}, read_argv(["-N1", "-N2", "j"]))["nodes"] == "2"
 
 
 def test_the_script_cannot_set_what_sbatch_reads_on_the_command_line_only():

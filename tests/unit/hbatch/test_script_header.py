@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_hadar.cli.sbatch_words import read_header
+from slurm_hadar.cli.sbatch_arguments import read_header
 
 
 def words(*lines):

@@ -8,7 +8,7 @@ import pytest
 from missing import needs_root
 
 from slurm_hadar import config, paths
-from slurm_hadar.cli.wrapper_site import SiteError, controller_acts, read_site, takes_lists
+from slurm_hadar.cli.wrapper_site import SiteError, controller_is_active, read_site, takes_lists
 from slurm_hadar.controller.checks.wrapper_site import is_current, write_wrapper_site
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.heartbeat import write_heartbeat
@@ -222,7 +222,7 @@ def heartbeat_at(folder):
 def test_a_heartbeat_is_believed_for_three_intervals_and_a_half_minute(toml, tmp_path, age, acts):
     site = written(toml)
     write_heartbeat(tmp_path, "act", 60.0)
-    assert controller_acts(site, heartbeat_at(tmp_path) + age) is acts
+    assert controller_is_active(site, heartbeat_at(tmp_path) + age) is acts
 
 
 @pytest.mark.parametrize(
@@ -236,14 +236,14 @@ def test_a_controller_says_whether_it_takes_more_lists(toml, tmp_path, room, tak
     path.write_text(json.dumps(beat if room is None else {**beat, "room": room}))
     now = heartbeat_at(tmp_path)
     assert takes_lists(site, now) is takes
-    assert controller_acts(site, now)
+    assert controller_is_active(site, now)
     assert not takes_lists(site, now + 300)
 
 
 def test_an_observing_controller_does_not_act(toml, tmp_path):
     site = written(toml)
     write_heartbeat(tmp_path, "observe", 60.0)
-    assert not controller_acts(site, heartbeat_at(tmp_path))
+    assert not controller_is_active(site, heartbeat_at(tmp_path))
     assert not takes_lists(site, heartbeat_at(tmp_path))
 
 
@@ -251,24 +251,24 @@ def test_somebody_elses_heartbeat_is_not_believed(toml, tmp_path):
     site = written(toml)
     site.controller_uid += 1
     write_heartbeat(tmp_path, "act", 60.0)
-    assert not controller_acts(site, heartbeat_at(tmp_path))
+    assert not controller_is_active(site, heartbeat_at(tmp_path))
 
 
 def test_links_pipes_and_rubbish_are_not_believed(toml, tmp_path):
     site = written(toml)
     path = tmp_path / "heartbeat.json"
-    assert not controller_acts(site, 0.0)
+    assert not controller_is_active(site, 0.0)
     write_heartbeat(tmp_path, "act", 60.0)
     now = heartbeat_at(tmp_path)
     path.rename(tmp_path / "other.json")
     path.symlink_to(tmp_path / "other.json")
-    assert not controller_acts(site, now)
+    assert not controller_is_active(site, now)
     path.unlink()
     os.mkfifo(path)
-    assert not controller_acts(site, now)
+    assert not controller_is_active(site, now)
     path.unlink()
     path.write_text('{"version": 1, "mode": "act", "time": "now", "interval_s": 60}')
-    assert not controller_acts(site, now)
+    assert not controller_is_active(site, now)
 
 
 def test_the_configuration_is_looked_for_in_order(tmp_path, monkeypatch):

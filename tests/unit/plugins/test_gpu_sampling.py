@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.profiles.gpu_sampling import (
-    Gpu,
+    GpuReading,
     GpuUse,
-    Reading,
-    Window,
+    SampledGpu,
+    SampleWindow,
     chosen,
     training_use,
 )
@@ -26,17 +26,17 @@ from slurm_hadar.profiles.gpu_sampling_files import (
     write_use,
 )
 from slurm_hadar.profiles.gpu_sampling_nvml import NoNvml, Nvml
-from slurm_hadar.profiles.gpu_sampling_watch import Watch
+from slurm_hadar.profiles.gpu_sampling_watch import SamplingThread
 from slurm_hadar.sandbox.processes import wait_until
 
-GPU = Gpu("GPU-a", "Pretend", 0)
+GPU = SampledGpu("GPU-a", "Pretend", 0)
 UID = os.getuid()
 
 
 def window(readings, window_s=100.0, gap_s=50.0):
-    found = Window(GPU, window_s, gap_s)
+    found = SampleWindow(GPU, window_s, gap_s)
     for reading in readings:
-        found.add(Reading(*reading))
+        found.add(GpuReading(*reading))
     return found.use()
 
 
@@ -119,7 +119,7 @@ def test_a_training_and_its_gpus_together():
     assert training_use(0.0, [use_of(power=None)]).joules_per_sample is None
 
 
-GPUS = [Gpu("GPU-a", "x", 3), Gpu("GPU-b", "x", 0), Gpu("GPU-c", "x", 1)]
+GPUS = [SampledGpu("GPU-a", "x", 3), SampledGpu("GPU-b", "x", 0), SampledGpu("GPU-c", "x", 1)]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_the_library_is_not_imported_before_it_is_used():
 
 def test_a_watch_fills_its_windows_and_ends(driver):
     nvml = Nvml()
-    with Watch(nvml, nvml.gpus(), interval_s=0.01) as watch:
+    with SamplingThread(nvml, nvml.gpus(), interval_s=0.01) as watch:
         assert wait_until(lambda: [use for use in watch.uses() if use.seconds > 0.08], 60, 0.01)
     uses = watch.uses()
     assert [use.uuid for use in uses] == ["GPU-h0", "GPU-h1"] and not watch.trouble
@@ -275,7 +275,7 @@ def test_a_watch_fills_its_windows_and_ends(driver):
 
 def test_a_driver_that_goes_away_stops_nothing_but_the_watch(driver, monkeypatch):
     nvml = Nvml()
-    with Watch(nvml, nvml.gpus(), interval_s=0.01) as watch:
+    with SamplingThread(nvml, nvml.gpus(), interval_s=0.01) as watch:
         monkeypatch.setattr(nvml, "read", lambda uuid: 1 / 0)
         assert wait_until(lambda: watch.trouble, 60, 0.01)
     assert watch.trouble.startswith("ZeroDivisionError")
@@ -322,7 +322,7 @@ def test_a_real_gpu_is_read():
     except NoNvml as missing:
         pytest.skip(f"NVML has no GPU to read: {missing}")
     gpus = nvml.gpus()
-    with Watch(nvml, gpus, interval_s=0.2) as watch:
+    with SamplingThread(nvml, gpus, interval_s=0.2) as watch:
         time.sleep(1)
     assert [use.uuid for use in watch.uses()] == [gpu.uuid for gpu in gpus] and not watch.trouble
     assert all(use.power_w is None or use.power_w > 0 for use in watch.uses())

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from slurm_hadar import config
 from slurm_hadar.cli.main import app
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
-from slurm_hadar.plugins.install import Wish, planned
+from slurm_hadar.plugins.install import InstallRequest, planned
 from slurm_hadar.plugins.site_lua import options_in, site_lua
 
 WITH_LEASE = Path(__file__).parent / "lua_with_lease"
@@ -67,7 +67,7 @@ def test_a_group_of_partitions_counts_while_a_controller_acts(site):  # noqa: F8
     observing = config.parse(GROUPS.replace('"act"', '"observe"'), "test")
     assert [looked(site, one)[0].level for one in (CONFIG, observing)] == ["ok", "ok"]
     assert looked(site, grouped)[0].what.startswith("site.lua in ")
-    do(planned(conf, grouped, Wish(("job-submit",))))
+    do(planned(conf, grouped, InstallRequest(("job-submit",))))
     assert looked(site, grouped)[0].level == "ok"
     assert looked(site, observing)[0].what.startswith("site.lua in ")
 

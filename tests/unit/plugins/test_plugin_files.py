@@ -15,7 +15,7 @@ from slurm_hadar import config
 from slurm_hadar.domain.declaration import KEYS
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.plugins import changes, install_lua, lua_files, programs, slurm_conf, spank
-from slurm_hadar.plugins.install import PLUGINS, Wish, planned, removal
+from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned, removal
 from slurm_hadar.plugins.site_lua import quoted, site_lua
 
 TOML = """\
@@ -69,7 +69,7 @@ def do(plan):
 
 
 def add(folder, *plugins, **wish):
-    return planned(folder / "slurm.conf", CONFIG, Wish(plugins or PLUGINS, **wish))
+    return planned(folder / "slurm.conf", CONFIG, InstallRequest(plugins or PLUGINS, **wish))
 
 
 def take_back(folder):
@@ -349,7 +349,7 @@ def test_the_lua_settings_say_which_partition_stands_for_which_types():
 )
 def test_a_list_is_made_only_where_slurm_conf_lets_it_reject_no_job(site, conf, says):
     (site / "slurm.conf").write_text(conf)
-    wish = Wish(("job-submit",))
+    wish = InstallRequest(("job-submit",))
     plan = planned(site / "slurm.conf", config.parse(GROUPS, "test"), wish)
     (change,) = [one for one in plan.changes if one.path.name == "site.lua"]
     assert (b'["gpu"] = {{"pascal", "p100"}' in change.after) is (not says)

@@ -6,7 +6,7 @@ from lua_room import literal, run
 from slurm_hadar.cli.additions import add
 from slurm_hadar.cli.submit_prices import Today
 from slurm_hadar.cli.wrapper_site import WrapperSite
-from slurm_hadar.domain.declaration import KEYS, Declaration, decode, parse, script_words
+from slurm_hadar.domain.declaration import KEYS, Declaration, decode, parse, script_arguments
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.slurm.tres import parse_gpus
 
@@ -111,7 +111,7 @@ def test_the_lines_of_a_script_are_read_as_hbatch_reads_them(tmp_path, script):
         f"answer((d.script_words({literal(script)})))"
     )
     found = [(key + "=" + value).rstrip("=") for key, value, _ in run(text, tmp_path)]
-    assert found == [word.rstrip("=") for word, _ in script_words(script, "x")]
+    assert found == [word.rstrip("=") for word, _ in script_arguments(script, "x")]
 
 
 def test_a_job_that_nobody_declared_is_none_of_ours(tmp_path):

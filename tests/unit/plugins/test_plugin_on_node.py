@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from slurm_hadar.exchange import files
 from slurm_hadar.exchange.plan_file import write_plan
 from slurm_hadar.plugins import on_node, programs
-from slurm_hadar.profiles.gpu_sampling import Gpu, Reading
+from slurm_hadar.profiles.gpu_sampling import GpuReading, SampledGpu
 from slurm_hadar.profiles.gpu_sampling_files import own_uses, read_all_uses
 from slurm_hadar.sandbox.processes import is_alive, wait_until
 
@@ -27,7 +27,7 @@ OTHER = 65533
 
 def test_the_plan_becomes_fixed_names_and_plain_values(tmp_path):
     write_plan(tmp_path, "7", gpus={"v100": 2}, batch=256, copies=2, shares=(0.25, 0.75))
-    assert on_node.task_lines(tmp_path, UID, {"SLURM_JOB_ID": "7"}).splitlines() == [
+    assert on_node.task_output(tmp_path, UID, {"SLURM_JOB_ID": "7"}).splitlines() == [
         "export HADAR_PLAN_GPUS=2",
         "export HADAR_PLAN_TYPE=v100",
         "export HADAR_PLAN_BATCH=256",
@@ -41,14 +41,14 @@ def test_the_plan_becomes_fixed_names_and_plain_values(tmp_path):
 def test_an_array_task_has_a_plan_of_its_own(tmp_path):
     write_plan(tmp_path, "7_3", gpus={"v100": 1, "p100": 2})
     of_task = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
-    lines = on_node.task_lines(tmp_path, UID, {**of_task, "HADAR_EXCHANGE": "/other"})
+    lines = on_node.task_output(tmp_path, UID, {**of_task, "HADAR_EXCHANGE": "/other"})
     assert "export HADAR_PLAN_TYPE=mixed\n" in lines and "HADAR_EXCHANGE" not in lines
 
 
 def test_a_plan_of_somebody_else_is_not_believed(tmp_path, monkeypatch):
     write_plan(tmp_path, "7", gpus={"v100": 2})
     monkeypatch.setattr(os, "getuid", lambda: UID + 1)
-    assert on_node.task_lines(tmp_path, UID + 1, {"SLURM_JOB_ID": "7"}) == ""
+    assert on_node.task_output(tmp_path, UID + 1, {"SLURM_JOB_ID": "7"}) == ""
 
 
 @settings(
@@ -59,7 +59,7 @@ def test_no_value_can_become_a_command_of_slurm(tmp_path, kind, count):
     plan = {"job": "7", "time": 1.0, "gpus": {kind: count}, "batch": None, "copies": 1}
     plan |= {"shares": [], "cpus_per_gpu": 1.5, "save": "", "restarts": 0, "reason": kind}
     files.write_json(tmp_path / "plan.7.json", plan)
-    for line in on_node.task_lines(tmp_path, UID, {"SLURM_JOB_ID": "7"}).splitlines():
+    for line in on_node.task_output(tmp_path, UID, {"SLURM_JOB_ID": "7"}).splitlines():
         name, _, value = line.removeprefix("export ").partition("=")
         assert line.startswith("export HADAR_")
         allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-"
@@ -110,11 +110,11 @@ class Pretend:
         self.time, self.utilization, self.closed = 0.0, utilization, False
 
     def gpus(self):
-        return [Gpu("GPU-a", "Pretend", 0), Gpu("GPU-b", "Pretend", 1)]
+        return [SampledGpu("GPU-a", "Pretend", 0), SampledGpu("GPU-b", "Pretend", 1)]
 
     def read(self, uuid):
         self.time += 0.001
-        return Reading(self.time, self.utilization, 100.0, 50.0, 1)
+        return GpuReading(self.time, self.utilization, 100.0, 50.0, 1)
 
     def close(self):
         self.closed = True

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.traits import Beside
+from slurm_hadar.domain.traits import CpuTrait
 from slurm_hadar.domain.view import View
 from slurm_hadar.testing import jobs_of, nodes_of, view_of
 
@@ -47,7 +47,7 @@ def servers(
     )
     now = np.array(present if present is not None else np.zeros((len(jobs), 2)), dtype=float)
     one = np.ones(len(jobs))
-    trait = Beside(
+    trait = CpuTrait(
         np.array(_CPUS),
         np.array(_MEM),
         np.array([_FACTORS[curve] for curve, _ in jobs]).reshape(len(jobs), 4, 3),

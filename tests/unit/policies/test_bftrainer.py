@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.policies.bftrainer import equal as bftrainer_equal
 from slurm_hadar.policies.bftrainer import policy as bftrainer
+from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
 from slurm_hadar.policies.bftrainer.records import NOBODY, IdleView, Trainer
-from slurm_hadar.policies.bftrainer.stays import Stays
 
 DECIDES = (bftrainer.decide, bftrainer.decide_plain, bftrainer_equal.decide)
 
@@ -59,8 +59,8 @@ def random_view(seed: int, types: int = 1) -> IdleView:
 def test_maps_are_valid_and_the_same_twice(seed: int, decide: object, types: int) -> None:
     seen = random_view(seed, types)
     before = seen.holder.copy()
-    first, stays = decide(seen, Stays.unknown())  # type: ignore[operator]
-    second, again = decide(seen, Stays.unknown())  # type: ignore[operator]
+    first, stays = decide(seen, IdleSurvival.unknown())  # type: ignore[operator]
+    second, again = decide(seen, IdleSurvival.unknown())  # type: ignore[operator]
     assert (first.holder == second.holder).all() and stays.to_dict() == again.to_dict()
     assert (seen.holder == before).all()
     assert first.holder.shape == seen.holder.shape
@@ -75,7 +75,7 @@ def test_maps_are_valid_and_the_same_twice(seed: int, decide: object, types: int
 
 @pytest.mark.parametrize("decide", DECIDES)
 def test_idle_nodes_are_handed_out(decide: object) -> None:
-    plan, _ = decide(view(10, [trainer(), trainer()]), Stays.unknown())  # type: ignore[operator]
+    plan, _ = decide(view(10, [trainer(), trainer()]), IdleSurvival.unknown())  # type: ignore[operator]
     assert np.bincount(plan.holder).tolist() == [5, 5]
 
 
@@ -83,7 +83,7 @@ def test_idle_nodes_are_handed_out(decide: object) -> None:
 def test_caps_of_the_cluster_and_of_a_user(decide: object) -> None:
     trainers = [trainer(user="ann"), trainer(user="ann"), trainer(user="bob")]
     capped = replace(view(20, trainers), most_nodes=9, user_caps={"ann": 3})
-    plan, _ = decide(capped, Stays.unknown())  # type: ignore[operator]
+    plan, _ = decide(capped, IdleSurvival.unknown())  # type: ignore[operator]
     counts = np.bincount(plan.holder[plan.holder >= 0], minlength=3)
     assert counts[0] + counts[1] == 3
     assert counts[2] == 6
@@ -92,9 +92,11 @@ def test_caps_of_the_cluster_and_of_a_user(decide: object) -> None:
 def test_a_large_trainer_is_not_stopped_for_one_node() -> None:
     holder = np.array([0] * 20 + [NOBODY])
     one = view(21, [trainer(64)])
-    plan, _ = bftrainer.decide(replace(one, holder=holder), Stays.unknown())
+    plan, _ = bftrainer.decide(replace(one, holder=holder), IdleSurvival.unknown())
     assert (plan.holder == holder).all()
-    plan, _ = bftrainer.decide(replace(one, holder=holder, forward_s=3600.0), Stays.unknown())
+    plan, _ = bftrainer.decide(
+        replace(one, holder=holder, forward_s=3600.0), IdleSurvival.unknown()
+    )
     assert (plan.holder == 0).all()
 
 
@@ -102,7 +104,7 @@ def test_a_large_trainer_is_not_stopped_for_one_node() -> None:
 def test_looking_less_far_than_a_restart_still_starts(types: int) -> None:
     one = replace(trainer(), rate=np.repeat(trainer().rate, types, axis=0))
     seen = replace(view(4, [one]), forward_s=5.0, gpu_type=np.arange(4) % types)
-    plan, _ = bftrainer.decide(seen, Stays.unknown())
+    plan, _ = bftrainer.decide(seen, IdleSurvival.unknown())
     assert (plan.holder == 0).all()
 
 
@@ -110,7 +112,7 @@ def test_old_nodes_go_to_the_trainer_on_old_nodes() -> None:
     since = [0.0] * 4 + [990.0] * 4 + [0.0] * 4 + [990.0] * 4
     holder = np.array([1] * 4 + [0] * 4 + [NOBODY] * 8)
     seen = replace(view(16, [trainer(), trainer()], since), holder=holder)
-    plan, _ = bftrainer.decide(seen, Stays.unknown())
+    plan, _ = bftrainer.decide(seen, IdleSurvival.unknown())
     assert plan.holder[8:].tolist() == [1] * 4 + [0] * 4
 
 
@@ -118,7 +120,7 @@ def test_a_shrink_that_pays_frees_the_youngest_nodes() -> None:
     slow, fast = trainer(8, 1.0), trainer(4, 1000.0)
     since = [10.0 * n for n in range(8)]
     seen = replace(view(8, [slow, fast], since), holder=np.zeros(8, np.int64))
-    plan, _ = bftrainer.decide(seen, Stays.unknown())
+    plan, _ = bftrainer.decide(seen, IdleSurvival.unknown())
     assert plan.holder.tolist() == [0] * 4 + [1] * 4
     assert plan.notes
 
@@ -126,11 +128,11 @@ def test_a_shrink_that_pays_frees_the_youngest_nodes() -> None:
 def test_fewer_nodes_than_a_trainer_needs_are_not_kept() -> None:
     big, small = trainer(8, 100.0, least=4), trainer(8)
     seen = replace(view(2, [big, small]), holder=np.zeros(2, np.int64))
-    plan, _ = bftrainer.decide(seen, Stays.unknown())
+    plan, _ = bftrainer.decide(seen, IdleSurvival.unknown())
     assert plan.holder.tolist() == [1, 1]
 
 
-def _weeks(stays: Stays, rounds: int) -> Stays:
+def _weeks(stays: IdleSurvival, rounds: int) -> IdleSurvival:
     """Node 0 leaves every two minutes; node 1 stays."""
     for at in range(rounds):
         now = 120.0 * at
@@ -139,15 +141,15 @@ def _weeks(stays: Stays, rounds: int) -> Stays:
             now=now,
             since_s=np.array([now, 0.0]),
         )
-        stays = stays.seen(seen)
+        stays = stays.updated(seen)
     return stays
 
 
 def test_stays_are_learned_from_what_was_seen() -> None:
-    stays = _weeks(Stays.unknown(), 2000)
+    stays = _weeks(IdleSurvival.unknown(), 2000)
     now = 240_000.0
     seen = replace(view(2, []), now=now, since_s=np.array([now, 0.0]))
-    young, old = stays.seen(seen).chance(seen, 120.0).tolist()
+    young, old = stays.updated(seen).chance(seen, 120.0).tolist()
     assert young > 0.3
     assert old < 0.01
 
@@ -157,33 +159,38 @@ def test_a_shaky_node_is_not_worth_a_stop() -> None:
     one = replace(
         view(8, [trainer(64)], since), now=240_000.0, holder=np.array([0] * 6 + [NOBODY] * 2)
     )
-    fresh, _ = bftrainer.decide(one, Stays.unknown())
-    learned, _ = bftrainer.decide(one, _weeks(Stays.unknown(), 2000))
+    fresh, _ = bftrainer.decide(one, IdleSurvival.unknown())
+    learned, _ = bftrainer.decide(one, _weeks(IdleSurvival.unknown(), 2000))
     assert (fresh.holder == 0).all()
     # Two nodes for two minutes would pay; not when they are likely to go and stop six others.
     fewer = replace(one, forward_s=80.0)
-    assert (bftrainer.decide(fewer, Stays.unknown())[0].holder == 0).all()
-    assert (bftrainer.decide(fewer, _weeks(Stays.unknown(), 2000))[0].holder[6:] == NOBODY).all()
+    assert (bftrainer.decide(fewer, IdleSurvival.unknown())[0].holder == 0).all()
+    assert (
+        bftrainer.decide(fewer, _weeks(IdleSurvival.unknown(), 2000))[0].holder[6:] == NOBODY
+    ).all()
     assert learned.holder.shape == (8,)
 
 
 def test_what_was_learned_survives_json() -> None:
-    stays = _weeks(Stays.unknown(), 10)
-    again = Stays.from_dict(json.loads(json.dumps(stays.to_dict())))
+    stays = _weeks(IdleSurvival.unknown(), 10)
+    again = IdleSurvival.from_dict(json.loads(json.dumps(stays.to_dict())))
     assert again.to_dict() == stays.to_dict()
-    assert Stays.from_dict(Stays.unknown().to_dict()).to_dict() == Stays.unknown().to_dict()
+    assert (
+        IdleSurvival.from_dict(IdleSurvival.unknown().to_dict()).to_dict()
+        == IdleSurvival.unknown().to_dict()
+    )
 
 
 @pytest.mark.parametrize("change", [{"left": [[1.0]]}, {"nodes": "x"}, {"now": "soon"}])
 def test_damaged_memory_is_one_sentence(change: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        Stays.from_dict(Stays.unknown().to_dict() | change)
+        IdleSurvival.from_dict(IdleSurvival.unknown().to_dict() | change)
 
 
 def test_types_without_rates_are_refused() -> None:
     seen = replace(view(2, [trainer()]), gpu_type=np.array([0, 1]))
     with pytest.raises(UsageError, match="2 GPU types"):
-        bftrainer.decide(seen, Stays.unknown())
+        bftrainer.decide(seen, IdleSurvival.unknown())
 
 
 @pytest.mark.parametrize("rate", [[[1.0, 2.0]], [[0.0, -1.0]], [[0.0, np.nan]], [0.0, 1.0]])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar import policies
 from slurm_hadar.domain.placement import Plan
-from slurm_hadar.domain.traits import Batches, Beside, Network
+from slurm_hadar.domain.traits import BatchTrait, CpuTrait, NetworkTrait
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.composite import completed, widened
 from slurm_hadar.testing import check_plan as check
@@ -37,7 +37,7 @@ def told_all(draw: st.DrawFn) -> View:
         sizes = np.tile([32, 64, 128], (number, 1))
         gain = rng.choice([0.0, 0.7, 1.0, 1.6], (number, *jobs.rate.shape[1:], 3))
         gain[..., 0] = 1.0
-        batches = Batches(
+        batches = BatchTrait(
             sizes=sizes,
             rate=jobs.rate[..., None] * gain,
             noise=rng.choice([20.0, 1000.0, np.inf], number),
@@ -47,7 +47,7 @@ def told_all(draw: st.DrawFn) -> View:
         jobs = replace(jobs, batches=batches)
     if there[1]:
         least = np.full(number, 1.0)
-        beside = Beside(
+        beside = CpuTrait(
             np.array([1.0, 2.0, 6.0]),
             np.array([1.0, 8.0]),
             rng.choice([0.3, 1.0, 2.0], (number, 3, 2)),
@@ -57,7 +57,7 @@ def told_all(draw: st.DrawFn) -> View:
     if there[2]:
         factor = np.sort(rng.choice([0.1, 0.5, 0.9, 1.0], (number, 3)), axis=1)[:, ::-1]
         slowed = np.where(jobs.running, rng.choice([0.2, 0.9, 1.0], number), 1.0)
-        jobs = replace(jobs, network=Network(factor.copy(), slowed))
+        jobs = replace(jobs, network=NetworkTrait(factor.copy(), slowed))
     if there[3]:
         jobs = replace(
             jobs,
@@ -150,15 +150,15 @@ def test_each_part_takes_part() -> None:
     one = np.ones(1)
     jobs = replace(
         jobs,
-        batches=Batches(
+        batches=BatchTrait(
             np.array([[32, 64]]), np.stack([rate, rate * 1.8], axis=3),
             np.array([1e6]), np.array([32.0]), np.zeros(1, dtype=np.int64),
         ),
-        beside=Beside(
+        beside=CpuTrait(
             np.array([2.0, 8.0]), np.array([4.0, 8.0]), np.array([[[1.0, 1.0], [2.0, 2.0]]]),
             one, one * 8, one, one * 8,
         ),
-        network=Network(np.array([[1.0, 0.9, 0.1]]), one),
+        network=NetworkTrait(np.array([[1.0, 0.9, 0.1]]), one),
     )  # fmt: skip
     view = view_of(nodes, jobs, (2, 4))
     assert (widened(view).jobs.rate > 1.5 * rate).all()
@@ -174,7 +174,7 @@ def test_a_running_job_is_drawn_nearer_where_that_pays() -> None:
     held = [(0, 0, 0, 2), (0, 1, 0, 2)]
     jobs = jobs_of([[[1.0]]], max_nodes=4, held=held)
     for left, nearer in ((50.0, False), (36_000.0, True)):
-        trait = Network(np.array([[1.0, 1.0, 0.5]]), np.array([0.5]))
+        trait = NetworkTrait(np.array([[1.0, 1.0, 0.5]]), np.array([0.5]))
         view = view_of(nodes, replace(jobs, network=trait, left=np.array([left])), (4,))
         placement = decide(view, {})[0].placements["j0"]
         racks = {nodes.rack[view.nodes.names.index(name)] for name in placement.nodes}

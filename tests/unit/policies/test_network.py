@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.domain.traits import Network
+from slurm_hadar.domain.traits import NetworkTrait
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.network.compose import near_rates, placed_near
-from slurm_hadar.policies.network.settings import Settings
+from slurm_hadar.policies.network.settings import NetworkOptions
 from slurm_hadar.policies.network.timers import Timers
 from slurm_hadar.testing import NOW, applied, jobs_of, nodes_of, places, view_of
 from slurm_hadar.testing import check_plan as check
@@ -41,7 +41,7 @@ def racked(draw: st.DrawFn) -> View:
     )
     factor = np.sort(np.array(draw(some)).reshape(-1, 3))[:, ::-1]
     slowed = np.where(jobs.running, factor.min(axis=1, initial=1.0), 1.0)
-    return replace(view, jobs=replace(jobs, network=Network(factor, slowed)))
+    return replace(view, jobs=replace(jobs, network=NetworkTrait(factor, slowed)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,7 +86,7 @@ def two_racks(
     nodes = nodes_of([[n] for n in free])
     nodes = replace(nodes, rack=np.array([0, 0, 1, 1]))
     arrays = jobs_of([[[1.0]]] * jobs, max_nodes=4, **more)
-    trait = Network(np.tile(factor, (jobs, 1)), np.ones(jobs))
+    trait = NetworkTrait(np.tile(factor, (jobs, 1)), np.ones(jobs))
     return view_of(nodes, replace(arrays, network=trait), (count,))
 
 
@@ -129,7 +129,7 @@ def test_it_waits_for_a_nearer_place_and_then_takes_what_there_is() -> None:
 
 def test_who_loses_nothing_does_not_wait() -> None:
     view = held_up([2, 0, 2, 0], 0.0)
-    same = replace(view.jobs, network=Network(np.ones((2, 3)), np.ones(2)))
+    same = replace(view.jobs, network=NetworkTrait(np.ones((2, 3)), np.ones(2)))
     plan, _ = policies.get("network")(replace(view, jobs=same), {})
     assert plan.placements["j0"].tier == "network"
     assert "a nearer place would not make it faster" in plan.placements["j0"].reason
@@ -155,7 +155,7 @@ def test_a_borrower_gives_way_to_a_job_that_is_near_on_its_gpus() -> None:
     rate = [[[1.0, 0.0]], [[0.0, 1.0]]]
     arrays = jobs_of(rate, max_nodes=4, held=[(1, 0, 0, 2), (1, 2, 0, 2)], left=[4e5, 4e4],
                      since_s=NOW - 7200.0, attained=[0.0, 1.0])  # fmt: skip
-    hurt = Network(np.tile([1.0, 0.9, 0.3], (2, 1)), np.array([1.0, 0.2]))
+    hurt = NetworkTrait(np.tile([1.0, 0.9, 0.3], (2, 1)), np.array([1.0, 0.2]))
     view = view_of(nodes, replace(arrays, network=hurt), (2, 4))
     plan, _ = policies.get("network")(view, {})
     check(view, plan)
@@ -166,7 +166,7 @@ def test_a_borrower_gives_way_to_a_job_that_is_near_on_its_gpus() -> None:
     for one in options:
         plan, _ = policies.get("network")(replace(view, options=one), {})
         assert "j1" in plan.placements and "j0" in plan.waiting
-    unhurt = replace(view.jobs, network=Network(hurt.factor, np.ones(2)))
+    unhurt = replace(view.jobs, network=NetworkTrait(hurt.factor, np.ones(2)))
     plan, _ = policies.get("network")(replace(view, jobs=unhurt), {})
     assert "j1" in plan.placements
 
@@ -177,7 +177,7 @@ def test_a_rack_that_is_nearly_free_is_kept_for_a_job_that_decides_the_end() -> 
     nodes = replace(nodes, whole=replace(nodes, gpus=np.full((4, 1), 2)))
     arrays = jobs_of([[[0.0, 1.0]], [[1.0, 0.0]], [[1.0, 0.0]]], max_nodes=4,
                      left=[4e6, 100.0, 100.0], arrival_s=NOW)  # fmt: skip
-    trait = Network(np.tile([1.0, 0.9, 0.3], (3, 1)), np.ones(3))
+    trait = NetworkTrait(np.tile([1.0, 0.9, 0.3], (3, 1)), np.ones(3))
     view = view_of(nodes, replace(arrays, network=trait), (1, 4))
     plan, _ = policies.get("network")(view, {})
     assert "j0" in plan.waiting and len(plan.placements) == 1
@@ -219,7 +219,7 @@ def test_near_places_are_offered_to_all_before_far_ones() -> None:
     nodes = replace(nodes_of([[4], [2], [2]]), rack=np.array([0, 1, 2]))
     rate = [[[0.0, 1.0]], [[1.0, 0.0]], [[1.0, 0.0]]]
     jobs = jobs_of(rate, max_nodes=4, arrival_s=[0.0, NOW, NOW])
-    trait = Network(np.tile([1.0, 0.9, 0.8], (3, 1)), np.ones(3))
+    trait = NetworkTrait(np.tile([1.0, 0.9, 0.8], (3, 1)), np.ones(3))
     view = view_of(nodes, replace(jobs, network=trait), (2, 4))
     taken = replace(view.jobs, held=np.array([[2, 0, 0, 2]]), movable=np.array([True, True, False]))
     plan, _ = policies.get("network")(replace(view, jobs=taken), {})
@@ -230,7 +230,7 @@ def test_near_places_are_offered_to_all_before_far_ones() -> None:
 def running_far(slowed: float, **more: object) -> View:
     view = two_racks([4, 4, 4, 4], jobs=2, held=[(0, 0, 0, 2), (0, 2, 0, 2), (1, 1, 0, 1),
                      (1, 3, 0, 3)], since_s=NOW - 7200.0, **more)  # fmt: skip
-    trait = Network(view.jobs.network.factor, np.array([slowed, 0.9]))
+    trait = NetworkTrait(view.jobs.network.factor, np.array([slowed, 0.9]))
     return replace(view, jobs=replace(view.jobs, network=trait))
 
 
@@ -265,16 +265,16 @@ def test_no_move_soon_after_the_last_one() -> None:
 
 
 def test_timers_are_the_mean_and_deviations_of_a_window() -> None:
-    timers = Timers({}, Settings(window=3, spread=2.0))
+    timers = Timers({}, NetworkOptions(window=3, spread=2.0))
     assert timers.wait_s(0, 4) == 3600.0
     for waited in (9e9, 10.0, 20.0, 30.0):
         timers.accepted(0, 4, waited)
     deviation = (200 / 3) ** 0.5
     assert timers.wait_s(0, 4) == pytest.approx(20.0 + 2 * deviation)
     assert timers.wait_s(1, 4) == timers.wait_s(0, 8) == 3600.0
-    kept = Timers(json.loads(json.dumps({"waits": timers.plain()})), Settings(spread=0.0))
+    kept = Timers(json.loads(json.dumps({"waits": timers.plain()})), NetworkOptions(spread=0.0))
     assert kept.wait_s(0, 4) == pytest.approx(20.0)
-    clamped = Settings(spread=0.0, least_wait_s=25.0, most_wait_s=28.0)
+    clamped = NetworkOptions(spread=0.0, least_wait_s=25.0, most_wait_s=28.0)
     assert Timers({"waits": timers.plain()}, clamped).wait_s(0, 4) == 25.0
     assert Timers({}, clamped).wait_s(0, 4) == 28.0
 
@@ -297,7 +297,7 @@ def test_far_links_that_were_seen_full_make_it_wait_longer() -> None:
     # Before links were full, four on two racks lose a little; with their traffic much more.
     view = held_up([2, 0, 2, 0], 3_700.0)
     factor = np.tile([1.0, 0.9, 0.6], (2, 1))
-    calm = replace(view, jobs=replace(view.jobs, network=Network(factor, np.ones(2))))
+    calm = replace(view, jobs=replace(view.jobs, network=NetworkTrait(factor, np.ones(2))))
     plan, _ = policies.get("network")(calm, {})
     assert plan.placements["j0"].tier == "network"
     plan, _ = policies.get("network")(calm, {"carries": 0.05})
@@ -312,7 +312,7 @@ def crowd(jobs: int, racks: int) -> View:
     rate[np.arange(jobs), 0, rng.integers(5, size=jobs)] = 1.0
     arrays = jobs_of(rate, max_nodes=100, left=rng.lognormal(9.0, 1.0, jobs))
     factor = np.sort(rng.uniform(0.2, 1.0, (jobs, 3)))[:, ::-1]
-    network = Network(factor, np.ones(jobs))
+    network = NetworkTrait(factor, np.ones(jobs))
     return view_of(nodes, replace(arrays, network=network), (1, 2, 4, 8, 16))
 
 
@@ -344,7 +344,7 @@ def test_another_policys_plan_can_be_laid_near(name: str, view: View) -> None:
 def test_the_most_hurt_is_laid_nearest_and_rates_count_the_network_in() -> None:
     nodes = replace(nodes_of([[2], [2], [2], [2]]), rack=np.array([0, 1, 0, 1]))
     arrays = jobs_of([[[1.0, 1.0]], [[1.0, 1.0]]], max_nodes=4)
-    trait = Network(np.array([[1.0, 1.0, 0.9], [1.0, 0.8, 0.2]]), np.ones(2))
+    trait = NetworkTrait(np.array([[1.0, 1.0, 0.9], [1.0, 0.8, 0.2]]), np.ones(2))
     view = view_of(nodes, replace(arrays, network=trait), (2, 4))
     # Four GPUs fit on no node: a rack is the nearest. Two do.
     assert near_rates(view).jobs.rate[1, 0].tolist() == [1.0, 0.8]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar import policies
-from slurm_hadar.domain.traits import Network
+from slurm_hadar.domain.traits import NetworkTrait
 from slurm_hadar.domain.view import View
 from slurm_hadar.testing import NOW, applied, jobs_of, nodes_of, view_of
 from slurm_hadar.testing import check_plan as check
@@ -38,7 +38,7 @@ def racks(
     since = {"since_s": NOW - 7200.0, "arrival_s": 0.0}
     arrays = jobs_of(rate, max_nodes=4, left=left, held=held, **(since | more))
     pace = np.array([*slowed, *[1.0] * len(left)])[: len(left)]
-    trait = Network(np.tile([1.0, 1.0, 0.3], (len(left), 1)), pace)
+    trait = NetworkTrait(np.tile([1.0, 1.0, 0.3], (len(left), 1)), pace)
     return view_of(replace(nodes, whole=nodes), replace(arrays, network=trait), COUNTS)
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.domain.traits import Batches
+from slurm_hadar.domain.traits import BatchTrait
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies import get
 from slurm_hadar.policies.batches import best_batches, goodput_of, with_batches
@@ -49,7 +49,7 @@ def elastic(draw: st.DrawFn, degenerate: bool = True) -> View:
     sizes[rng.random(number) < 0.3, 2] = 0
     gain = rng.choice([0.0, 0.7, 1.0, 1.6], (number, *jobs.rate.shape[1:], 3))
     gain[..., 0] = 1.0
-    batches = Batches(
+    batches = BatchTrait(
         sizes=sizes,
         rate=jobs.rate[..., None] * gain,
         noise=rng.choice([0.0, 20.0, 1000.0, np.inf], number),
@@ -162,7 +162,7 @@ def _trained(view: View, plan: object) -> View:
 def _one(noise: float, **more: object) -> View:
     """One job that trains 1.5 times as fast with twice the batch, on one GPU."""
     jobs = jobs_of([[[10.0]]], **more)
-    batches = Batches(
+    batches = BatchTrait(
         sizes=np.array([[64, 128]]),
         rate=np.array([[[[10.0, 15.0]]]]),
         noise=np.array([noise]),

@@ -13,7 +13,7 @@ from synergy_views import CURVES, HUNGRY, LIGHT, MEMORY, MIDDLE, factor, given_c
 from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.traits import Beside
+from slurm_hadar.domain.traits import CpuTrait
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.synergy.completing import at_best, completed, eased
 from slurm_hadar.policies.synergy.settings import ORDERS
@@ -60,7 +60,7 @@ def beside_views(
         view,
         jobs=replace(
             view.jobs,
-            beside=Beside(
+            beside=CpuTrait(
                 cpus,
                 mem,
                 cells.reshape(jobs, len(cpus), len(mem)),

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.domain.traits import Network
+from slurm_hadar.domain.traits import NetworkTrait
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.timetable.plan import classes
 from slurm_hadar.policies.timetable.policy import decide
 from slurm_hadar.policies.timetable.speeds import learn
 from slurm_hadar.solvers.gang_assignment import assign
 from slurm_hadar.solvers.lower_bounds import bounds
-from slurm_hadar.solvers.time_indexed import Work
+from slurm_hadar.solvers.time_indexed import TimeIndexedWork
 from slurm_hadar.testing import applied, crowd, jobs_of, nodes_of, places, view_of
 from slurm_hadar.testing import check_plan as check
 from slurm_hadar.testing.strategies import views
@@ -226,7 +226,7 @@ def test_a_speed_far_apart_is_not_that_of_type_and_count(at: tuple[int, int], to
     # Two nodes of one rack would do; over both racks it is slow for another reason.
     held = [(0, node, 0, 2) for node in at]
     jobs = jobs_of([[[2.0]]], held=held, restart_s=10.0, left=4e5, total=9e5, max_nodes=4)
-    jobs = replace(jobs, network=Network(np.array([[1.0, 1.0, 0.3]]), np.ones(1)))
+    jobs = replace(jobs, network=NetworkTrait(np.array([[1.0, 1.0, 0.3]]), np.ones(1)))
     nodes = replace(nodes_of([[2]] * 4), rack=np.array([0, 0, 1, 1]))
     view = view_of(nodes, jobs, counts=(4,))
     _, state = decide(view, {})
@@ -251,7 +251,7 @@ def test_bounds_hold_for_the_one_machine_of_the_views(view: View) -> None:
     if not len(left):
         return
     seconds = np.minimum(left, 4e5)
-    work = Work(
+    work = TimeIndexedWork(
         seconds, np.array([1]), np.array([0]), np.array([1]), np.ones(len(left)), np.ones(len(left))
     )
     found = bounds(work, np.zeros(len(left)))
@@ -263,7 +263,7 @@ def test_bounds_hold_for_the_one_machine_of_the_views(view: View) -> None:
 def test_the_bound_of_many_jobs_is_close() -> None:
     seconds = np.random.default_rng(3).lognormal(8.0, 1.0, (60, 1))
     one = np.ones(60)
-    work = Work(seconds, np.array([1]), np.array([0]), np.array([1]), one, one)
+    work = TimeIndexedWork(seconds, np.array([1]), np.array([0]), np.array([1]), one, one)
     best = np.cumsum(np.sort(seconds[:, 0])).mean()
     assert 0.97 * best <= bounds(work, np.zeros(60)).jct_s <= best
 

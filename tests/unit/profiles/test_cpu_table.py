@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from slurm_hadar import config as configuration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.profiles import convert_synergy, cpu_table, optimistic
-from slurm_hadar.profiles.cpu_table import CpuTable, beside_of, load, parse, shipped
-from slurm_hadar.profiles.optimistic import DataSet, Point
+from slurm_hadar.profiles.cpu_table import CpuTable, cpu_trait_of, load, parse, shipped
+from slurm_hadar.profiles.optimistic import DataSet, RateMeasurement
 from slurm_hadar.profiles.optimistic_run import Trial
 from slurm_hadar.profiles.rates import open_rates
 
@@ -49,11 +49,13 @@ def test_between_points_is_interpolated_and_below_them_in_proportion() -> None:
 def test_the_trait_is_1_where_a_job_has_what_it_asks_for() -> None:
     two, many = np.array([2.0, 2.0]), np.array([64_000.0, 64_000.0])
     grids = [shipped().grid("alexnet", 1), None]
-    trait = beside_of(grids, (two, many), (two / 2, many / 2), (two * 4, many * 2))
+    trait = cpu_trait_of(grids, (two, many), (two / 2, many / 2), (two * 4, many * 2))
     assert trait.at(0, 2.0, 64_000.0) == pytest.approx(1.0)
     assert trait.at(0, 3.0, 64_000.0) == pytest.approx(1 / 0.66)
     assert (trait.factor[1] == 1.0).all() and trait.present_cpus.tolist() == [0.0, 0.0]
-    assert beside_of([None], (two[:1],) * 2, (two[:1],) * 2, (two[:1],) * 2).at(0, 5.0, 5.0) == 1.0
+    assert (
+        cpu_trait_of([None], (two[:1],) * 2, (two[:1],) * 2, (two[:1],) * 2).at(0, 5.0, 5.0) == 1.0
+    )
 
 
 def test_synergys_profiles_are_converted() -> None:
@@ -98,13 +100,13 @@ def test_the_sites_tables_are_laid_over_each_other(tmp_path: Path) -> None:
         load(tmp_path / "none")
 
 
-def points_of(rate: dict[int, float], most: int) -> tuple[list[int], list[Point]]:
+def points_of(rate: dict[int, float], most: int) -> tuple[list[int], list[RateMeasurement]]:
     """(CPUs in the order of measuring, the points)."""
     order: list[int] = []
 
-    def measure(cpus: int) -> Point:
+    def measure(cpus: int) -> RateMeasurement:
         order.append(cpus)
-        return Point(cpus, rate.get(cpus, float(cpus)), 60.0)
+        return RateMeasurement(cpus, rate.get(cpus, float(cpus)), 60.0)
 
     return order, optimistic.profile(most, measure)
 
@@ -133,11 +135,13 @@ def test_memory_is_told_by_the_model() -> None:
     # All cached: computing takes 10 s, reading 1 s. Half cached: 50.5 s from the disk.
     assert optimistic.with_memory(100.0, 1, 1.0, data) == pytest.approx(100.0)
     assert optimistic.with_memory(100.0, 1, 0.5, data) == pytest.approx(1000 / 50.5)
-    rows = optimistic.rows("m", 2, [Point(3, 100.0, 1.0)], 4.0, data)
+    rows = optimistic.rows("m", 2, [RateMeasurement(3, 100.0, 1.0)], 4.0, data)
     assert [row[:3] for row in rows] == [("m", 2, 3)] * 5
     assert [row[3] for row in rows] == [0.5, 1.0, 2.0, 3.0, 4.0]
     assert rows[0][4] == rows[-1][4] == 100.0
-    assert optimistic.rows("m", 1, [Point(3, 100.0, 1.0)], 4.0, None) == [("m", 1, 3, 4.0, 100.0)]
+    assert optimistic.rows("m", 1, [RateMeasurement(3, 100.0, 1.0)], 4.0, None) == [
+        ("m", 1, 3, 4.0, 100.0)
+    ]
 
 
 @pytest.mark.parametrize("pattern", ["(", "no group"])

@@ -3,7 +3,7 @@
 import heapq
 import random
 
-from slurm_hadar.reports.run import Gpu, JobTimes, Run, Segment
+from slurm_hadar.reports.run import ClusterGpu, JobTimes, Run, TimelineSegment
 
 SPEED = {"v100": 4.0, "p100": 2.5, "k80": 1.0}
 
@@ -12,10 +12,10 @@ def run(name: str, order: tuple[str, ...], moves: bool = False, jobs: int = 14) 
     """Jobs go to the first free node in an order of types; ``moves``: long ones leave the k80."""
     random_ = random.Random(7)
     nodes = [("v1", "v100"), ("v2", "v100"), ("p1", "p100"), ("k1", "k80"), ("k2", "k80")]
-    gpus = tuple(Gpu(node, kind, i) for node, kind in nodes for i in range(2))
+    gpus = tuple(ClusterGpu(node, kind, i) for node, kind in nodes for i in range(2))
     free = [(0.0, order.index(kind), node, kind) for node, kind in nodes]
     heapq.heapify(free)
-    segments: list[Segment] = []
+    segments: list[TimelineSegment] = []
     times: list[JobTimes] = []
     for i in range(jobs):
         label = f"{random_.choice(['resnet18', 'transformer', 'lm', 'recommend'])}-{i}"
@@ -27,16 +27,16 @@ def run(name: str, order: tuple[str, ...], moves: bool = False, jobs: int = 14) 
         job = str(100 + i)
         if moves and kind == "k80" and work > 150:
             stop = start + 0.25 * (end - start)
-            segments.append(Segment(job, label, node, (0, 1), start, stop, 0, kind))
+            segments.append(TimelineSegment(job, label, node, (0, 1), start, stop, 0, kind))
             heapq.heappush(free, (stop, rank, node, kind))
             at, rank, node, kind = min(f for f in free if f[3] != "k80")
             free.remove((at, rank, node, kind))
             heapq.heapify(free)
             start = max(at, stop + 6)
             end = start + 0.75 * work / SPEED[kind]
-            segments.append(Segment(job, label, node, (0, 1), start, end, 1, kind))
+            segments.append(TimelineSegment(job, label, node, (0, 1), start, end, 1, kind))
         else:
-            segments.append(Segment(job, label, node, (0, 1), start, end, 0, kind))
+            segments.append(TimelineSegment(job, label, node, (0, 1), start, end, 0, kind))
         heapq.heappush(free, (end, rank, node, kind))
         times.append(JobTimes(job, label, submit, end, True))
     last = max(s.end_s for s in segments)

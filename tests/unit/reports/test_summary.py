@@ -6,20 +6,27 @@ from hypothesis import strategies as st
 from synthetic_runs import run as synthetic_run
 
 from slurm_hadar.reports import compare, formats
-from slurm_hadar.reports.run import Gpu, JobTimes, Run, Segment, attempts, summarise
+from slurm_hadar.reports.run import ClusterGpu, JobTimes, Run, TimelineSegment, attempts, summarise
 
-GPUS = (Gpu("v1", "v100", 0), Gpu("v1", "v100", 1), Gpu("k1", "k80", 0), Gpu("k1", "k80", 1))
+GPUS = (
+    ClusterGpu("v1", "v100", 0),
+    ClusterGpu("v1", "v100", 1),
+    ClusterGpu("k1", "k80", 0),
+    ClusterGpu("k1", "k80", 1),
+)
 
 
-def made(*segments: Segment, jobs: tuple[JobTimes, ...] = (), lost: int | None = None) -> Run:
+def made(
+    *segments: TimelineSegment, jobs: tuple[JobTimes, ...] = (), lost: int | None = None
+) -> Run:
     return Run("r", "", GPUS, jobs, segments, (), lost)
 
 
 def test_the_figures_of_a_small_run() -> None:
     run = made(
-        Segment("1", "a", "k1", (0, 1), 10, 30, 0, "k80"),
-        Segment("1", "a", "v1", (0,), 40, 100, 1, "v100"),
-        Segment("2", "b", "v1", (1,), 20, 60, 0, "v100"),
+        TimelineSegment("1", "a", "k1", (0, 1), 10, 30, 0, "k80"),
+        TimelineSegment("1", "a", "v1", (0,), 40, 100, 1, "v100"),
+        TimelineSegment("2", "b", "v1", (1,), 20, 60, 0, "v100"),
         jobs=(JobTimes("1", "a", 0, 100, True), JobTimes("2", "b", 10, 60, True)),
         lost=7,
     )
@@ -35,9 +42,9 @@ def test_the_figures_of_a_small_run() -> None:
 
 def test_another_index_of_the_same_node_is_no_move() -> None:
     run = made(
-        Segment("1", "a", "v1", (0,), 0, 10, 0, "v100"),
-        Segment("1", "a", "v1", (1,), 12, 20, 3, "v100"),
-        Segment("1", "a", "v1", (0, 1), 22, 30, 4, "v100"),
+        TimelineSegment("1", "a", "v1", (0,), 0, 10, 0, "v100"),
+        TimelineSegment("1", "a", "v1", (1,), 12, 20, 3, "v100"),
+        TimelineSegment("1", "a", "v1", (0, 1), 22, 30, 4, "v100"),
     )
     assert [(a.moved, a.restarted) for a in attempts(run.segments)["1"]] == [
         (False, False),
@@ -48,8 +55,8 @@ def test_another_index_of_the_same_node_is_no_move() -> None:
 
 def test_two_nodes_of_one_attempt_are_one_attempt() -> None:
     run = made(
-        Segment("1", "a", "v1", (0,), 0, 10, 0, "v100"),
-        Segment("1", "a", "k1", (0,), 1, 11, 0, "k80"),
+        TimelineSegment("1", "a", "v1", (0,), 0, 10, 0, "v100"),
+        TimelineSegment("1", "a", "k1", (0,), 1, 11, 0, "k80"),
     )
     (only,) = attempts(run.segments)["1"]
     assert (only.start_s, only.end_s) == (0, 11)
@@ -58,7 +65,7 @@ def test_two_nodes_of_one_attempt_are_one_attempt() -> None:
 
 def test_a_job_that_never_ended_leaves_the_makespan_open() -> None:
     run = made(
-        Segment("1", "a", "v1", (0,), 0, 10, 0, "v100"),
+        TimelineSegment("1", "a", "v1", (0,), 0, 10, 0, "v100"),
         jobs=(JobTimes("1", "a", 0, 10, True), JobTimes("2", "b", 0, None, False)),
     )
     found = summarise(run)

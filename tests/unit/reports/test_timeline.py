@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from synthetic_runs import run as synthetic_run
 
 from slurm_hadar.reports import drawing
-from slurm_hadar.reports.run import Gpu, JobTimes, Run, Segment
+from slurm_hadar.reports.run import ClusterGpu, JobTimes, Run, TimelineSegment
 from slurm_hadar.reports.timeline import page
 
 ORDER = ("v100", "p100", "k80")
@@ -46,11 +46,11 @@ def test_hostile_names_stay_text(name: str) -> None:
     run = Run(
         hostile,
         hostile,
-        (Gpu(hostile, hostile, 0),),
+        (ClusterGpu(hostile, hostile, 0),),
         (JobTimes("1<b>", hostile, 0, 9, True),),
         (
-            Segment("1<b>", hostile, hostile, (0,), 0, 4, 0, hostile),
-            Segment("1<b>", hostile, hostile, (0,), 5, 9, 1, hostile),
+            TimelineSegment("1<b>", hostile, hostile, (0,), 0, 4, 0, hostile),
+            TimelineSegment("1<b>", hostile, hostile, (0,), 5, 9, 1, hostile),
         ),
     )
     harmless = replace(run, name="a", description="a")
@@ -90,8 +90,8 @@ def test_bars_of_a_sound_schedule_do_not_cover_each_other() -> None:
 
 
 def test_gpus_that_are_not_neighbours_get_bars_of_their_own() -> None:
-    gpus = tuple(Gpu("n", "v100", i) for i in range(4))
-    run = Run("a", "", gpus, (), (Segment("1", "x", "n", (0, 2, 3), 0, 9, 0, "v100"),))
+    gpus = tuple(ClusterGpu("n", "v100", i) for i in range(4))
+    run = Run("a", "", gpus, (), (TimelineSegment("1", "x", "n", (0, 2, 3), 0, 9, 0, "v100"),))
     assert len(drawing.draw(run, drawing.scale([run])).bars) == 2
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.runtime import check_lineage, samples
-from slurm_hadar.runtime.copies_data import Orders, Part
+from slurm_hadar.runtime.copies_data import Orders, RoundPart
 from slurm_hadar.runtime.copies_ledger import (
     MOST_RANGES,
     Ledger,
@@ -42,7 +42,7 @@ def test_each_sample_once_through_any_rounds_sizes_and_stops(data):
         number = data.draw(st.integers(1, 2 * N))
         counts = divide(min(number, total - book.done), speeds)
         for ranges in deal(book.take(number), counts):
-            part = Part(orders, ranges, data.draw(st.integers(1, 20)))
+            part = RoundPart(orders, ranges, data.draw(st.integers(1, 20)))
             # A copy may come too late altogether, or end in the middle.
             late, steps = data.draw(st.booleans()), data.draw(st.integers(0, 5))
             given_now: list[int] = []
@@ -57,7 +57,7 @@ def test_each_sample_once_through_any_rounds_sizes_and_stops(data):
             plain = json.loads(json.dumps(book.state.ahead))
             book.state.ahead = [(a, b, d) for a, b, d in plain]
             book.state.attempt += 1
-    rest = Part(orders, book.take(total), total)
+    rest = RoundPart(orders, book.take(total), total)
     if rest.steps:
         seen += rest.indices(0)[0].tolist()
         rest.advance()
@@ -70,7 +70,7 @@ def test_each_sample_once_through_any_rounds_sizes_and_stops(data):
 
 def test_what_is_given_twice_is_refused():
     book = ledger()
-    part = Part(Orders(0, N), [(10, 20)], 20)
+    part = RoundPart(Orders(0, N), [(10, 20)], 20)
     part.indices(0)
     part.advance()
     book.record(part.pieces(), 1)
@@ -84,14 +84,14 @@ def test_what_is_given_twice_is_refused():
 
 def test_a_loop_that_was_given_other_samples_is_found():
     book = ledger(N)
-    part = Part(Orders(1, N), [(0, N)], N)
+    part = RoundPart(Orders(1, N), [(0, N)], N)
     part.indices(0)
     part.advance()
     book.record(part.pieces(), 1)
     fault = check_lineage(book.state.segments, N, samples=N, seed=0)
     assert fault is None
     short = ledger(N)
-    half = Part(Orders(1, N), [(0, N // 2)], N)
+    half = RoundPart(Orders(1, N), [(0, N // 2)], N)
     half.indices(0)
     half.advance()
     short.record(half.pieces(), 1)
@@ -122,7 +122,7 @@ def test_a_round_is_short_unless_averaging_is_dear():
 
 
 def test_steps_are_of_nearly_the_same_size():
-    part = Part(Orders(0, N), [(0, 7), (40, 60)], 8)
+    part = RoundPart(Orders(0, N), [(0, 7), (40, 60)], 8)
     sizes = []
     for step in range(part.steps):
         indices, _ = part.indices(step)

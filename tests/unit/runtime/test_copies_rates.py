@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.runtime.copies_rates import Rates
+from slurm_hadar.runtime.copies_rates import LearningRates
 
 PLAIN = {"lr": 0.1}
 
@@ -28,7 +28,7 @@ def run(steps, momentum, velocity, rate=1.0):
 
 def together(rounds, batch, momentum):
     """(way of copies, way of one run, longest step) over ``rounds`` of counts."""
-    rates = Rates([sgd(momentum)], batch, 0)
+    rates = LearningRates([sgd(momentum)], batch, 0)
     copies = alone = velocity = single = longest = 0.0
     for counts in rounds:
         (factor,) = rates.factors(counts)
@@ -44,10 +44,14 @@ def together(rounds, batch, momentum):
 
 
 def test_without_momentum_it_is_one_over_the_sum_of_the_squared_shares():
-    assert Rates([PLAIN], 8, 0).factors([10]) == Rates([PLAIN], 8, 0).factors([]) == [1]
+    assert (
+        LearningRates([PLAIN], 8, 0).factors([10])
+        == LearningRates([PLAIN], 8, 0).factors([])
+        == [1]
+    )
     for counts, factor in (([5, 5, 5], 3), ([4, 2, 1], 49 / 21), ([4, 2, 0], 36 / 20)):
         adam = {"lr": 0.1, "betas": (0.9, 0.999)}
-        assert Rates([PLAIN, adam], 8, 0).factors(counts) == pytest.approx([factor] * 2)
+        assert LearningRates([PLAIN, adam], 8, 0).factors(counts) == pytest.approx([factor] * 2)
 
 
 def test_copies_of_speeds_4_2_1_come_as_far_as_one_run():
@@ -57,15 +61,15 @@ def test_copies_of_speeds_4_2_1_come_as_far_as_one_run():
 
 
 def test_a_single_copy_and_a_training_long_under_way_need_no_more():
-    assert Rates([sgd(0.9)], 8, 0).factors([80]) == pytest.approx([1])
-    assert Rates([sgd(0.9)], 8, 0).factors([80, 0, 0]) == pytest.approx([1])
-    (factor,) = Rates([sgd(0.9)], 8, 10**6).factors([32, 16, 8])
+    assert LearningRates([sgd(0.9)], 8, 0).factors([80]) == pytest.approx([1])
+    assert LearningRates([sgd(0.9)], 8, 0).factors([80, 0, 0]) == pytest.approx([1])
+    (factor,) = LearningRates([sgd(0.9)], 8, 10**6).factors([32, 16, 8])
     assert factor == pytest.approx(late([4, 2, 1]))
 
 
 def test_each_group_has_its_own_and_what_is_no_usual_momentum_counts_as_none():
     odd = {"momentum": 0.9, "dampening": 0.9}, {"momentum": None}, {"momentum": 1.0}
-    slow, quick, *others = Rates([sgd(0.9), sgd(0.5), *odd], 8, 0).factors([32, 16, 8])
+    slow, quick, *others = LearningRates([sgd(0.9), sgd(0.5), *odd], 8, 0).factors([32, 16, 8])
     assert slow > quick > late([4, 2, 1])
     assert others == pytest.approx([late([4, 2, 1])] * 3)
 

@@ -24,7 +24,7 @@ class Optimizer:
 def opened(tmp_path, dataset_size, total, kept=None, passes=1, batch=8, written=None, **options):
     run = Hosted(batch, log=lambda line: None, **options)
     write = written.append if written is not None else (lambda text: None)
-    run.take_over(tmp_path / "c", lambda: write(run.kept()))
+    run.take_over(tmp_path / "c", lambda: write(run.checkpoint_content()))
     run.open(dataset_size, total, kept, passes)
     return run
 
@@ -113,7 +113,7 @@ def test_a_checkpoint_that_the_framework_writes_of_its_own_accord_is_complete(tm
     run.begin(Optimizer(), None)
     for _ in run.passes():
         run.trained()
-    kept = json.loads(run.kept())
+    kept = json.loads(run.checkpoint_content())
     assert kept["samples"] == 30 and kept["segments"][0][:3] == [0, 0, 30]
     run.signals.restore()
 
@@ -153,7 +153,7 @@ def test_what_makes_no_sense_is_refused(batch, options, message):
 def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(UsageError, match="accumulated passes"):
         opened(tmp_path, 30, 60, passes=9)
-    kept = opened(tmp_path, 30, 60).kept()
+    kept = opened(tmp_path, 30, 60).checkpoint_content()
     with pytest.raises(UsageError, match="dataset_size=30, not 31"):
         opened(tmp_path, 31, 60, kept)
 

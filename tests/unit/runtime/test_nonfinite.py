@@ -211,7 +211,7 @@ def test_a_position_of_a_newer_format_is_refused(tmp_path):
     run = Hosted(BATCH, log=lambda line: None)
     run.take_over(tmp_path / "c", lambda: None)
     run.open(N, N, None)
-    kept = run.kept().replace('"format": 1', '"format": 2')
+    kept = run.checkpoint_content().replace('"format": 1', '"format": 2')
     with pytest.raises(HadarError, match="has format 2"):
         run.open(N, N, kept)
     run.signals.restore()

@@ -4,10 +4,16 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.runtime import gpu_emulation as paces
 from slurm_hadar.runtime import meter as meters
-from slurm_hadar.runtime import pace as paces
+from slurm_hadar.runtime.gpu_emulation import (
+    GpuEmulation,
+    job_gpus,
+    job_nodes,
+    node_gpus,
+    true_rate,
+)
 from slurm_hadar.runtime.meter import Meter
-from slurm_hadar.runtime.pace import Pace, job_gpus, job_nodes, node_gpus, true_rate
 
 RATES = {"m": {"v100": {"1": 1000.0, "2": 1800.0, "4": 3000.0}, "k80": {"1": 200.0, "4": 800.0}}}
 TYPES = {"v1": ["v100"] * 4, "v2": ["v100"] * 4, "k1": ["k80"] * 4}
@@ -93,7 +99,7 @@ def clock(monkeypatch):
 
 @pytest.mark.parametrize("late", [0.0, 0.004])
 def test_throughput_is_the_true_rate(paced, clock, late):
-    pace = Pace.from_env("m")
+    pace = GpuEmulation.from_env("m")
     assert pace is not None and pace.rate == 3600.0 and dict(pace.gpus) == {"v100": 2}
     begin, clock.late = clock.now, late
     pace.start()
@@ -106,7 +112,7 @@ def test_throughput_is_the_true_rate(paced, clock, late):
 
 
 def test_a_cut_sleep_is_owed_and_paid_by_the_next_attempt(paced, clock):
-    pace = Pace.from_env("m")
+    pace = GpuEmulation.from_env("m")
     assert pace is not None
     pace.start()
     pace.hold(3600, lambda: True)
@@ -118,7 +124,7 @@ def test_a_cut_sleep_is_owed_and_paid_by_the_next_attempt(paced, clock):
 
 
 def test_a_pause_is_not_caught_up(paced, clock):
-    pace = Pace.from_env("m")
+    pace = GpuEmulation.from_env("m")
     assert pace is not None
     pace.start()
     clock.now += 0.3
@@ -129,7 +135,7 @@ def test_a_pause_is_not_caught_up(paced, clock):
 
 
 def test_it_sleeps_in_real_time(paced):
-    pace = Pace.from_env("m")
+    pace = GpuEmulation.from_env("m")
     assert pace is not None
     begin = paces.time.monotonic()
     pace.start()
@@ -140,9 +146,9 @@ def test_it_sleeps_in_real_time(paced):
 def test_no_pace_without_the_file(paced, monkeypatch):
     paced.write_text("{}")
     with pytest.raises(HadarError, match="cannot be used"):
-        Pace.from_env("m")
+        GpuEmulation.from_env("m")
     monkeypatch.delenv("HADAR_PACE")
-    assert Pace.from_env("m") is None
+    assert GpuEmulation.from_env("m") is None
 
 
 def test_meter(clock):

@@ -7,10 +7,10 @@ from slurm_hadar import config
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.sandbox import conf, places
 from slurm_hadar.sandbox.layout import DEFAULT, Layout, NodeGroup, PartitionSpec
-from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox.places import SandboxPaths
 from slurm_hadar.sandbox.site import site_toml
 
-PLACES = Places(Path("/box"), Path("/box/run"))
+PLACES = SandboxPaths(Path("/box"), Path("/box/run"))
 MIXED = Layout(
     (
         NodeGroup("m", 2, "p100", 1, more={"k80": 2}, features=("ib",)),

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from slurm_hadar.sandbox import processes
-from slurm_hadar.sandbox.places import Places
+from slurm_hadar.sandbox.places import SandboxPaths
 
 _BEGINS_OTHERS = """
 import os, sys, time
@@ -48,7 +48,7 @@ def _marked(mark):
 
 
 def test_strangers_and_the_dead_are_not_ours(tmp_path):
-    places = Places(tmp_path, tmp_path / "run")
+    places = SandboxPaths(tmp_path, tmp_path / "run")
     pid_file = tmp_path / "pid"
     stranger = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(600)"],

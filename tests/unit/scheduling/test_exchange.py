@@ -5,11 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, Line, Places, exchanged
+from slurm_hadar.scheduling.exchange import (
+    NO_EXCHANGE,
+    ExchangeLevel,
+    QueuePlaces,
+    WaitingJobs,
+    exchanged,
+)
 
 
 def line(group, asks, wish):
-    return Line(np.array(group), np.array(asks, dtype=float), np.array(wish, dtype=float))
+    return WaitingJobs(np.array(group), np.array(asks, dtype=float), np.array(wish, dtype=float))
 
 
 @st.composite
@@ -53,13 +59,13 @@ def test_nor_once_some_have_started(gpus, data):
     outsider = data.draw(st.integers(1, len(gpus) - 1))
     group = [NO_EXCHANGE if job == outsider else 0 for job in range(len(gpus))]
     found = line(group, [[n] for n in gpus], gpus)
-    places = Places({job: job for job in range(len(gpus))}, {})
+    places = QueuePlaces({job: job for job in range(len(gpus))}, {})
     before = [found.asks[job] for job in range(outsider)]
     waiting, started = set(range(len(gpus))), []
     for _ in range(3):
         order = sorted(waiting, key=places.own.__getitem__)
         wish = np.array(data.draw(st.permutations(range(len(order)))), dtype=float)
-        who = exchanged(Line(found.group[order], found.asks[order], wish))
+        who = exchanged(WaitingJobs(found.group[order], found.asks[order], wish))
         for at, job in enumerate(who):
             places.held[order[job]] = places.own[order[at]]
         ahead = [one for one in waiting if places.held[one] < outsider]

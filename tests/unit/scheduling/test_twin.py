@@ -4,7 +4,7 @@ from math import inf
 
 import numpy as np
 
-from slurm_hadar.scheduling.twin import Promises, ends, served
+from slurm_hadar.scheduling.twin import ExpectedEnds, ends, served
 
 
 def test_each_job_takes_the_gpus_that_are_released_first():
@@ -20,7 +20,7 @@ def test_a_job_that_fits_nowhere_never_ends():
 
 
 def test_what_was_promised_first_holds_and_planned_jobs_go_first():
-    promises = Promises()
+    promises = ExpectedEnds()
     promises.add(["a", "b"], [5.0, 7.0])
     promises.add(["b", "c"], [1.0, 3.0])
     assert promises.ends == {"a": 5.0, "b": 7.0, "c": 3.0}

@@ -7,7 +7,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.simulator import cluster
-from slurm_hadar.simulator.cluster import Cluster
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.workload import Workload
 
 Decide = Callable[[View, State], tuple[Plan, State]]
@@ -42,7 +42,7 @@ def work(
     )
 
 
-def machines(text: str = "fast=1,slow=1", per_node: str = "4", per_rack: int = 0) -> Cluster:
+def machines(text: str = "fast=1,slow=1", per_node: str = "4", per_rack: int = 0) -> VirtualCluster:
     return cluster.parse(text, per_node, per_rack)
 
 

@@ -12,7 +12,7 @@ from slurm_hadar.policies.bftrainer.records import Trainer
 from slurm_hadar.simulator.idle import policy_names, replay
 from slurm_hadar.simulator.idle_fragments import Fragments
 from slurm_hadar.simulator.idle_generate import generate, statistics
-from slurm_hadar.simulator.idle_trainers import Work, Workload, curve
+from slurm_hadar.simulator.idle_trainers import TrainerWork, TrainerWorkload, curve
 
 Row = tuple[int, float, float]
 
@@ -31,10 +31,10 @@ def fragments(rows: list[Row]) -> Fragments:
 
 def workload(
     copies: int = 1, samples: float = 1e9, at_once: int = 10, most: int = 4, arrival: float = 0.0
-) -> Workload:
+) -> TrainerWorkload:
     rate = curve([0, most], [0, 100.0 * most], 1, most)
-    one = Work(Trainer("t", rate[None, :], 18.0, 12.0), samples, arrival)
-    return Workload((one,) * copies, at_once)
+    one = TrainerWork(Trainer("t", rate[None, :], 18.0, 12.0), samples, arrival)
+    return TrainerWorkload((one,) * copies, at_once)
 
 
 def test_one_node_one_trainer_paper() -> None:
@@ -101,9 +101,9 @@ def test_the_cap_of_the_cluster_bounds_the_optimum_too() -> None:
 
 def test_trainers_of_unlike_curves_are_told_apart() -> None:
     """The optimum is cached by the trainers that are active."""
-    slow = Work(Trainer("s", np.array([[0.0, 10.0]]), 0.0, 0.0), 5000.0, 0.0)
-    fast = Work(Trainer("f", np.array([[0.0, 70.0]]), 0.0, 0.0), 1e9, 0.0)
-    work = Workload((slow, fast), 1)
+    slow = TrainerWork(Trainer("s", np.array([[0.0, 10.0]]), 0.0, 0.0), 5000.0, 0.0)
+    fast = TrainerWork(Trainer("f", np.array([[0.0, 70.0]]), 0.0, 0.0), 1e9, 0.0)
+    work = TrainerWorkload((slow, fast), 1)
     out = replay(fragments([(0, 0.0, 1000.0)]), work, "bftrainer")
     assert out.optimum == pytest.approx(500 * 10 + 500 * 70)
     assert out.efficiency == pytest.approx(1.0)
@@ -201,6 +201,6 @@ def test_generated_fragments_of_a_node_do_not_overlap(nodes: int) -> None:
         lambda seen, work: replay(seen, work, "bftrainer", charge="free"),
     ],
 )
-def test_unknown_words_are_refused(call: Callable[[Fragments, Workload], object]) -> None:
+def test_unknown_words_are_refused(call: Callable[[Fragments, TrainerWorkload], object]) -> None:
     with pytest.raises(UsageError, match="known"):
         call(fragments([(0, 0.0, 1.0)]), workload())

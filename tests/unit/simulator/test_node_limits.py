@@ -7,7 +7,7 @@ import pytest
 from pretend import machines, on, scripted, work
 
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.domain.traits import Beside
+from slurm_hadar.domain.traits import CpuTrait
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, simulate
 
@@ -69,7 +69,7 @@ def test_a_loose_placement_goes_where_there_are_cpus():
 
 def test_other_cpus_change_the_speed_and_cost_a_restart():
     one = np.ones(1)
-    trait = Beside(
+    trait = CpuTrait(
         np.array([1.0, 2.0, 4.0]), np.array([1000.0]), np.array([[[0.5], [1.0], [2.0]]]),
         one, 9 * one, one, 9000 * one,
     )  # fmt: skip

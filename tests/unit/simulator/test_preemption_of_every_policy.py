@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from slurm_hadar import policies
-from slurm_hadar.scheduling.schedule import Limits
+from slurm_hadar.scheduling.schedule import SchedulerLimits
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.queue import engine, making_way
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn
-from slurm_hadar.simulator.queue.setting import Setting, Steering
+from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from tests.unit.simulator.pretend import machines, work
 from tests.unit.simulator.test_queue import queue_of
 
@@ -18,7 +18,7 @@ STOPPING = [
     "hadar", "ones", "timetable", "tiresias",
     *(name for name in policies.names() if name.startswith("gavel_")),
 ]  # fmt: skip
-PREEMPTS = Steering(tick_s=30.0, min_between_moves_s=0.0, preempt=True)
+PREEMPTS = SteeringSetting(tick_s=30.0, min_between_moves_s=0.0, preempt=True)
 QUEUES, MOST_STOPS = 4, 2
 OPTIONS = {"tiresias": {"queues": "60,600"}}
 """GPU-seconds, so that it stops jobs as short as these."""
@@ -58,11 +58,11 @@ class Stops:
 def ends(jobs, policy, gpus, stops, monkeypatch):
     """s at which each job ends. A restart costs nothing here."""
     monkeypatch.setattr(engine, "stopped", stops)
-    setting = Setting(
+    setting = SimulationSetting(
         jobs,
         machines(f"fast={gpus}"),
         Drawn(limits=(1.0, 1.0)),
-        limits=Limits(interval_s=0.0),
+        limits=SchedulerLimits(interval_s=0.0),
         costs=Costs(restart_s=0.0),
         steering=PREEMPTS,
         options=OPTIONS.get(policy, {}),

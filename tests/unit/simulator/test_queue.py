@@ -15,20 +15,20 @@ from slurm_hadar.domain.placement import Plan
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.scheduling.profile import Profile
-from slurm_hadar.scheduling.schedule import Limits
+from slurm_hadar.scheduling.schedule import SchedulerLimits
 from slurm_hadar.simulator import sacct_trace, trace_queue
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.csv_rows import rows
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.making_way import AWAY_S
 from slurm_hadar.simulator.queue.requests import Drawn, requests
-from slurm_hadar.simulator.queue.setting import Setting, Steering
+from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.workload import Workload
 from tests.unit.simulator.pretend import Decide, machines, on, scripted, work
 
 EXACT = Drawn(unmanaged=1.0, limits=(1.0, 1.0))
 MANAGED = Drawn(limits=(1.0, 1.0))
-AT_ONCE = Limits(interval_s=0.0)
+AT_ONCE = SchedulerLimits(interval_s=0.0)
 ONE = ("fast",)
 
 
@@ -42,7 +42,9 @@ def gangs(*gpus: int, seconds: list[float], arrival: list[float] | float = 0.0) 
 def finishes(
     load: Workload, cluster: str, decide: Decide | None = None, **more: object
 ) -> list[float]:
-    setting = Setting(load, machines(cluster), **{"drawn": EXACT, "limits": AT_ONCE, **more})  # type: ignore[arg-type]
+    setting = SimulationSetting(
+        load, machines(cluster), **{"drawn": EXACT, "limits": AT_ONCE, **more}
+    )  # type: ignore[arg-type]
     found: list[float] = simulate(setting, decide).finish_s.tolist()
     return found
 
@@ -74,7 +76,12 @@ def test_backfill_starts_who_delays_nobody() -> None:
 
 def test_backfill_comes_at_its_interval_and_the_main_scheduler_at_once() -> None:
     jobs = gangs(1, 2, 1, 1, seconds=[100.0, 10.0, 50.0, 10.0], arrival=[0.0, 0.0, 1.0, 300.0])
-    assert finishes(jobs, "fast=2", limits=Limits(interval_s=30.0)) == [100.0, 110.0, 80.0, 310.0]
+    assert finishes(jobs, "fast=2", limits=SchedulerLimits(interval_s=30.0)) == [
+        100.0,
+        110.0,
+        80.0,
+        310.0,
+    ]
 
 
 def exchanging(level: ExchangeLevel, decide: Decide, *gpus: int, managed: str) -> list[float]:
@@ -83,7 +90,7 @@ def exchanging(level: ExchangeLevel, decide: Decide, *gpus: int, managed: str) -
     lines = [f"j{at},{word},ann,x" for at, word in enumerate(["yes", *managed.split()])]
     text = "\n".join(["job_id,managed,user,account", *lines])
     queue = trace_queue.queued(list(rows(text, "t.csv", ["job_id"])), ONE)
-    steering = Steering(moves=False, exchange=level, tick_s=1.0)
+    steering = SteeringSetting(moves=False, exchange=level, tick_s=1.0)
     return finishes(replace(load, queue=queue), "fast=2", decide, drawn=MANAGED, steering=steering)
 
 
@@ -147,7 +154,7 @@ def test_a_job_that_may_move_leaves_no_slow_type_to_others_alone() -> None:
     jobs = queue_of(jobs, "job_id,managed\nj0,yes\nj1,yes\nj2,no\n")
     nothing = scripted({0.0: {}})
     both = {"load": jobs, "cluster": "fast=1,slow=1", "decide": nothing, "drawn": MANAGED}
-    assert finishes(**both, steering=Steering(moves=False)) == [10.0, 50.0, 100.0]
+    assert finishes(**both, steering=SteeringSetting(moves=False)) == [10.0, 50.0, 100.0]
     assert finishes(**both) == [10.0, 400.0, 20.0]
     typed = queue_of(jobs, "job_id,managed,types\nj0,yes,\nj1,yes,\nj2,no,slow\n")
     assert finishes(**{**both, "load": typed}) == [10.0, 50.0, 100.0]
@@ -163,7 +170,7 @@ def test_the_planned_type_comes_first() -> None:
     assert finishes(before, "fast=1,slow=1", wanted, drawn=MANAGED)[2] == 100.0
 
 
-ALWAYS = Steering(tick_s=60.0, min_between_moves_s=0.0)
+ALWAYS = SteeringSetting(tick_s=60.0, min_between_moves_s=0.0)
 
 
 def moving(script, load, cluster="fast=1,slow=1", **more) -> list[float]:
@@ -176,13 +183,13 @@ def test_a_move_takes_free_gpus_and_costs_its_pause() -> None:
     # From 100 s on the fast GPU is free; the tick at 120 s moves the second job.
     left = 1000.0 - 120.0
     assert moving({0.0: {"j1": on("fast")}}, jobs) == [100.0, 120.0 + 10.0 + left / 2]
-    stays = Steering(tick_s=60.0, moves=False)
+    stays = SteeringSetting(tick_s=60.0, moves=False)
     assert moving({0.0: {"j1": on("fast")}}, jobs, steering=stays) == [100.0, 1000.0]
-    later = Steering(tick_s=60.0, min_between_moves_s=500.0)
+    later = SteeringSetting(tick_s=60.0, min_between_moves_s=500.0)
     assert moving({0.0: {"j1": on("fast")}}, jobs, steering=later)[1] == 540 + 10 + 460 / 2
 
 
-PREEMPTS = Steering(tick_s=60.0, min_between_moves_s=0.0, preempt=True)
+PREEMPTS = SteeringSetting(tick_s=60.0, min_between_moves_s=0.0, preempt=True)
 
 
 def test_a_job_is_stopped_for_one_that_the_plan_starts() -> None:
@@ -213,7 +220,7 @@ def test_what_is_stopped_is_the_last_of_those_who_wait() -> None:
     jobs = work([[[1.0]]] * 4, total=[1000.0, 100.0, 500.0, 500.0],
                 arrival=[0.0, 100.0, 110.0, 400.0], types=ONE)  # fmt: skip
     script = {0.0: {"j0": on("fast")}, 100.0: {"j1": on("fast")}, 180.0: {}}
-    never = Steering(tick_s=60.0, min_between_moves_s=1e6, preempt=True)
+    never = SteeringSetting(tick_s=60.0, min_between_moves_s=1e6, preempt=True)
     assert moving(script, jobs, "fast=1", steering=never)[0] == 1000.0
     ends = moving(script, jobs, "fast=1", steering=PREEMPTS)
     # j2 came before it was stopped, j3 after that.
@@ -238,7 +245,7 @@ def test_no_move_takes_what_a_waiting_job_has_reserved() -> None:
 
 def test_a_job_is_never_moved_to_a_type_that_it_does_not_name() -> None:
     jobs = queue_of(work(BOTH, total=1000.0), "job_id,managed,types\nj0,yes,slow\n")
-    setting = Setting(jobs, machines(), MANAGED, steering=ALWAYS)
+    setting = SimulationSetting(jobs, machines(), MANAGED, steering=ALWAYS)
     assert simulate(setting, policies.get("hadar")).finish_s.tolist() == [1000.0]
 
 
@@ -257,7 +264,7 @@ def test_policies_run_in_slurms_order(policy) -> None:
     rng = np.random.default_rng(5)
     rate = rng.uniform(0.5, 2.0, (12, 2, 1))
     jobs = work(rate.tolist(), total=500.0, arrival=np.arange(12.0) * 20)
-    setting = Setting(jobs, machines("fast=2,slow=2"), Drawn(0.3), steering=ALWAYS)
+    setting = SimulationSetting(jobs, machines("fast=2,slow=2"), Drawn(0.3), steering=ALWAYS)
     out = simulate(setting, policies.get(policy), policy)
     assert out.finished == 12 and out.order == "slurm"
     figures = out.summary()
@@ -321,7 +328,7 @@ def test_a_plan_without_jobs_leaves_all_to_slurm() -> None:
 def test_a_job_that_cannot_run_as_it_asks_is_named() -> None:
     jobs = replace(work([[[1.0, 0.0], [0.0, 0.0]]], counts=(1, 2)), request=np.array([2]))
     with pytest.raises(UsageError, match="job j0 cannot run on 1 fast, 1 slow with the 2 GPUs"):
-        simulate(Setting(jobs, machines()), None)
+        simulate(SimulationSetting(jobs, machines()), None)
 
 
 def test_a_sites_own_past_tells_users_accounts_and_limits() -> None:

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurm_hadar.scheduling.schedule import Limits
+from slurm_hadar.scheduling.schedule import SchedulerLimits
 from slurm_hadar.simulator import trace_queue
 from slurm_hadar.simulator.csv_rows import rows
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.queue.engine import simulate
-from slurm_hadar.simulator.queue.foresight import Foresight, Running
+from slurm_hadar.simulator.queue.foresight import Foresight, RunningJobs
 from slurm_hadar.simulator.queue.requests import Drawn, requests
-from slurm_hadar.simulator.queue.setting import Setting, Steering
+from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from tests.unit.simulator.pretend import machines, scripted, work
 
 CLUSTER = machines("fast=1,slow=1")
@@ -22,13 +22,13 @@ HOUR = 3600.0
 
 def finishes(load, max_wait_s, known=True):
     """Jobs without plans on one fast and one slow GPU, a tick each second."""
-    steering = Steering(moves=False, tick_s=1.0, max_wait_s=max_wait_s)
+    steering = SteeringSetting(moves=False, tick_s=1.0, max_wait_s=max_wait_s)
     seen = replace(estimate(load), known=known)
-    setting = Setting(
+    setting = SimulationSetting(
         load,
         CLUSTER,
         Drawn(limits=(1.0, 1.0)),
-        limits=Limits(interval_s=0.0),
+        limits=SchedulerLimits(interval_s=0.0),
         steering=steering,
         seen=seen,
     )
@@ -79,7 +79,7 @@ def test_unmanaged_jobs_are_expected_to_end_by_their_limits_and_managed_ones_by_
     times = told.times(line, np.zeros(3))
     assert times.tolist() == [[60.0, 180.0], [90.0, 90.0]]
     on = np.array([[1, 0], [0, 1]])
-    running = Running(
+    running = RunningJobs(
         np.array([0, 1]), np.full(2, 30.0), np.zeros(2), np.array([60.0, 30.0]),
         np.array([3.0, 1.0]), on,
     )  # fmt: skip

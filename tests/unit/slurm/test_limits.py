@@ -3,7 +3,7 @@
 import pytest
 
 from slurm_hadar.domain.errors import SlurmError
-from slurm_hadar.slurm.limits import Limits, parse
+from slurm_hadar.slurm.limits import AccountLimits, parse
 
 QOS = (
     "normal|1.000000|||||||||||\n"
@@ -80,7 +80,7 @@ def test_how_much_a_minute_counts():
 
 
 def test_accounts_in_a_circle_end():
-    assert not Limits(parents={"a": "b", "b": "a"}).bind("ann", "a", "normal")
+    assert not AccountLimits(parents={"a": "b", "b": "a"}).bind("ann", "a", "normal")
 
 
 @pytest.mark.parametrize(("associations", "qos"), [("root|\n", ""), ("", "sacctmgr: error: x\n")])

@@ -96,10 +96,10 @@ def test_busy_or_refused(said: str, retry: bool) -> None:
 
 def test_updates_in_each_release() -> None:
     update = Update("84_2", {"TresPerNode": "gpu:2", "TresPerJob": "gres/gpu:3", "Features": ""})
-    assert updates.words(update, OLD) == [
+    assert updates.update_arguments(update, OLD) == [
         "JobId=84_2", "Gres=gpu:2", "TresPerJob=gres:gpu:3", "Features=",
     ]  # fmt: skip
-    assert updates.words(update, NEW)[2] == "TresPerJob=gres/gpu:3"
+    assert updates.update_arguments(update, NEW)[2] == "TresPerJob=gres/gpu:3"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_updates_in_each_release() -> None:
 )
 def test_updates_that_slurm_never_sees(update: Update, said: str) -> None:
     with pytest.raises(SlurmError, match=said) as caught:
-        updates.words(update, NEW)
+        updates.update_arguments(update, NEW)
     assert not caught.value.retry
 
 

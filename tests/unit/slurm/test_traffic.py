@@ -36,7 +36,7 @@ def test_no_minute_ever_sees_more_than_the_limit(limit: int, pauses: list[float]
     with traffic.watched():
         for pause in pauses:
             clock.now += pause
-            wait = traffic.until_room_s(1)
+            wait = traffic.seconds_until_allowed(1)
             assert asked(traffic) == (wait == 0)
             if wait == 0:
                 sent.append(clock.now)
@@ -50,8 +50,8 @@ def test_after_the_wait_there_is_room(limit: int, ages: list[float], wanted: int
     traffic = Traffic(clock)
     traffic.limit = limit
     traffic.remember([clock.now - age for age in ages])
-    clock.now += traffic.until_room_s(min(wanted, limit)) + 1e-6
-    assert traffic.room() >= min(wanted, limit)
+    clock.now += traffic.seconds_until_allowed(min(wanted, limit)) + 1e-6
+    assert traffic.requests_left() >= min(wanted, limit)
 
 
 def test_what_another_process_sent_counts_unless_the_machine_was_started_anew() -> None:
@@ -59,7 +59,7 @@ def test_what_another_process_sent_counts_unless_the_machine_was_started_anew() 
     traffic = Traffic(clock)
     traffic.limit = 20
     traffic.remember([990.0, 995.0, 900.0, 5000.0])
-    assert traffic.sent() == [990.0, 995.0] and traffic.room() == 18
+    assert traffic.sent() == [990.0, 995.0] and traffic.requests_left() == 18
 
 
 @pytest.mark.parametrize(

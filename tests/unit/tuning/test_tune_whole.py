@@ -23,7 +23,7 @@ from slurm_hadar.tuning import conf, site, sources, study
 from slurm_hadar.tuning.draft import applied
 from slurm_hadar.tuning.replay import ANY, OWN
 
-WISH = sources.Wish(("srtf",), 60, 60.0, 60.0, 0.0)
+WISH = sources.TuneRequest(("srtf",), 60, 60.0, 60.0, 0.0)
 
 
 def hadar(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -156,7 +156,7 @@ def test_owners_nodes_are_opened_to_nobody(place: Path) -> None:
 def test_a_policy_that_runs_out_of_time_is_told_and_judged_by_nothing(place: Path) -> None:
     found, notes = sources.of_history(
         place / "past", place / "slurm.conf", None, None, Rates(),
-        sources.Wish(("srtf",), 60, 0.0, 60.0, 0.0),
+        sources.TuneRequest(("srtf",), 60, 0.0, 60.0, 0.0),
     )  # fmt: skip
     result = study.result(found, study.advise(found), notes)
     assert all("out of time" in one["why_not"] for one in result["policies"][1:])
@@ -256,7 +256,7 @@ def test_hostile_cells_end_in_text_and_page(place: Path, cells: list[str], kept:
         "|".join(cells).replace("\n", ""),
     )  # fmt: skip
     (place / "odd").write_text(past, newline="")
-    wish = sources.Wish((), 10, 60.0, 60.0, 0.0)
+    wish = sources.TuneRequest((), 10, 60.0, 60.0, 0.0)
     try:
         found, notes = sources.of_history(
             place / "odd", place / "slurm.conf", None, None, Rates(), wish

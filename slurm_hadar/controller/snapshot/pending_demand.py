@@ -53,7 +53,7 @@ Free = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PendingDemand:
     """GPUs that a pending job outside our management will get before anybody below it."""
 
     job: str
@@ -84,7 +84,7 @@ def reserved_nodes(seen: Observed, horizon_s: float = 600.0) -> set[str]:
     }
 
 
-def in_turn(job: Job) -> bool:
+def competes_for_gpus(job: Job) -> bool:
     """Whether a waiting job waits for its turn only.
 
     False where Slurm itself keeps it waiting: a limit, a dependency, a partition that is down,
@@ -116,7 +116,7 @@ def rank(job: Job, seen: Observed) -> tuple[int, int]:
     return max(tiers, default=1), job.priority
 
 
-def outsiders(seen: Observed, ours: Iterable[str]) -> list[Job]:
+def unmanaged_jobs(seen: Observed, ours: Iterable[str]) -> list[Job]:
     """Pending jobs outside our management that Slurm would start as soon as GPUs are free.
 
     In Slurm's order, the first to go first.
@@ -138,7 +138,9 @@ def outsiders(seen: Observed, ours: Iterable[str]) -> list[Job]:
     return sorted(waiting, key=lambda job: rank(job, seen), reverse=True)
 
 
-def claim(job: Job, seen: Observed, free: Free, partly: bool = False) -> Claim | None:
+def pending_demand(
+    job: Job, seen: Observed, free: Free, partly: bool = False
+) -> PendingDemand | None:
     """Set a pending job's GPUs aside in ``free``; None when it would not fit now.
 
     ``partly``: what is free of them is set aside although it does not fit.
@@ -171,7 +173,7 @@ def claim(job: Job, seen: Observed, free: Free, partly: bool = False) -> Claim |
     for name, got in taken.items():
         for kind, count in got.items():
             free[name][kind] -= count
-    return Claim(job.id, job.priority, taken)
+    return PendingDemand(job.id, job.priority, taken)
 
 
 def _in_its_order(job: Job, seen: Observed, free: Free) -> Iterator[tuple[str, dict[str, int]]]:

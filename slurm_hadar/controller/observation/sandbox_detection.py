@@ -18,7 +18,7 @@ _LOOPBACK = re.compile(r"\S+\((127\.[0-9.]+|::1)\)")
 _LINE = re.compile(r"\s*(SlurmctldHost|SlurmUser)\s*=\s*(\S+)", re.IGNORECASE)
 
 
-def is_throw_away(config: Config) -> bool:
+def is_sandbox(config: Config) -> bool:
     """Whether slurmctld listens on this machine's loopback address alone, and SlurmUser is whoever
     asks: such a Slurm serves nobody else.
 

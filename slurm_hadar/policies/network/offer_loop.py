@@ -8,20 +8,20 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import BoolArray, FloatArray, View
-from slurm_hadar.policies.allocation import Parts
+from slurm_hadar.policies.allocation import Allocation
 from slurm_hadar.policies.network.outlook import Outlook
 from slurm_hadar.policies.network.places import ANYWHERE, Ask, Ground
-from slurm_hadar.policies.network.settings import Settings
+from slurm_hadar.policies.network.settings import NetworkOptions
 
 WHERE = ("on one machine", "in one rack", "over several racks")
 """The tiers in words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class RackOffer:
     """A free place. ``best``: the nearest tier that could ever hold the job on that type."""
 
-    parts: Parts
+    parts: Allocation
     kind: int
     count: int
     tier: int
@@ -32,17 +32,17 @@ class Offer:
     """Time there over the time at the best tier, less 1."""
 
 
-Answer = Callable[[int, Offer], tuple[bool, str]]
+Answer = Callable[[int, RackOffer], tuple[bool, str]]
 """Whether a job takes an offer, and why."""
 
 
-class Turns:
+class OfferLoop:
     """One decision: what is placed so far, and who waits."""
 
-    def __init__(self, view: View, settings: Settings, carries: float = 0.0) -> None:
+    def __init__(self, view: View, settings: NetworkOptions, carries: float = 0.0) -> None:
         """``carries``: see :class:`Outlook`."""
         self.view, self.ground = view, Ground(view)
-        self.held: dict[int, Parts] = {}
+        self.held: dict[int, Allocation] = {}
         for job, node, kind, count in view.jobs.held.tolist():
             if count > 0:
                 slot = self.ground.floor.slot_of[node, kind]
@@ -111,7 +111,7 @@ class Turns:
         """GPUs that a job would get: the least number that it can run on."""
         return self.view.counts[self._column[job]]
 
-    def offers(self, job: int, most_tier: int = ANYWHERE) -> list[Offer]:
+    def offers(self, job: int, most_tier: int = ANYWHERE) -> list[RackOffer]:
         """A free place on each type that has one, of the nearest tier there, the soonest to end
         first."""
         jobs, found = self.view.jobs, []
@@ -129,7 +129,7 @@ class Turns:
                     factor = self.outlook.factor(job, kind, column, tier, self._card(job, parts))
                     lost = self.outlook.factor(job, kind, column, best) / factor - 1.0
                     seconds = left / (float(jobs.rate[job, kind, column]) * factor)
-                    found.append(Offer(parts, kind, count, tier, best, seconds, max(0.0, lost)))
+                    found.append(RackOffer(parts, kind, count, tier, best, seconds, max(0.0, lost)))
                     break
         return sorted(found, key=lambda offer: (offer.seconds, offer.kind))
 
@@ -165,7 +165,7 @@ class Turns:
         """A running job stays where it is."""
         self._place(job, self.held[job], why)
 
-    def take(self, job: int, offer: Offer, why: str) -> None:
+    def take(self, job: int, offer: RackOffer, why: str) -> None:
         """Place a job."""
         self.ground.room.take(offer.parts, self.ground.needs[job])
         self._traffic(job, offer.parts, 1.0)
@@ -177,7 +177,7 @@ class Turns:
             self.outlook.joins(job)
         self._place(job, offer.parts, why)
 
-    def release(self, job: int) -> Parts:
+    def release(self, job: int) -> Allocation:
         """Give back what a running job holds, for now."""
         parts = self.held[job]
         self.ground.room.give(parts, self.ground.needs[job])
@@ -189,14 +189,14 @@ class Turns:
         self.ground.room.take(self.held[job], self.ground.needs[job])
         self._traffic(job, self.held[job], 1.0)
 
-    def stop(self, job: int) -> Parts:
+    def stop(self, job: int) -> Allocation:
         """Send a running job back to the queue; what it held."""
         parts = self.release(job)
         self.outlook.leaves(job)
         del self.held[job], self.placements[self.view.jobs.ids[job]]
         return parts
 
-    def unstop(self, job: int, parts: Parts) -> None:
+    def unstop(self, job: int, parts: Allocation) -> None:
         """The opposite of :meth:`stop`."""
         self.held[job] = parts
         self.back(job)
@@ -246,21 +246,21 @@ class Turns:
             self._why[asks] = f"short of {short}"
         return self._why[asks]
 
-    def _traffic(self, job: int, parts: Parts, sign: float) -> None:
+    def _traffic(self, job: int, parts: Allocation, sign: float) -> None:
         """A job on several nodes keeps their network cards busy, or no longer does."""
         nodes = {self.ground.floor.node_of[slot] for slot, _ in parts}
         if len(nodes) > 1:
             for node in nodes:
                 self._cards[node] += sign * self.outlook.card(job)
 
-    def _card(self, job: int, parts: Parts) -> float:
+    def _card(self, job: int, parts: Allocation) -> float:
         """How busy the busiest of these nodes' cards would be."""
         nodes = {self.ground.floor.node_of[slot] for slot, _ in parts}
         if len(nodes) == 1:
             return 0.0
         return max(self._cards[node] for node in nodes) + self.outlook.card(job)
 
-    def _place(self, job: int, parts: Parts, why: str) -> None:
+    def _place(self, job: int, parts: Allocation, why: str) -> None:
         floor, view = self.ground.floor, self.view
         gpus: dict[str, int] = {}
         nodes: dict[str, dict[str, int]] = {}

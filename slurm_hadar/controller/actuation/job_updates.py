@@ -13,7 +13,7 @@ from slurm_hadar.controller.observation.access import allowed_partitions, kinds_
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import cpus
 from slurm_hadar.controller.snapshot.constraints import with_feature
-from slurm_hadar.controller.snapshot.request import Wanted, cpus_per_copy
+from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, cpus_per_copy
 from slurm_hadar.domain.job import UNTYPED, Job
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Placement
@@ -32,7 +32,7 @@ Fields = dict[str, str]
 
 def fields(
     job: Job,
-    want: Wanted,
+    want: ResourceRequest,
     placement: Placement,
     seen: Observed,
     config: Config,
@@ -61,7 +61,7 @@ def fields(
 
 
 def owner_forbids(
-    job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config
+    job: Job, want: ResourceRequest, placement: Placement, seen: Observed, config: Config
 ) -> bool:
     """Whether the placement needs another constraint, or other partitions in another order, than
     the owner set since."""
@@ -107,7 +107,7 @@ def asked_for(
     return {**steered.was, "Partition": ",".join(declared)}
 
 
-def back(job: Job, steered: Steering) -> Fields:
+def undo_fields(job: Job, steered: Steering) -> Fields:
     """What must be changed so that the job's request is its owner's again."""
     was = steered.was
     found = {
@@ -182,7 +182,9 @@ def originals(
     return found | dict(was)
 
 
-def _wish(job: Job, want: Wanted, placement: Placement, seen: Observed, config: Config) -> Fields:
+def _wish(
+    job: Job, want: ResourceRequest, placement: Placement, seen: Observed, config: Config
+) -> Fields:
     kinds = sorted(placement.gpus)
     typed = job.request.typed
     groups = config.partitions.groups if want.of_one_type else {}
@@ -219,7 +221,7 @@ def _spread(job: Job, placement: Placement) -> Fields:
     }
 
 
-def _copies(job: Job, want: Wanted, placement: Placement, pin: bool) -> Fields:
+def _copies(job: Job, want: ResourceRequest, placement: Placement, pin: bool) -> Fields:
     """One task with its GPUs on each of these nodes; TresPerNode stays as it is."""
     if placement.copies == 1 and not pin:
         where = {"ReqNodeList": ""}
@@ -249,7 +251,7 @@ def types_of(partitions: Sequence[Partition], seen: Observed) -> dict[str, str]:
 
 
 def _partitions(
-    want: Wanted, placement: Placement, open_to_it: Sequence[Partition], seen: Observed
+    want: ResourceRequest, placement: Placement, open_to_it: Sequence[Partition], seen: Observed
 ) -> tuple[str, ...]:
     """The owner's partitions; where they are one per GPU type the place's own comes first."""
     types = types_of(open_to_it, seen)
@@ -265,7 +267,7 @@ def _gpus(gpus: Mapping[str, int]) -> str:
     )
 
 
-def words(gpus: Mapping[str, int], nodes: Sequence[str] = ()) -> str:
+def placement_text(gpus: Mapping[str, int], nodes: Sequence[str] = ()) -> str:
     """A placement for people: ``2 x v100 on v1``."""
     what = " + ".join(f"{count} x {kind}" for kind, count in sorted(gpus.items()))
     return f"{what} on {fold(tuple(nodes))}" if nodes else what

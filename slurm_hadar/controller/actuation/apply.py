@@ -1,6 +1,6 @@
 """Carrying actions out: written down first, sent in one batch, with Slurm's answer beside it.
 
-Whether it holds is seen at a later tick (:mod:`slurm_hadar.controller.actuation.trail`).
+Whether it holds is seen at a later tick (:mod:`slurm_hadar.controller.actuation.reconciliation`).
 """
 
 import contextlib
@@ -15,10 +15,10 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.hints import Refusals
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation import kept
+from slurm_hadar.controller.observation import steering_store
+from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
-from slurm_hadar.controller.snapshot.request import may_have_copies
-from slurm_hadar.controller.snapshot.targets import by_type, placed
+from slurm_hadar.controller.snapshot.resource_request import may_have_copies
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
@@ -66,7 +66,7 @@ class ActionContext:
     @property
     def in_the_job(self) -> bool:
         """Whether what is kept of a job is sent with each update of it."""
-        return kept.in_the_job(self.config)
+        return steering_store.in_the_job(self.config)
 
     def check(self) -> None:
         """Raises OSError where another controller may act now."""
@@ -81,12 +81,12 @@ class ActionContext:
     def update(self, job: Job, fields: dict[str, str], ours: Steering) -> Update:
         """An update that also says, in the job, what we decided."""
         if not self.in_the_job:
-            kept.keep(self.config, self.store, job.id, ours, self.check)
+            steering_store.keep(self.config, self.store, job.id, ours, self.check)
             return Update(job.id, fields)
         comment = steering.merge(job.admin_comment, ours)
         return Update(job.id, {**fields, "AdminComment": comment})
 
-    def known(self, job: Job) -> Steering:
+    def steering_of(self, job: Job) -> Steering:
         """What is kept of one job."""
         if self.in_the_job:
             text = job.admin_comment
@@ -94,7 +94,7 @@ class ActionContext:
             text = self.store.steerings([job.id]).get(job.id, "")
         return steering.decode(text) or Steering()
 
-    def kept(self, actions: Sequence[Action]) -> dict[str, Steering]:
+    def steerings_of(self, actions: Sequence[Action]) -> dict[str, Steering]:
         """What is kept of the jobs of these actions; empty where the jobs carry it themselves."""
         if self.in_the_job:
             return {}
@@ -107,7 +107,7 @@ class ActionContext:
     def keep(self, job: Job, ours: Steering) -> None:
         """Keep what was done to a job, without an update."""
         if not self.in_the_job:
-            kept.keep(self.config, self.store, job.id, ours, self.check)
+            steering_store.keep(self.config, self.store, job.id, ours, self.check)
 
     def write_plan(
         self,
@@ -158,7 +158,7 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
     if not actions:
         return Sent()
     actions = sorted(actions, key=_rises)
-    before = context.kept(actions)
+    before = context.steerings_of(actions)
     groups = _records(actions)
     # First, with what was kept before: should we die while these are kept, the next tick knows
     # that they were not sent.
@@ -279,7 +279,7 @@ def ask_to_save(
     nonce = secrets.token_hex(8)
     details = {**_details(action), **hopes, "save": nonce, "restarts": action.job.restarts}
     details["priority"] = action.job.priority + _given_back(context.store, action)
-    details["stood"] = _stood(action, context.known(action.job))
+    details["stood"] = _stood(action, context.steering_of(action.job))
     entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     # Copies and shares are said when it has been requeued: now they would be of no use to it.
     complaint = context.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)

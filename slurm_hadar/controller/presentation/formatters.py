@@ -5,15 +5,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import laying, trail
+from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.hints import waits_for
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.profiling import gpu_use
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import bills
-from slurm_hadar.controller.snapshot.targets import Target, batch_of, by_type, placed, profile_key
+from slurm_hadar.controller.snapshot.eligibility import (
+    SchedulableJob,
+    batch_of,
+    by_type,
+    placed,
+    profile_key,
+)
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
@@ -31,15 +37,15 @@ _NOTHING = "nothing"
 _HANDLED = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
 
 
-def tick_lines(report: Report) -> list[str]:
+def format_tick(report: TickReport) -> list[str]:
     """What the daemon logs of a tick: what was done, and one closing line."""
     lines = list(report.said)
     lines += [_line(action) for action in report.done]
     idle = report.backfill
-    if idle.targets or idle.idle:
+    if idle.schedulable or idle.idle:
         lines.append(_on_idle_nodes(report))
-    left = len(report.picture.left_out) + len(idle.left_out)
-    targets = report.picture.targets.values()
+    left = len(report.snapshot.excluded) + len(idle.excluded)
+    targets = report.snapshot.schedulable.values()
     running = sum(target.job.state is JobState.RUNNING for target in targets)
     lines.append(
         f"tick: {running} running, {len(targets) - running} waiting, "
@@ -49,48 +55,48 @@ def tick_lines(report: Report) -> list[str]:
     return lines
 
 
-def plan_lines(report: Report) -> list[str]:
+def format_plan(report: TickReport) -> list[str]:
     """What a tick would do, and why, job by job."""
-    idle = set(report.backfill.targets) | set(report.backfill.left_out)
-    ours = [action for action in report.intent.actions if action.job.id not in idle]
+    idle = set(report.backfill.schedulable) | set(report.backfill.excluded)
+    ours = [action for action in report.diff.actions if action.job.id not in idle]
     lines = [f"would {_line(action)}: {action.reason}" for action in ours]
-    done = {action.job.id for action in report.intent.actions}
+    done = {action.job.id for action in report.diff.actions}
     for job, placement in report.plan.placements.items():
-        if job not in done and job not in report.intent.deferred:
-            lines.append(_unchanged(job, placement, report.picture.targets))
-    deferred = report.intent.deferred.items()
+        if job not in done and job not in report.diff.deferred:
+            lines.append(_unchanged(job, placement, report.snapshot.schedulable))
+    deferred = report.diff.deferred.items()
     lines += [f"job {job} not now: {why}" for job, why in deferred if job not in idle]
     lines += [
         f"job {job} waits: {why}" for job, why in report.plan.waiting.items() if job not in done
     ]
-    lines += [f"job {job} is left to Slurm: {why}" for job, why in report.picture.left_out.items()]
+    lines += [f"job {job} is left to Slurm: {why}" for job, why in report.snapshot.excluded.items()]
     lines += report.plan.notes
-    lines += backfill_lines(report) if idle or report.backfill.idle else []
+    lines += format_backfill(report) if idle or report.backfill.idle else []
     return lines or ["No managed job: nothing to do."]
 
 
-def _unchanged(job: str, placement: Placement, targets: Mapping[str, Target]) -> str:
-    where = laying.words(placement.gpus, list(placement.nodes))
+def _unchanged(job: str, placement: Placement, targets: Mapping[str, SchedulableJob]) -> str:
+    where = job_updates.placement_text(placement.gpus, list(placement.nodes))
     if job in targets and not targets[job].held:
         return f"job {job} waits, planned on {where}: {placement.reason}"
     return f"job {job} stays as it is ({where}): {placement.reason}"
 
 
-def backfill_lines(report: Report) -> list[str]:
+def format_backfill(report: TickReport) -> list[str]:
     """What a tick would do with idle nodes, and why, training by training."""
     idle = report.backfill
     sent = {action.job.id: action for action in idle.actions}
     lines = [_on_idle_nodes(report)]
-    for job in [*idle.targets, *idle.left_out]:
+    for job in [*idle.schedulable, *idle.excluded]:
         placement, action = idle.placements.get(job), sent.get(job)
-        why = idle.waiting.get(job, idle.left_out.get(job, ""))
+        why = idle.waiting.get(job, idle.excluded.get(job, ""))
         if action is not None:
             lines.append(f"would {_line(action)}: {action.reason}")
         elif job in idle.deferred:
             lines.append(f"job {job} not now: {idle.deferred[job]}")
         elif placement is not None:
-            lines.append(_unchanged(job, placement, idle.targets))
-        elif job in idle.left_out:
+            lines.append(_unchanged(job, placement, idle.schedulable))
+        elif job in idle.excluded:
             lines.append(f"job {job} is left to Slurm: {why}")
         else:
             lines.append(f"job {job} waits: {why}")
@@ -98,7 +104,7 @@ def backfill_lines(report: Report) -> list[str]:
     return [*lines, *idle.notes]
 
 
-def backfill_summary(report: Report) -> dict[str, object]:
+def backfill_summary(report: TickReport) -> dict[str, object]:
     """The same as plain data. ``nodes`` by job: where it is or goes."""
     idle = report.backfill
     return {
@@ -115,21 +121,21 @@ def backfill_summary(report: Report) -> dict[str, object]:
                 else idle.waiting.get(job, ""),
                 "deferred": idle.deferred.get(job, ""),
             }
-            for job, target in idle.targets.items()
+            for job, target in idle.schedulable.items()
         ],
-        "left_to_slurm": dict(idle.left_out),
+        "not_steered": dict(idle.excluded),
         "actions": _plain_actions(idle.actions),
         "notes": list(idle.notes),
     }
 
 
-def _on_idle_nodes(report: Report) -> str:
+def _on_idle_nodes(report: TickReport) -> str:
     idle = report.backfill
-    held = {node for target in idle.targets.values() for node in target.held}
-    holders = sum(bool(target.held) for target in idle.targets.values())
+    held = {node for target in idle.schedulable.values() for node in target.held}
+    holders = sum(bool(target.held) for target in idle.schedulable.values())
     return (
         f"idle nodes: {len(held)} train, {len(idle.idle)} free, {len(idle.taken)} left to others; "
-        f"trainings: {holders} running, {len(idle.targets) - holders} waiting"
+        f"trainings: {holders} running, {len(idle.schedulable) - holders} waiting"
     )
 
 
@@ -145,15 +151,15 @@ def _plain_actions(actions: Iterable[Action]) -> list[dict[str, object]]:
     ]
 
 
-def summary(report: Report) -> dict[str, object]:
+def summary(report: TickReport) -> dict[str, object]:
     """A tick as plain data."""
     return {
         "acted": report.acted,
-        "actions": _plain_actions(report.intent.actions),
-        "deferred": dict(report.intent.deferred),
+        "actions": _plain_actions(report.diff.actions),
+        "deferred": dict(report.diff.deferred),
         "waiting": dict(report.plan.waiting),
-        "left_to_slurm": {**report.picture.left_out, **report.backfill.left_out},
-        "said": list(report.said),
+        "not_steered": {**report.snapshot.excluded, **report.backfill.excluded},
+        "messages": list(report.said),
         "changes_sent": len(report.done),
         "refused": sorted(report.refused),
         "queries": dict(report.queries),
@@ -174,7 +180,7 @@ def status_rows(controller: Controller) -> list[StatusRow]:
     ]
 
 
-def story(controller: Controller, id_: str) -> Explanation:
+def explanation_of(controller: Controller, id_: str) -> Explanation:
     """All that is known of one job. Raises UsageError for a job that is not there or not ours."""
     seen = controller.observe()
     id_ = named(seen, id_)
@@ -188,7 +194,7 @@ def story(controller: Controller, id_: str) -> Explanation:
         why = job.declaration_error or "it declared nothing, so it is never touched"
         raise UsageError(f"job {id_} is not managed: {why}")
     decision = controller.store.decisions().get(id_)
-    known = controller.gpus.known(job)
+    known = controller.gpus.uses_of(job)
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
     hints = [gpu_use.too_small(job, known, memory), bills.note(job, seen.partitions)]
     hints = [hint for hint in hints if hint]
@@ -232,7 +238,7 @@ def plain(found: StatusRow | Explanation) -> dict[str, object]:
 
 
 def _line(action: Action) -> str:
-    where = laying.words(action.steering.gpus, list(action.steering.nodes))
+    where = job_updates.placement_text(action.steering.gpus, list(action.steering.nodes))
     match action.kind:
         case Kind.HINT:
             return f"update job {action.job.id}: {assignments(action.fields)}"
@@ -270,16 +276,16 @@ def row_of(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
 
 
 def _declared(declaration: Declaration) -> list[tuple[str, str]]:
-    return list(declaration.words().items())
+    return list(declaration.assignments().items())
 
 
 def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
-    shown = controller.picture(seen)
+    shown = controller.snapshot(seen)
     view = shown.view
-    if job.id not in shown.targets:
+    if job.id not in shown.schedulable:
         return []
     row = view.jobs.ids.index(job.id)
-    here = by_type(shown.targets[job.id].held)
+    here = by_type(shown.schedulable[job.id].held)
     speeds, _ = controller.rates.rates_for(
         [(job.uid, profile_key(job), batch_of(job))], view.types, view.counts
     )
@@ -289,7 +295,7 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
     found = []
     for r, kind in enumerate(view.types):
         for c, count in enumerate(view.counts):
-            if count not in shown.targets[job.id].wanted.counts:
+            if count not in shown.schedulable[job.id].request.counts:
                 continue
             source = controller.rates.source(profile_key(job), kind, count, batch_of(job), job.uid)
             if not possible[r, c]:
@@ -301,11 +307,11 @@ def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
 
 def _move(entry: Entry) -> MoveRow:
     gpus = entry.details.get("gpus")
-    where = f" to {laying.words(gpus)}" if isinstance(gpus, dict) and gpus else ""
+    where = f" to {job_updates.placement_text(gpus)}" if isinstance(gpus, dict) and gpus else ""
     fields = entry.details.get("fields")
     if entry.kind == Kind.HINT.value and isinstance(fields, dict):
         where = f": {assignments(fields)}"
-    effect = trail.effect_words(entry)
+    effect = reconciliation.effect_text(entry)
     outcome = (entry.outcome or "") + (f"; {effect}" if effect else "")
     return MoveRow(entry.opened_s, f"{entry.kind}{where}", outcome)
 
@@ -315,17 +321,17 @@ def assignments(fields: Mapping[str, object]) -> str:
     return " ".join(f"{key}={value}" for key, value in fields.items())
 
 
-def words(ours: Steering) -> str:
+def steering_text(ours: Steering) -> str:
     """Where a job was sent: ``1 x k80 on k1``."""
-    return laying.words(ours.gpus, list(ours.nodes))
+    return job_updates.placement_text(ours.gpus, list(ours.nodes))
 
 
 def changed(job: Job, seen: Observed, config: Config) -> list[str]:
     """The fields of a job's request that hbatch or the controller changed: ``Partition: v100,k80
     (asked for: gpu)``."""
     steered = seen.steered(job.id)
-    was = laying.asked_for(job, steered, config.partitions.groups)
-    present = {key: laying.present(job, steered, key) for key in was}
+    was = job_updates.asked_for(job, steered, config.partitions.groups)
+    present = {key: job_updates.present(job, steered, key) for key in was}
     found = [
         f"{key}: {present[key] or _NOTHING} (asked for: {value or _NOTHING})"
         for key, value in was.items()
@@ -340,7 +346,7 @@ def changed(job: Job, seen: Observed, config: Config) -> list[str]:
 
 def undo(job: Job, seen: Observed, config: Config) -> list[str]:
     """How to take back by hand what we did to a job, in Slurm's own commands."""
-    was = laying.asked_for(job, seen.steered(job.id), config.partitions.groups)
+    was = job_updates.asked_for(job, seen.steered(job.id), config.partitions.groups)
     off = job.declaration is not None and job.declaration.off
     notes = [] if off else [f"Leave it to Slurm for good: hadar optout {job.id}"]
     fields = " ".join(shlex.quote(f"{key}={value}") for key, value in was.items())

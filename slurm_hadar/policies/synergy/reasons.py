@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.allocation import Need
+from slurm_hadar.policies.allocation import Demand
 from slurm_hadar.policies.synergy.demands import SAME
 from slurm_hadar.policies.synergy.placing import Given, Placing
 
@@ -39,16 +39,16 @@ def reason(given: Given, known: bool) -> str:
         why = "no faster with more"
     elif given.factor > wish.floor + SAME:
         times = wish.best_factor / max(given.factor, SAME)
-        why = f"it would be {times:.2f} times as fast with {words_of(wish.best)}"
+        why = f"it would be {times:.2f} times as fast with {reasons_of(wish.best)}"
     else:
-        why = f"its fair share; {words_of(wish.best)} would do more, but others need them"
+        why = f"its fair share; {reasons_of(wish.best)} would do more, but others need them"
     if wish.own and given.parts == wish.own and need == wish.present:
         return f"stays with {what}: {why}"
     times = given.factor / max(wish.floor, SAME)
     return f"{what}, {times:.2f} times its fair share's speed: {why}"
 
 
-def words_of(need: Need) -> str:
+def reasons_of(need: Demand) -> str:
     """CPUs and memory for people."""
     return f"{need.cpus:g} CPUs and {need.mem_mb / 1024:.0f} GB"
 

@@ -7,17 +7,17 @@ import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims
-from slurm_hadar.controller.snapshot.arrays import job_arrays, node_arrays
-from slurm_hadar.controller.snapshot.groups import Groups
-from slurm_hadar.controller.snapshot.targets import (
-    Past,
-    Target,
+from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.eligibility import (
+    ControllerHistory,
+    SchedulableJob,
     batch_of,
     profile_key,
-    targets_of,
+    schedulable_jobs,
 )
-from slurm_hadar.controller.snapshot.work import Work
+from slurm_hadar.controller.snapshot.groups import Groups
+from slurm_hadar.controller.snapshot.scheduling_input import job_arrays, node_arrays
+from slurm_hadar.controller.snapshot.work import JobWork
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.profiles.rates import Rates
@@ -31,16 +31,16 @@ _HOPELESS = (
 
 
 @dataclass(frozen=True)
-class Picture:
+class Snapshot:
     """The view, the jobs behind its rows, and the managed jobs left out of it, with the reason."""
 
     view: View
-    targets: Mapping[str, Target]
-    left_out: Mapping[str, str]
+    schedulable: Mapping[str, SchedulableJob]
+    excluded: Mapping[str, str]
     own: FloatArray
     """(J, R, C) rates of a table, or that the job's owner measured, nan elsewhere: by these alone a
     type may be too slow."""
-    work: Work
+    work: JobWork
     """Of the same jobs as the view."""
     shared: frozenset[str]
     """GPU types that unmanaged jobs accept beside others: jobs that may be moved keep these."""
@@ -48,55 +48,57 @@ class Picture:
     """Faults of ours that one job's own data brought up; that job alone is left out for it."""
 
 
-def picture(seen: Observed, config: Config, rates: Rates, past: Past) -> Picture:
+def take_snapshot(
+    seen: Observed, config: Config, rates: Rates, past: ControllerHistory
+) -> Snapshot:
     """Build the view of this round."""
-    targets, left_out = targets_of(seen, config, past.moving)
-    shown = picture_without_faults(seen, config, rates, past, targets, left_out)
+    targets, excluded = schedulable_jobs(seen, config, past.moving)
+    shown = snapshot_without_faults(seen, config, rates, past, targets, excluded)
     possible = shown.view.jobs.rate.any(axis=(1, 2))
     hopeless = {shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)}
     if not hopeless:
         return shown
-    targets = {id_: target for id_, target in shown.targets.items() if id_ not in hopeless}
+    targets = {id_: target for id_, target in shown.schedulable.items() if id_ not in hopeless}
     # Waiting for us would be in vain: Slurm shall have them as they are. Not one that is stopped or
     # moved at this moment, though: it would start where it was, and have to go once more.
-    left_out = {
-        **shown.left_out,
+    excluded = {
+        **shown.excluded,
         **{id_: _HOPELESS for id_ in sorted(hopeless) if id_ not in past.moving},
     }
-    again = picture_of(seen, config, rates, past, targets, left_out)
+    again = snapshot_of(seen, config, rates, past, targets, excluded)
     return replace(again, faults=shown.faults)
 
 
-def picture_without_faults(
+def snapshot_without_faults(
     seen: Observed,
     config: Config,
     rates: Rates,
-    past: Past,
-    targets: Mapping[str, Target],
-    left_out: Mapping[str, str],
+    past: ControllerHistory,
+    targets: Mapping[str, SchedulableJob],
+    excluded: Mapping[str, str],
     in_limit: bool = True,
-) -> Picture:
-    """:func:`picture_of`, where the data of some few jobs bring up a fault of ours without these:
+) -> Snapshot:
+    """:func:`snapshot_of`, where the data of some few jobs bring up a fault of ours without these:
     their owners must not hold up all others with what they write."""
 
-    def of(some: Mapping[str, Target], out: Mapping[str, str]) -> Picture:
-        return picture_of(seen, config, rates, past, some, out, in_limit)
+    def of(some: Mapping[str, SchedulableJob], out: Mapping[str, str]) -> Snapshot:
+        return snapshot_of(seen, config, rates, past, some, out, in_limit)
 
     try:
-        return of(targets, left_out)
+        return of(targets, excluded)
     except Exception:
         faults = _faults(lambda some: of(some, {}), dict(targets))
         if not faults:
             raise
         rest = {id_: target for id_, target in targets.items() if id_ not in faults}
         said = tuple(f"job {id_} is left alone: {why}" for id_, why in faults.items())
-        return replace(of(rest, {**left_out, **faults}), faults=said)
+        return replace(of(rest, {**excluded, **faults}), faults=said)
 
 
 def _faults(
-    make: Callable[[Mapping[str, Target]], object], targets: Mapping[str, Target]
+    make: Callable[[Mapping[str, SchedulableJob]], object], targets: Mapping[str, SchedulableJob]
 ) -> dict[str, str]:
-    """The jobs of which no picture can be made even when they are alone, and why; found by halves.
+    """The jobs of which no snapshot can be made even when they are alone, and why; found by halves.
 
     Empty where there are too many: then it is no job's own fault.
     """
@@ -116,21 +118,21 @@ def _faults(
     return found if len(found) <= _MOST_FAULTS and len(found) < len(targets) else {}
 
 
-def picture_of(
+def snapshot_of(
     seen: Observed,
     config: Config,
     rates: Rates,
-    past: Past,
-    targets: Mapping[str, Target],
-    left_out: Mapping[str, str],
+    past: ControllerHistory,
+    targets: Mapping[str, SchedulableJob],
+    excluded: Mapping[str, str],
     in_limit: bool = True,
-) -> Picture:
+) -> Snapshot:
     """The view of these targets. ``in_limit`` False: also what is too slow for the time limit."""
     jobs = list(targets.values())
     kinds = tuple(sorted({k for n in seen.nodes.values() for k in n.gpus if k != UNTYPED}))
     groups = Groups(seen, [target.job for target in jobs])
     nodes = node_arrays(seen, jobs, kinds, groups)
-    counts = tuple(sorted({c for t in jobs for c in t.wanted.counts} | {1}))
+    counts = tuple(sorted({c for t in jobs for c in t.request.counts} | {1}))
     arrays, work = job_arrays(
         seen, config, rates, past, jobs, kinds, counts, nodes, groups, in_limit
     )
@@ -151,6 +153,11 @@ def picture_of(
     )
     asked = [(one.job.uid, profile_key(one.job), batch_of(one.job)) for one in jobs]
     own, known, _ = rates.own_rates_for(asked, kinds, counts)
-    return Picture(
-        view, targets, left_out, np.where(known, own, np.nan), work, claims.accepted_by_others(seen)
+    return Snapshot(
+        view,
+        targets,
+        excluded,
+        np.where(known, own, np.nan),
+        work,
+        pending_demand.accepted_by_others(seen),
     )

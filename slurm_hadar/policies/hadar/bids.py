@@ -11,21 +11,21 @@ from math import isfinite
 import numpy as np
 
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.allocation import Floor, Parts, Room, needs_of
-from slurm_hadar.policies.hadar.settings import Settings
-from slurm_hadar.policies.hadar.worth import Cell, Cells, Worth
+from slurm_hadar.policies.allocation import Allocation, FreeCapacity, ResourcePools, demands_of
+from slurm_hadar.policies.hadar.settings import HadarOptions
+from slurm_hadar.policies.hadar.worth import Cells, TypeOption, Worth
 from slurm_hadar.solvers.prices import DualPrice
 
 _TIE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Bid:
     """A place with its worth to the job. ``parts``: (slot, GPUs) per node; ``seconds``: until the
     job would end, a restart included; ``charge``: price of what it takes; ``stay``: it is there
     already."""
 
-    parts: Parts
+    parts: Allocation
     seconds: float
     utility: float
     charge: float
@@ -39,11 +39,11 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class Incumbent:
     """Where a running job is: its place, the seconds it still needs there, whether it may go,
     whether it may be stopped (if not, it may always stay)."""
 
-    parts: Parts
+    parts: Allocation
     seconds: float
     movable: bool
     stoppable: bool
@@ -58,14 +58,19 @@ class Round:
     """
 
     def __init__(
-        self, price: DualPrice | None, reserve: float, patience: float, worth: Worth, floor: Floor
+        self,
+        price: DualPrice | None,
+        reserve: float,
+        patience: float,
+        worth: Worth,
+        floor: ResourcePools,
     ) -> None:
         self.price, self.patience = price, patience
         self._floor = floor
         self._least = [reserve * float(worth.scarcity.price[kind]) for kind in floor.pool_type]
         self._units: dict[tuple[int, int], float] = {}
 
-    def unit_price(self, room: Room, pool: int) -> float:
+    def unit_price(self, room: FreeCapacity, pool: int) -> float:
         """Utility per GPU-second that a GPU of the pool costs now."""
         if self.price is None:
             return 0.0
@@ -83,16 +88,16 @@ class Market:
     def __init__(
         self,
         view: View,
-        floor: Floor,
+        floor: ResourcePools,
         worth: Worth,
-        settings: Settings,
-        posts: Mapping[int, Post],
+        settings: HadarOptions,
+        posts: Mapping[int, Incumbent],
         cells: Cells,
     ) -> None:
         self.view, self.floor, self.worth, self.settings = view, floor, worth, settings
         self.posts, self._cells = posts, cells
         jobs = view.jobs
-        self.needs = needs_of(view)
+        self.needs = demands_of(view)
         self._most_nodes: list[int] = jobs.max_nodes.tolist()
         self._mixable: list[bool] = jobs.mixable.tolist()
         self._restart: list[float] = [max(0.0, seconds) for seconds in jobs.restart_s.tolist()]
@@ -110,7 +115,7 @@ class Market:
             )
         return self._pools[key]
 
-    def cells(self, job: int) -> tuple[Cell, ...]:
+    def cells(self, job: int) -> tuple[TypeOption, ...]:
         """What the job may run on, best first."""
         return self._cells.of(job)
 
@@ -124,7 +129,7 @@ class Market:
             self._cells.pattern[job],
         )
 
-    def fits(self, room: Room, job: int) -> bool:
+    def fits(self, room: FreeCapacity, job: int) -> bool:
         """Whether the job could take any place at all."""
         kind = self.kind(job)
         if kind in room.hopeless:
@@ -138,13 +143,13 @@ class Market:
         """Whether any place could be worth a move of a running job, if only it were free."""
         return self._cells.quickest[job] <= self._longest(job)
 
-    def tempted(self, room: Room, job: int, rules: Round) -> bool:
+    def tempted(self, room: FreeCapacity, job: int, rules: Round) -> bool:
         """Whether a place that could be worth a move might be free. Quick; may say yes in vain."""
         cells, own = self.cells(job), self.posts[job].parts
         least = rules.patience * cells[0].rank if cells else 0.0
         return self._might(room, job, own, self._longest(job), least)
 
-    def quicker(self, room: Room, job: int, offer: Offer, rules: Round) -> Offer | None:
+    def quicker(self, room: FreeCapacity, job: int, offer: Bid, rules: Round) -> Bid | None:
         """A free place where a job that is about to start would end sooner than at this one."""
         longest = offer.seconds * (1.0 - _TIE)
         if self._cells.quickest[job] >= longest:
@@ -154,7 +159,7 @@ class Market:
         need = self.needs[job]
         hopeless = room.hopeless
         room.give(offer.parts, need)
-        best: Offer | None = None
+        best: Bid | None = None
         for cell in self.cells(job):
             if cell.seconds >= longest:
                 continue
@@ -166,7 +171,9 @@ class Market:
         room.hopeless = hopeless
         return best
 
-    def _might(self, room: Room, job: int, own: Parts, longest: float, least: float) -> bool:
+    def _might(
+        self, room: FreeCapacity, job: int, own: Allocation, longest: float, least: float
+    ) -> bool:
         cells = self.cells(job)
         for cell in cells:
             if cell.rank < least:
@@ -192,7 +199,7 @@ class Market:
         longest = seconds - self._least_saving(job, seconds) - self._restart[job]
         return longest * (1.0 + _TIE)
 
-    def offers(self, room: Room, job: int, rules: Round, most: int) -> list[Offer]:
+    def bids(self, room: FreeCapacity, job: int, rules: Round, most: int) -> list[Bid]:
         """At most ``most`` places with a payoff above 0, the best first.
 
         Staying is free. For a running job another place is offered only where going there pays.
@@ -201,7 +208,7 @@ class Market:
         stay = self._stay(room, job, post) if post is not None else None
         cells = self.cells(job)
         least = rules.patience * cells[0].rank if cells else 0.0
-        found: list[Offer] = []
+        found: list[Bid] = []
         for cell in cells:
             # One more than wanted: today's prices may turn the order.
             if cell.rank < least or len(found) > most:
@@ -215,18 +222,18 @@ class Market:
         found.sort(key=lambda offer: -offer.rank)
         return found[:most] if stay is None else [*found[: max(1, most - 1)], stay]
 
-    def _stay(self, room: Room, job: int, post: Post) -> Offer | None:
+    def _stay(self, room: FreeCapacity, job: int, post: Incumbent) -> Bid | None:
         if post.stoppable and not room.holds(post.parts, self.needs[job]):
             return None
         kinds = {int(self.floor.gpu_type[slot]) for slot, _ in post.parts}
         count = sum(n for _, n in post.parts)
         slowest = [c for c in self.cells(job) if c.count == count and c.gpu_type in kinds]
         if not slowest:
-            return Offer(post.parts, post.seconds, 0.0, 0.0, 0.0, stay=True)
+            return Bid(post.parts, post.seconds, 0.0, 0.0, 0.0, stay=True)
         cell = min(slowest, key=lambda c: c.rank)
-        return Offer(post.parts, post.seconds, cell.utility, 0.0, cell.rank, stay=True)
+        return Bid(post.parts, post.seconds, cell.utility, 0.0, cell.rank, stay=True)
 
-    def _pays(self, job: int, stay: Offer, offer: Offer) -> bool:
+    def _pays(self, job: int, stay: Bid, offer: Bid) -> bool:
         """Whether a running job should leave its place for this one."""
         if offer.parts == stay.parts or not isfinite(stay.seconds):
             return False
@@ -243,7 +250,9 @@ class Market:
             return 0.0
         return max(self.settings.gain_over_cost * restart, self.settings.least_gain * seconds)
 
-    def _place(self, room: Room, job: int, cell: Cell, rules: Round | None) -> Parts | None:
+    def _place(
+        self, room: FreeCapacity, job: int, cell: TypeOption, rules: Round | None
+    ) -> Allocation | None:
         """``rules`` None: whatever it may cost."""
         need, pools = self.needs[job], self.pools(job)[cell.gpu_type]
         mixable = self._mixable[job] and self._most_nodes[job] > 1
@@ -273,7 +282,9 @@ class Market:
             return None
         return room.several_nodes((*pools, *others), cell.count, need, most_nodes)
 
-    def _offer(self, room: Room, job: int, cell: Cell, parts: Parts, rules: Round) -> Offer:
+    def _offer(
+        self, room: FreeCapacity, job: int, cell: TypeOption, parts: Allocation, rules: Round
+    ) -> Bid:
         spread = 1.0 + self.settings.communication if len(parts) > 1 else 1.0
         seconds = cell.seconds * spread
         pool = self.floor.pool_of
@@ -284,4 +295,4 @@ class Market:
             seconds += self._restart[job]
         # Ranked by payoff per price over the whole horizon; a spread place is that much slower.
         rank = cell.rank / spread**2 * max(0.0, 1.0 - charge / utility) if utility else 0.0
-        return Offer(parts, seconds, utility, charge, rank)
+        return Bid(parts, seconds, utility, charge, rank)

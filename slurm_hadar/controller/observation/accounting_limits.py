@@ -11,13 +11,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.observation.throw_away import is_slurm_user, is_throw_away
+from slurm_hadar.controller.observation.sandbox_detection import is_sandbox, is_slurm_user
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Cluster
-from slurm_hadar.slurm.limits import Limits
+from slurm_hadar.slurm.limits import AccountLimits
 
 _ASK_AGAIN_S = 600.0
 _TOO_MUCH = (
@@ -30,7 +30,7 @@ NO_SANDBOX = (
 )
 
 
-class TooMuch(HadarError):
+class ForbiddenIdentity(HadarError):
     """This user may not be the controller: no later tick of his changes that."""
 
 
@@ -38,20 +38,20 @@ def refuse_root(config: Config) -> None:
     """Raise TooMuch where root or SlurmUser would control a site's Slurm.
 
     A throw-away Slurm of one's own is no site's. An operator's SlurmUser is refused when Slurm has
-    said who that is, see :meth:`Rules.refuse_slurm_user`.
+    said who that is, see :meth:`AccountingLimits.refuse_slurm_user`.
     """
     if config.site.rights == "operator":
         if os.geteuid() == 0:
-            raise TooMuch(f"root {_TOO_MUCH}")
-    elif not is_throw_away(config):
+            raise ForbiddenIdentity(f"root {_TOO_MUCH}")
+    elif not is_sandbox(config):
         if config.site.rights == "sandbox":
-            raise TooMuch(NO_SANDBOX)
+            raise ForbiddenIdentity(NO_SANDBOX)
         if os.geteuid() == 0 or is_slurm_user(config):
             who = "root" if os.geteuid() == 0 else "SlurmUser"
-            raise TooMuch(f"{who} {_TOO_MUCH}, or as the researcher whose jobs they are")
+            raise ForbiddenIdentity(f"{who} {_TOO_MUCH}, or as the researcher whose jobs they are")
 
 
-class Rules:
+class AccountingLimits:
     """Read at the start and every ten minutes. Which scheduler Slurm has counts in every mode. All
     else binds a site's controller only: an owner's own updates are judged by Slurm, and a sandbox
     has nobody to protect. Limits on minutes bind every requeue, so an owner's controller looks at
@@ -71,7 +71,7 @@ class Rules:
         self.jobs_are_hidden = False
         """Whether Slurm shows a user no jobs of others (PrivateData)."""
         self._enforced = False
-        self._limits: Limits | None = None
+        self._limits: AccountLimits | None = None
 
     def refuse_slurm_user(self, now: float) -> None:
         """Raise TooMuch where this process is SlurmUser, who may do all that root may.
@@ -80,7 +80,7 @@ class Rules:
         """
         self.read(now)
         if self._slurm_user == os.geteuid():
-            raise TooMuch(f"SlurmUser {_TOO_MUCH}")
+            raise ForbiddenIdentity(f"SlurmUser {_TOO_MUCH}")
 
     def read(self, now: float) -> None:
         """Ask again where it is time. Raises SlurmError where the configuration cannot be read, but
@@ -118,7 +118,7 @@ class Rules:
             # slurmdbd may be away for long; what was known of it holds on.
             self._limits_until = now + _ASK_AGAIN_S / 10
 
-    def minute_limits(self, now: float) -> Limits | None:
+    def minute_limits(self, now: float) -> AccountLimits | None:
         """The limits, where one on minutes may keep a requeued job from starting; None: none may.
 
         Raises SlurmError where that cannot be known.

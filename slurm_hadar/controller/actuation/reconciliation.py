@@ -7,15 +7,15 @@ closed by what a later tick sees anyway; nothing is asked for it.
 import json
 from collections.abc import Mapping
 
-from slurm_hadar.controller.actuation import laying
-from slurm_hadar.controller.actuation.acting import steering_of
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.journal.entry import NOT_MEANT, NOT_STARTED, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
-from slurm_hadar.controller.snapshot.targets import by_type, placed
-from slurm_hadar.controller.snapshot.viewing import Picture
+from slurm_hadar.controller.snapshot.eligibility import by_type, placed
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.progress import Progress
 
@@ -26,7 +26,7 @@ _TOOK = ("done", "moved", "stopped", "released", "its placement could not")
 """How the outcomes of what Slurm accepted begin."""
 
 
-def follow(store: Store, seen: Observed, commit_s: float) -> None:
+def reconcile(store: Store, seen: Observed, commit_s: float) -> None:
     """Close what is seen to hold, and measure the moves that have shown their effect.
 
     ``commit_s``: how long a job may take to start that was told to.
@@ -57,14 +57,16 @@ def follow(store: Store, seen: Observed, commit_s: float) -> None:
             )
 
 
-def hopes(picture: Picture, action: Action, progress: Progress | None) -> dict[str, object]:
+def expected_effect(
+    snapshot: Snapshot, action: Action, progress: Progress | None
+) -> dict[str, object]:
     """What a move is expected to cost and gain, for its entry in the journal: samples/s and s, and
     the samples that the job had lost before.
 
     What is not known is left out, as the speed of a model that nobody has measured.
     """
     found: dict[str, object] = {}
-    job, jobs = action.job, picture.view.jobs
+    job, jobs = action.job, snapshot.view.jobs
     if progress is not None and progress.restarts == job.restarts:
         found["lost_before"] = progress.lost
         if progress.rate > 0:
@@ -77,20 +79,20 @@ def hopes(picture: Picture, action: Action, progress: Progress | None) -> dict[s
         return found
     for key, gpus in (
         ("rate_expected", action.steering.gpus),
-        ("rate_expected_here", by_type(picture.targets[job.id].held)),
+        ("rate_expected_here", by_type(snapshot.schedulable[job.id].held)),
     ):
         kinds = list(gpus)
-        if len(kinds) == 1 and kinds[0] in picture.view.types:
-            kind = picture.view.types.index(kinds[0])
-            if gpus[kinds[0]] in picture.view.counts:
-                count = picture.view.counts.index(gpus[kinds[0]])
+        if len(kinds) == 1 and kinds[0] in snapshot.view.types:
+            kind = snapshot.view.types.index(kinds[0])
+            if gpus[kinds[0]] in snapshot.view.counts:
+                count = snapshot.view.counts.index(gpus[kinds[0]])
                 speed = float(jobs.rate[row, kind, count])
                 if speed > 0:
                     found[key] = speed
     return found
 
 
-def effect_words(entry: Entry) -> str:
+def effect_text(entry: Entry) -> str:
     """``8 s without training, 512 -> 980 samples/s (expected 1,010)``; empty where unknown.
 
     Of a stop also ``waited 310 s for its next start``.
@@ -127,7 +129,7 @@ def number(values: Mapping[str, object], key: str) -> float | None:
 
 def where(job: Job, seen: Observed) -> str:
     """Where a job runs: ``1 x k80 on k1``."""
-    return laying.words(by_type(placed(job, seen.nodes)), list(job.nodes)).strip()
+    return job_updates.placement_text(by_type(placed(job, seen.nodes)), list(job.nodes)).strip()
 
 
 def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:
@@ -142,7 +144,7 @@ def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:
         return f"the job has ended ({job.slurm_state})"
     if entry.kind == Kind.HINT.value:
         waits, sent = job.state is JobState.PENDING, entry.details.get("fields")
-        other = waits and isinstance(sent, dict) and laying.differing(job, sent)
+        other = waits and isinstance(sent, dict) and job_updates.differing(job, sent)
         return "Slurm shows other fields than sent" if other else "Slurm shows it"
     if entry.kind != Kind.MOVE.value:
         return "held still" if job.held and job.state is JobState.PENDING else "not held any more"

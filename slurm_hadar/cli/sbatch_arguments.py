@@ -28,7 +28,7 @@ JSON = "--json"
 _SPACE = " \t\n\v\f\r"
 
 
-class Line:
+class CommandLine:
     """One line of words.
 
     ``options``: (long name, value) in order. ``ours``: (key, value or None) of the ``--hadar-*``
@@ -52,19 +52,19 @@ class Line:
         self.refused = False
 
 
-def read_argv(argv: Sequence[str]) -> Line:
+def read_argv(argv: Sequence[str]) -> CommandLine:
     """The command line behind the program's name."""
     return _read(argv, in_script=False)
 
 
-def read_directives(words: Sequence[str]) -> Line:
+def read_directives(words: Sequence[str]) -> CommandLine:
     """The words of the script's ``#SBATCH`` lines. Words of ours may stand there where sbatch knows
     them by the SPANK plugin; those that ask something may not."""
     return _read(words, in_script=True)
 
 
-def _read(argv: Sequence[str], in_script: bool) -> Line:
-    line = Line()
+def _read(argv: Sequence[str], in_script: bool) -> CommandLine:
+    line = CommandLine()
     at = 0
     while at < len(argv) and not line.unclear and not line.refused:
         word = argv[at]
@@ -95,7 +95,7 @@ def _read(argv: Sequence[str], in_script: bool) -> Line:
     return line
 
 
-def _take_ours(line: Line, argv: Sequence[str], at: int) -> int:
+def _take_ours(line: CommandLine, argv: Sequence[str], at: int) -> int:
     key, equals, value = argv[at][len(OURS) :].partition("=")
     if key in OUR_QUESTIONS and not equals:
         line.asked.add(key)
@@ -110,7 +110,7 @@ def _take_ours(line: Line, argv: Sequence[str], at: int) -> int:
     return 2
 
 
-def _take_long(line: Line, argv: Sequence[str], at: int, in_script: bool) -> int:
+def _take_long(line: CommandLine, argv: Sequence[str], at: int, in_script: bool) -> int:
     typed, equals, value = argv[at][2:].partition("=")
     names = [typed] if typed in LONG else [name for name in LONG if name.startswith(typed)]
     if len({SAME.get(name, name) for name in names}) > 1:
@@ -133,7 +133,7 @@ def _take_long(line: Line, argv: Sequence[str], at: int, in_script: bool) -> int
     return _add(line, names[0], argv[at + 1], 2, in_script)
 
 
-def _take_short(line: Line, argv: Sequence[str], at: int, in_script: bool) -> int:
+def _take_short(line: CommandLine, argv: Sequence[str], at: int, in_script: bool) -> int:
     word = argv[at]
     for place, letter in enumerate(word[1:], 1):
         name = SHORT.get(letter)
@@ -153,7 +153,7 @@ def _take_short(line: Line, argv: Sequence[str], at: int, in_script: bool) -> in
     return 1
 
 
-def _add(line: Line, name: str, value: str | None, taken: int, in_script: bool) -> int:
+def _add(line: CommandLine, name: str, value: str | None, taken: int, in_script: bool) -> int:
     if in_script and name in ONLY_ARGV:
         return taken
     line.options.append((SAME.get(name, name), value))
@@ -254,7 +254,9 @@ def split_line(text: str, header: Header) -> None:
         header.words.append(word)
 
 
-def settle(script: Line, environment: Mapping[str, str], argv: Line) -> dict[str, str | None]:
+def settle(
+    script: CommandLine, environment: Mapping[str, str], argv: CommandLine
+) -> dict[str, str | None]:
     """What holds in the end, by long name: the script's lines, over them ``SBATCH_*``, then argv.
 
     A flag's variable takes the flag back when it is neither empty, ``yes`` nor a number above 0.

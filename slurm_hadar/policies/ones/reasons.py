@@ -4,21 +4,21 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import IntArray, View
-from slurm_hadar.policies.allocation import Floor, Parts
-from slurm_hadar.policies.batches import told
+from slurm_hadar.policies.allocation import Allocation, ResourcePools
+from slurm_hadar.policies.batches import chosen_batch
 from slurm_hadar.policies.ends import UNKNOWN, ends, moves, time_left
-from slurm_hadar.policies.ones.problem import Problem
-from slurm_hadar.policies.timetable.places import Places
+from slurm_hadar.policies.ones.problem import BatchProblem
+from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.solvers.evolution import Best
 
 
 def tell(
     view: View,
-    floor: Floor,
-    problem: Problem,
+    floor: ResourcePools,
+    problem: BatchProblem,
     option: IntArray,
     batch: IntArray,
-    places: Places,
+    places: PlacedJobs,
     best: Best,
     searched: bool,
 ) -> Plan:
@@ -36,12 +36,17 @@ def tell(
 
 class _Words:
     def __init__(
-        self, view: View, floor: Floor, problem: Problem, option: IntArray, batch: IntArray
+        self,
+        view: View,
+        floor: ResourcePools,
+        problem: BatchProblem,
+        option: IntArray,
+        batch: IntArray,
     ) -> None:
         self.view, self.floor, self.problem = view, floor, problem
         self.option, self.batch = option, batch
 
-    def placement(self, job: int, parts: Parts) -> Placement:
+    def placement(self, job: int, parts: Allocation) -> Placement:
         view, floor, problem = self.view, self.floor, self.problem
         gpus: dict[str, int] = {}
         nodes: dict[str, dict[str, int]] = {}
@@ -71,7 +76,7 @@ class _Words:
             return placement
         with np.errstate(divide="ignore"):
             good = 1.0 / np.broadcast_to(seconds, sizes.shape)
-        return told(placement, sizes, good, size, int(problem.own_batch[job]))
+        return chosen_batch(placement, sizes, good, size, int(problem.own_batch[job]))
 
     def waits(self, job: int, short: str) -> str:
         quickest = self.problem.seconds[job].min(axis=1, initial=np.inf)
@@ -92,7 +97,7 @@ class _Words:
             f"on {int(options.gpus[best])} x {kind} {end}"
         )
 
-    def notes(self, places: Places, best: Best, searched: bool) -> tuple[str, ...]:
+    def notes(self, places: PlacedJobs, best: Best, searched: bool) -> tuple[str, ...]:
         how = (
             f"{best.generation} generations"
             if searched

@@ -16,7 +16,7 @@ MOST_COUNTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ResourceRequest:
     """What the owner asked for, before we changed anything.
 
     ``form`` is how GPUs are counted: per node (``--gres``), per job (``--gpus``) or per task.
@@ -52,9 +52,9 @@ class Wanted:
 _NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
-def wanted(
+def resource_request(
     job: Job, steered: Steering, groups: Mapping[str, Sequence[str]] = _NONE
-) -> Wanted | str:
+) -> ResourceRequest | str:
     """The job's request, or a sentence on why it cannot be steered.
 
     ``groups``: partition -> those that it stands for, as the site declares them.
@@ -97,7 +97,7 @@ def wanted(
     elastic = elastic and copies[1] == 1
     counts = _counts(declaration.gpus) if elastic and declaration.gpus else (count,)
     spread = declaration.nodes[1] if declaration.nodes and form == "job" else nodes
-    return Wanted(
+    return ResourceRequest(
         form=form,  # type: ignore[arg-type]
         count=count,
         counts=counts,

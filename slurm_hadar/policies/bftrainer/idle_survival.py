@@ -29,7 +29,7 @@ _MEMORY_S = 30 * 86400.0
 
 
 @dataclass(frozen=True)
-class Stays:
+class IdleSurvival:
     """What is remembered between decisions; plain numbers, see :meth:`to_dict`.
 
     ``left`` (size classes, age classes): leaves counted; ``waited_s``: node-seconds observed.
@@ -45,7 +45,7 @@ class Stays:
     waited_s: FloatArray
 
     @classmethod
-    def unknown(cls) -> "Stays":
+    def unknown(cls) -> "IdleSurvival":
         """Before the first view."""
         waited = np.full(_SHAPE, _PRIOR_WEIGHT_S)
         none = np.zeros(0, np.int64)
@@ -60,7 +60,7 @@ class Stays:
         }
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, object]) -> "Stays":
+    def from_dict(cls, stored: Mapping[str, object]) -> "IdleSurvival":
         """What :meth:`to_dict` gave. Raises UsageError when it is something else."""
         try:
             now = stored["now"]
@@ -76,7 +76,7 @@ class Stays:
             raise UsageError("what was learned about idle nodes has another shape")
         return found
 
-    def seen(self, view: IdleView) -> "Stays":
+    def updated(self, view: IdleView) -> "IdleSurvival":
         """The memory after a view. A node that is not idle any more, or became idle anew since
         the last view, has left."""
         left, waited = self.left, self.waited_s
@@ -95,7 +95,7 @@ class Stays:
         if len(fresh):
             _, which, size = np.unique(view.since_s[fresh], return_inverse=True, return_counts=True)
             batch[fresh] = size[which.ravel()]
-        return Stays(view.now, view.nodes, view.since_s, batch, left, waited)
+        return IdleSurvival(view.now, view.nodes, view.since_s, batch, left, waited)
 
     def _counted(self, now: float, stayed: np.ndarray) -> tuple[FloatArray, FloatArray]:
         step = max(0.0, now - self.now)

@@ -7,17 +7,19 @@ where that is somebody else, the job would have stopped for nothing, so it runs 
 from collections.abc import Collection, Sequence
 
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims
-from slurm_hadar.controller.snapshot.targets import placed
+from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.domain.job import Job, JobState
 
 
-def in_vain(stopped: Sequence[Job], newcomers: Collection[str], seen: Observed) -> dict[str, str]:
+def needless_preemptions(
+    stopped: Sequence[Job], newcomers: Collection[str], seen: Observed
+) -> dict[str, str]:
     """Jobs that would be stopped for nothing, with the reason. ``newcomers``: waiting jobs that the
     plan would start now."""
     if not stopped:
         return {}
-    free = claims.free_now(seen)
+    free = pending_demand.free_now(seen)
     for job in stopped:
         for name, gpus in placed(job, seen.nodes).items():
             for kind, count in gpus.items():
@@ -34,7 +36,7 @@ def in_vain(stopped: Sequence[Job], newcomers: Collection[str], seen: Observed) 
     return found
 
 
-def _takers(seen: Observed, free: claims.Free) -> dict[str, list[str]]:
+def _takers(seen: Observed, free: pending_demand.Free) -> dict[str, list[str]]:
     """Node -> the jobs that Slurm would start there with what is ``free``, in its order."""
     some = {name: gpus for name, gpus in free.items() if any(gpus.values())}
     found: dict[str, list[str]] = {}
@@ -43,7 +45,7 @@ def _takers(seen: Observed, free: claims.Free) -> dict[str, list[str]]:
             break
         if not _may_start(job, seen):
             continue
-        claimed = claims.claim(job, seen, some)
+        claimed = pending_demand.pending_demand(job, seen, some)
         for name in claimed.gpus if claimed is not None else ():
             found.setdefault(name, []).append(job.id)
             if not any(some[name].values()):
@@ -54,9 +56,9 @@ def _takers(seen: Observed, free: claims.Free) -> dict[str, list[str]]:
 def _may_start(job: Job, seen: Observed) -> bool:
     """Whether it waits for its turn only; backfill may expect it to start later."""
     waits = job.state is JobState.PENDING and not job.held and job.priority > 0
-    return waits and job.eligible_s <= seen.now and claims.in_turn(job)
+    return waits and job.eligible_s <= seen.now and pending_demand.competes_for_gpus(job)
 
 
 def _turn(job: Job, seen: Observed) -> tuple[int, int, int]:
-    tier, priority = claims.rank(job, seen)
+    tier, priority = pending_demand.rank(job, seen)
     return -tier, -priority, job.array_job_id or job.raw_id

@@ -7,13 +7,13 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.policies.allocation import (
-    Need,
-    Parts,
-    Room,
-    floor_of,
-    held_parts,
-    needs_of,
+    Allocation,
+    Demand,
+    FreeCapacity,
+    demands_of,
+    held_allocations,
     placement_of,
+    resource_pools,
 )
 from slurm_hadar.policies.ends import ends
 
@@ -32,9 +32,9 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
     """
     if not view.jobs.ids:
         return Plan(notes=("no managed job waits or runs",))
-    jobs, floor = view.jobs, floor_of(view)
-    room = Room(view, floor)
-    needs, held = needs_of(view), held_parts(view, floor)
+    jobs, floor = view.jobs, resource_pools(view)
+    room = FreeCapacity(view, floor)
+    needs, held = demands_of(view), held_allocations(view, floor)
     for job, parts in held.items():
         room.take(parts, needs[job])
     seconds = seconds_left(view)
@@ -61,8 +61,8 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
 
 
 def _find(
-    view: View, room: Room, job: int, seconds: FloatArray, need: Need
-) -> tuple[Parts, float, str]:
+    view: View, room: FreeCapacity, job: int, seconds: FloatArray, need: Demand
+) -> tuple[Allocation, float, str]:
     jobs, floor = view.jobs, room.floor
     columns = np.isfinite(seconds).any(axis=0)
     if not columns.any():

@@ -9,18 +9,18 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.access import allowed_partitions, kinds_of
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import batch_choice, bills, claims, cpus, distance
-from slurm_hadar.controller.snapshot.groups import Groups
-from slurm_hadar.controller.snapshot.request import cpus_per_copy
-from slurm_hadar.controller.snapshot.targets import (
-    Past,
-    Target,
+from slurm_hadar.controller.snapshot import batch_choice, bills, cpus, distance, pending_demand
+from slurm_hadar.controller.snapshot.eligibility import (
+    ControllerHistory,
+    SchedulableJob,
     batch_of,
     placed,
     profile_key,
     tasks_of,
 )
-from slurm_hadar.controller.snapshot.work import Work, work_of
+from slurm_hadar.controller.snapshot.groups import Groups
+from slurm_hadar.controller.snapshot.resource_request import cpus_per_copy
+from slurm_hadar.controller.snapshot.work import JobWork, work_of
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.traits import Prospects
@@ -34,19 +34,19 @@ _SLOWEST = 1e-3
 
 
 def node_arrays(
-    seen: Observed, jobs: Sequence[Target], kinds: tuple[str, ...], groups: Groups
+    seen: Observed, jobs: Sequence[SchedulableJob], kinds: tuple[str, ...], groups: Groups
 ) -> NodeArrays:
     """What managed jobs may use: what is free now, less the claims of pending jobs above all of
     ours, and what our own running jobs hold."""
     nodes = [node for node in seen.nodes.values() if any(k in kinds for k in node.gpus)]
     index = {node.name: i for i, node in enumerate(nodes)}
-    free = claims.free_now(seen)
+    free = pending_demand.free_now(seen)
     pending = [target.job for target in jobs if target.job.state is JobState.PENDING]
-    highest = max((claims.rank(job, seen) for job in pending), default=(0, 0))
+    highest = max((pending_demand.rank(job, seen) for job in pending), default=(0, 0))
     ours = {target.job.id for target in jobs}
-    for job in claims.outsiders(seen, ours):
-        if claims.rank(job, seen) > highest:
-            claims.claim(job, seen, free)
+    for job in pending_demand.unmanaged_jobs(seen, ours):
+        if pending_demand.rank(job, seen) > highest:
+            pending_demand.pending_demand(job, seen, free)
     gpus = np.zeros((len(nodes), len(kinds)), dtype=np.int64)
     cpus = np.array([max(0, n.cpus - n.cpus_used) if n.usable else 0 for n in nodes], np.int64)
     mem = np.array(
@@ -67,8 +67,8 @@ def node_arrays(
             for kind, count in row.items():
                 if kind in kinds:
                     gpus[i, kinds.index(kind)] += count
-            cpus[i] += -(-claims.cpus(target.job) // len(held))
-            mem[i] += claims.memory_mb(target.job) // len(held)
+            cpus[i] += -(-pending_demand.cpus(target.job) // len(held))
+            mem[i] += pending_demand.memory_mb(target.job) // len(held)
     found = NodeArrays(
         names=tuple(node.name for node in nodes),
         gpus=gpus,
@@ -84,14 +84,14 @@ def job_arrays(
     seen: Observed,
     config: Config,
     rates: Rates,
-    past: Past,
-    targets: Sequence[Target],
+    past: ControllerHistory,
+    targets: Sequence[SchedulableJob],
     kinds: tuple[str, ...],
     counts: tuple[int, ...],
     nodes: NodeArrays,
     groups: Groups,
     in_limit: bool = True,
-) -> tuple[JobArrays, Work]:
+) -> tuple[JobArrays, JobWork]:
     """One row per target, in order, and what is known of their work.
 
     ``in_limit`` False: rates too slow for the time limit stay.
@@ -109,7 +109,7 @@ def job_arrays(
     work = work_of(seen, rates, past, jobs, rate, np.where(sure, own, 0.0), counts)
     limits = np.array([job.time_limit_s for job in jobs], float)
     restart = np.array([_restart_s(job, seen) for job in jobs], float)
-    copies = np.array([target.wanted.copies[1] for target in targets], np.int64)
+    copies = np.array([target.request.copies[1] for target in targets], np.int64)
     # What is too slow on one node may be in time in several copies, where there can be any.
     forks = policies.Trait.COPIES in policies.find(config.controller.policy).uses
     together = copies if forks else np.ones_like(copies)
@@ -133,7 +133,7 @@ def job_arrays(
     mask = np.zeros((count, groups.count), dtype=bool)
     for row, target in enumerate(targets):
         names = _partitions(target, seen, config)
-        mask[row] = groups.mask(target.job, names, target.wanted.constraint)
+        mask[row] = groups.mask(target.job, names, target.request.constraint)
     found = JobArrays(
         ids=tuple(job.id for job in jobs),
         arrival_s=np.array([job.submit_s for job in jobs], float),
@@ -150,10 +150,10 @@ def job_arrays(
         since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
         restart_s=restart,
         attained=work.attained,
-        cpus_per_gpu=np.array([_cpus(t) / max(1, t.wanted.count) for t in targets], float),
-        mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.wanted.count) for t in targets], float),
+        cpus_per_gpu=np.array([_cpus(t) / max(1, t.request.count) for t in targets], float),
+        mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.request.count) for t in targets], float),
         groups=mask,
-        max_nodes=np.array([target.wanted.most_nodes for target in targets], np.int64),
+        max_nodes=np.array([target.request.most_nodes for target in targets], np.int64),
         end_known=~work.unknown,
         copies=copies,
         tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
@@ -175,60 +175,63 @@ def job_arrays(
 
 
 def _in_order(job: Job, seen: Observed) -> float:
-    tier, priority = claims.rank(job, seen)
+    tier, priority = pending_demand.rank(job, seen)
     return tier * PRIORITIES + priority
 
 
-def _partitions(target: Target, seen: Observed, config: Config) -> list[str]:
+def _partitions(target: SchedulableJob, seen: Observed, config: Config) -> list[str]:
     """Partitions whose nodes the job may have.
 
     Copies may be on nodes of several types, and a job runs in one partition: of several that are
     asked for copies get the largest.
     """
-    asked, same = target.wanted.partitions, config.partitions.groups
-    if target.wanted.copies[1] > 1:
+    asked, same = target.request.partitions, config.partitions.groups
+    if target.request.copies[1] > 1:
         up = [seen.partitions[p] for p in asked if p in seen.partitions and seen.partitions[p].up]
         asked = tuple(p.name for p in sorted(up, key=lambda one: -len(one.nodes))[:1])
     return [p.name for p in allowed_partitions(target.job, asked, seen.partitions, same)]
 
 
-def _mixable(target: Target, seen: Observed) -> bool:
+def _mixable(target: SchedulableJob, seen: Observed) -> bool:
     """Whether it may have GPUs of several types: it runs in one partition, which must have them."""
-    want = target.wanted
+    want = target.request
     asked = [seen.partitions[name] for name in want.partitions if name in seen.partitions]
     return want.mixable and any(len(kinds_of(partition, seen.nodes)) > 1 for partition in asked)
 
 
-def _cpus(target: Target) -> int:
+def _cpus(target: SchedulableJob) -> int:
     """CPUs of the job, of one copy where it may have several."""
-    if target.wanted.copies[1] == 1:
-        return claims.cpus(target.job)
-    return min(cpus_per_copy(target.job), claims.MOST)
+    if target.request.copies[1] == 1:
+        return pending_demand.cpus(target.job)
+    return min(cpus_per_copy(target.job), pending_demand.MOST)
 
 
-def _mem_mb(target: Target) -> int:
+def _mem_mb(target: SchedulableJob) -> int:
     """Memory of the job in MB, of one copy where it may have several."""
     job = target.job
-    if target.wanted.copies[1] == 1:
-        return claims.memory_mb(job)
-    return min(job.mem_per_node_mb or job.mem_per_cpu_mb * cpus_per_copy(job), claims.MOST)
+    if target.request.copies[1] == 1:
+        return pending_demand.memory_mb(job)
+    return min(job.mem_per_node_mb or job.mem_per_cpu_mb * cpus_per_copy(job), pending_demand.MOST)
 
 
 def _offered(
-    config: Config, targets: Sequence[Target], kinds: tuple[str, ...], counts: tuple[int, ...]
+    config: Config,
+    targets: Sequence[SchedulableJob],
+    kinds: tuple[str, ...],
+    counts: tuple[int, ...],
 ) -> BoolArray:
     """(J, R, C) what the owner accepts: types, memory per GPU, counts."""
     allowed = np.zeros((len(targets), len(kinds), len(counts)), dtype=bool)
     for row, target in enumerate(targets):
         by_type = np.array([accepts(target, kind, config) for kind in kinds], bool)
-        by_count = np.array([number in target.wanted.counts for number in counts], bool)
+        by_count = np.array([number in target.request.counts for number in counts], bool)
         allowed[row] = by_type[:, None] & by_count[None, :]
     return allowed
 
 
-def accepts(target: Target, kind: str, config: Config) -> bool:
+def accepts(target: SchedulableJob, kind: str, config: Config) -> bool:
     """Whether the owner accepts a GPU type, by its name and its memory."""
-    want, least = target.wanted, (target.job.declaration or Declaration()).gpu_mem / 1024
+    want, least = target.request, (target.job.declaration or Declaration()).gpu_mem / 1024
     by_name = not want.types or kind in want.types
     return by_name and (not least or _memory_gb(kind, config) >= least)
 
@@ -236,7 +239,7 @@ def accepts(target: Target, kind: str, config: Config) -> bool:
 def _keep_possible(
     rate: FloatArray,
     table: FloatArray,
-    targets: Sequence[Target],
+    targets: Sequence[SchedulableJob],
     kinds: tuple[str, ...],
     counts: tuple[int, ...],
 ) -> None:
@@ -244,7 +247,7 @@ def _keep_possible(
     for row, target in enumerate(targets):
         whole = sum(sum(gpus.values()) for gpus in target.held.values())
         for gpus in target.held.values():
-            number = whole if target.wanted.copies[1] == 1 else sum(gpus.values())
+            number = whole if target.request.copies[1] == 1 else sum(gpus.values())
             for kind in gpus:
                 if kind in kinds and number in counts:
                     cell = (row, kinds.index(kind), counts.index(number))
@@ -271,14 +274,18 @@ def first_guess_s(job: Job) -> float:
     return declared or _FIRST_GUESS_RESTART_S
 
 
-def _movable(target: Target, seen: Observed, config: Config, past: Past) -> bool:
+def _movable(
+    target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory
+) -> bool:
     if not target.held:
         return _may_move(target, seen, config)
     settled = seen.now - _settles_at(target.job, past)
     return settled >= _stay_s(target.job, config, past) and _may_move(target, seen, config)
 
 
-def _movable_from_s(target: Target, seen: Observed, config: Config, past: Past) -> float:
+def _movable_from_s(
+    target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory
+) -> float:
     """Time from which it may be moved, s; 0 for one that waits, inf for one that may not."""
     if not _may_move(target, seen, config):
         return np.inf
@@ -287,15 +294,15 @@ def _movable_from_s(target: Target, seen: Observed, config: Config, past: Past) 
     return _settles_at(target.job, past) + _stay_s(target.job, config, past)
 
 
-def _settles_at(job: Job, past: Past) -> float:
+def _settles_at(job: Job, past: ControllerHistory) -> float:
     return max(job.start_s, past.last_moves.get(job.id, 0.0))
 
 
-def _stay_s(job: Job, config: Config, past: Past) -> float:
+def _stay_s(job: Job, config: Config, past: ControllerHistory) -> float:
     return config.guards.between_moves_s(past.unanswered.get(job.id, 0))
 
 
-def _may_move(target: Target, seen: Observed, config: Config) -> bool:
+def _may_move(target: SchedulableJob, seen: Observed, config: Config) -> bool:
     """Whether it may be moved once it has been long enough where it is."""
     job, declaration = target.job, target.job.declaration
     if job.state is not JobState.RUNNING or declaration is None or target.starting:

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 
-from slurm_hadar.controller.actuation import trail
-from slurm_hadar.controller.actuation.acting import steering_of
+from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import MOST_TOLD
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import telling
-from slurm_hadar.controller.presentation.troubles import Known
+from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.presentation.diagnostics import JobContext
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.story import Event
+from slurm_hadar.reports.job_report import Event
 
 _MINOR = (Kind.HINT.value,)
 _KINDS = {
@@ -23,12 +23,12 @@ _KINDS = {
 }
 
 
-def events(known: Known) -> list[Event]:
+def events(known: JobContext) -> list[Event]:
     """All that is known to have happened, by its time."""
     return sorted(_events(known), key=lambda event: event.time_s)
 
 
-def not_kept(known: Known) -> Iterator[str]:
+def missing_history(known: JobContext) -> Iterator[str]:
     """What of its past is not known any more, or never was."""
     if len(known.decisions) >= MOST_TOLD:
         since = formats.moment(known.decisions[0].time_s)
@@ -38,7 +38,7 @@ def not_kept(known: Known) -> Iterator[str]:
         )
 
 
-def _events(known: Known) -> Iterator[Event]:
+def _events(known: JobContext) -> Iterator[Event]:
     job = known.job
     if job is not None:
         yield from _of_slurm(job, known.seen)
@@ -54,7 +54,7 @@ def _of_slurm(job: Job, seen: Observed) -> Iterator[Event]:
     if job.submit_s:
         yield Event(job.submit_s, "requeued" if job.restarts else "submitted")
     if job.start_s and job.state is not JobState.PENDING:
-        yield Event(job.start_s, "started", trail.where(job, seen))
+        yield Event(job.start_s, "started", reconciliation.where(job, seen))
     if job.state is JobState.FINISHED and job.end_s:
         yield Event(job.end_s, "ended", job.slurm_state)
     progress = seen.progress.get(job.id)
@@ -75,14 +75,14 @@ def _action(entry: Entry) -> Event:
     if entry.kind == "move" and not meant.gpus:
         what = "stop for other jobs"
     elif meant.gpus:
-        what += f": {telling.words(meant)}"
+        what += f": {formatters.steering_text(meant)}"
     elif entry.kind == Kind.HINT.value and isinstance(fields, dict):
-        what += f": {telling.assignments(fields)}"
+        what += f": {formatters.assignments(fields)}"
     parts = [f"{phase} after {time - entry.opened_s:.0f} s" for phase, time in entry.steps]
     if entry.outcome is None:
         parts.append(f"under way ({entry.phase})")
     else:
         parts.append(f"{entry.outcome} after {max(0.0, entry.changed_s - entry.opened_s):.0f} s")
-    parts += [part for part in (entry.shown, trail.effect_words(entry)) if part]
+    parts += [part for part in (entry.shown, reconciliation.effect_text(entry)) if part]
     minor = entry.kind in _MINOR and (entry.outcome or "").startswith("done")
     return Event(entry.opened_s, what, "; ".join(parts), minor=minor)

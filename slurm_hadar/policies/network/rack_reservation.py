@@ -10,9 +10,9 @@ all the work takes at the least, there is none to lose: the first gang of each r
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_hadar.policies.allocation import Need, Parts
+from slurm_hadar.policies.allocation import Allocation, Demand
+from slurm_hadar.policies.network.offer_loop import OfferLoop, RackOffer
 from slurm_hadar.policies.network.places import RACK, Ask
-from slurm_hadar.policies.network.turns import Offer, Turns
 
 _MOST = 0.5
 """A gang that needs more than this part of a rack shares it with no other such gang."""
@@ -31,10 +31,10 @@ class Promise:
     end_s: float
 
 
-class Promises:
+class RackReservations:
     """Who gets which rack. Others get a place there only if they end before."""
 
-    def __init__(self, turns: Turns, off: bool = False) -> None:
+    def __init__(self, turns: OfferLoop, off: bool = False) -> None:
         """``off``: nobody is promised anything."""
         self._turns = turns
         self._of = {} if off else _promised(turns)
@@ -44,12 +44,12 @@ class Promises:
         """Who was promised a rack."""
         return list(self._of)
 
-    def set_aside(self) -> Parts:
+    def set_aside(self) -> Allocation:
         """Take what is free in the racks of those who still wait."""
         pools = (pool for job, one in self._of.items() if self._waits(job) for pool in one.pools)
         return _take_all(self._turns, dict.fromkeys(pools))
 
-    def refuses(self, job: int, offer: Offer) -> str:
+    def refuses(self, job: int, offer: RackOffer) -> str:
         """Why a job may not have an offer, or should not want it; empty: nothing is against it."""
         mine = self._of.get(job)
         if mine is not None and offer.seconds > mine.end_s:
@@ -81,7 +81,7 @@ class Promises:
         return self._turns.view.jobs.ids[job] not in self._turns.placements
 
 
-def keep_a_rack(turns: Turns, jobs: Sequence[int]) -> Parts:
+def keep_a_rack(turns: OfferLoop, jobs: Sequence[int]) -> Allocation:
     """Set aside what is free in the rack that the first of these jobs could have soonest, once
     most of what it needs is free there, so that smaller jobs do not take it bit by bit; none
     where one machine is enough for it."""
@@ -99,16 +99,16 @@ def keep_a_rack(turns: Turns, jobs: Sequence[int]) -> Parts:
     return ()
 
 
-def _take_all(turns: Turns, pools: Iterable[int]) -> Parts:
+def _take_all(turns: OfferLoop, pools: Iterable[int]) -> Allocation:
     """Take what is free in these pools."""
     room, spans = turns.ground.room, turns.ground.floor.spans
     slots = [slot for pool in pools for slot in range(*spans[pool])]
     parts = tuple((slot, int(room.free[slot])) for slot in slots if room.free[slot] > 0)
-    room.take(parts, Need())
+    room.take(parts, Demand())
     return parts
 
 
-def _promised(turns: Turns) -> dict[int, Promise]:
+def _promised(turns: OfferLoop) -> dict[int, Promise]:
     """The first gang of each rack, where the gangs decide when all the work ends."""
     gangs: list[tuple[float, int, list[Ask]]] = []
     for job in turns.order():
@@ -144,7 +144,7 @@ def _promised(turns: Turns) -> dict[int, Promise]:
     return {job: one for job, one in first.values() if together or one.end_s >= turns.horizon_s}
 
 
-def _ends(turns: Turns) -> dict[int, list[tuple[float, int]]]:
+def _ends(turns: OfferLoop) -> dict[int, list[tuple[float, int]]]:
     """Pool -> (s from now, GPUs) of those who run there and whose end is known."""
     found: dict[int, list[tuple[float, int]]] = {}
     for job, parts in turns.held.items():
@@ -157,7 +157,7 @@ def _ends(turns: Turns) -> dict[int, list[tuple[float, int]]]:
 
 
 def _free_from(
-    turns: Turns, ask: Ask, ends: Mapping[int, Sequence[tuple[float, int]]]
+    turns: OfferLoop, ask: Ask, ends: Mapping[int, Sequence[tuple[float, int]]]
 ) -> dict[tuple[int, ...], float]:
     """A rack's pools -> s from now until so many of its GPUs are free, of racks that the gang would
     need most of."""

@@ -12,15 +12,15 @@ from itertools import islice
 from math import isfinite
 from typing import Any
 
-from slurm_hadar.controller.actuation import laying
-from slurm_hadar.controller.actuation.acting import steering_of
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.actuation.trail import number
+from slurm_hadar.controller.actuation.apply import steering_of
+from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation.log_file import Log
+from slurm_hadar.controller.presentation.log_file import EventLog
 from slurm_hadar.controller.presentation.privacy import Privacy
-from slurm_hadar.controller.report import Report
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.domain.job import Job, JobState
 
 Fields = dict[str, object]
@@ -33,18 +33,18 @@ _TOLD, _JOURNAL = "told", "journal"
 _HOPES = ("rate_before", "rate_expected", "rate_expected_here", "cost_expected_s")
 
 
-def write(log: Log, store: Store, report: Report) -> None:
+def write(log: EventLog, store: Store, report: TickReport) -> None:
     """What one tick decided, did and saw. What cannot be written now stays news."""
     written = _owns_up(log) and news(log, store, report.seen.jobs)
     # One that fails is enough: each may wait for another process.
     log.missed += not (written and log.write(line("tick", _tick(report, log.privacy))))
 
 
-def news(log: Log, store: Store, jobs: Mapping[str, Job]) -> bool:
+def news(log: EventLog, store: Store, jobs: Mapping[str, Job]) -> bool:
     """Write the decisions and actions that were not written yet; False where one cannot be written
     now, which leaves it and the rest to the next call. ``jobs``: by id, for whose they are."""
     written = True
-    with store.in_words():
+    with store.readable_errors():
         done: dict[str, list[int]] = {_TOLD: [], _JOURNAL: []}
         for table, id_, event, fields in _news(store, jobs, log.privacy):
             written = log.write(line(event, fields))
@@ -59,14 +59,14 @@ def news(log: Log, store: Store, jobs: Mapping[str, Job]) -> bool:
     return written
 
 
-def fault(log: Log | None, what: str) -> None:
+def fault(log: EventLog | None, what: str) -> None:
     """A tick that did nothing, and why."""
     if log is not None:
         fields = {"what": log.privacy.text(what)}
         log.missed += not (_owns_up(log) and log.write(line("fault", fields)))
 
 
-def _owns_up(log: Log) -> bool:
+def _owns_up(log: EventLog) -> bool:
     """Whether the log can be written, and tells how many lines it lacks."""
     if log.missed:
         what = f"the log could not be written: it lacks {log.missed} lines of ticks and faults"
@@ -139,7 +139,7 @@ def _action(entry: Entry, jobs: Mapping[str, Job], privacy: Privacy) -> Fields:
     if isinstance(before, dict) and before:
         found["from"] = before
     if meant.gpus:
-        found["to"] = laying.words(meant.gpus, list(meant.nodes))
+        found["to"] = job_updates.placement_text(meant.gpus, list(meant.nodes))
     fields = entry.details.get("fields")
     if entry.kind == Kind.HINT.value and isinstance(fields, dict):
         who = [job] if job else []
@@ -156,10 +156,10 @@ def _action(entry: Entry, jobs: Mapping[str, Job], privacy: Privacy) -> Fields:
         found["outcome"] = entry.outcome
         found["outcome_after_s"] = round(entry.changed_s - entry.opened_s, 3)
     if entry.shown:
-        found["seen"] = entry.shown
+        found["observed"] = entry.shown
     if entry.effect:
         found["effect"] = dict(entry.effect)
-    for key in ("reason", "outcome", "seen"):
+    for key in ("reason", "outcome", "observed"):
         if key in found:
             found[key] = privacy.text(str(found[key]), [job] if job else [])
     return found
@@ -174,17 +174,17 @@ def _state(entry: Entry) -> str:
     return "answered" if entry.shown is None else "closed"
 
 
-def _tick(report: Report, privacy: Privacy) -> Fields:
+def _tick(report: TickReport, privacy: Privacy) -> Fields:
     running = waiting = 0
-    for target in [*report.picture.targets.values(), *report.backfill.targets.values()]:
+    for target in [*report.snapshot.schedulable.values(), *report.backfill.schedulable.values()]:
         runs = target.job.state is JobState.RUNNING
         running, waiting = running + runs, waiting + (not runs)
     found: Fields = {
         "acted": report.acted,
         "running": running,
         "waiting": waiting,
-        "left_to_slurm": len(report.picture.left_out) + len(report.backfill.left_out),
-        "deferred": len(report.intent.deferred),
+        "not_steered": len(report.snapshot.excluded) + len(report.backfill.excluded),
+        "deferred": len(report.diff.deferred),
         "changes_sent": len(report.done),
         "queries": dict(report.queries),
     }
@@ -195,9 +195,9 @@ def _tick(report: Report, privacy: Privacy) -> Fields:
     return found | ({"notes": notes} if notes else {})
 
 
-def _notes(report: Report) -> Iterator[str]:
+def _notes(report: TickReport) -> Iterator[str]:
     # What was done to a job has its own line.
-    done = {action.job.id for action in report.intent.actions}
+    done = {action.job.id for action in report.diff.actions}
     for words in report.said:
         if words.split(":")[0].removeprefix("job ") not in done:
             yield words

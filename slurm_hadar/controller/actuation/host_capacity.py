@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims
+from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.domain.job import Job
 
 
-class FreeCapacity:
+class FreeHostResources:
     """CPUs and memory (MB) that are free now on each node, less what earlier moves of this tick
     take.
 
@@ -56,12 +56,12 @@ class FreeCapacity:
 
 def _has(job: Job) -> tuple[int, int]:
     """What a running job has on each of its nodes."""
-    return _part(claims.cpus(job), claims.memory_mb(job), len(job.gpus))
+    return _part(pending_demand.cpus(job), pending_demand.memory_mb(job), len(job.gpus))
 
 
 def _wants(job: Job, fields: Mapping[str, str], nodes: int) -> tuple[int, int]:
     """CPUs and memory of the whole job."""
-    cpus = claims.cpus(job)
+    cpus = pending_demand.cpus(job)
     if "NumCPUs" in fields:
         cpus = int(fields["NumCPUs"].partition("-")[0])
     memory = job.mem_per_node_mb * nodes or job.mem_per_cpu_mb * cpus

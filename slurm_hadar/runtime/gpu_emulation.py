@@ -108,7 +108,7 @@ def _type_of(types: Sequence[str], gpu: str) -> str:
 
 
 @dataclass
-class Pace:
+class GpuEmulation:
     """Holds a training loop back to ``rate`` samples/s (0: not at all), ``gpus`` by type.
 
     Time is accounted over the whole attempt: what Python needs within a step does not slow the
@@ -126,7 +126,7 @@ class Pace:
         planned: Mapping[str, int] | None = None,
         gather: Callable[[Seen], list[Seen]] = lambda seen: [seen],
         nodes: Sequence[str] | None = None,
-    ) -> "Pace | None":
+    ) -> "GpuEmulation | None":
         """The pace that ``HADAR_PACE`` sets for this job; None without it or on real GPUs.
 
         ``gather`` collects a value from all processes of the training. ``nodes``: the nodes that

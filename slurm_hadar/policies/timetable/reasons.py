@@ -4,20 +4,20 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.allocation import Floor, Parts
+from slurm_hadar.policies.allocation import Allocation, ResourcePools
 from slurm_hadar.policies.ends import UNKNOWN, ends, time_left
-from slurm_hadar.policies.timetable.choice import Choice
-from slurm_hadar.policies.timetable.places import Places
+from slurm_hadar.policies.timetable.choice import RoundChoice
+from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.plan import Timetable
 from slurm_hadar.policies.timetable.work import Options
 
 
 def tell(
     view: View,
-    floor: Floor,
+    floor: ResourcePools,
     options: Options,
-    choice: Choice,
-    places: Places,
+    choice: RoundChoice,
+    places: PlacedJobs,
     table: Timetable,
 ) -> Plan:
     """The plan, each placement and each wait with its reason."""
@@ -33,7 +33,12 @@ def tell(
 
 class _Words:
     def __init__(
-        self, view: View, floor: Floor, options: Options, choice: Choice, table: Timetable
+        self,
+        view: View,
+        floor: ResourcePools,
+        options: Options,
+        choice: RoundChoice,
+        table: Timetable,
     ) -> None:
         self.view, self.floor, self.options = view, floor, options
         self.choice, self.table = choice, table
@@ -42,7 +47,7 @@ class _Words:
         self._best = net.argmax(axis=1) if net.size else np.zeros(0, dtype=np.int64)
         self._likes = np.where(choice.gain > 0, net, -np.inf)
 
-    def placement(self, job: int, parts: Parts) -> Placement:
+    def placement(self, job: int, parts: Allocation) -> Placement:
         view, floor, options = self.view, self.floor, self.options
         gpus: dict[str, int] = {}
         nodes: dict[str, dict[str, int]] = {}
@@ -124,7 +129,7 @@ class _Words:
         kind = self.floor.pool_type[int(self.options.pool[option])]
         return f"{int(self.options.gpus[option])} x {self.view.types[kind]}"
 
-    def notes(self, places: Places) -> tuple[str, ...]:
+    def notes(self, places: PlacedJobs) -> tuple[str, ...]:
         table, floor = self.table, self.floor
         left = max(0.0, table.deadline_s - self.view.now)
         notes = [

@@ -10,29 +10,29 @@ from contextlib import suppress
 from dataclasses import replace
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import trail
+from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry, is_in_vain
-from slurm_hadar.controller.observation import kept, observed
+from slurm_hadar.controller.observation import observed, steering_store
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import past, telling
-from slurm_hadar.controller.presentation.troubles import Known, troubles
+from slurm_hadar.controller.presentation import formatters, job_history
+from slurm_hadar.controller.presentation.diagnostics import JobContext, problems
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.exchange.progress import read_all_progress
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.story import Story
+from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.slurm.cluster import Cluster
 
 
-def of_controller(controller: Controller, id_: str) -> Story:
+def of_controller(controller: Controller, id_: str) -> JobReport:
     """Told with the controller's own file. Raises UsageError for a job that nobody knows."""
     store = controller.store
     config = controller.config
     seen = controller.observe()
-    id_ = telling.named(seen, id_)
+    id_ = formatters.named(seen, id_)
     known = _known(config, seen, id_, config.controller_uid)
     job = known.job
     if job is not None and known.config.site.rights == "user" and job.uid != controller.own_uid:
@@ -41,33 +41,33 @@ def of_controller(controller: Controller, id_: str) -> Story:
         replace(
             known,
             entries=tuple(reversed(store.history(id_))),
-            decisions=tuple(store.told(id_)),
+            decisions=tuple(store.decision_history(id_)),
             last=store.decisions().get(id_),
         )
     )
 
 
-def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> Story | None:
+def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> JobReport | None:
     """Told to the job's owner without the controller's file; None where the job is not his."""
     uid = os.getuid()
     seen = observed.read(cluster, now, config, uid)
-    id_ = telling.named(seen, id_)
+    id_ = formatters.named(seen, id_)
     job = seen.jobs.get(id_)
-    telling.no_array(seen, id_)
+    formatters.no_array(seen, id_)
     if job is None or job.uid != uid:
         return None
     mine = {id_: job}
     seen = replace(
         seen,
         progress=read_all_progress(config.site.exchange_dir, {id_: uid}),
-        steering=kept.of_jobs(config, mine.values()),
+        steering=steering_store.of_jobs(config, mine.values()),
     )
     return _told(replace(_known(config, seen, id_, _controllers_uid(config)), journal=False))
 
 
-def _known(config: Config, seen: Observed, id_: str, uid: int) -> Known:
+def _known(config: Config, seen: Observed, id_: str, uid: int) -> JobContext:
     beat = read_heartbeat(config.site.exchange_dir, uid)
-    return Known(id_, seen, config, uid, beat)
+    return JobContext(id_, seen, config, uid, beat)
 
 
 def _controllers_uid(config: Config) -> int:
@@ -78,26 +78,26 @@ def _controllers_uid(config: Config) -> int:
     return config.controller_uid
 
 
-def _told(known: Known) -> Story:
+def _told(known: JobContext) -> JobReport:
     seen, job = known.seen, known.job
     if job is None:
-        telling.no_array(seen, known.id)
+        formatters.no_array(seen, known.id)
         if not known.entries and not known.decisions:
             raise UsageError(
                 f"Slurm shows no job {known.id}, and the journal knows none; "
                 "squeue --me shows the jobs that wait and run"
             )
-    return Story(
+    return JobReport(
         id=known.id,
         state=job.slurm_state if job else "not shown by Slurm any more",
-        told_s=seen.now,
+        reported_s=seen.now,
         facts=tuple(_facts(known)),
-        events=tuple(past.events(known)),
-        not_kept=tuple(past.not_kept(known)),
+        events=tuple(job_history.events(known)),
+        missing_history=tuple(job_history.missing_history(known)),
         now=tuple(_now(known)),
         next=tuple(_next(known)),
-        wrong=tuple(troubles(known)),
-        undo=tuple(telling.undo(job, seen, known.config))
+        problems=tuple(problems(known)),
+        undo=tuple(formatters.undo(job, seen, known.config))
         if job and job.managed and not _over(job)
         else (),
     )
@@ -107,20 +107,20 @@ def _over(job: Job) -> bool:
     return job.state is JobState.FINISHED
 
 
-def _facts(known: Known) -> Iterator[tuple[str, str]]:
+def _facts(known: JobContext) -> Iterator[tuple[str, str]]:
     job, seen = known.job, known.seen
     if job is None:
         return
-    row = telling.row_of(job, seen, None)
+    row = formatters.row_of(job, seen, None)
     yield "Name", f"{row.name} ({row.user})"
     yield "Partition", ",".join(job.partitions)
     if job.declaration is not None:
-        words = " ".join(f"{key}={value}" for key, value in job.declaration.words().items())
+        words = " ".join(f"{key}={value}" for key, value in job.declaration.assignments().items())
         yield "Declared", words or "opted in by its partition"
-    for line in telling.changed(job, seen, known.config):
+    for line in formatters.changed(job, seen, known.config):
         yield "Changed", line
     if row.here:
-        yield "Runs on", trail.where(job, seen)
+        yield "Runs on", reconciliation.where(job, seen)
     if row.done is not None:
         yield "Done", formats.percent(row.done)
     if row.samples_per_s:
@@ -134,7 +134,7 @@ def _facts(known: Known) -> Iterator[tuple[str, str]]:
         yield "Told from", "Slurm and the job's own files; the controller's user sees its journal"
 
 
-def _now(known: Known) -> Iterator[str]:
+def _now(known: JobContext) -> Iterator[str]:
     job, last = known.job, known.last
     if job is None:
         yield "It is not in Slurm's memory any more; sacct may know how it ended."
@@ -142,7 +142,7 @@ def _now(known: Known) -> Iterator[str]:
     reason = f", {job.reason}" if job.reason not in ("", "None") else ""
     if job.state is JobState.RUNNING:
         stood = formats.duration(max(0.0, known.seen.now - job.start_s))
-        yield f"{job.slurm_state} on {trail.where(job, known.seen)} for {stood}"
+        yield f"{job.slurm_state} on {reconciliation.where(job, known.seen)} for {stood}"
     else:
         yield f"{job.slurm_state}{reason}"
     if _over(job):
@@ -155,7 +155,7 @@ def _now(known: Known) -> Iterator[str]:
             yield f"the controller said: {plan.reason}"
 
 
-def _next(known: Known) -> Iterator[str]:
+def _next(known: JobContext) -> Iterator[str]:
     job, config, now = known.job, known.config, known.seen.now
     if job is None or _over(job) or not job.managed:
         return
@@ -179,7 +179,7 @@ def _of_move(entry: Entry, config: Config) -> Iterator[str]:
         yield "It was requeued and is sent on at the next tick; without one Slurm starts it itself."
 
 
-def _of_waiting(job: Job, known: Known) -> Iterator[str]:
+def _of_waiting(job: Job, known: JobContext) -> Iterator[str]:
     steered, now = known.seen.steered(job.id), known.seen.now
     if job.not_before_s > now and known.under_way is not None:
         at = formats.moment(job.not_before_s)
@@ -192,14 +192,14 @@ def _of_waiting(job: Job, known: Known) -> Iterator[str]:
     elif steered.gpus:
         length = known.config.moving.commit_s
         yield (
-            f"Slurm starts it on {telling.words(steered)} when that is free; "
+            f"Slurm starts it on {formatters.steering_text(steered)} when that is free; "
             f"if it has not within {length:.0f} s it may start anywhere that its owner asked for."
         )
     elif job.start_s > now:
         yield f"Slurm expects to start it at {formats.moment(job.start_s)}."
 
 
-def _of_running(job: Job, known: Known, now: float) -> Iterator[str]:
+def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
     progress, declared = known.seen.progress.get(job.id), job.declaration
     if progress and declared and progress.rate and declared.total_samples > progress.samples:
         left = (declared.total_samples - progress.samples) / progress.rate

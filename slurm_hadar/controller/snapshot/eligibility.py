@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims
-from slurm_hadar.controller.snapshot.request import Wanted, wanted
+from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Node
@@ -21,7 +21,7 @@ Place = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
-class Past:
+class ControllerHistory:
     """What the controller remembers. ``attained``: job -> GPU-seconds received; ``moving``: jobs in
     the middle of a move -> where they are going; ``last_moves``: job -> time of its last move, s;
     ``unanswered``: job -> moves that came to nothing in a row: save requests without an answer, and
@@ -37,11 +37,11 @@ class Past:
 
 
 @dataclass(frozen=True)
-class Target:
+class SchedulableJob:
     """A managed job that takes part in this round."""
 
     job: Job
-    wanted: Wanted
+    request: ResourceRequest
     held: Place = field(default_factory=dict)
     """Where it runs or is moved to; empty where it waits."""
     starting: bool = False
@@ -87,46 +87,46 @@ def by_type(held: Place) -> dict[str, int]:
     return found
 
 
-def targets_of(
+def schedulable_jobs(
     seen: Observed, config: Config, moving: Mapping[str, Place]
-) -> tuple[dict[str, Target], dict[str, str]]:
+) -> tuple[dict[str, SchedulableJob], dict[str, str]]:
     """The managed jobs of this round, and those left out of it with the reason.
 
     ``moving``: jobs in the middle of a move -> where they are going; they keep that place.
     """
-    targets: dict[str, Target] = {}
-    left_out: dict[str, str] = {}
-    starting: list[tuple[Job, Wanted]] = []
-    limited = claims.at_limit(seen)
+    targets: dict[str, SchedulableJob] = {}
+    excluded: dict[str, str] = {}
+    starting: list[tuple[Job, ResourceRequest]] = []
+    limited = pending_demand.at_limit(seen)
     for job in seen.jobs.values():
         if not job.managed or job.state in (JobState.FINISHED, JobState.COMPLETING):
             continue
         steered = seen.steered(job.id)
         why_not = "" if job.id in moving else _why_not(job, seen)
-        want = why_not or wanted(job, steered, config.partitions.groups)
+        want = why_not or resource_request(job, steered, config.partitions.groups)
         told = job.state is JobState.PENDING and _sent_on(job, seen, config)
         waits = job.state is JobState.PENDING and job.id not in moving and not told
-        first = limited.get(claims.payer(job)) if waits else None
+        first = limited.get(pending_demand.payer(job)) if waits else None
         if isinstance(want, str):
-            left_out[job.id] = want
+            excluded[job.id] = want
         elif first is not None:
-            left_out[job.id] = f"its owner is at a limit: job {first.id}, {first.reason}"
+            excluded[job.id] = f"its owner is at a limit: job {first.id}, {first.reason}"
         elif job.id in moving:
-            targets[job.id] = Target(job, want, moving[job.id], starting=True)
+            targets[job.id] = SchedulableJob(job, want, moving[job.id], starting=True)
         elif job.state is JobState.RUNNING:
-            targets[job.id] = Target(job, want, placed(job, seen.nodes))
+            targets[job.id] = SchedulableJob(job, want, placed(job, seen.nodes))
         elif told:
             starting.append((job, want))
         else:
-            targets[job.id] = Target(job, want)
-    free = claims.free_now(seen)
+            targets[job.id] = SchedulableJob(job, want)
+    free = pending_demand.free_now(seen)
     for job, want in starting:
         place = _expected(seen, job.id, free)
-        targets[job.id] = Target(job, want, place, starting=bool(place))
-    return targets, left_out
+        targets[job.id] = SchedulableJob(job, want, place, starting=bool(place))
+    return targets, excluded
 
 
-def lease_of_before(job: Job, steered: Steering, now: float) -> bool:
+def obsolete_begin_time(job: Job, steered: Steering, now: float) -> bool:
     """Whether a waiting job has a begin time ahead that an earlier release of ours gave it, rather
     than its owner. Files of those releases, in use still, give them to new jobs too."""
     declared = bool(job.declaration and job.declaration.lease) and not steered.time
@@ -148,11 +148,11 @@ def _why_not(job: Job, seen: Observed) -> str:
             return "it is held by its owner or an admin"
         if job.dependency:
             return "it waits for another job"
-        if not claims.in_turn(job):
+        if not pending_demand.competes_for_gpus(job):
             return f"Slurm keeps it waiting: {job.reason}"
         # A requeue sets a begin time as well; that one nobody wished for.
         ahead = job.eligible_s > seen.now and job.restarts == 0
-        if ahead and not lease_of_before(job, seen.steered(job.id), seen.now):
+        if ahead and not obsolete_begin_time(job, seen.steered(job.id), seen.now):
             return "its owner set a begin time"
     return ""
 
@@ -166,7 +166,7 @@ def _sent_on(job: Job, seen: Observed, config: Config) -> bool:
     )
 
 
-def _expected(seen: Observed, job: str, free: claims.Free) -> dict[str, dict[str, int]]:
+def _expected(seen: Observed, job: str, free: pending_demand.Free) -> dict[str, dict[str, int]]:
     """Where a job that was sent on will land: the planned nodes, else any with room."""
     steered = seen.steered(job)
     if "ReqNodeList" in steered.was and seen.jobs[job].required_nodes:
@@ -188,7 +188,7 @@ def _expected(seen: Observed, job: str, free: claims.Free) -> dict[str, dict[str
     return place
 
 
-def _required(job: Job, steered: Steering, free: claims.Free) -> dict[str, dict[str, int]]:
+def _required(job: Job, steered: Steering, free: pending_demand.Free) -> dict[str, dict[str, int]]:
     """The nodes that we named to Slurm, when all of them have room; else nowhere."""
     names = job.required_nodes
     place = {name: dict(steered.nodes[name]) for name in names if name in steered.nodes}

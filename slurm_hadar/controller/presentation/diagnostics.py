@@ -8,20 +8,20 @@ from functools import cached_property
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, SAVED
-from slurm_hadar.controller.actuation.trail import number
+from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import claims
-from slurm_hadar.controller.snapshot.targets import by_type, placed
+from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import Heartbeat
 from slurm_hadar.exchange.plan_file import JobPlan, plan_path, read_plan
 from slurm_hadar.exchange.progress import own_files
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.story import Trouble
+from slurm_hadar.reports.job_report import Problem
 
 _SILENT_S = 300.0
 """A training that reports tells of itself every few seconds."""
@@ -34,7 +34,7 @@ _OPT_IN = (
 
 
 @dataclass(frozen=True)
-class Known:
+class JobContext:
     """All that is known of one job. ``controller_uid``: whose files are believed; ``entries``
     oldest first; ``journal``: whether the controller's own file was read."""
 
@@ -76,7 +76,7 @@ class Known:
         return read_plan(self.config.site.exchange_dir, self.id, (self.controller_uid,))
 
 
-def troubles(known: Known) -> Iterator[Trouble]:
+def problems(known: JobContext) -> Iterator[Problem]:
     """Everything wrong that shows, the gravest first."""
     job = known.job
     if job is None or job.state is JobState.FINISHED:
@@ -89,26 +89,26 @@ def troubles(known: Known) -> Iterator[Trouble]:
         yield from look(known, job, job.declaration or Declaration())
 
 
-def _not_ours(job: Job) -> Iterator[Trouble]:
+def _not_ours(job: Job) -> Iterator[Problem]:
     if job.declaration_error:
         cures = (f"scontrol update JobId={job.id} Comment=", f"hadar set {job.id} types=any")
-        yield Trouble(f"its declaration cannot be read: {job.declaration_error}", cures)
+        yield Problem(f"its declaration cannot be read: {job.declaration_error}", cures)
     elif job.declaration is None:
         one = f"or for this one, while it waits: hadar set {job.id} types=any"
-        yield Trouble("it did not opt in, so it is never touched", (*_OPT_IN, one))
+        yield Problem("it did not opt in, so it is never touched", (*_OPT_IN, one))
     elif job.declaration.off:
-        yield Trouble("it was taken out of our hands", (f"hadar set {job.id} off=no",))
+        yield Problem("it was taken out of our hands", (f"hadar set {job.id} off=no",))
     elif job.het:
-        yield Trouble("it is a heterogeneous job, which only Slurm can place")
+        yield Problem("it is a heterogeneous job, which only Slurm can place")
     elif not job.batch:
-        yield Trouble("it is no batch job: Slurm cannot start it again elsewhere", _OPT_IN[1:])
+        yield Problem("it is no batch job: Slurm cannot start it again elsewhere", _OPT_IN[1:])
 
 
-def _controller(known: Known) -> Iterator[Trouble]:
+def _controller(known: JobContext) -> Iterator[Problem]:
     config, beat, now = known.config, known.beat, known.seen.now
     if beat is None or not is_fresh(beat, now):
         age = "there is no heartbeat" if beat is None else _ago("its last heartbeat is", now, beat)
-        yield Trouble(
+        yield Problem(
             f"no controller is alive ({age}); waiting jobs start by themselves",
             ("systemctl start slurm-hadar", "or one pass: hadar tick"),
         )
@@ -116,26 +116,26 @@ def _controller(known: Known) -> Iterator[Trouble]:
         cures = ['set mode = "act" in [site] of the configuration']
         if config.site.mode == "act":
             cures = [f"rm {shlex.quote(str(config.guards.stop_file))}"]
-        yield Trouble("the controller only watches: it changes nothing in Slurm", cures)
+        yield Problem("the controller only watches: it changes nothing in Slurm", cures)
 
 
-def _held(known: Known, job: Job, _: Declaration) -> Iterator[Trouble]:
+def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     if job.state is not JobState.PENDING:
         return
     if job.held:
-        yield Trouble(f"it is held ({job.reason})", (f"scontrol release {job.id}",))
+        yield Problem(f"it is held ({job.reason})", (f"scontrol release {job.id}",))
     elif job.dependency:
         cures = (f"scontrol update JobId={job.id} Dependency=",)
-        yield Trouble("it waits for another job", (f"scontrol show job {job.id}", *cures))
-    elif (first := claims.at_limit(known.seen).get(claims.payer(job))) is not None:
+        yield Problem("it waits for another job", (f"scontrol show job {job.id}", *cures))
+    elif (first := pending_demand.at_limit(known.seen).get(pending_demand.payer(job))) is not None:
         show = f"sacctmgr show assoc where user={shlex.quote(job.user)}"
         of = "" if first.id == job.id else f" (Slurm says so of job {first.id})"
-        yield Trouble(f"its owner is at a limit: {first.reason}{of}", (show, "sacctmgr show qos"))
-    elif not claims.in_turn(job):
-        yield Trouble(f"Slurm keeps it waiting: {job.reason}", (f"scontrol show job {job.id}",))
+        yield Problem(f"its owner is at a limit: {first.reason}{of}", (show, "sacctmgr show qos"))
+    elif not pending_demand.competes_for_gpus(job):
+        yield Problem(f"Slurm keeps it waiting: {job.reason}", (f"scontrol show job {job.id}",))
 
 
-def _types(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble]:
+def _types(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
     if ANY in declared.types or not declared.types:
         return
     nodes = known.seen.nodes.values()
@@ -145,37 +145,37 @@ def _types(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble]:
     more = f"hadar set {job.id} types=any"
     if not wanted & there:
         have = ", ".join(sorted(kind for kind in there if kind)) or "none"
-        yield Trouble(
+        yield Problem(
             f"no node has what it accepts ({', '.join(sorted(wanted))}); there are {have}", (more,)
         )
     elif not wanted & usable and job.state is JobState.PENDING:
-        yield Trouble(
+        yield Problem(
             f"all nodes with what it accepts ({', '.join(sorted(wanted & there))}) are out of use",
             ("sinfo -R", more),
         )
 
 
-def _left_out(known: Known, job: Job, _: Declaration) -> Iterator[Trouble]:
+def _left_out(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     last = known.last
     if last is not None and last.placement == "left to Slurm" and not job.held:
-        yield Trouble(f"it is left to Slurm: {last.reason}", (f"scontrol show job {job.id}",))
+        yield Problem(f"it is left to Slurm: {last.reason}", (f"scontrol show job {job.id}",))
 
 
-def _files(known: Known, job: Job, _: Declaration) -> Iterator[Trouble]:
+def _files(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     folder = known.config.site.exchange_dir
     path = plan_path(folder, job.id) if "+" not in job.id else None
     if path is not None and os.path.lexists(path) and known.plan is None:
-        yield Trouble(
+        yield Problem(
             "its plan file is damaged, or somebody else's, and is not believed",
             (f"rm {shlex.quote(str(path))}", "the next move writes it anew"),
         )
     mine = own_files(folder, job.id, job.uid)
     if mine and job.id not in known.seen.progress:
         names = " ".join(shlex.quote(str(one)) for one in mine[:5])
-        yield Trouble("what it says of itself cannot be read", (f"head -c 1000 {names}",))
+        yield Problem("what it says of itself cannot be read", (f"head -c 1000 {names}",))
 
 
-def _progress(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble]:
+def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
     if job.state is not JobState.RUNNING:
         return
     now, progress = known.seen.now, known.seen.progress.get(job.id)
@@ -184,7 +184,7 @@ def _progress(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble
     if not said:
         if declared.checkpoint and ran > _SILENT_S:
             look = f"ls -l {shlex.quote(str(known.config.site.exchange_dir))}/progress.{job.id}.*"
-            yield Trouble(
+            yield Problem(
                 f"no report since it started {formats.duration(ran)} ago: it cannot be moved, and "
                 "its speed is not known",
                 ("let the training use slurm_hadar.runtime", look),
@@ -193,12 +193,12 @@ def _progress(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble
     assert progress is not None
     silent = now - progress.time
     if silent > _SILENT_S and not progress.finished:
-        yield Trouble(
+        yield Problem(
             f"no progress since {formats.duration(silent)} (at {progress.samples:,} samples)",
             (f"tail its output: scontrol show job {job.id} | grep StdOut",),
         )
     if progress.nonfinite:
-        yield Trouble(
+        yield Problem(
             f"its loss or a parameter is not finite (at {progress.samples:,} samples), so it saves "
             "nothing any more",
             (f"scancel {job.id}", 'a training with nonfinite="end" ends by itself'),
@@ -207,13 +207,13 @@ def _progress(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble
     if declared.checkpoint and since > _LONG_WITHOUT_SAVING_S:
         saved = "its last checkpoint is" if progress.checkpoint else "it saved nothing in"
         old = " old" if progress.checkpoint else ""
-        yield Trouble(
+        yield Problem(
             f"{saved} {formats.duration(since)}{old}: a kill loses that work",
             _ask_to_save(known, job, declared),
         )
 
 
-def _ask_to_save(known: Known, job: Job, declared: Declaration) -> tuple[str, ...]:
+def _ask_to_save(known: JobContext, job: Job, declared: Declaration) -> tuple[str, ...]:
     """Commands that ask a training to save. Without --batch only steps get a signal."""
     progress = known.seen.progress.get(job.id)
     if progress is None or progress.restarts != job.restarts or progress.in_step:
@@ -225,39 +225,39 @@ def _ask_to_save(known: Known, job: Job, declared: Declaration) -> tuple[str, ..
     )
 
 
-def _movable(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble]:
+def _movable(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
     if not declared.checkpoint:
-        yield Trouble(
+        yield Problem(
             "it did not declare that it saves and resumes, so it stays where it starts",
             (f"only if it does: hadar set {job.id} checkpoint=yes",),
         )
     elif not job.requeue:
-        yield Trouble(
+        yield Problem(
             "it was submitted with --no-requeue, so it cannot be moved",
             (f"scontrol update JobId={job.id} Requeue=1",),
         )
     elif declared.pin:
-        yield Trouble("it is pinned to its place", (f"hadar set {job.id} pin=no",))
+        yield Problem("it is pinned to its place", (f"hadar set {job.id} pin=no",))
     elif known.seen.steered(job.id).moves >= known.config.guards.max_moves_per_job:
-        yield Trouble(
+        yield Problem(
             "it has had all the moves that one job may have",
             ("raise guards.max_moves_per_job in the configuration",),
         )
 
 
-def _moves(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble]:
+def _moves(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
     moves = [e for e in known.entries if e.kind == "move" and e.outcome is not None]
     if not moves:
         return
     last, effect = moves[-1], moves[-1].effect or {}
     if (last.outcome or "").startswith(SAVED):
-        yield Trouble(
+        yield Problem(
             f"its last move came too late: {last.outcome}",
             ("scontrol ping, and the controller's log: a later tick may move it",),
         )
     elif (last.outcome or "").startswith(NOT_SAVED):
         ask, *only = _ask_to_save(known, job, declared)
-        yield Trouble(
+        yield Problem(
             f"it was asked to move and did not answer: {last.outcome}",
             (
                 f"see whether it saves: {ask}",
@@ -266,24 +266,24 @@ def _moves(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble]:
             ),
         )
     elif "refused" in (last.outcome or ""):
-        yield Trouble(f"its last move failed: {last.outcome}", (f"hadar pin {job.id}",))
+        yield Problem(f"its last move failed: {last.outcome}", (f"hadar pin {job.id}",))
     before, after = number(effect, "rate_before"), number(effect, "rate_after")
     moved = bool(last.details.get("gpus"))
     if moved and before is not None and after is not None and after < before:
-        yield Trouble(
+        yield Problem(
             f"its last move made it slower: {formats.rate(before)} -> {formats.rate(after)} "
             "samples/s",
             (f"hadar explain {job.id}", f"hadar pin {job.id}"),
         )
 
 
-def _plan(known: Known, job: Job, _: Declaration) -> Iterator[Trouble]:
+def _plan(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     plan = known.plan
     if job.state is not JobState.RUNNING or plan is None or known.under_way or not plan.gpus:
         return
     held = by_type(placed(job, known.seen.nodes))
     if plan.time < job.start_s and dict(plan.gpus) != held and plan.copies == 1:
-        yield Trouble(
+        yield Problem(
             f"it runs on {formats.gpus(held)}, its plan speaks of {formats.gpus(plan.gpus)}: Slurm "
             "placed it otherwise",
             ("nothing: it goes by what Slurm gives it, and the next tick sees that",),
@@ -294,7 +294,7 @@ def _ago(words: str, now: float, beat: Heartbeat) -> str:
     return f"{words} {formats.duration(max(0.0, now - beat.time))} old"
 
 
-_LOOKS: tuple[Callable[[Known, Job, Declaration], Iterator[Trouble]], ...] = (
+_LOOKS: tuple[Callable[[JobContext, Job, Declaration], Iterator[Problem]], ...] = (
     _held,
     _types,
     _left_out,

@@ -31,7 +31,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Problem:
     """What is wrong, and the commands that cure it, one each."""
 
     what: str
@@ -39,23 +39,23 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
-    """One job from its submission to what comes next. ``told_s``: when this was told;
-    ``not_kept``: what of its past nobody knows any more."""
+class JobReport:
+    """One job from its submission to what comes next. ``reported_s``: when it was made;
+    ``missing_history``: what of its past nobody knows any more."""
 
     id: str
     state: str
-    told_s: float
+    reported_s: float
     facts: Sequence[tuple[str, str]] = ()
     events: Sequence[Event] = ()
-    not_kept: Sequence[str] = ()
+    missing_history: Sequence[str] = ()
     now: Sequence[str] = ()
     next: Sequence[str] = ()
-    wrong: Sequence[Trouble] = ()
+    problems: Sequence[Problem] = ()
     undo: Sequence[str] = field(default_factory=tuple)
 
 
-def told(story: Story, everything: bool = False) -> RenderableType:
+def format_report(story: JobReport, everything: bool = False) -> RenderableType:
     """The story for a terminal. ``everything``: each event has its line, however many they are."""
     parts: list[RenderableType] = [
         Text(f"Job {formats.plain(story.id)}  {formats.plain(story.state)}", style="bold")
@@ -70,13 +70,13 @@ def told(story: Story, everything: bool = False) -> RenderableType:
         parts += [Text(""), Text("What happened", style="bold"), _events(shown)]
         if len(shown) < len(story.events):
             parts.append(_text(f"  Each of them: hadar doctor {story.id} --all"))
-        parts += [_text(f"  {line}") for line in story.not_kept]
+        parts += [_text(f"  {line}") for line in story.missing_history]
     for title, lines in (("Now", story.now), ("Next", story.next)):
         if lines:
             parts += [Text(""), Text(title, style="bold"), *(_text(f"  {line}") for line in lines)]
     parts += [Text(""), Text("What is wrong", style="bold")]
-    parts += [] if story.wrong else [Text("  Nothing that shows.")]
-    for one in story.wrong:
+    parts += [] if story.problems else [Text("  Nothing that shows.")]
+    for one in story.problems:
         parts.append(Text.assemble(("  ! ", "red"), _text(one.what)))
         parts += [_text(f"      {cure}") for cure in one.cures]
     if story.undo:
