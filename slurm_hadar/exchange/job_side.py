@@ -39,6 +39,15 @@ def in_step(environment: Mapping[str, str]) -> bool:
     return text.isdecimal() and int(text) < 0xFFFFFF00
 
 
+def node_gpus(environment: Mapping[str, str]) -> list[str]:
+    """The GPUs of this node that the job or step has, by the ids that Slurm set."""
+    for key in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
+        found = [part.strip() for part in environment.get(key, "").split(",") if part.strip()]
+        if found and found != ["NoDevFiles"]:
+            return found
+    return []
+
+
 def seconds(environment: Mapping[str, str], key: str, default: float) -> float:
     """A time from the environment, ``default`` where it is not set or no number."""
     with contextlib.suppress(ValueError):

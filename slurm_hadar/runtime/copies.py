@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.exchange.job_side import Exchange
+from slurm_hadar.exchange.job_side import Exchange, node_gpus
 from slurm_hadar.runtime import checkpoint
 from slurm_hadar.runtime.copies_data import Orders, RoundPart
 from slurm_hadar.runtime.copies_flat import Flat, reset_state
@@ -30,7 +30,7 @@ from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
 from slurm_hadar.runtime.copies_settings import CopiesSettings, Rule
 from slurm_hadar.runtime.copies_steering import CopiesSteering, resume
 from slurm_hadar.runtime.copies_tracker import Tracker
-from slurm_hadar.runtime.gpu_emulation import GpuEmulation, node_gpus
+from slurm_hadar.runtime.emulation import emulation
 from slurm_hadar.runtime.leaving import LeftOnTerm
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.signals import Signals
@@ -115,7 +115,7 @@ class Copies:
         self.first = self._link.first
         """Whether this process keeps the checkpoint and should print the results."""
         say = log if self.first else (lambda line: None)
-        self._pace = GpuEmulation.from_env(name, nodes=())
+        self._emulation = emulation(name, nodes=())
         self.gpus = gpus if gpus is not None else self._count_gpus()
         """GPUs of this copy."""
         self._state = State(dataset_size, seed, batch, batch)
@@ -250,12 +250,12 @@ class Copies:
     ) -> Generator[Batch, None, CopyReport]:
         """Train the ranges of ``order``, or as much as there is time for; returns the Report."""
         began = time.monotonic()
-        if self._pace is not None:
-            if self._pace_began:
-                self._pace.shift(began - self._idle_since)
+        if self._emulation is not None:
+            if self._emulation_began:
+                self._emulation.shift(began - self._idle_since)
             else:
-                self._pace.start()
-            self._pace_began = True
+                self._emulation.start()
+            self._emulation_began = True
         for group, rate in zip(self._optimizer.param_groups, order.rates, strict=False):
             group["lr"] = rate
         part = RoundPart(self._orders, order.ranges, self._state.batch)
@@ -267,8 +267,8 @@ class Copies:
             if self._current is not None:
                 raise UsageError("call step() after backward(), in every round of the loop")
             size = part.advance()
-            if self._pace is not None:
-                self._pace.hold(size, stop)
+            if self._emulation is not None:
+                self._emulation.hold(size, stop)
             if self.first:
                 self._steering.tick()
             if stop() or time.monotonic() - began >= order.soft_s:
@@ -276,7 +276,7 @@ class Copies:
         self._idle_since = time.monotonic()
         return CopyReport(order.round, part.pieces(), self._idle_since - began, self.gpus)
 
-    _pace_began = False
+    _emulation_began = False
     _had_backward = False
 
     def backward(self, loss: Any) -> None:
@@ -308,8 +308,8 @@ class Copies:
         return Flat(self._model, self._optimizer, with_state=self._state_rule == "average")
 
     def _count_gpus(self) -> int:
-        if self._pace is not None:
-            return sum(self._pace.gpus.values())
+        if self._emulation is not None:
+            return sum(self._emulation.gpus.values())
         if torch.cuda.is_available():
             # DataParallel spreads one process over the GPUs of its node.
             return len(getattr(self._model, "device_ids", None) or [0])

@@ -101,12 +101,12 @@ class FixedScale(Copies):
     def _tasks_of(self, order: RoundOrder) -> Generator[Batch, None, CopyReport]:
         """Add up the gradients of this copy's part of a step; all of it, or the step would wait."""
         began = time.monotonic()
-        if self._pace is not None:
-            if self._pace_began:
-                self._pace.shift(began - self._idle_since)
+        if self._emulation is not None:
+            if self._emulation_began:
+                self._emulation.shift(began - self._idle_since)
             else:
-                self._pace.start()
-            self._pace_began = True
+                self._emulation.start()
+            self._emulation_began = True
         part = RoundPart(self._orders, order.ranges, self._task)
         for number in range(part.steps):
             indices, epoch = part.indices(number)
@@ -117,8 +117,8 @@ class FixedScale(Copies):
             if self._current is not None:
                 raise UsageError("call step() after backward(), in every round of the loop")
             size = part.advance()
-            if self._pace is not None:
-                self._pace.hold(size, lambda: self._signals.leave)
+            if self._emulation is not None:
+                self._emulation.hold(size, lambda: self._signals.leave)
             if self.first:
                 self._steering.tick()
         self._idle_since = time.monotonic()

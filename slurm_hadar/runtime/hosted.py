@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from slurm_hadar.domain.errors import HadarError, UsageError
-from slurm_hadar.exchange.job_side import Exchange
+from slurm_hadar.exchange.job_side import Exchange, node_gpus
 from slurm_hadar.exchange.progress import Saved
 from slurm_hadar.runtime import batches, finite, samples
 from slurm_hadar.runtime.attempts import Attempt, Superseded
-from slurm_hadar.runtime.gpu_emulation import GpuEmulation, node_gpus
+from slurm_hadar.runtime.emulation import emulation
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.signals import Signals
 from slurm_hadar.runtime.steering import TrainingSteering
@@ -158,7 +158,7 @@ class Hosted:
             )
         plan = self._exchange.plan(now=True) if self._exchange else None
         planned = self._ranks.gather(dict(plan.gpus) if plan else None)[0]
-        self._pace = GpuEmulation.from_env(self._name, planned, self._ranks.gather)
+        self._emulation = emulation(self._name, planned, self._ranks.gather)
         if self.gpus is None:
             self.gpus = self._count_gpus()
         low = self.range[0]
@@ -226,7 +226,7 @@ class Hosted:
             self._ranks,
             self.signals,
             self._exchange,
-            self._pace,
+            self._emulation,
             name=self._name,
             gpus=self.gpus or 0,
             every_s=self._every_s,
@@ -332,8 +332,8 @@ class Hosted:
         return json.dumps(self._store.describe(self.state, moving=False))
 
     def _count_gpus(self) -> int:
-        if self._pace is not None:
-            return sum(self._pace.gpus.values())
+        if self._emulation is not None:
+            return sum(self._emulation.gpus.values())
         if torch.cuda.is_available() or self._ranks.size > 1:
             return self._ranks.size
         return len(node_gpus(os.environ))

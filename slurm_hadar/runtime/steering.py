@@ -11,8 +11,8 @@ from slurm_hadar.exchange.plan_file import JobPlan, save_wish
 from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.runtime import batches, samples
 from slurm_hadar.runtime.attempts import Superseded
+from slurm_hadar.runtime.emulation import Emulation
 from slurm_hadar.runtime.finite import NOT_FINITE, LossWatch
-from slurm_hadar.runtime.gpu_emulation import GpuEmulation
 from slurm_hadar.runtime.leaving import NOT_SAVED, LeftOnTerm, fail_at_exit
 from slurm_hadar.runtime.meter import Meter
 from slurm_hadar.runtime.noise import NoiseScale
@@ -39,7 +39,7 @@ class TrainingSteering:
         ranks: Ranks,
         signals: Signals,
         exchange: Exchange | None,
-        pace: GpuEmulation | None,
+        pace: Emulation | None,
         *,
         name: str,
         gpus: int,
@@ -55,7 +55,7 @@ class TrainingSteering:
         if nonfinite not in WHEN_NOT_FINITE:
             raise UsageError(f"nonfinite={nonfinite!r}: {' or '.join(WHEN_NOT_FINITE)}")
         self._state, self._store, self._ranks = state, store, ranks
-        self._signals, self._exchange, self._pace = signals, exchange, pace
+        self._signals, self._exchange, self._emulation = signals, exchange, pace
         self._name, self._gpus, self._every_s, self._say = name, gpus, every_s, say
         self._range, self._optimizer, self._scheduler, self._rule = (
             batch,
@@ -108,8 +108,8 @@ class TrainingSteering:
         plan = self._exchange.plan(now=True) if self._exchange else None
         wanted = self._wanted_batch(plan) or min(max(self._state.batch, low), high)
         self._change_batch(self._ranks.agree(asked=False, leave=False, batch=wanted).batch)
-        if self._pace is not None:
-            self._pace.start(self._state.owed)
+        if self._emulation is not None:
+            self._emulation.start(self._state.owed)
         self._saved_at = time.monotonic()
         self._tell()
 
@@ -122,8 +122,8 @@ class TrainingSteering:
         if self._store.left is not None:
             self._restart_s = max(0.0, time.time() - self._store.left)
             self._store.left = None
-        if self._pace is not None:
-            self._pace.hold(size, self._urgent)
+        if self._emulation is not None:
+            self._emulation.hold(size, self._urgent)
         self._meter.add(size)
         self._until_agreement -= 1
         if self._until_agreement <= 0 or must_agree:
@@ -253,8 +253,8 @@ class TrainingSteering:
 
     def _skip(self, idle: float) -> None:
         self._meter.skip(idle)
-        if self._pace is not None:
-            self._pace.shift(idle)
+        if self._emulation is not None:
+            self._emulation.shift(idle)
 
     def _wanted_batch(self, plan: JobPlan | None) -> int:
         """The global batch that the plan asks for and the job allows, 0: leave it.
@@ -309,7 +309,7 @@ class TrainingSteering:
             return False
         begin, done = time.monotonic(), True
         superseded: Superseded | None = None
-        self._state.owed = self._pace.owed if self._pace is not None else 0.0
+        self._state.owed = self._emulation.owed if self._emulation is not None else 0.0
         if self._ranks.first or self._store.collective:
             try:
                 done = self._store.save(self._state, moving=moving)

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.exchange.job_side import Exchange
+from slurm_hadar.exchange.job_side import Exchange, node_gpus
 from slurm_hadar.runtime import batches, checkpoint, samples
-from slurm_hadar.runtime.gpu_emulation import GpuEmulation, node_gpus
+from slurm_hadar.runtime.emulation import Emulation, emulation
 from slurm_hadar.runtime.leaving import fail_at_exit
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.ranks import Ranks
@@ -124,7 +124,7 @@ class Training:
         leave_without_gpus(exchange, self._signals, say)
         plan = exchange.plan(now=True) if exchange else None
         planned = self._ranks.gather(dict(plan.gpus) if plan else None)[0]
-        pace = GpuEmulation.from_env(name, planned, self._ranks.gather)
+        pace = emulation(name, planned, self._ranks.gather)
         self.gpus = gpus if gpus is not None else self._count_gpus(pace)
         """GPUs that train together."""
         self._state = State(dataset_size, seed, low, per_gpu or -(-low // max(1, self.gpus)))
@@ -367,7 +367,7 @@ class Training:
             self._known = epoch, torch.from_numpy(order)
         return self._known[1]
 
-    def _count_gpus(self, pace: GpuEmulation | None) -> int:
+    def _count_gpus(self, pace: Emulation | None) -> int:
         if pace is not None:
             return sum(pace.gpus.values())
         if not torch.cuda.is_available():

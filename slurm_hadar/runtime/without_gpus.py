@@ -11,8 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from slurm_hadar.exchange.job_side import Exchange
-from slurm_hadar.runtime.gpu_emulation import node_gpus
+from slurm_hadar.exchange.job_side import Exchange, node_gpus
 from slurm_hadar.runtime.leaving import LeftOnTerm
 from slurm_hadar.runtime.signals import Signals
 

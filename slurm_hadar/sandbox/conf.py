@@ -9,6 +9,7 @@ from slurm_hadar.sandbox import accounting
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.sandbox.places import SandboxPaths
 
+_EMULATION = "slurm_hadar.sandbox.gpu_emulation"
 UNUSED_PORT = 1
 """Port of nodes without a slurmd; nothing listens there."""
 
@@ -160,6 +161,6 @@ def cgroup_conf(release: tuple[int, int]) -> str:
 
 
 def task_prolog(pace: Path) -> str:
-    """The script whose output names the pacing file to every task."""
-    line = shlex.quote(f"export HADAR_PACE={pace}")
-    return f"#!/bin/sh\necho {line}\n"
+    """The script whose output gives every task the pretend GPUs and their pacing file."""
+    lines = (f"export HADAR_PACE={pace}", f"export HADAR_EMULATION={_EMULATION}")
+    return "#!/bin/sh\n" + "".join(f"echo {shlex.quote(line)}\n" for line in lines)

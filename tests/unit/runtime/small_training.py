@@ -10,5 +10,11 @@ Y = X.sum(1, keepdim=True)
 
 @pytest.fixture
 def outside_slurm(monkeypatch):
-    for key in ("HADAR_EXCHANGE", "HADAR_PACE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES"):
+    for key in (
+        "HADAR_EXCHANGE",
+        "HADAR_PACE",
+        "HADAR_EMULATION",
+        "SLURM_JOB_ID",
+        "CUDA_VISIBLE_DEVICES",
+    ):
         monkeypatch.delenv(key, raising=False)

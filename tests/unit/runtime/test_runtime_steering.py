@@ -47,6 +47,7 @@ class Job:
             "CUDA_VISIBLE_DEVICES": "0",
             "HADAR_EXCHANGE": str(self.exchange),
             "HADAR_PACE": str(self.folder / "pace.json"),
+            "HADAR_EMULATION": "slurm_hadar.sandbox.gpu_emulation",
             "HADAR_PROGRESS_S": "0.2",
             "HADAR_PAUSE_S": str(self.pause_s),
         }

@@ -27,7 +27,13 @@ GIVEN = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 def bare(tmp_path, monkeypatch):
     """A job whose plan names a GPU, on a node where it was given none."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for key in (*GIVEN, "HADAR_PACE", "SLURM_RESTART_COUNT", "SLURM_ARRAY_JOB_ID"):
+    for key in (
+        *GIVEN,
+        "HADAR_PACE",
+        "HADAR_EMULATION",
+        "SLURM_RESTART_COUNT",
+        "SLURM_ARRAY_JOB_ID",
+    ):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("SLURMD_NODENAME", "v1")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -257,5 +263,6 @@ def test_a_pretend_gpu_is_still_missed(bare, monkeypatch):
         '{"nodes": {"v1": ["v100"]}, "rates": {"m": {"v100": {"1": 5}}}, "time_scale": 1}'
     )
     monkeypatch.setenv("HADAR_PACE", str(bare / "pace.json"))
+    monkeypatch.setenv("HADAR_EMULATION", "slurm_hadar.sandbox.gpu_emulation")
     with pytest.raises(HadarError, match="no GPU to pretend"):
         begun(bare, True, [])

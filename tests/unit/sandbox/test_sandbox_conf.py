@@ -95,7 +95,10 @@ def test_the_task_prolog_names_the_pacing_file(tmp_path):
     script = tmp_path / "prolog"
     script.write_text(conf.task_prolog(Path("/a/it's $HOME/pace.json")))
     said = subprocess.run(["/bin/sh", script], capture_output=True, text=True, check=True).stdout
-    assert said == "export HADAR_PACE=/a/it's $HOME/pace.json\n"
+    assert said == (
+        "export HADAR_PACE=/a/it's $HOME/pace.json\n"
+        "export HADAR_EMULATION=slurm_hadar.sandbox.gpu_emulation\n"
+    )
 
 
 def test_the_site_is_one_that_config_reads():

@@ -48,7 +48,7 @@ def test_the_shipped_models_have_rates_under_both_names():
 
 
 def test_the_file_is_what_a_training_reads():
-    from slurm_hadar.runtime.gpu_emulation import true_rate
+    from slurm_hadar.sandbox.gpu_emulation import true_rate
 
     content = pacing.pacing_table({"v1": ["v100"]}, pacing.shipped_rates(["v100"]), 3, 2.0)
     read = json.loads(json.dumps(content))

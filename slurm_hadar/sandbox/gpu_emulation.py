@@ -1,6 +1,7 @@
 """Pretend GPUs: a CPU trains as fast as the sandbox says that the job's GPUs would.
 
-No effect unless ``HADAR_PACE`` names a pacing file, and none on a machine with real GPUs.
+The runtime finds it by ``HADAR_EMULATION`` (:mod:`slurm_hadar.runtime.emulation`). No effect unless
+``HADAR_PACE`` names a pacing file, and none on a machine with real GPUs.
 """
 
 import json
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.exchange.job_side import node_gpus
 
 ENV = "HADAR_PACE"
 _SLICE_S = 0.1
@@ -46,15 +48,6 @@ def true_rate(rates: Table, model: str, gpus: Mapping[str, int]) -> float:
 
 def _key(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
-
-
-def node_gpus(environment: Mapping[str, str]) -> list[str]:
-    """The GPUs of this node that the job or step has, by the ids that Slurm set."""
-    for key in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
-        found = [part.strip() for part in environment.get(key, "").split(",") if part.strip()]
-        if found and found != ["NoDevFiles"]:
-            return found
-    return []
 
 
 def job_nodes(environment: Mapping[str, str]) -> list[str]:
@@ -119,33 +112,6 @@ class GpuEmulation:
     gpus: Mapping[str, int]
     _due: float = 0.0
 
-    @classmethod
-    def from_env(
-        cls,
-        model: str,
-        planned: Mapping[str, int] | None = None,
-        gather: Callable[[Seen], list[Seen]] = lambda seen: [seen],
-        nodes: Sequence[str] | None = None,
-    ) -> "GpuEmulation | None":
-        """The pace that ``HADAR_PACE`` sets for this job; None without it or on real GPUs.
-
-        ``gather`` collects a value from all processes of the training. ``nodes``: the nodes that
-        train together, those of the allocation by default; none: this process's own. Raises
-        HadarError when the file cannot be used: an unpaced job would spoil a comparison.
-        """
-        path = os.environ.get(ENV)
-        if not path or _real_gpus():
-            return None
-        try:
-            content = json.loads(Path(path).read_bytes())
-            types, rates, scale = content["nodes"], content["rates"], float(content["time_scale"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise HadarError(f"{ENV}: {path} cannot be used: {error!r}") from None
-        here = os.environ.get("SLURMD_NODENAME", ""), node_gpus(os.environ)
-        allocation = job_nodes(os.environ) if nodes is None else nodes
-        gpus = job_gpus(gather(here), allocation, types, planned)
-        return cls(true_rate(rates, model, gpus) * scale, gpus)
-
     def start(self, owed: float = 0.0) -> None:
         """Begin to count now; ``owed`` samples were trained faster than the GPU would have."""
         self._due = time.monotonic() + owed / self.rate
@@ -166,6 +132,32 @@ class GpuEmulation:
     def owed(self) -> float:
         """Samples that went in ahead of the pretend GPU, when a sleep was cut short."""
         return max(0.0, self._due - time.monotonic()) * self.rate
+
+
+def from_env(
+    model: str,
+    planned: Mapping[str, int] | None = None,
+    gather: Callable[[Seen], list[Seen]] = lambda seen: [seen],
+    nodes: Sequence[str] | None = None,
+) -> GpuEmulation | None:
+    """The pace that ``HADAR_PACE`` sets for this job; None without it or on real GPUs.
+
+    ``gather`` collects a value from all processes of the training. ``nodes``: the nodes that
+    train together, those of the allocation by default; none: this process's own. Raises
+    HadarError when the file cannot be used: an unpaced job would spoil a comparison.
+    """
+    path = os.environ.get(ENV)
+    if not path or _real_gpus():
+        return None
+    try:
+        content = json.loads(Path(path).read_bytes())
+        types, rates, scale = content["nodes"], content["rates"], float(content["time_scale"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HadarError(f"{ENV}: {path} cannot be used: {error!r}") from None
+    here = os.environ.get("SLURMD_NODENAME", ""), node_gpus(os.environ)
+    allocation = job_nodes(os.environ) if nodes is None else nodes
+    gpus = job_gpus(gather(here), allocation, types, planned)
+    return GpuEmulation(true_rate(rates, model, gpus) * scale, gpus)
 
 
 def _real_gpus() -> bool:

@@ -1,19 +1,16 @@
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.runtime import gpu_emulation as paces
+from slurm_hadar.exchange.job_side import node_gpus
 from slurm_hadar.runtime import meter as meters
-from slurm_hadar.runtime.gpu_emulation import (
-    GpuEmulation,
-    job_gpus,
-    job_nodes,
-    node_gpus,
-    true_rate,
-)
+from slurm_hadar.runtime.emulation import emulation
 from slurm_hadar.runtime.meter import Meter
+from slurm_hadar.sandbox import gpu_emulation as paces
+from slurm_hadar.sandbox.gpu_emulation import job_gpus, job_nodes, true_rate
 
 RATES = {"m": {"v100": {"1": 1000.0, "2": 1800.0, "4": 3000.0}, "k80": {"1": 200.0, "4": 800.0}}}
 TYPES = {"v1": ["v100"] * 4, "v2": ["v100"] * 4, "k1": ["k80"] * 4}
@@ -69,6 +66,7 @@ def paced(tmp_path, monkeypatch):
     content = {"version": 1, "time_scale": 2.0, "nodes": TYPES, "rates": RATES}
     path.write_text(json.dumps(content))
     monkeypatch.setenv("HADAR_PACE", str(path))
+    monkeypatch.setenv("HADAR_EMULATION", "slurm_hadar.sandbox.gpu_emulation")
     monkeypatch.setenv("SLURMD_NODENAME", "v1")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "v1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -99,7 +97,7 @@ def clock(monkeypatch):
 
 @pytest.mark.parametrize("late", [0.0, 0.004])
 def test_throughput_is_the_true_rate(paced, clock, late):
-    pace = GpuEmulation.from_env("m")
+    pace = emulation("m")
     assert pace is not None and pace.rate == 3600.0 and dict(pace.gpus) == {"v100": 2}
     begin, clock.late = clock.now, late
     pace.start()
@@ -112,7 +110,7 @@ def test_throughput_is_the_true_rate(paced, clock, late):
 
 
 def test_a_cut_sleep_is_owed_and_paid_by_the_next_attempt(paced, clock):
-    pace = GpuEmulation.from_env("m")
+    pace = emulation("m")
     assert pace is not None
     pace.start()
     pace.hold(3600, lambda: True)
@@ -124,7 +122,7 @@ def test_a_cut_sleep_is_owed_and_paid_by_the_next_attempt(paced, clock):
 
 
 def test_a_pause_is_not_caught_up(paced, clock):
-    pace = GpuEmulation.from_env("m")
+    pace = emulation("m")
     assert pace is not None
     pace.start()
     clock.now += 0.3
@@ -135,7 +133,7 @@ def test_a_pause_is_not_caught_up(paced, clock):
 
 
 def test_it_sleeps_in_real_time(paced):
-    pace = GpuEmulation.from_env("m")
+    pace = emulation("m")
     assert pace is not None
     begin = paces.time.monotonic()
     pace.start()
@@ -146,9 +144,18 @@ def test_it_sleeps_in_real_time(paced):
 def test_no_pace_without_the_file(paced, monkeypatch):
     paced.write_text("{}")
     with pytest.raises(HadarError, match="cannot be used"):
-        GpuEmulation.from_env("m")
+        emulation("m")
     monkeypatch.delenv("HADAR_PACE")
-    assert GpuEmulation.from_env("m") is None
+    assert emulation("m") is None
+
+
+def test_a_hook_that_cannot_be_used_is_named_and_none_is_needed(paced, monkeypatch):
+    for name in ("slurm_hadar.nowhere", "json", ".."):
+        monkeypatch.setenv("HADAR_EMULATION", name)
+        with pytest.raises(HadarError, match=rf"HADAR_EMULATION={re.escape(name)} cannot be used"):
+            emulation("m")
+    monkeypatch.delenv("HADAR_EMULATION")
+    assert emulation("m") is None
 
 
 def test_meter(clock):
