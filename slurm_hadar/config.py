@@ -337,7 +337,7 @@ def _obsolete(found: dict[str, object]) -> tuple[str, ...]:
 
 
 _IN_TOML = {
-    "extra_forbidden": "there is no such key; see the example of a site, or correct it",
+    "extra_forbidden": "unknown key; correct it, or see the example configurations",
     "model_type": "this is a table, written in [brackets] with its keys below",
     "path_type": "takes a path in quotes",
 }

@@ -64,14 +64,14 @@ def opened(path: str, system_config: str = SYSTEM_CONFIG) -> int:
 def distrust(mode: int, owner: int, controller: Callable[[], int | None]) -> str:
     """Why a file of this mode and owner is not believed; empty where it is."""
     if not stat.S_ISREG(mode):
-        return "it is no regular file"
+        return "it is not a regular file"
     if mode & stat.S_IWOTH:
-        return "every user may change it; run: chmod o-w on it"
+        return "every user may change it; run chmod o-w on it"
     if owner in (0, os.geteuid()) or owner == controller():
         return ""
     return (
-        f"it belongs to {_user(owner)}, and a configuration is believed from root, the "
-        "controller's user and the caller only"
+        f"it belongs to {_user(owner)}; a configuration must belong to root, the "
+        "controller's user or the caller"
     )
 
 

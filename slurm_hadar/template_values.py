@@ -109,7 +109,7 @@ def _split(key: str, text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{key}={shown(text)!r} cannot be split into words: {error}") from None
+        raise UsageError(f"{key}={shown(text)!r} cannot be split into arguments: {error}") from None
 
 
 def _trees(name: str, where: Path) -> Iterator[nodes.Template]:

@@ -143,7 +143,7 @@ def _ask_for_gpus(result: Additions, declaration: Declaration, held: Settings) -
     least, most = declaration.gpus
     gres = held.get("gres") or ""
     if gres.lower() == "none":
-        result.notes.append("--gres=none stands")
+        result.notes.append("--gres=none has precedence")
         return
     nodes = held.get("nodes") or "1"
     if nodes in ("1", "1-1"):
@@ -186,7 +186,7 @@ def _constrain(
         return
     if site is None or not site.features:
         what = "gpu_mem is" if anything else "types are"
-        result.notes.append(f"{what} not enforced, for want of a site configuration")
+        result.notes.append(f"{what} not enforced: there is no site configuration")
         return
     known = _usable(result, declaration, list(site.features), site, "this site")
     if set(known) == set(site.features) and anything:

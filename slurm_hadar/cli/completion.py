@@ -32,12 +32,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="The shell to complete words in.")],
+    shell: Annotated[Shell, typer.Argument(help="The shell.")],
     program: Annotated[
-        Program | None, typer.Argument(help="Only for this program; default: for both.")
+        Program | None, typer.Argument(help="Only for this program. Default: both.")
     ] = None,
 ) -> None:
-    """Print what a shell needs to complete words of hadar and hbatch.
+    """Print the shell code that completes hadar and hbatch.
 
     For bash and zsh: source <(hadar completion bash); for fish: hadar completion fish | source.
     """

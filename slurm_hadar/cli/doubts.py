@@ -74,7 +74,7 @@ def doubts(
             ("epochs", "dataset_size") if declaration.epochs else ("dataset_size", "epochs")
         )
         yield (
-            f"{key}={typed.get(key, getattr(declaration, key))} says nothing without {other}=N "
+            f"{key}={typed.get(key, getattr(declaration, key))} has no effect without {other}=N "
             "(their product is the work in samples)"
         )
     for key in ("gpu_mem", "mem"):
@@ -100,9 +100,7 @@ def _of_backfill(
     elif known is not None and not (named and named <= set(known)):
         yield f"backfill=yes has no effect outside of partition {' or '.join(known)}"
     elif not declaration.checkpoint:
-        yield (
-            "backfill=yes without checkpoint=yes: it loses its work whenever it gives way to others"
-        )
+        yield ("backfill=yes without checkpoint=yes: the job loses its work when it is requeued")
 
 
 def _of_the_model(model: str, site: WrapperSite | None) -> Iterator[str]:

@@ -75,7 +75,7 @@ def start_of(
         if line.strip()
     ]
     lines = [line for line in lines if not line.startswith("Try ")]
-    return Start(refused=lines[-1] if lines else "no word why", code=done.returncode, said=said)
+    return Start(refused=lines[-1] if lines else "no reason given", code=done.returncode, said=said)
 
 
 class Asking(Controller):
@@ -135,7 +135,7 @@ def place_in(report: Report, job: str) -> tuple[Mapping[str, int], Sequence[str]
     idle = report.backfill
     for left_out in (report.picture.left_out, idle.left_out):
         if job in left_out:
-            return {}, (), f"it is left to Slurm: {left_out[job]}"
+            return {}, (), f"it is not steered: {left_out[job]}"
     placement = {**report.plan.placements, **idle.placements}.get(job)
     if placement is None:
         why = {**report.plan.waiting, **idle.waiting}.get(job, "the policy has no place for it now")

@@ -125,7 +125,7 @@ def _cells(row: Row, now_s: float) -> list[Text]:
         finish,
         formats.UNKNOWN if row.takes_s is None else formats.duration(row.takes_s),
         formats.rate(row.samples_per_s) if row.samples_per_s else formats.UNKNOWN,
-        row.known_from if row.samples_per_s else "no table and no job tells this model's speed",
+        row.known_from if row.samples_per_s else "no table and no job has this model's speed",
     )
     return [Text(formats.plain(cell)) for cell in cells]
 

@@ -18,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
 
 def policies(
     name: Annotated[
-        str, typer.Argument(help="Only this one, with all of its options; FILE.py:NAME as well.")
+        str, typer.Argument(help="Only this policy, with all options; or FILE.py:NAME.")
     ] = "",
     as_json: JsonOption = False,
 ) -> None:

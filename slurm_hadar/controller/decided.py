@@ -24,5 +24,5 @@ def decisions(
             reason = f"{means.deferred[id_]}. The policy said: {reason}"
         found.append(Decision(id_, seen.now, where, reason))
     for id_, why in {**shown.left_out, **idle.left_out}.items():
-        found.append(Decision(id_, seen.now, "left to Slurm", why))
+        found.append(Decision(id_, seen.now, "not steered", why))
     return found

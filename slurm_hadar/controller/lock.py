@@ -97,7 +97,7 @@ def only_one(folder: Path, wait_s: float) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= end:
                     raise HadarError(
-                        f"another hadar is in the middle of a tick here (lock in {folder})"
+                        f"another hadar is running a tick (lock in {folder})"
                     ) from None
                 time.sleep(_POLL_S)
         _give_identity(folder)
@@ -160,7 +160,7 @@ def taken_over_from(beat: Heartbeat | None, who: Who, now: float) -> str:
     if not who.wrote(beat):
         return f"a controller on {_named(beat, who)} took over meanwhile"
     if not is_fresh(beat, now):
-        return "this tick has taken longer than its heartbeat lasts, another controller may act now"
+        return "the heartbeat of this tick has expired, another controller may be active now"
     return ""
 
 

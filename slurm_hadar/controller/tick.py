@@ -109,7 +109,7 @@ class Controller:
     def _tick(self) -> Report:
         other = rival(self.config, self._clock())
         if other is not None:
-            why = f"a controller on {other} is alive and acts: this one only watches"
+            why = f"a controller on {other} is active; running read-only"
             return self._pass(False, (why,))
         may_act, why_not = self._may_act()
         mode = "act" if may_act else "observe"
@@ -127,7 +127,7 @@ class Controller:
             self._sleep(SETTLE_S)
             other = rival(self.config, self._clock())
             if other is not None:
-                why = f"a controller on {other} took over at the same time: this one only watches"
+                why = f"a controller on {other} took over at the same time; running read-only"
                 return self._pass(False, (why,))
             self._folder.remove_unfinished()
         report = self._pass(may_act, (why_not,) if why_not else ())
@@ -300,7 +300,7 @@ class Controller:
         words = list(self.store.notes)
         # Of a new installation no job can tell.
         if self.store.new and seen.steering:
-            words.append("the state file was lost; what it knew is read from Slurm")
+            words.append("the state file was lost; its content is read from Slurm again")
         return words
 
     def observe(self) -> Observed:

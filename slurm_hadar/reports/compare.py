@@ -134,7 +134,7 @@ def verdict(runs: Sequence[Run]) -> str:
     times = {run.name: summarise(run).makespan_s for run in runs}
     done = sorted((time, name) for name, time in times.items() if time is not None)
     if not done:
-        return "No run completed all of its jobs."
+        return "No run completed all jobs."
     time, name = done[0]
     words = f"First to finish all jobs: {_quoted(name)} in {formats.duration(time)}"
     others = [

@@ -66,6 +66,11 @@ def number(value: int | None) -> str:
     return ABSENT if value is None else f"{value:,}"
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 change``, ``2 changes``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def rate(samples_per_s: float | None) -> str:
     """Samples/s with three digits that matter: ``1,240``, ``31.5``, ``0.42``."""
     if not samples_per_s or not isfinite(samples_per_s):

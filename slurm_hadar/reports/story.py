@@ -75,7 +75,7 @@ def told(story: Story, everything: bool = False) -> RenderableType:
         if lines:
             parts += [Text(""), Text(title, style="bold"), *(_text(f"  {line}") for line in lines)]
     parts += [Text(""), Text("What is wrong", style="bold")]
-    parts += [] if story.wrong else [Text("  Nothing that shows.")]
+    parts += [] if story.wrong else [Text("  No problems detected.")]
     for one in story.wrong:
         parts.append(Text.assemble(("  ! ", "red"), _text(one.what)))
         parts += [_text(f"      {cure}") for cure in one.cures]

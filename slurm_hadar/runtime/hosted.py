@@ -169,9 +169,8 @@ class Hosted:
             self._store.restore(state, record)
         state.attempt = max(state.attempt, self.attempt.identity.number)
         if kept is not None:
-            self._say(
-                f"resumed at {state.samples} samples (attempt {state.attempt}, {self.gpus} GPUs)"
-            )
+            gpus = f"{self.gpus} GPU{'s' * (self.gpus != 1)}"
+            self._say(f"resumed at {state.samples} samples (attempt {state.attempt}, {gpus})")
         what = f"the position in checkpoint {self._store.path}"
         self._ranks.must_agree(state.samples, what)
         self._store.note_lost(state, self._exchange.before if self._exchange else None)

@@ -141,7 +141,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(
-                f"the sandbox in {folder} is being started or stopped by somebody else; try later"
+                f"the sandbox in {folder} is being started or stopped by another process; try later"
             ) from None
         yield
     finally:

@@ -106,7 +106,7 @@ def pyslurm_obstacle(plain: CommandsCluster, conf: Path | None) -> str:
     told = done.stdout.decode(errors="replace")
     numbers = re.findall(r"\d+", told.partition("lacks ")[0])
     if done.returncode != 0 or len(numbers) < 2:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no word why"]
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
         return f"PySlurm cannot be imported: {said[0][:200]}"
     built, site = (int(numbers[0]), int(numbers[1])), plain.slurm_version[:2]
     if built != site:

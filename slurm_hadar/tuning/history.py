@@ -213,7 +213,7 @@ def _past(row: Row, known: Known) -> _Past | str:
         return "cancelled before it started" if never else "no GPU"
     if not start:
         if not request:
-            return "never started" if end else "waits, and asks for no GPU that is told"
+            return "never started" if end else "waits, with no record of its requested GPUs"
         if end:
             return "cancelled before it started"
         held = request

@@ -33,7 +33,7 @@ def test_a_type_is_selected_by_its_own_name_unless_said_otherwise():
         ("[controller]\ninterval_s = inf", "controller.interval_s"),
         ("[moving]\nack_wait_s = nan", "moving.ack_wait_s"),
         ("site = 1", "site: this is a table"),
-        ("[sight]\nmode = 'act'", "sight: there is no such key"),
+        ("[sight]\nmode = 'act'", "sight: unknown key"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text, says):

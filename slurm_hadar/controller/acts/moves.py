@@ -128,16 +128,16 @@ def settle(
         # The other half of a minute's requests is for the next tick and for what is sent.
         stopped = why_not()
         if stopped:
-            return [*said, f"moves under way wait: {stopped}"]
+            return [*said, f"moves in progress wait: {stopped}"]
         if ripe and traffic.half_left():
             try:
                 jobs = {job.id: _later(job, known) for job in context.cluster.read_jobs(names)}
             except SlurmError as error:
-                return [*said, f"moves under way go on at the next tick: {error}"]
+                return [*said, f"moves in progress continue at the next tick: {error}"]
             # Slurm may have taken longer to answer than a heartbeat lasts.
             stopped = why_not()
             if stopped:
-                return [*said, f"moves under way wait: {stopped}"]
+                return [*said, f"moves in progress wait: {stopped}"]
             said += advance(context, jobs, progress, clock()).said
         looks -= 1
         if clock() >= end or looks == 0:

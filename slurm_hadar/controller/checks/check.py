@@ -120,8 +120,8 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
     if settings.get("AccountingStorageType", "").endswith("/none"):
         yield Finding(
             "problem",
-            "this Slurm has no accounting database, so nobody can be an operator",
-            'set site.rights = "user" and let each researcher run hadar for his own jobs',
+            "this Slurm has no accounting database, so no user can be an operator",
+            'set site.rights = "user" and let each researcher run hadar for their own jobs',
         )
         return
     level = cluster.admin_level(me())
@@ -218,7 +218,7 @@ def _names(config: Config) -> Iterator[Finding]:
     if config.site.rights == "operator" and not config.site.controller_user:
         yield Finding(
             "warning",
-            "site.controller_user is not set: jobs believe whoever writes hbatch's file last",
+            "site.controller_user is not set: jobs trust the user who last wrote hbatch's file",
             "name the user that the controller runs as",
         )
 

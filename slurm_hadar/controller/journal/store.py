@@ -45,7 +45,7 @@ class Store:
         Raises Damaged where the file was taken away since: what is written now would be lost.
         """
         if _identity(self._path) != self._file:
-            raise Damaged(f"the state file {self._path} was taken away; it is opened anew")
+            raise Damaged(f"the state file {self._path} was removed; a new one is created")
         try:
             yield
         except sqlite3.Error as error:
@@ -67,7 +67,7 @@ class Store:
                 raise
         aside = put_aside(path)
         said = (
-            f"the state file was damaged and lies in {aside} now; what it knew is read from Slurm"
+            f"the state file was damaged and is now {aside}; its content is read from Slurm again"
         )
         opened = cls(open_file(path))
         with opened.in_words():

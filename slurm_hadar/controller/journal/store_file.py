@@ -113,8 +113,8 @@ def trouble(error: sqlite3.Error, path: Path) -> HadarError:
     if code in _DAMAGE or "no such" in str(error) or "no column" in str(error):
         return Damaged(_damaged(path, str(error)))
     return HadarError(
-        f"the state file {path} cannot be used now ({error}); is its disk full, or another "
-        "program at it? Nothing is done without it"
+        f"the state file {path} cannot be used now ({error}); is its disk full, or does "
+        "another program use it? No tick runs without it"
     )
 
 
@@ -162,7 +162,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
         if version > VERSION:
             raise HadarError(
                 f"{path} was written by a newer slurm-hadar (schema {version}); "
-                "upgrade, or move the file away to begin anew"
+                "upgrade, or move the file away to start with an empty one"
             )
         if version < 0:
             raise ValueError(f"schema {version} is no number that was written")
@@ -200,8 +200,8 @@ def _read_what_is_open(connection: sqlite3.Connection) -> None:
 def _damaged(path: Path, why: str) -> str:
     said = reading.shown(why, 200)
     return (
-        f"the state file {path} is damaged ({said}); move it away, or let a tick put it aside: "
-        "everything that matters is in Slurm, only measured speeds and history begin anew"
+        f"the state file {path} is damaged ({said}); move it away, or let a tick do so: "
+        "only measured speeds and history are lost, the rest is in Slurm"
     )
 
 

@@ -150,4 +150,4 @@ def _words(
         f"held and idle {held_idle:.0%} of the time" if held_idle >= 0.005 else "",
         f"not used {unused:.0%} of the time" if unused >= 0.005 else "",
     ]
-    return ", ".join(part for part in parts if part) or "nothing told"
+    return ", ".join(part for part in parts if part) or "no data"

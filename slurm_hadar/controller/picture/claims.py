@@ -143,7 +143,7 @@ def claim(job: Job, seen: Observed, free: Free, partly: bool = False) -> Claim |
 
     ``partly``: what is free of them is set aside although it does not fit.
 
-    A job that does not fit is left to Slurm: its backfill keeps what that job needs from jobs that
+    A job that does not fit is not steered: its backfill keeps what that job needs from jobs that
     would delay it, and we never raise a priority.
     """
     request = job.request

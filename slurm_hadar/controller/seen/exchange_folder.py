@@ -13,6 +13,7 @@ from slurm_hadar.answering import ensure_answers
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.profiles import gpu_sampling_files
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
+from slurm_hadar.reports import formats
 from slurm_hadar.runtime import progress
 from slurm_hadar.runtime.folder import MOST, Listing, Window
 from slurm_hadar.runtime.progress import Progress
@@ -101,7 +102,8 @@ class ExchangeFolder:
         if len(old) <= _MOST_REMOVED and self._window.ended:
             self._tidied_s = now
         if removed:
-            said.append(f"{removed} files of jobs that ended are removed from {self._path}")
+            files = formats.counted(removed, "file")
+            said.append(f"{files} of ended jobs removed from {self._path}")
         return said
 
     def _too_much(self, now: float) -> list[str]:

@@ -22,7 +22,7 @@ def is_throw_away(config: Config) -> bool:
     """Whether slurmctld listens on this machine's loopback address alone, and SlurmUser is whoever
     asks: such a Slurm serves nobody else.
 
-    Told from slurm.conf itself, so that nothing is asked of a Slurm before this is known.
+    Source slurm.conf itself, so that nothing is asked of a Slurm before this is known.
     """
     settings = _settings(config)
     hosts, users = settings["slurmctldhost"], settings["slurmuser"]

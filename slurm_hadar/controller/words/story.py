@@ -36,7 +36,7 @@ def of_controller(controller: Controller, id_: str) -> Story:
     known = _known(config, seen, id_, config.controller_uid)
     job = known.job
     if job is not None and known.config.site.rights == "user" and job.uid != controller.own_uid:
-        raise UsageError(f"job {id_} is another user's; this controller looks after one's own only")
+        raise UsageError(f"job {id_} is another user's; this controller runs in per-user mode")
     return _told(
         replace(
             known,
@@ -129,9 +129,9 @@ def _facts(known: Known) -> Iterator[tuple[str, str]]:
     if job.restarts:
         yield "Restarts", f"{job.restarts}, as Slurm counts them"
     if known.on_idle_nodes:
-        yield "Idle nodes", "trains on them, and gives way to everybody (hadar backfill)"
+        yield "Idle nodes", "trains on them and gives way to all other jobs (hadar backfill)"
     if not known.journal:
-        yield "Told from", "Slurm and the job's own files; the controller's user sees its journal"
+        yield "Source", "Slurm and the job's own files; the controller's user also sees the journal"
 
 
 def _now(known: Known) -> Iterator[str]:
@@ -176,7 +176,7 @@ def _of_move(entry: Entry, config: Config) -> Iterator[str]:
         wait = config.moving.ack_wait_s
         yield f"It was asked to save; if it does not within {wait:.0f} s it stays where it is."
     else:
-        yield "It was requeued and is sent on at the next tick; without one Slurm starts it itself."
+        yield "It is requeued; the next tick releases it, and without a tick Slurm starts it."
 
 
 def _of_waiting(job: Job, known: Known) -> Iterator[str]:
@@ -184,8 +184,8 @@ def _of_waiting(job: Job, known: Known) -> Iterator[str]:
     if job.not_before_s > now and known.under_way is not None:
         at = formats.moment(job.not_before_s)
         yield (
-            "Its last attempt was not ended by the controller and may still be leaving its node: "
-            f"it is sent on from {at} on (moving.after_return_s)."
+            "Its last attempt was not ended by the controller and may still be leaving its "
+            f"node; it is released after {at} (moving.after_return_s)."
         )
     if job.eligible_s > now:
         yield f"Slurm lets it wait until {formats.moment(job.eligible_s)}."

@@ -41,9 +41,10 @@ def tick_lines(report: Report) -> list[str]:
     left = len(report.picture.left_out) + len(idle.left_out)
     targets = report.picture.targets.values()
     running = sum(target.job.state is JobState.RUNNING for target in targets)
+    sent = formats.counted(len(report.done), "change")
     lines.append(
         f"tick: {running} running, {len(targets) - running} waiting, "
-        f"{left} left to Slurm; {len(report.done)} changes sent; "
+        f"{left} not steered; {sent} sent; "
         f"read {report.read_s:.2f} s, decide {report.decide_s:.2f} s, act {report.act_s:.2f} s"
     )
     return lines
@@ -63,10 +64,10 @@ def plan_lines(report: Report) -> list[str]:
     lines += [
         f"job {job} waits: {why}" for job, why in report.plan.waiting.items() if job not in done
     ]
-    lines += [f"job {job} is left to Slurm: {why}" for job, why in report.picture.left_out.items()]
+    lines += [f"job {job} is not steered: {why}" for job, why in report.picture.left_out.items()]
     lines += report.plan.notes
     lines += backfill_lines(report) if idle or report.backfill.idle else []
-    return lines or ["No managed job: nothing to do."]
+    return lines or ["No managed jobs."]
 
 
 def _unchanged(job: str, placement: Placement, targets: Mapping[str, Target]) -> str:
@@ -91,7 +92,7 @@ def backfill_lines(report: Report) -> list[str]:
         elif placement is not None:
             lines.append(_unchanged(job, placement, idle.targets))
         elif job in idle.left_out:
-            lines.append(f"job {job} is left to Slurm: {why}")
+            lines.append(f"job {job} is not steered: {why}")
         else:
             lines.append(f"job {job} waits: {why}")
     lines += [f"{node} is idle, but {why}" for node, why in idle.taken.items()]
@@ -185,7 +186,7 @@ def story(controller: Controller, id_: str) -> Explanation:
         no_array(seen, id_)
         raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
     if job.declaration is None:
-        why = job.declaration_error or "it declared nothing, so it is never touched"
+        why = job.declaration_error or "it has no declaration, so it is never changed"
         raise UsageError(f"job {id_} is not managed: {why}")
     decision = controller.store.decisions().get(id_)
     known = controller.gpus.known(job)
@@ -342,7 +343,7 @@ def undo(job: Job, seen: Observed, config: Config) -> list[str]:
     """How to take back by hand what we did to a job, in Slurm's own commands."""
     was = laying.asked_for(job, seen.steered(job.id), config.partitions.groups)
     off = job.declaration is not None and job.declaration.off
-    notes = [] if off else [f"Leave it to Slurm for good: hadar optout {job.id}"]
+    notes = [] if off else [f"To opt it out: hadar optout {job.id}"]
     fields = " ".join(shlex.quote(f"{key}={value}") for key, value in was.items())
     back = f"scontrol update JobId={job.id} {fields}"
     if was and job.state is JobState.PENDING:

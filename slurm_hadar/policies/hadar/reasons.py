@@ -50,7 +50,7 @@ def _placement(market: Market, job: int, offer: Offer, place: int, length: int) 
         elif not post.movable:
             words += f"; it came here less than {market.settings.min_stay_s / 60:.0f} min ago"
         else:
-            words += f"; no free place pays for a restart of {view.jobs.restart_s[job]:.0f} s"
+            words += f"; no free placement is worth a restart of {view.jobs.restart_s[job]:.0f} s"
     else:
         words = (
             f"{what} on {where}: payoff {_number(offer.payoff)} = utility {_number(offer.utility)}"

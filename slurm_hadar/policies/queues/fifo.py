@@ -20,5 +20,5 @@ POLICY = Policy(
     name="fifo",
     decide=decide,
     options=PolicyOptions,
-    title="by priority, then first come; nobody overtakes or moves",
+    title="by priority, then first come; no job overtakes another or moves",
 )

@@ -15,7 +15,7 @@ from slurm_hadar.policies.synergy.settings import Settings
 from slurm_hadar.policies.synergy.wishes import held_parts, options_of, wishes_of
 from slurm_hadar.policies.synergy.words import plan
 
-_UNKNOWN = "how speed hangs on CPUs and memory is not known: everybody has what he asks for"
+_UNKNOWN = "the dependence of speed on CPUs and memory is unknown: each job gets what it asks for"
 
 Prepare = Callable[[View, Floor, list[Wish], Demands], tuple[str, ...]]
 """Changes the best cases before anybody is placed; returns notes."""

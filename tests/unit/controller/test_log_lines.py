@@ -109,7 +109,7 @@ def test_whatever_stands_in_a_line_it_is_one_bounded_line(fields):
 def test_who_it_is_about_is_told_up_to_the_level_and_no_further(store, people):
     shown = hostile(job("1"))
     why = "partition gpu does not admit account SECRET; groups of SECRETann; 'SECRET' is no word"
-    store.decide([Decision("1", NOW, "left to Slurm", why)])
+    store.decide([Decision("1", NOW, "not steered", why)])
     details = {"gpus": {"k80": 1}, "reason": why, "from": {"k1": {"v100": 1}}}
     entry = store.begin("1", "move", "asked", NOW, details)
     store.end(entry, f"refused: {why}", NOW + 2)

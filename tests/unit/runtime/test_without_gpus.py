@@ -257,5 +257,5 @@ def test_a_pretend_gpu_is_still_missed(bare, monkeypatch):
         '{"nodes": {"v1": ["v100"]}, "rates": {"m": {"v100": {"1": 5}}}, "time_scale": 1}'
     )
     monkeypatch.setenv("HADAR_PACE", str(bare / "pace.json"))
-    with pytest.raises(HadarError, match="no GPU to pretend"):
+    with pytest.raises(HadarError, match="no emulated GPU"):
         begun(bare, True, [])
