@@ -96,9 +96,7 @@ def only_one(folder: Path, wait_s: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    raise HadarError(
-                        f"another hadar is running a tick (lock in {folder})"
-                    ) from None
+                    raise HadarError(f"another hadar is running (lock in {folder})") from None
                 time.sleep(_POLL_S)
         _give_identity(folder)
         yield

@@ -36,7 +36,7 @@ def test_a_second_one_leaves_or_waits(tmp_path):
     with subprocess.Popen(argv, **pipes, text=True) as other:
         assert other.stdout.readline() == "held\n"
         with (
-            pytest.raises(HadarError, match="running a tick"),
+            pytest.raises(HadarError, match="another hadar is running"),
             only_one(tmp_path / "s", 0),
         ):
             pass
