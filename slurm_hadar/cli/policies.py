@@ -91,7 +91,7 @@ def _text(row: Listed, in_full: bool) -> Iterator[str]:
         yield f"  paper    {policy.paper}"
     yield f"  uses     {', '.join(sorted(policy.uses)) or 'GPU types and counts only'}"
     if policy.preempts:
-        yield "  preempt  counts on stopping running jobs: set guards.preempt = true"
+        yield "  preempt  designed to stop running jobs: set guards.preempt = true"
     if policy.options is None:
         yield "  options  not declared"
         return

@@ -188,8 +188,8 @@ def test_every_option_in_code_marks_belongs_to_somebody(name):
 
     known = {*all_options(COMMANDS), *(f"--{option}" for option in LONG)}
     known |= {f"--hadar-{key.replace('_', '-')}" for key in KEYS}
-    # Of pip and of install.sh.
-    known |= {"--no-deps", "--prefix", "--exchange", "--unlocked"}
+    # Of pip, of apt and of install.sh.
+    known |= {"--no-install-recommends", "--no-deps", "--prefix", "--exchange", "--unlocked"}
     for span in _spans(name):
         if span.startswith("--"):
             for word in re.findall(r"--[a-z][a-z-]+[a-z]", span):
@@ -330,8 +330,8 @@ def test_the_script_of_the_researchers_page_declares_what_it_says():
     assert declared.checkpoint and declared.samples == 300_000 and declared.types == ("any",)
 
 
-def test_the_architecture_lists_every_room_from_top_to_bottom():
-    rooms = [row[0].strip("`/") for row in _rows("docs/architecture.md", "## The rooms")]
+def test_the_architecture_lists_every_package_from_top_to_bottom():
+    rooms = [row[0].strip("`/") for row in _rows("docs/architecture.md", "## Packages")]
     there = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert set(rooms) == there
     for path in PACKAGE.rglob("*.py"):

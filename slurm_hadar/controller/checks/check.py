@@ -195,8 +195,8 @@ def _names(config: Config) -> Iterator[Finding]:
         if policy.preempts and not config.guards.preempt:
             yield Finding(
                 "warning",
-                f"policy {name} plans to stop running jobs, and guards.preempt is off: it counts "
-                "on GPUs that do not become free",
+                f"policy {name} is designed to stop running jobs, and guards.preempt is off: no "
+                "running job is stopped",
                 "set guards.preempt = true, or choose hadar",
             )
         yield from option_findings(config, policy)
