@@ -43,9 +43,9 @@ _MOST_BYTES = 1 << 20
 def opened(path: str, system_config: str = SYSTEM_CONFIG) -> int:
     """A handle of a configuration, or of the JSON beside it, that may be believed.
 
-    These files name programs that run as whoever reads them, and ``$HADAR_CONFIG`` and ``$HOME``
+    These files name programs that run as the reading user, and ``$HADAR_CONFIG`` and ``$HOME``
     pass through ``sudo -E``. So a file counts that belongs to root, to the controller's user or to
-    the caller, and that not everybody may change. Raises OSError; its ``strerror`` says why.
+    the caller, and that not every user may change. Raises OSError; its ``strerror`` says why.
     """
     # Never waits for the other end of a pipe.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What hbatch adds to a managed job. Only what the user set nowhere; never his script."""
+"""What hbatch adds to a managed job. Only what the user set nowhere; never the script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNTYPED = re.compile(r"((gres[:/])?gpu([:=]\d+)?(,|$))+")
 
 
 class Request:
-    """The GPUs that the user himself asked sbatch for: the option as typed, and the types named."""
+    """The GPUs that the user requested from sbatch: the option as typed, and the types named."""
 
     def __init__(self, text: str, types: tuple[str, ...]) -> None:
         self.text = text

@@ -46,7 +46,7 @@ def read_script(path: str) -> bytes:
 
 def read_regular(path: str, most: int) -> bytes:
     """A file's first bytes. Raises OSError, also for what is not a regular file: a pipe under its
-    name would keep whoever opens it waiting."""
+    name would block the reader."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -31,7 +31,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 
 
 def load(path: Path | None) -> Config:
-    """The configuration; what in it has no effect is told on stderr. Raises UsageError."""
+    """The configuration; keys without an effect are reported on stderr. Raises UsageError."""
     found = path or configuration.find()
     config = configuration.load_believed(found)
     for note in config.notes:

@@ -1,4 +1,5 @@
-"""``hadar completion SHELL``: completion of hadar's and hbatch's words in bash, zsh and fish."""
+"""``hadar completion SHELL``: completion of hadar's and hbatch's options and arguments in bash, zsh
+and fish."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -26,7 +27,7 @@ class Program(StrEnum):
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command, and what answers the shells when they ask for hadar's words."""
+    """Register the command, and what answers the shells when they complete hadar's arguments."""
     completion_init()
     app.command()(completion)
 

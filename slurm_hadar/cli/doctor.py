@@ -1,4 +1,4 @@
-"""``hadar doctor``: the whole story of one job."""
+"""``hadar doctor``: the report of one job."""
 
 import time
 from dataclasses import asdict

@@ -67,7 +67,7 @@ def doubts(
 ) -> Iterator[str]:
     """A sentence for each part of a declaration that has no effect, or another than it seems.
 
-    ``typed``: key -> value as the owner wrote it; ``held``: what he set by sbatch's own options.
+    ``typed``: key -> value as the owner wrote it; ``held``: what the owner set by sbatch's options.
     """
     if not declaration.total_samples and (declaration.epochs or declaration.dataset_size):
         key, other = (

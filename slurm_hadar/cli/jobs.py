@@ -1,4 +1,4 @@
-"""A researcher's commands on his own job: pin, optout, set."""
+"""A researcher's commands on their own job: pin, optout, set."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""``hadar manual DIR``: the man pages, from the same words as ``--help``."""
+"""``hadar manual DIR``: the man pages, from the same texts as ``--help``."""
 
 import re
 from pathlib import Path

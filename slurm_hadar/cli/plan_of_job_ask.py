@@ -131,7 +131,7 @@ def _copy(source: Path, target: Path) -> bool:
 
 def place_in(report: Report, job: str) -> tuple[Mapping[str, int], Sequence[str], str]:
     """Where the policy expects Slurm to start the job: GPUs by type, nodes, and the reason; no GPUs
-    where it has to wait, or is left to Slurm."""
+    where it has to wait, or is not steered."""
     idle = report.backfill
     for left_out in (report.picture.left_out, idle.left_out):
         if job in left_out:

@@ -1,4 +1,4 @@
-"""The words of ``hbatch --hadar-plan``."""
+"""The text of ``hbatch --hadar-plan``."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _NOW_S = 5.0
 class Row:
     """A GPU type and a number of them. Times in s since the epoch, ``takes_s`` in s.
 
-    ``samples_per_s`` and ``takes_s`` are None where nobody knows the model's speed, or how much
+    ``samples_per_s`` and ``takes_s`` are None where the model's speed is unknown, or how much
     there is to do; ``finish_s`` is then the latest that the time limit allows, if it has one.
     """
 
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """All that is told. ``gpus``, ``nodes``, ``reason``: where the policy expects it to start now.
+    """All that is shown. ``gpus``, ``nodes``, ``reason``: where the policy expects it to start now.
     ``acts``: a controller acts, one tick every ``interval_s``."""
 
     words: Sequence[str]

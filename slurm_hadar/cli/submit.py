@@ -1,4 +1,4 @@
-"""One submit: its words, its script, what the user set, and what becomes of it."""
+"""One submit: its arguments, its script, what the user set, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Outcome:
 
 
 class Submit:
-    """One submit: its words, its script, what the user set, and the site."""
+    """One submit: its arguments, its script, what the user set, and the site."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         self.line = read_argv(argv)
@@ -65,7 +65,7 @@ class Submit:
 
     @property
     def declares(self) -> bool:
-        """Whether the owner himself declared anything."""
+        """Whether the owner declared anything."""
         return self.header.declares or bool(self.line.ours or self.in_script)
 
     def _find_site(self) -> None:
@@ -148,8 +148,8 @@ class Submit:
         self.header = read_header(self.body)
 
     def words_with(self, added: Additions | None) -> list[str]:
-        """sbatch's words: our options before the user's; behind them, so that they win, the Comment
-        and the list of partitions."""
+        """The arguments of sbatch: our options before the user's; behind them, so that they win,
+        the Comment and the list of partitions."""
         words = list(self.line.words)
         if added:
             words[self.line.end : self.line.end] = [added.comment, *added.behind]
@@ -157,7 +157,7 @@ class Submit:
         return words
 
     def unknown_to_sbatch(self) -> str:
-        """What to say where the script has words of ours that this sbatch refuses; else empty."""
+        """What to say where the script has options of ours that this sbatch refuses; else empty."""
         if not self.in_script:
             return ""
         from slurm_hadar.cli.handover import knows

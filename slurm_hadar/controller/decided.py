@@ -1,4 +1,4 @@
-"""What a tick decided on each job, in words for the journal."""
+"""What a tick decided on each job, as text for the journal."""
 
 from slurm_hadar.controller.acts import laying
 from slurm_hadar.controller.acts.actions import Intent

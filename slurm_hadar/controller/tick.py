@@ -101,7 +101,7 @@ class Controller:
 
     def tick(self) -> Report:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
-        it changes nothing in Slurm. Whether it is time for one is told by ``backoff``."""
+        it changes nothing in Slurm. Whether it is time for one, see ``backoff``."""
         with self.backoff.tick():
             self.rules.refuse_slurm_user(self._clock())
             return self._tick()
@@ -362,7 +362,7 @@ class Controller:
         sent: Mapping[str, Place] = MappingProxyType({}),
         attained: Mapping[str, float] = MappingProxyType({}),
     ) -> Picture:
-        """What the policy sees. ``sent``: jobs just sent on their way -> where they go."""
+        """What the policy sees. ``sent``: jobs just released -> where they go."""
         others = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
         return picture(others, self.config, self.rates, self._past(sent, attained))
 

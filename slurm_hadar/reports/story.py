@@ -1,4 +1,4 @@
-"""What ``hadar doctor`` prints: the whole story of one job."""
+"""What ``hadar doctor`` prints: the report of one job."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -40,8 +40,8 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One job from its submission to what comes next. ``told_s``: when this was told;
-    ``not_kept``: what of its past nobody knows any more."""
+    """One job from its submission to what comes next. ``told_s``: when this was made;
+    ``not_kept``: what of its history is not kept."""
 
     id: str
     state: str
@@ -56,7 +56,7 @@ class Story:
 
 
 def told(story: Story, everything: bool = False) -> RenderableType:
-    """The story for a terminal. ``everything``: each event has its line, however many they are."""
+    """The report for a terminal. ``everything``: each event has its line, however many they are."""
     parts: list[RenderableType] = [
         Text(f"Job {formats.plain(story.id)}  {formats.plain(story.state)}", style="bold")
     ]

@@ -241,7 +241,7 @@ class Hosted:
     def passes(self) -> Iterator[list[int]]:
         """Indices of this process's passes from where the training stands to the epoch's end.
 
-        Whoever reads may run ahead of the training. No pass is empty: where an epoch's or the
+        The reader may run ahead of the training. No pass is empty: where an epoch's or the
         work's rest has fewer samples than there are passes, some samples are given to two.
         """
         self._given.clear()

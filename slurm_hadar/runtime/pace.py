@@ -127,7 +127,7 @@ class Pace:
         gather: Callable[[Seen], list[Seen]] = lambda seen: [seen],
         nodes: Sequence[str] | None = None,
     ) -> "Pace | None":
-        """The pace that ``HADAR_PACE`` sets for this job; None without it or on real GPUs.
+        """The speed that ``HADAR_PACE`` sets for this job; None without it or on real GPUs.
 
         ``gather`` collects a value from all processes of the training. ``nodes``: the nodes that
         train together, those of the allocation by default; none: this process's own. Raises

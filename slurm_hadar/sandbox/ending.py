@@ -1,4 +1,4 @@
-"""A command that holds a sandbox and is told to end stops the sandbox first."""
+"""A command that holds a sandbox stops the sandbox before it ends on a signal."""
 
 import signal
 from collections.abc import Iterator

@@ -113,7 +113,7 @@ def _instead(entry: Entry) -> str:
 
 
 def applied(text: str, lines: Sequence[Line]) -> str:
-    """A slurm.conf without Include, with these lines in it: what the admin is told to do by hand.
+    """A slurm.conf without Include, with these lines in it: what the admin is to do by hand.
 
     Lines that are replaced stay as comments, all the lines that they consist of.
     """

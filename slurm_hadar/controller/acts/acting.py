@@ -122,7 +122,7 @@ class ActionContext:
     ) -> str | None:
         """Tell the job what it will run with; ``save`` asks it to checkpoint now.
 
-        A complaint where the file cannot be written, as when somebody else made one of that name:
+        A complaint where the file cannot be written, as when another user made one of that name:
         the job then goes by what Slurm gives it.
         """
         try:

@@ -207,7 +207,7 @@ def restored(
 ) -> list[Action]:
     """What makes the requests of these jobs their owners' again, where they wait.
 
-    ``left_out``: those that are left to Slurm, with the reason; ``preempted``: those that may start
+    ``left_out``: those that are not steered, with the reason; ``preempted``: those that may start
     before the begin time that Slurm gave them when it requeued them.
     """
     return _sent(ids, {}, left_out, seen, refused, preempted)

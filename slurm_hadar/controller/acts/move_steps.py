@@ -36,7 +36,7 @@ class MoveStep(Enum):
 @dataclass(frozen=True)
 class MoveDecision:
     """The next step of a move. ``outcome``: how it ends, of STAY and END only. ``job``: as it is
-    to be sent on, of SEND_ON only."""
+    to be released, of SEND_ON only."""
 
     step: MoveStep
     outcome: str = ""

@@ -1,4 +1,4 @@
-"""Carrying moves through: asked to save -> acknowledged -> requeued -> sent on its way.
+"""Carrying moves through: asked to save -> acknowledged -> requeued -> released.
 
 Each step is taken from what Slurm and the job show now, so that it does not matter which controller
 began it, nor whether it died in between. No job is ever held: after a requeue Slurm itself starts
@@ -39,8 +39,8 @@ _LEAST_PRIORITY = 1
 
 @dataclass(frozen=True)
 class Step:
-    """What a step did: sentences for the operator, and the jobs that were sent on their way with
-    the places where they go (job -> node -> type -> GPUs)."""
+    """What a step did: sentences for the operator, and the jobs that were released with the
+    places where they go (job -> node -> type -> GPUs)."""
 
     said: tuple[str, ...]
     sent: Mapping[str, Mapping[str, Mapping[str, int]]]

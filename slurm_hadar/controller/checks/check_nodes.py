@@ -11,7 +11,7 @@ from slurm_hadar.reports import formats
 
 
 def lost_findings(nodes: list[Node], jobs: list[Job]) -> Iterator[Finding]:
-    """GPUs that nobody has and Slurm gives to nobody."""
+    """GPUs that no job has and Slurm gives to none."""
     for node in lost(nodes, jobs):
         yield Finding("problem", words(node), CURE)
 

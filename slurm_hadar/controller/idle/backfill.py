@@ -2,7 +2,7 @@
 
 The policy is :mod:`slurm_hadar.policies.bftrainer`; here the cluster becomes what it looks at, and
 its answer becomes moves like those of any managed job. Slurm starts a training that waits, like any
-other job, and takes the nodes back by itself: it preempts whoever runs in a partition of a lower
+other job, and takes the nodes back by itself: it preempts jobs in a partition of a lower
 tier.
 """
 
@@ -38,8 +38,9 @@ _LONGEST_BEGIN_S = 600.0
 class Backfill:
     """What one tick means to do with the idle nodes.
 
-    ``idle``: nodes that nobody uses or is about to take; ``taken``: idle nodes left to others, with
-    the reason; ``placements`` and ``waiting`` as in a plan; ``left_out``: trainings left to Slurm.
+    ``idle``: nodes that no job uses or is about to take; ``taken``: idle nodes left to others, with
+    the reason; ``placements`` and ``waiting`` as in a plan; ``left_out``: trainings that are not
+    steered.
     """
 
     targets: Mapping[str, Target] = field(default_factory=dict)

@@ -46,7 +46,7 @@ _CHANGES = (_FIRST, "CREATE INDEX journal_kind ON journal (kind, opened_s);", _S
 """What makes each version of the schema of the one before it; never change one that is out."""
 VERSION = len(_CHANGES)
 UNTOLD = "untold"
-"""Under this name it keeps what the operator was not told yet of how the file was opened: the tick
+"""Under this name it keeps what was not reported yet of how the file was opened: the tick
 that opened it may have ended before it could say so."""
 _NEW = f"INSERT OR REPLACE INTO policy VALUES ('{UNTOLD}', '{{\"new\": true}}');"
 
@@ -108,7 +108,7 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 def trouble(error: sqlite3.Error, path: Path) -> HadarError:
-    """What the operator is told of an error of SQLite's."""
+    """What the operator sees of an error of SQLite's."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _DAMAGE or "no such" in str(error) or "no column" in str(error):
         return Damaged(_damaged(path, str(error)))

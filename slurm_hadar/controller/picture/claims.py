@@ -54,7 +54,7 @@ Free = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """GPUs that a pending job outside our management will get before anybody below it."""
+    """GPUs that a pending job outside our management will get before any job below it."""
 
     job: str
     priority: int

@@ -1,4 +1,4 @@
-"""The whole story of one job, for ``hadar doctor``: from Slurm, the journal and the job's files.
+"""The report of one job, for ``hadar doctor``: from Slurm, the journal and the job's files.
 
 ``hadar explain`` says why a job is where it is now; this says how it came there, what comes next
 and what is wrong.
@@ -28,7 +28,7 @@ from slurm_hadar.slurm.cluster import Cluster
 
 
 def of_controller(controller: Controller, id_: str) -> Story:
-    """Told with the controller's own file. Raises UsageError for a job that nobody knows."""
+    """Made with the controller's own file. Raises UsageError for an unknown job."""
     store = controller.store
     config = controller.config
     seen = controller.observe()
@@ -48,7 +48,8 @@ def of_controller(controller: Controller, id_: str) -> Story:
 
 
 def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> Story | None:
-    """Told to the job's owner without the controller's file; None where the job is not his."""
+    """Made for the job's owner without the controller's file; None where the job is another
+    user's."""
     uid = os.getuid()
     seen = observed.read(cluster, now, config, uid)
     id_ = telling.named(seen, id_)

@@ -1,4 +1,4 @@
-"""What a tick, a queue or one job comes to, in words and plain data."""
+"""What a tick, a queue or one job comes to, as text and plain data."""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -228,7 +228,7 @@ def no_array(seen: Observed, id_: str) -> None:
 
 
 def plain(found: StatusRow | Explanation) -> dict[str, object]:
-    """A row or a story as plain data."""
+    """A row or a job report as plain data."""
     return asdict(found)
 
 

@@ -61,7 +61,7 @@ class Known:
 
     @property
     def controller_lives(self) -> bool:
-        """Whether somebody looks after the job now."""
+        """Whether a controller manages the job now."""
         beat = self.beat
         return beat is not None and beat.mode == "act" and is_fresh(beat, self.seen.now)
 

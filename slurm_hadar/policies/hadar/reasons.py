@@ -1,4 +1,4 @@
-"""Plans in plain words: why a job gets this place, why it waits."""
+"""Reasons of plans as text: why a job gets this place, why it waits."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Plans of the ones policy in plain words."""
+"""Reasons of the plans of the ones policy."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""First in, first out: a baseline. Priority first, then age; nobody overtakes, nobody moves."""
+"""First in, first out: a baseline. Priority first, then age; no job overtakes another or moves."""
 
 import numpy as np
 

@@ -71,7 +71,7 @@ class Given:
     need: Need
     factor: float
     fixed: bool = False
-    """It keeps this, whoever comes."""
+    """It keeps this in any case."""
 
 
 class Placing:

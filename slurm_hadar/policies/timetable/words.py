@@ -1,4 +1,4 @@
-"""Plans of the timetable policy in plain words."""
+"""Reasons of the plans of the timetable policy."""
 
 import numpy as np
 
