@@ -47,7 +47,7 @@ def test_what_has_no_effect_any_more_is_read_and_told():
     old = "[lease]\nlength_s = 300\n[partitions]\nsteer = ['gpu']\nopt_in = ['lab']\n"
     found = config.parse(old, "hadar.toml")
     lease, steer = found.notes
-    assert lease.startswith("[lease] has no effect any more") and "take it out" in lease
+    assert lease.startswith("[lease] has no effect any more") and "remove it" in lease
     assert steer.startswith("partitions.steer has no effect") and "[partitions.groups]" in steer
     new = config.parse("[partitions]\nopt_in = ['lab']\n", "hadar.toml")
     assert found.partitions == new.partitions and new.notes == ()
