@@ -526,7 +526,7 @@ def test_the_daemon_lives_through_all_of_it_and_goes_on(site):
 
     def works_again():
         since = log.stat().st_size
-        site.until(said("changes sent; read", since))
+        site.until(said(" sent; read", since))
 
     try:
         works_again()

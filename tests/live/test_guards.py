@@ -237,7 +237,7 @@ def test_slow_answers_make_the_ticks_rarer_until_they_are_quick_again(site):
     # On a busy machine Slurm itself may be slow once.
     site.until(lambda: ticking.tick() and ticking.backoff.interval_s == interval)
     assert not ticking.backoff.words()
-    assert "changes sent" in hadar(site, "tick").stdout
+    assert " sent; read" in hadar(site, "tick").stdout
 
 
 @pytest.mark.parametrize("fault", ["limited", "fails"])

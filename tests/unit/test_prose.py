@@ -139,6 +139,7 @@ def test_messages_and_public_docstrings_avoid_these_words():
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {near}"
         for path in MODULES
+        if WORD.search(path.read_text())
         for line, text in texts(ast.parse(path.read_text()))
         for near in found_in(text, path)
     ]
