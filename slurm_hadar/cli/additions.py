@@ -107,7 +107,7 @@ def add(
     except UnicodeEncodeError:
         return "an option of the submit is not UTF-8"
     if size > COMMENT_LIMIT:
-        return "its Comment would be longer than Slurm takes"
+        return "its Comment would exceed Slurm's limit"
     result.comment = f"--comment={comment}"
     return result
 

@@ -90,7 +90,7 @@ def _alone(start: Start, now_s: float) -> str:
         return f"would refuse it: {start.refused}"
     when = _when(start.start_s, now_s)
     where = f" in partition {start.partition}" if start.partition else ""
-    return f"by itself would start it {when} on {start.nodes}{where}"
+    return f"would start it {when} on {start.nodes}{where}"
 
 
 def _table(plan: JobPlan) -> Table:

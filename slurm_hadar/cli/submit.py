@@ -79,15 +79,15 @@ class Submit:
         try:
             site = read_site(path, config)
         except SiteError as error:
-            self.site_trouble = f"{path} is left aside: {error}; hadar check --write renews it"
+            self.site_trouble = f"{path} is ignored: {error}; renew it with: hadar check --write"
             return
         conf = self.environment.get("SLURM_CONF")
         if site and conf and site.slurm_conf and not is_same(conf, site.slurm_conf):
-            self.site_trouble = f"{path} is left aside: SLURM_CONF names another cluster"
+            self.site_trouble = f"{path} is ignored: SLURM_CONF names another cluster"
             return
         self.site = site
         if site and site.stale:
-            self.site_trouble = f"{path} is older than {config}; hadar check --write renews it"
+            self.site_trouble = f"{path} is older than {config}; renew it with: hadar check --write"
 
     def read(self) -> str:
         """Read the script and settle what holds. Returns why that is not possible, or ''."""

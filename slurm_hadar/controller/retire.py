@@ -65,7 +65,7 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
     other = rival(controller.config, now)
     if other is not None and not only_show:
         raise HadarError(
-            f"a controller on {other} is alive and would take them back; stop it first"
+            f"a controller on {other} is active and would manage them again; stop it first"
         )
     seen = controller.observe()
     ours = [job for job in seen.jobs.values() if _is_ours(job)]

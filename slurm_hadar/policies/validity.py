@@ -23,7 +23,7 @@ def held_by(view: View) -> dict[int, Place]:
 
 
 def problems(view: View, plan: Plan) -> tuple[str, ...]:
-    """What is wrong with a plan, a sentence each; empty for one that can be carried out.
+    """Problems with a plan, a sentence each; empty for one that can be carried out.
 
     Every job is placed or waits with a reason. A placement names its nodes, open to the job's
     owner, with a number of GPUs that the job can run with. A job that may not be moved keeps what

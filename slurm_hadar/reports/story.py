@@ -32,7 +32,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong, and the commands that cure it, one each."""
+    """Problems, and the commands that cure it, one each."""
 
     what: str
     cures: Sequence[str] = ()
@@ -74,13 +74,13 @@ def told(story: Story, everything: bool = False) -> RenderableType:
     for title, lines in (("Now", story.now), ("Next", story.next)):
         if lines:
             parts += [Text(""), Text(title, style="bold"), *(_text(f"  {line}") for line in lines)]
-    parts += [Text(""), Text("What is wrong", style="bold")]
+    parts += [Text(""), Text("Problems", style="bold")]
     parts += [] if story.wrong else [Text("  No problems detected.")]
     for one in story.wrong:
         parts.append(Text.assemble(("  ! ", "red"), _text(one.what)))
         parts += [_text(f"      {cure}") for cure in one.cures]
     if story.undo:
-        parts += [Text(""), Text("To undo it by hand", style="bold")]
+        parts += [Text(""), Text("Undo by hand", style="bold")]
         parts += [_text(f"  {line}") for line in story.undo]
     return Group(*parts)
 

@@ -48,7 +48,7 @@ def open_cluster(settings: config.Slurm) -> Cluster:
     """See :func:`slurm_hadar.slurm.cluster.open_cluster`."""
     if settings.conf and not os.path.isfile(settings.conf):  # noqa: PTH113
         # Without it Slurm's commands look for a server of configurations until the time is up.
-        raise SlurmError(f"slurm.conf = {settings.conf} is no file; correct it or leave it out")
+        raise SlurmError(f"slurm.conf = {settings.conf} is not a file; correct or remove it")
     commands = Commands(settings.bin_dir, settings.conf, settings.timeout_s)
     plain = CommandsCluster(commands)
     if settings.backend == "cli":

@@ -140,7 +140,7 @@ def _unanswered(errors: object) -> SlurmError:
         if isinstance(entry, dict)
     ]
     return SlurmError(
-        f"squeue: {'; '.join(said)[:300] or 'an error without words'}; "
+        f"squeue: {'; '.join(said)[:300] or 'an error without a message'}; "
         "slurmctld may be down or busy",
         retry=True,
     )

@@ -182,7 +182,7 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
     told.open()
     assert any("state file was lost" in words for words in told.tick().said)
     waits = json.loads(hadar(site, "doctor", id_, "--json").stdout)["result"]
-    assert waits["state"] == "PENDING" and any("lets it wait until" in t for t in waits["next"])
+    assert waits["state"] == "PENDING" and any("delays it until" in t for t in waits["next"])
     told.until(lambda: site.runs(id_)())
     plain = json.loads(hadar(site, "doctor", id_, "--json").stdout)["result"]
     assert plain["state"] == "RUNNING" and not [t for t in plain["wrong"] if "held" in t["what"]]

@@ -108,7 +108,7 @@ def test_the_least_time_between_moves(site, two):
     elsewhere(site, two, two[0])
     before = len(site.faulty.calls())
     report = guarded(site, min_between_moves_s=3600.0).tick()
-    assert report.intent.deferred[two[0]] == "it may not be moved now"
+    assert report.intent.deferred[two[0]] == "it cannot be moved now"
     assert not changed(site, before)
     site.moves(two[0], *site.want[two[0]])
     assert site.unharmed(two[0]).restarts == 1
@@ -119,7 +119,7 @@ def test_the_most_moves_of_one_job(site, two):
     moved = site.unharmed(two[0]).restarts
     elsewhere(site, two, two[0])
     report = guarded(site, max_moves_per_job=moved).tick()
-    assert report.intent.deferred[two[0]] == "it may not be moved now" and not moves_of(report)
+    assert report.intent.deferred[two[0]] == "it cannot be moved now" and not moves_of(report)
     report = guarded(site, max_moves_per_job=moved + 1).plan()
     assert moves_of(report) == [two[0]]
 
@@ -134,7 +134,7 @@ def test_the_most_moves_of_one_tick_and_of_one_hour(site, two):
     report = one.tick()
     assert len(moves_of(report)) == 1
     (left,) = set(two) - set(moves_of(report))
-    assert report.intent.deferred[left] == "moves of this tick or hour are used up"
+    assert report.intent.deferred[left] == "the limit on moves per tick or hour is reached"
     assert sum(site.controller.store.counts_since(Kind.MOVE.value, 0).values()) == done + 1
     site.until(lambda: not one.store.open_entries() or one.tick() is None)
     for id_ in two:

@@ -103,7 +103,7 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     parts: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            parts |= {id(part) for part in ast.walk(node) if part is not node}
+            parts |= {id(part) for part in node.values}
             said = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
             yield node.lineno, "".join(str(part) for part in said)
     for node in ast.walk(tree):

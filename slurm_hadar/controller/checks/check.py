@@ -103,7 +103,7 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
     rights = config.site.rights
     if rights == "sandbox":
         if is_throw_away(config):
-            yield Finding("ok", f"throw-away sandbox: the controller runs as {me()}")
+            yield Finding("ok", f"sandbox: the controller runs as {me()}")
         else:
             cure = 'set site.rights = "operator", or "user" for one researcher\'s own jobs'
             yield Finding("problem", NO_SANDBOX, cure)
@@ -111,7 +111,7 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
     if os.getuid() == 0 or me() == slurm_user:
         yield Finding(
             "problem",
-            f"{me()} may do more to Slurm than the controller should",
+            f"{me()} has more rights in Slurm than the controller needs",
             "run it as a user of its own with AdminLevel=Operator",
         )
     if rights == "user":

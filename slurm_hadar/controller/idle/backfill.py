@@ -220,11 +220,11 @@ class _Round:
         if action is None:
             return 0
         if not self.movable[id_]:
-            self.deferred[id_] = "it may not be moved now"
+            self.deferred[id_] = "it cannot be moved now"
         elif placement and not set(placement.nodes) <= {*free, *target.held}:
             self.deferred[id_] = "the nodes that it shall get are not free yet"
         elif moves <= 0:
-            self.deferred[id_] = "moves of this tick or hour are used up"
+            self.deferred[id_] = "the limit on moves per tick or hour is reached"
         else:
             self.sent.append(action)
             return 1

@@ -92,7 +92,7 @@ def open_file(path: Path) -> sqlite3.Connection:
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous=FULL")
         if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise Damaged(_damaged(path, "its pages do not fit together"))
+            raise Damaged(_damaged(path, "its pages are inconsistent"))
         _bring_up_to_date(connection, path)
         _read_what_is_open(connection)
     except sqlite3.Error as error:
@@ -165,7 +165,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
                 "upgrade, or move the file away to start with an empty one"
             )
         if version < 0:
-            raise ValueError(f"schema {version} is no number that was written")
+            raise ValueError(f"schema {version} is not a valid number")
         # All of a change or nothing, whenever the machine goes down; and another program may have
         # made the change while this one waited for its turn.
         connection.execute("BEGIN IMMEDIATE")
@@ -187,7 +187,7 @@ def _read_what_is_open(connection: sqlite3.Connection) -> None:
         wrong = " OR ".join(f"typeof({column}) NOT IN ({kind})" for column, kind in kinds.items())
         found = connection.execute(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").fetchone()
         if found is not None:
-            raise ValueError(f"a line of {table} is not what was written")
+            raise ValueError(f"a row of {table} is invalid")
     rows = connection.execute(
         "SELECT details FROM journal WHERE outcome IS NULL OR shown IS NULL"
         " OR (kind='move' AND effect IS NULL)"

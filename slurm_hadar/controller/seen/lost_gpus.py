@@ -20,7 +20,7 @@ def lost(nodes: Iterable[Node], jobs: Iterable[Job]) -> Iterator[Node]:
 
 
 def words(node: Node) -> str:
-    """What is wrong with a node whose GPUs are lost."""
+    """Problems with a node whose GPUs are lost."""
     return (
         f"node {node.name}: Slurm counts {formats.gpus(node.used_without_cpus)} as allocated "
         "although no job is there, so no job gets them (seen on 22.05 after a node went DOWN in a "

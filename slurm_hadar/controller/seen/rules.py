@@ -21,7 +21,7 @@ from slurm_hadar.slurm.limits import Limits
 
 _ASK_AGAIN_S = 600.0
 _TOO_MUCH = (
-    "may do more to Slurm than the controller should; run it as a user of its own with "
+    "has more rights in Slurm than the controller needs; run it as a user of its own with "
     "AdminLevel=Operator, see hadar check"
 )
 NO_SANDBOX = (

@@ -138,7 +138,7 @@ def _facts(known: Known) -> Iterator[tuple[str, str]]:
 def _now(known: Known) -> Iterator[str]:
     job, last = known.job, known.last
     if job is None:
-        yield "It is not in Slurm's memory any more; sacct may know how it ended."
+        yield "Slurm no longer shows it; sacct may show how it ended."
         return
     reason = f", {job.reason}" if job.reason not in ("", "None") else ""
     if job.state is JobState.RUNNING:
@@ -189,7 +189,7 @@ def _of_waiting(job: Job, known: Known) -> Iterator[str]:
             f"node; it is released after {at} (moving.after_return_s)."
         )
     if job.eligible_s > now:
-        yield f"Slurm lets it wait until {formats.moment(job.eligible_s)}."
+        yield f"Slurm delays it until {formats.moment(job.eligible_s)}."
     elif steered.gpus:
         length = known.config.moving.commit_s
         yield (
@@ -216,5 +216,5 @@ def _of_running(job: Job, known: Known, now: float) -> Iterator[str]:
     since = max([job.start_s, *(entry.changed_s for entry in moves)])
     free = since + known.config.guards.between_moves_s(unanswered)
     if free > now and declared and declared.checkpoint and not declared.pin:
-        asked = f", and {unanswered} moves that came to nothing" if unanswered else ""
+        asked = f", and {unanswered} failed moves" if unanswered else ""
         yield f"It is not moved before {formats.moment(free)} (guards.min_between_moves_s{asked})."

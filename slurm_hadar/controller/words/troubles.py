@@ -1,4 +1,4 @@
-"""What is wrong with one job, and the commands that cure it."""
+"""Problems with one job, and the commands that cure it."""
 
 import os
 import shlex
@@ -199,8 +199,8 @@ def _progress(known: Known, job: Job, declared: Declaration) -> Iterator[Trouble
         )
     if progress.nonfinite:
         yield Trouble(
-            f"its loss or a parameter is not finite (at {progress.samples:,} samples), so it saves "
-            "nothing any more",
+            f"its loss or a parameter is not finite (at {progress.samples:,} samples), so it "
+            "no longer saves",
             (f"scancel {job.id}", 'a training with nonfinite="end" ends by itself'),
         )
     since = now - (progress.checkpoint.time if progress.checkpoint else job.start_s)

@@ -46,7 +46,7 @@ def _placement(market: Market, job: int, offer: Offer, place: int, length: int) 
     if offer.stay and post is not None:
         words = f"stays on {what} ({where}), {ends(view, job, offer.seconds)}"
         if not view.jobs.movable[job]:
-            words += "; it may not be moved now"
+            words += "; it cannot be moved now"
         elif not post.movable:
             words += f"; it came here less than {market.settings.min_stay_s / 60:.0f} min ago"
         else:

@@ -66,7 +66,7 @@ class _Words:
         stays = options.held.get(job) == parts
         words = f"{'stays on' if stays else ''} {what} ({where})".strip()
         if options.bound[job] and stays:
-            words += "; it may not be moved now"
+            words += "; it cannot be moved now"
         elif at < 0 or not np.isfinite(options.seconds[job, at]):
             words += f"; its speed on {view.types[kind_index]} is not known"
         else:

@@ -318,7 +318,7 @@ def test_what_comes_next_is_told_with_its_time(site, store):
     back = story.of_controller(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
     assert back.next == (), "no move of ours waits for that"
     later = story.of_controller(Reader(site, store, job("1", eligible_s=NOW + 90)), "1")
-    assert later.next[-1].startswith("Slurm lets it wait until ")
+    assert later.next[-1].startswith("Slurm delays it until ")
     entry = store.begin("1", "move", "asked", NOW - 5, {"gpus": {"v100": 1}, "restarts": 0})
     here = running("1", HERE)
     asked = story.of_controller(Reader(site, store, here, progress=report()), "1")

@@ -128,7 +128,7 @@ def test_the_users_comment_is_kept_and_ours_follows(source):
 
 
 def test_a_comment_that_does_not_fit_leaves_the_job_unmanaged():
-    assert "longer than" in add(
+    assert "exceed" in add(
         Declaration(), {"comment": "x" * COMMENT_LIMIT}, None, lambda: False
     )
     room = COMMENT_LIMIT - len(" [hadar1]")
