@@ -89,7 +89,7 @@ def test_folders_are_told_by_their_key(home, people):
     assert notes[0] == "1 file of ended jobs removed from site.exchange_dir"
     assert notes[1] == "guards.stop_file exists: nothing is changed"
     assert notes[2].startswith("the heartbeat in site.exchange_dir cannot be written (No space")
-    assert "lies in site.state_dir/hadar.sqlite.damaged-20261" in notes[3]
+    assert "is now site.state_dir/hadar.sqlite.damaged-20261" in notes[3]
     assert notes[4] == "cannot read site.exchange_dir/plan.12_3.json, site.exchange_dir/... or ..."
     assert notes[5].endswith(" at 980 samples/s on k1/k80")
     assert fault["what"] == (
