@@ -3,8 +3,8 @@
 What differs between releases: numbers are plain in 22.05 and ``{set, infinite, number}`` later;
 the state is a string in 22.05, a list later, and so is ``shared``; 22.05 shows no CPUs per task;
 nodes of an allocation stand in ``job_resources.allocated_nodes`` in 22.05, in
-``job_resources.nodes.allocation`` later; the newest form of 26.05 does not tell who wants nodes of
-his own.
+``job_resources.nodes.allocation`` later; the newest form of 26.05 does not show which job wants
+whole nodes.
 """
 
 import re
@@ -149,7 +149,7 @@ def _unanswered(errors: object) -> SlurmError:
         if isinstance(entry, dict)
     ]
     return SlurmError(
-        f"squeue: {'; '.join(said)[:300] or 'an error without words'}; "
+        f"squeue: {'; '.join(said)[:300] or 'an error without a message'}; "
         "slurmctld may be down or busy",
         retry=True,
     )
