@@ -205,7 +205,7 @@ system_files() {
   done
 }
 
-# Everything that this script put there, and nothing else. Jobs first: whoever waits for us must not.
+# Everything that this script put there, and nothing else. Jobs first: no job may wait for what is removed.
 uninstall() {
   local prefix= keep_jobs= named=
   while (($#)); do

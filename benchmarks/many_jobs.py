@@ -1,7 +1,7 @@
 """Submits many managed jobs fast: a process of its own, as PySlurm knows one slurm.conf only.
 
-``python -m benchmarks.many_jobs SCRIPT JOBS NODES GPUS``, with SLURM_CONF set. 2 ms a job, sbatch
-30. Each asks for so many nodes and GPUs on each of them.
+``python -m benchmarks.many_jobs SCRIPT JOBS NODES GPUS PARTITION``, with SLURM_CONF set. 2 ms a
+job, sbatch 30. Each asks for so many nodes and GPUs on each of them.
 """
 
 import os
@@ -19,7 +19,7 @@ def comment(number: int, gpus: int) -> str:
     )
 
 
-def main(script: str, jobs: str, nodes: str, gpus: str) -> None:
+def main(script: str, jobs: str, nodes: str, gpus: str, partition: str) -> None:
     """Submit them one after another."""
     import pyslurm
 
@@ -27,6 +27,7 @@ def main(script: str, jobs: str, nodes: str, gpus: str) -> None:
     for number in range(int(jobs)):
         pyslurm.JobSubmitDescription(
             name="waits",
+            partitions=partition,
             script=script,
             gres_per_node={"gpu": int(gpus)},
             nodes=int(nodes),

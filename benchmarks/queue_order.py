@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     free = Means.of(bench.run(ROWS[-1], 0.0, seed) for seed in seeds)
     ends = Means.of(bench.run(plain, 1.0, seed) for seed in seeds)
     rows = [row for row in ROWS if any(part in row.name for part in args.rows.split(","))]
-    told_so = ", told wrongly" if args.wrong else ""
+    told_so = ", with wrong estimates" if args.wrong else ""
     waiting = f", waits of up to {args.wait:g} h" if args.wait else ""
     print(f"{args.trace}, policy {args.policy}{told_so}{waiting}")
     print(_HEAD, flush=True)

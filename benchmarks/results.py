@@ -121,7 +121,7 @@ SECTIONS = (
     ),
     Section(
         "queue_wrong",
-        "Within Slurm's queue, told wrongly",
+        "Within Slurm's queue, with wrong estimates",
         "The policy's speeds are off by 20%, and half of the jobs declare twice or half their "
         "work. Aim: as above, 86% and no distribution of ends worse than the row plain. The first "
         "is missed: 67% with exchange association, 74% with exchange all and 82% with preempt at "
@@ -144,7 +144,7 @@ SECTIONS = (
         "synergy",
         "CPUs and memory",
         "Mean job time against gpu_proportional. Aims: 2 times better where 80% of the jobs are "
-        "CPU-hungry and the load is high; tune within 10% of opt; nobody below his fair share. "
+        "CPU-hungry and the load is high; tune within 10% of opt; no job below its fair share. "
         "The same for the last 600 of 2,400 jobs, as the paper looks at a long stream "
         "([Synergy](synergy.md)).",
         "python -m benchmarks.synergy",

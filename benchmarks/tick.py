@@ -18,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.many_jobs import comment
@@ -34,6 +36,8 @@ from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 _TYPES = ("v100", "p100", "k80")
+_WAITING = "gpu"
+"""The partition of the jobs that wait."""
 _LONGEST_S = 1200.0
 _MOST_JOBS = 100_000
 _AT_A_TIME = 4
@@ -59,14 +63,17 @@ def measure(
         with Sandbox.up(
             Path(folder) / "box", layout, prefix, mode="act", settings=cli, wait_s=_LONGEST_S
         ) as box:
-            _take_many_jobs(box)
             site = configuration.load(box.config_path)
             cluster = open_cluster(site.slurm)
             began = time.perf_counter()
+            with _few_nodes(box):
+                _submit(box, jobs, (1, 1), _WAITING, prefix)
             # They wait for their nodes to power up, which is as good as running to the controller.
-            _fill(box, 3 * (each + 1), gpus_per_node, wide, prefix)
-            _until_full(cluster)
-            _submit(box, jobs, (1, 1), prefix)
+            for kind in _TYPES:
+                _fill(box, each + 1, gpus_per_node, wide, kind, prefix)
+            _until_full(box)
+            box.run("scontrol", "update", f"PartitionName={_WAITING}", "State=UP")
+            time.sleep(_SETTLE_S)
             submitted = time.perf_counter() - began
             store = Store.open(site.site.state_dir)
             rates = open_rates(site, store.connection)
@@ -88,23 +95,40 @@ def measure(
             }
 
 
-def _take_many_jobs(box: Sandbox) -> None:
-    text = box.conf.read_text()
+@contextmanager
+def _few_nodes(box: Sandbox) -> Iterator[None]:
+    """Inside: a slurm.conf with one node of each group; afterwards all. The partition of the jobs
+    that wait is down at first."""
+    files = (box.conf, box.conf.parent / "gres.conf")
     box.stop_slurmctld()
-    text = text.replace("MaxJobCount=50000", f"MaxJobCount={_MOST_JOBS}")
+    whole = {file: file.read_text() for file in files}
     # Or slurmctld looks through all nodes at each submission.
-    box.conf.write_text(text.replace("sched_min_interval=0", "sched_min_interval=0,defer"))
+    text = whole[box.conf].replace("sched_min_interval=0", "sched_min_interval=0,defer")
+    text = text.replace("MaxJobCount=50000", f"MaxJobCount={_MOST_JOBS}")
+    down = re.compile(rf"^(PartitionName={_WAITING} .*State=)UP", re.M)
+    whole[box.conf] = down.sub(r"\1DOWN", text)
+    for file in files:
+        file.write_text(re.sub(r"def\[1-\d+\]", "def1", whole[file]))
+    box.start_slurmctld()
+    yield
+    box.stop_slurmctld()
+    for file in files:
+        file.write_text(whole[file])
     box.start_slurmctld()
 
 
-def _fill(box: Sandbox, nodes: int, gpus: int, wide: int, prefix: Path | None) -> None:
+def _fill(
+    box: Sandbox, nodes: int, gpus: int, wide: int, partition: str, prefix: Path | None
+) -> None:
     """Jobs of ``wide`` nodes, and of one node for the rest."""
     many = max(0, nodes - _NARROW) // wide if wide > 1 else 0
-    _submit(box, nodes - many * wide, (1, gpus), prefix)
-    _submit(box, many, (wide, gpus), prefix)
+    _submit(box, nodes - many * wide, (1, gpus), partition, prefix)
+    _submit(box, many, (wide, gpus), partition, prefix)
 
 
-def _submit(box: Sandbox, jobs: int, size: tuple[int, int], prefix: Path | None) -> None:
+def _submit(
+    box: Sandbox, jobs: int, size: tuple[int, int], partition: str, prefix: Path | None
+) -> None:
     """Through sbatch itself, several at a time; through PySlurm where there is one.
 
     ``size``: nodes, and GPUs on each.
@@ -114,13 +138,14 @@ def _submit(box: Sandbox, jobs: int, size: tuple[int, int], prefix: Path | None)
     nodes, gpus = size
     if prefix is not None:
         words = [sys.executable, "-m", "benchmarks.many_jobs", str(script)]
-        words += [str(jobs), str(nodes), str(gpus)]
+        words += [str(jobs), str(nodes), str(gpus), partition]
         subprocess.run(words, env=box.env, check=True)
         return
 
     def some(numbers: range) -> None:
         for number in numbers:
             words = [f"-N{nodes}", f"--gres=gpu:{gpus}", "-t", "1-0", "-o", "/dev/null"]
+            words += ["-p", partition]
             box.run("sbatch", *words, f"--comment={comment(number, nodes * gpus)}", str(script))
 
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
@@ -140,9 +165,9 @@ def _requests(box: Sandbox) -> int:
     return sum(int(count) for count in re.findall(r"count:(\d+)", by_user))
 
 
-def _until_full(cluster: Cluster) -> None:
+def _until_full(box: Sandbox) -> None:
     end = time.monotonic() + _LONGEST_S
-    while any(job.state is JobState.PENDING for job in cluster.read_jobs()):
+    while box.run("squeue", "-h", "-t", "PD", "-p", ",".join(_TYPES)):
         if time.monotonic() > end:
             raise HadarError(f"Slurm did not start a job on each node within {_LONGEST_S:g} s")
         time.sleep(1.0)

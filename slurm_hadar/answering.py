@@ -1,7 +1,7 @@
 """A folder that may never answer, such as a network mount whose server is gone.
 
 A process that waits for such a folder in the kernel can often not be ended, not even by SIGKILL,
-and whoever waits for that process waits as well. So a child of our own looks into the folder, and
+and a process that waits for it waits as well. So a child of our own looks into the folder, and
 is left behind where it gives no answer. Few imports, since ``hbatch`` comes here.
 """
 # pathlib alone would cost a submit several milliseconds.

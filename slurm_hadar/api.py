@@ -8,7 +8,8 @@ what it is. A package registers it with an entry point of the group ``slurm_hada
   :class:`NetworkTrait` and :class:`Prospects`, each None where nothing is known of it.
 - What it returns: :class:`Plan` of :class:`Placement`.
 - What it reads from ``View.options``: a subclass of :class:`PolicyOptions`.
-- Which nodes have room: :func:`resource_pools`, :class:`FreeCapacity`, :func:`allocations`,
+- Which nodes have free capacity: :func:`resource_pools`, :class:`FreeCapacity`,
+:func:`allocations`,
   :func:`demands`, :func:`placement`.
 
 Checks and builders for tests: :mod:`slurm_hadar.testing`.

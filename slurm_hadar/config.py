@@ -49,10 +49,10 @@ class Site(_Section):
     mode: Literal["observe", "act"] = "observe"
     """observe: decide and explain, change nothing. act: also carry it out."""
     rights: Literal["operator", "user", "sandbox"] = "operator"
-    """operator: an own user with AdminLevel=Operator. user: one researcher, his own jobs only.
-    sandbox: a throw-away cluster whose SlurmUser we are."""
+    """operator: an own user with AdminLevel=Operator. user: one researcher, for their own jobs.
+    sandbox: a test cluster with SlurmUser as the controller's user."""
     controller_user: str = ""
-    """User whose plan files jobs believe; empty: whoever runs the controller."""
+    """User whose plan files jobs trust; empty: the user who runs the controller."""
     state_dir: _Place = Path("/var/lib/slurm-hadar")
     """Folder of the controller's own file, mode 0700, on a local disk."""
     exchange_dir: _Place = Path("/var/spool/slurm-hadar")
@@ -103,7 +103,8 @@ class Queue(_Section):
     exchange: Literal["none", "association", "account", "all"] = "none"
     """Which managed jobs that wait may exchange their priorities, where the policy wants another
     order: those of one user, account and QOS, of one account, or all. The one that moves up asks
-    for no more of anything, or nobody else stands between them. Under priority/multifactor only."""
+    for no more of anything, or no other job stands between them. Only under
+    priority/multifactor."""
 
 
 class Guards(_Section):
@@ -148,8 +149,9 @@ class Moving(_Section):
     commit_s: float = Field(default=120.0, ge=0)
     """A moved job has this long to start where it was sent; then it may start anywhere again."""
     after_return_s: float = Field(default=40.0, ge=0)
-    """A node that was down is used this long after it came back, and a job that somebody else
-    requeued this long after that: more than Slurm's KillWait, as what ran may still be leaving."""
+    """A node that was down is used this long after it came back, and a job that another user or
+    Slurm requeued this long after that: more than Slurm's KillWait, as processes may still be
+    leaving."""
 
 
 class ControllerSettings(_Section):
@@ -163,10 +165,10 @@ class ControllerSettings(_Section):
 
 
 class Backfill(_Section):
-    """Trainings on idle nodes, which give way to everybody. Caps of 0: none."""
+    """Trainings on idle nodes, which give way to all other jobs. Caps of 0: none."""
 
     enabled: bool = False
-    """Off: jobs that wait in these partitions are left to Slurm."""
+    """Off: jobs that wait in these partitions are not steered."""
     partitions: tuple[str, ...] = ()
     """Partitions for idle nodes: of a lower PriorityTier, with PreemptMode=REQUEUE."""
     tfwd_s: float = Field(default=120.0, gt=0)
@@ -198,10 +200,10 @@ class Wrapper(_Section):
 
 class Log(_Section):
     """The controller's log: a line of JSON for each decision that changed, each action and each
-    tick, beside the words that its commands print."""
+    tick, beside the text that its commands print."""
 
     enabled: bool = True
-    """Off: no such lines, only words."""
+    """Off: no such lines, only text output."""
     file: _Place | None = None
     """File for them, on a local disk; None: stderr, where that is no terminal."""
     max_mb: float = Field(default=10.0, gt=0, le=10_000)
@@ -326,7 +328,7 @@ def _obsolete(found: dict[str, object]) -> tuple[str, ...]:
     """Take out of a file what earlier releases knew; a sentence on each."""
     notes = []
     if found.pop("lease", None) is not None:
-        notes.append("[lease] has no effect any more: waiting jobs have no lease; take it out")
+        notes.append("[lease] has no effect any more: remove it from the configuration")
     partitions = found.get("partitions")
     if isinstance(partitions, dict) and partitions.pop("steer", None) is not None:
         notes.append(
@@ -337,11 +339,11 @@ def _obsolete(found: dict[str, object]) -> tuple[str, ...]:
 
 
 _IN_TOML = {
-    "extra_forbidden": "there is no such key; see the example of a site, or correct it",
+    "extra_forbidden": "unknown key; correct it, or see the example configurations",
     "model_type": "this is a table, written in [brackets] with its keys below",
     "path_type": "takes a path in quotes",
 }
-"""Pydantic's kinds of mistakes that it tells in Python's words."""
+"""Pydantic's kinds of mistakes with messages in terms of Python."""
 
 
 def _wrong(mistake: "ErrorDetails") -> str:

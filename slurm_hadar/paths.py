@@ -43,9 +43,9 @@ _MOST_BYTES = 1 << 20
 def opened(path: str, system_config: str = SYSTEM_CONFIG) -> int:
     """A handle of a configuration, or of the JSON beside it, that may be believed.
 
-    These files name programs that run as whoever reads them, and ``$HADAR_CONFIG`` and ``$HOME``
+    These files name programs that run as the reading user, and ``$HADAR_CONFIG`` and ``$HOME``
     pass through ``sudo -E``. So a file counts that belongs to root, to the controller's user or to
-    the caller, and that not everybody may change. Raises OSError; its ``strerror`` says why.
+    the caller, and that not every user may change. Raises OSError; its ``strerror`` says why.
     """
     # Never waits for the other end of a pipe.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -64,14 +64,14 @@ def opened(path: str, system_config: str = SYSTEM_CONFIG) -> int:
 def distrust(mode: int, owner: int, controller: Callable[[], int | None]) -> str:
     """Why a file of this mode and owner is not believed; empty where it is."""
     if not stat.S_ISREG(mode):
-        return "it is no regular file"
+        return "it is not a regular file"
     if mode & stat.S_IWOTH:
-        return "every user may change it; run: chmod o-w on it"
+        return "every user may change it; run chmod o-w on it"
     if owner in (0, os.geteuid()) or owner == controller():
         return ""
     return (
-        f"it belongs to {_user(owner)}, and a configuration is believed from root, the "
-        "controller's user and the caller only"
+        f"it belongs to {_user(owner)}; a configuration must belong to root, the "
+        "controller's user or the caller"
     )
 
 

@@ -83,7 +83,7 @@ def remembered(most: int) -> Callable[[Callable[[str], _Found]], Callable[[str],
 
 
 def shown(words: str, most: int = 80) -> str:
-    """Foreign words as a terminal can show them, cut to ``most`` characters."""
+    """Foreign text as a terminal can show it, cut to ``most`` characters."""
     cut = words if len(words) <= most else words[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return "".join(c if c.isprintable() else "?" for c in cut)
 

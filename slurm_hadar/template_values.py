@@ -1,6 +1,6 @@
 """What a template says of itself: what it is for, and the values that it takes.
 
-Read from the template, so that nobody has to write it down twice: a value that is only looked at
+Read from the template, so that it is written only once: a value that is only looked at
 after ``is defined``, or has a ``default``, is optional.
 """
 
@@ -25,7 +25,8 @@ _COMMENT = re.compile(r"\{#(.*?)#\}", re.DOTALL)
 class TemplateValue:
     """A value of a template.
 
-    ``many``: it is a list of words. ``texts``: it is a list of texts, each of several words.
+    ``many``: it is a list of arguments. ``texts``: it is a list of texts, each of several
+    arguments.
     """
 
     name: str
@@ -64,10 +65,10 @@ def describe(name: str, source: Path | None = None) -> Described:
 
 
 def from_arguments(described: Described, words: Sequence[str]) -> dict[str, Value]:
-    """Values from ``key=value`` words.
+    """Values from ``key=value`` arguments.
 
-    A list is one text of words as a shell would split them, one of texts is parted by semicolons;
-    either goes on when its key is given again.
+    A list is one text of arguments as a shell would split them, one of texts is parted by
+    semicolons; either goes on when its key is given again.
 
     Raises UsageError for an unknown key, a word without ``=``, one given twice, and for needed
     values that are missing.
@@ -109,7 +110,7 @@ def _split(key: str, text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{key}={shown(text)!r} cannot be split into words: {error}") from None
+        raise UsageError(f"{key}={shown(text)!r} cannot be split into arguments: {error}") from None
 
 
 def _trees(name: str, where: Path) -> Iterator[nodes.Template]:

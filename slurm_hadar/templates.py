@@ -2,7 +2,7 @@
 
 The templates are the site's; users give values only. Values are text in a shell script, so the
 templates quote them for the shell, and in a ``#SBATCH`` or ``#HADAR`` line, where a shell's quotes
-mean nothing, only plain words are let in.
+mean nothing, only plain characters are let in.
 """
 
 import re

@@ -144,7 +144,7 @@ class Controllers:
         """Another controller on the same state folder ends at once and says why."""
         second = self._start("meanwhile", [])
         _, err = second.communicate(timeout=_LONGEST_S)
-        if second.returncode != REFUSED or "in the middle of a tick" not in err:
+        if second.returncode != REFUSED or "another hadar is running" not in err:
             self._say(f"a second controller on one state folder was not refused: {err[-300:]}")
 
     def _age_heartbeat(self) -> None:

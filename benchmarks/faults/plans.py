@@ -80,7 +80,7 @@ def _cut_short(entry: Entry) -> bool:
 
 def _came_too_late(entry: Entry, job: Job) -> bool:
     """Whether the job ended in the very attempt that was to save: it may never have been asked."""
-    over = "ended meanwhile" in (entry.outcome or "") and job.state is JobState.FINISHED
+    over = "the job has ended" in (entry.outcome or "") and job.state is JobState.FINISHED
     return over and entry.details.get("restarts") == job.restarts
 
 

@@ -16,7 +16,7 @@ from slurm_hadar import config as configuration
 from slurm_hadar.sandbox.cluster import Sandbox
 
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
-_FAULTS = ("by a fault of slurm-hadar", "Traceback (most recent call last)")
+_FAULTS = ("internal error", "Traceback (most recent call last)")
 
 _OF_THE_UNIT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
 """The environment that packaging/slurm-hadar.service gives it."""

@@ -22,7 +22,7 @@ from benchmarks.soak.leftovers import (
     read_journal,
     releases_of,
 )
-from benchmarks.soak.liveness import Liveness
+from benchmarks.soak.liveness import Liveness, Look, backfill_cycles, idle_since
 from benchmarks.soak.memory import Memory
 from benchmarks.soak.nodes import SLURMD_TIMEOUT_S, Faults
 from benchmarks.soak.publications import Publications
@@ -241,12 +241,15 @@ class Storm:
         try:
             found = self.cluster.read_jobs()
             nodes = self.cluster.read_nodes()
+            since = idle_since(self.box.run("scontrol", "-a", "-o", "show", "node"))
+            cycles = backfill_cycles(self.box.run("sdiag"))
         except HadarError:
             self.liveness.forget()
             return
         self.books.look(found)
         any_gpu = {one.name for one in self.books.sent.values() if one.any_gpu}
-        self.liveness.look((time.monotonic(), time.time()), found, nodes, any_gpu)
+        seen = Look(time.monotonic(), time.time(), found, nodes, since, cycles)
+        self.liveness.look(seen, any_gpu)
         alive = {job.name for job in self.books.alive()} | set(self.books.missing())
         now = frozenset(one for one in alive if self.books.sent[one].samples)
         self._watched, self._alive = self._alive | now, now

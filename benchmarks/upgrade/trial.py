@@ -81,7 +81,7 @@ class Trial:
             f"from slurm_hadar.cli.{module} import main\nsys.exit(main())"
         )
         done = self._site.run_as(user, [sys.executable, "-c", code, *rest], self._env(release))
-        if "Traceback" in done.stderr or "a fault of slurm-hadar" in done.stderr:
+        if re.search("Traceback|internal error|a fault of slurm-hadar", done.stderr):
             raise HadarError(f"{program} of {release.name}: {done.stderr[-2000:]}")
         return done.stdout + done.stderr
 

@@ -1,1 +1,1 @@
-"""hbatch and hadar: words in, one call below, words out."""
+"""hbatch and hadar: arguments in, one call below, text out."""

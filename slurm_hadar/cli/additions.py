@@ -1,4 +1,4 @@
-"""What hbatch adds to a managed job. Only what the user set nowhere; never his script."""
+"""What hbatch adds to a managed job. Only what the user set nowhere; never the script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNTYPED = re.compile(r"((gres[:/])?gpu([:=]\d+)?(,|$))+")
 
 
 class Request:
-    """The GPUs that the user himself asked sbatch for: the option as typed, and the types named."""
+    """The GPUs that the user requested from sbatch: the option as typed, and the types named."""
 
     def __init__(self, text: str, types: tuple[str, ...]) -> None:
         self.text = text
@@ -107,7 +107,7 @@ def add(
     except UnicodeEncodeError:
         return "an option of the submit is not UTF-8"
     if size > COMMENT_LIMIT:
-        return "its Comment would be longer than Slurm takes"
+        return "its Comment would exceed Slurm's limit"
     result.comment = f"--comment={comment}"
     return result
 
@@ -143,7 +143,7 @@ def _ask_for_gpus(result: Additions, declaration: Declaration, held: Settings) -
     least, most = declaration.gpus
     gres = held.get("gres") or ""
     if gres.lower() == "none":
-        result.notes.append("--gres=none stands")
+        result.notes.append("--gres=none has precedence")
         return
     nodes = held.get("nodes") or "1"
     if nodes in ("1", "1-1"):
@@ -186,7 +186,7 @@ def _constrain(
         return
     if site is None or not site.features:
         what = "gpu_mem is" if anything else "types are"
-        result.notes.append(f"{what} not enforced, for want of a site configuration")
+        result.notes.append(f"{what} not enforced: there is no site configuration")
         return
     known = _usable(result, declaration, list(site.features), site, "this site")
     if set(known) == set(site.features) and anything:

@@ -40,17 +40,17 @@ def read_script(path: str) -> bytes:
     if path == "/dev/stdin":
         folder, number = "/dev/fd", "0"
     if folder not in ("/dev/fd", "/proc/self/fd") or not number.isdecimal():
-        raise NotOurs(f"{path} is no ordinary file")
+        raise NotOurs(f"{path} is not a regular file")
     return read_handle(int(number))
 
 
 def read_regular(path: str, most: int) -> bytes:
-    """A file's first bytes. Raises OSError, also for what is no ordinary file: a pipe under its
-    name would keep whoever opens it waiting."""
+    """A file's first bytes. Raises OSError, also for what is not a regular file: a pipe under its
+    name would block the reader."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "it is no ordinary file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         with open(handle, "rb", closefd=False) as stream:
             return stream.read(most)
     finally:

@@ -24,14 +24,14 @@ from slurm_hadar.slurm.cluster import Cluster, open_cluster
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", help="The site's TOML; default: $HADAR_CONFIG, then the usual places."
+        "--config", "-c", help="Configuration file. Default: $HADAR_CONFIG, then the usual places."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def load(path: Path | None) -> Config:
-    """The configuration; what in it has no effect is told on stderr. Raises UsageError."""
+    """The configuration; keys without an effect are reported on stderr. Raises UsageError."""
     found = path or configuration.find()
     config = configuration.load_believed(found)
     for note in config.notes:
@@ -102,9 +102,8 @@ def owned(config: Config) -> None:
     except KeyError:
         name = f"#{owner}"
     raise HadarError(
-        f"this is told from {folder}, which belongs to the controller's user {name}; run it as "
-        f"him (sudo -u {name} hadar ...). Of your own job hadar doctor JOB tells, and "
-        f"{config.site.exchange_dir}/plan.JOB.json says why it is where it is"
+        f"state in {folder} is owned by {name}; run: sudo -u {name} hadar ... For a job of your "
+        f"own run: hadar doctor JOB, or read {config.site.exchange_dir}/plan.JOB.json"
     )
 
 

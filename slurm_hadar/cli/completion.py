@@ -1,4 +1,5 @@
-"""``hadar completion SHELL``: completion of hadar's and hbatch's words in bash, zsh and fish."""
+"""``hadar completion SHELL``: completion of hadar's and hbatch's options and arguments in bash, zsh
+and fish."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -26,18 +27,18 @@ class Program(StrEnum):
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command, and what answers the shells when they ask for hadar's words."""
+    """Register the command, and what answers the shells when they complete hadar's arguments."""
     completion_init()
     app.command()(completion)
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="The shell to complete words in.")],
+    shell: Annotated[Shell, typer.Argument(help="The shell.")],
     program: Annotated[
-        Program | None, typer.Argument(help="Only for this program; default: for both.")
+        Program | None, typer.Argument(help="Only for this program. Default: both.")
     ] = None,
 ) -> None:
-    """Print what a shell needs to complete words of hadar and hbatch.
+    """Print the shell code that completes hadar and hbatch.
 
     For bash and zsh: source <(hadar completion bash); for fish: hadar completion fish | source.
     """

@@ -1,4 +1,5 @@
-"""Completion of hbatch's words: sbatch's options and ours, from the tables that hbatch reads by."""
+"""Completion of hbatch's options: those of sbatch and ours, from the tables that hbatch reads
+by."""
 
 from collections.abc import Callable, Iterable
 

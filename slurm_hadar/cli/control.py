@@ -44,11 +44,11 @@ def add_to(app: typer.Typer) -> None:
 def tick(
     config: ConfigOption = None,
     wait: Annotated[
-        float, typer.Option(help="Seconds to wait for a tick under way; 0: leave at once.")
+        float, typer.Option(help="Seconds to wait for a running tick; 0: exit at once.")
     ] = _LOCK_WAIT_S,
     as_json: JsonOption = False,
 ) -> None:
-    """One pass: observe, decide, act. For a timer."""
+    """Run one tick: observe, decide, act. For use by a timer."""
     _in_range("--wait", wait, 0.0)
     site = load(config)
     with controller_of(site, wait) as controller:
@@ -81,7 +81,7 @@ def run(
         float | None, typer.Option(help="Seconds between ticks; default: the configuration's.")
     ] = None,
 ) -> None:
-    """Tick for ever, until SIGTERM or Ctrl-C. SIGHUP rereads the configuration."""
+    """Run ticks until SIGTERM or Ctrl-C. SIGHUP rereads the configuration."""
     site = load(config)
     asked = _Asked()
     opened = False
@@ -164,16 +164,15 @@ def _reread(path: Path | None, site: Config, interval: float | None) -> Config:
         with reader_of(new):
             pass
     except HadarError as error:
-        typer.echo(
-            f"{_clock()} configuration not reread, the old one stays in force: {error}", err=True
-        )
+        said = f"configuration not reread, the previous one stays in force: {error}"
+        typer.echo(f"{_clock()} {said}", err=True)
         return site
     typer.echo(f"{_clock()} configuration reread")
     return new
 
 
 def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """What a tick would do and why. Changes nothing."""
+    """Show what a tick would do and why. Changes nothing."""
     with reader_of(load(config)) as controller:
         report = controller.plan()
     if as_json:
@@ -184,7 +183,7 @@ def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """What a tick would do with idle nodes, and why. Changes nothing."""
+    """Show what a tick would do with idle nodes, and why. Changes nothing."""
     with reader_of(load(config)) as controller:
         report = controller.plan()
     if as_json:
@@ -195,7 +194,7 @@ def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """The managed jobs: where they are, how far, and why."""
+    """Show the managed jobs: where they run, their progress, and why."""
     site = load(config)
     with reader_of(site) as controller:
         widen_own(site)
@@ -207,11 +206,11 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 def explain(
-    job: Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")],
+    job: Annotated[str, typer.Argument(help="Job ID, such as 123 or 84_2.")],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """All that is known and was decided about one job."""
+    """Show the state of one job and the last decision on it, with its reason."""
     checked_id(job)
     with reader_of(load(config)) as controller:
         story = formatters.explanation_of(controller, job)
@@ -252,8 +251,8 @@ def _one(controller: Controller, log: EventLog | None) -> bool:
         event_log.fault(log, str(error))
     except Exception as error:
         # A fault of ours in one tick must not end the daemon: jobs wait for the next one.
-        typer.echo(f"{_clock()} this tick failed by a fault of slurm-hadar: {error!r}", err=True)
-        event_log.fault(log, f"a fault of slurm-hadar: {type(error).__name__}")
+        typer.echo(f"{_clock()} this tick failed, internal error: {error!r}", err=True)
+        event_log.fault(log, f"internal error of slurm-hadar: {type(error).__name__}")
         traceback.print_exc()
     if words := controller.backoff.message():
         typer.echo(f"{_clock()} {words}")

@@ -1,4 +1,4 @@
-"""``hadar doctor``: the whole story of one job."""
+"""``hadar doctor``: the report of one job."""
 
 import time
 from dataclasses import asdict
@@ -29,17 +29,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def doctor(
-    job: Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")],
+    job: Annotated[str, typer.Argument(help="Job ID, such as 123 or 84_2.")],
     config: ConfigOption = None,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Every event; by default long runs of small ones are one line."),
+        typer.Option("--all", help="Show each event. By default many minor events are one line."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """The whole story of one job: what happened, what comes next, what is wrong and its cure.
+    """Show the report of one job: what happened, what comes next, problems and their cures.
 
-    The controller's user sees all of it; its owner what Slurm and the job's own files say.
+    The controller's user sees all of it; the owner sees what Slurm and the job's files show.
     """
     checked_id(job)
     found = _story(load(config), job)

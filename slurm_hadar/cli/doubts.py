@@ -67,14 +67,14 @@ def doubts(
 ) -> Iterator[str]:
     """A sentence for each part of a declaration that has no effect, or another than it seems.
 
-    ``typed``: key -> value as the owner wrote it; ``held``: what he set by sbatch's own options.
+    ``typed``: key -> value as the owner wrote it; ``held``: what the owner set by sbatch's options.
     """
     if not declaration.total_samples and (declaration.epochs or declaration.dataset_size):
         key, other = (
             ("epochs", "dataset_size") if declaration.epochs else ("dataset_size", "epochs")
         )
         yield (
-            f"{key}={typed.get(key, getattr(declaration, key))} says nothing without {other}=N "
+            f"{key}={typed.get(key, getattr(declaration, key))} has no effect without {other}=N "
             "(their product is the work in samples)"
         )
     for key in ("gpu_mem", "mem"):
@@ -100,9 +100,7 @@ def _of_backfill(
     elif known is not None and not (named and named <= set(known)):
         yield f"backfill=yes has no effect outside of partition {' or '.join(known)}"
     elif not declaration.checkpoint:
-        yield (
-            "backfill=yes without checkpoint=yes: it loses its work whenever it gives way to others"
-        )
+        yield ("backfill=yes without checkpoint=yes: the job loses its work when it is requeued")
 
 
 def _of_the_model(model: str, site: WrapperSite | None) -> Iterator[str]:

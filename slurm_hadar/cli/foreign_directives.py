@@ -67,7 +67,7 @@ def translated(
 
 
 def _words(body: bytes, magic: str) -> list[str] | None:
-    """The words of all such lines; None where there is none."""
+    """The text of all such lines; None where there is none."""
     header, others, found = Header(), 0, False
     for line in body.decode(errors="surrogateescape").split("\n"):
         if line.startswith(magic):

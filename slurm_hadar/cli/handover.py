@@ -24,7 +24,7 @@ _PASSED_ON = (*_OF_TERMINALS, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, si
 
 
 def become_sbatch(program: str, words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by sbatch with these words.
+    """Replace this process by sbatch with these arguments.
 
     Raises :class:`HadarError` where it cannot be run.
     """
@@ -37,7 +37,7 @@ def become_sbatch(program: str, words: Sequence[str], environment: Mapping[str, 
 
 
 def run_sbatch(program: str, words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run sbatch with these words as a child, with this process's own input and output.
+    """Run sbatch with these arguments as a child, with this process's own input and output.
 
     Signals that this process gets go on to it, and a signal that ends it ends this process too.
     Returns its exit code. Raises :class:`HadarError` where it cannot be run.
@@ -109,7 +109,7 @@ ANSWER = "hbatch of slurm-hadar"
 
 
 def comes_back(program: str, environment: Mapping[str, str]) -> bool:
-    """Whether an sbatch is a script that calls hbatch: it would do so for ever."""
+    """Whether an sbatch is a script that calls hbatch: it would do so without end."""
     if not _start(program).startswith(b"#!"):
         return False
     return ANSWER.encode() in _asked(program, {**environment, GUARD: "1"}, "--version", 5.0)[1]

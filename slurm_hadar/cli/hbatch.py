@@ -246,12 +246,12 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
     elif added is None or outcome.declaration is None:
         return ""
     elif outcome.declaration.off:
-        return "the job is left alone, as its Comment says now"
+        return "the job is not managed: off=yes"
     else:
         said = "the job is managed"
     plain = [text for text in more if not any(letter.isdigit() for letter in text)]
     if len(plain) < len(more):
-        plain.append("hbatch --hadar-plan tells more")
+        plain.append("for details: hbatch --hadar-plan")
     return f"{said}: {'; '.join(plain)}" if plain else said
 
 

@@ -1,4 +1,4 @@
-"""A researcher's commands on his own job: pin, optout, set."""
+"""A researcher's commands on their own job: pin, optout, set."""
 
 import time
 from dataclasses import replace
@@ -29,7 +29,7 @@ from slurm_hadar.slurm.cluster import Cluster, Update
 _MOST_TASKS = 10_000
 """Tasks of one array that a command changes at most where they differ."""
 
-JobArgument = Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")]
+JobArgument = Annotated[str, typer.Argument(help="Job ID, such as 123 or 84_2.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,14 +40,14 @@ def add_to(app: typer.Typer) -> None:
 
 
 def pin(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Let a job stay where it is: it is not moved any more."""
+    """Keep a job where it is: it is not moved any more."""
     declared = _change(job, config, ["pin=yes"])
     words = f"job {job} stays where it is once it runs; undo with: hadar set {job} pin=no"
     _tell("pin", job, declared, words, as_json)
 
 
 def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Take a job out of our hands: from now on it is an ordinary job of Slurm's."""
+    """Opt a job out: from now on it is an ordinary Slurm job."""
     site = load(config)
     cluster = cluster_of(site)
     changes, undo = [], "off=no"
@@ -73,7 +73,7 @@ def set_(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change what a job declared."""
+    """Change the declaration of a job."""
     _tell("set", job, _change(job, config, words), f"job {job}: {' '.join(words)}", as_json)
 
 

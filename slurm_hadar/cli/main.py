@@ -72,7 +72,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except PermissionError as error:
         # A folder of the configuration below one that this user may not enter.
-        print(f"hadar: this user may not use {error.filename}: {error.strerror}", file=sys.stderr)
+        said = f"this user has no access to {error.filename}: {error.strerror}"
+        print(f"hadar: {said}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

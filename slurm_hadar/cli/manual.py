@@ -1,4 +1,4 @@
-"""``hadar manual DIR``: the man pages, from the same words as ``--help``."""
+"""``hadar manual DIR``: the man pages, from the same texts as ``--help``."""
 
 import re
 from pathlib import Path
@@ -14,14 +14,14 @@ from slurm_hadar.cli.sbatch_options import LONG
 from slurm_hadar.domain.errors import HadarError
 
 _ENVIRONMENT = {
-    paths.ENV: "the configuration, instead of the usual places",
-    "SLURM_CONF": "the cluster's slurm.conf, as for all of Slurm's commands",
+    paths.ENV: "the configuration file, in place of the standard locations",
+    "SLURM_CONF": "the slurm.conf of the cluster, as for Slurm's commands",
 }
 _SAME_KIND = {"STR": "TEXT", "INT": "INTEGER"}
 _CODES = {"0": "done", "1": "it failed; one sentence on stderr says why", "2": "wrong usage"}
 _FILES = {
     "/etc/slurm-hadar/hadar.toml": "the site's configuration; see hadar.toml(5)",
-    "~/.config/slurm-hadar/hadar.toml": "one user's own",
+    "~/.config/slurm-hadar/hadar.toml": "the user's own configuration",
 }
 
 
@@ -77,8 +77,8 @@ def _hbatch() -> str:
             paragraphs("And all options of sbatch: " + ", ".join(f"--{n}" for n in LONG) + "."),
             heading("EXIT STATUS"),
             paragraphs(
-                "That of sbatch. Before sbatch is reached: 1 where there is none, 2 where a "
-                "declaration makes no sense; then nothing was submitted."
+                "That of sbatch. Without a submission: 1 where there is no sbatch, "
+                "2 where a declaration is invalid."
             ),
             *_closing("sbatch(1), hadar(1), hadar.toml(5)"),
         ]
@@ -141,7 +141,7 @@ def _configuration() -> str:
         "hadar.toml \\- the configuration of slurm\\-hadar",
         heading("DESCRIPTION"),
         paragraphs(
-            "TOML. Every key may be left out. Units stand in the names: _s seconds, _gb GB, "
+            "TOML. Every key is optional. Units are part of the names: _s seconds, _gb GB, "
             "_mb MB. After a change: hadar check --write, so that hbatch sees it."
         ),
         heading("KEYS"),

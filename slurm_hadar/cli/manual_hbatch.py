@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from slurm_hadar.domain.declaration import KEYS
 
-PURPOSE = "submit a batch job to Slurm with a declaration of what it can live with"
+PURPOSE = "submit a batch job to Slurm with a declaration of the GPUs that it accepts"
 USAGE = "hbatch [--hadar-KEY VALUE ...] [options of sbatch] script [arguments]"
 
 DESCRIPTION = """\
@@ -22,17 +22,17 @@ EXAMPLES = (
 )
 
 QUESTIONS = {
-    "--hadar-plan [--json]": "show what would be asked, where the job would go now, and start and "
-    "finish on each GPU type; submit nothing",
-    "--hadar-off": "leave this job alone",
+    "--hadar-plan [--json]": "show the request, the expected placement, and start and finish on "
+    "each GPU type; submit nothing",
+    "--hadar-off": "do not manage this job",
     "--hadar-help": "show this text",
     "--hadar-version": "show the version",
 }
 
 MEANING = {
     "model": ("NAME", "name in the throughput tables, such as resnet18; default: the job's name"),
-    "types": ("any|TYPE,...", "GPU types that will do; default: what the request says"),
-    "gpus": ("N|N-M", "counts that the script can really run with; default: the request's"),
+    "types": ("any|TYPE,...", "accepted GPU types; default: those of the request"),
+    "gpus": ("N|N-M", "GPU counts that the script supports; default: that of the request"),
     "gpu_mem": ("SIZE", "least memory of a GPU, such as 24G"),
     "batch": ("N|N:M", "global batch in samples, fixed or a range"),
     "samples": ("N", "all the work in samples, such as 5e6"),
@@ -40,7 +40,7 @@ MEANING = {
     "dataset_size": ("N", "samples of an epoch"),
     "checkpoint": ("yes|no", "the training saves when asked to; only such a job is moved"),
     "signal": ("NAME", "signal to save on; default: USR2"),
-    "restart_cost": ("SECONDS", "what a move costs, a first guess until it is measured"),
+    "restart_cost": ("SECONDS", "cost of a move, until it is measured"),
     "wait": ("SECONDS", "longest wait for a type on which it would end sooner; 0: none"),
     "cost": ("any", "may be billed more than its request; default: never knowingly"),
     "fork": ("1-N", "may run as copies on up to N nodes of any types"),
@@ -49,7 +49,7 @@ MEANING = {
     "nodes": ("1-N", "on how many nodes it may be spread, or train while they are idle"),
     "cpus": ("N|N-M", "CPUs per GPU"),
     "mem": ("SIZE|SIZE-SIZE", "memory per GPU"),
-    "off": ("yes|no", "leave this job alone"),
+    "off": ("yes|no", "do not manage this job"),
     "pin": ("yes|no", "place it, and do not move it once it runs"),
 }
 """Key -> what it takes, and what it means. A test holds it to :data:`KEYS`."""
@@ -66,6 +66,6 @@ def help_text() -> str:
     for key in KEYS:
         takes, meaning = MEANING[key]
         lines.append(f"  {f'{key}={takes}':{left}}  {meaning}")
-    lines += ["", "options that ask, and submit nothing, or opt out:"]
+    lines += ["", "options that print and submit nothing, or opt out:"]
     lines += [f"  {option:{left}}  {meaning}" for option, meaning in QUESTIONS.items()]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Man pages in the language of man(7): a few words of it, and text made safe for them."""
+"""Man pages in the language of man(7): a few of its macros, and text escaped for them."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ def text(plain: str) -> str:
 
 
 def title(name: str, section: int, version: str) -> str:
-    """The head of a page. Words are not hyphenated, so that they can be searched for."""
+    """The head of a page. Nothing is hyphenated, so that pages can be searched for."""
     head = f'.TH {text(name.upper())} {section} "" "slurm\\-hadar {text(version)}" slurm\\-hadar'
     return f"{head}\n.nh\n.ad l"
 

@@ -17,8 +17,8 @@ def with_other_types(
     """The new declaration, and the fields of a waiting job that hbatch would write for it.
 
     Only a constraint and a list of partitions that hbatch wrote for what was declared before; the
-    owner's own ``-C`` and ``-p``, and what he changed since, stay. ``steered``: what the controller
-    did to the job. Raises :class:`UsageError` where the site has no such GPU.
+    owner's own ``-C`` and ``-p``, and later changes by the owner, stay. ``steered``: what the
+    controller did to the job. Raises :class:`UsageError` where the site has no such GPU.
     """
     before, was = job.declaration or Declaration(), steered.was if steered else {}
     if not config.gpu_types or job.request.typed:

@@ -91,9 +91,9 @@ def _plan(submit: Submit, outcome: SubmitOutcome) -> SubmitPlan:
         gpus, nodes, reason = place_in(report, ID) if would_be else ({}, (), "")
         rows = [] if alone.refused else _rows(ask, controller, report, job, config, gpus)
         if rows and not told:
-            notes.append("what jobs measured is the controller's own: speeds are of the tables")
+            notes.append("only the controller can read measured speeds: these are from the tables")
         if "array" in ask.asked.held:
-            notes.append("this is of one task of the array")
+            notes.append("this plan is for one task of the array")
         return SubmitPlan(
             words=["sbatch", *submit.sbatch_arguments(outcome.added)],
             managed=managed,
@@ -177,7 +177,7 @@ def _config(submit: Submit, notes: list[str]) -> Config:
         return Config()
     named = submit.environment.get("SLURM_CONF")
     if named and config.slurm.conf and not is_same(named, str(config.slurm.conf)):
-        notes.append(f"{path} is left aside: SLURM_CONF names another cluster")
+        notes.append(f"{path} is ignored: SLURM_CONF names another cluster")
         return Config()
     return config
 

@@ -75,7 +75,7 @@ def start_of(
         if line.strip()
     ]
     lines = [line for line in lines if not line.startswith("Try ")]
-    return Start(refused=lines[-1] if lines else "no word why", code=done.returncode, said=said)
+    return Start(refused=lines[-1] if lines else "no reason given", code=done.returncode, said=said)
 
 
 class Asking(Controller):
@@ -131,11 +131,11 @@ def _copy(source: Path, target: Path) -> bool:
 
 def place_in(report: TickReport, job: str) -> tuple[Mapping[str, int], Sequence[str], str]:
     """Where the policy expects Slurm to start the job: GPUs by type, nodes, and the reason; no GPUs
-    where it has to wait, or is left to Slurm."""
+    where it has to wait, or is not steered."""
     idle = report.backfill
     for excluded in (report.snapshot.excluded, idle.excluded):
         if job in excluded:
-            return {}, (), f"it is left to Slurm: {excluded[job]}"
+            return {}, (), f"it is not steered: {excluded[job]}"
     placement = {**report.plan.placements, **idle.placements}.get(job)
     if placement is None:
         why = {**report.plan.waiting, **idle.waiting}.get(job, "the policy has no place for it now")

@@ -1,4 +1,4 @@
-"""The job that a submit would make, in the words in which Slurm would show it."""
+"""The job that a submit would make, as Slurm would show it."""
 
 import math
 import re

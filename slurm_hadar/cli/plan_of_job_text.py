@@ -1,4 +1,4 @@
-"""The words of ``hbatch --hadar-plan``."""
+"""The text of ``hbatch --hadar-plan``."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _NOW_S = 5.0
 class PlanRow:
     """A GPU type and a number of them. Times in s since the epoch, ``takes_s`` in s.
 
-    ``samples_per_s`` and ``takes_s`` are None where nobody knows the model's speed, or how much
+    ``samples_per_s`` and ``takes_s`` are None where the model's speed is unknown, or how much
     there is to do; ``finish_s`` is then the latest that the time limit allows, if it has one.
     """
 
@@ -37,7 +37,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class SubmitPlan:
-    """All that is told. ``gpus``, ``nodes``, ``reason``: where the policy expects it to start now.
+    """All that is shown. ``gpus``, ``nodes``, ``reason``: where the policy expects it to start now.
     ``acts``: a controller acts, one tick every ``interval_s``."""
 
     words: Sequence[str]
@@ -90,7 +90,7 @@ def _alone(start: Start, now_s: float) -> str:
         return f"would refuse it: {start.refused}"
     when = _when(start.start_s, now_s)
     where = f" in partition {start.partition}" if start.partition else ""
-    return f"by itself would start it {when} on {start.nodes}{where}"
+    return f"would start it {when} on {start.nodes}{where}"
 
 
 def _table(plan: SubmitPlan) -> Table:
@@ -125,7 +125,7 @@ def _cells(row: PlanRow, now_s: float) -> list[Text]:
         finish,
         formats.UNKNOWN if row.takes_s is None else formats.duration(row.takes_s),
         formats.rate(row.samples_per_s) if row.samples_per_s else formats.UNKNOWN,
-        row.source if row.samples_per_s else "no table and no job tells this model's speed",
+        row.source if row.samples_per_s else "no table and no job has this model's speed",
     )
     return [Text(formats.plain(cell)) for cell in cells]
 

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 ConfFile = Annotated[Path, typer.Option("--slurm-conf", help="The site's slurm.conf.")]
 Apply = Annotated[
-    bool, typer.Option("--apply/--dry-run", help="Do it, or only show it; the latter by default.")
+    bool, typer.Option("--apply/--dry-run", help="Write the changes, or only show them (default).")
 ]
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     plugins = typer.Typer(
-        help="job_submit, cli_filter, SPANK options, GPU sampling, task prolog.",
+        help="Install plugins: job_submit, cli_filter, SPANK, GPU sampling, task prolog.",
         no_args_is_help=True,
     )
     plugins.command()(install)
@@ -34,22 +34,20 @@ def install(
     plugin: Annotated[
         list[str] | None,
         typer.Option(
-            help="One of job-submit, cli-filter, spank, gpu-sampling, task-prolog; may be "
-            "given again. All by default."
+            help="One of job-submit, cli-filter, spank, gpu-sampling, "
+            "task-prolog; repeatable. Default: all."
         ),
     ] = None,
     untype: Annotated[
         bool,
-        typer.Option(
-            "--untype", help="Ask for a GPU type by its feature, so that a job may move to another."
-        ),
+        typer.Option("--untype", help="Request a GPU type by its feature, so that a job can move."),
     ] = False,
     include: Annotated[Path | None, typer.Option(help="Folder that holds slurm/spank.h.")] = None,
     plugin_dir: Annotated[Path | None, typer.Option(help="Folder of Slurm's own plugins.")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the exact lines to add to Slurm's files, or add them. A copy of each file is kept."""
+    """Show the lines to add to Slurm's files, or add them. Keeps a copy of each file."""
     from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned
 
     wanted = tuple(plugin or PLUGINS)
@@ -61,7 +59,7 @@ def install(
 
 
 def remove(slurm_conf: ConfFile, apply: Apply = False, as_json: JsonOption = False) -> None:
-    """Take back what install added, line by line; whatever others changed since then stays."""
+    """Remove the lines that install added; changes by others stay."""
     from slurm_hadar.plugins.install import removal
 
     _carry_out("plugins remove", removal(slurm_conf), apply, as_json)
@@ -89,4 +87,4 @@ def _carry_out(command: str, plan: "FileChanges", apply: bool, as_json: bool) ->
     elif apply:
         typer.echo("Done. Copy the folder to all nodes and login nodes, then: scontrol reconfigure")
     else:
-        typer.echo("Nothing was written; --apply does it.")
+        typer.echo("Nothing was written. To write these changes: --apply")

@@ -18,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
 
 def policies(
     name: Annotated[
-        str, typer.Argument(help="Only this one, with all of its options; FILE.py:NAME as well.")
+        str, typer.Argument(help="Only this policy, with all options; or FILE.py:NAME.")
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -91,7 +91,7 @@ def _text(row: ListedPolicy, in_full: bool) -> Iterator[str]:
         yield f"  paper    {policy.paper}"
     yield f"  uses     {', '.join(sorted(policy.uses)) or 'GPU types and counts only'}"
     if policy.preempts:
-        yield "  preempt  counts on stopping running jobs: set guards.preempt = true"
+        yield "  preempt  designed to stop running jobs: set guards.preempt = true"
     if policy.options is None:
         yield "  options  not declared"
         return

@@ -22,33 +22,33 @@ def add_to(app: typer.Typer) -> None:
 def profile(
     command: Annotated[
         list[str],
-        typer.Argument(help="-- and the training's command; {cpus} in it: the CPUs of the run."),
+        typer.Argument(help="-- and the training's command; {cpus} in it: the number of CPUs."),
     ],
-    model: Annotated[str, typer.Option(help="Its name in the table and in #HADAR model=.")],
+    model: Annotated[str, typer.Option(help="Model name in the table and in #HADAR model=.")],
     out: Annotated[Path | None, typer.Option(help="The table to write.")] = None,
-    gpus: Annotated[int, typer.Option(min=0, help="0: as the allocation has them, else 1.")] = 0,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs; 0: those of the allocation, else 1.")] = 0,
     cpus: Annotated[int, typer.Option(min=0, help="Most CPUs per GPU; 0: all there are.")] = 0,
-    seconds: Annotated[float, typer.Option(help="Measured at each point.")] = 60.0,
-    warmup: Annotated[float, typer.Option(help="Before that, from the first rate on.")] = 20.0,
-    start: Annotated[float, typer.Option(help="Longest wait for the first rate.")] = 300.0,
+    seconds: Annotated[float, typer.Option(help="Seconds measured at each point.")] = 60.0,
+    warmup: Annotated[float, typer.Option(help="Warm-up after the first rate, s.")] = 20.0,
+    start: Annotated[float, typer.Option(help="Longest wait for the first rate, s.")] = 300.0,
     pattern: Annotated[
         str,
         typer.Option(
-            help="Finds the rate in a line that it prints; default: such as 812 images/s."
+            help="Regular expression of the rate in the output. Default: such as 812 images/s."
         ),
     ] = "",
     mem_gb: Annotated[
-        float, typer.Option(help="Full memory per GPU; 0: as the allocation has it.")
+        float, typer.Option(help="Full memory per GPU; 0: that of the allocation.")
     ] = 0.0,
     dataset: Annotated[
-        Path | None, typer.Option(help="The data set; without it memory is not looked at.")
+        Path | None, typer.Option(help="The data set. Without it memory is not measured.")
     ] = None,
     samples: Annotated[int, typer.Option(min=0, help="Samples in the data set.")] = 0,
     disk_mb_per_s: Annotated[float, typer.Option(help="0: measured.")] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a training's speed at few numbers of CPUs. Run it inside an allocation, with all the
-    CPUs and the memory that the job may ever get."""
+    """Measure the speed of a training at a few CPU counts. Run it inside an allocation, with all
+    the CPUs and the memory that the job may ever get."""
     for name, value in (("--seconds", seconds), ("--start", start)):
         if not 0.0 < value <= 1e5:
             raise UsageError(f"{name} {value:g}: it must be above 0 and at most 100000")

@@ -9,6 +9,7 @@ from slurm_hadar.cli.common import ConfigOption, JsonOption, controller_of, load
 from slurm_hadar.controller import retire as retiring
 from slurm_hadar.controller.presentation import event_log
 from slurm_hadar.controller.presentation.log_file import open_log
+from slurm_hadar.reports import formats
 
 _LOCK_WAIT_S = 30.0
 
@@ -20,12 +21,12 @@ def add_to(app: typer.Typer) -> None:
 
 def retire(
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Name the jobs and change nothing.")
+        bool, typer.Option("--dry-run", help="List the jobs; change nothing.")
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give all managed jobs back to Slurm as ordinary ones. Stop the controller before."""
+    """Give all managed jobs back to Slurm as ordinary jobs. Stop the controller first."""
     site = load(config)
     with controller_of(site, _LOCK_WAIT_S) as controller, controller.store.readable_errors():
         done = retiring.retire(controller, time.time(), only_show=dry_run)
@@ -38,8 +39,8 @@ def retire(
             "retire", {"changed": not dry_run, "jobs": list(done.jobs), "refused": done.refused}
         )
     else:
-        word = "would become" if dry_run else "are"
-        typer.echo(f"{len(done.jobs)} managed jobs {word} ordinary jobs of Slurm's")
+        what = "would be" if dry_run else "were"
+        typer.echo(f"{formats.counted(len(done.jobs), 'managed job')} {what} given back to Slurm")
         for job in done.jobs:
             typer.echo(f"  {job}")
     for job, why in done.refused.items():

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 OURS = "--hadar-"
 OUR_QUESTIONS = frozenset({"help", "plan", "version"})
-"""Words of ours that ask something: nothing is submitted."""
+"""Options of ours that query something: nothing is submitted."""
 JSON = "--json"
 """Behind ``--hadar-plan`` this is ours too; no sbatch knows it."""
 _SPACE = " \t\n\v\f\r"
 
 
 class CommandLine:
-    """One line of words.
+    """One command line.
 
     ``options``: (long name, value) in order. ``ours``: (key, value or None) of the ``--hadar-*``
-    words that declare; ``asked``: those that ask. ``words``: all words but ours. ``end``: where the
-    options end in ``words``; ``script``: place of the script's path there, None where there is
-    none. ``het``: a lone ``:`` was among them. ``unclear``: why the line cannot be read with
-    certainty, else empty. ``refused``: sbatch will answer or refuse by itself.
+    options that declare; ``asked``: those that ask. ``words``: all arguments but ours. ``end``:
+    where the options end in ``words``; ``script``: place of the script's path there, None where
+    there is none. ``het``: a lone ``:`` was among them. ``unclear``: why the line cannot be read
+    with certainty, else empty. ``refused``: sbatch will answer or refuse by itself.
     """
 
     __slots__ = ("asked", "end", "het", "options", "ours", "refused", "script", "unclear", "words")
@@ -58,8 +58,8 @@ def read_argv(argv: Sequence[str]) -> CommandLine:
 
 
 def read_directives(words: Sequence[str]) -> CommandLine:
-    """The words of the script's ``#SBATCH`` lines. Words of ours may stand there where sbatch knows
-    them by the SPANK plugin; those that ask something may not."""
+    """The text of the script's ``#SBATCH`` lines. Options of ours may stand there where sbatch
+    knows them by the SPANK plugin; those that ask something may not."""
     return _read(words, in_script=True)
 
 

@@ -40,7 +40,7 @@ from slurm_hadar.simulator.traces import open_trace
 
 _MOST_NAMED = 10
 PLAIN = "plain"
-"""In place of a policy's name: Slurm alone."""
+"""In place of a policy's name: plain Slurm."""
 
 
 class QueueDiscipline(StrEnum):
@@ -52,7 +52,7 @@ class QueueDiscipline(StrEnum):
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    group = typer.Typer(help="Traces of jobs replayed under policies.", no_args_is_help=True)
+    group = typer.Typer(help="Replay job traces under policies.", no_args_is_help=True)
     group.callback()(_group)
     group.command()(jobs)
     simulate_idle.add_to(group)
@@ -61,7 +61,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Traces of jobs replayed under policies."""
+    """Replay job traces under policies."""
 
 
 def jobs(
@@ -86,21 +86,21 @@ def jobs(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="One of hadar policies, PACKAGE.MODULE:FUNCTION or FILE.py:FUNCTION; several "
-            "times; default: hadar."
+            help="Policy name, PACKAGE.MODULE:FUNCTION or FILE.py:FUNCTION; repeatable. "
+            "Default: hadar."
         ),
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE for the policies; several times.")
+        list[str] | None, typer.Option(help="KEY=VALUE for the policies; repeatable.")
     ] = None,
     round_s: Annotated[
-        float, typer.Option("--round", help="Seconds; 0: at arrivals and finishes.")
+        float, typer.Option("--round", help="Round, s; 0: decide at arrivals and finishes.")
     ] = 360.0,
     whole_steps: Annotated[
         bool, typer.Option("--whole-steps", help="Rounds of whole steps, as Gavel's simulator.")
     ] = False,
-    restart_cost: Annotated[float, typer.Option(help="Seconds a restart takes.")] = 10.0,
-    checkpoint_cost: Annotated[float, typer.Option(help="Seconds a save takes.")] = 0.0,
+    restart_cost: Annotated[float, typer.Option(help="Time of a restart, s.")] = 10.0,
+    checkpoint_cost: Annotated[float, typer.Option(help="Time of a save, s.")] = 0.0,
     node_loss: Annotated[
         float, typer.Option(help="Part of the speed lost on several nodes, 0-1.")
     ] = 0.0,
@@ -131,21 +131,19 @@ def jobs(
     elastic: Annotated[
         bool, typer.Option("--elastic", help="1, 2, 4, 8 GPUs, at most 4 times the request.")
     ] = False,
-    copies: Annotated[
-        int, typer.Option(min=1, help="Every job may be forked into so many copies (hadare).")
-    ] = 1,
+    copies: Annotated[int, typer.Option(min=1, help="Most copies of each job (hadare).")] = 1,
     copies_loss: Annotated[
         float, typer.Option(help="Part of the speed that copies lose to averaging, 0-1.")
     ] = 0.0,
     order: Annotated[
         QueueDiscipline,
-        typer.Option(help="Who says which job is next: the policy, or Slurm's queue."),
+        typer.Option(help="What orders the jobs: the policy, or Slurm's queue."),
     ] = QueueDiscipline.POLICY,
     unmanaged_share: Annotated[
         float, typer.Option(help="Slurm's order: share of the jobs that did not opt in, 0-1.")
     ] = 0.0,
     typed: Annotated[
-        bool, typer.Option("--typed", help="Slurm's order: those ask for one GPU type each.")
+        bool, typer.Option("--typed", help="Slurm's order: these jobs ask for one GPU type each.")
     ] = False,
     no_moves: Annotated[
         bool, typer.Option("--no-moves", help="Slurm's order: running jobs stay where they are.")
@@ -155,11 +153,11 @@ def jobs(
         typer.Option(help="Slurm's order: jobs that may exchange places, as queue.exchange."),
     ] = ExchangeLevel.NONE,
     preempt: Annotated[
-        bool, typer.Option("--preempt", help="Slurm's order: stops jobs for others, as the guard.")
+        bool, typer.Option("--preempt", help="Slurm's order: stop jobs for others, as the guard.")
     ] = False,
     max_wait: Annotated[
         float,
-        typer.Option(help="Slurm's order: s a job may wait for a type, as queue.max_wait_s."),
+        typer.Option(help="Slurm's order: longest wait for a type, s, as queue.max_wait_s."),
     ] = 0.0,
     from_sacct: Annotated[
         bool, typer.Option("--from-sacct", help="TRACE is sacct's output (-P, with header).")
@@ -168,11 +166,11 @@ def jobs(
     jct_out: Annotated[
         Path | None, typer.Option(help="CSV of finish times; several policies: one file each.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="One HTML page.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a trace to its end under each policy, with the very code that runs live."""
+    """Replay a trace under each policy, with the code that runs live."""
     in_queue = order is QueueDiscipline.SLURM
     decides = _decides(policy or ["hadar"], in_queue)
     if in_queue and (cpu_profiles or nic_gbps or whole_steps or copies > 1 or cpus_per_gpu):

@@ -28,20 +28,20 @@ def idle(
     fragments: Annotated[
         Path, typer.Argument(help="CSV[.gz]: node, idle_start_s, idle_end_s, censored.")
     ],
-    trainers: Annotated[Path, typer.Option(help="JSON: who trains on idle nodes.")],
+    trainers: Annotated[Path, typer.Option(help="JSON of the trainers.")],
     tfwd: Annotated[
-        float, typer.Option(min=1.0, max=1e6, help="Seconds a decision looks ahead.")
+        float, typer.Option(min=1.0, max=1e6, help="Look-ahead of a decision, s.")
     ] = 120.0,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="bftrainer, bftrainer_plain, equal_share; several times."),
+        typer.Option(help="bftrainer, bftrainer_plain or equal_share; repeatable."),
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Only the first so many nodes by name.")
+        int | None, typer.Option(min=1, help="Number of nodes, the first by name.")
     ] = None,
     model: Annotated[str, typer.Option(help="Only this one of the file's trainers.")] = "",
     copies: Annotated[
-        int | None, typer.Option(min=1, max=100_000, help="So many of each trainer.")
+        int | None, typer.Option(min=1, max=100_000, help="Number of each trainer.")
     ] = None,
     at_once: Annotated[
         int | None, typer.Option(min=1, help="Most trainers with nodes at a time.")
@@ -52,10 +52,10 @@ def idle(
     cap: Annotated[
         int | None, typer.Option(min=1, help="Most nodes of all trainers together.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="One HTML page.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay idle nodes: how much of what they could train is trained."""
+    """Replay idle nodes: which part of their possible training is done."""
     names = tuple(dict.fromkeys(policy or ["bftrainer"]))
     for name in names:
         policy_of(name)
@@ -91,7 +91,7 @@ def idle_trace(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write generated idle fragments with the statistics of a large machine; print these."""
+    """Generate idle fragments with the statistics of a large machine; print the statistics."""
     made = generate(nodes, days, seed)
     write_fragments(made, out)
     figures = statistics(made)

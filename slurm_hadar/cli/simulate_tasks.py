@@ -43,7 +43,7 @@ def tasks(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a trace as rounds of tasks: several on a fast GPU, or gangs on whole types."""
+    """Replay a trace as rounds of tasks: several on a fast GPU, or gangs on one type."""
     names = tuple(dict.fromkeys(policy or ["hare", "gang_fifo"]))
     for name in names:
         if name not in NAMES:

@@ -38,11 +38,12 @@ def add_to(app: typer.Typer) -> None:
 def check(
     config: ConfigOption = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Also write the small JSON that hbatch reads.")
+        bool, typer.Option("--write", help="Also write the JSON file that hbatch reads.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """What was found, and the cure for each problem. Exit 1 when there is a problem."""
+    """Check configuration, rights and folders; name a cure for each problem. Exit 1 on a
+    problem."""
     path = config or configuration.find()
     site = configuration.load_believed(path)
     found = list(checking.findings(site))
@@ -79,16 +80,16 @@ def submits_with(site: Config, found: list[Finding]) -> str:
 
 def up(
     folder: FolderArgument = _FOLDER,
-    act: Annotated[bool, typer.Option(help="Write a configuration in which hadar acts.")] = True,
+    act: Annotated[bool, typer.Option(help="Write a configuration in act mode.")] = True,
     slurm: Annotated[
-        Path | None, typer.Option(help="Prefix of another Slurm than the one on PATH.")
+        Path | None, typer.Option(help="Prefix of a Slurm other than the one on PATH.")
     ] = None,
     accounting: Annotated[
-        bool, typer.Option("--accounting", help="With slurmdbd, to try users, QOS and operators.")
+        bool, typer.Option("--accounting", help="With slurmdbd, for users, QOS and operators.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Start it, and say how to use it."""
+    """Start a sandbox and print how to use it."""
     from slurm_hadar.sandbox.cluster import Sandbox
     from slurm_hadar.sandbox.ending import stopped_on_signal
 
@@ -112,7 +113,7 @@ def up(
 
 
 def down(folder: FolderArgument = _FOLDER, as_json: JsonOption = False) -> None:
-    """Cancel its jobs and stop it."""
+    """Cancel the jobs of a sandbox and stop it."""
     from slurm_hadar.sandbox.cluster import Sandbox
 
     box = Sandbox.attach(folder.resolve())
@@ -124,7 +125,7 @@ def down(folder: FolderArgument = _FOLDER, as_json: JsonOption = False) -> None:
 
 
 def status(folder: FolderArgument = _FOLDER, as_json: JsonOption = False) -> None:
-    """Which of its parts run."""
+    """Show which daemons of a sandbox run."""
     from slurm_hadar.sandbox.cluster import Sandbox
 
     found = Sandbox.attach(folder.resolve()).status()
@@ -135,13 +136,13 @@ def status(folder: FolderArgument = _FOLDER, as_json: JsonOption = False) -> Non
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where the page and the logs go.")] = Path(
+    folder: Annotated[Path, typer.Option(help="Folder for the page and the logs.")] = Path(
         "hadar-demo"
     ),
-    seed: Annotated[int, typer.Option(help="Of the pretend GPUs' true speeds.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the true speeds of the pretend GPUs.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """The same real trainings under plain Slurm and under slurm-hadar, side by side."""
+    """Run the same trainings under plain Slurm and under slurm-hadar, side by side."""
     from slurm_hadar.demo.show import show
     from slurm_hadar.sandbox.ending import stopped_on_signal
 

@@ -1,4 +1,4 @@
-"""One submit: its words, its script, what the user set, and what becomes of it."""
+"""One submit: its arguments, its script, what the user set, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SubmitOutcome:
 
 
 class Submit:
-    """One submit: its words, its script, what the user set, and the site."""
+    """One submit: its arguments, its script, what the user set, and the site."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         self.line = read_argv(argv)
@@ -65,7 +65,7 @@ class Submit:
 
     @property
     def declares(self) -> bool:
-        """Whether the owner himself declared anything."""
+        """Whether the owner declared anything."""
         return self.header.declares or bool(self.line.ours or self.in_script)
 
     def _find_site(self) -> None:
@@ -79,15 +79,15 @@ class Submit:
         try:
             site = read_site(path, config)
         except SiteError as error:
-            self.site_trouble = f"{path} is left aside: {error}; hadar check --write renews it"
+            self.site_trouble = f"{path} is ignored: {error}; renew it with: hadar check --write"
             return
         conf = self.environment.get("SLURM_CONF")
         if site and conf and site.slurm_conf and not is_same(conf, site.slurm_conf):
-            self.site_trouble = f"{path} is left aside: SLURM_CONF names another cluster"
+            self.site_trouble = f"{path} is ignored: SLURM_CONF names another cluster"
             return
         self.site = site
         if site and site.stale:
-            self.site_trouble = f"{path} is older than {config}; hadar check --write renews it"
+            self.site_trouble = f"{path} is older than {config}; renew it with: hadar check --write"
 
     def read(self) -> str:
         """Read the script and settle what holds. Returns why that is not possible, or ''."""
@@ -148,8 +148,8 @@ class Submit:
         self.header = read_header(self.body)
 
     def sbatch_arguments(self, added: Additions | None) -> list[str]:
-        """sbatch's words: our options before the user's; behind them, so that they win, the Comment
-        and the list of partitions."""
+        """The arguments of sbatch: our options before the user's; behind them, so that they win,
+        the Comment and the list of partitions."""
         words = list(self.line.words)
         if added:
             words[self.line.end : self.line.end] = [added.comment, *added.behind]
@@ -157,7 +157,7 @@ class Submit:
         return words
 
     def unknown_to_sbatch(self) -> str:
-        """What to say where the script has words of ours that this sbatch refuses; else empty."""
+        """What to say where the script has options of ours that this sbatch refuses; else empty."""
         if not self.in_script:
             return ""
         from slurm_hadar.cli.handover import knows

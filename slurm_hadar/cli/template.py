@@ -22,7 +22,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_(as_json: JsonOption = False) -> None:
-    """Name the templates and the values that each takes; those in brackets are optional."""
+    """List the templates and the values that each takes; those in brackets are optional."""
     from slurm_hadar import templates
     from slurm_hadar.template_values import describe
 
@@ -59,12 +59,10 @@ def render(
             "the points of an array are parted by semicolons."
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="A file that is not there yet; else stdout.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="New file to write. Default: stdout.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the batch script that a template makes of these values."""
+    """Print the batch script that a template makes from these values."""
     from slurm_hadar import templates
     from slurm_hadar.template_values import describe, from_arguments
 

@@ -21,45 +21,43 @@ def add_to(app: typer.Typer) -> None:
 def tune(
     history: Annotated[
         Path | None,
-        typer.Argument(help="What sacct -P printed, with its header; default: ask sacct."),
+        typer.Argument(help="Output of sacct -P with its header. Default: run sacct."),
     ] = None,
     slurm_conf: Annotated[
-        Path | None, typer.Option(help="The site's slurm.conf; default: ask Slurm.")
+        Path | None, typer.Option(help="The site's slurm.conf. Default: ask Slurm.")
     ] = None,
     nodes: Annotated[
         Path | None,
         typer.Option(help="What scontrol show node, or sinfo -N -o '%N|%G|%c|%m|%f|%R', printed."),
     ] = None,
     since: Annotated[
-        str, typer.Option(help="Only from this day on, such as 2026-01-31; of sacct: 30 days.")
+        str, typer.Option(help="First day, such as 2026-01-31. Default with sacct: 30 days ago.")
     ] = "",
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="To be replayed; several times; default: some that differ."),
+        typer.Option(help="Policy to replay; repeatable. Default: a varied set."),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, max=100_000, help="The last so many jobs are replayed.")
+        int, typer.Option(min=1, max=100_000, help="Number of jobs to replay, the last ones.")
     ] = 400,
     limit: Annotated[
-        float, typer.Option(min=0, help="Seconds that all replays may take together.")
+        float, typer.Option(min=0, help="Time limit of all replays together, s.")
     ] = 300.0,
-    restart_cost: Annotated[
-        float, typer.Option(min=0, max=1e6, help="Seconds that a job loses when it is moved.")
-    ] = 60.0,
+    restart_cost: Annotated[float, typer.Option(min=0, max=1e6, help="Cost of a move, s.")] = 60.0,
     save: Annotated[
-        float, typer.Option(min=0, max=1e5, help="Seconds of the slowest checkpoint; 0: unknown.")
+        float, typer.Option(min=0, max=1e5, help="Time of the slowest checkpoint, s; 0: unknown.")
     ] = 0.0,
     jct: Annotated[
-        Path | None, typer.Option(help="In place of HISTORY: what simulate's --jct-out wrote.")
+        Path | None, typer.Option(help="In place of HISTORY: a file of simulate --jct-out.")
     ] = None,
-    trace: Annotated[str, typer.Option(help="With --jct: the trace that was simulated.")] = "",
-    cluster: Annotated[str, typer.Option(help="With --jct: its GPUs, v100=20,k80=20.")] = "",
-    gpus_per_node: Annotated[str, typer.Option(help="With --jct: as of simulate.")] = "4",
-    report: Annotated[Path | None, typer.Option(help="One HTML page.")] = None,
+    trace: Annotated[str, typer.Option(help="With --jct: the simulated trace.")] = "",
+    cluster: Annotated[str, typer.Option(help="With --jct: GPUs by type, v100=20,k80=20.")] = "",
+    gpus_per_node: Annotated[str, typer.Option(help="With --jct: as in simulate.")] = "4",
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What GPUs idled, who waited, what each policy would have given; lines for slurm.conf."""
+    """Report idle GPUs, waits and the gain of each policy; propose lines for slurm.conf."""
     from slurm_hadar.profiles.rates import open_rates
     from slurm_hadar.reports import tuning as shown
     from slurm_hadar.reports.text import console

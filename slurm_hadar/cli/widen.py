@@ -18,9 +18,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Give waiting jobs that are past their deadline all their partitions back.
+    """Restore the partition lists of waiting jobs that are past their deadline.
 
-    Does nothing while a controller acts. The controller's user does it for all jobs, others for
+    Does nothing while a controller is active. The controller's user widens all jobs, others
     their own.
     """
     site = load(config)
@@ -30,9 +30,9 @@ def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         found = {"jobs": dict(done.lists), "refused": dict(done.refused)}
         print_json("widen", {"controller_active": acts, **found})
     elif acts:
-        typer.echo("nothing changed: a controller acts and widens them itself")
+        typer.echo("nothing changed: the active controller widens them")
     else:
-        typer.echo(f"waiting jobs past their deadline: {len(done.lists)} widened")
+        typer.echo(f"jobs widened past their deadline: {len(done.lists)}")
         for job, names in done.lists.items():
             typer.echo(f"  {job}: Partition={names}")
     for job, why in done.refused.items():
@@ -42,11 +42,11 @@ def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 def widen_own(site: Config) -> None:
-    """The same for the caller's own jobs, where a controller has died; what it did is on stderr."""
+    """Widen the caller's own jobs where the controller has died; report on stderr."""
     if overdue.controller_is_active(site) is False:
         done = _widened(site, everybodys=False)
         for job, names in done.lists.items():
-            said = f"job {job} is past its deadline and no controller acts: Partition={names} again"
+            said = f"job {job} is past its deadline and no controller is active: Partition={names}"
             typer.echo(f"hadar: {said}", err=True)
         for job, why in done.refused.items():
             typer.echo(f"hadar: job {job} was not widened: {why}", err=True)

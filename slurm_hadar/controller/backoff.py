@@ -97,7 +97,7 @@ class Backoff:
 
     def _why_slow(self) -> str:
         if self._traffic.strain:
-            return f"Slurm has too much to do ({self._traffic.strain})"
+            return f"Slurm is overloaded ({self._traffic.strain})"
         limit = self._guards.slow_answer_s
         if self._traffic.slowest_s > limit:
             took = f"{self._traffic.slowest} took {self._traffic.slowest_s:.1f} s"

@@ -1,4 +1,4 @@
-"""What a tick decided on each job, in words for the journal."""
+"""What a tick decided on each job, as text for the journal."""
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import PlanDiff
@@ -28,5 +28,5 @@ def decisions(
             reason = f"{means.deferred[id_]}. The policy said: {reason}"
         found.append(Decision(id_, seen.now, where, reason))
     for id_, why in {**shown.excluded, **idle.excluded}.items():
-        found.append(Decision(id_, seen.now, "left to Slurm", why))
+        found.append(Decision(id_, seen.now, "not steered", why))
     return found

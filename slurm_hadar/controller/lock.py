@@ -30,10 +30,11 @@ from slurm_hadar.exchange.heartbeat import Heartbeat, read_heartbeat
 
 _POLL_S = 0.1
 _LONGEST_INTERVAL_S = 3600.0
-"""As hbatch has it; no file keeps everybody away for ever."""
+"""As hbatch has it; no file excludes all controllers without end."""
 _MOST_AHEAD_S = 600.0
 """A heartbeat from further ahead is of no controller that could act: munge takes nothing from a
-clock that is 300 s off. Within it whoever's clock is ahead acts, and the other one steps back."""
+clock that is 300 s off. Within it the one whose clock is ahead acts, and the other one
+steps back."""
 SETTLE_S = 2.0
 """Two that take over at once both see the later heartbeat after this time."""
 _IDENTITY = "identity"
@@ -96,9 +97,7 @@ def only_one(folder: Path, wait_s: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    raise HadarError(
-                        f"another hadar is in the middle of a tick here (lock in {folder})"
-                    ) from None
+                    raise HadarError(f"another hadar is running (lock in {folder})") from None
                 time.sleep(_POLL_S)
         _give_identity(folder)
         yield
@@ -131,7 +130,7 @@ def _named(beat: Heartbeat, who: Who) -> str:
 
 
 def takes_over(config: Config, now: float) -> bool:
-    """Whether this controller was not the last to act, or long ago: then somebody else may be about
+    """Whether this controller was not the last to act, or long ago: then another one may be about
     to take over as well, and the heartbeat is looked at once more after a while."""
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
     return takes_over_from(beat, me(config), now)
@@ -160,11 +159,11 @@ def taken_over_from(beat: Heartbeat | None, who: Who, now: float) -> str:
     if not who.wrote(beat):
         return f"a controller on {_named(beat, who)} took over meanwhile"
     if not is_fresh(beat, now):
-        return "this tick has taken longer than its heartbeat lasts, another controller may act now"
+        return "the heartbeat of this tick has expired, another controller may be active now"
     return ""
 
 
 def is_fresh(beat: Heartbeat, now: float) -> bool:
-    """Whether whoever wrote a heartbeat is taken for alive; a tick may be late, a clock ahead."""
+    """Whether the writer of a heartbeat is taken for alive; a tick may be late, a clock ahead."""
     longest_s = 3 * min(beat.interval_s, _LONGEST_INTERVAL_S) + 30
     return -max(longest_s, _MOST_AHEAD_S) < now - beat.time < longest_s

@@ -1,7 +1,7 @@
 """Widening lists of partitions past their deadline, where no controller does it.
 
 A job may wait for a GPU type with a list that is shorter than it may be, up to a deadline. The
-controller widens it then. Where that has died, whoever may change the job does: the controller's
+controller widens it then. Where that has died, a user who may change the job does: the controller's
 user (a timer, see packaging/), or the job's owner.
 """
 
@@ -22,7 +22,7 @@ from slurm_hadar.slurm.cluster import Cluster, Update
 @dataclass(frozen=True)
 class Widened:
     """Lists that were widened, as Slurm's id -> its partitions now, and those that Slurm refused to
-    widen, with its words."""
+    widen, with its message."""
 
     lists: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)

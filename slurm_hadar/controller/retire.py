@@ -24,12 +24,12 @@ from slurm_hadar.slurm.times import at_once
 _KIND = "retire"
 _MORE_LOOKS = 2
 _ENDED = ("already finished", "already completing or completed")
-"""Slurm's words about a job that has ended, and will not wait again."""
+"""Slurm's messages about a job that has ended, and will not wait again."""
 
 
 @dataclass(frozen=True)
 class Retired:
-    """Jobs that are Slurm's own now, and those that Slurm would not change, with its words.
+    """Jobs that are Slurm's own now, and those that Slurm would not change, with its message.
 
     ``seen``: all jobs that were looked at, by id.
     """
@@ -65,7 +65,7 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
     other = rival(controller.config, now)
     if other is not None and not only_show:
         raise HadarError(
-            f"a controller on {other} is alive and would take them back; stop it first"
+            f"a controller on {other} is active and would manage them again; stop it first"
         )
     seen = controller.observe()
     ours = [job for job in seen.jobs.values() if _is_ours(job)]

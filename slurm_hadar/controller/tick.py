@@ -101,7 +101,7 @@ class Controller:
 
     def tick(self) -> TickReport:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
-        it changes nothing in Slurm. Whether it is time for one is told by ``backoff``."""
+        it changes nothing in Slurm. Whether it is time for one, see ``backoff``."""
         with self.backoff.tick():
             self.rules.refuse_slurm_user(self._clock())
             return self._tick()
@@ -109,7 +109,7 @@ class Controller:
     def _tick(self) -> TickReport:
         other = rival(self.config, self._clock())
         if other is not None:
-            why = f"a controller on {other} is alive and acts: this one only watches"
+            why = f"a controller on {other} is active; running read-only"
             return self._pass(False, (why,))
         may_act, why_not = self._may_act()
         mode = "act" if may_act else "observe"
@@ -127,7 +127,7 @@ class Controller:
             self._sleep(SETTLE_S)
             other = rival(self.config, self._clock())
             if other is not None:
-                why = f"a controller on {other} took over at the same time: this one only watches"
+                why = f"a controller on {other} took over at the same time; running read-only"
                 return self._pass(False, (why,))
             self._folder.remove_unfinished()
         report = self._pass(may_act, (why_not,) if why_not else ())
@@ -300,7 +300,7 @@ class Controller:
         words = list(self.store.notes)
         # Of a new installation no job can tell.
         if self.store.new and seen.steering:
-            words.append("the state file was lost; what it knew is read from Slurm")
+            words.append("the state file was lost; its content is read from Slurm again")
         return words
 
     def observe(self) -> Observed:
@@ -362,7 +362,7 @@ class Controller:
         sent: Mapping[str, Place] = MappingProxyType({}),
         attained: Mapping[str, float] = MappingProxyType({}),
     ) -> Snapshot:
-        """What the policy sees. ``sent``: jobs just sent on their way -> where they go."""
+        """What the policy sees. ``sent``: jobs just released -> where they go."""
         others = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
         return take_snapshot(others, self.config, self.rates, self._past(sent, attained))
 

@@ -43,7 +43,7 @@ MANNERS = (
     Manner(
         "typed",
         "Slurm, as people type it",
-        "sbatch --gres=gpu:TYPE:1, each asking for the type he knows",
+        "sbatch --gres=gpu:TYPE:1, each user asks for the type they know",
         "sbatch",
         lambda job: (f"--gres=gpu:{job.usual}:1",),
     ),
@@ -84,7 +84,7 @@ def show(folder: Path, seed: int = 0, quiet: bool = False, scale: float = 1.0) -
             runs,
             f"{len(work)} trainings on {2 * len(TYPES)} GPUs of three types",
             (
-                "Pretend GPUs on one machine: real Slurm, real PyTorch on the CPU, paced to the "
+                "Pretend GPUs on one machine: real Slurm, real PyTorch on the CPU, slowed to the "
                 "speeds of real GPUs. The true speeds differ from the profile that hadar was given "
                 "by up to 25% per model and type.",
             ),

@@ -11,7 +11,7 @@ def deal(speeds: Sequence[float], tasks: int) -> tuple[int, ...]:
 
     ``speeds`` in tasks/s (only their ratios matter), 0: gets none. Each task goes where it is
     finished first, the earlier place at a tie: for equal tasks that is the optimum. Where no speed
-    is above 0 nobody gets any.
+    is above 0 no copy gets any.
     """
     together = fsum(speed for speed in speeds if speed > 0)
     counts = [_for_sure(speed, tasks, together) if speed > 0 else 0 for speed in speeds]

@@ -29,7 +29,7 @@ class Declaration:
     """The ``#HADAR`` keys of one job. Memory in MB, times in s, batch = global batch in samples.
 
     ``types`` empty means "what the request says"; ranges are (least, most). ``constraint`` and
-    ``partitions`` are not typed by anybody: hbatch records there what the user asked of sbatch
+    ``partitions`` are not typed by a user: hbatch records there what the user asked of sbatch
     (``-C``, ``-p``), so that it can be taken back; ``added`` is the constraint that hbatch itself
     wrote, recorded where later types do not tell it any more. ``wait`` None: what the site says.
     ``cost`` is :data:`ANY` or empty. ``lease``: an earlier release gave the job a begin time.
@@ -203,11 +203,11 @@ KEYS = tuple(_READ)
 
 
 def parse(words: Iterable[str], where: str, base: Declaration | None = None) -> Declaration:
-    """Read ``key=value`` words.
+    """Read ``key=value`` arguments.
 
-    ``where`` names their origin for the error ("line 3 of train.sh", "--hadar-gpus"). Later words
-    win over earlier ones and over ``base``. Raises :class:`UsageError` on an unknown key or a bad
-    value.
+    ``where`` names their origin for the error ("line 3 of train.sh", "--hadar-gpus"). Later
+    arguments win over earlier ones and over ``base``. Raises :class:`UsageError` on an unknown key
+    or a bad value.
     """
     values: dict[str, object] = {}
     for word in words:
@@ -227,7 +227,7 @@ def parse(words: Iterable[str], where: str, base: Declaration | None = None) -> 
 
 
 def script_arguments(script: str, name: str) -> list[tuple[str, str]]:
-    """The words of all ``#HADAR`` lines as (word, where), in order.
+    """The arguments of all ``#HADAR`` lines as (word, where), in order.
 
     Like sbatch with its own lines, reading stops at the first line that is neither empty nor a
     comment.

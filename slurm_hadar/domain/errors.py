@@ -8,7 +8,7 @@ class HadarError(Exception):
 
 
 class UsageError(HadarError):
-    """The words or the input of the user are wrong. Exit code 2."""
+    """The arguments or the input of the user are wrong. Exit code 2."""
 
     exit_code = 2
 

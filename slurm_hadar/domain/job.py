@@ -1,4 +1,4 @@
-"""A job as Slurm shows it, in the words of the field."""
+"""A job as Slurm shows it, in the terms of the field."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

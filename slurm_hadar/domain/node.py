@@ -32,7 +32,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition and who may use it. Empty ``allow_*`` means everybody."""
+    """One partition and who may use it. Empty ``allow_*`` means all users."""
 
     name: str
     nodes: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Nodes that Slurm keeps for somebody between two times (s since the epoch)."""
+    """Nodes that Slurm keeps for a user between two times (s since the epoch)."""
 
     name: str
     nodes: tuple[str, ...]

@@ -9,8 +9,9 @@ class Placement:
     """Where one job shall run in the next round.
 
     ``gpus`` counts GPUs per type over the whole job. ``nodes`` says which node gives how many of
-    which type; empty where any node of the types will do. ``batch`` is the global batch in
-    samples (None: as the job has it). ``shares`` are the copies' parts of a round, summing to 1.
+    which type. A policy of another package must name the nodes; a policy of this package may leave
+    them empty, and then any nodes of the types serve. ``batch`` is the global batch in samples
+    (None: as the job has it). ``shares`` are the copies' parts of a round, summing to 1.
     """
 
     gpus: Mapping[str, int]

@@ -1,7 +1,7 @@
-"""Our words inside a text that belongs to others: Comment and AdminComment.
+"""Our segment inside a text that belongs to others: Comment and AdminComment.
 
 A segment reads ``[name key=value ...]``, or ``[name;key=value;...]`` where blanks are in the way:
-scontrol takes no blank on its standard input. What stands before and after it is somebody else's
+scontrol takes no blank on its standard input. What stands before and after it belongs to others
 and is kept to the letter. Values are percent-encoded, so any text is safe in them.
 """
 
@@ -30,7 +30,7 @@ def decode(name: str, text: str) -> dict[str, str] | None:
 
 
 def merge(name: str, text: str, values: Mapping[str, str], separator: str = " ") -> str:
-    """``text`` with the segment replaced, or added behind the others' words."""
+    """``text`` with the segment replaced, or added behind the others' text."""
     segment = encode(name, values, separator)
     pattern = _pattern(name)
     if pattern.search(text):

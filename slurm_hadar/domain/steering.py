@@ -19,7 +19,7 @@ class Steering:
     is the policy's expectation; Slurm may choose others of the type. ``time`` is when it was
     decided, s since the epoch. ``was`` keeps the fields of the request as the user submitted them,
     by scontrol's names; ``wrote`` what we wrote there last, and ``foreign`` names the fields that
-    somebody else changed since: they stay as they are. ``unsure`` is what a field had before an
+    another user changed since: they stay as they are. ``unsure`` is what a field had before an
     update that Slurm may or may not have taken. ``leased``: an earlier release made it wait
     for a begin time. ``until``: its list of partitions is shorter than it may be, and waits for the
     first of them up to this time; ``ends``: when it was then expected to end there; both s since

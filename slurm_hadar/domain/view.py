@@ -45,7 +45,7 @@ class NodeArrays:
     rack: IntArray
     """(N,) index of the node's rack; all 0 where the topology is unknown."""
     whole: "NodeArrays | None" = None
-    """The same nodes with all that they have, whoever holds it; None: as here."""
+    """The same nodes with all that they have, held or free; None: as here."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class JobArrays:
     known: BoolArray
     """(J, R, C) whether that rate was measured or came from a table, rather than estimated."""
     running: BoolArray
-    """(J,) holds GPUs now, or was told to start and has not started yet."""
+    """(J,) holds GPUs now, or its start is requested and has not happened yet."""
     movable: BoolArray
     """(J,) may be checkpointed and moved now; a running job that may not keeps what it holds."""
     mixable: BoolArray
@@ -91,7 +91,7 @@ class JobArrays:
     max_nodes: IntArray
     """(J,) most nodes that the job may spread over; 1 for an ordinary script."""
     end_known: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    """(J,) whether both its work and its speed in samples/s are known, so that a time may be told;
+    """(J,) whether both its work and its speed in samples/s are known, so that a time may be given;
     else ``left`` and ``rate`` are assumptions by which to compare. True for all where nothing is
     given."""
     copies: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))

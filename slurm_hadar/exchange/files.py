@@ -1,6 +1,6 @@
 """Reading and writing the small JSON files of the exchange folder.
 
-The folder is open to everybody, so a file is believed for its owner alone, and its contents are
+The folder is open to all users, so a file is believed for its owner alone, and its contents are
 taken for hostile.
 """
 
@@ -66,8 +66,8 @@ def write_json(path: Path, content: Mapping[str, object], check: Check | None = 
 
     ``check`` is called between the two, see :mod:`slurm_hadar.controller.lock`.
 
-    The name aside is random and the file is made anew, so that nothing which somebody else laid
-    there is followed or reused.
+    The name aside is random and the file is made anew, so that nothing of another user
+    is followed or reused.
     """
     data = json.dumps({"version": VERSION, **content}, allow_nan=False).encode()
     if len(data) > LIMIT:

@@ -1,6 +1,6 @@
 """The exchange folder, listed for all who look for their files in it.
 
-Everybody may make files there, as many as he likes. So no listing is longer than :data:`MOST`
+All users may make any number of files there. So no listing is longer than :data:`MOST`
 names, and no job depends on being listed: the names that it writes first are known.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from os import _ScandirIterator as ScandirIterator
 
 MOST = 200_000
-"""Names that are looked at in one listing; whoever may write there could make more."""
+"""Names that are looked at in one listing; a user who may write there could make more."""
 
 LEAST = 4096
 """What a small file counts for, in bytes: opening it costs as much, or more where it is shared."""

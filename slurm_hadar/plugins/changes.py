@@ -18,7 +18,7 @@ _BACKUP = ".before-hadar-"
 class Change:
     """A file's bytes before and after; None: it is not there. ``mode`` is for a new file.
 
-    ``ours``: in our own folder, where nobody else's words can get lost.
+    ``ours``: in our own folder, where no text of others can get lost.
     """
 
     path: Path

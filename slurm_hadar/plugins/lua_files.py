@@ -72,7 +72,7 @@ def without_line(text: str) -> str:
 
 
 def is_ours(text: str, kind: str) -> bool:
-    """Whether a script is :func:`empty`, with or without our line: nobody's own rules are in it."""
+    """Whether a script is :func:`empty`, with or without our line: it has no rules of the site."""
     return without_line(text) == empty(kind)
 
 

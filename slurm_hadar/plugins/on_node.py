@@ -64,7 +64,7 @@ def task_output(folder: Path, uid: int, environment: Mapping[str, str]) -> str:
     """What a task prolog prints: the plan of this job as ``export NAME=value`` lines.
 
     A value that is more than letters, digits and ``_.:-`` is left out, since Slurm takes each line
-    for a command. The exchange folder is the site's own word and may hold ``/`` too; it is told
+    for a command. The exchange folder is the site's own word and may hold ``/`` too; it is exported
     where the job does not know it yet.
     """
     job = job_id(environment)

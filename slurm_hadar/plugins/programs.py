@@ -55,7 +55,7 @@ def program(name: str, python: Path, exchange: Path, uid: int, opt_in: Collectio
 
 def others_may_change(python: Path) -> Path | None:
     """What another user than root and who runs this may change of the path to ``python`` or of this
-    package: he could run code as any user who has a job. None: nothing."""
+    package: that user could run code as any user who has a job. None: nothing."""
     ours = {0, os.getuid()}
     starts = (python, python.resolve(), Path(__file__).resolve())
     for path in dict.fromkeys(one for start in starts for one in (start, *start.parents)):

@@ -22,7 +22,7 @@ def site_lua(
 
     ``features`` of the site's nodes: a type whose feature none has is left out, since Slurm rejects
     a job that asks for it. ``partitions`` that a job may get a list of: a group with another member
-    is left out for the same reason. ``default_partition``: Slurm's, which cli_filter is not told.
+    is left out for the same reason. ``default_partition``: Slurm's, which cli_filter does not get.
     ``untype``: a request for one GPU type becomes an untyped one with that type's feature.
     Raises :class:`UsageError` where ``site.controller_user`` does not exist.
     """

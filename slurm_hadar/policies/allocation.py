@@ -159,7 +159,7 @@ class FreeCapacity:
         """What is known to find no place here; emptied as soon as something is given back."""
 
     def copy(self) -> "FreeCapacity":
-        """An independent room with the same contents."""
+        """An independent copy with the same contents."""
         other = FreeCapacity.__new__(FreeCapacity)
         other.floor, other._plain, other._key = self.floor, self._plain, self._key
         other.free, other._softened = self.free.copy(), self._softened
@@ -172,11 +172,11 @@ class FreeCapacity:
         return other
 
     def key(self) -> int:
-        """Equal for rooms that came from one room and have the same future: a Zobrist hash."""
+        """Equal for copies that came from one original and have the same future: a Zobrist hash."""
         return self._key
 
     def take(self, parts: Allocation, need: Demand, soft: bool = False) -> None:
-        """Set GPUs, CPUs and memory aside. ``soft``: only mark the GPUs as somebody's for now."""
+        """Set GPUs, CPUs and memory aside. ``soft``: only mark the GPUs as taken for now."""
         for slot, count in parts:
             if soft:
                 self._soften(slot, count)
@@ -329,7 +329,7 @@ class FreeCapacity:
         return np.maximum(usable, 0)
 
     def shortage(self, pools: Iterable[int], gpus: int, need: Demand, most_nodes: int) -> str:
-        """In plain words: which resource keeps a gang of this size out of these pools."""
+        """As text: which resource keeps a gang of this size out of these pools."""
         allowed = list(pools)
         if not allowed:
             return "no node with a GPU type that suits it is open to its owner"

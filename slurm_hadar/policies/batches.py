@@ -129,7 +129,7 @@ def _slowest(view: View, good: FloatArray, gpus: Mapping[str, int]) -> FloatArra
 def chosen_batch(
     placement: Placement, sizes: IntArray, good: FloatArray, batch: int, base: int
 ) -> Placement:
-    """The placement with a batch, and in words what it brings against the batch ``base``."""
+    """The placement with a batch, and as text what it brings against the batch ``base``."""
     words = f"batch {int(sizes[batch])}"
     if batch != base and good[base] > 0:
         words += f", worth {good[batch] / good[base]:.2f} times batch {int(sizes[base])}"

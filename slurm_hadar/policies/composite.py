@@ -2,8 +2,8 @@
 
 Before: the rate of every type and count is that of the best batch (ONES), with the job's fair share
 of CPUs and memory (Synergy), at the nearest tier that could hold it (network). After: each
-placement gets its batch, its CPUs and memory, near nodes, and rounds dealt over GPUs that nobody
-else has (Hare). What a view does not tell of is left as it is.
+placement gets its batch, its CPUs and memory, near nodes, and rounds dealt over GPUs that no
+other job has (Hare). What a view does not hold is left as it is.
 """
 
 from dataclasses import replace

@@ -55,8 +55,8 @@ class Policy:
     uses: frozenset[Trait] = frozenset()
     """What it uses beside types and counts; names of traits will do."""
     preempts: bool = False
-    """Whether it counts on stopping running jobs even where ``preempt`` in ``View.options`` is
-    false; ``hadar check`` then asks for ``guards.preempt``."""
+    """Whether it is designed to stop running jobs; ``hadar
+    check`` then asks for ``guards.preempt``."""
     title: str = ""
     """One line on what it does."""
     paper: str = ""

@@ -23,7 +23,7 @@ def held_by(view: View) -> dict[int, Place]:
 
 
 def problems(view: View, plan: Plan) -> tuple[str, ...]:
-    """What is wrong with a plan, a sentence each; empty for one that can be carried out.
+    """Problems with a plan, a sentence each; empty for one that can be carried out.
 
     Every job is placed or waits with a reason. A placement names its nodes, open to the job's
     owner, with a number of GPUs that the job can run with. A job that may not be moved keeps what
@@ -100,7 +100,8 @@ def _unfit(view: View, job: int, placement: Placement, place: Place) -> str:
         return "two GPU types on one node"
     if placement.copies > 1:
         if placement.copies > jobs.copies[job] or placement.copies != len(place):
-            return f"{placement.copies} copies on {len(place)} nodes, of {jobs.copies[job]} at most"
+            most = jobs.copies[job]
+            return f"copies={placement.copies}, nodes={len(place)}; the job allows {most}"
         if placement.shares and abs(sum(placement.shares) - 1) > _TOLERANCE:
             return "the shares of its copies do not sum to 1"
         runs = [(kind, count) for (_, kind), count in place.items()]

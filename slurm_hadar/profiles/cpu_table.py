@@ -1,4 +1,4 @@
-"""Tables of the rate by CPUs and memory beside each GPU: read from JSON, laid on common axes.
+"""Tables of the rate by CPUs and memory beside each GPU: read from JSON, put on common axes.
 
 Only ratios count: a table may hold samples/s, or rates over that with a fair share. What lies
 between two measured points is interpolated, beyond the last one nothing changes any more.
@@ -38,7 +38,7 @@ class Grid:
 
     def on(self, cpus: FloatArray, mem_mb: FloatArray) -> FloatArray:
         """(len(cpus), len(mem_mb)) rates at other points, bilinear; below the least one measured in
-        proportion to it, as nobody knows better."""
+        proportion to it, in the absence of data."""
         along = np.stack([np.interp(mem_mb, self.mem_mb, row) for row in self.rate])
         found = np.stack([np.interp(cpus, self.cpus, column) for column in along.T], axis=1)
         found *= np.minimum(1.0, cpus / self.cpus[0])[:, None]
@@ -72,7 +72,7 @@ class CpuTable:
         return found[max(smaller) if smaller else min(found)]
 
     def over(self, other: "CpuTable") -> "CpuTable":
-        """This table laid over another: a model that both know is taken from this one."""
+        """This table over another one: a model that both know is taken from this one."""
         joined = CpuTable((), "")
         joined.rows = [*other.rows, *self.rows]
         joined._grids = {**other._grids, **self._grids}

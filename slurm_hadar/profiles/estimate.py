@@ -1,4 +1,4 @@
-"""What a job is expected to do before anybody measured it: the table, or the specification."""
+"""What a job is expected to do before it is measured: the table, or the specification."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from slurm_hadar.profiles.table import SCALING, Curve, Table
 
 REFERENCE = "v100"
 UNKNOWN_MODEL_RATE = 100.0
-"""Samples/s on one V100 assumed of a model that nobody knows: only the ratios between types and
+"""Samples/s on one V100 assumed of an unknown model: only the ratios between types and
 counts mean something until the job is measured."""
 UNKNOWN_TFLOPS = specs.SPECS["p100"].tflops
 """Assumed of a GPU type that has no specification: an old one, so that it is used last."""
@@ -17,7 +17,7 @@ UNKNOWN_TFLOPS = specs.SPECS["p100"].tflops
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRate:
-    """One expected rate: samples/s of the whole job, whether a table says so, and in words how."""
+    """One expected rate: samples/s of the whole job, whether a table says so, and as text how."""
 
     rate: float
     known: bool

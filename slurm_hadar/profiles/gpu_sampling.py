@@ -50,7 +50,7 @@ class GpuReader(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         ...
 
 
@@ -59,9 +59,9 @@ class GpuUse:
     """One GPU over ``seconds`` of a window.
 
     ``utilization`` 0 to 1, ``memory_mb`` the mean and ``most_memory_mb`` the most, ``power_w``;
-    None: not told. Each second counts once as ``busy_s``, as ``held_idle_s`` (a process holds the
-    GPU and computes nothing) or as ``unused_s`` (nobody is on it); idle time counts as held where
-    the driver does not tell the processes.
+    None: unknown. Each second counts once as ``busy_s``, as ``held_idle_s`` (a process holds the
+    GPU and computes nothing) or as ``unused_s`` (no process is on it); idle time counts as held
+    where the driver does not tell the processes.
     """
 
     uuid: str
@@ -79,8 +79,8 @@ class GpuUse:
 class SampleWindow:
     """The last ``window_s`` seconds of one GPU.
 
-    A reading stands for the time since the one before. Where that is above ``gap_s`` nobody looked
-    (a suspended machine, a busy node), and the time in between counts for nothing.
+    A reading stands for the time since the one before. Where that is above ``gap_s`` there was
+    no look (a suspended machine, a busy node), and the time in between counts for nothing.
     """
 
     def __init__(self, gpu: SampledGpu, window_s: float, gap_s: float) -> None:
@@ -133,8 +133,8 @@ class TrainingUse:
 
     ``samples_per_s`` of the whole job, 0 where it is not known; ``utilization`` and ``memory_mb``
     are means over its ``gpus``, ``most_memory_mb`` the most that one of them held, ``power_w``
-    their sum; ``held_idle``: share of the GPU time held in vain, ``unused``: share in which nobody
-    was on them, 0 to 1; ``seconds``: of the window.
+    their sum; ``held_idle``: share of the GPU time held in vain, ``unused``: share in which no
+    process was on them, 0 to 1; ``seconds``: of the window.
     """
 
     samples_per_s: float

@@ -39,7 +39,7 @@ class NodeUse:
 
 
 def new_path(folder: Path, job: str) -> Path:
-    """A name for a file of this job that nobody can have laid there before."""
+    """A name for a file of this job that cannot be there before."""
     return folder / f"gpu.{job}.{os.urandom(8).hex()}.json"
 
 

@@ -56,7 +56,7 @@ class Nvml:
         )
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         with contextlib.suppress(Exception):
             self._nvml.nvmlShutdown()
 

@@ -34,7 +34,7 @@ _COLUMNS = (
 @dataclass(frozen=True, slots=True)
 class MeasuredGpuUse:
     """One row. ``batch`` is global, 0: unknown. The figures as in
-    :class:`.gpu_sampling.TrainingUse`, None: never told; ``weight_s``: measured seconds, what is
+    :class:`.gpu_sampling.TrainingUse`, None: unknown; ``weight_s``: measured seconds, what is
     older counted less."""
 
     uid: int
@@ -81,7 +81,7 @@ class GpuUses:
 
         Means are weighted by measured seconds, what is older by half per :data:`HALF_LIFE_S`; the
         most memory is the most ever. False, and nothing is kept, where the figures cannot be. Of
-        a user with :data:`MOST_ROWS_PER_USER` rows what he has not run for longest makes room.
+        a user with :data:`MOST_ROWS_PER_USER` rows those not run for longest are replaced.
         """
         key = (uid, model_key(model), gpu_type, use.gpus, batch or 0)
         if not (key[1] and gpu_type and 0 < seconds < 1e9 and 0 <= key[4] < 2**53):

@@ -12,8 +12,8 @@ from slurm_hadar.profiles.table import model_key
 HALF_LIFE_S = 1800.0
 """Measured seconds after which an older measurement counts half."""
 MOST_ROWS_PER_USER = 2000
-"""Model names are the users' own words: one user's rows may not fill the file. What he has not run
-for longest makes room for new ones."""
+"""Users choose model names freely: one user's rows may not fill the file. New ones replace
+those not run for longest."""
 
 _SHORTEST_S, _LONGEST_S = 1e-3, 1e9
 """Seconds of one measurement."""

@@ -1,4 +1,4 @@
-"""Runs a training for a while on some CPUs, and reads how fast it is from its own words.
+"""Runs a training for a while on some CPUs, and reads how fast it is from its own output.
 
 Either from the runtime's progress file, or from a rate that it prints.
 """

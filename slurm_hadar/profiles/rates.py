@@ -20,11 +20,11 @@ from slurm_hadar.profiles.tiers import TierRates
 
 OTHERS_MOST = 5.0
 """What other users measured moves a model of the table by this factor at most: one user who gives
-his model a wrong name, or writes nonsense, must not spoil it for all."""
+a model a wrong name, or writes nonsense, must not spoil it for all."""
 
 _MOST_CACHED = 10_000
 _OTHERS = -1
-"""In place of a uid: somebody who measured nothing himself and believes others with care."""
+"""In place of a uid: a user who has measured nothing and trusts others with care."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Rates:
     def anchored(self, model: str) -> bool:
         """Whether a model's rates are samples/s; else only their ratios mean something.
 
-        False for a model that no table knows and that nobody measured: no time can be told.
+        False for a model that is in no table and unmeasured: no time can be given.
         """
         return self._estimator.anchored(model) or next(self.store.of(model), None) is not None
 
@@ -153,7 +153,7 @@ class Rates:
         return taken
 
     def forget_unused(self) -> None:
-        """Drop what was worked out for models that nobody asked for since the last call.
+        """Drop the results for models that were not asked for since the last call.
 
         For who goes on for weeks: a job without a declared model goes by its own name, so there is
         no end of models.
@@ -170,7 +170,7 @@ class Rates:
         uid: int | None = None,
         spread: bool = False,
     ) -> str:
-        """Where a rate comes from, in words for a person."""
+        """Where a rate comes from, as text for a person."""
         key = model_key(model)
         user = self._user(key, uid)
         for whom in dict.fromkeys((user, None)):

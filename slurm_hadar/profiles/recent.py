@@ -8,7 +8,7 @@ _Value = TypeVar("_Value")
 
 
 class Recent(Generic[_Key, _Value]):
-    """Values by key; those that nobody asked for between two calls of :meth:`turn` are dropped.
+    """Values by key; those that were not asked for between two calls of :meth:`turn` are dropped.
 
     It turns by itself at ``most`` of them, so there are never more than twice as many.
     """

@@ -1,4 +1,4 @@
-"""Data-sheet speed and memory of common GPUs, to estimate what nobody has measured yet.
+"""Data-sheet speed and memory of common GPUs, to estimate what is not measured yet.
 
 ``tflops`` is the peak for single-precision training: FP32, or dense TF32 (AMD: FP32 matrix) on
 tensor cores where the GPU has them. From the vendors' data sheets, recalled. A peak overstates

@@ -137,7 +137,7 @@ class Table:
         return self._source.get(model_key(model), "")
 
     def over(self, other: "Table") -> "Table":
-        """This table laid over another: a model that both know is taken from this one."""
+        """This table over another one: a model that both know is taken from this one."""
         joined = Table((), "")
         joined.rows = [*other.rows, *self.rows]
         joined._together = {**other._together, **self._together}

@@ -1,4 +1,4 @@
-"""As many colours as there are jobs, told apart on light and on dark paper."""
+"""As many colours as there are jobs, distinct on light and on dark paper."""
 
 import math
 

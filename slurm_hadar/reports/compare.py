@@ -1,4 +1,4 @@
-"""Several runs of the same jobs side by side: whoever wins a row is marked, whoever it is."""
+"""Several runs of the same jobs side by side: the best of each row is marked."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from slurm_hadar.reports.run import Run, Summary, summarise
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """One figure of all runs: its name, the figures in words, and which of them are the best.
+    """One figure of all runs: its name, the figures as text, and which of them are the best.
 
     The hint ends in ↑ where more is better and in ↓ where less is.
     """
@@ -111,7 +111,7 @@ _METRICS = (
 
 
 def rows(summaries: Sequence[Summary]) -> list[ComparedFigure]:
-    """The comparison. In a row where all are equal nobody is the best."""
+    """The comparison. In a row where all are equal none is the best."""
     most = max((s.completed for s in summaries), default=0)
     found = []
     for metric in _METRICS:
@@ -134,7 +134,7 @@ def verdict(runs: Sequence[Run]) -> str:
     times = {run.name: summarise(run).makespan_s for run in runs}
     done = sorted((time, name) for name, time in times.items() if time is not None)
     if not done:
-        return "No run completed all of its jobs."
+        return "No run completed all jobs."
     time, name = done[0]
     words = f"First to finish all jobs: {_quoted(name)} in {formats.duration(time)}"
     others = [

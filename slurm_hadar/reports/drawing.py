@@ -108,7 +108,7 @@ def scale(runs: Sequence[Run]) -> Scale:
 
 
 def draw(run: Run, by: Scale) -> Drawing:
-    """Lay one run out."""
+    """Draw one run."""
     height = _lane_height(len(run.gpus))
     lanes, types, nodes, bottom = _rows(run, height)
     bars: list[Bar] = []

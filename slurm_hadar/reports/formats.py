@@ -1,4 +1,4 @@
-"""Figures in the words that a person reads. An absent figure is a dash."""
+"""Figures as text. An absent figure is a dash."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from math import isfinite, isnan
 
 ABSENT = "–"
 UNKNOWN = "unknown"
-"""A figure that nobody can tell yet, where a dash would look like none."""
+"""A figure that is not known yet, where a dash would look like none."""
 _LONG_S = 1000 * 365 * 86400
 """A longer time comes of a speed of nearly nothing, or of a user's nonsense."""
 _UNSEEN = re.compile(
@@ -64,6 +64,11 @@ def percent(part: float | None) -> str:
 def number(value: int | None) -> str:
     """``12,345``."""
     return ABSENT if value is None else f"{value:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 change``, ``2 changes``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def rate(samples_per_s: float | None) -> str:

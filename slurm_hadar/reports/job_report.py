@@ -1,4 +1,4 @@
-"""What ``hadar doctor`` prints: the whole story of one job."""
+"""What ``hadar doctor`` prints: the report of one job."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, and the commands that cure it, one each."""
+    """Problems, and the commands that cure it, one each."""
 
     what: str
     cures: Sequence[str] = ()
@@ -41,7 +41,7 @@ class Problem:
 @dataclass(frozen=True, slots=True)
 class JobReport:
     """One job from its submission to what comes next. ``reported_s``: when it was made;
-    ``missing_history``: what of its past nobody knows any more."""
+    ``missing_history``: what of its history is not kept."""
 
     id: str
     state: str
@@ -56,7 +56,7 @@ class JobReport:
 
 
 def format_report(story: JobReport, everything: bool = False) -> RenderableType:
-    """The story for a terminal. ``everything``: each event has its line, however many they are."""
+    """The report for a terminal. ``everything``: each event has its line, however many they are."""
     parts: list[RenderableType] = [
         Text(f"Job {formats.plain(story.id)}  {formats.plain(story.state)}", style="bold")
     ]
@@ -74,13 +74,13 @@ def format_report(story: JobReport, everything: bool = False) -> RenderableType:
     for title, lines in (("Now", story.now), ("Next", story.next)):
         if lines:
             parts += [Text(""), Text(title, style="bold"), *(_text(f"  {line}") for line in lines)]
-    parts += [Text(""), Text("What is wrong", style="bold")]
-    parts += [] if story.problems else [Text("  Nothing that shows.")]
+    parts += [Text(""), Text("Problems", style="bold")]
+    parts += [] if story.problems else [Text("  No problems detected.")]
     for one in story.problems:
         parts.append(Text.assemble(("  ! ", "red"), _text(one.what)))
         parts += [_text(f"      {cure}") for cure in one.cures]
     if story.undo:
-        parts += [Text(""), Text("To undo it by hand", style="bold")]
+        parts += [Text(""), Text("Undo by hand", style="bold")]
         parts += [_text(f"  {line}") for line in story.undo]
     return Group(*parts)
 

@@ -37,7 +37,7 @@ def text(result: Result) -> RenderableType:
             parts += [Text(""), Text(head, style="bold"), _table(heads, many)]
     parts += [Text(""), Text("Advice", style="bold")]
     if not result["advice"]:
-        parts.append(Text("  Nothing to advise."))
+        parts.append(Text("  No advice."))
     parts += [_advice(number, one) for number, one in enumerate(_once(result["advice"]), 1)]
     if len(result["slurm_conf"]) > 1:
         parts += [Text(""), Text("All lines of slurm.conf together", style="bold")]

@@ -10,7 +10,7 @@ from slurm_hadar.domain.errors import UsageError
 
 
 class Flat:
-    """The floating-point tensors of a model and its optimizer, laid out once, the same everywhere.
+    """The floating-point tensors of a model and its optimizer, arranged once, the same everywhere.
 
     ``vector`` is (n,) float32, or float64 where a tensor is: what goes through MPI. Whole-number
     buffers (counters of batch norms) stay the copy's own. ``with_state``: the optimizer's state is

@@ -38,7 +38,7 @@ _KILL_S = 10.0
 _MPI_FAILED = 15
 """Exit code of MPICH when it could not begin."""
 _NO_STEP = 78
-"""Exit code of srun, as it is told here, when Slurm refused or could not start the step."""
+"""Exit code that stands here for srun's when Slurm refused or could not start the step."""
 _PAUSE_S = 2.0
 _MPI = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
 """Environment of the step, where the user set no other. MPICH 5.0's other way through the network,
@@ -159,8 +159,8 @@ def _began_without_gpus(asked: "_Asked") -> bool:
 def guard(command: Sequence[str]) -> int:
     """Run one copy; the exit code that Slurm should see of it.
 
-    0 for a copy that died: the others go on. TRACKER_LOST passes, since then nobody is left to end
-    the step.
+    0 for a copy that died: the others go on. TRACKER_LOST passes, since then no process is left to
+    end the step.
     """
     rank = os.environ.get("SLURM_PROCID", "0")
     for number in (signal.SIGTERM, signal.SIGUSR2):

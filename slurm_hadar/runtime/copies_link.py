@@ -1,4 +1,4 @@
-"""The tracker (rank 0) and the copies over MPI, such that a dead rank stops nobody.
+"""The tracker (rank 0) and the copies over MPI, such that a dead rank stops no other.
 
 A star of non-blocking messages on contiguous buffers: every wait has an end. The step must be
 launched so that MPI and Slurm leave the others alive, see :mod:`.copies_launch`.

@@ -46,7 +46,7 @@ class CopyReport:
 
 
 def encode_order(order: RoundOrder, groups: int) -> Words:
-    """The words of an order for a training with ``groups`` parameter groups."""
+    """The numbers of an order for a training with ``groups`` parameter groups."""
     words = np.zeros(_HEAD + groups + 2 * MOST_RANGES, np.uint64)
     times = (int(order.soft_s * 1e6), int(order.patience_s * 1e6))
     words[:5] = (order.stop, order.round, *times, len(order.ranges))
@@ -59,7 +59,7 @@ def encode_order(order: RoundOrder, groups: int) -> Words:
 
 
 def decode_order(words: Words, groups: int) -> RoundOrder:
-    """The order in its words."""
+    """The order from its numbers."""
     stop, number, soft, patience, count = (int(word) for word in words[:5])
     start = _HEAD + groups
     rows = words[start : start + 2 * count].reshape(-1, 2)
@@ -74,7 +74,7 @@ def decode_order(words: Words, groups: int) -> RoundOrder:
 
 
 def decode_report(words: Words) -> CopyReport:
-    """The report in its words."""
+    """The report from its numbers."""
     number, count, microseconds, gpus = (int(word) for word in words[:4])
     rows = words[_HEAD : _HEAD + 3 * count].reshape(-1, 3)
     pieces = [(int(start), int(stop), int(digest)) for start, stop, digest in rows]
@@ -82,12 +82,12 @@ def decode_report(words: Words) -> CopyReport:
 
 
 def empty_report() -> Words:
-    """Room for a report."""
+    """Space for a report."""
     return np.zeros(_HEAD + 3 * MOST_PIECES, np.uint64)
 
 
 def encode_report(report: CopyReport) -> Words:
-    """The words of a report."""
+    """The numbers of a report."""
     words = empty_report()
     pieces = report.pieces
     words[:4] = (report.round, len(pieces), int(report.seconds * 1e6), report.gpus)

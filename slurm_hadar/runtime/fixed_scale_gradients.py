@@ -1,4 +1,4 @@
-"""The gradients of a part of a global batch as one vector, laid out like the parameters."""
+"""The gradients of a part of a global batch as one vector, arranged like the parameters."""
 
 from typing import Any
 

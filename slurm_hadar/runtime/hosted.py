@@ -169,9 +169,8 @@ class Hosted:
             self._store.restore(state, record)
         state.attempt = max(state.attempt, self.attempt.identity.number)
         if kept is not None:
-            self._say(
-                f"resumed at {state.samples} samples (attempt {state.attempt}, {self.gpus} GPUs)"
-            )
+            gpus = f"{self.gpus} GPU{'s' * (self.gpus != 1)}"
+            self._say(f"resumed at {state.samples} samples (attempt {state.attempt}, {gpus})")
         what = f"the position in checkpoint {self._store.path}"
         self._ranks.must_agree(state.samples, what)
         self._store.note_lost(state, self._exchange.before if self._exchange else None)
@@ -242,7 +241,7 @@ class Hosted:
     def passes(self) -> Iterator[list[int]]:
         """Indices of this process's passes from where the training stands to the epoch's end.
 
-        Whoever reads may run ahead of the training. No pass is empty: where an epoch's or the
+        The reader may run ahead of the training. No pass is empty: where an epoch's or the
         work's rest has fewer samples than there are passes, some samples are given to two.
         """
         self._given.clear()

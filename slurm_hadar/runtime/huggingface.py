@@ -123,7 +123,7 @@ class HadarCallback(TrainerCallback):  # type: ignore[misc]
         return control
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """All work is done, or somebody stopped early."""
+        """All work is done, or the training was stopped early."""
         self._run.finish()
 
     def _loader(self, made: Any) -> "DataLoader[Any]":

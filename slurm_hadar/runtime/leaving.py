@@ -21,13 +21,13 @@ NOT_SAVED = 74
 """Exit code of a training whose end is not in its checkpoint."""
 SLOW = "HADAR_SLOW_EXIT"
 """Environment variable: set to anything, the interpreter is taken down as usual. For programs that
-leave a write to a destructor or to an exit handler in C (an HDF5 file that nobody closes)."""
+leave a write to a destructor or to an exit handler in C (an HDF5 file that is never closed)."""
 
 
 class LeftOnTerm(SystemExit):
-    """The training has saved and ends this process with LEFT_ON_TERM, unless somebody catches it.
+    """The training has saved and ends this process with LEFT_ON_TERM, unless it is caught.
 
-    Whoever catches it keeps a process that ends as usual.
+    Code that catches it keeps a process that ends as usual.
     """
 
     def __init__(self) -> None:

@@ -152,7 +152,7 @@ class HadarCallback(Callback):  # type: ignore[misc]
         trainer.should_stop = trainer.should_stop or self._run.finished
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """All work is done, or somebody stopped early."""
+        """All work is done, or the training was stopped early."""
         self._run.finish()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

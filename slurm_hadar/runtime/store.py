@@ -212,7 +212,7 @@ class CheckpointStore:
     def load_after(self, state: State, before: Progress | None) -> dict[str, Any] | None:
         """Like :meth:`load`; what the last attempt had trained beyond the checkpoint is lost.
 
-        ``before``: what that attempt told last.
+        ``before``: what that attempt reported last.
         """
         random = self.load(state)
         self.note_lost(state, before)

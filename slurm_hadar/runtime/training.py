@@ -208,9 +208,8 @@ class Training:
             self._signals.install()
             self._steering.take_over(lambda: self._load(self._store))
             if self._random is not None:
-                self._say(
-                    f"resumed at {self.samples} samples (attempt {self.attempt}, {self.gpus} GPUs)"
-                )
+                gpus = f"{self.gpus} GPU{'s' * (self.gpus != 1)}"
+                self._say(f"resumed at {self.samples} samples (attempt {self.attempt}, {gpus})")
             self._restore_random()
             self._steering.begin()
             while self.samples < self.total and not self._state.stopped:

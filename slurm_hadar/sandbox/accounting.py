@@ -1,8 +1,8 @@
 """The accounting database of a sandbox: slurmdbd, over a MariaDB of its own.
 
-With it a user can be an operator, and accounts, QOS and limits exist. MariaDB listens on a socket
-only that nobody else can reach, so it asks for no password; slurmdbd listens on loopback. What it
-stores is thrown away with the sandbox, so nothing waits for a disk.
+With it a user can be an operator, and accounts, QOS and limits exist. MariaDB listens only on a
+socket that no other user can reach, so it asks for no password; slurmdbd listens on loopback. What
+it stores is thrown away with the sandbox, so nothing waits for a disk.
 """
 
 import shutil

@@ -36,7 +36,7 @@ from slurm_hadar.sandbox.status import SandboxStatus
 
 
 class Sandbox:
-    """A Slurm cluster in one folder, on loopback only, of whoever started it.
+    """A Slurm cluster in one folder, on loopback only, of the user who started it.
 
     As a context manager it is taken down at the end of the block; the folder with its logs stays.
     """
@@ -218,7 +218,7 @@ class Sandbox:
 
     @property
     def env(self) -> dict[str, str]:
-        """SLURM_CONF, HADAR_CONFIG and PATH, to lay over an environment."""
+        """SLURM_CONF, HADAR_CONFIG and PATH, to add to an environment."""
         return {
             "SLURM_CONF": str(self.conf),
             paths.ENV: str(self.config_path),

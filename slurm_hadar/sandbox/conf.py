@@ -20,7 +20,7 @@ class Values:
 
     ``ports``: ``""`` -> slurmctld's, node -> its slurmd's, with accounting also slurmdbd's.
     ``release``: Slurm's (22, 5).
-    ``cred_expire_s``: Slurm starts a requeued job after this time + 1 s when nobody does earlier.
+    ``cred_expire_s``: Slurm starts a requeued job after this time + 1 s unless it starts earlier.
     ``slurmd_timeout_s``: a silent node is DOWN after it; 0: never.
     """
 

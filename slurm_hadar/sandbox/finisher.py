@@ -1,5 +1,5 @@
-"""A small process beside a sandbox, which takes it down when whoever started it is gone without
-having done so: a killed test, a killed demo.
+"""A small process beside a sandbox, which takes it down when the process that started it is gone
+without having done so: a killed test, a killed demo.
 
 Slurm's daemons go into the background, so a signal on their parent's death would not reach them.
 """

@@ -60,7 +60,7 @@ def pacing_table(
 ) -> dict[str, Any]:
     """The content of the pacing file. ``nodes``: node -> type of each GPU.
 
-    Whoever paces a training multiplies the rates by ``time_scale``.
+    The emulation multiplies the rates by ``time_scale``.
     """
     return {
         "version": 1,

@@ -78,7 +78,7 @@ class SandboxPaths:
 
     @property
     def database_socket(self) -> Path:
-        """MariaDB's socket, in a folder that nobody else may enter."""
+        """MariaDB's socket, in a folder that no other user may enter."""
         return self.run / "database" / "sock"
 
     @property
@@ -133,7 +133,7 @@ def forget_run(places: SandboxPaths) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """Hold ``folder`` while its sandbox is started or stopped.
 
-    Raises UsageError when somebody else does. The lock ends with the process.
+    Raises UsageError when another process does. The lock ends with the process.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -141,7 +141,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(
-                f"the sandbox in {folder} is being started or stopped by somebody else; try later"
+                f"the sandbox in {folder} is being started or stopped by another process; try later"
             ) from None
         yield
     finally:

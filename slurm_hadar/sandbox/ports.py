@@ -16,7 +16,7 @@ class Ports:
     """``count`` free ports, kept from other sandboxes until :meth:`close`.
 
     A socket that is bound with SO_REUSEADDR but does not listen does not disturb a daemon that
-    binds the same way and listens; somebody else who looks for a free port, binding without it,
+    binds the same way and listens; another process that looks for a free port, binding without it,
     finds the port taken.
     """
 

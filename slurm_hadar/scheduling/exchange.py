@@ -1,8 +1,8 @@
 """Which waiting jobs exchange their places in Slurm's queue.
 
-A job that moves up asks for no more than the one whose place it gets, or nobody who takes no part
-stands between the two. So whoever takes no part sees ahead of it, in every place, the job that was
-there before or one that asks for no more.
+A job that moves up asks for no more than the one whose place it gets, or no job outside the
+exchange stands between the two. So a job outside the exchange sees ahead of it, in every place, the
+job that was there before or one that asks for no more.
 """
 
 from dataclasses import dataclass

@@ -56,9 +56,9 @@ def main(queue: Iterable[Waiting], types: int, start: Start) -> None:
 
 
 def backfill(queue: Iterable[Waiting], profiles: Mapping[int, Profile], start: Start) -> None:
-    """Starts whoever delays none before it. A job that cannot start gets a reservation for each of
-    its types, as without bf_one_resv_per_job. ``profiles``: type -> what is free when; they are
-    written to. Those of jobs that were started are taken as well.
+    """Starts each job that delays none before it. A job that cannot start gets a reservation for
+    each of its types, as without bf_one_resv_per_job. ``profiles``: type -> what is free when; they
+    are written to. Those of jobs that were started are taken as well.
     """
     for one in queue:
         later: dict[int, float] = {}

@@ -13,9 +13,9 @@ from slurm_hadar.simulator.workload import Workload
 def with_cpu_profiles(work: Workload, cluster: VirtualCluster, table: CpuTable) -> Workload:
     """The same jobs; the rates of the trace are those with the CPUs and memory that they ask for.
 
-    Who asks for none asks for his GPUs' part of the node. A job whose model the table knows may be
-    given from one CPU and as little memory as was measured, up to a whole node. Raises UsageError
-    for a cluster that does not count them.
+    A job that asks for none asks for its GPUs' part of the node. A job whose model the table knows
+    may be given from one CPU and as little memory as was measured, up to a whole node. Raises
+    UsageError for a cluster that does not count them.
     """
     if not cluster.cpus_per_gpu or not cluster.mem_per_gpu_mb:
         raise UsageError("--cpu-profiles needs --cpus-per-gpu and --mem-per-gpu above 0")

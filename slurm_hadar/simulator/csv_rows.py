@@ -13,7 +13,7 @@ from slurm_hadar.domain.errors import UsageError
 _MOST = 1e18
 """No count of samples and no rate comes near it; sums and products stay finite."""
 LATEST_S = 1e12
-"""Seconds beyond this leave no room for their fractions."""
+"""Seconds beyond this leave no digits for their fractions."""
 MOST_ROWS = 1_000_000
 """Of a trace, a history or a list of idle times; the largest published traces have fewer."""
 _MOST_WORDS, _MOST_CELL, _LONGEST_WORD = 240, 40, 1000

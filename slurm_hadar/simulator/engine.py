@@ -22,7 +22,7 @@ from slurm_hadar.simulator.views import Present, Views
 from slurm_hadar.simulator.workload import Workload, check
 
 EVENT_ROUND_S = 360.0
-"""What a policy is told as the round's length when decisions come with events."""
+"""The round's length that a policy sees when decisions come with events."""
 
 _MOST_IDLE = 1000
 """Decisions in a row without progress and without anything to wait for, after which it stops."""
@@ -62,10 +62,11 @@ def simulate(
 ) -> Outcome:
     """Run all jobs to their end.
 
-    ``seen``: what the policy is told, the truth by default. ``options``: the policy's. ``links``:
+    ``seen``: what the policy sees, the truth by default. ``options``: the policy's. ``links``:
     what jobs lose to each other's traffic; None: nothing. Raises
     UsageError for a job that fits nowhere, HadarError for a plan that cannot be carried out.
-    A policy that leaves jobs waiting for ever ends with those unfinished, not in an endless loop.
+    A policy that leaves jobs waiting without end ends with those unfinished, not in an endless
+    loop.
     """
     check(workload, cluster)
     run = _Run(

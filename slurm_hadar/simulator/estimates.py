@@ -1,4 +1,4 @@
-"""What a policy is told in place of the truth: estimated throughputs, steps declared wrongly."""
+"""What a policy sees in place of the truth: estimated throughputs, steps declared wrongly."""
 
 from dataclasses import dataclass, replace
 

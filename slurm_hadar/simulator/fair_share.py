@@ -11,8 +11,8 @@ def max_min(demand: FloatArray, who: IntArray, where: IntArray, capacity: FloatA
     """(K,) share of each flow, in the unit of ``demand`` (K,) and ``capacity`` (L,).
 
     Flow ``who[p]`` crosses link ``where[p]``, each pair once; a flow has one share, the same on
-    all its links. Nobody gets more than his demand, no link carries more than its capacity, and
-    nobody could get more without one who has no more than he getting less.
+    all its links. No flow gets more than its demand, no link carries more than its capacity, and
+    none could get more unless one with no larger share got less.
     """
     flows, links = len(demand), len(capacity)
     share: FloatArray = np.zeros(flows)

@@ -8,7 +8,7 @@ from slurm_hadar.policies.bftrainer.records import Trainer
 
 @dataclass(frozen=True)
 class Charge:
-    """``after``: growing costs its seconds at the rate after it (nobody trains meanwhile, so a
+    """``after``: growing costs its seconds at the rate after it (no node trains meanwhile, so a
     start costs too); else, as in BFTrainer's own replay, at the rate before it, and a start is
     free. Shrinking and a forced leave cost their seconds at the rate before, a leave once however
     many nodes go (arXiv 2106.12091, verified in its code)."""

@@ -1,4 +1,5 @@
-"""The door to a model of links that jobs share: what each loses to the traffic of the others."""
+"""The interface to a model of links that jobs share: what each loses to the traffic of the
+others."""
 
 from collections.abc import Sequence
 from typing import Protocol

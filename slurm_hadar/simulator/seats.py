@@ -15,7 +15,7 @@ Seat = tuple[int, int, int]
 
 
 class Seats:
-    """GPUs held and free. A placement without nodes is laid where there is room: on one node if it
+    """GPUs held and free. A placement without nodes goes where capacity is free: on one node if it
     fits (the fullest that does), else on the emptiest ones."""
 
     def __init__(self, cluster: VirtualCluster, limits: NodeLimits | None = None) -> None:
@@ -62,8 +62,8 @@ class Seats:
             self._hold(job, placements[job], seats, names[job])
 
     def fits(self, job: int, placement: Placement, most_nodes: int) -> bool:
-        """Whether there is room for a placement, counting what the job holds as free; without
-        named nodes it may spread over so many. CPUs and memory are not looked at."""
+        """Whether the capacity for a placement is free, counting what the job holds as free;
+        without named nodes it may spread over so many. CPUs and memory are not looked at."""
         own = {(node, kind): count for node, kind, count in self.of.get(job, ())}
         if placement.nodes:
             return all(

@@ -23,10 +23,10 @@ _SAME = 1e-9
 class GangRule:
     """``order``: ``fifo``, ``srtf`` (least time left on the fastest type first), ``wsrtf`` (that
     per weight) or ``las`` (least attained service in Tiresias's queues; preempts, the others do
-    not). Whoever does not fit is overtaken. ``wait``: a job waits for a faster type where it would
-    end sooner, and what it waits for is kept free for it; else it takes the fastest free type. With
-    ``las`` it means that whoever runs goes to a faster type whenever one decides; else he stays on
-    his until he is preempted."""
+    not). A job that does not fit is overtaken. ``wait``: a job waits for a faster type where it
+    would end sooner, and what it waits for is kept free for it; else it takes the fastest free
+    type. With ``las`` it means that a running job goes to a faster type at each decision; else it
+    stays on its type until it is preempted."""
 
     order: str
     wait: bool = False

@@ -2,7 +2,7 @@
 
 Whenever a GPU is free, the tasks that are ready are gone through in the policy's order. Each is
 promised to the GPU that would finish it first, those included that are busy now; it starts where
-that GPU is idle. What is only promised is decided anew at the next event, so nobody is bound to a
+that GPU is idle. What is only promised is decided anew at the next event, so no job is bound to a
 GPU by an old guess. A job's place in the order changes at its rounds' barriers only.
 
 Ours (``spare``): the barrier waits for the last task, so the others may take the GPUs that the rest

@@ -36,7 +36,7 @@ def open_trace(
     from_sacct: bool = False,
     models: ModelNames | None = None,
 ) -> Workload:
-    """Read a trace; CSVs are told apart by their header (Gavel's has scale_factor).
+    """Read a trace; the header tells the kind of a CSV (Gavel's has scale_factor).
 
     Raises UsageError for a file that is not there or is malformed.
     """

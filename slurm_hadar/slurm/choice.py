@@ -48,7 +48,7 @@ def open_cluster(settings: config.Slurm) -> Cluster:
     """See :func:`slurm_hadar.slurm.cluster.open_cluster`."""
     if settings.conf and not os.path.isfile(settings.conf):  # noqa: PTH113
         # Without it Slurm's commands look for a server of configurations until the time is up.
-        raise SlurmError(f"slurm.conf = {settings.conf} is no file; correct it or leave it out")
+        raise SlurmError(f"slurm.conf = {settings.conf} is not a file; correct or remove it")
     commands = Commands(settings.bin_dir, settings.conf, settings.timeout_s)
     plain = CommandsCluster(commands)
     if settings.backend == "cli":
@@ -106,7 +106,7 @@ def pyslurm_obstacle(plain: CommandsCluster, conf: Path | None) -> str:
     told = done.stdout.decode(errors="replace")
     numbers = re.findall(r"\d+", told.partition("lacks ")[0])
     if done.returncode != 0 or len(numbers) < 2:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no word why"]
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
         return f"PySlurm cannot be imported: {said[0][:200]}"
     built, site = (int(numbers[0]), int(numbers[1])), plain.slurm_version[:2]
     if built != site:

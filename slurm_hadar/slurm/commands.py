@@ -159,7 +159,7 @@ def clean_environment(
 def failure(what: str, answer: Answer) -> SlurmError:
     """The error of a command that ended with a non-zero status."""
     lines = [clean_line(line) for line in answer.err.splitlines() if line.strip()]
-    said = "; ".join(lines[:3]) if lines else f"exit status {answer.code} and no word why"
+    said = "; ".join(lines[:3]) if lines else f"exit status {answer.code} and no reason given"
     return refusal(what, said)
 
 

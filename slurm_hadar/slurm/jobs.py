@@ -3,8 +3,8 @@
 What differs between releases: numbers are plain in 22.05 and ``{set, infinite, number}`` later;
 the state is a string in 22.05, a list later, and so is ``shared``; 22.05 shows no CPUs per task;
 nodes of an allocation stand in ``job_resources.allocated_nodes`` in 22.05, in
-``job_resources.nodes.allocation`` later; the newest form of 26.05 does not tell who wants nodes of
-his own.
+``job_resources.nodes.allocation`` later; the newest form of 26.05 does not show which job wants
+whole nodes.
 """
 
 import re
@@ -55,12 +55,8 @@ class JobsReader:
     """
 
     def __init__(self, ids: Collection[str] | None, tasks_per_array: int) -> None:
-        self._ids, self._most = ids, tasks_per_array
-        self._members = Members("jobs", self._take)
-        self._jobs: list[Job] = []
-        self._notes: list[str] = []
-        self._named = 0
-        self._asked: Counter[int] = Counter()
+        self._taken = _Taken(ids, tasks_per_array)
+        self._members = Members("jobs", self._taken.take)
 
     def feed(self, text: str) -> None:
         """The next part of what squeue printed."""
@@ -76,9 +72,22 @@ class JobsReader:
             raise SlurmError("squeue answered with JSON that holds no list of jobs", retry=True)
         if document.get("errors"):
             raise _unanswered(document["errors"])
-        return self._jobs, self._notes
+        return self._taken.jobs, self._taken.notes
 
-    def _take(self, record: object) -> None:
+
+class _Taken:
+    """The records so far. Apart from what reads the text, which refers to :meth:`take`: in a circle
+    all jobs of many ticks would stay until Python looks for such."""
+
+    def __init__(self, ids: Collection[str] | None, tasks_per_array: int) -> None:
+        self._ids, self._most = ids, tasks_per_array
+        self.jobs: list[Job] = []
+        self.notes: list[str] = []
+        self._named = 0
+        self._asked: Counter[int] = Counter()
+
+    def take(self, record: object) -> None:
+        """The next record."""
         if not isinstance(record, dict):
             raise SlurmError("squeue answered with a job that is no record", retry=True)
         try:
@@ -92,8 +101,8 @@ class JobsReader:
             ) from None
         if found:
             found = self._counted(found)
-        self._jobs += found
-        self._notes += notes
+        self.jobs += found
+        self.notes += notes
 
     def _counted(self, found: list[Job]) -> list[Job]:
         """These records of one job; without the nodes that it asks for, and unmanaged, where its
@@ -140,7 +149,7 @@ def _unanswered(errors: object) -> SlurmError:
         if isinstance(entry, dict)
     ]
     return SlurmError(
-        f"squeue: {'; '.join(said)[:300] or 'an error without words'}; "
+        f"squeue: {'; '.join(said)[:300] or 'an error without a message'}; "
         "slurmctld may be down or busy",
         retry=True,
     )

@@ -53,6 +53,8 @@ class Members:
         """
         self._least = 0
         self.feed("")
+        # Paused in the middle it would hold this object, which holds it.
+        self._reading.close()
         if not self._whole or self._text[self._at :].strip():
             raise ValueError("the JSON document is broken or not whole")
         return self._found

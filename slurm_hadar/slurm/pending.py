@@ -1,7 +1,7 @@
 """Changes meant for a job that waits, which must do nothing to one that has begun meanwhile.
 
-Slurm may start a job between our look and our update. Of a running job it refuses what a waiting
-one may be told, with these exceptions: ReqNodeList (22.05.8, 24.11.5, 26.05.5) and NumNodes
+Slurm may start a job between our look and our update. Of a running job it refuses what it accepts
+for a waiting one, with these exceptions: ReqNodeList (22.05.8, 24.11.5, 26.05.5) and NumNodes
 (24.11.5, 26.05.5) are taken for a wish to give nodes back, and the others are cut off with what
 trains there; only then the rest of the same update is refused. The memory of a job with an extern
 step 26.05.5 seems to change: it says of one without that it would need it.
@@ -17,7 +17,7 @@ from slurm_hadar.slurm.times import at_once, begin_time, set_back
 _OF_RUNNING_JOBS = frozenset({"MinMemoryCPU", "MinMemoryNode", "NumNodes", "ReqNodeList"})
 """What some release changes of a running job as well."""
 BEGUN = "no longer pending"
-"""Slurm's words about a job that has begun."""
+"""Slurm's messages about a job that has begun."""
 _AHEAD_S = 60
 """A job that begins no sooner is safe: thousands of updates are sent in less. Should we die between
 the two updates of one that is not, it begins so much later."""
@@ -29,7 +29,7 @@ def apply(
     """As :meth:`Cluster.apply`, for jobs that waited when they were read.
 
     ``jobs``: of these updates, in their order; ``now``: s since the epoch. A job that Slurm may
-    start at any moment is first told to begin a minute later, which a running job refuses; only
+    start at any moment first gets a begin time a minute later, which a running job refuses; only
     where that is accepted it gets the update, which then always says when it begins.
     """
     exposed = [

@@ -1,4 +1,4 @@
-"""Slurm's states in the words of the domain, in two tables."""
+"""Slurm's states in the terms of the domain, in two tables."""
 
 from collections.abc import Iterable
 

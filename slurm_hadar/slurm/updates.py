@@ -1,4 +1,4 @@
-"""Job updates as scontrol's words, and which of them may go through its standard input.
+"""Job updates as scontrol's arguments, and which of them may go through its standard input.
 
 What scontrol was seen to do (22.05.8 and 24.11.5):
 
@@ -100,7 +100,7 @@ def _word(key: str, value: str, version: tuple[int, int, int]) -> str:
 
 
 def plain(arguments: Sequence[str]) -> bool:
-    """Whether these words come through scontrol's standard input unchanged."""
+    """Whether these arguments come through scontrol's standard input unchanged."""
     safe = all(_PLAIN.fullmatch(word) and not set(word) & set("'\"\\") for word in arguments)
     return safe and sum(len(word) + 1 for word in arguments) < LINE_BYTES
 
@@ -113,7 +113,7 @@ def feed(lines: Sequence[str]) -> str:
 def silent(stderr: str, count: int) -> list[bool]:
     """For each of ``count`` lines: whether scontrol went past it without a word.
 
-    A line whose mark is missing was not reached, or what it said cannot be told apart.
+    A line whose mark is missing was not reached, or its messages cannot be assigned.
     """
     answers = [False] * count
     position = 0

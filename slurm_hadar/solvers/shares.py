@@ -2,7 +2,7 @@
 
 X_jr is the part of its time that job j spends on type r. Always sum_r X_jr <= 1 and, with g_j GPUs
 per job and c_r GPUs per type, sum_j g_j X_jr <= c_r. Rows that are alike are solved once, for all
-of them together, and get alike shares: smaller, and nobody is better off for his place in a list.
+of them together, and get alike shares: smaller, and no job is better off for its place in a list.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Shares:
 
 
 def nearly(best: float) -> float:
-    """As good as the best, but for a hundred-thousandth that leaves room for a centre."""
+    """As good as the best, but for a hundred-thousandth that leaves a centre."""
     return best * (1.0 - 1e-5)
 
 

@@ -53,7 +53,7 @@ def shortest(work: TimeIndexedWork, alone: bool = True) -> tuple[float, FloatArr
     """Least time in which all the work can be done, s, and the price per pool, s per GPU-second.
 
     min T: every job's parts sum to 1, none runs longer than T, no pool is used above T x GPUs.
-    Without ``alone`` a job's own run time does not count, only the room that it takes.
+    Without ``alone`` a job's own run time does not count, only the capacity that it takes.
     """
     jobs, pools = len(work.number), len(work.capacity)
     row, col = np.nonzero(np.isfinite(work.seconds))
@@ -90,7 +90,7 @@ def timetable(
     """The least weighted mean busy time with all work done by the last edge.
 
     ``edges`` (B + 1,), s from now, rising from 0. ``duty`` (J,): most part of any bucket that a
-    job may be planned to run; below 1 leaves room for what a fluid plan does not see. ``there``
+    job may be planned to run; below 1 leaves capacity for what a fluid plan does not see. ``there``
     (J, B): part of each bucket in which the job has arrived; all of it by default. Work that
     does not fit is done in an extra bucket behind the horizon, at a high cost; the result does not
     show it.

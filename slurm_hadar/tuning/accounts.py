@@ -8,14 +8,14 @@ import numpy as np
 from slurm_hadar.domain.view import FloatArray
 
 MOST = 20
-"""Accounts that are told apart, by GPU-hours; the rest is told as one."""
+"""Accounts that are listed, by GPU-hours; the rest is listed as one."""
 REST = "(others)"
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """One account. ``slowdown``: the mean of its jobs' time in the system over the time that they
-    ran when they were recorded; 1: nobody waited."""
+    ran when they were recorded; 1: no job waited."""
 
     account: str
     jobs: int

@@ -25,7 +25,7 @@ WORTH = 0.05
 class Advice:
     """One thing to do. ``refs``: lines of slurm.conf; ``toml``: lines of hadar.toml, which go
     into the section that they begin with; ``gain``: a figure that was simulated or measured, or
-    the words "not simulated"."""
+    the text "not simulated"."""
 
     topic: str
     why: str
@@ -38,7 +38,7 @@ class Advice:
 @dataclass(frozen=True)
 class Recorded:
     """What the replayed jobs had, before any replay: (J,) s from arrival to end, s that they ran,
-    and GPU-s that they held; nan where that is not told."""
+    and GPU-s that they held; nan where that is unknown."""
 
     name: str
     jct_s: FloatArray
@@ -49,7 +49,7 @@ class Recorded:
 @dataclass
 class Study:
     """All that advice is drawn from. ``recorded``: of the jobs of ``work``; ``config``: the site's
-    hadar.toml where it has one; ``save_s``: how long the slowest checkpoint takes, 0: not told."""
+    hadar.toml where it has one; ``save_s``: how long the slowest checkpoint takes, 0: unknown."""
 
     site: SlurmSite
     history: History | None = None
@@ -81,7 +81,7 @@ class Study:
 
     @property
     def open_partitions(self) -> list[Partition]:
-        """Partitions with GPUs that are up and that everybody may use."""
+        """Partitions with GPUs that are up and that all users may use."""
         gpu = {node.name for node in self.site.gpu_nodes}
         return [
             p

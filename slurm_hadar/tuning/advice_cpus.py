@@ -58,7 +58,7 @@ def defaults(study: Study) -> Iterator[Advice]:
     if not refs:
         study.fine.append(
             "DefCpuPerGPU, DefMemPerGPU: no advice; the open partitions with GPUs have them, or "
-            "their nodes do not tell their CPUs, or jobs ask for as many as help"
+            "the CPUs of their nodes are unknown, or jobs ask for as many as help"
         )
         return
     what = (

@@ -92,6 +92,6 @@ def accounting(study: Study) -> Iterator[Advice]:
     kept = [word for word in now if word.lower() not in own]
     yield Advice(
         topic="AccountingStorageTRES",
-        why=f"accounting does not tell {', '.join(missing)}{told}",
+        why=f"accounting does not record {', '.join(missing)}{told}",
         refs=(study.draft.set("AccountingStorageTRES", ",".join([*kept, *missing])),),
     )

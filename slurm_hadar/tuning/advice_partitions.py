@@ -89,7 +89,7 @@ def idle_nodes(study: Study) -> Iterator[Advice]:
                     f"{gaps / offered:.1%} of the GPU-hours idled in stretches of ten minutes or "
                     "more"
                     if offered
-                    else "without a history nobody knows what idled"
+                    else "without a history the idle time is unknown"
                 )
             )
             return

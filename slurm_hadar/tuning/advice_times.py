@@ -28,7 +28,7 @@ def kill_wait(study: Study) -> Iterator[Advice]:
     else:
         study.fine.append(
             f"KillWait: {now:g} s leaves {saves}"
-            + ("" if study.save_s else "; how long a checkpoint takes was not told (--save)")
+            + ("" if study.save_s else "; the time of a checkpoint is not given (--save)")
         )
         return
     yield Advice("KillWait", why, refs=(study.draft.set("KillWait", str(need)),))

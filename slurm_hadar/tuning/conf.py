@@ -47,7 +47,7 @@ class SlurmConf:
     places: Mapping[str, ConfEntry]
     """Name in small letters -> the line that sets it."""
     nodes: tuple[ConfEntry, ...]
-    """NodeName lines with the DEFAULT lines before them laid under; DEFAULT lines left out."""
+    """NodeName lines with the DEFAULT lines before them applied; DEFAULT lines left out."""
     partitions: tuple[ConfEntry, ...]
     """PartitionName lines in the same way."""
     notes: tuple[str, ...] = ()

@@ -113,7 +113,7 @@ def _instead(entry: ConfEntry) -> str:
 
 
 def applied(text: str, lines: Sequence[DraftLine]) -> str:
-    """A slurm.conf without Include, with these lines in it: what the admin is told to do by hand.
+    """A slurm.conf without Include, with these lines in it: what the admin is to do by hand.
 
     Lines that are replaced stay as comments, all the lines that they consist of.
     """

@@ -55,11 +55,11 @@ class History:
     """(J,) index of the only type that it asked for, by request, constraint or partition;
     :data:`OPEN` where several would have done."""
     max_nodes: IntArray
-    """(J,) nodes that it had; 0: not told."""
+    """(J,) nodes that it had; 0: unknown."""
     cpus: FloatArray
-    """(J,) CPUs that it had; 0: not told."""
+    """(J,) CPUs that it had; 0: unknown."""
     mem_mb: FloatArray
-    """(J,) memory that it had; 0: not told."""
+    """(J,) memory that it had; 0: unknown."""
     rows: int
     """Lines of jobs that were read, without steps."""
     left_out: Mapping[str, int]
@@ -213,7 +213,7 @@ def _past(row: CsvRow, known: RequestedTypes) -> _Past | str:
         return "cancelled before it started" if never else "no GPU"
     if not start:
         if not request:
-            return "never started" if end else "waits, and asks for no GPU that is told"
+            return "never started" if end else "waits, with no record of its requested GPUs"
         if end:
             return "cancelled before it started"
         held = request

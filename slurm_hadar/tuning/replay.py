@@ -247,7 +247,7 @@ def run_all(
 ) -> list[PolicyReplay]:
     """``own types``, ``any type``, then the policies, and the first of them where only some opt in.
     ``limit_s``: clock seconds for all together, a safety net: a policy that does not end within
-    what is left is told without figures."""
+    what is left is listed without figures."""
     replay = _Replay(work, restart_s, time.monotonic() + limit_s, options or {})
     return [
         replay.own(),

@@ -53,7 +53,7 @@ def of_history(
     notes = [*place.notes]
     if not place.gpu_nodes:
         raise UsageError(
-            f"{' and '.join(place.sources)} tell of no node with GPUs; there is nothing to tune"
+            f"{' and '.join(place.sources)} show no node with GPUs; there is nothing to tune"
         )
     study = _study(place, config, rates, wish)
     since_s = _since(wish.since)
@@ -91,8 +91,8 @@ def of_simulation(
     study = _study(place, config, rates, wish)
     study.work, study.recorded = simulated.read(trace, jct, cluster, rates, wish.jobs)
     study.runs = replay.run_all(study.work, wish.policies, wish.restart_s, wish.limit_s)
-    notes = [*place.notes, f"which GPUs a job had does not stand in {jct.name}: nothing is told of "
-             "what idled and of who waited for which type"]  # fmt: skip
+    notes = [*place.notes, f"{jct.name} does not record which GPUs a job had: idle time "
+             "and waits by GPU type are unknown"]  # fmt: skip
     if len(study.work.rows) == wish.jobs:
         notes.append(f"only the last {wish.jobs} jobs of the trace are replayed (--jobs)")
     return study, notes

@@ -14,7 +14,7 @@ from slurm_hadar.tuning.history import History
 from slurm_hadar.tuning.site import SlurmSite
 
 _MOST_COUNTS = 64
-"""Numbers of GPUs that waits are told apart by; a history of more takes the next larger one."""
+"""Numbers of GPUs by which waits are listed; a history of more takes the next larger one."""
 _MOST_EXAMPLES = 3
 _LONG_GAP_S = 600.0
 _NOTABLE_H = 1 / 60

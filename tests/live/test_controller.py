@@ -565,7 +565,7 @@ def test_a_second_tick_at_the_same_time_leaves(site):
             check=False,
         )
     assert done.returncode == 1
-    assert "in the middle of a tick" in done.stderr and "Traceback" not in done.stderr
+    assert "another hadar is running" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_stop_file_stops_everything(site):

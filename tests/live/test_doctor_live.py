@@ -127,7 +127,7 @@ def test_a_stop_tells_its_cost_and_an_outage_of_the_log_costs_no_line(
     effect = stops[-1]["effect"]
     assert 0 <= effect["waited_s"] <= effect["without_training_s"] < 200
     assert effect["lost_samples"] == 0 and effect["rate_after"] > effect["rate_before"] > 0
-    assert any("lacks" in line.get("what", "") for line in lines if line["event"] == "fault")
+    assert any("are missing" in line.get("what", "") for line in lines if line["event"] == "fault")
     assert {line["decision"] for line in lines if line["event"] == "decision"} > {"waits"}
     text = folder.joinpath("hadar.log").read_text()
     assert str(site.config.site.exchange_dir) not in text and '"uid"' not in text
@@ -182,7 +182,7 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
     told.open()
     assert any("state file was lost" in words for words in told.tick().said)
     waits = json.loads(hadar(site, "doctor", id_, "--json").stdout)["result"]
-    assert waits["state"] == "PENDING" and any("lets it wait until" in t for t in waits["next"])
+    assert waits["state"] == "PENDING" and any("delays it until" in t for t in waits["next"])
     told.until(lambda: site.runs(id_)())
     plain = json.loads(hadar(site, "doctor", id_, "--json").stdout)["result"]
     assert plain["state"] == "RUNNING" and not [t for t in plain["problems"] if "held" in t["what"]]

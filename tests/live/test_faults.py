@@ -190,7 +190,7 @@ def test_a_node_that_came_back_is_left_alone_at_first(site):
 
 
 def test_a_job_of_a_node_that_was_down_between_two_looks_keeps_its_begin_time(site):
-    """Slurm lets it wait until what ran there has left. Nothing is left to be seen of the node."""
+    """Slurm delays it until what ran there has left. Nothing is left to be seen of the node."""
     id_ = site.running("k80")
     site.want[id_] = {"v100": 1}
     go_down(site, "k1")
@@ -202,7 +202,7 @@ def test_a_job_of_a_node_that_was_down_between_two_looks_keeps_its_begin_time(si
     assert waits.eligible_s == begins >= waits.submit_s + 90
     assert waits.partitions[0] == "v100", "it is steered all the same"
     found = job_report.of_controller(site.controller, id_)
-    assert any(line.startswith("Slurm lets it wait until ") for line in found.next)
+    assert any(line.startswith("Slurm delays it until ") for line in found.next)
     site.slurm.apply([Update(id_, {"StartTime": "now+2"})])
     site.until(lambda: site.patient_tick() and site.trains(id_, 1))
     assert site.where(id_) == {"v100"}
@@ -526,7 +526,7 @@ def test_the_daemon_lives_through_all_of_it_and_goes_on(site):
 
     def works_again():
         since = log.stat().st_size
-        site.until(said("changes sent; read", since))
+        site.until(said(" sent; read", since))
 
     try:
         works_again()

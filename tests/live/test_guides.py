@@ -194,7 +194,7 @@ def no_gpu_free(place):
         place.box.run("scancel", *fill)
 
 
-ORDINARY = re.compile(r"Job |Speed|  GPUS|Last decision|Leave it|job \d+ stays")
+ORDINARY = re.compile(r"Job |Speed|  GPUS|Last decision|To opt it out|job \d+ stays")
 """Lines that do not hang on what else the cluster does."""
 
 

@@ -86,7 +86,7 @@ def test_all_jobs_run_without_a_controller_and_after_a_node_failure(site):
     script = f"#!/bin/sh\n#SBATCH --gres=gpu:1 -n1\n#HADAR {said}\n{command}\n"
     short = "#!/bin/sh\n#HADAR types=v100,k80 gpus=1 model=transformer\nsleep 3\n"
     with controller(site) as log:
-        site.until(lambda: "changes sent" in log.read_text())
+        site.until(lambda: " sent; read " in log.read_text())
         moved = site.submit(ADA, "-p", "k80,v100", script=script)
         site.box.run("scancel", slow)
         site.until(lambda: state(site, moved) == "RUNNING|k80")
@@ -116,6 +116,6 @@ def test_all_jobs_run_without_a_controller_and_after_a_node_failure(site):
         for job in (*waiting, *tasks, moved):
             site.until(lambda job=job: state(site, job) == "COMPLETED|k80")
         # The one that waits for the type that is gone has a deadline. Its owner may widen it then.
-        site.until(lambda: "1 widened" in site(ADA, "hadar", "widen"))
+        site.until(lambda: "past their deadline: 1" in site(ADA, "hadar", "widen"))
         site.until(lambda: state(site, patient) == "COMPLETED|k80")
     assert not site.box.run("squeue", "-h").strip()

@@ -491,7 +491,7 @@ OF_EACH_SUBMIT = {"JobId", "SubmitTime", "LastSchedEval", "Priority"}
     "plugins", [("cli-filter",), ("job-submit",), ("cli-filter", "job-submit")]
 )
 def test_a_managed_job_is_otherwise_what_sbatch_makes_of_it(site, plugins):
-    """Also while a controller is alive and acts."""
+    """Also while a controller is active."""
     write_heartbeat(site.box.exchange, "act", 60.0)
     requests = (("--gres=gpu:v100:1", "-p", "gpu"), ("--gpus=2", "-C", "v100|p100", "-n", "2"))
     site.remove()

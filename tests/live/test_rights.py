@@ -88,8 +88,8 @@ def test_an_operator_is_what_the_controller_must_be(site):
     cure = shlex.split(said.partition(": ")[2])
     site.admin(cure[0], "-i", *cure[1:])
     assert problems(HADAR) == []
-    assert any("root may do more" in said for said in problems(None))
-    assert "root may do more to Slurm" in site(None, "hadar", "tick", code=1)
+    assert any("root has more rights" in said for said in problems(None))
+    assert "root has more rights in Slurm" in site(None, "hadar", "tick", code=1)
     assert any("does not know" in said for said in problems_of_a_stranger(site))
 
 
@@ -111,9 +111,9 @@ def test_slurms_own_user_is_refused(site, his_own):
     his_own.config_path.write_text(text.replace('rights = "sandbox"', 'rights = "operator"'))
     for command in ("tick", "run"):
         said = site(HADAR, "hadar", command, code=1, env=his_own.env)
-        assert said.count("\n") == 1 and "SlurmUser may do more to Slurm" in said
+        assert said.count("\n") == 1 and "SlurmUser has more rights in Slurm" in said
     said = site(HADAR, "hadar", "check", code=1, env=his_own.env)
-    assert f"PROBLEM {HADAR} may do more to Slurm than the controller should" in said
+    assert f"PROBLEM {HADAR} has more rights in Slurm than the controller needs" in said
 
 
 def problems_of_a_stranger(site):

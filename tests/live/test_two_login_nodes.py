@@ -101,10 +101,10 @@ def test_the_second_steps_back_and_takes_over(nodes):
     nodes.tick(ONE)
     first = nodes.submit()
     watched = nodes.tick(TWO)
-    assert "a controller on login1 is alive and acts" in watched and "0 changes sent" in watched
+    assert "a controller on login1 is active" in watched and "0 changes sent" in watched
     assert nodes.asked(first) == ASKED and nodes.beat() == ONE
     twin = nodes.tick(TWIN)
-    assert "login1 (this host, another state folder) is alive and acts" in twin
+    assert "login1 (this host, another state folder) is active" in twin
     assert nodes.asked(first) == ASKED and "0 changes sent" in twin
     assert f"update job {first}: Partition={PREFERRED}" in nodes.tick(ONE)
     assert nodes.asked(first) == PREFERRED
@@ -123,7 +123,7 @@ def test_the_second_steps_back_and_takes_over(nodes):
     # And comes back.
     third = nodes.submit()
     back = nodes.tick(ONE)
-    assert "a controller on login2 is alive and acts" in back and "0 changes sent" in back
+    assert "a controller on login2 is active" in back and "0 changes sent" in back
     assert nodes.asked(third) == ASKED and nodes.beat() == TWO
 
 

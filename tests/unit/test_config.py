@@ -33,7 +33,7 @@ def test_a_type_is_selected_by_its_own_name_unless_said_otherwise():
         ("[controller]\ninterval_s = inf", "controller.interval_s"),
         ("[moving]\nack_wait_s = nan", "moving.ack_wait_s"),
         ("site = 1", "site: this is a table"),
-        ("[sight]\nmode = 'act'", "sight: there is no such key"),
+        ("[sight]\nmode = 'act'", "sight: unknown key"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text, says):
@@ -47,7 +47,7 @@ def test_what_has_no_effect_any_more_is_read_and_told():
     old = "[lease]\nlength_s = 300\n[partitions]\nsteer = ['gpu']\nopt_in = ['lab']\n"
     found = config.parse(old, "hadar.toml")
     lease, steer = found.notes
-    assert lease.startswith("[lease] has no effect any more") and "take it out" in lease
+    assert lease.startswith("[lease] has no effect any more") and "remove it" in lease
     assert steer.startswith("partitions.steer has no effect") and "[partitions.groups]" in steer
     new = config.parse("[partitions]\nopt_in = ['lab']\n", "hadar.toml")
     assert found.partitions == new.partitions and new.notes == ()

@@ -81,7 +81,7 @@ def test_an_action_that_was_cut_short_may_have_left_the_plan_before_it():
 
 def test_a_job_that_ended_before_it_was_asked_to_save_had_the_plan_before_it():
     ended = replace(RUNS, state=JobState.FINISHED, slurm_state="COMPLETED")
-    never_asked = [move("the job ended meanwhile (COMPLETED)"), entry()]
+    never_asked = [move("the job has ended (COMPLETED)"), entry()]
     assert complaint(TOLD, ended, never_asked) == ""
     assert "decided was" in complaint(TOLD, replace(ended, restarts=1), never_asked)
     assert "decided was" in complaint(TOLD, ended, [move("moved"), entry()])

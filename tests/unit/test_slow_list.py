@@ -1,6 +1,7 @@
-"""tests/unit/slow.txt names what there is, and leaves out no test beside those that it names."""
+"""The lists of slow tests name what there is, and slow.txt leaves out no other test."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -31,3 +32,10 @@ def test_no_name_of_the_list_begins_another_one():
         if function:
             others = [one for one in functions(path) if one.startswith(function)]
             assert all(f"{path}::{one}" in names for one in others), name
+
+
+def test_contributing_names_ten_slow_tests_that_there_are():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"^\| `(tests/[\w/.]+)::(\w+)` \|", page, re.MULTILINE)
+    assert len(set(named)) == 10
+    assert all(function in functions(path) for path, function in named)

@@ -77,7 +77,7 @@ def diff(
             else stop(target, plan.waiting.get(id_, "no placement in this round"), seen, config)
         )
         if action is not None and not movable[id_]:
-            deferred[id_] = "it may not be moved now"
+            deferred[id_] = "it cannot be moved now"
         elif action is not None and (node := _reserved(action, seen)):
             deferred[id_] = f"a reservation of {node} begins before its time limit ends"
         elif action is not None:
@@ -102,7 +102,7 @@ def diff(
             break
     for action in moves:
         if action not in chosen:
-            deferred[action.job.id] = "moves of this tick or hour are used up"
+            deferred[action.job.id] = "the limit on moves per tick or hour is reached"
     return PlanDiff(tuple(chosen), deferred)
 
 

@@ -30,7 +30,7 @@ from slurm_hadar.slurm.cluster import Cluster, Update
 
 _REFUSED, _UNANSWERED = "refused", "not answered"
 _UNFIT = f"{_REFUSED}: the job fits nowhere in a partition of that list"
-UNDO, UNDONE = "undo", "its placement could not be carried out; it is as its owner wrote it again"
+UNDO, UNDONE = "undo", "its placement could not be carried out; its owner's request is restored"
 """A placement that is taken back, in the journal; see repair."""
 _TAKEN_ALL_THE_SAME = ("partition configuration not available", "node configuration is not")
 """Of how Slurm says that a job fits nowhere in its partitions: an update has changed them then."""
@@ -61,7 +61,8 @@ class ActionContext:
     ages: bool = False
     """Whether jobs gain priority with age, and this controller may give it back to them."""
     taken_over: Callable[[], str] = str
-    """Why another controller may act now, so that nothing more is written; empty: none may."""
+    """Why another controller may be active now, so that nothing more is written; empty: none
+    may."""
 
     @property
     def in_the_job(self) -> bool:
@@ -69,7 +70,7 @@ class ActionContext:
         return steering_store.in_the_job(self.config)
 
     def check(self) -> None:
-        """Raises OSError where another controller may act now."""
+        """Raises OSError where another controller may be active now."""
         why = self.taken_over()
         if why:
             raise OSError(why)
@@ -121,7 +122,7 @@ class ActionContext:
     ) -> str | None:
         """Tell the job what it will run with; ``save`` asks it to checkpoint now.
 
-        A complaint where the file cannot be written, as when somebody else made one of that name:
+        A complaint where the file cannot be written, as when another user made one of that name:
         the job then goes by what Slurm gives it.
         """
         try:

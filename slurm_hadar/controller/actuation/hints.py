@@ -198,7 +198,7 @@ def _after_a_move(job: Job, seen: Observed) -> Action | None:
         was={key: value for key, value in steered.was.items() if key not in fields},
         wrote={key: value for key, value in steered.wrote.items() if key not in fields},
     )
-    why = f"it runs: {' and '.join(sorted(fields))} as its owner set it"
+    why = f"it runs: {' and '.join(sorted(fields))} as set by its owner"
     return Action(Kind.HINT, job, fields, ours, why)
 
 
@@ -211,7 +211,7 @@ def restored(
 ) -> list[Action]:
     """What makes the requests of these jobs their owners' again, where they wait.
 
-    ``excluded``: those that are left to Slurm, with the reason; ``preempted``: those that may start
+    ``excluded``: those that are not steered, with the reason; ``preempted``: those that may start
     before the begin time that Slurm gave them when it requeued them.
     """
     return _sent(ids, {}, excluded, seen, refused, preempted)
@@ -265,11 +265,11 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed, preempted: bool) 
     elif "Partition" in fields and hint.wait is not None:
         why = f"{waits_for(ours)}: it ends sooner so than where it could begin before"
     elif "Partition" in fields and names:
-        why = "in this order it prefers them"
+        why = "its order of preference"
     elif hint.nice and "Nice" in fields:
         why = "it has the place of another managed job in the queue, which the policy lets wait"
     else:
-        why = "its request is its owner's again" + (f": {excluded}" if excluded else "")
+        why = "its owner's request is restored" + (f": {excluded}" if excluded else "")
     return Action(Kind.HINT, job, fields, ours, why)
 
 

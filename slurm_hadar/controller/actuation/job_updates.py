@@ -74,7 +74,7 @@ def owner_forbids(
 
 
 def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fields:
-    """``fields`` of a job on nodes that are named, with what Slurm is told although it seems to
+    """``fields`` of a job on nodes that are named, with what Slurm needs although it seems to
     know it. ``was``: as of :func:`originals`.
 
     It shows a waiting job's number of nodes as it was when its scheduler last looked at the job:
@@ -127,7 +127,7 @@ def _of_an_exchange(job: Job, key: str) -> bool:
 
 
 def current(job: Job, key: str) -> str:
-    """A field of the job as it stands, in the words of :func:`fields`."""
+    """A field of the job as it stands, in the form of :func:`fields`."""
     match key:
         case "Features":
             return job.features
@@ -164,7 +164,7 @@ def present(job: Job, steered: Steering, key: str) -> str:
 
 
 def differing(job: Job, fields: Mapping[str, str]) -> bool:
-    """Whether Slurm shows other values than these; of a begin time nobody can tell."""
+    """Whether Slurm shows other values than these; a begin time cannot be compared."""
     told = {key: value for key, value in fields.items() if key != "StartTime"}
     return any(current(job, key) != value for key, value in told.items())
 

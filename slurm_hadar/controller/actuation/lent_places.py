@@ -133,6 +133,6 @@ def given_back(memory: Memory, seen: Observed) -> list[Action]:
             was = {key: value for key, value in steered.was.items() if key != "Nice"}
             wrote = {key: value for key, value in steered.wrote.items() if key != "Nice"}
             ours = replace(steered, was=was, wrote=wrote, time=seen.now)
-            why = "it opted out: its Nice is its owner's again"
+            why = "it opted out: its owner's Nice is restored"
             found.append(Action(Kind.HINT, job, {"Nice": str(own)}, ours, why))
     return found

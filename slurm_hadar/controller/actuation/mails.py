@@ -16,7 +16,7 @@ FIELD = "MailType"
 def of_others(
     cluster: Cluster, jobs: Sequence[Job], steering: Mapping[str, Steering]
 ) -> frozenset[str]:
-    """Ids of those jobs whose MailType is other than what was written there last: somebody else has
+    """Ids of those jobs whose MailType is other than what was written there last: another user has
     changed it since, and it stays. One query. Raises SlurmError."""
     if not jobs:
         return frozenset()

@@ -3,7 +3,7 @@
 Slurm starts a job only where what is used, what running jobs may still use and its own time limit
 stay within GrpTRESMins (``AccountingStorageEnforce=safe``), GrpTRESRunMins and GrpWall. A running
 job passed that once. Requeued it must pass it again with its whole time limit, while what it has
-used stays used: in a tight budget it would wait for ever, though it would have run to its end.
+used stays used: in a tight budget it would wait forever, although it would have run to its end.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -29,14 +29,14 @@ class MoveStep(Enum):
     WAIT = "wait"
     REQUEUE = "requeue"
     SEND_ON = "send on"
-    STAY = "tell the job that it goes on with what it has, and end the move"
+    STAY = "leave the job where it runs, and end the move"
     END = "end the move"
 
 
 @dataclass(frozen=True)
 class MoveDecision:
     """The next step of a move. ``outcome``: how it ends, of STAY and END only. ``job``: as it is
-    to be sent on, of SEND_ON only."""
+    to be released, of SEND_ON only."""
 
     step: MoveStep
     outcome: str = ""
@@ -61,11 +61,11 @@ def decide_move(
     """
     if job is None:
         if now - entry.changed_s > LOST_SIGHT_S:
-            return _end("lost sight of the job: Slurm does not show it any more")
+            return _end("Slurm does not show the job any more")
     elif job.state is JobState.FINISHED:
-        return _end(f"the job ended meanwhile ({job.slurm_state})")
+        return _end(f"the job has ended ({job.slurm_state})")
     elif not job.managed:
-        return _end("it is not ours any more")
+        return _end("it is no longer managed")
     elif job.restarts == entry.details.get("restarts"):
         return _before_requeue(entry, job, progress, now, ack_wait_s)
     elif job.state is JobState.PENDING:

@@ -1,4 +1,4 @@
-"""Carrying moves through: asked to save -> acknowledged -> requeued -> sent on its way.
+"""Carrying moves through: asked to save -> acknowledged -> requeued -> released.
 
 Each step is taken from what Slurm and the job show now, so that it does not matter which controller
 began it, nor whether it died in between. No job is ever held: after a requeue Slurm itself starts
@@ -39,8 +39,8 @@ _LEAST_PRIORITY = 1
 
 @dataclass(frozen=True)
 class MoveResult:
-    """What a step did: sentences for the operator, and the jobs that were sent on their way with
-    the places where they go (job -> node -> type -> GPUs)."""
+    """What a step did: sentences for the operator, and the jobs that were released with the
+    places where they go (job -> node -> type -> GPUs)."""
 
     said: tuple[str, ...]
     sent: Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -128,16 +128,16 @@ def settle(
         # The other half of a minute's requests is for the next tick and for what is sent.
         stopped = why_not()
         if stopped:
-            return [*said, f"moves under way wait: {stopped}"]
+            return [*said, f"moves in progress wait: {stopped}"]
         if ripe and traffic.half_left():
             try:
                 jobs = {job.id: _later(job, known) for job in context.cluster.read_jobs(names)}
             except SlurmError as error:
-                return [*said, f"moves under way go on at the next tick: {error}"]
+                return [*said, f"moves in progress continue at the next tick: {error}"]
             # Slurm may have taken longer to answer than a heartbeat lasts.
             stopped = why_not()
             if stopped:
-                return [*said, f"moves under way wait: {stopped}"]
+                return [*said, f"moves in progress wait: {stopped}"]
             said += advance(context, jobs, progress, clock()).said
         looks -= 1
         if clock() >= end or looks == 0:

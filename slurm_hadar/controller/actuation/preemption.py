@@ -1,7 +1,7 @@
 """Whether a job that is stopped makes way for those that the plan stops it for.
 
-What it leaves goes to whoever is next in Slurm's order and fits. No place in the queue is borrowed:
-where that is somebody else, the job would have stopped for nothing, so it runs on.
+What it leaves goes to the next job in Slurm's order that fits. No place in the queue is borrowed:
+where that is another job, the job would have stopped for nothing, so it runs on.
 """
 
 from collections.abc import Collection, Sequence

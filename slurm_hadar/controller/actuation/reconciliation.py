@@ -29,7 +29,7 @@ _TOOK = ("done", "moved", "stopped", "released", "its placement could not")
 def reconcile(store: Store, seen: Observed, commit_s: float) -> None:
     """Close what is seen to hold, and measure the moves that have shown their effect.
 
-    ``commit_s``: how long a job may take to start that was told to.
+    ``commit_s``: how long a requested start may take.
     """
     shown = {
         entry.id: words
@@ -63,7 +63,7 @@ def expected_effect(
     """What a move is expected to cost and gain, for its entry in the journal: samples/s and s, and
     the samples that the job had lost before.
 
-    What is not known is left out, as the speed of a model that nobody has measured.
+    What is not known is left out, as the speed of an unmeasured model.
     """
     found: dict[str, object] = {}
     job, jobs = action.job, snapshot.view.jobs

@@ -97,7 +97,7 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
 
 
 def keep_owners_changes(context: ActionContext, seen: Observed) -> None:
-    """Keep which fields somebody else changed: of a job that runs Slurm does not show it."""
+    """Keep which fields another user changed: of a job that runs Slurm does not show it."""
     found = []
     for id_, ours in seen.steering.items():
         job = seen.jobs.get(id_)

@@ -2,7 +2,7 @@
 
 The policy is :mod:`slurm_hadar.policies.bftrainer`; here the cluster becomes what it looks at, and
 its answer becomes moves like those of any managed job. Slurm starts a training that waits, like any
-other job, and takes the nodes back by itself: it preempts whoever runs in a partition of a lower
+other job, and takes the nodes back by itself: it preempts jobs in a partition of a lower
 tier.
 """
 
@@ -42,8 +42,9 @@ _LONGEST_BEGIN_S = 600.0
 class BackfillPlan:
     """What one tick means to do with the idle nodes.
 
-    ``idle``: nodes that nobody uses or is about to take; ``taken``: idle nodes left to others, with
-    the reason; ``placements`` and ``waiting`` as in a plan; ``excluded``: trainings left to Slurm.
+    ``idle``: nodes that no job uses or is about to take; ``taken``: idle nodes left to others, with
+    the reason; ``placements`` and ``waiting`` as in a plan; ``excluded``: trainings that are not
+    steered.
     """
 
     schedulable: Mapping[str, SchedulableJob] = field(default_factory=dict)
@@ -225,11 +226,11 @@ class _Round:
         if action is None:
             return 0
         if not self.movable[id_]:
-            self.deferred[id_] = "it may not be moved now"
+            self.deferred[id_] = "it cannot be moved now"
         elif placement and not set(placement.nodes) <= {*free, *target.held}:
             self.deferred[id_] = "the nodes that it shall get are not free yet"
         elif moves <= 0:
-            self.deferred[id_] = "moves of this tick or hour are used up"
+            self.deferred[id_] = "the limit on moves per tick or hour is reached"
         else:
             self.sent.append(action)
             return 1

@@ -1,4 +1,4 @@
-"""Which nodes are idle, and which of these somebody is about to take.
+"""Which nodes are idle, and which of these another job is about to take.
 
 A job on idle nodes gives way to every other job (Slurm preempts it), so to all others it is as if
 it were not there.
@@ -57,10 +57,10 @@ def _freed(node: Node, gpus: Mapping[str, int], job: Job, parts: int) -> Node:
 
 
 def idle(others: Observed, config: Config) -> list[str]:
-    """Whole nodes on which nobody but those that give way has anything, in the site's order.
+    """Whole nodes on which only jobs that give way have anything, in the site's order.
 
     ``others``: the cluster without those. Not among them are nodes that are drained, down, asleep
-    (nobody should wake them for this) or reserved within ten minutes.
+    (nothing should wake them for this) or reserved within ten minutes.
     """
     partitions = {
         name
@@ -90,7 +90,7 @@ def about_to_be_taken(
     """Nodes that pending jobs will get within ``backfill.margin_s``, with the reason.
 
     ``placements``: where this tick moves jobs on ordinary nodes.
-    ``free_first``: nodes that Slurm can give without sending anybody away; it takes those first.
+    ``free_first``: nodes that Slurm can give without stopping a job; it takes those first.
     """
     now = pending_demand.free_now(others)
     order = sorted(now, key=lambda name: name not in free_first)

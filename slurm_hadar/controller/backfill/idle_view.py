@@ -139,8 +139,8 @@ class IdleNodeView:
             copies=len(names),
             shares=tuple(speed / sum(speeds) for speed in speeds) if several else (),
             tier="network" if several else "node",
-            reason=f"trains on {len(names)} idle {'nodes' if several else 'node'} until somebody "
-            f"wants {'them' if several else 'it'}",
+            reason=f"trains on {len(names)} idle {'nodes' if several else 'node'} until another "
+            f"job needs {'them' if several else 'it'}",
         )
 
     def _trainer(

@@ -103,7 +103,7 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
     rights = config.site.rights
     if rights == "sandbox":
         if is_sandbox(config):
-            yield Finding("ok", f"throw-away sandbox: the controller runs as {me()}")
+            yield Finding("ok", f"sandbox: the controller runs as {me()}")
         else:
             cure = 'set site.rights = "operator", or "user" for one researcher\'s own jobs'
             yield Finding("problem", NO_SANDBOX, cure)
@@ -111,7 +111,7 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
     if os.getuid() == 0 or me() == slurm_user:
         yield Finding(
             "problem",
-            f"{me()} may do more to Slurm than the controller should",
+            f"{me()} has more rights in Slurm than the controller needs",
             "run it as a user of its own with AdminLevel=Operator",
         )
     if rights == "user":
@@ -120,8 +120,8 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
     if settings.get("AccountingStorageType", "").endswith("/none"):
         yield Finding(
             "problem",
-            "this Slurm has no accounting database, so nobody can be an operator",
-            'set site.rights = "user" and let each researcher run hadar for his own jobs',
+            "this Slurm has no accounting database, so no user can be an operator",
+            'set site.rights = "user" and let each researcher run hadar for their own jobs',
         )
         return
     level = cluster.admin_level(me())
@@ -195,8 +195,8 @@ def _names(config: Config) -> Iterator[Finding]:
         if policy.preempts and not config.guards.preempt:
             yield Finding(
                 "warning",
-                f"policy {name} plans to stop running jobs, and guards.preempt is off: it counts "
-                "on GPUs that do not become free",
+                f"policy {name} is designed to stop running jobs, and guards.preempt is off: no "
+                "running job is stopped",
                 "set guards.preempt = true, or choose hadar",
             )
         yield from option_findings(config, policy)
@@ -218,7 +218,7 @@ def _names(config: Config) -> Iterator[Finding]:
     if config.site.rights == "operator" and not config.site.controller_user:
         yield Finding(
             "warning",
-            "site.controller_user is not set: jobs believe whoever writes hbatch's file last",
+            "site.controller_user is not set: jobs trust the user who last wrote hbatch's file",
             "name the user that the controller runs as",
         )
 

@@ -36,7 +36,8 @@ def folder_findings(config: Config) -> Iterator[Finding]:
 
 
 def exchange_finding(config: Config, folder: Path) -> Finding:
-    """Whether jobs and the controller can use the exchange folder, and nobody else our files."""
+    """Whether jobs and the controller can use the exchange folder, and no other user can use our
+    files."""
     if not folder.is_dir():
         return Finding(
             "problem",

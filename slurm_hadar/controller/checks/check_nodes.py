@@ -7,10 +7,11 @@ from slurm_hadar.controller.checks.finding import Finding
 from slurm_hadar.controller.observation.lost_gpus import CURE, lost, lost_gpus_message
 from slurm_hadar.domain.job import UNTYPED, Job
 from slurm_hadar.domain.node import Node
+from slurm_hadar.reports import formats
 
 
 def lost_findings(nodes: list[Node], jobs: list[Job]) -> Iterator[Finding]:
-    """GPUs that nobody has and Slurm gives to nobody."""
+    """GPUs that no job has and Slurm gives to none."""
     for node in lost(nodes, jobs):
         yield Finding("problem", lost_gpus_message(node), CURE)
 
@@ -40,7 +41,8 @@ def type_findings(config: Config, nodes: list[Node]) -> Iterator[Finding]:
             if without:
                 yield Finding(
                     "problem",
-                    f"{kind}: {len(without)} nodes lack the feature {feature}, {without[0]} first",
+                    f"{kind}: {formats.counted(len(without), 'node')} without the feature "
+                    f"{feature}, first {without[0]}",
                     f"add Features={feature} in slurm.conf",
                 )
             else:

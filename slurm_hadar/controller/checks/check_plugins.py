@@ -1,4 +1,4 @@
-"""``hadar check`` on what ``hadar plugins install`` laid beside slurm.conf: does it still fit?"""
+"""``hadar check`` on what ``hadar plugins install`` wrote beside slurm.conf: does it still fit?"""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _FILE_OF = {
 }
 _PLAIN = re.compile(r"/[A-Za-z0-9_./:+@-]*")
 _LEASING = re.compile(r"\bresult\.lease\b|^  lease_s = [1-9]", re.M)
-"""In a Lua file of a release that gave waiting jobs a begin time (a lease)."""
+"""In a Lua file of a release that gave waiting jobs a begin time."""
 _NO_LEASE = re.compile(r"^  lease_s = 0,$", re.M)
 """In a site.lua of that release that was written in observe mode: no job got one."""
 

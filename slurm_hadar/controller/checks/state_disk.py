@@ -15,8 +15,8 @@ _FUSE_LOCAL = frozenset({"fuse.fuse-overlayfs", "fuse.ext4", "fuse.ntfs-3g", "fu
 
 
 def disk_finding(folder: Path, mounts: str | None = None) -> Finding | None:
-    """A warning where the folder is on a network file system, None where it is not or where that
-    cannot be told. ``mounts``: the text of /proc/self/mountinfo."""
+    """A warning where the folder is on a network file system, None where it is not or where
+    that is unknown. ``mounts``: the text of /proc/self/mountinfo."""
     if mounts is None:
         try:
             mounts = _MOUNTS.read_text(errors="replace")

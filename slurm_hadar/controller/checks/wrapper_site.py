@@ -145,7 +145,7 @@ def is_current(config: Config, config_path: Path, names: SlurmNames | None = Non
     """Whether the JSON beside the TOML says what the TOML says now, and Slurm by its ``names``;
     without those what it says of Slurm stands.
 
-    Without ``site.controller_user`` the UID in it is that of whoever wrote it, and stands.
+    Without ``site.controller_user`` the UID in it is that of the user who wrote it, and stands.
     """
     try:
         data = reading.content(wrapper_path(config_path), reading.TABLE_BYTES)

@@ -37,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The last decision on a job: ``placement`` in words, and the reason."""
+    """The last decision on a job: ``placement`` as text, and the reason."""
 
     job: str
     time_s: float

@@ -45,7 +45,7 @@ class Store:
         Raises Damaged where the file was taken away since: what is written now would be lost.
         """
         if _identity(self._path) != self._file:
-            raise DamagedStateFile(f"the state file {self._path} was taken away; it is opened anew")
+            raise DamagedStateFile(f"the state file {self._path} was removed; a new one is created")
         try:
             yield
         except sqlite3.Error as error:
@@ -55,7 +55,7 @@ class Store:
     def open(cls, folder: Path, repair: bool = False) -> "Store":
         """Open, or make, the file in the state folder.
 
-        ``repair``: put a damaged file aside and begin anew; for whoever holds the folder's lock.
+        ``repair``: put a damaged file aside and begin anew; for the holder of the folder's lock.
         Raises HadarError when the folder is not ours alone, or the file is damaged or newer.
         """
         make_private(folder)
@@ -67,7 +67,7 @@ class Store:
                 raise
         aside = put_aside(path)
         said = (
-            f"the state file was damaged and lies in {aside} now; what it knew is read from Slurm"
+            f"the state file was damaged and is now {aside}; its content is read from Slurm again"
         )
         opened = cls(open_file(path))
         with opened.readable_errors():
@@ -76,13 +76,13 @@ class Store:
 
     @property
     def new(self) -> bool:
-        """Whether there was no file before, and nobody was told yet; for whoever sees that there
-        should have been one."""
+        """Whether there was no file before, and no message said so yet; for the caller that sees
+        that there should have been one."""
         return self.policy_state(UNTOLD).get("new") is True
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the operator should know of how it was opened, and was not told yet."""
+        """What the operator should know of how it was opened, and was not reported yet."""
         said = self.policy_state(UNTOLD).get("said")
         return (said,) if isinstance(said, str) else ()
 

@@ -46,7 +46,7 @@ _CHANGES = (_FIRST, "CREATE INDEX journal_kind ON journal (kind, opened_s);", _S
 """What makes each version of the schema of the one before it; never change one that is out."""
 VERSION = len(_CHANGES)
 UNTOLD = "untold"
-"""Under this name it keeps what the operator was not told yet of how the file was opened: the tick
+"""Under this name it keeps what was not reported yet of how the file was opened: the tick
 that opened it may have ended before it could say so."""
 _NEW = f"INSERT OR REPLACE INTO policy VALUES ('{UNTOLD}', '{{\"new\": true}}');"
 
@@ -92,7 +92,7 @@ def open_file(path: Path) -> sqlite3.Connection:
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous=FULL")
         if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise DamagedStateFile(_damaged(path, "its pages do not fit together"))
+            raise DamagedStateFile(_damaged(path, "its pages are inconsistent"))
         _bring_up_to_date(connection, path)
         _read_what_is_open(connection)
     except sqlite3.Error as error:
@@ -108,13 +108,13 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 def state_file_error(error: sqlite3.Error, path: Path) -> HadarError:
-    """What the operator is told of an error of SQLite's."""
+    """What the operator sees of an error of SQLite's."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _DAMAGE or "no such" in str(error) or "no column" in str(error):
         return DamagedStateFile(_damaged(path, str(error)))
     return HadarError(
-        f"the state file {path} cannot be used now ({error}); is its disk full, or another "
-        "program at it? Nothing is done without it"
+        f"the state file {path} cannot be used now ({error}); is its disk full, or does "
+        "another program use it? No tick runs without it"
     )
 
 
@@ -162,10 +162,10 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
         if version > VERSION:
             raise HadarError(
                 f"{path} was written by a newer slurm-hadar (schema {version}); "
-                "upgrade, or move the file away to begin anew"
+                "upgrade, or move the file away to start with an empty one"
             )
         if version < 0:
-            raise ValueError(f"schema {version} is no number that was written")
+            raise ValueError(f"schema {version} is not a valid number")
         # All of a change or nothing, whenever the machine goes down; and another program may have
         # made the change while this one waited for its turn.
         connection.execute("BEGIN IMMEDIATE")
@@ -187,7 +187,7 @@ def _read_what_is_open(connection: sqlite3.Connection) -> None:
         wrong = " OR ".join(f"typeof({column}) NOT IN ({kind})" for column, kind in kinds.items())
         found = connection.execute(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").fetchone()
         if found is not None:
-            raise ValueError(f"a line of {table} is not what was written")
+            raise ValueError(f"a row of {table} is invalid")
     rows = connection.execute(
         "SELECT details FROM journal WHERE outcome IS NULL OR shown IS NULL"
         " OR (kind='move' AND effect IS NULL)"
@@ -200,8 +200,8 @@ def _read_what_is_open(connection: sqlite3.Connection) -> None:
 def _damaged(path: Path, why: str) -> str:
     said = reading.shown(why, 200)
     return (
-        f"the state file {path} is damaged ({said}); move it away, or let a tick put it aside: "
-        "everything that matters is in Slurm, only measured speeds and history begin anew"
+        f"the state file {path} is damaged ({said}); move it away, or let a tick do so: "
+        "only measured speeds and history are lost, the rest is in Slurm"
     )
 
 

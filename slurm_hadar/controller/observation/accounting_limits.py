@@ -21,7 +21,7 @@ from slurm_hadar.slurm.limits import AccountLimits
 
 _ASK_AGAIN_S = 600.0
 _TOO_MUCH = (
-    "may do more to Slurm than the controller should; run it as a user of its own with "
+    "has more rights in Slurm than the controller needs; run it as a user of its own with "
     "AdminLevel=Operator, see hadar check"
 )
 NO_SANDBOX = (
@@ -31,7 +31,7 @@ NO_SANDBOX = (
 
 
 class ForbiddenIdentity(HadarError):
-    """This user may not be the controller: no later tick of his changes that."""
+    """This user may not be the controller: no later tick of that user changes that."""
 
 
 def refuse_root(config: Config) -> None:
@@ -54,7 +54,7 @@ def refuse_root(config: Config) -> None:
 class AccountingLimits:
     """Read at the start and every ten minutes. Which scheduler Slurm has counts in every mode. All
     else binds a site's controller only: an owner's own updates are judged by Slurm, and a sandbox
-    has nobody to protect. Limits on minutes bind every requeue, so an owner's controller looks at
+    has no users to protect. Limits on minutes bind every requeue, so an owner's controller looks at
     them too when it means to move a job."""
 
     def __init__(self, cluster: Cluster, config: Config) -> None:

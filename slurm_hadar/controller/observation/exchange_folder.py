@@ -16,9 +16,10 @@ from slurm_hadar.exchange.folder import MOST, FolderWindow, Listing
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles import gpu_sampling_files
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
+from slurm_hadar.reports import formats
 
 KEEP_S = 86400.0
-"""Files of ended jobs stay this long after they were last written, for whoever looks into them."""
+"""Files of ended jobs stay this long after they were last written, for inspection."""
 _EVERY_S = 3600.0
 _MOST_REMOVED = 5000
 """Files that one tick removes; the next ticks go on."""
@@ -86,8 +87,8 @@ class ExchangeFolder:
 
         ``jobs``: all that Slurm shows; ``seen_since``: ids of those that were seen since a time,
         for one answer that lacks a job does not mean that it has ended. Only what was listed last
-        and not written for :data:`KEEP_S`, and only what this user may remove: his own files, and
-        all where the folder is his own. Returns what the operator should know.
+        and not written for :data:`KEEP_S`, and only what this user may remove: their own files, and
+        all where they own the folder. Returns what the operator should know.
         """
         said = self._freed() + self._too_much(now)
         if now < self._tidied_s + _EVERY_S:
@@ -101,7 +102,8 @@ class ExchangeFolder:
         if len(old) <= _MOST_REMOVED and self._window.ended:
             self._tidied_s = now
         if removed:
-            said.append(f"{removed} files of jobs that ended are removed from {self._path}")
+            files = formats.counted(removed, "file")
+            said.append(f"{files} of ended jobs removed from {self._path}")
         return said
 
     def _too_much(self, now: float) -> list[str]:

@@ -20,15 +20,16 @@ def lost(nodes: Iterable[Node], jobs: Iterable[Job]) -> Iterator[Node]:
 
 
 def lost_gpus_message(node: Node) -> str:
-    """What is wrong with a node whose GPUs are lost."""
+    """Problems with a node whose GPUs are lost."""
     return (
-        f"node {node.name}: Slurm counts {formats.gpus(node.used_without_cpus)} as taken though no "
-        "job is there, and gives them to nobody (22.05 does so after a node went DOWN in a requeue)"
+        f"node {node.name}: Slurm counts {formats.gpus(node.used_without_cpus)} as allocated "
+        "although no job is there, so no job gets them (seen on 22.05 after a node went DOWN in a "
+        "requeue)"
     )
 
 
 class LostGpus:
-    """Tells of each such node once, as long as it lasts."""
+    """Reports each such node once, as long as it lasts."""
 
     def __init__(self) -> None:
         self._told: frozenset[str] = frozenset()

@@ -42,7 +42,7 @@ def numbers(racks: Mapping[str, str], nodes: Sequence[str]) -> IntArray:
 
 
 def with_whole(found: NodeArrays, nodes: Sequence[Node], kinds: Sequence[str]) -> NodeArrays:
-    """The nodes with what they have when nobody holds anything: how near a job could ever be."""
+    """The nodes with what they have when no job holds anything: how near a job could ever be."""
     there = [node if node.usable else Node(node.name, cpus=0) for node in nodes]
     whole = replace(
         found,

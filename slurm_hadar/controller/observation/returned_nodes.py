@@ -9,7 +9,7 @@ A node that is only drained or reserved kept its jobs and is used as soon as it 
 
 A node may also go down and come back between two looks. Nothing of that can be seen afterwards, nor
 what else requeued a job (its owner, preemption, a lost node), so a job in the middle of a move that
-the controller did not requeue itself is sent on as much later. Trainings on idle nodes do not wait
+the controller did not requeue itself is released as much later. Trainings on idle nodes do not wait
 for that: to be preempted is their daily life, and Slurm requeues a preempted job when its processes
 have left.
 """
@@ -35,7 +35,7 @@ REQUEUED = "requeued"
 _SAME_REQUEST_S = 1
 """Slurm tells the time of a requeue in whole seconds, by its own clock."""
 _OUT_OF_SIGHT_S = 900.0
-"""After a longer pause nobody knows whether a node that is down was up meanwhile."""
+"""After a longer pause it is unknown whether a node that is down was up meanwhile."""
 
 
 class Down(NamedTuple):
@@ -111,7 +111,7 @@ class ReturnedNodes:
 def ended_by(move: Entry, job: Job) -> bool:
     """Whether this move ended the last attempt of a job that was requeued.
 
-    Somebody else may have requeued it after it was looked at; to our own request, which changes
+    Another user may have requeued it after it was looked at; to our own request, which changes
     nothing then, Slurm answers all the same.
     """
     sent_s = move.reached_s(REQUEUED)

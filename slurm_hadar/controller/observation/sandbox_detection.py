@@ -1,4 +1,4 @@
-"""Whether the Slurm that we steer is a throw-away one, of whoever runs the controller."""
+"""Whether the Slurm that we steer is a sandbox, of the user who runs the controller."""
 
 import os
 import pwd
@@ -13,16 +13,16 @@ _PLACES = (
     "/etc/slurm/slurm.conf",
     "/etc/slurm-llnl/slurm.conf",
 )
-"""Where Slurm looks when nobody names one."""
+"""Where Slurm looks when no variable names one."""
 _LOOPBACK = re.compile(r"\S+\((127\.[0-9.]+|::1)\)")
 _LINE = re.compile(r"\s*(SlurmctldHost|SlurmUser)\s*=\s*(\S+)", re.IGNORECASE)
 
 
 def is_sandbox(config: Config) -> bool:
-    """Whether slurmctld listens on this machine's loopback address alone, and SlurmUser is whoever
-    asks: such a Slurm serves nobody else.
+    """Whether slurmctld listens on this machine's loopback address alone, and SlurmUser is the
+    caller: such a Slurm serves no other user.
 
-    Told from slurm.conf itself, so that nothing is asked of a Slurm before this is known.
+    Source slurm.conf itself, so that nothing is asked of a Slurm before this is known.
     """
     settings = _settings(config)
     hosts, users = settings["slurmctldhost"], settings["slurmuser"]

@@ -91,7 +91,7 @@ def without_foreign(
     busy: Collection[str],
     now: float,
 ) -> dict[str, Steering]:
-    """With the fields given up that somebody else has changed since we did.
+    """With the fields given up that another user has changed since we did.
 
     ``busy``: jobs with an action under way, of which Slurm may not show yet what was sent.
     """
@@ -104,7 +104,7 @@ def without_foreign(
 
 
 def given_up(known: Steering, fields: Collection[str]) -> Steering:
-    """With these fields left to whoever changed them."""
+    """With these fields left as another user changed them."""
     if not fields:
         return known
 

@@ -1,4 +1,4 @@
-"""What is wrong with one job, and the commands that cure it."""
+"""Problems with one job, and the commands that cure it."""
 
 import os
 import shlex
@@ -61,7 +61,7 @@ class JobContext:
 
     @property
     def controller_lives(self) -> bool:
-        """Whether somebody looks after the job now."""
+        """Whether a controller manages the job now."""
         beat = self.beat
         return beat is not None and beat.mode == "act" and is_fresh(beat, self.seen.now)
 
@@ -95,9 +95,9 @@ def _not_ours(job: Job) -> Iterator[Problem]:
         yield Problem(f"its declaration cannot be read: {job.declaration_error}", cures)
     elif job.declaration is None:
         one = f"or for this one, while it waits: hadar set {job.id} types=any"
-        yield Problem("it did not opt in, so it is never touched", (*_OPT_IN, one))
+        yield Problem("it did not opt in, so it is never changed", (*_OPT_IN, one))
     elif job.declaration.off:
-        yield Problem("it was taken out of our hands", (f"hadar set {job.id} off=no",))
+        yield Problem("its owner opted it out", (f"hadar set {job.id} off=no",))
     elif job.het:
         yield Problem("it is a heterogeneous job, which only Slurm can place")
     elif not job.batch:
@@ -116,7 +116,7 @@ def _controller(known: JobContext) -> Iterator[Problem]:
         cures = ['set mode = "act" in [site] of the configuration']
         if config.site.mode == "act":
             cures = [f"rm {shlex.quote(str(config.guards.stop_file))}"]
-        yield Problem("the controller only watches: it changes nothing in Slurm", cures)
+        yield Problem("the controller is in observe mode: it changes nothing in Slurm", cures)
 
 
 def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
@@ -157,8 +157,8 @@ def _types(known: JobContext, job: Job, declared: Declaration) -> Iterator[Probl
 
 def _left_out(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     last = known.last
-    if last is not None and last.placement == "left to Slurm" and not job.held:
-        yield Problem(f"it is left to Slurm: {last.reason}", (f"scontrol show job {job.id}",))
+    if last is not None and last.placement == "not steered" and not job.held:
+        yield Problem(f"it is not steered: {last.reason}", (f"scontrol show job {job.id}",))
 
 
 def _files(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
@@ -166,13 +166,13 @@ def _files(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     path = plan_path(folder, job.id) if "+" not in job.id else None
     if path is not None and os.path.lexists(path) and known.plan is None:
         yield Problem(
-            "its plan file is damaged, or somebody else's, and is not believed",
+            "its plan file is damaged or belongs to another user, so it is ignored",
             (f"rm {shlex.quote(str(path))}", "the next move writes it anew"),
         )
     mine = own_files(folder, job.id, job.uid)
     if mine and job.id not in known.seen.progress:
         names = " ".join(shlex.quote(str(one)) for one in mine[:5])
-        yield Problem("what it says of itself cannot be read", (f"head -c 1000 {names}",))
+        yield Problem("its progress file cannot be read", (f"head -c 1000 {names}",))
 
 
 def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
@@ -199,8 +199,8 @@ def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pr
         )
     if progress.nonfinite:
         yield Problem(
-            f"its loss or a parameter is not finite (at {progress.samples:,} samples), so it saves "
-            "nothing any more",
+            f"its loss or a parameter is not finite (at {progress.samples:,} samples), so it "
+            "no longer saves",
             (f"scancel {job.id}", 'a training with nonfinite="end" ends by itself'),
         )
     since = now - (progress.checkpoint.time if progress.checkpoint else job.start_s)
@@ -228,7 +228,7 @@ def _ask_to_save(known: JobContext, job: Job, declared: Declaration) -> tuple[st
 def _movable(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
     if not declared.checkpoint:
         yield Problem(
-            "it did not declare that it saves and resumes, so it stays where it starts",
+            "it does not declare checkpoint=yes, so it is not moved",
             (f"only if it does: hadar set {job.id} checkpoint=yes",),
         )
     elif not job.requeue:
@@ -240,7 +240,7 @@ def _movable(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pro
         yield Problem("it is pinned to its place", (f"hadar set {job.id} pin=no",))
     elif known.seen.steered(job.id).moves >= known.config.guards.max_moves_per_job:
         yield Problem(
-            "it has had all the moves that one job may have",
+            "it has reached guards.max_moves_per_job",
             ("raise guards.max_moves_per_job in the configuration",),
         )
 
@@ -286,7 +286,7 @@ def _plan(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
         yield Problem(
             f"it runs on {formats.gpus(held)}, its plan speaks of {formats.gpus(plan.gpus)}: Slurm "
             "placed it otherwise",
-            ("nothing: it goes by what Slurm gives it, and the next tick sees that",),
+            ("no action needed: the next tick adapts to it",),
         )
 
 

@@ -69,7 +69,7 @@ def fault(log: EventLog | None, what: str) -> None:
 def _owns_up(log: EventLog) -> bool:
     """Whether the log can be written, and tells how many lines it lacks."""
     if log.missed:
-        what = f"the log could not be written: it lacks {log.missed} lines of ticks and faults"
+        what = f"the log could not be written; {log.missed} lines of ticks and faults are missing"
         if not log.write(line("fault", {"what": what})):
             return False
         log.missed = 0

@@ -1,4 +1,4 @@
-"""What a tick, a queue or one job comes to, in words and plain data."""
+"""What a tick, a queue or one job comes to, as text and plain data."""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -47,9 +47,10 @@ def format_tick(report: TickReport) -> list[str]:
     left = len(report.snapshot.excluded) + len(idle.excluded)
     targets = report.snapshot.schedulable.values()
     running = sum(target.job.state is JobState.RUNNING for target in targets)
+    sent = formats.counted(len(report.done), "change")
     lines.append(
         f"tick: {running} running, {len(targets) - running} waiting, "
-        f"{left} left to Slurm; {len(report.done)} changes sent; "
+        f"{left} not steered; {sent} sent; "
         f"read {report.read_s:.2f} s, decide {report.decide_s:.2f} s, act {report.act_s:.2f} s"
     )
     return lines
@@ -69,10 +70,10 @@ def format_plan(report: TickReport) -> list[str]:
     lines += [
         f"job {job} waits: {why}" for job, why in report.plan.waiting.items() if job not in done
     ]
-    lines += [f"job {job} is left to Slurm: {why}" for job, why in report.snapshot.excluded.items()]
+    lines += [f"job {job} is not steered: {why}" for job, why in report.snapshot.excluded.items()]
     lines += report.plan.notes
     lines += format_backfill(report) if idle or report.backfill.idle else []
-    return lines or ["No managed job: nothing to do."]
+    return lines or ["No managed jobs."]
 
 
 def _unchanged(job: str, placement: Placement, targets: Mapping[str, SchedulableJob]) -> str:
@@ -97,7 +98,7 @@ def format_backfill(report: TickReport) -> list[str]:
         elif placement is not None:
             lines.append(_unchanged(job, placement, idle.schedulable))
         elif job in idle.excluded:
-            lines.append(f"job {job} is left to Slurm: {why}")
+            lines.append(f"job {job} is not steered: {why}")
         else:
             lines.append(f"job {job} waits: {why}")
     lines += [f"{node} is idle, but {why}" for node, why in idle.taken.items()]
@@ -191,7 +192,7 @@ def explanation_of(controller: Controller, id_: str) -> Explanation:
         no_array(seen, id_)
         raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
     if job.declaration is None:
-        why = job.declaration_error or "it declared nothing, so it is never touched"
+        why = job.declaration_error or "it has no declaration, so it is never changed"
         raise UsageError(f"job {id_} is not managed: {why}")
     decision = controller.store.decisions().get(id_)
     known = controller.gpus.uses_of(job)
@@ -233,7 +234,7 @@ def no_array(seen: Observed, id_: str) -> None:
 
 
 def plain(found: StatusRow | Explanation) -> dict[str, object]:
-    """A row or a story as plain data."""
+    """A row or a job report as plain data."""
     return asdict(found)
 
 
@@ -348,7 +349,7 @@ def undo(job: Job, seen: Observed, config: Config) -> list[str]:
     """How to take back by hand what we did to a job, in Slurm's own commands."""
     was = job_updates.asked_for(job, seen.steered(job.id), config.partitions.groups)
     off = job.declaration is not None and job.declaration.off
-    notes = [] if off else [f"Leave it to Slurm for good: hadar optout {job.id}"]
+    notes = [] if off else [f"To opt it out: hadar optout {job.id}"]
     fields = " ".join(shlex.quote(f"{key}={value}") for key, value in was.items())
     back = f"scontrol update JobId={job.id} {fields}"
     if was and job.state is JobState.PENDING:

@@ -1,4 +1,4 @@
-"""The whole story of one job, for ``hadar doctor``: from Slurm, the journal and the job's files.
+"""The report of one job, for ``hadar doctor``: from Slurm, the journal and the job's files.
 
 ``hadar explain`` says why a job is where it is now; this says how it came there, what comes next
 and what is wrong.
@@ -28,7 +28,7 @@ from slurm_hadar.slurm.cluster import Cluster
 
 
 def of_controller(controller: Controller, id_: str) -> JobReport:
-    """Told with the controller's own file. Raises UsageError for a job that nobody knows."""
+    """Made with the controller's own file. Raises UsageError for an unknown job."""
     store = controller.store
     config = controller.config
     seen = controller.observe()
@@ -36,7 +36,7 @@ def of_controller(controller: Controller, id_: str) -> JobReport:
     known = _known(config, seen, id_, config.controller_uid)
     job = known.job
     if job is not None and known.config.site.rights == "user" and job.uid != controller.own_uid:
-        raise UsageError(f"job {id_} is another user's; this controller looks after one's own only")
+        raise UsageError(f"job {id_} is another user's; this controller runs in per-user mode")
     return _told(
         replace(
             known,
@@ -48,7 +48,8 @@ def of_controller(controller: Controller, id_: str) -> JobReport:
 
 
 def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> JobReport | None:
-    """Told to the job's owner without the controller's file; None where the job is not his."""
+    """Made for the job's owner without the controller's file; None where the job is another
+    user's."""
     uid = os.getuid()
     seen = observed.read(cluster, now, config, uid)
     id_ = formatters.named(seen, id_)
@@ -129,15 +130,15 @@ def _facts(known: JobContext) -> Iterator[tuple[str, str]]:
     if job.restarts:
         yield "Restarts", f"{job.restarts}, as Slurm counts them"
     if known.on_idle_nodes:
-        yield "Idle nodes", "trains on them, and gives way to everybody (hadar backfill)"
+        yield "Idle nodes", "trains on them and gives way to all other jobs (hadar backfill)"
     if not known.journal:
-        yield "Told from", "Slurm and the job's own files; the controller's user sees its journal"
+        yield "Source", "Slurm and the job's own files; the controller's user also sees the journal"
 
 
 def _now(known: JobContext) -> Iterator[str]:
     job, last = known.job, known.last
     if job is None:
-        yield "It is not in Slurm's memory any more; sacct may know how it ended."
+        yield "Slurm no longer shows it; sacct may show how it ended."
         return
     reason = f", {job.reason}" if job.reason not in ("", "None") else ""
     if job.state is JobState.RUNNING:
@@ -176,7 +177,7 @@ def _of_move(entry: Entry, config: Config) -> Iterator[str]:
         wait = config.moving.ack_wait_s
         yield f"It was asked to save; if it does not within {wait:.0f} s it stays where it is."
     else:
-        yield "It was requeued and is sent on at the next tick; without one Slurm starts it itself."
+        yield "It is requeued; the next tick releases it, and without a tick Slurm starts it."
 
 
 def _of_waiting(job: Job, known: JobContext) -> Iterator[str]:
@@ -184,11 +185,11 @@ def _of_waiting(job: Job, known: JobContext) -> Iterator[str]:
     if job.not_before_s > now and known.under_way is not None:
         at = formats.moment(job.not_before_s)
         yield (
-            "Its last attempt was not ended by the controller and may still be leaving its node: "
-            f"it is sent on from {at} on (moving.after_return_s)."
+            "Its last attempt was not ended by the controller and may still be leaving its "
+            f"node; it is released after {at} (moving.after_return_s)."
         )
     if job.eligible_s > now:
-        yield f"Slurm lets it wait until {formats.moment(job.eligible_s)}."
+        yield f"Slurm delays it until {formats.moment(job.eligible_s)}."
     elif steered.gpus:
         length = known.config.moving.commit_s
         yield (
@@ -215,5 +216,5 @@ def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
     since = max([job.start_s, *(entry.changed_s for entry in moves)])
     free = since + known.config.guards.between_moves_s(unanswered)
     if free > now and declared and declared.checkpoint and not declared.pin:
-        asked = f", and {unanswered} moves that came to nothing" if unanswered else ""
+        asked = f", and {unanswered} failed moves" if unanswered else ""
         yield f"It is not moved before {formats.moment(free)} (guards.min_between_moves_s{asked})."

@@ -144,7 +144,7 @@ class EventLog:
                 why = error.strerror or str(error)
                 with suppress(OSError):
                     print(f"hadar: the log {self._sink.name} cannot be written: {why}; "
-                          "moves and decisions are written when it can be",
+                          "moves and decisions are written later",
                           file=sys.stderr, flush=True)  # fmt: skip
             return False
         self._out = False

@@ -25,14 +25,14 @@ _OUR_FILE = re.compile(
 
 
 _NAMED = re.compile(r"\b(account |groups of |user=|account=)[^\s,;]+")
-"""For a job that Slurm has forgotten since, whose owner nobody knows any more."""
+"""For a job that Slurm has forgotten since, whose owner is unknown by now."""
 
 
 class Privacy:
     """Takes out of a text what stands above the level. Paths and comments always do.
 
-    The site's own folders are told by their key, such as ``site.state_dir``: in per-user mode they
-    lie in somebody's home.
+    The site's own folders are named by their key, such as ``site.state_dir``: in per-user mode they
+    are in a user's home.
     """
 
     def __init__(self, config: Config) -> None:

@@ -1,5 +1,5 @@
-"""How far each user's declarations of work are to be believed: the GPU time that his jobs received,
-set against the part of it that lay within what they declared.
+"""How far each user's declarations of work are to be believed: the GPU time that the user's jobs
+received, set against the part of it within what they declared.
 
 A job that ends early does no harm (early stopping is common); one that goes on beyond its declared
 work does, by the GPU time that it takes beyond. So a few honest small jobs do not hide a large

@@ -23,7 +23,7 @@ _SAME_MEMORY = 1.02
 
 
 def present(seen: Observed, id_: str) -> TrainingUse | None:
-    """What the present attempt of a running job does with its GPUs; None where nobody tells."""
+    """What the present attempt of a running job does with its GPUs; None without samples."""
     job = seen.jobs[id_]
     if job.state is not JobState.RUNNING:
         return None
@@ -48,7 +48,7 @@ class GpuUseLearner:
         self._taken = LastReports(connection, "gpus")
 
     def learn(self, seen: Observed) -> None:
-        """Take in what running jobs do whose GPUs are all told and of one type."""
+        """Take in the use of running jobs with samples of all GPUs, of one type."""
         self._taken.forget_others(seen.gpus)
         for id_, files in seen.gpus.items():
             job, use = seen.jobs[id_], present(seen, id_)
@@ -72,7 +72,8 @@ class GpuUseLearner:
 
 
 def in_vain(seen: Observed, id_: str) -> str:
-    """That a job holds its GPUs for nothing, in words; empty where it does not, or nobody tells."""
+    """That a job holds its GPUs for nothing, as text; empty where it does not, or without
+    samples."""
     use = present(seen, id_)
     if use is None or use.seconds < _IN_VAIN_S or use.held_idle + use.unused < _IN_VAIN:
         return ""
@@ -150,4 +151,4 @@ def _words(
         f"held and idle {held_idle:.0%} of the time" if held_idle >= 0.005 else "",
         f"not used {unused:.0%} of the time" if unused >= 0.005 else "",
     ]
-    return ", ".join(part for part in parts if part) or "nothing told"
+    return ", ".join(part for part in parts if part) or "no data"

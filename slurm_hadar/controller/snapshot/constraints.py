@@ -1,4 +1,4 @@
-"""The user's own ``-C``: which nodes meet it, and how a GPU type is laid over it."""
+"""The user's own ``-C``: which nodes meet it, and how a GPU type is added to it."""
 
 import re
 from collections.abc import Set

@@ -8,7 +8,7 @@ What Slurm 22.05.8 and 24.11.5 were seen to do with a pending job that has ``--g
   raises them.
 - ``MinMemoryNode`` (MB) makes memory per CPU into memory per node; ``MinMemoryCPU`` the opposite.
 - With fewer CPUs than tasks the job starts and its ``srun`` fails.
-- A job that was submitted with ``--cpus-per-gpu`` waits for ever after such an update
+- A job that was submitted with ``--cpus-per-gpu`` waits forever after such an update
   (BadConstraints), and with ``--mem-per-gpu`` its ``srun`` fails after a change of memory.
 
 The CPUs of a running job cannot be changed; another number takes a move.
@@ -42,10 +42,10 @@ def may_change(job: Job, want: ResourceRequest) -> bool:
 def trait(
     targets: Sequence[SchedulableJob], table: CpuTable, nodes: Iterable[Node]
 ) -> CpuTrait | None:
-    """How the speed of each target hangs on CPUs and memory; None where nobody may change any.
+    """How the speed of each target hangs on CPUs and memory; None where no job may change any.
 
     A job whose model no table of the site knows keeps what it asks for, and so does one that
-    declares more than any of the ``nodes`` has: it would wait for ever.
+    declares more than any of the ``nodes`` has: it would wait forever.
     """
     if not any(may_change(target.job, target.request) for target in targets):
         return None

@@ -18,7 +18,7 @@ from slurm_hadar.profiles.tiers import Group, nearest
 def trait(
     seen: Observed, rates: Rates, targets: Sequence[SchedulableJob], kinds: Sequence[str]
 ) -> NetworkTrait | None:
-    """One row per target; None where the site has no racks, or nobody looks at them."""
+    """One row per target; None where the site has no racks, or the policy does not use them."""
     if not seen.racks:
         return None
     factor, slowed = np.ones((len(targets), 3)), np.ones(len(targets))

@@ -24,7 +24,7 @@ Place = Mapping[str, Mapping[str, int]]
 class ControllerHistory:
     """What the controller remembers. ``attained``: job -> GPU-seconds received; ``moving``: jobs in
     the middle of a move -> where they are going; ``last_moves``: job -> time of its last move, s;
-    ``unanswered``: job -> moves that came to nothing in a row: save requests without an answer, and
+    ``unanswered``: job -> failed moves in a row: save requests without an answer, and
     places where Slurm did not start it; ``understated``: uid -> how many times what they
     declared the user's jobs took, where that is more than once.
     """

@@ -1,7 +1,7 @@
 """On which nodes a waiting job would fit if nothing ran there.
 
 A list of partitions must keep one in which the job fits: Slurm refuses a list without one, or lets
-the job wait for ever.
+the job wait forever.
 """
 
 from collections.abc import Iterable
@@ -35,8 +35,8 @@ class EmptyNodes:
         self._numbers: dict[tuple[Names, str], int] = {}
 
     def fitting(self, target: SchedulableJob) -> Names:
-        """Nodes that could hold the job's part on a node for its whole time limit; none where that
-        cannot be told of its request."""
+        """Nodes that could hold the job's part on a node for its whole time limit; none where its
+        request does not show that."""
         end_s = self._seen.now + target.job.time_limit_s
         closed = frozenset(name for name, at_s in self._closes.items() if at_s < end_s)
         return self._fitting(target, self._unusable | closed)
@@ -64,7 +64,7 @@ class EmptyNodes:
 
     @staticmethod
     def is_clear(target: SchedulableJob) -> bool:
-        """Whether it can be told of the job's request which nodes could hold it."""
+        """Whether the job's request shows which nodes could hold it."""
         return not (target.job.per_gpu or target.job.odd)
 
     def fits(

@@ -20,7 +20,8 @@ from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.solvers.prices import DualPrice
 
 FEWEST_USERS = 5
-"""Where Slurm shows nobody others' jobs, a price of fewer users' jobs could tell of one of them."""
+"""Where Slurm hides the jobs of other users, a price of fewer users' jobs could reveal one of
+them."""
 _MOST_SIZES = 8
 """Of a partition's nodes that are published."""
 _COUNTS = (1, 2, 4, 8)
@@ -100,7 +101,7 @@ def arriving(seen: Observed, interval_s: float) -> int:
 
 
 def is_private(seen: Observed, jobs_are_hidden: bool) -> bool:
-    """Whether the prices may not be shown: few users, each of whom sees his own jobs only."""
+    """Whether the prices may not be shown: few users, each of whom sees only their own jobs."""
     there = (JobState.PENDING, JobState.RUNNING)
     users = {job.uid for job in seen.jobs.values() if job.state in there}
     return jobs_are_hidden and len(users) < FEWEST_USERS

@@ -54,7 +54,7 @@ Free = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class PendingDemand:
-    """GPUs that a pending job outside our management will get before anybody below it."""
+    """GPUs that a pending job outside our management will get before any job below it."""
 
     job: str
     priority: int
@@ -128,7 +128,7 @@ def pending_demand(
 
     ``partly``: what is free of them is set aside although it does not fit.
 
-    A job that does not fit is left to Slurm: its backfill keeps what that job needs from jobs that
+    A job that does not fit is not steered: its backfill keeps what that job needs from jobs that
     would delay it, and we never raise a priority.
     """
     request = job.request

@@ -111,7 +111,7 @@ def _faults(
         except Exception as error:
             if len(ids) == 1:
                 kind = type(error).__name__
-                found[ids[0]] = f"its data brought up a fault of slurm-hadar ({kind})"
+                found[ids[0]] = f"its data raises an internal error of slurm-hadar ({kind})"
             else:
                 half = len(ids) // 2
                 open_ += [ids[:half], ids[half:]]

@@ -1,4 +1,4 @@
-"""When a waiting job would start on each GPU type, as far as can be told.
+"""When a waiting job would start on each GPU type, as far as is known.
 
 All pending jobs are placed in Slurm's order on the GPUs that are released first: rule 1 of the
 prototype that the project's hints were measured with (recalled). A job of one node has its GPUs on
@@ -38,7 +38,7 @@ def expected_waits(
 
 
 def pools_behind(seen: Observed, snapshot: Snapshot) -> Pools:
-    """When each GPU is released for whoever comes behind all that wait."""
+    """When each GPU is released for a job behind all that wait."""
     return _served(seen, snapshot, EmptyNodes(seen))[1]
 
 

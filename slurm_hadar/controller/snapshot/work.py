@@ -18,14 +18,14 @@ _OVERRUN = 1.5
 _UNKNOWN_WORK_S = 4 * 3600.0
 """Assumed run time of a job that declares no amount of work and has no shorter time limit."""
 _TOLD = 1.1
-"""Below this factor nobody is told that a declaration counts for more: it makes no difference."""
+"""Below this factor no message says that a declaration counts for more: it makes no difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobWork:
     """All (J,), in samples where nothing else is said.
 
-    ``declared``: by the owner, 0 where he said nothing or nobody knows the model's speed;
+    ``declared``: by the owner, 0 where there is no declaration or the model's speed is unknown;
     ``done``: as the job reports; ``received``: done so far, as the job reports or as its GPU time
     makes it at the slowest speed that a table or its owner's own runs know, whichever is more;
     ``attained``: its GPU-seconds; ``total``, ``left``: what a policy counts with; ``least_left``:

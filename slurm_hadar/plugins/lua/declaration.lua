@@ -132,7 +132,7 @@ end
 -- The declaration that words {key, value, where} make; nil and a sentence where one is wrong.
 function declaration.read(list)
   local found = {}
-  if #list > WORDS_LIMIT then return nil, "more than " .. WORDS_LIMIT .. " words are declared" end
+  if #list > WORDS_LIMIT then return nil, "more than " .. WORDS_LIMIT .. " arguments are declared" end
   for _, entry in ipairs(list) do
     local key, value, where = entry[1]:gsub("%-", "_"), entry[2], entry[3]
     if key == "off" and value == "" then value = "yes" end

@@ -285,7 +285,7 @@ end
 
 -- One sentence on what was done.
 function help.told(result)
-  if (result.comment or ""):find(" off=yes", 1, true) then return "slurm-hadar: the job is left alone" end
+  if (result.comment or ""):find(" off=yes", 1, true) then return "slurm-hadar: the job is not managed: off=yes" end
   if result.no_gpus then return help.plain("slurm-hadar: the job is not managed", result.notes) end
   return help.plain("slurm-hadar: the job is managed", result.notes)
 end

@@ -4,7 +4,7 @@ arXiv 2106.12091, verified in its code: choose how many nodes each trainer gets 
 trained over a forward-looking time, less what rescaling costs, are the most; a node has one
 trainer at most; nothing migrates. Ours:
 
-- a rescale costs its seconds at the rate *after* it, since nobody trains while it lasts (the paper
+- a rescale costs its seconds at the rate *after* it, since no node trains while it lasts (the paper
   charges the rate before it, so that a start would be free);
 - hits by nodes that are taken back are expected, by what :mod:`.idle_survival` has learned: each
   group of nodes that became idle together and may leave within the time looked ahead costs its
@@ -29,7 +29,7 @@ from slurm_hadar.solvers.node_counts import Taker, best_chunks, best_counts, bes
 __all__ = ["count_values", "decide", "decide_plain"]
 
 _SPARE = 64
-"""Free nodes beyond what everybody could take that are still looked at, the oldest first."""
+"""Free nodes beyond what all trainings could take that are still looked at, the oldest first."""
 
 
 def decide(view: IdleView, stays: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:

@@ -74,7 +74,7 @@ class IdleView:
 
     def ahead_s(self) -> float:
         """``forward_s``, but at least twice the slowest restart: a shorter look ahead sees only
-        the cost of a start and would start nobody."""
+        the cost of a start and would start none."""
         return max([self.forward_s, *(2.0 * one.grow_s for one in self.trainers)])
 
     def budget(self) -> int:

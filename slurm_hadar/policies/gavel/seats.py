@@ -22,8 +22,8 @@ def seat(
     """Nodes by job, and the reason of each chosen job that finds no place.
 
     ``chosen``: job -> type. Nodes are left open where every job may be spread over all of them.
-    As in Gavel's code, who stays on a type stays where he is, the others follow by size; locality
-    is looked at only as far as the jobs' limits ask for it.
+    As in Gavel's code, a job that stays on a type stays where it is, the others follow by size;
+    locality is looked at only as far as the jobs' limits ask for it.
     """
     if _any_node_will_do(view):
         return {}, {}

@@ -9,7 +9,7 @@ utilities, price function and bounds, the programme, FIND_ALLOC. Ours, measured 
 - jobs that the horizon leaves no slack go first, and so do gangs of a size that are without
   slack together, since not every GPU is of use to a large gang;
 - an idle GPU costs nothing: what the priced passes leave is handed out without a price, so no GPU
-  is idle that somebody waiting could use;
+  is idle that a waiting job could use;
 - a running job keeps its place unless leaving pays for its restart several times over.
 """
 

@@ -1,4 +1,4 @@
-"""Plans in plain words: why a job gets this place, why it waits."""
+"""Reasons of plans as text: why a job gets this place, why it waits."""
 
 from collections.abc import Mapping, Sequence
 
@@ -46,11 +46,11 @@ def _placement(market: Market, job: int, offer: Bid, place: int, length: int) ->
     if offer.stay and post is not None:
         words = f"stays on {what} ({where}), {ends(view, job, offer.seconds)}"
         if not view.jobs.movable[job]:
-            words += "; it may not be moved now"
+            words += "; it cannot be moved now"
         elif not post.movable:
             words += f"; it came here less than {market.settings.min_stay_s / 60:.0f} min ago"
         else:
-            words += f"; no free place pays for a restart of {view.jobs.restart_s[job]:.0f} s"
+            words += f"; no free placement is worth a restart of {view.jobs.restart_s[job]:.0f} s"
     else:
         words = (
             f"{what} on {where}: payoff {_number(offer.payoff)} = utility {_number(offer.utility)}"

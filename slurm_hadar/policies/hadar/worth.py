@@ -183,7 +183,8 @@ def _utility(
 def demand(worth: Worth, frugal_counts: IntArray, waiting: BoolArray, gpus: int) -> float:
     """Payoff per price of the last job that still gets GPUs when the queue is served in order.
 
-    0 where there is room for all: then nobody has to be outbid. Fractional, types not told apart.
+    0 where the capacity suffices for all: then no job has to be outbid. Fractional, types not
+    distinguished.
     """
     order = np.flatnonzero(waiting)
     best = worth.rank.max(axis=(1, 2), initial=0.0)

@@ -115,7 +115,7 @@ class Forks:
         return total * (1.0 - self._settings.averaging) if len(seats) > 1 else total
 
     def hand_out(self) -> None:
-        """Fork until no spare node saves anybody time."""
+        """Fork until no spare node saves time."""
         queue: list[tuple[tuple[float, ...], int, _Step]] = []
         given_up = True
         for _ in range(_MOST_STEPS * (len(self._spare.gpus) + len(self.seats))):

@@ -1,7 +1,7 @@
 """HadarE's first half: every job's one place by Hadar, beside the copies that run already.
 
 A running job that is forked is shown to Hadar as its fastest copy alone, the *main*. Its other
-copies stand in nobody's way: first they keep their nodes, and only where jobs would wait are they
+copies delay no job: first they keep their nodes, and only where jobs would wait are they
 given up.
 """
 

@@ -7,7 +7,7 @@ round the remaining work is divided in proportion to throughput, parameters are 
 Here Hadar gives every job its place first; nodes that it leaves over become further copies of the
 jobs that may be forked (``JobArrays.copies``), see :mod:`.forks`. A job's rate is the sum of
 its copies' rates less ``averaging``. Gangs over several nodes are not forked. A job that may not be
-moved now keeps its copies; a waiting job comes before anybody's second copy.
+moved now keeps its copies; a waiting job comes before any second copy.
 
 Options: Hadar's, and ``averaging``.
 """

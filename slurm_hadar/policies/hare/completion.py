@@ -15,10 +15,10 @@ from slurm_hadar.policies.hare.deal import DealtTasks, best, over, pays, placeme
 def completed(
     view: View, plan: Plan, exchange: float = 0.02, settings: HadarOptions | None = None
 ) -> Plan:
-    """The plan with rounds dealt over further nodes (pure; nobody loses a place).
+    """The plan with rounds dealt over further nodes (pure; no job loses a place).
 
     Only jobs that have tasks and may be forked (``JobArrays.tasks``, ``copies``) change. In the
-    order of arrival: whoever waits gets the best that is spare; whoever has one node gets further
+    order of arrival: a waiting job gets the best that is spare; a job with one node gets further
     ones where its rounds end sooner by that. A running job that would otherwise stay restarts only
     where that pays, one that may not be moved stays as it is. ``exchange``: see
     :func:`~slurm_hadar.policies.hare.deal.over`.

@@ -1,7 +1,7 @@
 """The network for policies that know nothing of it: rates that count it in, places that are near.
 
 Pure functions over views and plans; a view without racks or without knowledge of the network comes
-back as it is, and so does a plan that cannot be laid nearer.
+back as it is, and so does a plan that cannot be placed nearer.
 """
 
 from dataclasses import replace
@@ -37,7 +37,7 @@ def near_rates(view: View) -> View:
 
 
 def farther(view: View) -> BoolArray:
-    """(J,) who runs over more racks, or nodes, than so many GPUs of his type need."""
+    """(J,) who runs over more racks, or nodes, than so many GPUs of its type need."""
     jobs, network = view.jobs, view.jobs.network
     apart: BoolArray = np.zeros(len(jobs.ids), dtype=bool)
     if network is None or not len(jobs.held):
@@ -70,10 +70,10 @@ def _nearest(view: View) -> IntArray:
 
 
 def placed_near(view: View, plan: Plan) -> Plan:
-    """The plan with those who start or move laid as near as their types and counts allow.
+    """The plan with starting and moving jobs placed as near as their types and counts allow.
 
-    Whom the network hurts most chooses first. Who stays, mixes types or runs as copies keeps his
-    nodes. Where somebody would be left without a place the plan stays as it was.
+    Whom the network hurts most chooses first. Who stays, mixes types or runs as copies keeps its
+    nodes. Where a job would be left without a place the plan stays as it was.
     """
     jobs = view.jobs
     if not plan.placements or (jobs.network is None and not view.nodes.rack.any()):

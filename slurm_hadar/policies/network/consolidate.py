@@ -1,7 +1,7 @@
 """Always consolidate: a baseline of the network policy.
 
-A job waits, for ever if need be, for the nearest tier that could hold it. The same order as
-``network``; others overtake it meanwhile; nobody moves.
+A job waits, without limit, for the nearest tier that could hold it. The same order as
+``network``; others overtake it meanwhile; no job moves.
 """
 
 from slurm_hadar.domain.placement import Plan

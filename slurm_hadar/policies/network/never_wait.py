@@ -1,7 +1,7 @@
 """Never wait: a baseline of the network policy.
 
 A job takes the nearest free place at once, however far apart its GPUs are. The same
-order as ``network``; nobody moves.
+order as ``network``; no job moves.
 """
 
 from slurm_hadar.domain.placement import Plan

@@ -1,4 +1,4 @@
-"""Jobs in turn, each offered the best free places by tier; whoever holds something keeps it."""
+"""Jobs in turn, each offered the best free places by tier; a job that holds something keeps it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from slurm_hadar.policies.network.places import ANYWHERE, Ask, Ground
 from slurm_hadar.policies.network.settings import NetworkOptions
 
 WHERE = ("on one machine", "in one rack", "over several racks")
-"""The tiers in words."""
+"""The tiers as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class OfferLoop:
         return found
 
     def goes_first(self, jobs: Sequence[int]) -> None:
-        """These go first too, and give way to nobody."""
+        """These go first too, and do not give way."""
         self.critical[list(jobs)] = True
 
     def seconds_near(self, job: int, ask: Ask) -> float:
@@ -134,7 +134,7 @@ class OfferLoop:
         return sorted(found, key=lambda offer: (offer.seconds, offer.kind))
 
     def seconds_now(self, job: int) -> float:
-        """Time to the end of a running job where it is, at its present pace; inf: not known."""
+        """Time to the end of a running job where it is, at its present speed; inf: not known."""
         jobs, parts = self.view.jobs, self.held[job]
         count = sum(number for _, number in parts)
         if count not in self.view.counts:

@@ -78,7 +78,7 @@ class Ground:
         return self._pools[key]
 
     def best_tier(self, ask: Ask) -> int:
-        """The nearest tier that could hold the gang if nobody else were there; 3: none."""
+        """The nearest tier that could hold the gang if no other job were there; 3: none."""
         if ask not in self._best:
             tiers, ever = (MACHINE, RACK, ANYWHERE), self._ever
             fits = (tier for tier in tiers if ever._find(ever._empty, ask, tier) is not None)
@@ -103,7 +103,7 @@ class Ground:
         return self._in_rack(self._empty, ask, only) is not None
 
     def find_in(self, room: FreeCapacity, ask: Ask, tier: int) -> Allocation | None:
-        """The same in another room of this floor."""
+        """The same in another copy of the free capacity."""
         return self._find(room, ask, tier)
 
     def tier_of(self, parts: Allocation) -> int:

@@ -3,7 +3,7 @@
 arXiv 2401.16492, recalled: a job takes GPUs on one machine at once; in one rack once it has waited
 for the machine's timer of its size; anywhere once it has waited for the rack's. Tiers that could
 never hold it are skipped. Running jobs that the network slows most (compute-only time over actual
-time) are offered better tiers before anybody else, ties to the least attained service, after a
+time) are offered better tiers before all others, ties to the least attained service, after a
 minimum stay, where the gain is above twice the cost. Timers: ``timers``.
 
 Ours: no timer is longer than what the better tier would save the job, links as busy as they are

@@ -1,6 +1,6 @@
 """Jobs that the network hurts give way to those that would be near on the same GPUs.
 
-Who runs over several racks only borrows GPUs that nobody could use nearer by. When a waiting job
+Who runs over several racks only borrows GPUs that no job could use nearer by. When a waiting job
 finds a near place on them it gets it, and the borrower goes back to the queue, from where it is
 offered what is left in the same round.
 """

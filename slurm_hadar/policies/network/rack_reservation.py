@@ -2,7 +2,7 @@
 
 A gang that needs most of a rack finds none empty while smaller jobs are there to take each GPU as
 it comes free. Left to themselves such gangs run one behind the other when all else has ended. So
-each round lays them over the racks in thought, the longest first (Graham's LPT rule), a rack being
+each round plans them over the racks, the longest first (Graham's LPT rule), a rack being
 free once enough of those who run there have ended. As soon as one would so end after the time that
 all the work takes at the least, there is none to lose: the first gang of each rack is promised it.
 """
@@ -68,7 +68,7 @@ class RackReservations:
         return ""
 
     def notes(self) -> tuple[str, ...]:
-        """In words, for the plan."""
+        """As text, for the plan."""
         ids = self._turns.view.jobs.ids
         return tuple(
             f"a rack is kept for job {ids[job]}, free in {one.start_s / 60:.0f} min: the job would "

@@ -26,7 +26,7 @@ class NetworkOptions(PolicyOptions):
     hurt: Amount = 0.8
     """... where the network leaves it less than this part of its speed at its nearest tier."""
     critical: Amount = 0.5
-    """Jobs that need this part of the time that all the work takes go first; above 1: nobody."""
+    """Jobs that need this part of the time that all the work takes go first; above 1: none."""
     rack_loss: Part = 0.05
     """Part of the speed that a job is taken to lose on several nodes of a rack where nothing is
     known of it."""

@@ -14,7 +14,7 @@ from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.ones.progress import EPOCHS
 
 _LONG_S = 4 * 3600.0
-"""A job that has run longer than this gives room to others (sigma)."""
+"""A job that has run longer than this gives way to others (sigma)."""
 _SHRINK = 1.0 / (4 * 3600.0)
 """lambda, per s."""
 _MOST = 1e15

@@ -1,4 +1,4 @@
-"""A view as a search: what may be chosen, what stands fixed, where everybody is now."""
+"""A view as a search: what may be chosen, what is fixed, where each job is now."""
 
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ class BatchProblem:
 def problem_of(
     view: View, floor: ResourcePools, settings: OnesOptions, limit: IntArray | None, price: float
 ) -> BatchProblem:
-    """Lay it out. ``limit`` (J,): most samples of a batch; ``price``: see :class:`Stakes`."""
+    """Set it up. ``limit`` (J,): most samples of a batch; ``price``: see :class:`Stakes`."""
     jobs = view.jobs
     options = options_of(view, floor, jobs.rate, settings.min_stay_s)
     sizes, now_batch = sizes_of(jobs), present_index(jobs)
@@ -98,7 +98,7 @@ def _capacity(options: Options) -> IntArray:
 
 
 def present(problem: BatchProblem) -> tuple[IntArray, IntArray]:
-    """Candidate: everybody where he is; the longest give way where nodes shrank."""
+    """Candidate: each job where it is; the longest give way where nodes shrank."""
     space = problem.space
     jobs = np.arange(len(problem.now_option))
     option, batch = problem.now_option.copy(), problem.now_batch.copy()

@@ -1,4 +1,4 @@
-"""Plans of the ones policy in plain words."""
+"""Reasons of the plans of the ones policy."""
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class _Words:
         stays = problem.options.held.get(job) == parts
         words = f"{'stays on ' if stays else ''}{what} ({where})"
         if problem.options.bound[job] and stays:
-            words += "; it may not be moved now"
+            words += "; it cannot be moved now"
         seconds = problem.seconds[job, option] if option >= 0 else np.array([np.inf])
         if option >= 0 and np.isfinite(seconds[size]):
             words += f", {ends(view, job, float(seconds[size]))}"

@@ -37,7 +37,7 @@ class Stakes:
     value: FloatArray
     """(K,) what a GPU of the pool counts for, relative to others."""
     bound_s: FloatArray
-    """(M,) when GPUs that nobody may choose now get free."""
+    """(M,) when GPUs that no job may choose now get free."""
     bound_gpus: FloatArray
     """(M,) how many, in equal ones."""
     round_s: float

@@ -1,4 +1,4 @@
-"""First in, first out: a baseline. Priority first, then age; nobody overtakes, nobody moves."""
+"""First in, first out: a baseline. Priority first, then age; no job overtakes another or moves."""
 
 import numpy as np
 
@@ -20,5 +20,5 @@ POLICY = Policy(
     name="fifo",
     decide=decide,
     options=PolicyOptions,
-    title="by priority, then first come; nobody overtakes or moves",
+    title="by priority, then first come; no job overtakes another or moves",
 )

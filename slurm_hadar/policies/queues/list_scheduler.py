@@ -1,4 +1,4 @@
-"""List scheduling for the baselines: jobs in turn, each on the best free place, nobody moves."""
+"""List scheduling for the baselines: jobs in turn, each on the best free place, no job moves."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def seconds_left(view: View) -> FloatArray:
 def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
     """Place the jobs in this order on the type where they end first, at their least count.
 
-    Running jobs keep what they hold. ``strict``: nobody overtakes a job that does not fit.
+    Running jobs keep what they hold. ``strict``: no job overtakes one that does not fit.
     """
     if not view.jobs.ids:
         return Plan(notes=("no managed job waits or runs",))

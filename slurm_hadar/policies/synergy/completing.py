@@ -33,7 +33,7 @@ def at_best(view: View) -> View:
 def eased(view: View) -> View:
     """The same with the rates of the fair shares; jobs need what these take at the least.
 
-    A place of a view like this always has room for what the job needs for its floor.
+    A place of a view like this always has enough for the least that the job needs.
     """
     if not counted(view):
         return view

@@ -1,6 +1,6 @@
 """CPUs and memory of some jobs dealt anew: a knapsack with several choices for each job. Ours.
 
-Everybody has his fair share to begin with. What is beyond it goes in steps, the most worth per
+Each job starts with its fair share. What is beyond it goes in steps, the most worth per
 price first, along each job's concave hull as is usual for such knapsacks. A job on several nodes
 takes from all of them. CPUs and memory have no common price, so a few are tried.
 """

@@ -71,7 +71,7 @@ class Given:
     need: Demand
     factor: float
     fixed: bool = False
-    """It keeps this, whoever comes."""
+    """It keeps this in any case."""
 
 
 class Placing:

@@ -1,4 +1,4 @@
-"""Synergy's plans in plain words."""
+"""Reasons of Synergy's plans."""
 
 from collections.abc import Iterable, Mapping
 

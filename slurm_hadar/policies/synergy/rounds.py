@@ -15,10 +15,10 @@ from slurm_hadar.policies.synergy.reasons import plan
 from slurm_hadar.policies.synergy.settings import SynergyOptions
 from slurm_hadar.policies.synergy.wishes import held_resources, options_of, wishes_of
 
-_UNKNOWN = "how speed hangs on CPUs and memory is not known: everybody has what he asks for"
+_UNKNOWN = "the dependence of speed on CPUs and memory is unknown: each job gets what it asks for"
 
 Prepare = Callable[[View, ResourcePools, list[ResourceWish], Demands], tuple[str, ...]]
-"""Changes the best cases before anybody is placed; returns notes."""
+"""Changes the best cases before a job is placed; returns notes."""
 
 
 def decide_round(
@@ -27,7 +27,7 @@ def decide_round(
     prepare: Prepare | None = None,
     proportional: bool = False,
 ) -> Plan:
-    """The plan of a round. ``proportional``: everybody has his share of the node, no more."""
+    """The plan of a round. ``proportional``: each job has its share of the node, no more."""
     if not view.jobs.ids:
         return Plan(notes=("no managed job waits or runs",))
     floor, known = resource_pools(view), counted(view)
@@ -54,7 +54,7 @@ def decide_round(
 
 
 def needed(view: View, known: bool) -> FloatArray:
-    """(J, 2) what makes a room count CPUs and memory, or not."""
+    """(J, 2) what makes free capacity count CPUs and memory, or not."""
     if known:
         return np.ones((len(view.jobs.ids), 2))
     return np.stack([view.jobs.cpus_per_gpu, view.jobs.mem_per_gpu_mb], axis=1)

@@ -30,7 +30,7 @@ def wishes_of(
     settings: SynergyOptions,
     proportional: bool = False,
 ) -> tuple[list[ResourceWish], Demands]:
-    """Of each pick, in order. ``proportional``: everybody's best case is his share of the node."""
+    """Of each pick, in order. ``proportional``: each job's best case is its share of the node."""
     jobs = view.jobs
     rows = np.array([pick.job for pick in picks], dtype=np.int64)
     kinds = np.array([pick.kind for pick in picks], dtype=np.int64)

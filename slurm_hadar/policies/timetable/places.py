@@ -1,4 +1,5 @@
-"""The nodes of a choice: who stays keeps his GPUs, the others are packed into what is left."""
+"""The nodes of a choice: a job that stays keeps its GPUs, the others are packed into what is
+left."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,11 +24,12 @@ class PlacedJobs:
 def place(
     view: View, floor: ResourcePools, options: Options, choice: RoundChoice, steady: bool = False
 ) -> PlacedJobs:
-    """Lay the chosen gangs out, the largest first.
+    """Place the chosen gangs, the largest first.
 
-    ``steady``: who stays keeps his place even on a node on which more is held than the view
+    ``steady``: a job that stays keeps its place even on a node on which more is held than the view
     offers. Where a gang finds no set of nodes although its pool has the GPUs, the pool's movable
-    jobs are packed anew, once. Who still finds none leaves his GPUs to the next best that fit.
+    jobs are packed anew, once. A job that still finds none leaves its GPUs to the next best that
+    fit.
     """
     found = PlacedJobs(FreeCapacity(view, floor))
     chosen = np.flatnonzero(choice.option != -1).tolist()

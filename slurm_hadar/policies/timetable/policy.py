@@ -10,7 +10,7 @@ that decide the makespan, elastic counts where the table has them, moves only wh
 - Each choice of places is one assignment of gangs with the programme's values: what the rest of
   the job's work is worth per second there, more where the timetable has it, first where a job
   would otherwise miss the horizon.
-- Between choices nobody moves; a move must be worth several times its restart.
+- Between choices no job moves; a move must be worth several times its restart.
 - Rates are those of the best batch, the fair share of CPUs and the nearest tier, where these are
   known; the plan is completed with batches, CPUs, near nodes and dealt rounds (``together``).
 """

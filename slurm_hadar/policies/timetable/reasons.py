@@ -1,4 +1,4 @@
-"""Plans of the timetable policy in plain words."""
+"""Reasons of the plans of the timetable policy."""
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class _Words:
         stays = options.held.get(job) == parts
         words = f"{'stays on' if stays else ''} {what} ({where})".strip()
         if options.bound[job] and stays:
-            words += "; it may not be moved now"
+            words += "; it cannot be moved now"
         elif at < 0 or not np.isfinite(options.seconds[job, at]):
             words += f"; its speed on {view.types[kind_index]} is not known"
         else:

@@ -23,7 +23,7 @@ _OFF = 0.1
 @dataclass(frozen=True)
 class ObservedRates:
     """``rate`` (J, R, C): samples/s, measured where the job ran for a while and the view's figure
-    was off. ``guessed`` (J,): 1 where a speed of the job is an estimate that nobody measured, else
+    was off. ``guessed`` (J,): 1 where a speed of the job is an unmeasured estimate, else
     0. ``wrong``: part of the jobs that ended, the last ones most, whose declared work was wrong.
     ``memory``: for the next round, plain JSON."""
 

@@ -47,7 +47,7 @@ class Options:
 
 
 def options_of(view: View, floor: ResourcePools, rate: FloatArray, min_stay_s: float) -> Options:
-    """Lay out the options. ``rate`` (J, R, C), samples/s, as the policy believes them."""
+    """Set up the options. ``rate`` (J, R, C), samples/s, as the policy believes them."""
     jobs = view.jobs
     counts = np.asarray(view.counts, dtype=np.int64)
     pools = len(floor.spans)
@@ -88,9 +88,9 @@ def options_of(view: View, floor: ResourcePools, rate: FloatArray, min_stay_s: f
 
 
 def believed(left: FloatArray, total: FloatArray) -> FloatArray:
-    """Samples that are likely left. Who did more than he declared is taken to need as much again
-    as a part of what he did: his declaration says nothing any more, and near 0 left he would
-    come before everybody."""
+    """Samples that are likely left. A job that did more than declared is taken to need as much
+    again as a part of what it did: its declaration says nothing any more, and near 0 left it would
+    come before all others."""
     done = np.where(np.isfinite(left), np.maximum(total - left, 0.0), 0.0)
     overdue = left <= np.minimum(1.0, 1e-3 * total)
     result: FloatArray = np.where(

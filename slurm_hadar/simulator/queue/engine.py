@@ -1,8 +1,8 @@
 """The simulation in Slurm's order: its schedulers start the jobs, ticks steer those that opted in.
 
-What the controller does at a tick, in few words: the policy decides over the managed jobs; those
+What the controller does at a tick, in short: the policy decides over the managed jobs; those
 that wait get the planned type at the head of their list, and may leave out others; those that run
-may move to GPUs that no waiting job can use, or be stopped for others. The policy is told of the
+may move to GPUs that no waiting job can use, or be stopped for others. The policy has the
 same guards.
 """
 

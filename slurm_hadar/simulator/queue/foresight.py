@@ -1,4 +1,4 @@
-"""What the controller expects of the simulated queue, by what it is told: when GPUs are released,
+"""What the controller expects of the simulated queue, by what it sees: when GPUs are released,
 and when jobs that wait would start and end."""
 
 from collections.abc import Sequence

@@ -20,7 +20,7 @@ def stopped(
     """Those of ``candidates`` that are stopped, in their order.
 
     ``queue``: who waits, in Slurm's order; ``newcomers``: those of them that the plan starts;
-    ``held``: (J, R) GPUs of each job by type; ``free``: (R,) GPUs that nobody has.
+    ``held``: (J, R) GPUs of each job by type; ``free``: (R,) GPUs that no job has.
     """
     left = free + held[list(candidates)].sum(axis=0)
     needed = -free

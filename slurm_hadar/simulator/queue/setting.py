@@ -39,7 +39,7 @@ class SteeringSetting:
 
 @dataclass(frozen=True)
 class SimulationSetting:
-    """One simulation, but for the policy. ``seen``: what the policy is told; None: the truth."""
+    """One simulation, but for the policy. ``seen``: what the policy sees; None: the truth."""
 
     workload: Workload
     cluster: VirtualCluster

@@ -33,9 +33,8 @@ def test_a_folder_that_may_not_be_entered_is_one_sentence(monkeypatch, capsys):
     with pytest.raises(SystemExit) as caught:
         main.main()
     assert caught.value.code == 1
-    assert (
-        capsys.readouterr().err == "hadar: this user may not use /closed/stop: Permission denied\n"
-    )
+    said = "hadar: this user has no access to /closed/stop: Permission denied\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_state_folder_that_was_closed_is_told_with_its_cure():

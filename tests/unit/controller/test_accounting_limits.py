@@ -152,7 +152,7 @@ def test_root_and_slurm_user_control_a_throw_away_slurm_only(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     if own:
         return refuse_root(site)
-    with pytest.raises(HadarError, match="rights" if rights == "sandbox" else "root may do more"):
+    with pytest.raises(HadarError, match="rights" if rights == "sandbox" else "root has more"):
         refuse_root(site)
 
 
@@ -164,7 +164,7 @@ def test_slurm_conf_is_looked_for_where_slurm_does(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     refuse_root(site)
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none"))
-    with pytest.raises(HadarError, match="root may do more"):
+    with pytest.raises(HadarError, match="root has more rights"):
         refuse_root(site)
     monkeypatch.delenv("SLURM_CONF")
     monkeypatch.setattr(sandbox_detection, "_PLACES", ("/nowhere", str(tmp_path / "slurm.conf")))
@@ -176,7 +176,7 @@ def test_a_researcher_may_and_slurms_own_user_may_not(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: nobody)
     refuse_root(of_slurm_conf(tmp_path / "slurm.conf", "user", A_SITE + "SlurmUser=root\n"))
     refuse_root(of_slurm_conf(tmp_path / "none", "user"))
-    with pytest.raises(HadarError, match="SlurmUser may do more"):
+    with pytest.raises(HadarError, match="SlurmUser has more rights"):
         refuse_root(of_slurm_conf(tmp_path / "slurm.conf", "user", A_SITE + "SlurmUser=nobody\n"))
     with pytest.raises(HadarError, match="sandbox"):
         refuse_root(of_slurm_conf(tmp_path / "slurm.conf", "sandbox", BOX))
@@ -196,10 +196,10 @@ def test_they_are_asked_for_every_ten_minutes_and_known_while_the_database_is_aw
 
 
 def test_more_than_an_operator_is_refused(monkeypatch):
-    with pytest.raises(HadarError, match="SlurmUser may do more"):
+    with pytest.raises(HadarError, match="SlurmUser has more rights"):
         AccountingLimits(Slurm(user=f"me({os.geteuid()})"), config()).refuse_slurm_user(NOW)
     AccountingLimits(Slurm(user="slurm(4000000)"), config()).refuse_slurm_user(NOW)
     AccountingLimits(Slurm(user="slurm"), config()).refuse_slurm_user(NOW)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(HadarError, match="root may do more"):
+    with pytest.raises(HadarError, match="root has more rights"):
         refuse_root(config())

@@ -44,7 +44,7 @@ def context(tmp_path):
 
 
 def hint(id_="1"):
-    return Action(Kind.HINT, job(id_), {"Partition": LIST}, OURS, "in this order it prefers them")
+    return Action(Kind.HINT, job(id_), {"Partition": LIST}, OURS, "its order of preference")
 
 
 def sent(context, *errors, ids=("1",), now=NOW):

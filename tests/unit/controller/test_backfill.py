@@ -291,7 +291,7 @@ def test_a_trainer_grows_when_nodes_become_idle_and_it_may_be_moved():
     result = decide(observed)
     (action,) = result.actions
     assert action.kind is Kind.MOVE and action.fields["NumNodes"] == "4-4"
-    assert "moves of this tick" in decide(observed, moves=0).deferred["1"]
+    assert "limit on moves" in decide(observed, moves=0).deferred["1"]
     lately = ControllerHistory(last_moves={"1": NOW - 1})
     guarded = config('[backfill]\nenabled = true\npartitions = ["idle"]\n').model_copy(
         update={"guards": SITE.guards.model_copy(update={"min_between_moves_s": 600.0})}

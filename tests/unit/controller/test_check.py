@@ -93,7 +93,7 @@ def test_what_has_no_effect_any_more_is_warned_of(tmp_path):
 @pytest.mark.parametrize(
     ("found", "level", "says"),
     [
-        ([node("v1", features=("other",))], "problem", "lack the feature v100"),
+        ([node("v1", features=("other",))], "problem", "without the feature v100"),
         ([replace(node("v1"), gpus={"h100": 4})], "warning", "not in the configuration"),
         ([replace(node("v1"), gpus={UNTYPED: 4})], "warning", "no type in gres.conf"),
         (nodes(), "ok", "4 x v100"),

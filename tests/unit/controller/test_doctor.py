@@ -80,19 +80,19 @@ def test_of_a_healthy_job_nothing_is_wrong(site):
     [
         (job("1", declaration=None), "did not opt in", "#HADAR types=any"),
         (job("1", declaration=None, declaration_error="odd"), "cannot be read: odd", "Comment="),
-        (job("1", declaration=Declaration(off=True)), "out of our hands", "hadar set 1 off=no"),
+        (job("1", declaration=Declaration(off=True)), "opted it out", "hadar set 1 off=no"),
         (job("1", het=True), "heterogeneous", ""),
         (job("1", held=True, reason="JobHeldUser"), "held (JobHeldUser)", "scontrol release 1"),
         (job("1", dependency="afterok:7"), "waits for another job", "JobId=1 Dependency="),
         (job("1", reason="QOSMaxJobsPerUserLimit"), "at a limit", "sacctmgr show assoc where user"),
         (job("1", reason="PartitionDown"), "Slurm keeps it waiting", "scontrol show job 1"),
         (job("1", declaration=replace(CHECKED, types=("h100",))), "no node has", "types=any"),
-        (job("1", declaration=replace(CHECKED, checkpoint=False)), "saves and resumes", "=yes"),
+        (job("1", declaration=replace(CHECKED, checkpoint=False)), "not declare check", "=yes"),
         (job("1", requeue=False), "--no-requeue", "Requeue=1"),
         (job("1", declaration=replace(CHECKED, pin=True)), "pinned", "hadar set 1 pin=no"),
         (
             job("1", admin_comment=merge("", Steering(time=NOW, moves=50))),
-            "all the moves",
+            "max_moves_per_job",
             "max_moves_per_job",
         ),
         (running("1", HERE), "no report since it started 16 min 40 s ago", "slurm_hadar.runtime"),
@@ -140,7 +140,7 @@ def test_a_job_that_never_saved_is_told_of(site):
     [
         (None, "there is no heartbeat", "hadar tick"),
         (replace(ALIVE, time=NOW - 1000), "16 min 40 s old", "systemctl start slurm-hadar"),
-        (replace(ALIVE, mode="observe"), "only watches", "rm /etc/slurm-hadar/stop"),
+        (replace(ALIVE, mode="observe"), "observe mode", "rm /etc/slurm-hadar/stop"),
     ],
 )
 def test_a_controller_that_is_gone_or_only_watches_is_told_of(site, beat, says, cure):
@@ -191,7 +191,7 @@ def moved(store):
     entry = store.begin("1", "hint", "sent", NOW - 900, LISTED)
     store.end(entry, "done", NOW - 900)
     for number in range(5):
-        why = f"ends in {20 - number} min; no free place pays for a restart of 8 s"
+        why = f"ends in {20 - number} min; no free placement is worth a restart of 8 s"
         store.decide([Decision("1", NOW - 840 + 60 * number, "1 x k80 on k1", why)])
     details = {"gpus": {"v100": 1}, "nodes": {"v1": {"v100": 1}}, "restarts": 0, "rate_before": 5.0}
     store.decide([Decision("1", NOW - 500, "1 x v100 on v1", "saves 5 min")])
@@ -294,7 +294,7 @@ def test_a_job_that_slurm_forgot_is_told_from_the_journal_alone(site, store):
     moved(store)
     tale = job_report.of_controller(Reader(site, store), "1")
     assert "not shown by Slurm" in tale.state and len(tale.events) == 4 and tale.problems == ()
-    assert "sacct" in tale.now[0] and "Nothing that shows" in printed(tale)
+    assert "sacct" in tale.now[0] and "No problems detected" in printed(tale)
 
 
 def test_a_job_that_nobody_knows_and_an_array_are_wrong_usage(site, store):
@@ -318,14 +318,14 @@ def test_what_comes_next_is_told_with_its_time(site, store):
     back = job_report.of_controller(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
     assert back.next == (), "no move of ours waits for that"
     later = job_report.of_controller(Reader(site, store, job("1", eligible_s=NOW + 90)), "1")
-    assert later.next[-1].startswith("Slurm lets it wait until ")
+    assert later.next[-1].startswith("Slurm delays it until ")
     entry = store.begin("1", "move", "asked", NOW - 5, {"gpus": {"v100": 1}, "restarts": 0})
     here = running("1", HERE)
     asked = job_report.of_controller(Reader(site, store, here, progress=report()), "1")
     assert any("does not within 120 s it stays" in line for line in asked.next)
     store.advance(entry, "requeued", NOW - 2)
     sent = job_report.of_controller(Reader(site, store, job("1", restarts=1)), "1")
-    assert any("without one Slurm starts it itself" in line for line in sent.next)
+    assert any("without a tick Slurm starts it" in line for line in sent.next)
     late = job_report.of_controller(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
     assert any("(moving.after_return_s)" in line for line in late.next)
     assert not any("after_return_s" in line for line in (*waits.next, *sent.next))
@@ -379,7 +379,7 @@ def test_the_owner_is_told_of_his_own_job_and_of_no_other(site):
     write_plan(site.site.exchange_dir, "1", gpus={"k80": 1}, reason="waits for a k80")
     mine = job_report.of_owner(site, Cluster(job("1", uid=ME)), "1", NOW)
     assert mine.now[-1] == "the controller said: waits for a k80"
-    assert dict(mine.facts)["Told from"].startswith("Slurm and the job's own files")
+    assert dict(mine.facts)["Source"].startswith("Slurm and the job's own files")
     assert job_report.of_owner(site, Cluster(job("1", uid=ME + 1)), "1", NOW) is None
     assert job_report.of_owner(site, Cluster(ordinary("9")), "1", NOW) is None
 

@@ -70,7 +70,7 @@ def test_what_ended_jobs_left_is_removed_and_nothing_else(tmp_path):
     laid(tmp_path, (*ENDED, *STRANGE))
     said, left = tidied(tmp_path)
     assert left == sorted(STRANGE)
-    assert said == [f"{len(ENDED)} files of jobs that ended are removed from {tmp_path}"]
+    assert said == [f"{len(ENDED)} files of ended jobs removed from {tmp_path}"]
     assert tidied(tmp_path)[0] == []
 
 

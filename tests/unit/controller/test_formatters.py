@@ -76,7 +76,7 @@ def test_the_log_of_a_tick_says_what_was_done_and_counts_the_rest():
         "update job 1: Partition=v100,p100,k80",
         "move job 3 to 1 x v100",
     ]
-    assert lines[-1].startswith("tick: 3 running, 2 waiting, 1 left to Slurm; 2 changes sent;")
+    assert lines[-1].startswith("tick: 3 running, 2 waiting, 1 not steered; 2 changes sent;")
 
 
 def test_a_tick_that_only_watched_claims_nothing():
@@ -86,14 +86,14 @@ def test_a_tick_that_only_watched_claims_nothing():
 
 def test_a_plan_says_of_every_managed_job_what_and_why():
     lines = format_plan(a_bit_of_everything())
-    would = "would update job 1: Partition=v100,p100,k80: in this order it prefers them"
+    would = "would update job 1: Partition=v100,p100,k80: its order of preference"
     assert would in lines and "would move job 3 to 1 x v100: dictated" in lines
     assert "job 2 waits: not now" in lines
     assert "job 4 stays as it is (1 x k80): dictated" in lines
-    assert "job 7 not now: it may not be moved now" in lines
-    assert "job 5 is left to Slurm: it names its nodes itself" in lines
+    assert "job 7 not now: it cannot be moved now" in lines
+    assert "job 5 is not steered: it names its nodes itself" in lines
     assert not any("job 6" in line for line in lines)
-    assert format_plan(report([], {})) == ["No managed job: nothing to do."]
+    assert format_plan(report([], {})) == ["No managed jobs."]
 
 
 def test_the_summary_is_plain_data():
@@ -211,7 +211,7 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
         found = explanation_of(controller, "1")
     assert found.notes == [
         "Partition: v100,p100,k80 (asked for: gpu)",
-        "Leave it to Slurm for good: hadar optout 1",
+        "To opt it out: hadar optout 1",
         "By hand: scontrol update JobId=1 Partition=gpu",
     ]
     console = text.console(width=100)

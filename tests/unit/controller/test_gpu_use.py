@@ -181,4 +181,4 @@ def test_a_type_with_less_memory_than_it_held_is_a_hint_to_its_owner():
 
 
 def test_nothing_told_is_said_so():
-    assert gpu_use._words(None, None, None, None, 0.0, 0.0) == "nothing told"
+    assert gpu_use._words(None, None, None, None, 0.0, 0.0) == "no data"

@@ -109,7 +109,7 @@ def test_whatever_stands_in_a_line_it_is_one_bounded_line(fields):
 def test_who_it_is_about_is_told_up_to_the_level_and_no_further(store, people):
     shown = hostile(job("1"))
     why = "partition gpu does not admit account SECRET; groups of SECRETann; 'SECRET' is no word"
-    store.decide([Decision("1", NOW, "left to Slurm", why)])
+    store.decide([Decision("1", NOW, "not steered", why)])
     details = {"gpus": {"k80": 1}, "reason": why, "from": {"k1": {"v100": 1}}}
     entry = store.begin("1", "move", "asked", NOW, details)
     store.end(entry, f"refused: {why}", NOW + 2)
@@ -271,7 +271,7 @@ def test_a_tick_does_not_wait_for_somebody_who_never_lets_go(store, tmp_path, ca
     event_log.write(log, store, report())
     lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     assert [line["event"] for line in lines] == ["fault", "action", "tick"]
-    assert lines[0]["what"].endswith("it lacks 3 lines of ticks and faults")
+    assert lines[0]["what"].endswith("3 lines of ticks and faults are missing")
 
 
 def test_a_file_that_logrotate_took_away_is_begun_anew(tmp_path):
@@ -361,7 +361,7 @@ def test_what_could_not_be_written_is_written_once_when_it_can_be(store, capsys)
         ("tick", ""),
         ("tick", ""),
     ]
-    assert sink.lines[4]["what"].endswith("it lacks 3 lines of ticks and faults")
+    assert sink.lines[4]["what"].endswith("3 lines of ticks and faults are missing")
     # The next outage is one of its own, and so is what a next controller finds.
     done("4")
     sink.full = 0

@@ -66,7 +66,7 @@ def test_folders_are_told_by_their_key(home, people):
         *said,
         f"{site.guards.stop_file} exists: nothing is changed",
         f"the heartbeat in {folder} cannot be written (No space left on device); see hadar check",
-        f"the state file was damaged and lies in {site.site.state_dir}/hadar.sqlite.damaged-20261",
+        f"the state file was damaged and is now {site.site.state_dir}/hadar.sqlite.damaged-20261",
         f"cannot read {folder}/plan.12_3.json, {folder}/SECRET.json or /SECRET/elsewhere/x",
         f"another one: {folder}-SECRET, ~SECRET/.ssh and (/net/SECRET) at 980 samples/s on k1/k80",
     ]
@@ -86,14 +86,14 @@ def test_folders_are_told_by_their_key(home, people):
     text, (tick, fault) = lines(site)
     assert "SECRET" not in text and str(home) not in text
     notes = tick["notes"]
-    assert notes[0] == "1 files of jobs that ended are removed from site.exchange_dir"
+    assert notes[0] == "1 file of ended jobs removed from site.exchange_dir"
     assert notes[1] == "guards.stop_file exists: nothing is changed"
     assert notes[2].startswith("the heartbeat in site.exchange_dir cannot be written (No space")
-    assert "lies in site.state_dir/hadar.sqlite.damaged-20261" in notes[3]
+    assert "is now site.state_dir/hadar.sqlite.damaged-20261" in notes[3]
     assert notes[4] == "cannot read site.exchange_dir/plan.12_3.json, site.exchange_dir/... or ..."
     assert notes[5].endswith(" at 980 samples/s on k1/k80")
     assert fault["what"] == (
-        "the state file site.state_dir/hadar.sqlite was taken away; it is opened anew"
+        "the state file site.state_dir/hadar.sqlite was removed; a new one is created"
     )
 
 

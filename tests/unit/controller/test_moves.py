@@ -98,8 +98,8 @@ def test_a_move_that_took_too_long_says_what_is_known(context, told, says, unans
     ("shown", "says"),
     [
         (replace(HERE, state=JobState.FINISHED, slurm_state="COMPLETED"), "COMPLETED"),
-        (replace(HERE, declaration=Declaration(off=True)), "not ours any more"),
-        (job("1", restarts=1, declaration=None), "not ours any more"),
+        (replace(HERE, declaration=Declaration(off=True)), "no longer managed"),
+        (job("1", restarts=1, declaration=None), "no longer managed"),
         (job("1", restarts=1, held=True, priority=0), "held while it moved"),
         (running("1", {"v1": {"v100": 1}}, restarts=1), "moved"),
         (running("1", {"k1": {"k80": 1}}, restarts=1), "started by itself"),
@@ -122,7 +122,7 @@ def test_a_job_between_two_states_is_waited_for(context, state):
 def test_a_job_out_of_sight_is_unknown_for_long_and_then_given_up(context):
     begun(context)
     assert advanced(context).said == () and outcome(context) is None
-    assert "lost sight" in advanced(context, now=NOW + 4000).said[0]
+    assert "does not show the job" in advanced(context, now=NOW + 4000).said[0]
 
 
 def test_what_was_planned_is_read_back_from_the_journal(context):
@@ -286,7 +286,7 @@ def test_an_undo_that_was_cut_off_between_its_two_requests_goes_on(context):
     # A begin time would clear the age of a job that waits already.
     assert dict(cluster.updates[0].fields) == {"Features": "v100"}
     back = seen([job(held=True, reason="BadConstraints", features="v100")], steering=steered)
-    assert "as its owner wrote it" in repair.undo_impossible_placements(working, back)[0]
+    assert "its owner's request" in repair.undo_impossible_placements(working, back)[0]
     assert cluster.released == ["1"]
     # What its owner wrote cannot be carried out either: that is for him to see.
     assert repair.undo_impossible_placements(working, back) == []
@@ -299,7 +299,7 @@ def test_the_list_of_hbatch_that_cannot_be_carried_out_is_undone_once(context):
     held = job(held=True, reason="BadConstraints", partitions=("v100", "k80"), declaration=declared)
     cluster = Held()
     working = replace(context, cluster=cluster, config=site)
-    assert "as its owner wrote it" in repair.undo_impossible_placements(working, seen([held]))[0]
+    assert "its owner's request" in repair.undo_impossible_placements(working, seen([held]))[0]
     (update,) = cluster.updates
     assert update.fields["Partition"] == "gpu" and cluster.released == ["1"]
     ours = decode(update.fields["AdminComment"]) if "AdminComment" in update.fields else None
@@ -337,7 +337,7 @@ def test_under_the_stop_file_moves_are_not_followed_any_further(context):
     said = settle(
         replace(context, cluster=cluster), {}, lambda: NOW, lambda _: None, lambda: "stop exists"
     )
-    assert said == ["moves under way wait: stop exists"] and not cluster.traffic.queries
+    assert said == ["moves in progress wait: stop exists"] and not cluster.traffic.queries
 
 
 def test_moves_are_followed_for_a_bounded_time_though_the_clock_goes_back(context):
@@ -562,7 +562,7 @@ def test_a_placement_that_slurm_refuses_ends_the_move(context):
 def test_where_slurm_falls_silent_the_next_tick_goes_on(context):
     silent = Asked(error=SlurmError("squeue gave no answer within 30 s", retry=True))
     said, slept, asked = settled(context, silent, lambda: NOW)
-    assert len(said) == 1 and "go on at the next tick: squeue gave no answer" in said[0]
+    assert len(said) == 1 and "continue at the next tick: squeue gave no answer" in said[0]
     assert not slept and asked == 1 and context.store.open_entries()
 
 

@@ -287,7 +287,7 @@ def test_a_file_that_is_taken_away_is_not_written_any_longer(tmp_path):
         store.begin("1", "hint", "sent", 1.0, {})
     for path in (tmp_path / "state").glob("hadar.sqlite*"):
         path.unlink()
-    with pytest.raises(DamagedStateFile, match="taken away"), store.readable_errors():
+    with pytest.raises(DamagedStateFile, match="was removed"), store.readable_errors():
         pass
     store.close()
     again = Store.open(tmp_path / "state", repair=True)

@@ -425,7 +425,7 @@ def test_a_fault_that_one_jobs_data_brings_up_leaves_that_job_alone_only(fault):
     slow = job("3", declaration=replace(MODEL, samples=10**15))
     shown = look(seen([sick, job("2", declaration=MODEL), slow]))
     assert set(shown.schedulable) == set(shown.view.jobs.ids) == {"2"}
-    why = "its data brought up a fault of slurm-hadar (ZeroDivisionError)"
+    why = "its data raises an internal error of slurm-hadar (ZeroDivisionError)"
     assert shown.excluded["1"] == why and "time limit" in shown.excluded["3"]
     assert shown.faults == (f"job 1 is left alone: {why}",)
     assert look(seen([job("2", declaration=MODEL)])).faults == ()

@@ -169,7 +169,7 @@ def test_a_named_pipe_is_left_to_sbatch(place):
     done = place.run("./pipe")
     assert done.seen["argv"] == ["./pipe"] and not lines(done)
     (line,) = lines(place.run("--hadar-gpus=1", "./pipe"))
-    assert "not managed: ./pipe is no ordinary file" in line
+    assert "not managed: ./pipe is not a regular file" in line
 
 
 def test_a_declared_job_without_a_site_carries_its_declaration(place):
@@ -303,7 +303,7 @@ def test_a_stale_site_is_told_and_the_partition_stays(place):
     # A path may have digits: the line has none.
     (line,) = lines(done)
     assert line.startswith(MANAGED)
-    assert "older" in line or "hbatch --hadar-plan tells more" in line
+    assert "older" in line or "for details: hbatch --hadar-plan" in line
 
 
 def test_a_site_of_an_earlier_release_is_used(place):
@@ -318,7 +318,7 @@ def test_a_damaged_site_is_told_and_left_aside(place):
     place.script(DECLARED)
     place.site(mode=3)
     done = place.run("job.sh")
-    assert "left aside" in lines(done)[0] or "tells more" in lines(done)[0]
+    assert "is ignored" in lines(done)[0] or "for details" in lines(done)[0]
     assert "[hadar1" in " ".join(done.seen["argv"])
     assert place.run("-Q", place.script()).stderr == b""
 
@@ -373,7 +373,7 @@ def test_a_site_of_another_cluster_is_left_aside(place):
     place.heartbeat(place.site(slurm_conf="/etc/there.conf"))
     place.env["SLURM_CONF"] = "/etc/here.conf"
     done = place.run("-pgpu", "job.sh")
-    assert "another cluster" in lines(done)[0] or "tells more" in lines(done)[0]
+    assert "another cluster" in lines(done)[0] or "for details" in lines(done)[0]
     assert done.seen["env"]["SLURM_CONF"] == "/etc/here.conf"
     assert LISTED not in done.seen["argv"]
 
@@ -546,7 +546,7 @@ def test_a_configuration_of_another_user_names_no_sbatch(place):
     os.chown(place.folder / "hadar.hbatch.json", 65534, -1)
     done = place.run("job.sh")
     assert done.seen is not None and b"theirs" not in done.stdout
-    assert lines(done)[-1].endswith("hbatch --hadar-plan tells more")
+    assert lines(done)[-1].endswith("for details: hbatch --hadar-plan")
 
 
 def test_hadar_reads_no_configuration_of_another_user(place):
@@ -574,7 +574,7 @@ def test_our_line_comes_behind_sbatchs_and_has_no_digit(place):
     said = merged(place, "--hadar-types=v100,h100", "job.sh")
     assert said.startswith("from sbatch\nhbatch: the job is managed") and said.count("\n") == 2
     # It has no h100: a name with digits, which the plan tells.
-    assert not re.search(r"\d", said) and "hbatch --hadar-plan tells more" in said
+    assert not re.search(r"\d", said) and "for details: hbatch --hadar-plan" in said
 
 
 @pytest.mark.parametrize("code", [1, 7])

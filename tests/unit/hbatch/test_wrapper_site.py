@@ -320,4 +320,4 @@ def test_what_is_no_file_is_no_configuration_and_nothing_waits_for_it(tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
     with pytest.raises(PermissionError) as caught:
         opened(tmp_path / "pipe.toml", "/none")
-    assert "no regular file" in caught.value.strerror
+    assert "not a regular file" in caught.value.strerror

@@ -219,7 +219,7 @@ def test_odd_types_from_slurm_reject_nothing(tmp_path, job):
 def test_a_script_full_of_declarations_costs_little_and_is_not_managed(tmp_path):
     script = "#!/bin/sh\n" + "#HADAR model=m model=n\n" * 5000
     found = submit(tmp_path, installed(tmp_path), {"script": script})
-    assert not found["set"] and "more than # words" in found["said"][0]
+    assert not found["set"] and "more than # arguments" in found["said"][0]
 
 
 def test_the_default_partition_may_opt_in(tmp_path):

@@ -295,9 +295,9 @@ def test_short_of_gpus_together_and_of_nodes() -> None:
 
 def test_a_running_job_says_why_it_stays() -> None:
     for changes, words in (
-        ({"movable": False}, "it may not be moved now"),
+        ({"movable": False}, "it cannot be moved now"),
         ({"since_s": NOW - 60.0}, "it came here less than 10 min ago"),
-        ({}, "no free place pays for a restart of 30 s"),
+        ({}, "no free placement is worth a restart of 30 s"),
     ):
         jobs = jobs_of([[[1.0], [1.0]]], held=[(0, 0, 0, 1)], **changes)
         assert words in _run(nodes_of([[1, 0], [0, 1]]), jobs).placements["j0"].reason

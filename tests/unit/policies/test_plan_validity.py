@@ -45,7 +45,7 @@ ON = {"n0": {"fast": 2}}
         (plan({"n0": {"fast": 3}}), "cannot run on 3 x fast"),
         (plan({"n1": {"middle": 2}}), "cannot run on 2 x middle"),
         (plan({"n0": {"fast": 1}, "n1": {"middle": 1}}), "2 nodes, of 1"),
-        (plan(ON, copies=2), "2 copies on 1 nodes"),
+        (plan(ON, copies=2), "copies=2, nodes=1"),
         (plan(ON, cpus_per_gpu=5.0), "n0 gives more CPUs"),
         (plan(ON, mem_per_gpu_mb=10**6), "n0 gives more memory"),
     ],

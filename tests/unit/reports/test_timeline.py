@@ -115,7 +115,7 @@ def test_a_job_keeps_its_colour_in_every_run() -> None:
 def test_an_empty_run_and_a_long_one_are_drawn() -> None:
     empty = Run("nothing", "", (), (), ())
     text = page([empty], "t")
-    assert "No run completed all of its jobs." in text
+    assert "No run completed all jobs." in text
     assert "not recorded" in text
     long = replace(
         synthetic_run("a", ORDER),

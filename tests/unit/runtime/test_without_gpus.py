@@ -264,5 +264,5 @@ def test_a_pretend_gpu_is_still_missed(bare, monkeypatch):
     )
     monkeypatch.setenv("HADAR_PACE", str(bare / "pace.json"))
     monkeypatch.setenv("HADAR_EMULATION", "slurm_hadar.sandbox.gpu_emulation")
-    with pytest.raises(HadarError, match="no GPU to pretend"):
+    with pytest.raises(HadarError, match="no emulated GPU"):
         begun(bare, True, [])

@@ -171,7 +171,7 @@ def test_sockets_fit_or_go_elsewhere():
 def test_only_one_may_start_or_stop(tmp_path):
     with (
         places.locked(tmp_path),
-        pytest.raises(UsageError, match="somebody else"),
+        pytest.raises(UsageError, match="another process"),
         places.locked(tmp_path),
     ):
         pass

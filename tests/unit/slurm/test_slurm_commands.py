@@ -293,7 +293,7 @@ def test_a_named_slurm_conf_that_is_not_there_is_said_at_once(
     tmp_path: Path, backend: Literal["auto", "cli", "pyslurm"]
 ) -> None:
     missing = tmp_path / "missing.conf"
-    with pytest.raises(SlurmError, match=f"slurm.conf = {missing} is no file"):
+    with pytest.raises(SlurmError, match=f"slurm.conf = {missing} is not a file"):
         open_cluster(config.Slurm(backend=backend, conf=missing))
 
 

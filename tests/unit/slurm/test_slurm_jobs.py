@@ -1,3 +1,5 @@
+import contextlib
+import gc
 import json
 import tracemalloc
 from pathlib import Path
@@ -320,3 +322,32 @@ def test_squeues_answer_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert job.raw_id == 2000
     assert printed > 10_000_000 and peak < printed / 3
+
+
+@pytest.mark.parametrize("cut", [1.0, 0.9, 0.5])
+def test_jobs_are_gone_with_the_last_who_holds_them(cut: float) -> None:
+    """Each read brings all jobs anew. In a circle of references they would stay until Python looks
+    for such, and the controller's memory would grow by some hundred ticks' jobs at a time."""
+    text = (DATA / "22.05.8" / "squeue_forms.json").read_text()
+    text = text[: int(cut * len(text))]
+
+    def there() -> int:
+        return sum(isinstance(one, Job) for one in gc.get_objects())
+
+    def read_and_drop() -> int:
+        reader, most = jobs.Reading(None, 100), 0
+        with contextlib.suppress(SlurmError):
+            for start in range(0, len(text), 1000):
+                reader.feed(text[start : start + 1000])
+                most = max(most, there())
+            reader.end()
+        return most
+
+    gc.collect()
+    before = there()
+    gc.disable()
+    try:
+        assert read_and_drop() > before + 3
+        assert there() == before
+    finally:
+        gc.enable()

@@ -109,7 +109,7 @@ def test_a_site_where_nobody_waits_is_told_so(place: Path) -> None:
     assert result["advice"] == [] and result["slurm_conf"] == []
     assert len(result["fine"]) >= 7
     done = hadar(place, "tune", "calm", "--slurm-conf", "slurm.conf", "--policy", "srtf")
-    assert "Nothing to advise." in done.stdout
+    assert "No advice." in done.stdout
 
 
 def test_a_site_with_the_group_is_not_told_of_it(place: Path) -> None:
