@@ -227,7 +227,7 @@ def _reserved(action: Action, seen: Observed) -> str:
     ends, so that Slurm would not start the job there; "": none."""
     if action.placement is None or not action.placement.nodes:
         return ""
-    closed = pending_demand.reserved_nodes(seen, action.job.time_limit_s)
+    closed = seen.reserved_nodes(action.job.time_limit_s)
     return next((name for name in action.placement.nodes if name in closed), "")
 
 

@@ -67,7 +67,7 @@ def idle(others: Observed, config: Config) -> list[str]:
         for name in config.backfill.partitions
         if name in others.partitions and others.partitions[name].up
     }
-    closed = pending_demand.reserved_nodes(others)
+    closed = others.reserved_nodes()
     return [
         node.name
         for node in others.nodes.values()

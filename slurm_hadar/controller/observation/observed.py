@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from slurm_hadar.config import Config
 from slurm_hadar.domain import steering
@@ -32,6 +33,29 @@ class Observed:
     """Node -> its leaf switch; empty without a tree, or where the policy does not look at it."""
     in_order: bool = False
     """Whether a job that waits for a type keeps all behind it waiting (sched/builtin)."""
+
+    @cached_property
+    def free_gpus(self) -> Mapping[str, Mapping[str, int]]:
+        """Node -> GPU type -> GPUs that are idle, of usable nodes outside reservations; computed
+        once for all that ask in a tick."""
+        closed = self.reserved_nodes()
+        return {
+            node.name: {
+                kind: max(0, count - node.gpus_used.get(kind, 0))
+                for kind, count in node.gpus.items()
+            }
+            for node in self.nodes.values()
+            if node.usable and node.name not in closed
+        }
+
+    def reserved_nodes(self, horizon_s: float = 600.0) -> set[str]:
+        """Nodes under a reservation that is active, or begins within ``horizon_s``."""
+        return {
+            node
+            for reservation in self.reservations
+            if reservation.start_s <= self.now + horizon_s and reservation.end_s > self.now
+            for node in reservation.nodes
+        }
 
     def steered(self, job: str) -> Steering:
         """What we did to a job so far."""

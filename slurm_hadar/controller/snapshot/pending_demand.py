@@ -63,25 +63,8 @@ class PendingDemand:
 
 
 def free_now(seen: Observed) -> Free:
-    """GPUs that are idle on usable nodes outside reservations."""
-    closed = reserved_nodes(seen)
-    return {
-        node.name: {
-            kind: max(0, count - node.gpus_used.get(kind, 0)) for kind, count in node.gpus.items()
-        }
-        for node in seen.nodes.values()
-        if node.usable and node.name not in closed
-    }
-
-
-def reserved_nodes(seen: Observed, horizon_s: float = 600.0) -> set[str]:
-    """Nodes under a reservation that is active, or begins within ``horizon_s``."""
-    return {
-        node
-        for reservation in seen.reservations
-        if reservation.start_s <= seen.now + horizon_s and reservation.end_s > seen.now
-        for node in reservation.nodes
-    }
+    """A copy of the free GPUs, for a caller that sets some of them aside."""
+    return {name: dict(gpus) for name, gpus in seen.free_gpus.items()}
 
 
 def competes_for_gpus(job: Job) -> bool:

@@ -190,7 +190,7 @@ def _released(seen: Observed, snapshot: Snapshot) -> dict[str, dict[str, list[fl
             if count > 0:
                 times.setdefault(node, []).extend([at_s] * count)
 
-    for node, gpus in pending_demand.free_now(seen).items():
+    for node, gpus in seen.free_gpus.items():
         add(node, gpus, 0.0)
     for job in seen.jobs.values():
         if job.state is not JobState.RUNNING:

@@ -159,3 +159,12 @@ def test_a_slurmctld_that_has_just_started_is_waited_for(unknown, acts):
     with pytest.raises(SlurmError, match="has just started") as said:
         read(Shown([job()], shown), NOW, CONFIG, 0)
     assert said.value.retry
+
+
+def test_free_gpus_are_computed_once_and_a_copy_leaves_them_alone():
+    found = seen([], nodes(k1=2, k2=2))
+    first = free_now(found)
+    free, first["k1"]["k80"] = dict(first["k1"]), -1
+    assert found.free_gpus is found.free_gpus
+    assert free["k80"] >= 0 and free_now(found)["k1"] == free
+    assert replace(found, nodes={}).free_gpus == {}

@@ -335,7 +335,7 @@ def test_jobs_are_gone_with_the_last_who_holds_them(cut: float) -> None:
         return sum(isinstance(one, Job) for one in gc.get_objects())
 
     def read_and_drop() -> int:
-        reader, most = jobs.Reading(None, 100), 0
+        reader, most = jobs.JobsReader(None, 100), 0
         with contextlib.suppress(SlurmError):
             for start in range(0, len(text), 1000):
                 reader.feed(text[start : start + 1000])
