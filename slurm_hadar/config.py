@@ -35,6 +35,7 @@ def _absolute(path: Path) -> Path:
     return path
 
 
+_RUN = Path("/run/slurm-hadar/hadar.sock")
 _Place = Annotated[Path, AfterValidator(_absolute)]
 
 
@@ -213,6 +214,16 @@ class Log(_Section):
     and jobs, and accounts. Paths and comments never stand in it."""
 
 
+class Status(_Section):
+    """How ``hadar run`` answers ``hadar status``, ``explain`` and ``doctor`` of every user."""
+
+    serve: bool = True
+    """Off: no socket; users are told what Slurm and their jobs' own files say."""
+    socket: _Place | None = None
+    """Its path; None: /run/slurm-hadar/hadar.sock, and hadar.sock in the state folder where
+    site.rights is not "operator"."""
+
+
 class Simulation(_Section):
     """What ``hadar simulate jobs --from-sacct`` takes past jobs for: patterns with ``*`` and ``?``
     of job names, then of accounts, each with a model of the throughput tables."""
@@ -237,6 +248,7 @@ class Config(_Section):
     profiles: Profiles = Profiles()
     wrapper: Wrapper = Wrapper()
     log: Log = Log()
+    status: Status = Status()
     simulation: Simulation = Simulation()
     _notes: tuple[str, ...] = PrivateAttr(default=())
 
@@ -254,6 +266,13 @@ class Config(_Section):
             )
             for name, gpu in types.items()
         }
+
+    @property
+    def status_socket(self) -> Path:
+        """Where ``hadar run`` answers."""
+        if self.status.socket is not None:
+            return self.status.socket
+        return _RUN if self.site.rights == "operator" else self.site.state_dir / _RUN.name
 
     @property
     def controller_uid(self) -> int:

@@ -22,10 +22,12 @@ from slurm_hadar.controller.picture import constraints
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.words import log_file, record, story, telling
+from slurm_hadar.controller.words.overview import Sight, Viewer, controller_state, overview
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.profiles.rates import open_rates
+from slurm_hadar.reports import status, text
 from slurm_hadar.reports import story as story_text
-from slurm_hadar.reports import text
+from slurm_hadar.reports.status import STATE_FILE
 from slurm_hadar.runtime.progress import Progress
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.commands import Answer, Commands
@@ -209,12 +211,20 @@ def _words(controller: Controller, report: Report) -> None:
     lines = [*telling.tick_lines(report), *telling.plan_lines(report)]
     for line in [*lines, *telling.backfill_lines(report)]:
         line.encode()
-    rows = telling.status_rows(controller)
+    sight = Sight(
+        report.seen,
+        controller.config,
+        controller_state(None, report.seen.now),
+        STATE_FILE,
+        controller.store.decisions(),
+    )
+    found = overview(sight, Viewer(0, everything=True))
     results = [telling.summary(report), telling.backfill_summary(report)]
-    results += [telling.plain(row) for row in rows]
+    results.append(asdict(found))
     with contextlib.redirect_stdout(io.StringIO()):
         console = text.console()
-        console.print(text.status(rows))
+        for shown in [*status.summary(found, NOW), *status.table(found.rows, 80)]:
+            console.print(shown)
         for id_ in (EVE, "2", "5", "6"):
             with contextlib.suppress(UsageError):
                 explained = telling.story(controller, id_)

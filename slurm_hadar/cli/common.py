@@ -88,6 +88,18 @@ def _writable(folder: Path) -> None:
         raise HadarError(f"state folder {folder} cannot be written; run: chmod 700 {folder}")
 
 
+def is_controllers_user(config: Config) -> bool:
+    """Whether the state folder is the caller's, or would be made by them."""
+    folder = config.site.state_dir
+    try:
+        return folder.stat().st_uid == os.getuid()
+    except OSError:
+        if config.site.rights == "operator" and os.getuid() == 0:
+            return False
+        above = next((one for one in folder.parents if one.exists()), folder)
+        return os.access(above, os.W_OK)
+
+
 def owned(config: Config) -> None:
     """Raises HadarError for a user who is not the controller's."""
     folder = config.site.state_dir
@@ -103,8 +115,8 @@ def owned(config: Config) -> None:
         name = f"#{owner}"
     raise HadarError(
         f"this is told from {folder}, which belongs to the controller's user {name}; run it as "
-        f"him (sudo -u {name} hadar ...). Of your own job hadar doctor JOB tells, and "
-        f"{config.site.exchange_dir}/plan.JOB.json says why it is where it is"
+        f"that user (sudo -u {name} hadar ...). Of your own jobs hadar status, hadar explain JOB "
+        "and hadar doctor JOB tell"
     )
 
 

@@ -1,9 +1,12 @@
-"""The operator's commands: tick, run, plan, backfill, status, explain."""
+"""The operator's commands: tick, run, plan, backfill."""
 
+import os
 import signal
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -18,17 +21,16 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
-from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Damaged
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.seen.rules import TooMuch, refuse_root
+from slurm_hadar.controller.service.published import Published
+from slurm_hadar.controller.service.server import Server
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.words import record, telling
 from slurm_hadar.controller.words.log_file import Log, open_log
 from slurm_hadar.domain.errors import HadarError, UsageError
-from slurm_hadar.reports import text
-from slurm_hadar.slurm.commands import checked_id
 
 _LOCK_WAIT_S = 30.0
 _SHORTEST_INTERVAL_S = 1.0
@@ -37,7 +39,7 @@ _DAY_S = 86400.0
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (tick, run, plan, backfill, status, explain):
+    for command in (tick, run, plan, backfill):
         app.command()(command)
 
 
@@ -89,12 +91,12 @@ def run(
         pause = site.controller.interval_s if interval is None else interval
         _in_range("--interval", pause, _SHORTEST_INTERVAL_S)
         try:
-            with controller_of(site, 0.0) as controller:
+            with controller_of(site, 0.0) as controller, _served(site) as published:
                 log = open_log(site)
                 opened = healthy = True
                 while healthy and not asked.any:
                     began = time.monotonic()
-                    healthy = _one(controller, log)
+                    healthy = _one(controller, log, published)
                     rest = controller.backoff.pause_s(pause)
                     asked.wait(max(0.2, rest - (time.monotonic() - began)))
         except TooMuch:
@@ -194,33 +196,6 @@ def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         typer.echo(line)
 
 
-def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """The managed jobs: where they are, how far, and why."""
-    site = load(config)
-    with reader_of(site) as controller:
-        widen_own(site)
-        rows = telling.status_rows(controller)
-    if as_json:
-        print_json("status", [telling.plain(row) for row in rows])
-    else:
-        text.console().print(text.status(rows))
-
-
-def explain(
-    job: Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")],
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """All that is known and was decided about one job."""
-    checked_id(job)
-    with reader_of(load(config)) as controller:
-        story = telling.story(controller, job)
-    if as_json:
-        print_json("explain", telling.plain(story))
-    else:
-        text.console().print(text.explain(story))
-
-
 def _in_range(name: str, seconds: float, least: float) -> None:
     # A comparison that holds for no NaN, which typer's own min and max let through.
     if not least <= seconds <= _DAY_S:
@@ -232,13 +207,29 @@ def _record(log: Log | None, controller: Controller, report: Report) -> None:
         record.write(log, controller.store, report)
 
 
-def _one(controller: Controller, log: Log | None) -> bool:
+@contextmanager
+def _served(site: Config) -> Iterator[Published]:
+    """What ticks publish, answered to every user where that is possible."""
+    published = Published(site, os.getuid())
+    with ExitStack() as stack:
+        if site.status.serve:
+            try:
+                server = Server(site.status_socket, published.answer, published.close)
+                stack.enter_context(server)
+            except HadarError as error:
+                # The jobs are looked after all the same.
+                typer.echo(f"{_clock()} {error}", err=True)
+        yield published
+
+
+def _one(controller: Controller, log: Log | None, published: Published) -> bool:
     """A tick of the daemon: Slurm may be away for a while, the daemon stays.
 
     False where the state file must be opened anew, which puts a damaged one aside.
     """
     try:
         report = controller.tick()
+        published.publish(report)
         _say(report)
         _record(log, controller, report)
     except TooMuch:
@@ -250,10 +241,12 @@ def _one(controller: Controller, log: Log | None) -> bool:
     except HadarError as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
         record.fault(log, str(error))
+        published.fault(str(error))
     except Exception as error:
         # A fault of ours in one tick must not end the daemon: jobs wait for the next one.
         typer.echo(f"{_clock()} this tick failed by a fault of slurm-hadar: {error!r}", err=True)
         record.fault(log, f"a fault of slurm-hadar: {type(error).__name__}")
+        published.fault(f"a fault of slurm-hadar: {type(error).__name__}")
         traceback.print_exc()
     if words := controller.backoff.words():
         typer.echo(f"{_clock()} {words}")

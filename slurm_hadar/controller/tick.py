@@ -265,6 +265,8 @@ class Controller:
             said=tuple(words),
             queries={kind: number for kind, number in after.items() if number},
             refused=refused,
+            private=self.rules.private,
+            understated=past.understated,
             read_s=read_s,
             decide_s=decide_s,
             act_s=time.perf_counter() - at,

@@ -15,7 +15,6 @@ from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry, is_in_vain
 from slurm_hadar.controller.seen import kept, observed
 from slurm_hadar.controller.seen.observed import Observed
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.words import past, telling
 from slurm_hadar.controller.words.troubles import Known, troubles
 from slurm_hadar.domain.errors import UsageError
@@ -27,7 +26,7 @@ from slurm_hadar.runtime.progress import read_all_progress
 from slurm_hadar.slurm.cluster import Cluster
 
 
-def of_controller(controller: Controller, id_: str) -> Story:
+def of_controller(controller: telling.Source, id_: str) -> Story:
     """Told with the controller's own file. Raises UsageError for a job that nobody knows."""
     store = controller.store
     config = controller.config
@@ -50,19 +49,26 @@ def of_controller(controller: Controller, id_: str) -> Story:
 def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> Story | None:
     """Told to the job's owner without the controller's file; None where the job is not his."""
     uid = os.getuid()
-    seen = observed.read(cluster, now, config, uid)
+    seen = seen_by_owner(config, cluster, now)
     id_ = telling.named(seen, id_)
     job = seen.jobs.get(id_)
     telling.no_array(seen, id_)
     if job is None or job.uid != uid:
         return None
-    mine = {id_: job}
-    seen = replace(
+    return _told(replace(_known(config, seen, id_, controllers_uid(config)), journal=False))
+
+
+def seen_by_owner(config: Config, cluster: Cluster, now: float) -> Observed:
+    """What Slurm shows to whoever asks, and what the files of their own jobs say. Raises
+    SlurmError."""
+    uid = os.getuid()
+    seen = observed.read(cluster, now, config, uid)
+    mine = [job for job in seen.jobs.values() if job.uid == uid and job.managed]
+    return replace(
         seen,
-        progress=read_all_progress(config.site.exchange_dir, {id_: uid}),
-        steering=kept.of_jobs(config, mine.values()),
+        progress=read_all_progress(config.site.exchange_dir, {job.id: uid for job in mine}),
+        steering=kept.of_jobs(config, mine),
     )
-    return _told(replace(_known(config, seen, id_, _controllers_uid(config)), journal=False))
 
 
 def _known(config: Config, seen: Observed, id_: str, uid: int) -> Known:
@@ -70,7 +76,7 @@ def _known(config: Config, seen: Observed, id_: str, uid: int) -> Known:
     return Known(id_, seen, config, uid, beat)
 
 
-def _controllers_uid(config: Config) -> int:
+def controllers_uid(config: Config) -> int:
     """Whose files are believed, for somebody else than the controller's user."""
     if not config.site.controller_user:
         with suppress(OSError):

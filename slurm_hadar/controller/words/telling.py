@@ -1,25 +1,29 @@
 """What a tick, a queue or one job comes to, in words and plain data."""
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from typing import Protocol
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import laying, trail
 from slurm_hadar.controller.acts.actions import Action, Kind
 from slurm_hadar.controller.acts.hints import waits_for
 from slurm_hadar.controller.journal.entry import Decision, Entry
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learned import gpu_use
 from slurm_hadar.controller.picture import bills
 from slurm_hadar.controller.picture.targets import Target, batch_of, by_type, placed, profile_key
+from slurm_hadar.controller.picture.viewing import Picture
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.seen.observed import Observed
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
 
@@ -27,8 +31,7 @@ _SAME = 1 - 1e-6
 _EXPLAINED = 50
 """Lines of a job's history."""
 _NOTHING = "nothing"
-
-_HANDLED = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
+_ANY_JOB = re.compile(r"\bjob (\d+(?:[_+]\d+)?)\b")
 
 
 def tick_lines(report: Report) -> list[str]:
@@ -163,18 +166,37 @@ def summary(report: Report) -> dict[str, object]:
     }
 
 
-def status_rows(controller: Controller) -> list[StatusRow]:
-    """Every managed job that waits or runs."""
-    seen = controller.observe()
-    decisions = controller.store.decisions()
-    return [
-        row_of(job, seen, decisions.get(job.id))
-        for job in seen.jobs.values()
-        if job.managed and job.state in _HANDLED
-    ]
+class Source(Protocol):
+    """What a job's story is told from: an open controller, or what its last tick published."""
+
+    @property
+    def config(self) -> Config:
+        """The site's."""
+
+    @property
+    def store(self) -> Store:
+        """The controller's own file."""
+
+    @property
+    def rates(self) -> Rates:
+        """What is known of speeds."""
+
+    @property
+    def gpus(self) -> gpu_use.GpuLessons:
+        """What GPUs did."""
+
+    @property
+    def own_uid(self) -> int:
+        """The controller's user."""
+
+    def observe(self) -> Observed:
+        """What Slurm shows."""
+
+    def picture(self, seen: Observed) -> Picture:
+        """What the policy sees of it."""
 
 
-def story(controller: Controller, id_: str) -> Explanation:
+def story(controller: Source, id_: str) -> Explanation:
     """All that is known of one job. Raises UsageError for a job that is not there or not ours."""
     seen = controller.observe()
     id_ = named(seen, id_)
@@ -184,9 +206,7 @@ def story(controller: Controller, id_: str) -> Explanation:
     if job is None:
         no_array(seen, id_)
         raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
-    if job.declaration is None:
-        why = job.declaration_error or "it declared nothing, so it is never touched"
-        raise UsageError(f"job {id_} is not managed: {why}")
+    ensure_managed(job)
     decision = controller.store.decisions().get(id_)
     known = controller.gpus.known(job)
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
@@ -196,7 +216,7 @@ def story(controller: Controller, id_: str) -> Explanation:
         hints.append(f"{older} older lines of its history: hadar doctor {id_}")
     return Explanation(
         row=row_of(job, seen, decision),
-        declaration=_declared(job.declaration),
+        declaration=_declared(job.declaration or Declaration()),
         rates=_rates(job, seen, controller),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
@@ -226,6 +246,13 @@ def no_array(seen: Observed, id_: str) -> None:
         raise UsageError(f"job {id_} is an array; ask for one of its tasks, such as {tasks[0]}")
 
 
+def ensure_managed(job: Job) -> None:
+    """Raises UsageError for a job that did not opt in."""
+    if job.declaration is None:
+        why = job.declaration_error or "it declared nothing, so it is never touched"
+        raise UsageError(f"job {job.id} is not managed: {why}")
+
+
 def plain(found: StatusRow | Explanation) -> dict[str, object]:
     """A row or a story as plain data."""
     return asdict(found)
@@ -242,17 +269,22 @@ def _line(action: Action) -> str:
             return f"stop job {action.job.id} for jobs that gain more"
 
 
-def row_of(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
-    """One managed job as ``hadar status`` shows it."""
+def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -> StatusRow:
+    """One managed job as ``hadar status`` shows it. ``age``: before the time since its decision,
+    such as ``decided``; empty where that is of now and no time is said."""
     progress = seen.progress.get(job.id)
     declared = job.declaration or Declaration()
     steered = seen.steered(job.id)
     total = declared.total_samples
     waits = job.state is JobState.PENDING and bool(job.reason)
+    decided = decision.reason if decision else ""
+    if age and decision is not None and decided:
+        ago = formats.duration(max(0.0, seen.now - decision.time_s))
+        decided = f"{age} {ago} ago: {decided}"
     why = (
         gpu_use.in_vain(seen, job.id),
         f"Slurm: {job.reason}" if waits else "",
-        decision.reason if decision else "",
+        decided,
     )
     return StatusRow(
         id=job.id,
@@ -266,14 +298,22 @@ def row_of(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
         samples_per_s=progress.rate or None if progress else None,
         moves=steered.moves,
         reason="; ".join(filter(None, why)),
+        account=job.account,
+        raw_id=job.raw_id,
+        array=job.array_job_id,
     )
+
+
+def without_others(text: str, id_: str) -> str:
+    """A text about one job, with no number of another one."""
+    return _ANY_JOB.sub(lambda found: found[0] if found[1] == id_ else "another job", text)
 
 
 def _declared(declaration: Declaration) -> list[tuple[str, str]]:
     return list(declaration.words().items())
 
 
-def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
+def _rates(job: Job, seen: Observed, controller: Source) -> list[RateRow]:
     shown = controller.picture(seen)
     view = shown.view
     if job.id not in shown.targets:
