@@ -224,6 +224,16 @@ class Status(_Section):
     site.rights is not "operator"."""
 
 
+class Metrics(_Section):
+    """Figures for Prometheus. None of them names a user, an account or a job."""
+
+    port: int = Field(default=0, ge=0, le=65535)
+    """Port of the loopback address on which ``hadar run`` answers /metrics; 0: none."""
+    textfile: _Place | None = None
+    """File that each tick writes, for node_exporter's textfile collector, such as
+    /var/lib/prometheus/node-exporter/hadar.prom; None: none."""
+
+
 class Simulation(_Section):
     """What ``hadar simulate jobs --from-sacct`` takes past jobs for: patterns with ``*`` and ``?``
     of job names, then of accounts, each with a model of the throughput tables."""
@@ -249,6 +259,7 @@ class Config(_Section):
     wrapper: Wrapper = Wrapper()
     log: Log = Log()
     status: Status = Status()
+    metrics: Metrics = Metrics()
     simulation: Simulation = Simulation()
     _notes: tuple[str, ...] = PrivateAttr(default=())
 

@@ -7,9 +7,10 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,11 +27,14 @@ from slurm_hadar.controller.journal.store import Damaged
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.seen.rules import TooMuch, refuse_root
 from slurm_hadar.controller.service.published import Published
-from slurm_hadar.controller.service.server import Server
+from slurm_hadar.controller.service.server import LoopbackServer, Server, UserServer
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.controller.words import record, telling
 from slurm_hadar.controller.words.log_file import Log, open_log
 from slurm_hadar.domain.errors import HadarError, UsageError
+
+if TYPE_CHECKING:
+    from slurm_hadar.controller.metrics.export import Metrics
 
 _LOCK_WAIT_S = 30.0
 _SHORTEST_INTERVAL_S = 1.0
@@ -54,7 +58,7 @@ def tick(
     _in_range("--wait", wait, 0.0)
     site = load(config)
     with controller_of(site, wait) as controller:
-        log = open_log(site)
+        log, metrics = open_log(site), _metrics(site, controller)
         if why := controller.backoff.why_not_now():
             # No failure: a timer fires again.
             record.fault(log, why)
@@ -69,8 +73,12 @@ def tick(
             raise
         except HadarError as error:
             record.fault(log, str(error))
+            if metrics is not None:
+                _told(metrics.failed(controller.store))
             raise
         _record(log, controller, report)
+        if metrics is not None:
+            _told(metrics.learn(report, controller.store, controller.backoff.interval_s))
     if as_json:
         print_json("tick", telling.summary(report))
     else:
@@ -91,12 +99,11 @@ def run(
         pause = site.controller.interval_s if interval is None else interval
         _in_range("--interval", pause, _SHORTEST_INTERVAL_S)
         try:
-            with controller_of(site, 0.0) as controller, _served(site) as published:
-                log = open_log(site)
+            with controller_of(site, 0.0) as controller, _shown(site, controller) as shown:
                 opened = healthy = True
                 while healthy and not asked.any:
                     began = time.monotonic()
-                    healthy = _one(controller, log, published)
+                    healthy = _one(controller, shown)
                     rest = controller.backoff.pause_s(pause)
                     asked.wait(max(0.2, rest - (time.monotonic() - began)))
         except TooMuch:
@@ -207,31 +214,63 @@ def _record(log: Log | None, controller: Controller, report: Report) -> None:
         record.write(log, controller.store, report)
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """What a daemon shows of its ticks."""
+
+    log: Log | None
+    published: Published
+    metrics: "Metrics | None"
+
+
 @contextmanager
-def _served(site: Config) -> Iterator[Published]:
-    """What ticks publish, answered to every user where that is possible."""
-    published = Published(site, os.getuid())
+def _shown(site: Config, controller: Controller) -> Iterator[_Shown]:
+    """What ticks come to, for every user and for Prometheus as far as that is possible."""
+    published, metrics = Published(site, os.getuid()), _metrics(site, controller)
+    servers: list[Server] = []
+    if site.status.serve:
+        servers.append(UserServer(site.status_socket, published.answer, published.close))
+    if metrics is not None and site.metrics.port:
+        servers.append(LoopbackServer(site.metrics.port, metrics.answer))
     with ExitStack() as stack:
-        if site.status.serve:
+        for server in servers:
             try:
-                server = Server(site.status_socket, published.answer, published.close)
                 stack.enter_context(server)
             except HadarError as error:
                 # The jobs are looked after all the same.
-                typer.echo(f"{_clock()} {error}", err=True)
-        yield published
+                _told(str(error))
+        yield _Shown(open_log(site), published, metrics)
 
 
-def _one(controller: Controller, log: Log | None, published: Published) -> bool:
+def _metrics(site: Config, controller: Controller) -> "Metrics | None":
+    if not site.metrics.port and site.metrics.textfile is None:
+        return None
+    # Only where it is wanted: the library takes its time.
+    from slurm_hadar.controller.metrics.export import Metrics
+
+    metrics = Metrics(site)
+    metrics.open(controller.store)
+    return metrics
+
+
+def _told(words: str) -> None:
+    if words:
+        typer.echo(f"{_clock()} {words}", err=True)
+
+
+def _one(controller: Controller, shown: _Shown) -> bool:
     """A tick of the daemon: Slurm may be away for a while, the daemon stays.
 
     False where the state file must be opened anew, which puts a damaged one aside.
     """
+    log, metrics = shown.log, shown.metrics
     try:
         report = controller.tick()
-        published.publish(report)
+        shown.published.publish(report)
         _say(report)
         _record(log, controller, report)
+        if metrics is not None:
+            _told(metrics.learn(report, controller.store, controller.backoff.interval_s))
     except TooMuch:
         raise
     except Damaged as error:
@@ -240,18 +279,23 @@ def _one(controller: Controller, log: Log | None, published: Published) -> bool:
         return False
     except HadarError as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
-        record.fault(log, str(error))
-        published.fault(str(error))
+        _failed(controller, shown, str(error))
     except Exception as error:
         # A fault of ours in one tick must not end the daemon: jobs wait for the next one.
         typer.echo(f"{_clock()} this tick failed by a fault of slurm-hadar: {error!r}", err=True)
-        record.fault(log, f"a fault of slurm-hadar: {type(error).__name__}")
-        published.fault(f"a fault of slurm-hadar: {type(error).__name__}")
+        _failed(controller, shown, f"a fault of slurm-hadar: {type(error).__name__}")
         traceback.print_exc()
     if words := controller.backoff.words():
         typer.echo(f"{_clock()} {words}")
         record.fault(log, words)
     return True
+
+
+def _failed(controller: Controller, shown: _Shown, why: str) -> None:
+    record.fault(shown.log, why)
+    shown.published.fault(why)
+    if shown.metrics is not None:
+        _told(shown.metrics.failed(controller.store))
 
 
 def _say(report: Report) -> None:

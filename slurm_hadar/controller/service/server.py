@@ -1,4 +1,4 @@
-"""A unix socket that answers one line of JSON with another, in a thread of its own.
+"""A socket that answers one request a connection, in a thread of its own.
 
 Who asks is what the kernel says (SO_PEERCRED), so nothing in a request is believed. Whatever
 clients do, a tick goes on: requests and times are bounded, a user has :data:`MOST_PER_USER`
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from slurm_hadar.domain.errors import HadarError
 
@@ -28,12 +29,12 @@ _REQUEST_BYTES = 1024
 _REQUEST_S, _REPLY_S = 2.0, 10.0
 """Longest time for a client to send its line, and to take the answer."""
 _ACCEPTED_AT_ONCE = 16
-_LEAST_REST_S, _MOST_REST_S, _REST_PER_WORK = 0.005, 1.0, 4.0
-_WAIT_S = 0.5
+_LEAST_REST_S, _MOST_REST_S, _REST_PER_WORK = 0.005, 10.0, 4.0
+_WAIT_S, _JOIN_S = 0.5, 5.0
 _CREDENTIALS = struct.Struct("3i")
 
 Answer = Callable[[int, bytes], bytes]
-"""What to say to the user of that UID who sent that line."""
+"""What to say to the user of that UID who sent that request; UID -1 where nobody knows."""
 
 
 @dataclass
@@ -46,38 +47,25 @@ class _Client:
 
 
 class Server:
-    """Serves while it is entered. The socket is made anew and is removed at the end."""
+    """Serves while it is entered; see :class:`UserServer` and :class:`LoopbackServer`."""
 
-    def __init__(self, path: Path, answer: Answer, end: Callable[[], None]) -> None:
+    request_end = b"\n"
+    request_bytes = 1024
+    most_per_user = MOST_PER_USER
+
+    def __init__(self, answer: Answer, end: Callable[[], None]) -> None:
         """``answer`` is called in the server's own thread, and so is ``end`` when that ends."""
-        self._path, self._answer, self._end = path, answer, end
+        self._answer, self._end = answer, end
         self._clients: dict[int, _Client] = {}
         self._per_user: Counter[int] = Counter()
         self._stop = threading.Event()
         self._listener: socket.socket | None = None
-        self._inode: tuple[int, int] | None = None
-        self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="answers", daemon=True)
 
-    def __enter__(self) -> "Server":
+    def __enter__(self) -> Self:
         """Raises HadarError where the socket cannot be made."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            _make_way(self._path)
-            with short_name(self._path) as name:
-                listener.bind(name)
-            # Everybody may ask; what each is told hangs on who they are.
-            self._path.chmod(0o666)
-            found = self._path.lstat()
-            self._inode = (found.st_dev, found.st_ino)
-            listener.listen(_MOST)
-            listener.setblocking(False)
-        except OSError as error:
-            listener.close()
-            raise HadarError(
-                f"users' questions are not answered: socket {self._path} cannot be made "
-                f"({error.strerror}); make its folder for this user, or set status.socket"
-            ) from None
-        self._listener = listener
+        self._listener = self._listen()
+        self._listener.setblocking(False)
         self._thread.start()
         return self
 
@@ -88,13 +76,19 @@ class Server:
         trace: TracebackType | None,
     ) -> None:
         self._stop.set()
-        self._thread.join(2 * _WAIT_S + _MOST_REST_S)
-        with contextlib.suppress(OSError):
-            found = self._path.lstat()
-            if (found.st_dev, found.st_ino) == self._inode:
-                self._path.unlink()
+        self._thread.join(_JOIN_S)
+        self._remove()
         if self._listener is not None:
             self._listener.close()
+
+    def _listen(self) -> socket.socket:
+        raise NotImplementedError
+
+    def _remove(self) -> None:
+        """What of the socket others can see."""
+
+    def _uid(self, _connection: socket.socket) -> int:
+        return -1
 
     def _serve(self) -> None:
         assert self._listener is not None
@@ -128,10 +122,8 @@ class Server:
                 # None left, or no descriptor is free.
                 return
             try:
-                _pid, uid, _gid = _CREDENTIALS.unpack(
-                    connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-                )
-                if len(self._clients) >= _MOST or self._per_user[uid] >= MOST_PER_USER:
+                uid = self._uid(connection)
+                if len(self._clients) >= _MOST or self._per_user[uid] >= self.most_per_user:
                     connection.close()
                     continue
                 connection.setblocking(False)
@@ -159,14 +151,14 @@ class Server:
             self._close(selector, client)
 
     def _hear(self, selector: selectors.BaseSelector, client: _Client) -> None:
-        part = client.connection.recv(_REQUEST_BYTES + 1)
+        part = client.connection.recv(self.request_bytes + 1)
         client.heard += part
-        line, end, _ = client.heard.partition(b"\n")
-        if end and len(line) <= _REQUEST_BYTES:
-            client.left = memoryview(self._answer(client.uid, line))
+        request, end, _ = client.heard.partition(self.request_end)
+        if end and len(request) <= self.request_bytes:
+            client.left = memoryview(self._answer(client.uid, request))
             client.until = time.monotonic() + _REPLY_S
             selector.modify(client.connection, selectors.EVENT_WRITE, client)
-        elif not part or len(client.heard) > _REQUEST_BYTES:
+        elif not part or len(client.heard) > self.request_bytes:
             self._close(selector, client)
 
     def _close(self, selector: selectors.BaseSelector, client: _Client) -> None:
@@ -178,6 +170,74 @@ class Server:
         self._per_user[client.uid] -= 1
         if not self._per_user[client.uid]:
             del self._per_user[client.uid]
+
+
+class UserServer(Server):
+    """On a unix socket, which is made anew and is removed at the end: users ask a line of JSON."""
+
+    def __init__(self, path: Path, answer: Answer, end: Callable[[], None]) -> None:
+        super().__init__(answer, end)
+        self._path = path
+        self._inode: tuple[int, int] | None = None
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            _make_way(self._path)
+            with short_name(self._path) as name:
+                listener.bind(name)
+            # Everybody may ask; what each is told hangs on who they are.
+            self._path.chmod(0o666)
+            found = self._path.lstat()
+            self._inode = (found.st_dev, found.st_ino)
+            listener.listen(_MOST)
+        except OSError as error:
+            listener.close()
+            raise HadarError(
+                f"users' questions are not answered: socket {self._path} cannot be made "
+                f"({error.strerror}); make its folder for this user, or set status.socket"
+            ) from None
+        except HadarError:
+            listener.close()
+            raise
+        return listener
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            found = self._path.lstat()
+            if (found.st_dev, found.st_ino) == self._inode:
+                self._path.unlink()
+
+    def _uid(self, connection: socket.socket) -> int:
+        size = _CREDENTIALS.size
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        return int(_CREDENTIALS.unpack(found)[1])
+
+
+class LoopbackServer(Server):
+    """On a TCP port of this host alone: programs ask by HTTP, and nobody knows for whom."""
+
+    request_end = b"\r\n\r\n"
+    request_bytes = 8192
+    most_per_user = 16
+
+    def __init__(self, port: int, answer: Answer) -> None:
+        super().__init__(answer, lambda: None)
+        self._port = port
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", self._port))
+            listener.listen(_MOST)
+        except OSError as error:
+            listener.close()
+            raise HadarError(
+                f"metrics are not served: port {self._port} cannot be had ({error.strerror}); set "
+                "metrics.port to another one"
+            ) from None
+        return listener
 
 
 def _make_way(path: Path) -> None:

@@ -18,7 +18,7 @@ from slurm_hadar.controller.acts.actions import Intent
 from slurm_hadar.controller.report import Report
 from slurm_hadar.controller.service import client, server
 from slurm_hadar.controller.service.published import Published
-from slurm_hadar.controller.service.server import MOST_PER_USER, Server, short_name
+from slurm_hadar.controller.service.server import MOST_PER_USER, UserServer, short_name
 from slurm_hadar.domain.errors import HadarError, UsageError
 
 ME = os.getuid()
@@ -40,7 +40,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def served(path):
-    with Server(path, echo, nothing):
+    with UserServer(path, echo, nothing):
         yield path
 
 
@@ -72,7 +72,7 @@ def test_another_user_may_ask_and_is_known(served):
 
 
 def test_the_socket_is_open_to_all_and_is_gone_at_the_end(path):
-    with Server(path, echo, nothing):
+    with UserServer(path, echo, nothing):
         assert stat.S_IMODE(path.lstat().st_mode) == 0o666
         assert ask(path, command="x") is not None
     assert not path.exists() and ask(path, command="x") is None
@@ -81,27 +81,27 @@ def test_the_socket_is_open_to_all_and_is_gone_at_the_end(path):
 def test_what_a_controller_left_that_died_is_replaced(path):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    with Server(path, echo, nothing):
+    with UserServer(path, echo, nothing):
         assert ask(path, command="x") is not None
 
 
 def test_another_controllers_socket_and_other_files_stay(served, tmp_path):
-    with pytest.raises(HadarError, match="another controller"), Server(served, echo, nothing):
+    with pytest.raises(HadarError, match="another controller"), UserServer(served, echo, nothing):
         pass
     assert ask(served, command="x") is not None
     file = tmp_path / "file"
     file.write_text("mine")
-    with pytest.raises(HadarError, match="is no socket"), Server(file, echo, nothing):
+    with pytest.raises(HadarError, match="is no socket"), UserServer(file, echo, nothing):
         pass
     assert file.read_text() == "mine"
     with pytest.raises(HadarError, match="cannot be made"):
-        Server(tmp_path / "no" / "where", echo, nothing).__enter__()
+        UserServer(tmp_path / "no" / "where", echo, nothing).__enter__()
 
 
 def test_a_long_folder_is_no_obstacle(tmp_path):
     folder = tmp_path / ("d" * 120)
     folder.mkdir()
-    with Server(folder / "hadar.sock", echo, nothing):
+    with UserServer(folder / "hadar.sock", echo, nothing):
         assert ask(folder / "hadar.sock", command="x") is not None
 
 
@@ -142,7 +142,7 @@ def test_a_slow_client_is_let_go_and_keeps_nobody_waiting(served, monkeypatch):
 
 def test_a_client_that_takes_no_answer_is_let_go(path, monkeypatch):
     monkeypatch.setattr(server, "_REPLY_S", 0.5)
-    big = Server(path, lambda *_: b"x" * 20_000_000, nothing)
+    big = UserServer(path, lambda *_: b"x" * 20_000_000, nothing)
     with big as one, closing(connect(path)) as deaf:
         deaf.sendall(b"?\n")
         end = time.monotonic() + 10
@@ -182,7 +182,7 @@ def test_thousands_of_connections_leave_the_tick_its_time(served):
             os._exit(0 if number > 2000 else 1)
         finally:
             os._exit(2)
-    (thread,) = [one for one in threading.enumerate() if one.name == "status"]
+    (thread,) = [one for one in threading.enumerate() if one.name == "answers"]
     clock = time.pthread_getcpuclockid(thread.ident)
     before = time.clock_gettime(clock)
     _, code = os.waitpid(child, 0)
@@ -285,7 +285,7 @@ def test_the_same_question_of_one_tick_is_answered_once(tmp_path):
 
 def test_an_error_reaches_the_client_with_its_kind(tmp_path, path):
     one = published(tmp_path)
-    with Server(path, lambda uid, line: one.answer(1000, line), one.close):
+    with UserServer(path, lambda uid, line: one.answer(1000, line), one.close):
         with pytest.raises(UsageError, match="no job 2 of yours"):
             client.ask(path, ME, {"version": 1, "command": "explain", "job": "2"})
         assert client.ask(path, ME, {"version": 1, "command": "status"})["rows"]
