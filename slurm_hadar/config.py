@@ -234,6 +234,18 @@ class Metrics(_Section):
     /var/lib/prometheus/node-exporter/hadar.prom; None: none."""
 
 
+class Rollout(_Section):
+    """Which of the jobs that opted in are managed, while a site tries that; by default all."""
+
+    accounts: tuple[str, ...] = ()
+    """Jobs of these accounts, and of ``users``; both empty: of everybody."""
+    users: tuple[str, ...] = ()
+    """The same, by users."""
+    percent: float = Field(default=100.0, ge=0, le=100)
+    """Of these jobs that share, drawn by their numbers: tasks of an array go together, and whoever
+    is in stays in when it grows."""
+
+
 class Simulation(_Section):
     """What ``hadar simulate jobs --from-sacct`` takes past jobs for: patterns with ``*`` and ``?``
     of job names, then of accounts, each with a model of the throughput tables."""
@@ -260,6 +272,7 @@ class Config(_Section):
     log: Log = Log()
     status: Status = Status()
     metrics: Metrics = Metrics()
+    rollout: Rollout = Rollout()
     simulation: Simulation = Simulation()
     _notes: tuple[str, ...] = PrivateAttr(default=())
 

@@ -39,7 +39,7 @@ from slurm_hadar.controller.picture.targets import Past, Place
 from slurm_hadar.controller.picture.viewing import Picture, picture
 from slurm_hadar.controller.picture.work import explained
 from slurm_hadar.controller.report import Report
-from slurm_hadar.controller.seen import kept, observed
+from slurm_hadar.controller.seen import kept, observed, rollout
 from slurm_hadar.controller.seen.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.seen.lost_gpus import LostGpus
 from slurm_hadar.controller.seen.observed import Observed
@@ -50,7 +50,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.steering import Steering
+from slurm_hadar.domain.steering import Steering, decode
 from slurm_hadar.domain.view import State
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.runtime.heartbeat import write_heartbeat
@@ -308,7 +308,7 @@ class Controller:
     def observe(self) -> Observed:
         """One bulk query of each kind, and the jobs' own files."""
         seen = observed.read(self.cluster, self._clock(), self.config, self.own_uid)
-        seen = self._with_opted_in(seen)
+        seen = self._rolled_out(self._with_opted_in(seen))
         self.rules.read(seen.now)
         managed = {job.id: job for job in seen.jobs.values() if job.managed}
         # Jobs that opted out by themselves may still have a Nice of ours.
@@ -343,6 +343,20 @@ class Controller:
         if kept.in_the_job(self.config):
             return observed.remember(jobs)
         return kept.recall(self.config, self.store, jobs, self._took_over)
+
+    def _rolled_out(self, seen: Observed) -> Observed:
+        """With the jobs that ``[rollout]`` leaves to Slurm; see :mod:`.seen.rollout`."""
+        if not rollout.limited(self.config.rollout):
+            return seen
+        managed = {id_: job for id_, job in seen.jobs.items() if job.managed}
+        if kept.in_the_job(self.config):
+            ours = observed.remember(managed)
+        else:
+            texts = self.store.steerings(managed)
+            ours = {id_: known for id_, text in texts.items() if (known := decode(text))}
+        changed = {id_ for id_, known in ours.items() if known.was or known.gpus}
+        changed |= {entry.job for entry in self.store.open_entries()}
+        return replace(seen, jobs=rollout.applied(seen.jobs, self.config.rollout, changed))
 
     def _with_opted_in(self, seen: Observed) -> Observed:
         """With the jobs of opt-in partitions that we gave others since."""

@@ -56,6 +56,7 @@ def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanati
         decision=decision.placement if decision else "",
         reason=old + decision.reason if decision else "",
         notes=[
+            *([f"Left to Slurm: {job.outside}"] if job.outside else []),
             *telling.changed(job, seen, config),
             *telling.undo(job, seen, config),
             "Told from Slurm and the job's own files: no controller answers on this host",

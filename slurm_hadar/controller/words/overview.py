@@ -13,6 +13,7 @@ from slurm_hadar.controller.idle import idle_nodes
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.picture.targets import by_type, placed
+from slurm_hadar.controller.seen import rollout
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.words import telling
 from slurm_hadar.domain.job import Job, JobState
@@ -63,7 +64,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
     """All that this user may see."""
     seen = sight.seen
     visible = [job for job in seen.jobs.values() if job.state in _SHOWN and viewer.sees(job)]
-    rows = {job.id: _row(job, sight, viewer) for job in visible if job.managed}
+    rows = {job.id: _row(job, sight, viewer) for job in visible if job.managed or job.outside}
     counts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
     for state in _SHOWN:
         for job in visible:
@@ -82,6 +83,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         others=dict(+counts[False]),
         today=moves,
         trust=trust,
+        rollout=rollout.words(sight.config.rollout, sum(bool(job.outside) for job in visible)),
         rows=list(rows.values()),
     )
 

@@ -13,7 +13,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import trail
 from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry, is_in_vain
-from slurm_hadar.controller.seen import kept, observed
+from slurm_hadar.controller.seen import kept, observed, rollout
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.words import past, telling
 from slurm_hadar.controller.words.troubles import Known, troubles
@@ -64,10 +64,13 @@ def seen_by_owner(config: Config, cluster: Cluster, now: float) -> Observed:
     uid = os.getuid()
     seen = observed.read(cluster, now, config, uid)
     mine = [job for job in seen.jobs.values() if job.uid == uid and job.managed]
+    ours = kept.of_jobs(config, mine)
+    changed = {id_ for id_, known in ours.items() if known.was or known.gpus}
     return replace(
         seen,
+        jobs=rollout.applied(seen.jobs, config.rollout, changed),
         progress=read_all_progress(config.site.exchange_dir, {job.id: uid for job in mine}),
-        steering=kept.of_jobs(config, mine),
+        steering=ours,
     )
 
 

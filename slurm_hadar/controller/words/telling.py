@@ -223,6 +223,7 @@ def story(controller: Source, id_: str) -> Explanation:
         reason=decision.reason if decision else "",
         moves=[_move(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
+            *([f"Left to Slurm: {job.outside}"] if job.outside else []),
             *hints,
             *changed(job, seen, controller.config),
             *undo(job, seen, controller.config),
@@ -283,6 +284,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
         decided = f"{age} {ago} ago: {decided}"
     why = (
         gpu_use.in_vain(seen, job.id),
+        f"left to Slurm: {job.outside}" if job.outside else "",
         f"Slurm: {job.reason}" if waits else "",
         decided,
     )

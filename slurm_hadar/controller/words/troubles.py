@@ -98,6 +98,8 @@ def _not_ours(job: Job) -> Iterator[Trouble]:
         yield Trouble("it did not opt in, so it is never touched", (*_OPT_IN, one))
     elif job.declaration.off:
         yield Trouble("it was taken out of our hands", (f"hadar set {job.id} off=no",))
+    elif job.outside:
+        yield Trouble(f"the site leaves it to Slurm: {job.outside}")
     elif job.het:
         yield Trouble("it is a heterogeneous job, which only Slurm can place")
     elif not job.batch:
