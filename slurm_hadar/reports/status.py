@@ -81,7 +81,7 @@ class Overview:
 
 def summary(found: Overview, now: float) -> list[Text]:
     """The lines above the jobs. ``now``: s since the epoch."""
-    lines = [_controller(found.controller, now)]
+    lines = _controller(found.controller, now)
     late = now - found.told_s
     if late > 1 and found.controller.alive and found.source == CONTROLLER:
         lines.append(_line("Shown", f"as of {formats.duration(late)} ago, the last tick"))
@@ -116,21 +116,21 @@ def table(rows: Sequence[StatusRow], width: int | None, why: bool = False) -> li
         return [Text("No jobs to show.")]
     shown = [_Column(*one) for one in _COLUMNS]
     cells = {column.head: [formats.plain(column.cell(row)) for row in rows] for column in shown}
-    sizes = _sizes(shown, cells, width, 0 if why else _LEAST_REASON)
+    least = min(_LEAST_REASON, (width or _LEAST_REASON * 3) // 3)
+    sizes = _sizes(shown, cells, width, 0 if why else least)
     kept = [column for column in shown if column.head in sizes]
     heads = [_sized(c.head, sizes[c.head], c.right) for c in kept]
-    lines = [_cut(Text(_join(heads) + ("" if why else "  REASON"), style="bold"), width)]
+    lines = [Text(_cut(_join(heads) + ("" if why else "  REASON"), width), style="bold")]
     for number, row in enumerate(rows):
-        line = Text()
-        for column in kept:
-            cell = _sized(cells[column.head][number], sizes[column.head], column.right)
-            style = STATE_STYLES.get(row.state.lower(), "") if column.head == "STATE" else ""
-            line.append(" " * _GAP if line else "").append(cell, style)
+        parts = [_sized(cells[c.head][number], sizes[c.head], c.right) for c in kept]
         reason = formats.plain(row.reason)
-        if not why:
-            line.append("  " + reason)
-        line.rstrip()
-        lines.append(_cut(line, width))
+        line = Text(_cut(_join(parts if why else [*parts, reason]).rstrip(), width))
+        style = STATE_STYLES.get(row.state.lower(), "")
+        if style and "STATE" in sizes:
+            place = [column.head for column in kept].index("STATE")
+            start = len(_join(parts[:place])) + _GAP
+            line.stylize(style, start, start + len(parts[place]))
+        lines.append(line)
         if why and reason:
             lines += [Text(part) for part in _wrapped(reason, width)]
     return lines
@@ -169,7 +169,7 @@ def _sizes(
 ) -> dict[str, int]:
     """Cells of each column that is shown."""
     needed = {
-        c.head: max(len(c.head), min(c.most, max(map(cell_len, cells[c.head]), default=0)))
+        c.head: max(len(c.head), min(c.most, max(map(_cells, cells[c.head]), default=0)))
         for c in columns
     }
     if width is None:
@@ -198,17 +198,26 @@ def _join(cells: Sequence[str]) -> str:
 
 
 def _sized(text: str, size: int, right: bool) -> str:
-    length = cell_len(text)
+    length = _cells(text)
     if length > size:
-        return set_cell_size(text, size - 1) + "…"
+        return _fitted(text, size - 1) + "…"
     pad = " " * (size - length)
     return pad + text if right else text + pad
 
 
-def _cut(line: Text, width: int | None) -> Text:
-    if width is not None:
-        line.truncate(width, overflow="ellipsis")
-    return line
+def _cut(line: str, width: int | None) -> str:
+    if width is None or _cells(line) <= width:
+        return line
+    return _fitted(line, width - 1) + "…"
+
+
+def _fitted(text: str, size: int) -> str:
+    return text[:size] if text.isascii() else set_cell_size(text, size)
+
+
+def _cells(text: str) -> int:
+    # Nearly all are ASCII, and there may be thousands.
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def _wrapped(reason: str, width: int | None) -> list[str]:
@@ -223,17 +232,20 @@ def _line(title: str, text: str, style: str = "") -> Text:
     return Text.assemble((f"{title:<12}", "bold"), (text, style))
 
 
-def _controller(state: ControllerState, now: float) -> Text:
+def _controller(state: ControllerState, now: float) -> list[Text]:
     host = f" on {formats.plain(state.host)}" if state.host else ""
     if state.alive:
         age = formats.duration(max(0.0, now - state.last_s))
-        return _line("Controller", f"{state.state}{host}, last tick {age} ago")
+        return [_line("Controller", f"{state.state}{host}, last tick {age} ago")]
     if state.state == "silent":
         age = formats.duration(max(0.0, now - state.last_s))
         said = f"SILENT{host} since {formats.moment(state.last_s)} ({age})"
     else:
         said = "NONE: no heartbeat in the exchange folder"
-    return _line("Controller", f"{said}; Slurm goes on alone, reasons may be old", _ALARM)
+    return [
+        _line("Controller", said, _ALARM),
+        _line("", "Slurm goes on alone; reasons may be old", _ALARM),
+    ]
 
 
 def _gpus(use: GpuUse) -> str:
