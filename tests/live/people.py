@@ -10,6 +10,7 @@ import pwd
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -282,6 +283,9 @@ def up() -> Site:
     # As an admin makes them: below folders of root's, open to their user.
     state, exchange, run = folder / "state", folder / "exchange", folder / "run"
     run.mkdir(mode=0o755)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     os.chown(run, pwd.getpwnam(HADAR).pw_uid, -1)
     try:
         box = Sandbox.up(
@@ -297,6 +301,7 @@ def up() -> Site:
                     "exchange_dir": str(exchange),
                 },
                 "status": {"socket": str(run / "hadar.sock")},
+                "metrics": {"textfile": str(run / "hadar.prom"), "port": port},
                 "partitions": {
                     "groups": {
                         "gpu": ("v100", "k80"),

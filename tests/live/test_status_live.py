@@ -3,10 +3,13 @@ controller and without one, and nothing of others' under PrivateData."""
 
 import json
 import re
+from http.client import HTTPConnection
 
 import people
 import pytest
 from people import ADA, BOB, EVE, HADAR
+
+from slurm_hadar.config import load
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -57,6 +60,14 @@ def test_each_user_asks_the_running_controller_and_slurm_without_one(site):
         for command in ("explain", "doctor"):
             assert f"no job {his} of yours" in site(ADA, "hadar", command, his, code=2)
         assert ids(status(site, EVE)) == set()
+        port = load(site.box.config_path).metrics.port
+        connection = HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/metrics")
+        served = connection.getresponse().read().decode()
+        for text in (served, (site.folder / "run" / "hadar.prom").read_text()):
+            assert 'hadar_jobs{managed="yes",state="pending"} 2.0' in text
+            assert 'hadar_slurm_queries_total{kind="jobs"}' in text
+            assert ADA not in text and "salamander" not in text
     assert not (site.folder / "run" / "hadar.sock").exists()
     # Without a controller on this host.
     found = status(site, ADA)
