@@ -118,7 +118,7 @@ check() {
 
 tests() {
   debian slurmctld slurmd slurm-client munge python3 python3-venv libslurm-dev gcc libc6-dev zsh fish \
-    groff-base slurmdbd mariadb-server-core mariadb-client-core
+    groff-base prometheus slurmdbd mariadb-server-core mariadb-client-core
   environment "$venv" test
   if [[ -n ${HADAR_TEST_SLURM_BUILD:-} ]]; then
     say "building a second Slurm with PySlurm in ${HADAR_TEST_SLURM:?needs a folder}"
@@ -203,6 +203,7 @@ system_files() {
   for file in packaging/*.*; do
     sed -e "s|@PREFIX@|$1|g" -e "s|@EXCHANGE@|$2|g" "$file" >"$to/${file##*/}"
   done
+  cp -r packaging/prometheus "$to/"
 }
 
 # Everything that this script put there, and nothing else. Jobs first: no job may wait for what is removed.

@@ -26,6 +26,7 @@ from pathlib import Path
 from benchmarks.many_jobs import comment
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.metrics.export import Metrics
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
@@ -78,9 +79,10 @@ def measure(
             store = Store.open(site.site.state_dir)
             rates = open_rates(site, store.connection)
             controller = Controller(site, cluster, store, rates, os.getuid())
-            first, second = _timed(controller, box), _timed(controller, box)
+            metrics = Metrics(site)
+            first, second = (_timed(controller, box, metrics) for _ in range(2))
             _end_ten(box, cluster)
-            third = _timed(controller, box)
+            third = _timed(controller, box, metrics)
             store.close()
             return {
                 "nodes": 3 * (each + 1),
@@ -173,12 +175,14 @@ def _until_full(box: Sandbox) -> None:
         time.sleep(1.0)
 
 
-def _timed(controller: Controller, box: Sandbox) -> dict[str, object]:
+def _timed(controller: Controller, box: Sandbox, metrics: Metrics) -> dict[str, object]:
     requests, began = _requests(box), time.perf_counter()
     report: TickReport = controller.tick()
     total_s = time.perf_counter() - began
+    metrics.learn(report, controller.store, controller.backoff.interval_s)
     return {
         "total_s": total_s,
+        "metrics_s": time.perf_counter() - began - total_s,
         # Less the one that asks.
         "rpcs": _requests(box) - requests - 1,
         "read_s": report.read_s,
@@ -211,7 +215,8 @@ def main() -> None:
         assert isinstance(tick, dict)
         print(
             f"{name}: {tick['total_s']:.2f} s = read {tick['read_s']:.2f} + decide "
-            f"{tick['decide_s']:.2f} + act {tick['act_s']:.2f}; {tick['placed']} placed, "
+            f"{tick['decide_s']:.2f} + act {tick['act_s']:.2f}, then metrics "
+            f"{tick['metrics_s']:.3f}; {tick['placed']} placed, "
             f"{tick['changes_sent']} changes sent, {tick['rpcs']} RPCs, queries {tick['queries']}"
         )
     print(f"peak memory of the controller: {found['peak_memory_mb']:.0f} MB")

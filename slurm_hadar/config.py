@@ -35,6 +35,7 @@ def _absolute(path: Path) -> Path:
     return path
 
 
+_RUN = Path("/run/slurm-hadar/hadar.sock")
 _Place = Annotated[Path, AfterValidator(_absolute)]
 
 
@@ -215,6 +216,38 @@ class Log(_Section):
     and jobs, and accounts. Paths and comments never stand in it."""
 
 
+class Status(_Section):
+    """How ``hadar run`` answers ``hadar status``, ``explain`` and ``doctor`` of every user."""
+
+    serve: bool = True
+    """Off: no socket; users are told what Slurm and their jobs' own files say."""
+    socket: _Place | None = None
+    """Its path; None: /run/slurm-hadar/hadar.sock, and hadar.sock in the state folder where
+    site.rights is not "operator"."""
+
+
+class Metrics(_Section):
+    """Figures for Prometheus. None of them names a user, an account or a job."""
+
+    port: int = Field(default=0, ge=0, le=65535)
+    """Port of the loopback address on which ``hadar run`` answers /metrics; 0: none."""
+    textfile: _Place | None = None
+    """File that each tick writes, for node_exporter's textfile collector, such as
+    /var/lib/prometheus/node-exporter/hadar.prom; None: none."""
+
+
+class Rollout(_Section):
+    """Which of the jobs that opted in are managed, while a site tries that; by default all."""
+
+    accounts: tuple[str, ...] = ()
+    """Jobs of these accounts, and of ``users``; both empty: of everybody."""
+    users: tuple[str, ...] = ()
+    """The same, by users."""
+    percent: float = Field(default=100.0, ge=0, le=100)
+    """Of these jobs that share, drawn by their numbers: tasks of an array go together, and whoever
+    is in stays in when it grows."""
+
+
 class Simulation(_Section):
     """What ``hadar simulate jobs --from-sacct`` takes past jobs for: patterns with ``*`` and ``?``
     of job names, then of accounts, each with a model of the throughput tables."""
@@ -239,6 +272,9 @@ class Config(_Section):
     profiles: Profiles = Profiles()
     wrapper: Wrapper = Wrapper()
     log: Log = Log()
+    status: Status = Status()
+    metrics: Metrics = Metrics()
+    rollout: Rollout = Rollout()
     simulation: Simulation = Simulation()
     _notes: tuple[str, ...] = PrivateAttr(default=())
 
@@ -256,6 +292,13 @@ class Config(_Section):
             )
             for name, gpu in types.items()
         }
+
+    @property
+    def status_socket(self) -> Path:
+        """Where ``hadar run`` answers."""
+        if self.status.socket is not None:
+            return self.status.socket
+        return _RUN if self.site.rights == "operator" else self.site.state_dir / _RUN.name
 
     @property
     def controller_uid(self) -> int:

@@ -19,6 +19,7 @@ from benchmarks.fuzz.hostile import ANN, BOB, EVE, NOW
 from slurm_hadar import config, policies
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import event_log, formatters, job_report, log_file
+from slurm_hadar.controller.presentation.overview import Sight, Viewer, controller_state, overview
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import constraints
 from slurm_hadar.controller.tick import Controller
@@ -26,7 +27,8 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.reports import job_report as story_text
-from slurm_hadar.reports import text
+from slurm_hadar.reports import status, text
+from slurm_hadar.reports.status import STATE_FILE
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.commands import Answer, Commands
 
@@ -209,12 +211,20 @@ def _words(controller: Controller, report: TickReport) -> None:
     lines = [*formatters.format_tick(report), *formatters.format_plan(report)]
     for line in [*lines, *formatters.format_backfill(report)]:
         line.encode()
-    rows = formatters.status_rows(controller)
+    sight = Sight(
+        report.seen,
+        controller.config,
+        controller_state(None, report.seen.now),
+        STATE_FILE,
+        controller.store.decisions(),
+    )
+    found = overview(sight, Viewer(0, everything=True))
     results = [formatters.summary(report), formatters.backfill_summary(report)]
-    results += [formatters.plain(row) for row in rows]
+    results.append(asdict(found))
     with contextlib.redirect_stdout(io.StringIO()):
         console = text.console()
-        console.print(text.status(rows))
+        for shown in [*status.summary(found, NOW), *status.table(found.rows, 80)]:
+            console.print(shown)
         for id_ in (EVE, "2", "5", "6"):
             with contextlib.suppress(UsageError):
                 explained = formatters.explanation_of(controller, id_)

@@ -86,7 +86,7 @@ put slurm-hadar.logrotate "$stage/etc/logrotate.d/$name"
 put slurm-hadar.cron "$share/doc/$name/examples/slurm-hadar.cron"
 cp "$root/LICENSE" "$share/doc/$name/copyright"
 mkdir -p "$share/$name"
-cp -r "$root/site_configs" "$share/$name/"
+cp -r "$root/site_configs" "$root/packaging/prometheus" "$share/$name/"
 # For the environments of researchers whose training uses the runtime.
 cp "$wheel" "$share/$name/"
 

@@ -88,6 +88,18 @@ def _writable(folder: Path) -> None:
         raise HadarError(f"state folder {folder} cannot be written; run: chmod 700 {folder}")
 
 
+def is_controllers_user(config: Config) -> bool:
+    """Whether the state folder is the caller's, or would be made by them."""
+    folder = config.site.state_dir
+    try:
+        return folder.stat().st_uid == os.getuid()
+    except OSError:
+        if config.site.rights == "operator" and os.getuid() == 0:
+            return False
+        above = next((one for one in folder.parents if one.exists()), folder)
+        return os.access(above, os.W_OK)
+
+
 def owned(config: Config) -> None:
     """Raises HadarError for a user who is not the controller's."""
     folder = config.site.state_dir
@@ -102,8 +114,8 @@ def owned(config: Config) -> None:
     except KeyError:
         name = f"#{owner}"
     raise HadarError(
-        f"state in {folder} is owned by {name}; run: sudo -u {name} hadar ... For a job of your "
-        f"own run: hadar doctor JOB, or read {config.site.exchange_dir}/plan.JOB.json"
+        f"state in {folder} is owned by {name}; run: sudo -u {name} hadar ... For your own jobs "
+        "run: hadar status, hadar explain JOB, or hadar doctor JOB"
     )
 
 

@@ -1,12 +1,16 @@
-"""The operator's commands: tick, run, plan, backfill, status, explain."""
+"""The operator's commands: tick, run, plan, backfill."""
 
+import os
 import signal
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,17 +22,19 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
-from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import DamagedStateFile
 from slurm_hadar.controller.observation.accounting_limits import ForbiddenIdentity, refuse_root
 from slurm_hadar.controller.presentation import event_log, formatters
 from slurm_hadar.controller.presentation.log_file import EventLog, open_log
 from slurm_hadar.controller.report import TickReport
+from slurm_hadar.controller.service.published import Published
+from slurm_hadar.controller.service.server import LoopbackServer, Server, UserServer
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError, UsageError
-from slurm_hadar.reports import text
-from slurm_hadar.slurm.commands import checked_id
+
+if TYPE_CHECKING:
+    from slurm_hadar.controller.metrics.export import Metrics
 
 _LOCK_WAIT_S = 30.0
 _SHORTEST_INTERVAL_S = 1.0
@@ -37,7 +43,7 @@ _DAY_S = 86400.0
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (tick, run, plan, backfill, status, explain):
+    for command in (tick, run, plan, backfill):
         app.command()(command)
 
 
@@ -52,7 +58,7 @@ def tick(
     _in_range("--wait", wait, 0.0)
     site = load(config)
     with controller_of(site, wait) as controller:
-        log = open_log(site)
+        log, metrics = open_log(site), _metrics(site, controller)
         if why := controller.backoff.why_not_now():
             # No failure: a timer fires again.
             event_log.fault(log, why)
@@ -67,8 +73,12 @@ def tick(
             raise
         except HadarError as error:
             event_log.fault(log, str(error))
+            if metrics is not None:
+                _told(metrics.failed(controller.store))
             raise
         _record(log, controller, report)
+        if metrics is not None:
+            _told(metrics.learn(report, controller.store, controller.backoff.interval_s))
     if as_json:
         print_json("tick", formatters.summary(report))
     else:
@@ -89,12 +99,11 @@ def run(
         pause = site.controller.interval_s if interval is None else interval
         _in_range("--interval", pause, _SHORTEST_INTERVAL_S)
         try:
-            with controller_of(site, 0.0) as controller:
-                log = open_log(site)
+            with controller_of(site, 0.0) as controller, _shown(site, controller) as shown:
                 opened = healthy = True
                 while healthy and not asked.any:
                     began = time.monotonic()
-                    healthy = _one(controller, log)
+                    healthy = _one(controller, shown)
                     rest = controller.backoff.pause_s(pause)
                     asked.wait(max(0.2, rest - (time.monotonic() - began)))
         except ForbiddenIdentity:
@@ -193,33 +202,6 @@ def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         typer.echo(line)
 
 
-def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show the managed jobs: where they run, their progress, and why."""
-    site = load(config)
-    with reader_of(site) as controller:
-        widen_own(site)
-        rows = formatters.status_rows(controller)
-    if as_json:
-        print_json("status", [formatters.plain(row) for row in rows])
-    else:
-        text.console().print(text.status(rows))
-
-
-def explain(
-    job: Annotated[str, typer.Argument(help="Job ID, such as 123 or 84_2.")],
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show the state of one job and the last decision on it, with its reason."""
-    checked_id(job)
-    with reader_of(load(config)) as controller:
-        story = formatters.explanation_of(controller, job)
-    if as_json:
-        print_json("explain", formatters.plain(story))
-    else:
-        text.console().print(text.explain(story))
-
-
 def _in_range(name: str, seconds: float, least: float) -> None:
     # A comparison that holds for no NaN, which typer's own min and max let through.
     if not least <= seconds <= _DAY_S:
@@ -231,15 +213,63 @@ def _record(log: EventLog | None, controller: Controller, report: TickReport) ->
         event_log.write(log, controller.store, report)
 
 
-def _one(controller: Controller, log: EventLog | None) -> bool:
+@dataclass(frozen=True)
+class _Shown:
+    """What a daemon shows of its ticks."""
+
+    log: EventLog | None
+    published: Published
+    metrics: "Metrics | None"
+
+
+@contextmanager
+def _shown(site: Config, controller: Controller) -> Iterator[_Shown]:
+    """What ticks come to, for every user and for Prometheus as far as that is possible."""
+    published, metrics = Published(site, os.getuid()), _metrics(site, controller)
+    servers: list[Server] = []
+    if site.status.serve:
+        servers.append(UserServer(site.status_socket, published.answer, published.close))
+    if metrics is not None and site.metrics.port:
+        servers.append(LoopbackServer(site.metrics.port, metrics.answer))
+    with ExitStack() as stack:
+        for server in servers:
+            try:
+                stack.enter_context(server)
+            except HadarError as error:
+                # The jobs are looked after all the same.
+                _told(str(error))
+        yield _Shown(open_log(site), published, metrics)
+
+
+def _metrics(site: Config, controller: Controller) -> "Metrics | None":
+    if not site.metrics.port and site.metrics.textfile is None:
+        return None
+    # Only where it is wanted: the library takes its time.
+    from slurm_hadar.controller.metrics.export import Metrics
+
+    metrics = Metrics(site)
+    metrics.open(controller.store)
+    return metrics
+
+
+def _told(words: str) -> None:
+    if words:
+        typer.echo(f"{_clock()} {words}", err=True)
+
+
+def _one(controller: Controller, shown: _Shown) -> bool:
     """A tick of the daemon: Slurm may be away for a while, the daemon stays.
 
     False where the state file must be opened anew, which puts a damaged one aside.
     """
+    log, metrics = shown.log, shown.metrics
     try:
         report = controller.tick()
+        shown.published.publish(report)
         _say(report)
         _record(log, controller, report)
+        if metrics is not None:
+            _told(metrics.learn(report, controller.store, controller.backoff.interval_s))
     except ForbiddenIdentity:
         raise
     except DamagedStateFile as error:
@@ -248,16 +278,23 @@ def _one(controller: Controller, log: EventLog | None) -> bool:
         return False
     except HadarError as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
-        event_log.fault(log, str(error))
+        _failed(controller, shown, str(error))
     except Exception as error:
         # A fault of ours in one tick must not end the daemon: jobs wait for the next one.
         typer.echo(f"{_clock()} this tick failed, internal error: {error!r}", err=True)
-        event_log.fault(log, f"internal error of slurm-hadar: {type(error).__name__}")
+        _failed(controller, shown, f"internal error of slurm-hadar: {type(error).__name__}")
         traceback.print_exc()
     if words := controller.backoff.message():
         typer.echo(f"{_clock()} {words}")
         event_log.fault(log, words)
     return True
+
+
+def _failed(controller: Controller, shown: _Shown, why: str) -> None:
+    event_log.fault(shown.log, why)
+    shown.published.fault(why)
+    if shown.metrics is not None:
+        _told(shown.metrics.failed(controller.store))
 
 
 def _say(report: TickReport) -> None:

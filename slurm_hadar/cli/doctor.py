@@ -10,14 +10,16 @@ from slurm_hadar.cli.common import (
     ConfigOption,
     JsonOption,
     cluster_of,
+    is_controllers_user,
     load,
     owned,
     print_json,
     reader_of,
 )
+from slurm_hadar.cli.status import asked
 from slurm_hadar.config import Config
 from slurm_hadar.controller.presentation import job_report
-from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import text
 from slurm_hadar.reports.job_report import JobReport, format_report
 from slurm_hadar.slurm.commands import checked_id
@@ -39,7 +41,8 @@ def doctor(
 ) -> None:
     """Show the report of one job: what happened, what comes next, problems and their cures.
 
-    The controller's user sees all of it; the owner sees what Slurm and the job's files show.
+    For the operator and the job's owner, who without a running controller on this host is told what
+    Slurm and the job's own files say.
     """
     checked_id(job)
     found = _story(load(config), job)
@@ -50,12 +53,12 @@ def doctor(
 
 
 def _story(site: Config, job: str) -> JobReport:
-    try:
+    if is_controllers_user(site):
+        with reader_of(site) as controller:
+            return job_report.of_controller(controller, job)
+    answer = asked(site, "doctor", JobReport, job)
+    mine = answer or job_report.of_owner(site, cluster_of(site), job, time.time())
+    if mine is None:
         owned(site)
-    except HadarError:
-        mine = job_report.of_owner(site, cluster_of(site), job, time.time())
-        if mine is None:
-            raise
-        return mine
-    with reader_of(site) as controller:
-        return job_report.of_controller(controller, job)
+        raise UsageError(f"Slurm shows no job {job} of yours; see squeue --me")
+    return mine

@@ -18,6 +18,7 @@ from slurm_hadar.cli import (
     retire,
     simulate,
     site,
+    status,
     template,
     tune,
     widen,
@@ -33,6 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 control.add_to(app)
+status.add_to(app)
 doctor.add_to(app)
 jobs.add_to(app)
 site.add_to(app)

@@ -25,6 +25,10 @@ class TickReport:
     """Requests to Slurm by kind, over the whole tick."""
     refused: frozenset[str] = frozenset()
     """Ids of jobs of which nothing was changed, as Slurm refused it; ``said`` has why."""
+    private: frozenset[str] = frozenset(("jobs", "nodes"))
+    """What Slurm shows to none but operators (PrivateData), of ``jobs`` and ``nodes``."""
+    understated: Mapping[int, float] = field(default_factory=dict)
+    """uid -> how many times a user's declared work counts, where that is more than once."""
     read_s: float = 0.0
     decide_s: float = 0.0
     act_s: float = 0.0

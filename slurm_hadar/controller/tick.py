@@ -31,7 +31,7 @@ from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
-from slurm_hadar.controller.observation import observed, steering_store
+from slurm_hadar.controller.observation import observed, rollout, steering_store
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
@@ -50,7 +50,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.steering import Steering
+from slurm_hadar.domain.steering import Steering, decode
 from slurm_hadar.domain.view import State
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.exchange.prices import write_prices
@@ -265,6 +265,8 @@ class Controller:
             said=tuple(words),
             queries={kind: number for kind, number in after.items() if number},
             refused=refused,
+            private=self.rules.private,
+            understated=past.understated,
             read_s=read_s,
             decide_s=decide_s,
             act_s=time.perf_counter() - at,
@@ -306,7 +308,7 @@ class Controller:
     def observe(self) -> Observed:
         """One bulk query of each kind, and the jobs' own files."""
         seen = observed.read(self.cluster, self._clock(), self.config, self.own_uid)
-        seen = self._with_opted_in(seen)
+        seen = self._rolled_out(self._with_opted_in(seen))
         self.rules.read(seen.now)
         managed = {job.id: job for job in seen.jobs.values() if job.managed}
         # Jobs that opted out by themselves may still have a Nice of ours.
@@ -341,6 +343,20 @@ class Controller:
         if steering_store.in_the_job(self.config):
             return observed.remember(jobs)
         return steering_store.recall(self.config, self.store, jobs, self._took_over)
+
+    def _rolled_out(self, seen: Observed) -> Observed:
+        """With the jobs that ``[rollout]`` leaves to Slurm; see :mod:`.observation.rollout`."""
+        if not rollout.limited(self.config.rollout):
+            return seen
+        managed = {id_: job for id_, job in seen.jobs.items() if job.managed}
+        if steering_store.in_the_job(self.config):
+            ours = observed.remember(managed)
+        else:
+            texts = self.store.steerings(managed)
+            ours = {id_: known for id_, text in texts.items() if (known := decode(text))}
+        changed = {id_ for id_, known in ours.items() if known.was or known.gpus}
+        changed |= {entry.job for entry in self.store.open_entries()}
+        return replace(seen, jobs=rollout.applied(seen.jobs, self.config.rollout, changed))
 
     def _with_opted_in(self, seen: Observed) -> Observed:
         """With the jobs of opt-in partitions that we gave others since."""

@@ -119,12 +119,14 @@ class Job:
     """What the owner declared; None where the job did not opt in."""
     declaration_error: str = ""
     """Why a declaration in the Comment could not be read; such a job is left alone."""
+    outside: str = ""
+    """Why the site leaves it alone though it opted in; empty where it does not."""
 
     @property
     def managed(self) -> bool:
         """Whether the job opted in and may be touched."""
         declared = self.declaration is not None and not self.declaration.off
-        return declared and self.batch and not self.het
+        return declared and self.batch and not self.het and not self.outside
 
     @property
     def gpu_count(self) -> int:

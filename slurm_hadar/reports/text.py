@@ -1,4 +1,4 @@
-"""What ``hadar status`` and ``hadar explain`` print."""
+"""What ``hadar explain`` prints, and one job of ``hadar status``."""
 
 import os
 import sys
@@ -15,7 +15,9 @@ from slurm_hadar.reports import formats
 
 @dataclass(frozen=True, slots=True)
 class StatusRow:
-    """One managed job. ``here`` and ``planned``: GPUs by type; ``done`` 0-1, None: unknown."""
+    """One managed job. ``here`` and ``planned``: GPUs by type; ``done`` 0-1, None: unknown.
+
+    ``raw_id`` and ``array``: Slurm's own number of it, and of its array; 0: none."""
 
     id: str
     user: str
@@ -28,6 +30,14 @@ class StatusRow:
     samples_per_s: float | None = None
     moves: int = 0
     reason: str = ""
+    account: str = ""
+    raw_id: int = 0
+    array: int = 0
+
+    @property
+    def names(self) -> set[str]:
+        """All that a person may call it; an array's number names each of its tasks."""
+        return {self.id, str(self.raw_id), str(self.array)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,40 +98,6 @@ def console(file: IO[str] | None = None, width: int | None = None) -> Console:
     )
 
 
-def status(rows: Sequence[StatusRow], notes: Sequence[str] = ()) -> RenderableType:
-    """The managed jobs, one a line, and what the operator should know."""
-    if not rows:
-        return Group(Text("No managed jobs."), *_notes(notes))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head, side in (
-        ("JOB", "right"),
-        ("USER", "left"),
-        ("NAME", "left"),
-        ("STATE", "left"),
-        ("ON", "left"),
-        ("PLANNED", "left"),
-        ("DONE", "right"),
-        ("SAMPLES/S", "right"),
-        ("MOVES", "right"),
-    ):
-        table.add_column(head, justify="right" if side == "right" else "left", no_wrap=True)
-    table.add_column("REASON", ratio=1, overflow="fold")
-    for row in rows:
-        table.add_row(
-            row.id,
-            _text(row.user),
-            _text(row.name, 24),
-            Text(row.state, style=_STYLES.get(row.state.lower(), "")),
-            _where(row),
-            formats.gpus(row.planned),
-            formats.percent(row.done),
-            formats.rate(row.samples_per_s),
-            str(row.moves),
-            _text(row.reason),
-        )
-    return Group(table, *_notes(notes))
-
-
 def explain(found: Explanation) -> RenderableType:
     """One job: what was declared, what is known of its speed, what was decided and done."""
     row = found.row
@@ -130,10 +106,10 @@ def explain(found: Explanation) -> RenderableType:
             ("Job ", "bold"),
             (row.id, "bold"),
             f"  {formats.plain(row.name)}  ({formats.plain(row.user)})  ",
-            (row.state, _STYLES.get(row.state.lower(), "")),
+            (row.state, STATE_STYLES.get(row.state.lower(), "")),
         )
     ]
-    facts = [("Runs on", _where(row))] if row.here else []
+    facts = [("Runs on", where(row))] if row.here else []
     if row.done is not None:
         speed = f", {formats.rate(row.samples_per_s)} samples/s" if row.samples_per_s else ""
         facts.append(("Done", f"{formats.percent(row.done)}{speed}"))
@@ -151,7 +127,7 @@ def explain(found: Explanation) -> RenderableType:
     return Group(*parts)
 
 
-_STYLES = {"running": "green", "pending": "yellow", "waiting": "yellow", "unknown": "red"}
+STATE_STYLES = {"running": "green", "pending": "yellow", "waiting": "yellow", "unknown": "red"}
 
 
 def _text(value: str, most: int = 2000) -> Text:
@@ -159,7 +135,8 @@ def _text(value: str, most: int = 2000) -> Text:
     return Text(line if len(line) <= most else line[: most - 1] + "…")
 
 
-def _where(row: StatusRow) -> str:
+def where(row: StatusRow) -> str:
+    """The GPUs that a job has, and their nodes."""
     if not row.here:
         return formats.ABSENT
     nodes = f" ({formats.plain(row.nodes)})" if row.nodes else ""

@@ -10,6 +10,7 @@ import pwd
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -185,7 +186,26 @@ class Site:
 
     def journal(self):
         """What ``hadar`` knows, as its user sees it."""
-        return json.loads(self(HADAR, "hadar", "status", "--json"))["result"]
+        return json.loads(self(HADAR, "hadar", "status", "--json"))["result"]["rows"]
+
+    @contextmanager
+    def runs(self):
+        """The controller as a daemon, which answers users on its socket."""
+        argv = [str(BIN / "hadar"), "run", "--interval", "2"]
+        who = pwd.getpwnam(HADAR)
+        log = (self.folder / "run.log").open("w")
+        env = {**self.box.env, "HOME": str(self.homes[HADAR]), "LC_ALL": "C.UTF-8"}
+        daemon = subprocess.Popen(
+            argv, env=env, stdout=log, stderr=log, user=who.pw_uid, group=who.pw_gid,
+            extra_groups=[who.pw_gid], cwd=self.homes[HADAR],
+        )  # fmt: skip
+        try:
+            self.until(lambda: "tick:" in (self.folder / "run.log").read_text())
+            yield self.folder / "run.log"
+        finally:
+            daemon.terminate()
+            assert daemon.wait(60) == 0
+            log.close()
 
 
 def _closed_to(who: pwd.struct_passwd) -> bool:
@@ -261,7 +281,12 @@ def up() -> Site:
     folder = Path(tempfile.mkdtemp(prefix="hadar-rights-", dir="/tmp"))
     folder.chmod(0o755)
     # As an admin makes them: below folders of root's, open to their user.
-    state, exchange = folder / "state", folder / "exchange"
+    state, exchange, run = folder / "state", folder / "exchange", folder / "run"
+    run.mkdir(mode=0o755)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.chown(run, pwd.getpwnam(HADAR).pw_uid, -1)
     try:
         box = Sandbox.up(
             folder / "box",
@@ -275,6 +300,8 @@ def up() -> Site:
                     "state_dir": str(state),
                     "exchange_dir": str(exchange),
                 },
+                "status": {"socket": str(run / "hadar.sock")},
+                "metrics": {"textfile": str(run / "hadar.prom"), "port": port},
                 "partitions": {
                     "groups": {
                         "gpu": ("v100", "k80"),

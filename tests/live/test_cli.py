@@ -82,7 +82,8 @@ def test_the_operator_can_look_while_the_daemon_runs(shell):
         shell.until(lambda: shell("status", "--json") and job in shell("status"))
         shell.until(lambda: "Last decision" in shell("explain", job))
         # The daemon holds the lock all the while.
-        assert [row["id"] for row in json.loads(shell("status", "--json"))["result"]] == [job]
+        rows = json.loads(shell("status", "--json"))["result"]["rows"]
+        assert [row["id"] for row in rows] == [job]
         assert job in shell("plan")
         assert json.loads(shell("explain", job, "--json"))["result"]["row"]["id"] == job
         assert "another hadar" in shell("tick", "--wait", "0", code=1)

@@ -40,6 +40,7 @@ def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SLURM_CONF": "/nowhere"}
     _, said = ran(["./install.sh", "site", "--prefix", prefix, "--exchange", "/ex"], bare)
     assert f"{prefix}/bin" in said
+    assert (prefix / "share/slurm-hadar/system/prometheus/slurm-hadar.rules.yml").is_file()
     unit = (prefix / "share/slurm-hadar/system/slurm-hadar.service").read_text()
     assert f"ExecStart={prefix}/bin/hadar run" in unit and "ReadWritePaths=/ex" in unit
     wheel = next((prefix / "share/slurm-hadar").glob("*.whl"))

@@ -20,6 +20,7 @@ from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.slurm.limits import AccountLimits
 
 _ASK_AGAIN_S = 600.0
+_NO_LABELS = ("", "none", "(null)", "n/a")
 _TOO_MUCH = (
     "has more rights in Slurm than the controller needs; run it as a user of its own with "
     "AdminLevel=Operator, see hadar check"
@@ -70,6 +71,9 @@ class AccountingLimits:
         """Whether a job that waits for a type would keep all behind it waiting, as far as known."""
         self.jobs_are_hidden = False
         """Whether Slurm shows a user no jobs of others (PrivateData)."""
+        self.private: frozenset[str] = frozenset(("jobs", "nodes"))
+        """What Slurm shows to none but operators, of ``jobs`` and ``nodes``; all of it while that
+        is not known. In every mode."""
         self._enforced = False
         self._limits: AccountLimits | None = None
 
@@ -97,6 +101,7 @@ class AccountingLimits:
         if now < self._until:
             return
         settings = self._cluster.read_config()
+        self.private = _private(settings)
         if self._asks:
             self._slurm_user = _slurm_user(settings)
             self.ages = settings.get("PriorityType", "") == "priority/multifactor"
@@ -164,6 +169,14 @@ class AccountingLimits:
             return job
         kept = replace(declared, cpus=None, mem=None, fork=(1, 1), nodes=None)
         return replace(job, declaration=kept)
+
+
+def _private(settings: Mapping[str, str]) -> frozenset[str]:
+    said = set(settings.get("PrivateData", "").lower().split(","))
+    # Labels may hide jobs too (MCSParameters=privatedata).
+    labelled = settings.get("MCSPlugin", "").lower().removeprefix("mcs/") not in _NO_LABELS
+    found = {one for one in ("jobs", "nodes") if not said.isdisjoint((one, "all"))}
+    return frozenset(found | ({"jobs"} if labelled else set()))
 
 
 def _slurm_user(settings: Mapping[str, str]) -> int | None:

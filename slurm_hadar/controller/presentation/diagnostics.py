@@ -98,6 +98,8 @@ def _not_ours(job: Job) -> Iterator[Problem]:
         yield Problem("it did not opt in, so it is never changed", (*_OPT_IN, one))
     elif job.declaration.off:
         yield Problem("its owner opted it out", (f"hadar set {job.id} off=no",))
+    elif job.outside:
+        yield Problem(f"the site leaves it to Slurm: {job.outside}")
     elif job.het:
         yield Problem("it is a heterogeneous job, which only Slurm can place")
     elif not job.batch:

@@ -1,14 +1,17 @@
 """What a tick, a queue or one job comes to, as text and plain data."""
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from typing import Protocol
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.hints import waits_for
 from slurm_hadar.controller.journal.entry import Decision, Entry
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.report import TickReport
@@ -20,12 +23,13 @@ from slurm_hadar.controller.snapshot.eligibility import (
     placed,
     profile_key,
 )
-from slurm_hadar.controller.tick import Controller
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
 
@@ -33,8 +37,7 @@ _SAME = 1 - 1e-6
 _EXPLAINED = 50
 """Lines of a job's history."""
 _NOTHING = "nothing"
-
-_HANDLED = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
+_ANY_JOB = re.compile(r"\bjob (\d+(?:[_+]\d+)?)\b")
 
 
 def format_tick(report: TickReport) -> list[str]:
@@ -170,18 +173,37 @@ def summary(report: TickReport) -> dict[str, object]:
     }
 
 
-def status_rows(controller: Controller) -> list[StatusRow]:
-    """Every managed job that waits or runs."""
-    seen = controller.observe()
-    decisions = controller.store.decisions()
-    return [
-        row_of(job, seen, decisions.get(job.id))
-        for job in seen.jobs.values()
-        if job.managed and job.state in _HANDLED
-    ]
+class Source(Protocol):
+    """What a job's story is told from: an open controller, or what its last tick published."""
+
+    @property
+    def config(self) -> Config:
+        """The site's."""
+
+    @property
+    def store(self) -> Store:
+        """The controller's own file."""
+
+    @property
+    def rates(self) -> Rates:
+        """What is known of speeds."""
+
+    @property
+    def gpus(self) -> gpu_use.GpuUseLearner:
+        """What GPUs did."""
+
+    @property
+    def own_uid(self) -> int:
+        """The controller's user."""
+
+    def observe(self) -> Observed:
+        """What Slurm shows."""
+
+    def snapshot(self, seen: Observed) -> Snapshot:
+        """What the policy sees of it."""
 
 
-def explanation_of(controller: Controller, id_: str) -> Explanation:
+def explanation_of(controller: Source, id_: str) -> Explanation:
     """All that is known of one job. Raises UsageError for a job that is not there or not ours."""
     seen = controller.observe()
     id_ = named(seen, id_)
@@ -191,9 +213,7 @@ def explanation_of(controller: Controller, id_: str) -> Explanation:
     if job is None:
         no_array(seen, id_)
         raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
-    if job.declaration is None:
-        why = job.declaration_error or "it has no declaration, so it is never changed"
-        raise UsageError(f"job {id_} is not managed: {why}")
+    ensure_managed(job)
     decision = controller.store.decisions().get(id_)
     known = controller.gpus.uses_of(job)
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
@@ -203,13 +223,14 @@ def explanation_of(controller: Controller, id_: str) -> Explanation:
         hints.append(f"{older} older lines of its history: hadar doctor {id_}")
     return Explanation(
         row=row_of(job, seen, decision),
-        declaration=_declared(job.declaration),
+        declaration=_declared(job.declaration or Declaration()),
         rates=_rates(job, seen, controller),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
         reason=decision.reason if decision else "",
         moves=[_move(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
+            *([f"Left to Slurm: {job.outside}"] if job.outside else []),
             *hints,
             *changed(job, seen, controller.config),
             *undo(job, seen, controller.config),
@@ -233,6 +254,13 @@ def no_array(seen: Observed, id_: str) -> None:
         raise UsageError(f"job {id_} is an array; ask for one of its tasks, such as {tasks[0]}")
 
 
+def ensure_managed(job: Job) -> None:
+    """Raises UsageError for a job that did not opt in."""
+    if job.declaration is None:
+        why = job.declaration_error or "it has no declaration, so it is never changed"
+        raise UsageError(f"job {job.id} is not managed: {why}")
+
+
 def plain(found: StatusRow | Explanation) -> dict[str, object]:
     """A row or a job report as plain data."""
     return asdict(found)
@@ -249,17 +277,23 @@ def _line(action: Action) -> str:
             return f"stop job {action.job.id} for jobs that gain more"
 
 
-def row_of(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
-    """One managed job as ``hadar status`` shows it."""
+def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -> StatusRow:
+    """One managed job as ``hadar status`` shows it. ``age``: before the time since its decision,
+    such as ``decided``; empty where that is of now and no time is said."""
     progress = seen.progress.get(job.id)
     declared = job.declaration or Declaration()
     steered = seen.steered(job.id)
     total = declared.total_samples
     waits = job.state is JobState.PENDING and bool(job.reason)
+    decided = decision.reason if decision else ""
+    if age and decision is not None and decided:
+        ago = formats.duration(max(0.0, seen.now - decision.time_s))
+        decided = f"{age} {ago} ago: {decided}"
     why = (
         gpu_use.in_vain(seen, job.id),
+        f"left to Slurm: {job.outside}" if job.outside else "",
         f"Slurm: {job.reason}" if waits else "",
-        decision.reason if decision else "",
+        decided,
     )
     return StatusRow(
         id=job.id,
@@ -273,14 +307,22 @@ def row_of(job: Job, seen: Observed, decision: Decision | None) -> StatusRow:
         samples_per_s=progress.rate or None if progress else None,
         moves=steered.moves,
         reason="; ".join(filter(None, why)),
+        account=job.account,
+        raw_id=job.raw_id,
+        array=job.array_job_id,
     )
+
+
+def without_others(text: str, id_: str) -> str:
+    """A text about one job, with no number of another one."""
+    return _ANY_JOB.sub(lambda found: found[0] if found[1] == id_ else "another job", text)
 
 
 def _declared(declaration: Declaration) -> list[tuple[str, str]]:
     return list(declaration.assignments().items())
 
 
-def _rates(job: Job, seen: Observed, controller: Controller) -> list[RateRow]:
+def _rates(job: Job, seen: Observed, controller: Source) -> list[RateRow]:
     shown = controller.snapshot(seen)
     view = shown.view
     if job.id not in shown.schedulable:

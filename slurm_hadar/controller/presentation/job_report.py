@@ -13,11 +13,10 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry, is_in_vain
-from slurm_hadar.controller.observation import observed, steering_store
+from slurm_hadar.controller.observation import observed, rollout, steering_store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import formatters, job_history
 from slurm_hadar.controller.presentation.diagnostics import JobContext, problems
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import read_heartbeat
@@ -27,8 +26,8 @@ from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.slurm.cluster import Cluster
 
 
-def of_controller(controller: Controller, id_: str) -> JobReport:
-    """Made with the controller's own file. Raises UsageError for an unknown job."""
+def of_controller(controller: formatters.Source, id_: str) -> JobReport:
+    """Told with the controller's own file. Raises UsageError for a job that nobody knows."""
     store = controller.store
     config = controller.config
     seen = controller.observe()
@@ -51,19 +50,29 @@ def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> JobRepor
     """Made for the job's owner without the controller's file; None where the job is another
     user's."""
     uid = os.getuid()
-    seen = observed.read(cluster, now, config, uid)
+    seen = seen_by_owner(config, cluster, now)
     id_ = formatters.named(seen, id_)
     job = seen.jobs.get(id_)
     formatters.no_array(seen, id_)
     if job is None or job.uid != uid:
         return None
-    mine = {id_: job}
-    seen = replace(
+    return _told(replace(_known(config, seen, id_, controllers_uid(config)), journal=False))
+
+
+def seen_by_owner(config: Config, cluster: Cluster, now: float) -> Observed:
+    """What Slurm shows to whoever asks, and what the files of their own jobs say. Raises
+    SlurmError."""
+    uid = os.getuid()
+    seen = observed.read(cluster, now, config, uid)
+    mine = [job for job in seen.jobs.values() if job.uid == uid and job.managed]
+    ours = steering_store.of_jobs(config, mine)
+    changed = {id_ for id_, known in ours.items() if known.was or known.gpus}
+    return replace(
         seen,
-        progress=read_all_progress(config.site.exchange_dir, {id_: uid}),
-        steering=steering_store.of_jobs(config, mine.values()),
+        jobs=rollout.applied(seen.jobs, config.rollout, changed),
+        progress=read_all_progress(config.site.exchange_dir, {job.id: uid for job in mine}),
+        steering=ours,
     )
-    return _told(replace(_known(config, seen, id_, _controllers_uid(config)), journal=False))
 
 
 def _known(config: Config, seen: Observed, id_: str, uid: int) -> JobContext:
@@ -71,7 +80,7 @@ def _known(config: Config, seen: Observed, id_: str, uid: int) -> JobContext:
     return JobContext(id_, seen, config, uid, beat)
 
 
-def _controllers_uid(config: Config) -> int:
+def controllers_uid(config: Config) -> int:
     """Whose files are believed, for somebody else than the controller's user."""
     if not config.site.controller_user:
         with suppress(OSError):

@@ -1,10 +1,16 @@
 import io
+import unicodedata
+from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import RenderableType
 from synthetic_runs import run as synthetic_run
 
-from slurm_hadar.reports import compare, formats, text
+from slurm_hadar.reports import compare, formats, status, text
+from slurm_hadar.reports.status import ControllerState, GpuUse, Overview, Today
 from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
 
 ROW = StatusRow(
@@ -33,33 +39,107 @@ def shown(what: RenderableType, file: io.StringIO | None = None) -> str:
     return file.getvalue()
 
 
-def test_status_shows_each_job_on_a_line() -> None:
-    out = shown(text.status([ROW, StatusRow("85", "bob", "b", "PENDING", reason="no room")], ["!"]))
-    lines = [line.split() for line in out.splitlines()]
-    assert lines[0][:4] == ["JOB", "USER", "NAME", "STATE"]
-    assert lines[1][:2] == ["84_2", "ada"]
-    assert "42%" in lines[1] and "1,236" in lines[1]
-    assert lines[2][:2] == ["85", "bob"] and "room" in lines[2]
-    assert lines[-1] == ["!"]
+def lines(rows, width=None, why=False):
+    return [line.plain for line in status.table(rows, width, why)]
 
 
-def test_names_can_neither_colour_nor_style() -> None:
-    out = shown(text.status([ROW]))
-    assert "train[bold]x [31m" in out
-    assert "\x1b" not in out
+def test_each_job_has_a_line() -> None:
+    head, first, second = lines([ROW, StatusRow("85", "bob", "b", "PENDING", reason="no room")])
+    assert head.split()[:4] == ["JOB", "USER", "NAME", "STATE"] and head.endswith("REASON")
+    assert first.split()[:2] == ["84_2", "ada"] and "42%" in first and "1,236" in first
+    assert second.split()[:2] == ["85", "bob"] and second.endswith("no room")
+    assert lines([]) == ["No jobs to show."]
+
+
+def test_at_80_columns_no_header_is_cut_and_the_reason_has_room() -> None:
+    head, line, _ = lines([ROW, replace(ROW, id="123456_1234", name="n" * 200)], 80)
+    assert "…" not in head and cell_len(head) <= 80
+    assert "moves to p100: saves" in line and "RUNNING" in line and "2 v100" in line
+    # The least important columns go first.
+    assert "MOVES" not in head and "JOB" in head and "STATE" in head
+
+
+NAMES = st.text(max_size=40) | st.text("\x00\x1b\x07\n[]mHJ\u202e\u4e2d\U0001f600", max_size=40)
+ROWS = st.builds(
+    StatusRow,
+    id=st.from_regex(r"[1-9]\d{0,8}(_\d{1,4})?", fullmatch=True),
+    user=NAMES,
+    name=NAMES,
+    state=st.sampled_from(["RUNNING", "PENDING", "OUT_OF_MEMORY"]),
+    here=st.dictionaries(NAMES, st.integers(1, 9), max_size=3),
+    reason=NAMES,
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(ROWS, max_size=5), st.integers(20, 250), st.booleans())
+def test_whatever_a_job_is_called_each_line_fits_and_no_character_acts(rows, width, why) -> None:
+    found = status.table(rows, width, why)
+    if not why:
+        assert len(found) == max(1, len(rows)) + bool(rows)
+    for line in found:
+        assert cell_len(line.plain) <= width
+        assert not any(unicodedata.category(c) == "Cc" for c in line.plain)
+
+
+def test_why_tells_the_whole_reason_below_its_job() -> None:
+    long = "word " * 60
+    found = lines([replace(ROW, reason=long)], 80, why=True)
+    assert "REASON" not in found[0]
+    assert " ".join(" ".join(found[2:]).split()) == long.strip() and len(found) > 5
+
+
+def overview(**more):
+    usual = {
+        "told_s": 1000.0,
+        "source": status.CONTROLLER,
+        "controller": ControllerState("acts", "login1", 990.0),
+    }
+    return Overview(**{**usual, **more})
+
+
+def summed(found, now=1000.0):
+    return "\n".join(line.plain for line in status.summary(found, now))
+
+
+def test_the_summary_counts_gpus_jobs_moves_and_hours() -> None:
+    said = summed(
+        overview(
+            gpus=[GpuUse("v100", 8, 5, 2, planned=1, backfilled=2, down=1)],
+            managed={"running": 3, "pending": 1},
+            others={"running": 7},
+            today=Today({"moved": 2, "not saved": 1}, 3.25, 0.5),
+            trust=2.0,
+        )
+    )
+    for words in (
+        "acts on login1, last tick 10 s ago",
+        "v100: 5 used, 2 idle, 1 planned, 2 of the used backfilled, 1 down, of 8",
+        "3 running, 1 pending; not managed: 7 running",
+        "3 moves (2 moved, 1 not saved); 3.2 GPU-hours gained, 0.5 lost",
+        "counts 2.0 times what you declare",
+    ):
+        assert words in said
+    assert "counts as you declare it" in summed(overview(trust=1.0))
+    assert "Your work" not in summed(overview())
+
+
+def test_a_silent_controller_is_a_banner() -> None:
+    silent = overview(controller=ControllerState("silent", "login1", 100.0))
+    (line, *_) = status.summary(silent, 4000.0)
+    assert "SILENT on login1 since" in line.plain and "1 h 05 min" in line.plain
+    assert any("red" in str(span.style) for span in line.spans)
+    assert "NONE: no heartbeat" in summed(overview(controller=ControllerState("never seen")))
 
 
 def test_no_colour_outside_a_terminal_nor_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert "\x1b[32m" in shown(text.status([ROW]), _Terminal())
-    assert "\x1b" not in shown(text.status([ROW]))
+    line = status.table([ROW], 160)[1]
+    assert "\x1b[32m" in shown(line, _Terminal())
+    assert "\x1b" not in shown(line)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[3" not in shown(text.status([ROW]), _Terminal())
-
-
-def test_no_jobs_is_said() -> None:
-    assert shown(text.status([])).strip() == "No managed jobs."
+    assert "\x1b[3" not in shown(line, _Terminal())
 
 
 def test_explain_tells_all() -> None:

@@ -1,0 +1,286 @@
+"""``hadar status`` and ``hadar explain``, for every user of the site."""
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+from rich.text import Text
+
+from slurm_hadar.cli.common import (
+    ConfigOption,
+    JsonOption,
+    cluster_of,
+    is_controllers_user,
+    load,
+    print_json,
+    reader_of,
+)
+from slurm_hadar.cli.widen import widen_own
+from slurm_hadar.config import Config
+from slurm_hadar.controller.presentation import alone, formatters, job_report, overview
+from slurm_hadar.controller.presentation.overview import Sight, Viewer
+from slurm_hadar.controller.service import client
+from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.exchange.heartbeat import read_heartbeat
+from slurm_hadar.reports import status as report
+from slurm_hadar.reports import text
+from slurm_hadar.reports.status import STATE_FILE, Overview
+from slurm_hadar.reports.text import Explanation, StatusRow
+from slurm_hadar.slurm.commands import checked_id
+
+_SHORTEST_WATCH_S, _LONGEST_WATCH_S = 2.0, 86400.0
+_ALL = "all"
+_STATES = {"R": "RUNNING", "PD": "PENDING", "S": "SUSPENDED", "CG": "COMPLETING"}
+_T = TypeVar("_T")
+
+
+def _natural(id_: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", id_)]
+
+
+_SORTS: dict[str, Callable[[StatusRow], Any]] = {
+    "job": lambda row: _natural(row.id),
+    "user": lambda row: row.user,
+    "account": lambda row: row.account,
+    "name": lambda row: row.name,
+    "state": lambda row: row.state,
+    "type": lambda row: sorted(row.here or row.planned),
+    "done": lambda row: row.done or 0.0,
+    "speed": lambda row: row.samples_per_s or 0.0,
+    "moves": lambda row: row.moves,
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command()(status)
+    app.command()(explain)
+
+
+def status(
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only these jobs, arrays or tasks.", metavar="[JOB]..."),
+    ] = None,
+    config: ConfigOption = None,
+    user: Annotated[
+        str,
+        typer.Option(help="Jobs of these users, or all; default: one's own, an operator's all."),
+    ] = "",
+    account: Annotated[str, typer.Option(help="Jobs of these accounts.")] = "",
+    state: Annotated[str, typer.Option(help="Jobs in these states, such as PD,RUNNING.")] = "",
+    gpu_type: Annotated[
+        str, typer.Option("--type", help="Jobs on these GPU types, or planned there.")
+    ] = "",
+    sort: Annotated[
+        str, typer.Option(help=f"Order: {', '.join(_SORTS)}; with - before it the largest first.")
+    ] = "job",
+    watch: Annotated[
+        float | None, typer.Option(help="Show it again every so many seconds, until Ctrl-C.")
+    ] = None,
+    why: Annotated[bool, typer.Option("--why", help="The whole reason, below each job.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The cluster in figures, and the managed jobs: where they are, how far, and why.
+
+    An operator sees all jobs, a user their own; --user shows others' as far as Slurm does.
+    """
+    site = load(config)
+    key = _SORTS.get(sort.removeprefix("-"))
+    if key is None:
+        raise UsageError(f"--sort takes one of {', '.join(_SORTS)}, with - before it or not")
+    chosen = _Choice(
+        jobs=[checked_id(job) for job in jobs or ()],
+        users=_names(user),
+        accounts=_names(account),
+        states=_states(state),
+        types=_names(gpu_type),
+        key=key,
+        reverse=sort.startswith("-"),
+    )
+    if watch is not None:
+        if as_json:
+            raise UsageError("--watch shows it on a terminal; leave out --json")
+        if not _SHORTEST_WATCH_S <= watch <= _LONGEST_WATCH_S:
+            raise UsageError(
+                f"--watch takes seconds between {_SHORTEST_WATCH_S:g} and {_LONGEST_WATCH_S:g}"
+            )
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                _show(_chosen(site, chosen, live=True), why, again=True)
+                time.sleep(watch)
+        return
+    found = _chosen(site, chosen)
+    if as_json:
+        print_json("status", asdict(found))
+    else:
+        _show(found, why)
+
+
+def explain(
+    job: Annotated[str, typer.Argument(help="A job's id, such as 123 or 84_2.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """All that is known and was decided about one job, for its owner and the operator."""
+    checked_id(job)
+    site = load(config)
+    if is_controllers_user(site):
+        with reader_of(site) as controller:
+            found = formatters.explanation_of(controller, job)
+    else:
+        answer = asked(site, "explain", Explanation, job)
+        found = answer or alone.explain(site, cluster_of(site), job, time.time())
+    if as_json:
+        print_json("explain", formatters.plain(found))
+    else:
+        text.console().print(text.explain(found))
+
+
+def asked(site: Config, command: str, kind: type[_T], job: str = "") -> _T | None:
+    """What the controller of this host answers; None where none does. Raises HadarError where it
+    refuses."""
+    question: dict[str, object] = {"version": 1, "command": command, "job": job}
+    answer = client.ask(site.status_socket, job_report.controllers_uid(site), question)
+    if answer is None:
+        return None
+    try:
+        return TypeAdapter(kind).validate_python(answer)
+    except ValidationError:
+        raise HadarError(
+            "the controller answers in another release's words; install the same release here"
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which jobs are shown, in which order: of these ids, users and so on, each empty: of all."""
+
+    jobs: Sequence[str]
+    users: Sequence[str]
+    accounts: Sequence[str]
+    states: Sequence[str]
+    types: Sequence[str]
+    key: Callable[[StatusRow], Any]
+    reverse: bool
+
+    def of(self, rows: Sequence[StatusRow], own: str) -> list[StatusRow]:
+        """``own``: the caller's name, whose jobs are shown where nobody is named."""
+        users = self.users or ((own,) if own and not self.jobs else ())
+        found = [
+            row
+            for row in rows
+            if (not users or _ALL in users or row.user in users)
+            and (not self.accounts or row.account in self.accounts)
+            and (not self.states or row.state.upper() in self.states)
+            and (not self.types or not {*row.here, *row.planned}.isdisjoint(self.types))
+            and (not self.jobs or not row.names.isdisjoint(self.jobs))
+        ]
+        return sorted(found, key=self.key, reverse=self.reverse)
+
+
+def _names(value: str) -> list[str]:
+    return [name for name in value.split(",") if name]
+
+
+def _states(value: str) -> list[str]:
+    names = [name.upper() for name in _names(value)]
+    known = {*_STATES, *_STATES.values()}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--state takes {', '.join(_STATES)}, or these words: "
+                             f"{', '.join(_STATES.values())}")  # fmt: skip
+    return [_STATES.get(name, name) for name in names]
+
+
+def _chosen(site: Config, chosen: _Choice, live: bool = False) -> Overview:
+    """``live``: asked for again and again, so of the controller rather than of Slurm."""
+    ours = is_controllers_user(site)
+    found = None
+    if not ours or live:
+        found = asked(site, "status", Overview)
+    if found is not None:
+        beat = read_heartbeat(site.site.exchange_dir, job_report.controllers_uid(site))
+        state = overview.controller_state(beat, time.time())
+        found = replace(found, controller=replace(state, fault=found.controller.fault))
+    elif ours:
+        found = _own(site)
+    else:
+        widen_own(site)
+        found = alone.status(site, cluster_of(site), time.time())
+    own = "" if ours or os.getuid() == 0 else _me()
+    return replace(found, rows=chosen.of(found.rows, own))
+
+
+def _own(site: Config) -> Overview:
+    """Told to the controller's user, from Slurm and the state file as they are now."""
+    with reader_of(site) as controller:
+        widen_own(site)
+        seen = controller.observe()
+        beat = read_heartbeat(site.site.exchange_dir, site.controller_uid)
+        since = overview.midnight(seen.now)
+        sight = Sight(
+            seen,
+            site,
+            overview.controller_state(beat, time.time()),
+            STATE_FILE,
+            controller.store.decisions(list(seen.jobs)),
+            controller.store.entries("WHERE kind='move' AND opened_s>=?", (since,)),
+            controller.declared_work.factors(seen.now),
+        )
+        return overview.overview(sight, Viewer(os.getuid(), everything=True))
+
+
+def _me() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _show(found: Overview, why: bool, again: bool = False) -> None:
+    console = text.console()
+    terminal = sys.stdout.isatty()
+    width = console.width if terminal else None
+    lines = report.summary(found, time.time())
+    lines += [Text(""), *report.table(found.rows, width, why)]
+    if terminal and again:
+        # No more than the screen has, so that the summary stays in sight.
+        console.clear()
+        lines = lines[: max(1, console.height - 1)]
+    elif terminal and len(lines) >= console.height:
+        with console.capture() as capture:
+            _print(console, lines)
+        if _paged(capture.get()):
+            return
+    _print(console, lines)
+
+
+def _print(console: Any, lines: Sequence[Text]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _paged(shown: str) -> bool:
+    """Show it through the user's pager; False where there is none."""
+    words = shlex.split(os.environ.get("PAGER") or "less")
+    if not words or words == ["cat"]:
+        return False
+    # As git does: colours pass, and what fits on the screen is left there.
+    env = {"LESS": "FRX", **os.environ}
+    try:
+        subprocess.run(words, input=shown.encode(), env=env, check=False)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""What ticks come to, counted for Prometheus."""

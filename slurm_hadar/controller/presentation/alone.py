@@ -1,0 +1,79 @@
+"""What Slurm and a job's own files say to its owner where no controller answers."""
+
+import os
+from collections.abc import Iterator
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.presentation import formatters, job_report
+from slurm_hadar.controller.presentation.overview import Sight, Viewer, controller_state, overview
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.exchange.heartbeat import read_heartbeat
+from slurm_hadar.exchange.plan_file import read_plan
+from slurm_hadar.reports.status import SLURM, Overview
+from slurm_hadar.reports.text import Explanation
+from slurm_hadar.slurm.cluster import Cluster
+
+
+def status(config: Config, cluster: Cluster, now: float) -> Overview:
+    """The cluster as Slurm shows it to the caller, with the reasons in their own jobs' plan files.
+
+    Raises SlurmError.
+    """
+    uid = os.getuid()
+    seen = job_report.seen_by_owner(config, cluster, now)
+    beat = read_heartbeat(config.site.exchange_dir, job_report.controllers_uid(config))
+    decided = dict(_decisions(config, (j for j in seen.jobs.values() if j.uid == uid)))
+    sight = Sight(seen, config, controller_state(beat, now), SLURM, decided)
+    # What the caller may not see Slurm did not show.
+    return overview(sight, Viewer(uid, everything=uid == 0))
+
+
+def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanation:
+    """One of the caller's own jobs. Raises UsageError for another one."""
+    uid = os.getuid()
+    seen = job_report.seen_by_owner(config, cluster, now)
+    id_ = formatters.named(seen, id_)
+    job = seen.jobs.get(id_)
+    if job is None or job.uid != uid:
+        formatters.no_array(_of(seen, uid), id_)
+        raise UsageError(
+            f"Slurm shows no job {id_} of yours; squeue --me shows those that wait and run, and "
+            "only its owner and the operator are told of a job"
+        )
+    formatters.ensure_managed(job)
+    decision = dict(_decisions(config, [job])).get(job.id)
+    beat = read_heartbeat(config.site.exchange_dir, job_report.controllers_uid(config))
+    old = "" if controller_state(beat, now).alive else "OLD: no controller is alive. "
+    return Explanation(
+        row=formatters.row_of(job, seen, None),
+        declaration=list((job.declaration or Declaration()).assignments().items()),
+        decided_s=decision.time_s if decision else 0.0,
+        decision=decision.placement if decision else "",
+        reason=old + decision.reason if decision else "",
+        notes=[
+            *([f"Left to Slurm: {job.outside}"] if job.outside else []),
+            *formatters.changed(job, seen, config),
+            *formatters.undo(job, seen, config),
+            "Told from Slurm and the job's own files: no controller answers on this host",
+        ],
+    )
+
+
+def _of(seen: Observed, uid: int) -> Observed:
+    jobs = {id_: job for id_, job in seen.jobs.items() if job.uid == uid}
+    return Observed(seen.now, jobs, seen.nodes, seen.partitions)
+
+
+def _decisions(config: Config, jobs: Iterator[Job] | list[Job]) -> Iterator[tuple[str, Decision]]:
+    uid = job_report.controllers_uid(config)
+    for job in jobs:
+        if job.managed and job.state is not JobState.FINISHED:
+            plan = read_plan(config.site.exchange_dir, job.id, (uid,))
+            if plan is not None and plan.reason:
+                where = job_updates.placement_text(plan.gpus) if plan.gpus else ""
+                yield job.id, Decision(job.id, plan.time, where, plan.reason)

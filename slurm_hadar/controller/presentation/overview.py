@@ -1,0 +1,221 @@
+"""What ``hadar status`` shows to one user: the cluster in figures, and the jobs they may see."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
+from slurm_hadar.controller.actuation.reconciliation import number
+from slurm_hadar.controller.backfill import idle_nodes
+from slurm_hadar.controller.journal.entry import Decision, Entry
+from slurm_hadar.controller.lock import is_fresh
+from slurm_hadar.controller.observation import rollout
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.snapshot.eligibility import by_type, placed
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.exchange.heartbeat import Heartbeat
+from slurm_hadar.reports.status import SLURM, ControllerState, GpuUse, Overview, Today
+from slurm_hadar.reports.text import StatusRow
+
+_SHOWN = (JobState.RUNNING, JobState.PENDING, JobState.SUSPENDED, JobState.COMPLETING)
+_PLACED = re.compile(r"(\d+) x ([^\s,+]+)")
+"""Of a decision's words: ``1 x k80 + 2 x v100 on k1``."""
+OUTCOMES = ("moved", "stopped", "not saved", "not carried out", "under way")
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who asks. ``everything``: root, and the controller's user; ``hidden_jobs``: Slurm shows this
+    user no jobs of others, ``hidden_nodes``: nor the nodes (PrivateData)."""
+
+    uid: int
+    everything: bool = False
+    hidden_jobs: bool = False
+    hidden_nodes: bool = False
+
+    def sees(self, job: Job) -> bool:
+        """Whether Slurm itself would show the job to this user."""
+        return self.everything or job.uid == self.uid or not self.hidden_jobs
+
+    def is_told(self, job: Job) -> bool:
+        """Whether this user may know what was decided on the job, and why."""
+        return self.everything or job.uid == self.uid
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What is known when somebody asks. ``entries``: the moves since midnight, None: not known;
+    ``trust``: uid -> how many times a user's declared work counts, None: not known."""
+
+    seen: Observed
+    config: Config
+    controller: ControllerState
+    source: str
+    decisions: Mapping[str, Decision]
+    entries: Iterable[Entry] | None = None
+    trust: Mapping[int, float] | None = None
+
+
+def overview(sight: Sight, viewer: Viewer) -> Overview:
+    """All that this user may see."""
+    seen = sight.seen
+    visible = [job for job in seen.jobs.values() if job.state in _SHOWN and viewer.sees(job)]
+    rows = {job.id: _row(job, sight, viewer) for job in visible if job.managed or job.outside}
+    counts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+    for state in _SHOWN:
+        for job in visible:
+            counts[job.managed][state.value] += job.state is state
+    moves = None
+    if sight.entries is not None:
+        told = [one for one in sight.entries if _may_count(one, seen, viewer)]
+        moves = today(told, seen)
+    trust = None if sight.trust is None else sight.trust.get(viewer.uid, 1.0)
+    return Overview(
+        told_s=seen.now,
+        source=sight.source,
+        controller=sight.controller,
+        gpus=() if viewer.hidden_nodes else gpus(seen, sight.config, rows),
+        managed=dict(+counts[True]),
+        others=dict(+counts[False]),
+        today=moves,
+        trust=trust,
+        rollout=rollout.words(sight.config.rollout, sum(bool(job.outside) for job in visible)),
+        rows=list(rows.values()),
+    )
+
+
+def controller_state(beat: Heartbeat | None, now: float) -> ControllerState:
+    """What the heartbeat says."""
+    if beat is None:
+        return ControllerState("never seen")
+    alive = "acts" if beat.mode == "act" else "observes"
+    return ControllerState(alive if is_fresh(beat, now) else "silent", beat.host, beat.time)
+
+
+def gpus(seen: Observed, config: Config, rows: Mapping[str, StatusRow]) -> list[GpuUse]:
+    """The cluster's GPUs by type. ``rows``: of the managed jobs, for what is planned."""
+    total, used, down, filled, planned = (Counter[str]() for _ in range(5))
+    for node in seen.nodes.values():
+        for kind, count in node.gpus.items():
+            total[kind] += count
+            taken = min(count, node.gpus_used.get(kind, 0))
+            used[kind] += taken
+            if not node.usable:
+                down[kind] += count - taken
+    for job in idle_nodes.on_idle_nodes(seen, config):
+        if job.state is JobState.RUNNING:
+            filled.update(by_type(placed(job, seen.nodes)))
+    for row in rows.values():
+        if dict(row.planned) != dict(row.here):
+            planned.update(row.planned)
+    return [
+        GpuUse(
+            kind,
+            total[kind],
+            used[kind],
+            total[kind] - used[kind] - down[kind],
+            planned[kind],
+            filled[kind],
+            down[kind],
+        )
+        for kind in sorted(total)
+    ]
+
+
+def midnight(now: float) -> float:
+    """The last midnight of this host's zone, s since the epoch."""
+    day = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
+    return day.timestamp()
+
+
+def outcome_of(entry: Entry) -> str:
+    """One of :data:`OUTCOMES`."""
+    if entry.outcome is None:
+        return "under way"
+    if entry.outcome == MOVED:
+        return "moved" if entry.details.get("gpus") else "stopped"
+    if entry.outcome == "stopped":
+        return "stopped"
+    return "not saved" if entry.outcome.startswith(NOT_SAVED) else "not carried out"
+
+
+def today(entries: Iterable[Entry], seen: Observed) -> Today:
+    """What the moves among these entries, and the stops, came to.
+
+    Lost: the seconds without training and those of work done again, times the GPUs that the job had
+    before. Gained: the GPU-hours that the former place would have needed for what the job trained
+    on the new one so far, less those that it had there; only of jobs that told their speed at both.
+    """
+    found = Counter(outcome_of(entry) for entry in entries)
+    gained = sum(gained_gpu_s(entry, seen) for entry in entries)
+    lost = sum(lost_gpu_s(entry) for entry in entries)
+    order = {name: found[name] for name in OUTCOMES if found[name]}
+    return Today(order, gained / 3600, lost / 3600)
+
+
+def lost_gpu_s(entry: Entry) -> float:
+    """GPU-seconds that a move or stop cost, as far as its job told."""
+    effect = entry.effect or {}
+    seconds = sum(number(effect, key) or 0.0 for key in ("without_training_s", "lost_s"))
+    return max(0.0, seconds) * _before(entry)
+
+
+def gained_gpu_s(entry: Entry, seen: Observed) -> float:
+    """GPU-seconds that a move has saved so far, see :func:`today`; below 0 where it made slower."""
+    effect, job = entry.effect or {}, seen.jobs.get(entry.job)
+    before, after = number(effect, "rate_before"), number(effect, "rate_after")
+    restarts = entry.details.get("restarts")
+    if not before or not after or job is None or not isinstance(restarts, int):
+        return 0.0
+    if job.restarts != restarts + 1 or job.state is JobState.PENDING:
+        # It has left that place, and how long it was there is not steering_store.
+        return 0.0
+    until = min(seen.now, job.end_s) if job.end_s > job.start_s else seen.now
+    stood = max(0.0, until - job.start_s)
+    return stood * (after / before * _before(entry) - _after(entry))
+
+
+def _before(entry: Entry) -> float:
+    held = entry.details.get("from")
+    if not isinstance(held, dict):
+        return 0.0
+    return _sum(
+        count for kinds in held.values() if isinstance(kinds, dict) for count in kinds.values()
+    )
+
+
+def _after(entry: Entry) -> float:
+    held = entry.details.get("gpus")
+    return _sum(held.values()) if isinstance(held, dict) else 0.0
+
+
+def _sum(counts: Iterable[object]) -> float:
+    return float(sum(count for count in counts if isinstance(count, int)))
+
+
+def _may_count(entry: Entry, seen: Observed, viewer: Viewer) -> bool:
+    job = seen.jobs.get(entry.job)
+    return viewer.everything or (job is not None and viewer.sees(job))
+
+
+def _row(job: Job, sight: Sight, viewer: Viewer) -> StatusRow:
+    told = viewer.is_told(job)
+    decision = sight.decisions.get(job.id) if told else None
+    # What is read from a job's plan file may be older than the last tick.
+    age = "decided" if sight.source == SLURM else ""
+    age = age if sight.controller.alive else "OLD, decided"
+    row = formatters.row_of(job, sight.seen, decision, age)
+    if decision is not None and not row.planned and decision.placement:
+        found = {kind: int(count) for count, kind in _PLACED.findall(decision.placement)}
+        row = replace(row, planned=found)
+    if viewer.hidden_jobs and not viewer.everything:
+        row = replace(row, reason=formatters.without_others(row.reason, job.id))
+    if told:
+        return row
+    # Of others' jobs it tells what squeue does.
+    slurm = f"Slurm: {job.reason}" if job.state is JobState.PENDING and job.reason else ""
+    return replace(row, planned={}, done=None, samples_per_s=None, reason=slurm)

@@ -1,0 +1,225 @@
+"""What the last tick published, and the answers that are made of it for each user.
+
+The tick hands over its report, which nobody changes any more; everything else happens in the
+server's thread when somebody asks.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.decided import decisions
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.presentation import formatters, job_report
+from slurm_hadar.controller.presentation.overview import (
+    Sight,
+    Viewer,
+    controller_state,
+    midnight,
+    overview,
+)
+from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
+from slurm_hadar.controller.report import TickReport
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
+from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.domain.job import Job
+from slurm_hadar.exchange.heartbeat import read_heartbeat
+from slurm_hadar.profiles.rates import Rates, open_rates
+from slurm_hadar.reports.status import CONTROLLER
+from slurm_hadar.slurm.commands import checked_id
+
+_KEPT = 32
+"""Answers of one tick that are kept for whoever asks again."""
+_NOT_YET = "the controller has not finished its first tick yet; ask again in a minute"
+
+
+@dataclass(frozen=True)
+class _Tick:
+    report: TickReport | None = None
+    fault: str = ""
+
+
+class Published:
+    """Answers for the socket; :meth:`publish` and :meth:`fault` are called by the daemon."""
+
+    def __init__(self, config: Config, own_uid: int) -> None:
+        self._config, self._uid = config, own_uid
+        self._tick = _Tick()
+        self._answered: dict[tuple[int, bytes], bytes] = {}
+        self._answered_of: _Tick | None = None
+        self._told: _Told | None = None
+
+    def publish(self, report: TickReport) -> None:
+        """A tick is over."""
+        self._tick = _Tick(report)
+
+    def fault(self, words: str) -> None:
+        """A tick did nothing, for this reason."""
+        self._tick = replace(self._tick, fault=words)
+
+    def answer(self, uid: int, line: bytes) -> bytes:
+        """The answer to one line of that user's; see :class:`slurm_hadar.controller.service.server.
+        Server`."""
+        now = self._tick
+        if self._answered_of is not now or len(self._answered) >= _KEPT:
+            self._answered_of = now
+            self._answered.clear()
+        key = (uid, line)
+        if key not in self._answered:
+            self._answered[key] = _encoded(self._said(uid, line, now))
+        return self._answered[key]
+
+    def close(self) -> None:
+        """Close what the answers were read from; in the thread that answered."""
+        if self._told is not None:
+            self._told.store.close()
+            self._told = None
+
+    def _said(self, uid: int, line: bytes, now: _Tick) -> dict[str, object]:
+        try:
+            question = json.loads(line)
+            if not isinstance(question, dict) or question.get("version") != 1:
+                return {"error": "a question of another release of slurm-hadar", "usage": True}
+            answer = _ANSWERS.get(str(question.get("command")))
+            if answer is None:
+                return {"error": "the controller knows no such question", "usage": True}
+            if now.report is None:
+                return {"error": now.fault or _NOT_YET}
+            viewer = self._viewer(uid, now.report)
+            return {"result": answer(self, now, viewer, str(question.get("job", "")))}
+        except HadarError as error:
+            return {"error": str(error), "usage": isinstance(error, UsageError)}
+        except (ValueError, RecursionError):
+            return {"error": "this is no question", "usage": True}
+        except Exception as error:
+            # A fault of ours in one answer must not end the thread.
+            return {"error": f"a fault of slurm-hadar: {type(error).__name__}"}
+
+    def _viewer(self, uid: int, report: TickReport) -> Viewer:
+        everything = uid in (0, self._uid)
+        hidden = frozenset() if everything else report.private
+        return Viewer(uid, everything, "jobs" in hidden, "nodes" in hidden)
+
+    def _status(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
+        report = now.report
+        assert report is not None
+        beat = read_heartbeat(self._config.site.exchange_dir, self._uid)
+        state = controller_state(beat, time.time())
+        if now.fault:
+            said = now.fault if viewer.everything else "its latest tick failed"
+            state = replace(state, fault=said)
+        decided = decisions(report.seen, report.snapshot, report.plan, report.diff, report.backfill)
+        since = midnight(report.seen.now)
+        entries = self._reader(report).moves_since(since)
+        sight = Sight(
+            report.seen,
+            self._config,
+            state,
+            CONTROLLER,
+            {one.job: one for one in decided},
+            entries,
+            report.understated,
+        )
+        return asdict(overview(sight, viewer))
+
+    def _explain(self, now: _Tick, viewer: Viewer, id_: str) -> dict[str, Any]:
+        report = now.report
+        assert report is not None
+        job = _own(report.seen, viewer, id_)
+        found = formatters.explanation_of(self._reader(report), job.id)
+        trust = report.understated.get(job.uid)
+        if trust is not None:
+            note = (
+                f"Declared work of this user's jobs counts {trust:.1f} times (false declarations)"
+            )
+            found = replace(found, notes=[*found.notes, note])
+        return _without_others(asdict(found), job.id, viewer)
+
+    def _doctor(self, now: _Tick, viewer: Viewer, id_: str) -> dict[str, Any]:
+        report = now.report
+        assert report is not None
+        job = _own(report.seen, viewer, id_)
+        found = job_report.of_controller(self._reader(report), job.id)
+        return _without_others(asdict(found), job.id, viewer)
+
+    def _reader(self, report: TickReport) -> "_Told":
+        """The state file is opened once, in the thread that answers."""
+        if self._told is None:
+            self._told = _Told(self._config, self._uid)
+        self._told.report = report
+        try:
+            with self._told.store.readable_errors():
+                return self._told
+        except HadarError:
+            self.close()
+            raise
+
+
+_ANSWERS: dict[str, Callable[[Published, _Tick, Viewer, str], dict[str, Any]]] = {
+    "status": Published._status,
+    "explain": Published._explain,
+    "doctor": Published._doctor,
+}
+
+
+class _Told:
+    """A :class:`formatters.Source` of what a tick saw."""
+
+    report: TickReport
+
+    def __init__(self, config: Config, own_uid: int) -> None:
+        self.config, self.own_uid = config, own_uid
+        self.store = Store.open(config.site.state_dir)
+        self.rates: Rates = open_rates(config, self.store.connection)
+        self.gpus = GpuUseLearner(self.store.connection)
+
+    def observe(self) -> Observed:
+        """What the tick saw."""
+        return self.report.seen
+
+    def snapshot(self, _: Observed) -> Snapshot:
+        """What its policy saw."""
+        return self.report.snapshot
+
+    def moves_since(self, since_s: float) -> list[Any]:
+        """The journal's moves."""
+        return self.store.entries("WHERE kind='move' AND opened_s>=?", (since_s,))
+
+
+def _own(seen: Observed, viewer: Viewer, id_: str) -> Job:
+    """The job, where this user may know what was decided on it. Raises UsageError."""
+    checked_id(id_)
+    job = seen.jobs.get(formatters.named(seen, id_))
+    if job is not None and viewer.is_told(job):
+        return job
+    if viewer.everything or any(
+        viewer.is_told(task) for task in seen.jobs.values() if str(task.array_job_id) == id_
+    ):
+        formatters.no_array(seen, id_)
+    raise UsageError(
+        f"no job {id_} of yours was shown by Slurm at the last tick; squeue --me shows those that "
+        "wait and run, and only its owner and the operator are told of a job"
+    )
+
+
+def _without_others(found: dict[str, Any], id_: str, viewer: Viewer) -> dict[str, Any]:
+    """Under PrivateData no number of another job."""
+    if viewer.everything or not viewer.hidden_jobs:
+        return found
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, str):
+            return formatters.without_others(value, id_)
+        if isinstance(value, dict):
+            return {key: cleaned(one) for key, one in value.items()}
+        return [cleaned(one) for one in value] if isinstance(value, list | tuple) else value
+
+    return {key: cleaned(value) for key, value in found.items()}
+
+
+def _encoded(said: dict[str, object]) -> bytes:
+    return json.dumps({"version": 1, **said}).encode()

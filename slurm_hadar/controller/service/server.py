@@ -1,0 +1,276 @@
+"""A socket that answers one request a connection, in a thread of its own.
+
+Who asks is what the kernel says (SO_PEERCRED), so nothing in a request is believed. Whatever
+clients do, a tick goes on: requests and times are bounded, a user has :data:`MOST_PER_USER`
+connections at a time, and the thread works one part in five of the time at most.
+"""
+
+import contextlib
+import os
+import selectors
+import socket
+import stat
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from slurm_hadar.domain.errors import HadarError
+
+MOST_PER_USER = 4
+_MOST = 64
+"""Connections at a time; a further one is closed at once."""
+_REQUEST_BYTES = 1024
+_REQUEST_S, _REPLY_S = 2.0, 10.0
+"""Longest time for a client to send its line, and to take the answer."""
+_ACCEPTED_AT_ONCE = 16
+_LEAST_REST_S, _MOST_REST_S, _REST_PER_WORK = 0.005, 10.0, 4.0
+_WAIT_S, _JOIN_S = 0.5, 5.0
+_CREDENTIALS = struct.Struct("3i")
+
+Answer = Callable[[int, bytes], bytes]
+"""What to say to the user of that UID who sent that request; UID -1 where nobody knows."""
+
+
+@dataclass
+class _Client:
+    connection: socket.socket
+    uid: int
+    until: float
+    heard: bytes = b""
+    left: memoryview | None = None
+
+
+class Server:
+    """Serves while it is entered; see :class:`UserServer` and :class:`LoopbackServer`."""
+
+    request_end = b"\n"
+    request_bytes = 1024
+    most_per_user = MOST_PER_USER
+
+    def __init__(self, answer: Answer, end: Callable[[], None]) -> None:
+        """``answer`` is called in the server's own thread, and so is ``end`` when that ends."""
+        self._answer, self._end = answer, end
+        self._clients: dict[int, _Client] = {}
+        self._per_user: Counter[int] = Counter()
+        self._stop = threading.Event()
+        self._listener: socket.socket | None = None
+        self._thread = threading.Thread(target=self._serve, name="answers", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Raises HadarError where the socket cannot be made."""
+        self._listener = self._listen()
+        self._listener.setblocking(False)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_JOIN_S)
+        self._remove()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _listen(self) -> socket.socket:
+        raise NotImplementedError
+
+    def _remove(self) -> None:
+        """What of the socket others can see."""
+
+    def _uid(self, _connection: socket.socket) -> int:
+        return -1
+
+    def _serve(self) -> None:
+        assert self._listener is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            while not self._stop.is_set():
+                ready = selector.select(_WAIT_S)
+                began = time.monotonic()
+                for key, _ in ready:
+                    if key.data is None:
+                        self._accept(selector, began)
+                    else:
+                        self._handle(selector, key.data)
+                for client in list(self._clients.values()):
+                    if client.until < began:
+                        self._close(selector, client)
+                if ready:
+                    worked = time.monotonic() - began
+                    rest = max(_LEAST_REST_S, min(_REST_PER_WORK * worked, _MOST_REST_S))
+                    self._stop.wait(rest)
+            for client in list(self._clients.values()):
+                self._close(selector, client)
+        self._end()
+
+    def _accept(self, selector: selectors.BaseSelector, now: float) -> None:
+        assert self._listener is not None
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                connection, _address = self._listener.accept()
+            except OSError:
+                # None left, or no descriptor is free.
+                return
+            try:
+                uid = self._uid(connection)
+                if len(self._clients) >= _MOST or self._per_user[uid] >= self.most_per_user:
+                    connection.close()
+                    continue
+                connection.setblocking(False)
+                client = _Client(connection, uid, now + _REQUEST_S)
+                selector.register(connection, selectors.EVENT_READ, client)
+            except OSError:
+                connection.close()
+                continue
+            self._clients[id(client)] = client
+            self._per_user[uid] += 1
+
+    def _handle(self, selector: selectors.BaseSelector, client: _Client) -> None:
+        try:
+            if client.left is None:
+                self._hear(selector, client)
+            else:
+                sent = client.connection.send(client.left)
+                client.left = client.left[sent:]
+                if not client.left:
+                    self._close(selector, client)
+        except (BlockingIOError, InterruptedError):
+            return
+        except Exception:
+            # Its end of the line is gone, or a fault of ours: the others are served all the same.
+            self._close(selector, client)
+
+    def _hear(self, selector: selectors.BaseSelector, client: _Client) -> None:
+        part = client.connection.recv(self.request_bytes + 1)
+        client.heard += part
+        request, end, _ = client.heard.partition(self.request_end)
+        if end and len(request) <= self.request_bytes:
+            client.left = memoryview(self._answer(client.uid, request))
+            client.until = time.monotonic() + _REPLY_S
+            selector.modify(client.connection, selectors.EVENT_WRITE, client)
+        elif not part or len(client.heard) > self.request_bytes:
+            self._close(selector, client)
+
+    def _close(self, selector: selectors.BaseSelector, client: _Client) -> None:
+        if self._clients.pop(id(client), None) is None:
+            return
+        with contextlib.suppress(KeyError, ValueError):
+            selector.unregister(client.connection)
+        client.connection.close()
+        self._per_user[client.uid] -= 1
+        if not self._per_user[client.uid]:
+            del self._per_user[client.uid]
+
+
+class UserServer(Server):
+    """On a unix socket, which is made anew and is removed at the end: users ask a line of JSON."""
+
+    def __init__(self, path: Path, answer: Answer, end: Callable[[], None]) -> None:
+        super().__init__(answer, end)
+        self._path = path
+        self._inode: tuple[int, int] | None = None
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            _make_way(self._path)
+            with short_name(self._path) as name:
+                listener.bind(name)
+            # Everybody may ask; what each is told hangs on who they are.
+            self._path.chmod(0o666)
+            found = self._path.lstat()
+            self._inode = (found.st_dev, found.st_ino)
+            listener.listen(_MOST)
+        except OSError as error:
+            listener.close()
+            raise HadarError(
+                f"users' questions are not answered: socket {self._path} cannot be made "
+                f"({error.strerror}); make its folder for this user, or set status.socket"
+            ) from None
+        except HadarError:
+            listener.close()
+            raise
+        return listener
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            found = self._path.lstat()
+            if (found.st_dev, found.st_ino) == self._inode:
+                self._path.unlink()
+
+    def _uid(self, connection: socket.socket) -> int:
+        size = _CREDENTIALS.size
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        return int(_CREDENTIALS.unpack(found)[1])
+
+
+class LoopbackServer(Server):
+    """On a TCP port of this host alone: programs ask by HTTP, and nobody knows for whom."""
+
+    request_end = b"\r\n\r\n"
+    request_bytes = 8192
+    most_per_user = 16
+
+    def __init__(self, port: int, answer: Answer) -> None:
+        super().__init__(answer, lambda: None)
+        self._port = port
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", self._port))
+            listener.listen(_MOST)
+        except OSError as error:
+            listener.close()
+            raise HadarError(
+                f"metrics are not served: port {self._port} cannot be had ({error.strerror}); set "
+                "metrics.port to another one"
+            ) from None
+        return listener
+
+
+def _make_way(path: Path) -> None:
+    """Remove the socket that a controller left which died. Raises OSError and HadarError."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
+        raise HadarError(
+            f"users' questions are not answered: {path} is no socket of this user; remove it, or "
+            "set status.socket"
+        )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_REQUEST_S)
+        try:
+            with short_name(path) as name:
+                probe.connect(name)
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+    raise HadarError(
+        f"users' questions are not answered: another controller does so at {path}; set "
+        "status.socket"
+    )
+
+
+@contextlib.contextmanager
+def short_name(path: Path) -> Iterator[str]:
+    """A name for the socket that is short enough for the kernel (108 bytes), however long its
+    folder's is."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

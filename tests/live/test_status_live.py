@@ -1,0 +1,108 @@
+"""Every user gets the state and the reasons of their own jobs with one command, from a running
+controller and without one, and nothing of others' under PrivateData."""
+
+import json
+import re
+from http.client import HTTPConnection
+
+import people
+import pytest
+from people import ADA, BOB, EVE, HADAR
+
+from slurm_hadar.config import load
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+SCRIPT = "#!/bin/sh\n#HADAR types=v100,k80 gpus=1 model=transformer\nsleep 600\n"
+HOSTILE = "new\x1b]0;owned\x07t\x1b[2J\r\nfake"
+
+
+@pytest.fixture(scope="module")
+def site():
+    with people.staffed() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs(site):
+    site.cancel()
+
+
+def status(site, user, *words):
+    return json.loads(site(user, "hadar", "status", "--json", *words))["result"]
+
+
+def ids(found):
+    return {row["id"] for row in found["rows"]}
+
+
+def test_each_user_asks_the_running_controller_and_slurm_without_one(site):
+    site.fill()
+    hers = site.submit(ADA, "-J", HOSTILE, "-p", "k80,v100", script=SCRIPT)
+    his = site.submit(BOB, "-J", "salamander", "-p", "k80,v100", script=SCRIPT)
+    with site.runs() as log:
+        site.until(lambda: f"update job {his}: Partition=" in log.read_text())
+        site.until(lambda: ids(status(site, ADA)) == {hers})
+        found = status(site, ADA)
+        assert found["source"] == "controller" and found["controller"]["state"] == "acts"
+        assert found["trust"] == 1.0 and found["gpus"]
+        # Slurm shows her his job, so we do; why it waits is his alone.
+        everybodys = {row["id"]: row for row in status(site, ADA, "--user", "all")["rows"]}
+        assert everybodys.keys() == {hers, his}
+        assert re.fullmatch(r"Slurm: \w+", everybodys[his]["reason"])
+        assert ";" in everybodys[hers]["reason"]
+        shown = site(ADA, "hadar", "status")
+        assert "acts on" in shown and hers in shown and his not in shown
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f]", shown)
+        assert ids(status(site, HADAR)) == {hers, his}
+        assert "Last decision" in site(ADA, "hadar", "explain", hers)
+        assert "What happened" in site(ADA, "hadar", "doctor", hers)
+        for command in ("explain", "doctor"):
+            assert f"no job {his} of yours" in site(ADA, "hadar", command, his, code=2)
+        assert ids(status(site, EVE)) == set()
+        port = load(site.box.config_path).metrics.port
+        connection = HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/metrics")
+        served = connection.getresponse().read().decode()
+        for text in (served, (site.folder / "run" / "hadar.prom").read_text()):
+            assert 'hadar_jobs{managed="yes",state="pending"} 2.0' in text
+            assert 'hadar_slurm_queries_total{kind="jobs"}' in text
+            assert ADA not in text and "salamander" not in text
+    assert not (site.folder / "run" / "hadar.sock").exists()
+    # Without a controller on this host.
+    found = status(site, ADA)
+    assert found["source"] == "Slurm" and ids(found) == {hers}
+    assert found["rows"][0]["reason"].startswith("Slurm: ")
+    said = site(ADA, "hadar", "explain", hers)
+    assert "(asked for: k80,v100)" in said and "no controller answers" in said
+    assert f"no job {his} of yours" in site(ADA, "hadar", "explain", his, code=2)
+    site.cancel()
+
+
+def test_under_private_data_nothing_of_others_is_told(site):
+    conf = site.box.conf
+    before = conf.read_text()
+    conf.write_text(f"{before}PrivateData=jobs,nodes,usage\n")
+    site.box.run("scontrol", "reconfigure")
+    site.fill()
+    try:
+        hers = site.submit(ADA, "-p", "k80,v100", script=SCRIPT)
+        his = site.submit(BOB, "-J", "salamander", "-p", "k80,v100", script=SCRIPT)
+        with site.runs() as log:
+            site.until(lambda: f"update job {his}: Partition=" in log.read_text())
+            site.until(lambda: ids(status(site, BOB)) == {his})
+            seen = [
+                site(ADA, "hadar", "status", "--user", "all", "--json"),
+                site(ADA, "hadar", "status", "--user", BOB, "--why"),
+                site(ADA, "hadar", "explain", hers),
+                site(ADA, "hadar", "doctor", hers),
+            ]
+            assert ids(json.loads(seen[0])["result"]) == {hers}
+            assert not json.loads(seen[0])["result"]["gpus"]
+        for text in seen:
+            assert BOB not in text.replace(f"--user {BOB}", "") and "salamander" not in text
+            assert not re.search(rf"\b{his}\b", text)
+    finally:
+        conf.write_text(before)
+        site.box.run("scontrol", "reconfigure")
+        site.cancel()

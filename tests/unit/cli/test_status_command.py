@@ -1,0 +1,120 @@
+"""``hadar status``: which jobs it shows, in which order, and how."""
+
+import json
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from slurm_hadar import config
+from slurm_hadar.cli import status
+from slurm_hadar.cli.main import app
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.reports.status import CONTROLLER, ControllerState, Overview
+from slurm_hadar.reports.text import StatusRow
+
+ROWS = [
+    StatusRow("84_2", "ann", "b", "RUNNING", {"v100": 1}, "v1", {}, 0.5, account="ml", raw_id=86,
+              array=84),
+    StatusRow("9", "bob", "a", "PENDING", planned={"k80": 2}, account="phys", raw_id=9),
+    StatusRow("100", "ann", "c", "PENDING", account="phys", raw_id=100, reason="word " * 40),
+]  # fmt: skip
+
+
+@pytest.fixture
+def shown(tmp_path, monkeypatch):
+    """Runs it as an operator, or as another user where ``own`` says whom."""
+    site = tmp_path / "hadar.toml"
+    site.write_text(f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\n')
+    found = Overview(1000.0, CONTROLLER, ControllerState("acts", "h", 990.0), rows=ROWS)
+
+    def run(*words, own="", fails=""):
+        monkeypatch.setattr(status, "is_controllers_user", lambda _: not own)
+        monkeypatch.setattr(status, "asked", lambda *_: found)
+        monkeypatch.setattr(status, "_own", lambda _: found)
+        monkeypatch.setattr(status, "_me", lambda: own)
+        monkeypatch.setattr(os, "getuid", lambda: 1234)
+        monkeypatch.setattr(status, "load", lambda _: config.load(site))
+        done = CliRunner().invoke(app, ["status", *words])
+        if fails:
+            assert isinstance(done.exception, UsageError) and fails in str(done.exception)
+            return ""
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    return run
+
+
+def ids(output):
+    return [row["id"] for row in json.loads(output)["result"]["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((), ["9", "84_2", "100"]),
+        (("--user", "ann"), ["84_2", "100"]),
+        (("--user", "ann,bob"), ["9", "84_2", "100"]),
+        (("--account", "ml"), ["84_2"]),
+        (("--state", "PD"), ["9", "100"]),
+        (("--state", "running,pd"), ["9", "84_2", "100"]),
+        (("--type", "k80"), ["9"]),
+        (("--type", "v100,k80", "--sort", "-job"), ["84_2", "9"]),
+        (("--sort", "name"), ["9", "84_2", "100"]),
+        (("--sort", "-done"), ["84_2", "9", "100"]),
+        (("84",), ["84_2"]),
+        (("86", "100"), ["84_2", "100"]),
+        (("84_2", "--user", "bob"), []),
+    ],
+)
+def test_jobs_are_chosen_and_ordered(shown, words, found):
+    assert ids(shown("--json", *words)) == found
+
+
+def test_a_user_sees_their_own_jobs_and_others_when_asked_for(shown):
+    assert ids(shown("--json", own="bob")) == ["9"]
+    assert ids(shown("--json", "--user", "all", own="bob")) == ["9", "84_2", "100"]
+    assert ids(shown("--json", "84", own="bob")) == ["84_2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--sort", "colour"), "--sort takes one of"),
+        (("--state", "DONE"), "--state takes"),
+        (("--watch", "1"), "between 2 and"),
+        (("--watch", "nan"), "between 2 and"),
+        (("--watch", "5", "--json"), "leave out --json"),
+        (("12;id",), "no job id"),
+    ],
+)
+def test_a_mistake_is_one_sentence(shown, words, says):
+    shown(*words, fails=says)
+
+
+def test_why_tells_all_of_the_reason(shown):
+    assert " ".join(shown("--why", "100").split()).count("word") == 40
+
+
+def test_it_is_shown_again_until_ctrl_c(shown, monkeypatch):
+    waits = []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(status.time, "sleep", sleep)
+    assert shown("--watch", "5").count("Controller  ") == 3 and waits == [5, 5, 5]
+
+
+def test_the_pager_gets_words_and_no_shell(tmp_path, monkeypatch):
+    file = tmp_path / "paged"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PAGER", f"tee {file} $(touch shell)")
+    assert status._paged("a line\n")
+    assert file.read_text() == "a line\n" and not (tmp_path / "shell").exists()
+    monkeypatch.setenv("PAGER", "/no/such/pager")
+    assert not status._paged("x")
+    monkeypatch.setenv("PAGER", "cat")
+    assert not status._paged("x")

@@ -1,0 +1,135 @@
+"""What ``hadar status`` tells to whom."""
+
+from dataclasses import replace
+
+import pytest
+from hand_made import CONFIG, NOW, job, node, ordinary, running, seen
+
+from slurm_hadar.controller.journal.entry import Decision, Entry
+from slurm_hadar.controller.presentation import overview as words
+from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
+from slurm_hadar.exchange.heartbeat import Heartbeat
+from slurm_hadar.reports.status import CONTROLLER, SLURM, ControllerState
+
+ALIVE = ControllerState("acts", "login1", NOW - 5)
+SILENT = ControllerState("silent", "login1", NOW - 7200)
+ANN, BOB, OPERATOR = Viewer(1000), Viewer(1001), Viewer(0, everything=True)
+
+
+def hidden(viewer):
+    return replace(viewer, hidden_jobs=True, hidden_nodes=True)
+
+
+def some():
+    """Ann's job runs, Bob's waits, and somebody's is not managed."""
+    return seen(
+        [
+            running("1", {"v1": {"v100": 1}}),
+            job("2", uid=1001, user="bob", reason="Resources"),
+            ordinary("3", uid=1002, user="eve"),
+        ]
+    )
+
+
+def sight(observed=None, controller=ALIVE, source=CONTROLLER, **more):
+    decisions = {
+        "1": Decision("1", NOW - 60, "1 x v100 on v1", "job 2 pays less"),
+        "2": Decision("2", NOW - 60, "1 x k80 on k1", "its declared work counts 3.0 times"),
+    }
+    return Sight(observed or some(), CONFIG, controller, source, decisions, **more)
+
+
+def rows(found):
+    return {row.id: row for row in found.rows}
+
+
+def test_an_operator_sees_all_and_why():
+    found = overview(sight(), OPERATOR)
+    assert rows(found).keys() == {"1", "2"}
+    assert rows(found)["2"].reason == "Slurm: Resources; its declared work counts 3.0 times"
+    assert found.managed == {"running": 1, "pending": 1} and found.others == {"pending": 1}
+
+
+def test_of_others_jobs_a_user_sees_what_squeue_shows():
+    found = overview(sight(), ANN)
+    assert rows(found)["1"].reason == "job 2 pays less"
+    other = rows(found)["2"]
+    assert other.reason == "Slurm: Resources" and not other.planned and other.done is None
+
+
+def test_under_private_data_nothing_of_others_is_told():
+    found = overview(sight(entries=[], trust={1001: 3.0}), hidden(ANN))
+    assert rows(found).keys() == {"1"}
+    assert rows(found)["1"].reason == "another job pays less"
+    assert found.managed == {"running": 1} and found.others == {} and found.gpus == ()
+    assert found.trust == 1.0
+    assert "bob" not in repr(found) and "3.0" not in repr(found)
+
+
+def test_each_user_is_told_how_far_their_own_declarations_count():
+    known = sight(trust={1001: 3.0})
+    assert overview(known, BOB).trust == 3.0 and overview(known, ANN).trust == 1.0
+    assert overview(sight(), ANN).trust is None
+
+
+def test_reasons_of_a_dead_controller_are_marked_as_old():
+    found = overview(sight(controller=SILENT), OPERATOR)
+    assert rows(found)["1"].reason == "OLD, decided 1 min 00 s ago: job 2 pays less"
+    # Slurm's own reason is of now.
+    assert rows(found)["2"].reason.startswith("Slurm: Resources; OLD, decided 1 min")
+    alone = overview(sight(source=SLURM), ANN)
+    assert rows(alone)["1"].reason == "decided 1 min 00 s ago: job 2 pays less"
+
+
+def test_gpus_are_counted_by_type():
+    nodes = [
+        node("v1", gpus=4, gpus_used={"v100": 1}),
+        node("v2", gpus=2, usable=False, gpus_used={"v100": 1}),
+        node("k1", gpus=2),
+    ]
+    jobs = [running("1", {"v1": {"v100": 1}}), job("2", uid=1001, user="bob")]
+    found = overview(sight(seen(jobs, nodes)), OPERATOR).gpus
+    shown = {use.gpu_type: (use.total, use.used, use.idle, use.down, use.planned) for use in found}
+    assert shown == {"v100": (6, 2, 3, 1, 0), "k80": (2, 0, 2, 0, 1)}
+
+
+def move(id_, job_, outcome, effect=None, restarts=0):
+    details = {"gpus": {"v100": 1}, "from": {"k1": {"k80": 2}}, "restarts": restarts}
+    return Entry(id_, job_, "move", "asked", NOW - 500, NOW - 400, details, outcome, effect=effect)
+
+
+def test_hours_gained_and_lost_are_those_that_the_trainings_told():
+    runs = running("1", {"v1": {"v100": 1}}, restarts=1)
+    shown = seen([replace(runs, start_s=NOW - 3600)])
+    told = {"rate_before": 100.0, "rate_after": 400.0, "without_training_s": 30.0, "lost_s": 6.0}
+    entries = [
+        move(1, "1", "moved", told),
+        move(2, "9", "the job did not save within 120 s"),
+        move(3, "8", None),
+        move(4, "7", "Slurm refused it"),
+    ]
+    found = words.today(entries, shown)
+    assert found.moves == {"moved": 1, "not saved": 1, "not carried out": 1, "under way": 1}
+    # An hour on one v100 did what four hours of two k80 would.
+    assert found.gained_gpu_h == pytest.approx(4 * 2 - 1)
+    assert found.lost_gpu_h == pytest.approx(36 * 2 / 3600)
+    # Where the job has left that place nothing is counted.
+    gone = seen([replace(runs, restarts=2)])
+    assert words.today(entries, gone).gained_gpu_h == 0
+
+
+def test_a_users_moves_are_those_of_jobs_they_may_see():
+    entries = [move(1, "1", "moved"), move(2, "2", "moved"), move(3, "77", "moved")]
+    assert overview(sight(entries=entries), OPERATOR).today.moves == {"moved": 3}
+    assert overview(sight(entries=entries), ANN).today.moves == {"moved": 2}
+    assert overview(sight(entries=entries), hidden(ANN)).today.moves == {"moved": 1}
+
+
+@pytest.mark.parametrize(
+    ("age", "mode", "state"),
+    [(10, "act", "acts"), (10, "observe", "observes"), (1000, "act", "silent")],
+)
+def test_the_heartbeat_tells_whether_a_controller_is_alive(age, mode, state):
+    beat = Heartbeat("login1", 1, mode, NOW - age, 60.0)
+    assert words.controller_state(beat, NOW) == ControllerState(state, "login1", NOW - age)
+    assert words.controller_state(None, NOW).state == "never seen"

@@ -1,0 +1,291 @@
+"""The socket on which a running controller answers users: who is told what, and hostile clients."""
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from hand_made import CONFIG, config, dictate, job, look, ordinary, running, seen
+
+from slurm_hadar.controller.actuation.actions import PlanDiff
+from slurm_hadar.controller.report import TickReport
+from slurm_hadar.controller.service import client, server
+from slurm_hadar.controller.service.published import Published
+from slurm_hadar.controller.service.server import MOST_PER_USER, UserServer, short_name
+from slurm_hadar.domain.errors import HadarError, UsageError
+
+ME = os.getuid()
+OTHER = 1001
+
+
+def echo(uid, line):
+    return json.dumps({"version": 1, "result": [uid, line.decode("latin-1")]}).encode()
+
+
+def nothing():
+    pass
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "hadar.sock"
+
+
+@pytest.fixture
+def served(path):
+    with UserServer(path, echo, nothing):
+        yield path
+
+
+def ask(path, believed=ME, **question):
+    return client.ask(path, believed, question)
+
+
+def test_who_asks_is_what_the_kernel_says(served):
+    uid, line = ask(served, command="status", uid=0)
+    assert uid == ME and json.loads(line) == {"command": "status", "uid": 0}
+
+
+@pytest.mark.skipif(ME != 0, reason="another user is needed")
+def test_another_user_may_ask_and_is_known(served):
+    for folder in (served.parent, *served.parent.parents):
+        if folder.stat().st_uid == 0 and str(folder) not in ("/", "/tmp"):
+            folder.chmod(0o755)
+    program = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        "s.sendall(b'x\\n'); print(s.recv(1000).decode())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(served)], user=65534, group=65534, extra_groups=[],
+        capture_output=True, text=True, timeout=30, cwd="/",
+    )  # fmt: skip
+    if "PermissionError" in done.stderr:
+        pytest.skip("Python or the folder cannot be used by another user here")
+    assert json.loads(done.stdout)["result"][0] == 65534
+
+
+def test_the_socket_is_open_to_all_and_is_gone_at_the_end(path):
+    with UserServer(path, echo, nothing):
+        assert stat.S_IMODE(path.lstat().st_mode) == 0o666
+        assert ask(path, command="x") is not None
+    assert not path.exists() and ask(path, command="x") is None
+
+
+def test_what_a_controller_left_that_died_is_replaced(path):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with UserServer(path, echo, nothing):
+        assert ask(path, command="x") is not None
+
+
+def test_another_controllers_socket_and_other_files_stay(served, tmp_path):
+    with pytest.raises(HadarError, match="another controller"), UserServer(served, echo, nothing):
+        pass
+    assert ask(served, command="x") is not None
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(HadarError, match="is no socket"), UserServer(file, echo, nothing):
+        pass
+    assert file.read_text() == "mine"
+    with pytest.raises(HadarError, match="cannot be made"):
+        UserServer(tmp_path / "no" / "where", echo, nothing).__enter__()
+
+
+def test_a_long_folder_is_no_obstacle(tmp_path):
+    folder = tmp_path / ("d" * 120)
+    folder.mkdir()
+    with UserServer(folder / "hadar.sock", echo, nothing):
+        assert ask(folder / "hadar.sock", command="x") is not None
+
+
+def test_nobody_but_the_controllers_user_is_believed(served):
+    assert ask(served, believed=ME + 1, command="x") is None
+
+
+def connect(path):
+    one = socket.socket(socket.AF_UNIX)
+    one.settimeout(20)
+    with short_name(path) as name:
+        one.connect(name)
+    return one
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x00" * 5000, b"x" * 100_000, b"\n", b"\xff\xfe\n", b"{" * 900 + b"\n", b""]
+)
+def test_garbage_ends_its_own_connection_only(served, garbage):
+    with closing(connect(served)) as one:
+        with suppress(OSError):
+            one.sendall(garbage)
+            one.shutdown(socket.SHUT_WR)
+        with suppress(OSError):
+            one.recv(100)
+    assert ask(served, command="x") is not None
+
+
+def test_a_slow_client_is_let_go_and_keeps_nobody_waiting(served, monkeypatch):
+    with closing(connect(served)) as slow:
+        slow.sendall(b"{")
+        began = time.monotonic()
+        assert ask(served, command="x") is not None
+        assert time.monotonic() - began < 1.0
+        assert slow.recv(100) == b""
+        assert time.monotonic() - began < 2 * server._REQUEST_S + 2
+
+
+def test_a_client_that_takes_no_answer_is_let_go(path, monkeypatch):
+    monkeypatch.setattr(server, "_REPLY_S", 0.5)
+    big = UserServer(path, lambda *_: b"x" * 20_000_000, nothing)
+    with big as one, closing(connect(path)) as deaf:
+        deaf.sendall(b"?\n")
+        end = time.monotonic() + 10
+        time.sleep(0.3)
+        assert one._clients
+        while one._clients:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+def test_one_user_has_no_more_than_so_many_connections(served):
+    held = [connect(served) for _ in range(MOST_PER_USER + 3)]
+    try:
+        time.sleep(0.3)
+        # Those above the limit are closed at once, while the others still wait for a line.
+        for extra in held[MOST_PER_USER:]:
+            extra.settimeout(1)
+            assert extra.recv(10) == b""
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_thousands_of_connections_leave_the_tick_its_time(served):
+    """The thread rests four times as long as it works, whatever clients do."""
+    child = os.fork()
+    if child == 0:
+        try:
+            end = time.monotonic() + 3
+            number = 0
+            while time.monotonic() < end:
+                with suppress(OSError), socket.socket(socket.AF_UNIX) as one:
+                    one.setblocking(False)
+                    one.connect(str(served))
+                    one.send(b"garbage\n" * 10)
+                    number += 1
+            os._exit(0 if number > 2000 else 1)
+        finally:
+            os._exit(2)
+    (thread,) = [one for one in threading.enumerate() if one.name == "answers"]
+    clock = time.pthread_getcpuclockid(thread.ident)
+    before = time.clock_gettime(clock)
+    _, code = os.waitpid(child, 0)
+    spent = time.clock_gettime(clock) - before
+    assert os.waitstatus_to_exitcode(code) == 0
+    assert spent < 0.4 * 3
+    end = time.monotonic() + 10
+    while ask(served, command="x") is None:
+        assert time.monotonic() < end
+    assert len(list(Path("/proc/self/fd").iterdir())) < 200
+
+
+# -- what the controller publishes ---------------------------------------------------------------
+
+
+def published(tmp_path, private=(), jobs=None, site=None):
+    site = site or config(f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\n')
+    shown = seen(
+        jobs
+        or [
+            running("1", {"v1": {"v100": 1}}),
+            job("2", uid=OTHER, user="bob", name="secret", array_job_id=0),
+            ordinary("3", uid=1002, user="eve"),
+        ]
+    )
+    view = look(shown, CONFIG)
+    plan = dictate(view.view, {"1": {"v100": 1}, "2": {"k80": 1}})
+    report = TickReport(
+        shown, view, plan, PlanDiff(()), True, private=frozenset(private), understated={OTHER: 2.5}
+    )
+    one = Published(site, 4242)
+    one.publish(report)
+    return one
+
+
+def said(one, uid, command, job_=""):
+    line = json.dumps({"version": 1, "command": command, "job": job_}).encode()
+    return json.loads(one.answer(uid, line))
+
+
+def test_each_user_is_told_of_their_own_and_the_operator_of_all(tmp_path):
+    one = published(tmp_path)
+    mine = said(one, 1000, "explain", "1")["result"]
+    assert mine["row"]["id"] == "1" and mine["reason"] == "" and mine["row"]["user"] == "ann"
+    for uid in (0, 4242):
+        assert said(one, uid, "explain", "2")["result"]["row"]["name"] == "secret"
+        assert {row["id"] for row in said(one, uid, "status")["result"]["rows"]} == {"1", "2"}
+    assert said(one, OTHER, "status")["result"]["trust"] == 2.5
+    notes = said(one, OTHER, "explain", "2")["result"]["notes"]
+    assert any("counts 2.5 times" in note for note in notes)
+    assert said(one, OTHER, "doctor", "2")["result"]["id"] == "2"
+
+
+@pytest.mark.parametrize("private", [(), ("jobs", "nodes")])
+@pytest.mark.parametrize("command", ["explain", "doctor"])
+def test_of_anothers_job_nothing_is_told_not_even_that_it_is_there(tmp_path, private, command):
+    one = published(tmp_path, private)
+    refused, unknown = said(one, 1000, command, "2"), said(one, 1000, command, "77")
+    assert refused["usage"] and "secret" not in json.dumps(refused)
+    assert refused["error"].replace("job 2", "job 77") == unknown["error"]
+
+
+def test_under_private_data_a_user_sees_no_job_of_others(tmp_path):
+    answer = json.dumps(said(published(tmp_path, ("jobs", "nodes")), 1000, "status"))
+    assert '"id": "1"' in answer
+    assert not any(word in answer for word in ("bob", "secret", '"eve"', '"id": "2"'))
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"[]", b"null", b'{"version": 2}', b'{"version": 1, "command": ["status"]}',
+             b'{"version": 1, "command": "explain", "job": "1; rm -rf /"}', b"\xff", b"[" * 1000]
+)  # fmt: skip
+def test_a_question_without_sense_is_an_error_in_words(tmp_path, line):
+    answer = json.loads(published(tmp_path).answer(1000, line))
+    assert answer["version"] == 1 and answer["error"] and "Traceback" not in answer["error"]
+
+
+def test_before_the_first_tick_and_after_a_failed_one_it_says_so(tmp_path):
+    site = config(f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\n')
+    fresh = Published(site, 4242)
+    assert "first tick" in said(fresh, 1000, "status")["error"]
+    one = published(tmp_path, site=site)
+    assert said(one, 0, "status")["result"]["controller"]["fault"] == ""
+    one.fault("squeue of /secret/path failed")
+    assert "squeue" in said(one, 0, "status")["result"]["controller"]["fault"]
+    assert said(one, 1000, "status")["result"]["controller"]["fault"] == "its latest tick failed"
+
+
+def test_the_same_question_of_one_tick_is_answered_once(tmp_path):
+    one = published(tmp_path)
+    line = b'{"version": 1, "command": "status"}'
+    assert one.answer(1000, line) is one.answer(1000, line)
+    first = one.answer(1000, line)
+    one.fault("x")
+    assert one.answer(1000, line) is not first
+    for number in range(100):
+        one.answer(1000, line + b" " * number)
+    assert len(one._answered) <= 32
+
+
+def test_an_error_reaches_the_client_with_its_kind(tmp_path, path):
+    one = published(tmp_path)
+    with UserServer(path, lambda uid, line: one.answer(1000, line), one.close):
+        with pytest.raises(UsageError, match="no job 2 of yours"):
+            client.ask(path, ME, {"version": 1, "command": "explain", "job": "2"})
+        assert client.ask(path, ME, {"version": 1, "command": "status"})["rows"]
