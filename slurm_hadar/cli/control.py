@@ -194,7 +194,7 @@ def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show the managed jobs: where they run, their progress, and why."""
+    """Show the managed jobs: placement, progress, reason."""
     site = load(config)
     with reader_of(site) as controller:
         widen_own(site)
@@ -210,7 +210,7 @@ def explain(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the state of one job and the last decision on it, with its reason."""
+    """Show the state and the last decision of one job."""
     checked_id(job)
     with reader_of(load(config)) as controller:
         story = telling.story(controller, job)

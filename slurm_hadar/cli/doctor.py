@@ -37,7 +37,7 @@ def doctor(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the report of one job: what happened, what comes next, problems and their cures.
+    """Show one job's history, next steps, problems and cures.
 
     The controller's user sees all of it; the owner sees what Slurm and the job's files show.
     """
