@@ -39,7 +39,7 @@ def doctor(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the report of one job: what happened, what comes next, problems and their cures.
+    """Show one job's history, next steps, problems and cures.
 
     For the operator and the job's owner, who without a running controller on this host is told what
     Slurm and the job's own files say.

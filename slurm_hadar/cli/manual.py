@@ -36,7 +36,7 @@ def manual(
         Path, typer.Argument(help="Gets the folders man1 and man5, as MANPATH wants them.")
     ],
 ) -> None:
-    """Write the man pages hbatch(1), hadar(1) and hadar.toml(5) into a folder."""
+    """Write the man pages of hbatch, hadar and hadar.toml."""
     try:
         for name, text in pages(context.find_root().command).items():
             path = folder / name

@@ -20,7 +20,7 @@ Apply = Annotated[
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     plugins = typer.Typer(
-        help="Install plugins: job_submit, cli_filter, SPANK, GPU sampling, task prolog.",
+        help="Install plugins for slurmctld, sbatch and slurmd.",
         no_args_is_help=True,
     )
     plugins.command()(install)

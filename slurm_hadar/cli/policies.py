@@ -22,7 +22,7 @@ def policies(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List the policies that are installed: source, paper, what each uses, options."""
+    """List the installed policies with source and options."""
     found = list(listed(name))
     if name and not any(row.policy for row in found):
         found = [ListedPolicy(name, name, find(name, files=True))]

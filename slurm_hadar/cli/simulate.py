@@ -170,7 +170,7 @@ def jobs(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay a trace under each policy, with the code that runs live."""
+    """Replay a trace under each policy, with the live code."""
     in_queue = order is QueueDiscipline.SLURM
     decides = _decides(policy or ["hadar"], in_queue)
     if in_queue and (cpu_profiles or nic_gbps or whole_steps or copies > 1 or cpus_per_gpu):

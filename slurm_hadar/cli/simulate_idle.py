@@ -55,7 +55,7 @@ def idle(
     report: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay idle nodes: which part of their possible training is done."""
+    """Replay idle nodes: the work done of the work possible."""
     names = tuple(dict.fromkeys(policy or ["bftrainer"]))
     for name in names:
         policy_of(name)
@@ -91,7 +91,7 @@ def idle_trace(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Generate idle fragments with the statistics of a large machine; print the statistics."""
+    """Generate idle fragments like those of a large machine."""
     made = generate(nodes, days, seed)
     write_fragments(made, out)
     figures = statistics(made)

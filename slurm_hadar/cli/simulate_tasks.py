@@ -43,7 +43,7 @@ def tasks(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay a trace as rounds of tasks: several on a fast GPU, or gangs on one type."""
+    """Replay a trace as rounds of tasks, dealt or in gangs."""
     names = tuple(dict.fromkeys(policy or ["hare", "gang_fifo"]))
     for name in names:
         if name not in NAMES:

@@ -27,7 +27,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(check)
     app.command()(demo)
     sandbox = typer.Typer(
-        help="A real Slurm on this machine with pretend GPUs.", no_args_is_help=True
+        help="Run a real Slurm on this machine with pretend GPUs.", no_args_is_help=True
     )
     sandbox.command()(up)
     sandbox.command()(down)
@@ -42,7 +42,7 @@ def check(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check configuration, rights and folders; name a cure for each problem. Exit 1 on a
+    """Check configuration, rights and folders; exit 1 on a
     problem."""
     path = config or configuration.find()
     site = configuration.load_believed(path)
@@ -142,7 +142,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the true speeds of the pretend GPUs.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the same trainings under plain Slurm and under slurm-hadar, side by side."""
+    """Run the same trainings with and without slurm-hadar."""
     from slurm_hadar.demo.show import show
     from slurm_hadar.sandbox.ending import stopped_on_signal
 

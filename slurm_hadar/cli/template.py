@@ -14,7 +14,7 @@ Name = Annotated[str, typer.Argument(help="A template, as hadar template list na
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    group = typer.Typer(help="Batch scripts to start from.", no_args_is_help=True)
+    group = typer.Typer(help="Make batch scripts from templates.", no_args_is_help=True)
     group.command("list")(list_)
     group.command()(show)
     group.command()(render)
@@ -22,7 +22,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_(as_json: JsonOption = False) -> None:
-    """List the templates and the values that each takes; those in brackets are optional."""
+    """List the templates and their values. Values in brackets are optional."""
     from slurm_hadar import templates
     from slurm_hadar.template_values import describe
 

@@ -57,7 +57,7 @@ def tune(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Report idle GPUs, waits and the gain of each policy; propose lines for slurm.conf."""
+    """Report idle GPUs and waits; propose lines for slurm.conf."""
     from slurm_hadar.profiles.rates import open_rates
     from slurm_hadar.reports import tuning as shown
     from slurm_hadar.reports.text import console

@@ -18,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Restore the partition lists of waiting jobs that are past their deadline.
+    """Restore partition lists of jobs past their deadline.
 
     Does nothing while a controller is active. The controller's user widens all jobs, others
     their own.

@@ -37,7 +37,7 @@ def test_names_are_compared_as_people_write_them():
 def test_what_the_file_lacks_is_told():
     with pytest.raises(HadarError, match="model 'x' on v100"):
         true_rate(RATES, "x", {"v100": 1})
-    with pytest.raises(HadarError, match="no GPU"):
+    with pytest.raises(HadarError, match="no emulated GPU"):
         true_rate(RATES, "m", {})
     with pytest.raises(HadarError, match="node z9"):
         job_gpus([("z9", ["0"])], ["z9"], TYPES)
