@@ -11,10 +11,13 @@ job held or released by no person, or an unmanaged job overtaken. As root only.
 """
 
 import argparse
+import json
+import sqlite3
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 from benchmarks.exchanges.checks import all_wrong
@@ -23,7 +26,6 @@ from benchmarks.exchanges.records import Look, Record, Row
 from benchmarks.optin.site import HADAR, MULTIFACTOR, Site, refuse, site
 from benchmarks.soak.watched import Watched, join
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
 from slurm_hadar.sandbox.site import Settings
@@ -125,18 +127,13 @@ def _look(cluster: Cluster) -> Look:
 
 
 def _written(state_dir: Path) -> list[tuple[float, str, int]]:
-    store = Store.open(state_dir)
-    try:
-        rows = store.connection.execute("SELECT job FROM journal WHERE kind='hint'").fetchall()
-        found = []
-        for job in dict.fromkeys(str(row[0]) for row in rows):
-            for entry in store.history(job):
-                fields = entry.details.get("fields")
-                if entry.kind == "hint" and isinstance(fields, dict) and "Nice" in fields:
-                    found.append((entry.opened_s, job, int(fields["Nice"])))
-    finally:
-        store.close()
-    return found
+    # The folder is the controller's, and a Store opens none of others.
+    with closing(sqlite3.connect(f"file:{state_dir}/hadar.sqlite?mode=ro", uri=True)) as journal:
+        rows = journal.execute("SELECT opened_s, job, details FROM journal WHERE kind='hint'")
+        entries = [
+            (at_s, job, json.loads(details).get("fields", {})) for at_s, job, details in rows
+        ]
+    return [(at_s, job, int(fields["Nice"])) for at_s, job, fields in entries if "Nice" in fields]
 
 
 if __name__ == "__main__":

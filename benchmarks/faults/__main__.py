@@ -33,6 +33,7 @@ from benchmarks.faults.exchanges import (
     ExchangeTrials,
     exchange_points,
     exchange_site,
+    promised,
 )
 from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.planted_saves import SAVE_FAULTS
@@ -209,12 +210,14 @@ def exchange_cases(trials: ExchangeTrials, options: Options) -> list[ExchangeCas
         raise HadarError(
             f"a tick that was not disturbed: {whole.wrong or 'it exchanged no places'}"
         )
-    points = [touch for touch in exchange_points(whole.touches) if options.only in touch.name]
+    points = exchange_points(whole.touches)
     cases = [
         ExchangeCase(touch.name, how, then)
         for touch in points
+        if options.only in touch.name
         for how in options.hows
         for then in EXCHANGE_THENS[how]
+        if how == "kill" or promised(touch, points, then)
     ]
     _say(f"{len(points)} points of an exchange, {len(cases)} trials")
     return chosen(cases, "", options.sample, options.seed)

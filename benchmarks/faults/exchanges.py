@@ -52,6 +52,9 @@ _PLAIN = "#!/bin/sh\nexec sleep 600\n"
 _LAYOUT = Layout((NodeGroup("v", 1, "v100", 2),), (PartitionSpec("v100", ("v",), default=True),))
 _SENT = "controller/acts/acting.py send_hints journal UPDATE journal SET #1"
 """The point after Slurm has the new Nices."""
+_SCONTROL = "controller/acts/acting.py send_hints slurm scontrol #1"
+"""The point before Slurm has them."""
+_LAST_LOOK = "confirm_exchange.py still_as_seen"
 _TICKS = 3
 _LOOKS = 3
 """So many times one statement counts as a point of its own."""
@@ -144,8 +147,8 @@ class ExchangeTrials:
                 self._say("the job that its owner held is not held any more")
             self._as_owner("release")
         elif then == "started":
-            self._cluster.cancel([self._ids["used0"]])
             waiting = len(self._waiting())
+            self._cluster.cancel([self._ids["used0"]])
             self._until(lambda: len(self._waiting()) < waiting, "a job starts")
 
     def _stalled(self, at: str, then: str, wish: dict[str, int]) -> None:
@@ -311,6 +314,15 @@ def exchange_points(touches: Sequence[Touch]) -> list[Touch]:
         raise HadarError("the tick exchanged no places")
     kept = [n for n, one in enumerate(touches[:first]) if one.place == _KEEPS]
     return [one for one in touches[kept[-1] if kept else first :] if one.times <= _LOOKS]
+
+
+def promised(point: Touch, points: Sequence[Touch], then: str) -> bool:
+    """Whether the promises hold for what comes while a controller stands at this point. Between its
+    last look at the Nices and the update Slurm has no way to update only what is unchanged."""
+    names = [one.name for one in points]
+    looked = next((n for n, one in enumerate(points) if one.place.endswith(_LAST_LOOK)), 0)
+    sent = names.index(_SCONTROL) if _SCONTROL in names else len(names)
+    return then != "changed" or not looked < names.index(point.name) <= sent
 
 
 def _touches(log: Path) -> list[Touch]:

@@ -443,8 +443,10 @@ class Controller:
         self, context: acting.ActionContext, means: Intent, seen: Observed, shown: Picture
     ) -> acting.Sent:
         hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
-        sent = [acting.Sent(refused=later), acting.send_hints(context, hinted, seen.now)]
-        sent.append(confirm_exchange.confirm(context, hinted, sent[1].refused))
+        hinted, unsent = confirm_exchange.still_as_seen(context, hinted)
+        done = acting.send_hints(context, hinted, seen.now)
+        sent = [acting.Sent(refused=later), unsent, done]
+        sent.append(confirm_exchange.confirm(context, hinted, done.refused))
         for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
