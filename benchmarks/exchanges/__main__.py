@@ -32,7 +32,7 @@ from slurm_hadar.sandbox.site import Settings
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 LAYOUT = Layout((NodeGroup("v", 1, "v100", 2),), (PartitionSpec(PARTITION, ("v",), default=True),))
-_ACT_EVERY_S = 3.0
+_ACT_EVERY_S = 5.0
 _LOOK_EVERY_S = 1.0
 
 

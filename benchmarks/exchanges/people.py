@@ -16,9 +16,11 @@ MANAGED = 0.7
 """Part of the jobs that opted in."""
 PARTITION = "v100"
 _NICES = (0, 0, 50, 100, 150, 200, 300)
-_RUNS_S = (15, 60)
+_RUNS_S = (8, 30)
 _WORK = (10_000, 50_000, 200_000, 1_000_000)
-_ACTS = ("nice", "nice", "admin", "hold", "top")
+_ACTS = ("nice",) * 5 + ("admin",) * 3 + ("hold",) * 5 + ("top",)
+"""One is drawn. Top is rare, as it sets the Nice of all of a user's jobs, which then stay as they
+are."""
 _MANAGED = "#!/bin/sh\n#HADAR gpus=1 types=any model=resnet50 batch=64 samples={}\nexec sleep {}\n"
 _PLAIN = "#!/bin/sh\nexec sleep {}\n"
 

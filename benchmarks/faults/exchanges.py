@@ -124,13 +124,13 @@ class ExchangeTrials:
             else:
                 died = self._tick("first", at, plant=case.plant)
                 self._found.died = died == -signal.SIGKILL
-                self._look("when the controller has died", wish)
+                self._look("when the controller has died")
             self._found.touches = _touches(self._log / "first")
             if not stall:
                 self._after_a_kill(then, wish)
             if then != "retired":
                 self._tick("again", ticks=_TICKS, host=host)
-                self._look("after another tick", wish)
+                self._look("after another tick")
             self._tick("retire", host=host, plant=case.plant)
             self._is_as_asked(wish)
         finally:
@@ -162,7 +162,7 @@ class ExchangeTrials:
                 else:
                     age_heartbeat(self._config.site.exchange_dir)
                     self._tick("meanwhile", ticks=_TICKS, host=OTHER_HOST)
-                    self._look("while it is stopped", wish)
+                    self._look("while it is stopped")
                 first.send_signal(signal.SIGCONT)
             self._ended(first, (0, GAVE_UP))
         finally:
@@ -224,7 +224,7 @@ class ExchangeTrials:
         waiting = [name for name, job in jobs.items() if job.state is JobState.PENDING]
         return sorted(waiting, key=lambda name: (-jobs[name].priority, jobs[name].raw_id))
 
-    def _look(self, when: str, wish: Mapping[str, int]) -> None:
+    def _look(self, when: str) -> None:
         jobs, line = self._jobs(), self._waiting()
         self._found.exchanged |= line[:2] == [SHORT, BETWEEN]
         if BETWEEN in line:
@@ -238,8 +238,6 @@ class ExchangeTrials:
         for name in line:
             if jobs[name].held:
                 self._say(f"{when}: the {name} job is held ({jobs[name].reason})")
-        if wish[LONG] == CHANGED and jobs[LONG].nice != CHANGED:
-            self._say(f"{when}: a Nice that was set from outside is lost: {jobs[LONG].nice}")
 
     def _is_as_asked(self, wish: Mapping[str, int]) -> None:
         """After ``hadar retire``."""
