@@ -1,7 +1,7 @@
 """Controllers, and trainings in a save, are killed and stopped before every statement that counts.
 
-``python -m benchmarks.faults [--what ticks|saves|all] [--how kill|stall|both] [--sample N]
-[--only TEXT] [--side-by-side N] [--rights R]``
+``python -m benchmarks.faults [--what ticks|saves|exchanges|all] [--how kill|stall|both]
+[--sample N] [--only TEXT] [--side-by-side N] [--rights R]``
 
 Ticks: one undisturbed tick finds the points, statements that touch Slurm, the journal or files.
 For each of them a controller is killed there, and another one ticks at once, or when Slurm has
@@ -9,9 +9,10 @@ acted by itself, or never. Or it is stopped there (SIGSTOP) for longer than all 
 another one is refused or takes over meanwhile, and it is continued (SIGCONT). A tick takes another
 way when a job answers later: points that only a trial met are tried too, and those that were not
 reached again. Saves: a training is killed or stopped at each statement that changes files, and the
-next attempt completes it before a stopped one is continued. Printed are how many points there are,
-how many trials, and every promise that was broken. At the end faults are planted, which must be
-caught.
+next attempt completes it before a stopped one is continued. Exchanges: of priorities, on a site
+with an operator's controller, a kill or a stop at each statement from where an exchange is kept;
+as root only. Printed are how many points there are, how many trials, and every promise that was
+broken. At the end faults are planted, which must be caught.
 """
 
 import argparse
@@ -25,6 +26,15 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from benchmarks.faults import scene
+from benchmarks.faults.exchanges import (
+    EXCHANGE_PLANTS,
+    EXCHANGE_THENS,
+    ExchangeCase,
+    ExchangeTrials,
+    exchange_points,
+    exchange_site,
+    promised,
+)
 from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.planted_saves import SAVE_FAULTS
 from benchmarks.faults.saves import (
@@ -48,7 +58,8 @@ from benchmarks.faults.trials import (
     planted,
     room,
 )
-from slurm_hadar.domain.errors import UsageError
+from benchmarks.optin.site import refuse
+from slurm_hadar.domain.errors import HadarError, UsageError
 
 LEAST_POINTS = 25
 _AGAIN = 2
@@ -80,7 +91,7 @@ def main() -> None:
     """Run the trials and print what came of them; exit 1 where a promise was broken or, all points
     asked for, one was never reached."""
     words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    words.add_argument("--what", choices=("ticks", "saves", "all"), default="all")
+    words.add_argument("--what", choices=("ticks", "saves", "exchanges", "all"), default="all")
     words.add_argument("--how", choices=(*HOWS, "both"), default="both", help="SIGKILL, SIGSTOP")
     words.add_argument("--sample", type=_count, default=0, help="so many points, drawn; 0: all")
     words.add_argument("--only", default="", help="points whose names have this in them")
@@ -108,20 +119,28 @@ def main() -> None:
         failed = _parts(options, args.what)
     except UsageError as error:
         words.exit(2, f"{error}\n")
+    except HadarError as error:
+        words.exit(1, f"{error}\n")
     sys.exit(1 if failed else 0)
 
 
 def _parts(options: Options, what: str) -> bool:
     """Whether any part failed. Raises UsageError where none has a point of the name asked for."""
     failed, unknown, parts = False, [], 0
-    if what != "ticks":
+    if what in ("exchanges", "all"):
+        parts += 1
+        try:
+            failed |= _exchanges(options)
+        except UsageError as error:
+            unknown.append(error)
+    if what in ("saves", "all"):
         parts += 1
         with saves(options.side_by_side) as room_of_saves:
             try:
                 failed |= _saves(room_of_saves, options)
             except UsageError as error:
                 unknown.append(error)
-    for how in options.hows if what != "saves" else ():
+    for how in options.hows if what in ("ticks", "all") else ():
         parts += 1
         with tempfile.TemporaryDirectory(prefix="hadar-faults-") as name:
             # Jobs read the data, write their logs and lock their script in this folder.
@@ -152,6 +171,56 @@ def _saves(some: Saves, options: Options) -> bool:
             missed += [] if sentence else [plant]
             _say(f"planted fault {plant!r}: " + (f"caught ({sentence})" if sentence else "MISSED"))
     return bool(missed) or any(found.wrong for _, found in answers)
+
+
+def _exchanges(options: Options) -> bool:
+    """All about exchanged priorities; whether it failed. Raises UsageError where this machine or
+    user cannot run a site of several users."""
+    refuse()
+    with (
+        tempfile.TemporaryDirectory(prefix="hadar-exchanges-") as name,
+        exchange_site(Path(name)) as trials,
+    ):
+        cases = exchange_cases(trials, options)
+        wrong, died = 0, 0
+        for case in cases:
+            found = trials.run(case)
+            wrong, died = wrong + bool(found.wrong), died + found.died
+            for sentence in found.wrong:
+                _say(f"BROKEN {case.name}: {sentence}")
+            if not found.wrong:
+                _say(f"held: {case.name}" + ("" if found.died else " (not reached)"))
+        missed = []
+        for case in EXCHANGE_PLANTS if options.plants else ():
+            found = trials.run(case)
+            missed += [] if found.wrong else [case.plant]
+            _say(f"planted fault {case.plant!r}: {found.wrong or 'NOT CAUGHT'}")
+    _say(
+        f"exchanges: {len(cases)} trials, {died} controllers killed or stopped; "
+        f"{wrong} broke a promise"
+    )
+    return bool(wrong or missed) or not died
+
+
+def exchange_cases(trials: ExchangeTrials, options: Options) -> list[ExchangeCase]:
+    """The trials of the points asked for, a part of them where a sample is asked for. Raises
+    HadarError where an undisturbed tick exchanged nothing or broke a promise."""
+    whole = trials.run(ExchangeCase())
+    if whole.wrong or not whole.exchanged:
+        raise HadarError(
+            f"a tick that was not disturbed: {whole.wrong or 'it exchanged no places'}"
+        )
+    points = exchange_points(whole.touches)
+    cases = [
+        ExchangeCase(touch.name, how, then)
+        for touch in points
+        if options.only in touch.name
+        for how in options.hows
+        for then in EXCHANGE_THENS[how]
+        if how == "kill" or promised(touch, points, then)
+    ]
+    _say(f"{len(points)} points of an exchange, {len(cases)} trials")
+    return chosen(cases, "", options.sample, options.seed)
 
 
 def _of_save(case: SaveCase, found: SaveFound) -> None:

@@ -87,14 +87,14 @@ class Controllers:
         try:
             # Waited for without reaping it: a stopped child stays a child.
             os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            if not _is_stopped(first.pid):
+            if not is_stopped(first.pid):
                 self._ended(first)
                 return False
             time.sleep(scene.STALL_S)
             if host is None:
                 self._is_refused()
             else:
-                self._age_heartbeat()
+                age_heartbeat(self._site.exchange_dir)
                 self.more_ticks("meanwhile", host=host)
             first.send_signal(signal.SIGCONT)
             self._ended(first, GAVE_UP)
@@ -147,16 +147,18 @@ class Controllers:
         if second.returncode != REFUSED or "another hadar is running" not in err:
             self._say(f"a second controller on one state folder was not refused: {err[-300:]}")
 
-    def _age_heartbeat(self) -> None:
-        """The last heartbeat is too old to count; to wait for that would take 40 s more."""
-        path = self._site.exchange_dir / HEARTBEAT
-        beat = json.loads(path.read_text())
-        path.write_text(json.dumps({**beat, "time": beat["time"] - _OLD_S}))
+
+def age_heartbeat(exchange_dir: Path) -> None:
+    """The last heartbeat is too old to count; to wait for that would take 40 s more."""
+    path = exchange_dir / HEARTBEAT
+    beat = json.loads(path.read_text())
+    path.write_text(json.dumps({**beat, "time": beat["time"] - _OLD_S}))
 
 
 def _planted(plant: str | None) -> list[str]:
     return ["--plant", plant] if plant else []
 
 
-def _is_stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
+    """Whether the process was stopped by a signal."""
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "Tt"

@@ -79,7 +79,7 @@ class Site:
         """Run a command as that user, in the user's folder, with the sandbox's Slurm."""
         who = pwd.getpwnam(user)
         return subprocess.run(
-            list(argv), env={**self._env(user), **(env or {})}, cwd=self.home(user),
+            list(argv), env={**self.env(user), **(env or {})}, cwd=self.home(user),
             user=who.pw_uid, group=who.pw_gid, extra_groups=[who.pw_gid],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
@@ -88,7 +88,8 @@ class Site:
         """The folder in which that user's jobs write."""
         return self.folder / f"home-{user}"
 
-    def _env(self, user: str) -> dict[str, str]:
+    def env(self, user: str) -> dict[str, str]:
+        """The environment in which that user's commands run."""
         kept = {key: os.environ[key] for key in ("PATH",) if key in os.environ}
         return {**kept, "LC_ALL": "C.UTF-8", "HOME": str(self.home(user)), **self.box.env}
 
@@ -113,7 +114,7 @@ class Site:
         who = pwd.getpwnam(HADAR)
         with self.controller_log.open("wb") as output:
             self._controller = subprocess.Popen(
-                [self.command("hadar"), "run"], env=self._env(HADAR), cwd=self.home(HADAR),
+                [self.command("hadar"), "run"], env=self.env(HADAR), cwd=self.home(HADAR),
                 user=who.pw_uid, group=who.pw_gid, extra_groups=[who.pw_gid],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip

@@ -459,8 +459,10 @@ class Controller:
         self, context: apply.ActionContext, means: PlanDiff, seen: Observed, shown: Snapshot
     ) -> apply.Sent:
         hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
-        sent = [apply.Sent(refused=later), apply.send_hints(context, hinted, seen.now)]
-        sent.append(confirm_exchange.confirm(context, hinted, sent[1].refused))
+        hinted, unsent = confirm_exchange.still_as_seen(context, hinted)
+        done = apply.send_hints(context, hinted, seen.now)
+        sent = [apply.Sent(refused=later), unsent, done]
+        sent.append(confirm_exchange.confirm(context, hinted, done.refused))
         for action in means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts

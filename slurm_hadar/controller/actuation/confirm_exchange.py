@@ -1,4 +1,5 @@
-"""Whether Slurm carried an exchange of places out; where it did not, all of it is taken back."""
+"""Whether an exchange of places may be sent, and whether Slurm carried it out; where it did not,
+all of it is taken back."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -9,6 +10,34 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Update
+
+
+def still_as_seen(context: ActionContext, actions: Sequence[Action]) -> tuple[list[Action], Sent]:
+    """The actions that may be sent: without any exchange where a job that takes part has another
+    Nice by now than this tick saw, or is held, as an update would overwrite what its author has
+    just set. One query, where places are exchanged. The next tick decides anew."""
+    ours = [a for a in actions if _exchanges(a)]
+    if not ours:
+        return list(actions), Sent()
+    excluded = frozenset(a.job.id for a in ours)
+    rest = [a for a in actions if a.job.id not in excluded]
+    try:
+        shown = {job.id: job for job in context.cluster.read_jobs(sorted(excluded))}
+    except SlurmError as error:
+        why = f"no places are exchanged: what {len(ours)} jobs have by now is not known: {error}"
+        return rest, Sent((why,), excluded)
+    changed = [a.job.id for a in ours if not _as_seen(a.job, shown.get(a.job.id))]
+    if not changed:
+        return list(actions), Sent()
+    why = f"no places are exchanged: the Nice of job {changed[0]} has just been changed"
+    return rest, Sent((why,), excluded)
+
+
+def _as_seen(before: Job, now: Job | None) -> bool:
+    if now is None or now.state is not JobState.PENDING:
+        # It has begun or ended: an update of it changes no place in the queue.
+        return True
+    return now.nice == before.nice and now.held == before.held
 
 
 def confirm(context: ActionContext, actions: Sequence[Action], refused: Collection[str]) -> Sent:

@@ -23,8 +23,8 @@ from hand_made import (
 from hand_made import job as any_job
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.apply import ActionContext, send_hints
-from slurm_hadar.controller.actuation.confirm_exchange import confirm
+from slurm_hadar.controller.actuation.apply import ActionContext, Sent, send_hints
+from slurm_hadar.controller.actuation.confirm_exchange import confirm, still_as_seen
 from slurm_hadar.controller.actuation.hints import hints
 from slurm_hadar.controller.actuation.lent_places import as_state, given_back, remembered
 from slurm_hadar.controller.actuation.priority_exchange import exchange
@@ -433,6 +433,36 @@ def confirmed(tmp_path, *jobs, refused=()):
     known = {id_: context.steering_of(job(id_, 1)) for id_ in ("1", "2")}
     store.close()
     return slurm.sent, said, known
+
+
+def left_to_send(*jobs, shown=Shown):
+    other = Action(Kind.HINT, job("3", 500), {"Partition": "k80"}, Steering(time=NOW), "its list")
+    context = ActionContext(shown(*jobs), None, site(), clock=lambda: NOW)
+    found, sent = still_as_seen(context, [*actions(), other])
+    return [action.job.id for action in found], sent
+
+
+def test_a_nice_that_was_set_since_the_tick_looked_is_not_overwritten():
+    as_seen = (job("1", 900), job("2", 700))
+    assert left_to_send(*as_seen) == (["1", "2", "3"], Sent())
+    # One that has begun has no place any more, and what is gone neither.
+    begun = running("2", {"v1": {"v100": 1}}, nice=7)
+    assert left_to_send(as_seen[0], begun)[0] == ["1", "2", "3"]
+    assert left_to_send(as_seen[0])[0] == ["1", "2", "3"]
+    for changed in (job("2", 693, nice=7), job("2", 0, held=True)):
+        ids, sent = left_to_send(as_seen[0], changed)
+        assert ids == ["3"] and sent.refused == {"1", "2"}
+        assert "the Nice of job 2 has just been changed" in sent.said[0]
+
+
+def test_no_places_are_exchanged_where_slurm_does_not_say_what_the_jobs_have():
+    class Dead(Shown):
+        def read_jobs(self, ids):
+            raise SlurmError("slurmctld does not answer")
+
+    ids, sent = left_to_send(shown=Dead)
+    assert ids == ["3"] and sent.refused == {"1", "2"}
+    assert "slurmctld does not answer" in sent.said[0]
 
 
 def test_an_exchange_that_slurm_carried_out_stands(tmp_path):

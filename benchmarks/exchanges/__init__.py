@@ -1,0 +1,1 @@
+"""Managed jobs exchange their priorities while people use the same queue."""
