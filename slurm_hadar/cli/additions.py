@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from slurm_hadar.domain.declaration import ANY, COMMENT_LIMIT, Declaration, merge
+from slurm_hadar.domain.declaration import (
+    ANY,
+    COMMENT_LIMIT,
+    Declaration,
+    merge,
+    of_sbatch,
+)
 from slurm_hadar.domain.errors import SlurmError, UsageError
 
 TYPE_CHECKING = False
@@ -116,7 +122,14 @@ def _recorded(declaration: Declaration, held: Settings) -> Declaration:
     named = [name for name in (held.get("partition") or "").split(",") if name]
     if not all(re.fullmatch(r"[A-Za-z0-9_.:/@+-]{1,100}", name) for name in named):
         named = []
-    return replace(declaration, constraint=held.get("constraint") or "", partitions=tuple(named))
+    own = of_sbatch(held.get("signal") or "") if declaration.habit == "signal" else ""
+    return replace(
+        declaration,
+        # The job's own --signal tells what it listens to, where it declares no other.
+        signal=own if own and declaration.signal == Declaration().signal else declaration.signal,
+        constraint=held.get("constraint") or "",
+        partitions=tuple(named),
+    )
 
 
 def _types(declaration: Declaration, request: Request | None) -> tuple[str, ...]:

@@ -83,9 +83,20 @@ def doubts(
         if all(part.isdecimal() for part in numbers) and int(numbers[-1]) < _LEAST_MB:
             more = "-".join(f"{part}G" for part in numbers)
             yield f"{key}={text} is in MB; did you mean {key}={more}?"
+    yield from _of_saving(declaration, typed)
     yield from _of_backfill(declaration, held, site)
     yield from _of_the_model(declaration.model, site)
     yield from _of_the_request(declaration, held)
+
+
+def _of_saving(declaration: Declaration, typed: Mapping[str, str]) -> Iterator[str]:
+    habit = declaration.habit
+    if habit == "restart" and not declaration.lose:
+        yield "checkpoint=restart has no effect without lose=SECONDS: the work that it may lose"
+    if "lose" in typed and habit not in ("restart", "watch"):
+        yield f"lose={typed['lose']} has no effect without checkpoint=restart or watch:PATH"
+    if "checkpoint_exit_code" in typed and habit != "signal":
+        yield "checkpoint_exit_code has no effect without checkpoint=signal"
 
 
 def _of_backfill(
@@ -99,7 +110,7 @@ def _of_backfill(
         yield "backfill=yes has no effect: training on idle nodes is off at this site"
     elif known is not None and not (named and named <= set(known)):
         yield f"backfill=yes has no effect outside of partition {' or '.join(known)}"
-    elif not declaration.checkpoint:
+    elif declaration.habit != "yes":
         yield (
             "backfill=yes without checkpoint=yes: it loses its work whenever it gives way to others"
         )

@@ -223,7 +223,9 @@ def _prepare(submit: Submit, declaration: Declaration) -> None:
     if site:
         submit.environment["HADAR_EXCHANGE"] = site.exchange_dir
         submit.environment["HADAR_CONTROLLER_UID"] = str(site.controller_uid)
-    submit.environment["HADAR_SIGNAL"] = declaration.signal
+    submit.environment["HADAR_SIGNAL"] = declaration.asks.name
+    if declaration.habit == "watch":
+        submit.environment["HADAR_CHECKPOINT"] = declaration.checkpoint
 
 
 def _remark(submit: Submit, outcome: Outcome) -> str:

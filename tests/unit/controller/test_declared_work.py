@@ -15,7 +15,7 @@ from slurm_hadar.controller.picture.work import Work
 from slurm_hadar.domain.declaration import Declaration
 
 DAY = 86400.0
-CHECKPOINTED = Declaration(types=("any",), model="resnet18", samples=1, checkpoint=True)
+CHECKPOINTED = Declaration(types=("any",), model="resnet18", samples=1, checkpoint="yes")
 
 
 def work(declared, received, attained, done=0):
@@ -92,7 +92,7 @@ def test_it_is_each_users_own_record_and_forgotten(known):
 
 
 def test_gpu_time_that_is_no_measure_of_the_work_does_not_count(known):
-    again = replace(CHECKPOINTED, checkpoint=False)
+    again = replace(CHECKPOINTED, checkpoint="")
     lived(known, declared=10, seconds=600.0, declaration=again, restarts=1)
     assert known.factors(NOW) == {}
 

@@ -365,7 +365,7 @@ def _job(job: SlurmJob) -> Job:
         gpus={"n1": {job.on: 1}} if job.on else {},
         features=job.features,
         restarts=job.restarts,
-        declaration=Declaration(checkpoint=True),
+        declaration=Declaration(checkpoint="yes"),
     )
 
 

@@ -1,0 +1,196 @@
+"""Jobs that checkpoint themselves, on a real Slurm: as their scripts are, moved as they declare."""
+
+import os
+import subprocess
+import time
+
+import pytest
+from dictated import HBATCH, Dictated, first_on
+from missing import missing
+
+from slurm_hadar.controller.acts.move_steps import NOT_SAVED
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.sandbox import programs
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+SCRIPT = """#!/bin/bash
+#SBATCH --gres=gpu:1 {options}
+#HADAR types=any {declared}
+cd {folder}
+state=$SLURM_JOB_ID.state log=$SLURM_JOB_ID.steps
+n=0
+if [ -f $state ]; then n=$(cat $state); fi
+echo "begin ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME $n" >> $SLURM_JOB_ID.log
+save() {{ echo $n > $state.new; mv $state.new $state; }}
+asked=0
+{trap}
+while [ $n -lt {steps} ]; do
+    sleep 0.1
+    n=$((n + 1)); echo $n >> $log
+    if [ $asked = 1 ]; then {when_asked}; fi
+done
+echo "done $n" >> $SLURM_JOB_ID.log
+"""
+REQUEUES_ITSELF = "save; scontrol requeue $SLURM_JOB_ID; sleep 60"
+
+
+class Habits(Dictated):
+    def script(self, declared, options="", trap="trap 'asked=1' USR1", when_asked=":", steps=600):
+        write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
+        path = self.folder / f"job{time.monotonic_ns()}.sh"
+        path.write_text(
+            SCRIPT.format(
+                declared=declared, options=options, trap=trap, when_asked=when_asked,
+                steps=steps, folder=self.folder,
+            )
+        )  # fmt: skip
+        env = {**self.env, "PATH": f"{self.box.programs.bin_dir}:{os.environ['PATH']}"}
+        command = [HBATCH, "--parsable", "-o", str(self.folder / "%j.out"), *first_on("k80")]
+        done = subprocess.run(
+            [*command, str(path)],
+            env=env, cwd=self.folder, capture_output=True, text=True, timeout=90,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        id_ = done.stdout.strip()
+        self.want[id_] = {"k80": 1}
+        self.until(lambda: len(self.steps(id_)) > 10)
+        return id_
+
+    def lines(self, id_, what):
+        path = self.folder / f"{id_}.{what}"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def steps(self, id_):
+        return [int(line) for line in self.lines(id_, "steps")]
+
+    def begun(self, id_):
+        """Where each attempt began: (restarts, node, step)."""
+        rows = [line.split() for line in self.lines(id_, "log")]
+        return [(int(r[1]), r[2], int(r[3])) for r in rows if r[0] == "begin"]
+
+    def moved(self, id_, kind="v100"):
+        self.want[id_] = {kind: 1}
+        self.until(lambda: self.patient_tick() and self.where(id_) == {kind})
+
+    def asked(self, id_):
+        """Tick until the job was asked to move."""
+        self.want[id_] = {"v100": 1}
+        self.until(lambda: self.patient_tick() and self.history(id_))
+
+    def ends(self, id_, seconds=150.0):
+        self.until(lambda: self.patient_tick() and self.state(id_) is JobState.FINISHED, seconds)
+        return self.job(id_).slurm_state
+
+    def state(self, id_):
+        return self.job(id_).state
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    try:
+        programs.find(None)
+    except HadarError as error:
+        missing(str(error))
+    settings = {
+        "guards": {"min_between_moves_s": 0.0},
+        # Longer than KillWait, shorter than Slurm waits by itself.
+        "moving": {"ack_wait_s": 60.0, "after_return_s": 12.0, "settle_s": 2.0},
+    }
+    found = Habits(tmp_path_factory.mktemp("habits"), settings)
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(site):
+    yield
+    site.ended(*site.want)
+    site.want.clear()
+    site.until(site.all_nodes_answer)
+
+
+def test_a_job_that_saves_and_requeues_itself_on_its_own_signal_is_moved(site):
+    id_ = site.script(
+        "checkpoint=signal restart_cost=1", "--signal=B:USR1@60", when_asked=REQUEUES_ITSELF
+    )
+    assert "signal=B:USR1@60" in site.job(id_).comment
+    site.moved(id_)
+    assert site.ends(id_) == "COMPLETED"
+    (_, first, zero), (one, then, saved) = site.begun(id_)
+    assert (first, zero, one, then) == ("k1", 0, 1, "v1") and saved > 10
+    # Nothing is done twice, and nothing is left out.
+    assert site.steps(id_) == list(range(1, 601))
+    assert site.lines(id_, "log")[-1] == "done 600"
+
+
+def test_another_controller_goes_on_where_the_first_was_killed(site):
+    id_ = site.script("checkpoint=signal signal=B:USR1 restart_cost=1", when_asked=REQUEUES_ITSELF)
+    site.asked(id_)
+    # Nothing ticks: the job saves and requeues itself all the same.
+    site.until(lambda: site.state(id_) is JobState.PENDING)
+    site.controller = site.another()
+    site.moved(id_)
+    assert site.ends(id_) == "COMPLETED" and site.steps(id_) == list(range(1, 601))
+
+
+def test_a_job_that_leaves_with_its_checkpoint_exit_code_is_started_again(site):
+    id_ = site.script(
+        "checkpoint=signal signal=B:USR1@30 checkpoint_exit_code=85 restart_cost=1",
+        when_asked="save; exit 85",
+    )
+    site.moved(id_)
+    assert site.ends(id_) == "COMPLETED"
+    assert [restarts for restarts, _, _ in site.begun(id_)] == [0, 1]
+    assert site.steps(id_) == list(range(1, 601))
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "COMPLETED"), (1, "FAILED")])
+def test_a_job_that_ends_when_it_is_asked_is_never_started_again(site, code, state):
+    id_ = site.script(
+        "checkpoint=signal signal=B:USR1 checkpoint_exit_code=85 restart_cost=1",
+        when_asked=f"save; exit {code}",
+    )
+    site.asked(id_)
+    assert site.ends(id_) == state
+    for _ in range(5):
+        site.patient_tick()
+    job = site.job(id_)
+    assert job.slurm_state == state and job.restarts == 0 and len(site.begun(id_)) == 1
+
+
+def test_a_job_that_does_nothing_stays_and_is_asked_less_often(site):
+    id_ = site.script("checkpoint=signal signal=B:USR1@3 restart_cost=1", steps=10_000)
+    site.asked(id_)
+    site.until(lambda: site.patient_tick() and site.history(id_)[0].outcome)
+    assert site.history(id_)[0].outcome.startswith(NOT_SAVED)
+    job = site.job(id_)
+    assert job.state is JobState.RUNNING and job.restarts == 0
+    assert len(site.begun(id_)) == 1
+
+
+def test_a_job_that_may_be_restarted_is_moved_while_little_is_lost(site):
+    id_ = site.script("checkpoint=restart lose=60", steps=300)
+    site.moved(id_)
+    assert site.ends(id_) == "COMPLETED"
+    assert [step for _, _, step in site.begun(id_)] == [0, 0]
+
+
+def test_a_job_that_has_run_longer_than_it_may_lose_stays(site):
+    id_ = site.script("checkpoint=restart lose=5", steps=10_000)
+    site.until(lambda: site.slurm.read_jobs([id_])[0].start_s < time.time() - 7)
+    site.want[id_] = {"v100": 1}
+    for _ in range(5):
+        site.patient_tick()
+    job = site.job(id_)
+    assert job.state is JobState.RUNNING and job.restarts == 0 and not site.history(id_)
+
+
+def test_a_job_that_declares_nothing_of_it_is_never_moved(site):
+    id_ = site.script("model=lm", steps=10_000)
+    site.want[id_] = {"v100": 1}
+    for _ in range(5):
+        site.patient_tick()
+    assert site.job(id_).restarts == 0 and not site.history(id_)
