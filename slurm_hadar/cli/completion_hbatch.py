@@ -18,7 +18,7 @@ def _values(key: str) -> str:
         return "yes no"
     words = {
         "types": "any",
-        "checkpoint": "yes no signal restart watch:",
+        "checkpoint": "yes no signal restart",
         "signal": "USR1 USR2 HUP INT TERM CONT URG WINCH",
     }
     return words.get(key, "")

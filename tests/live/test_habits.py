@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from slurm_hadar.controller.acts.move_steps import NOT_SAVED
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.runtime.heartbeat import write_heartbeat
+from slurm_hadar.runtime.progress import read_progress
 from slurm_hadar.sandbox import programs
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -31,6 +33,7 @@ while [ $n -lt {steps} ]; do
     sleep 0.1
     n=$((n + 1)); echo $n >> $log
     if [ $asked = 1 ]; then {when_asked}; fi
+    if [ $((n % {every})) = 0 ]; then save; fi
 done
 echo "done $n" >> $SLURM_JOB_ID.log
 """
@@ -38,13 +41,21 @@ REQUEUES_ITSELF = "save; scontrol requeue $SLURM_JOB_ID; sleep 60"
 
 
 class Habits(Dictated):
-    def script(self, declared, options="", trap="trap 'asked=1' USR1", when_asked=":", steps=600):
+    def script(
+        self,
+        declared,
+        options="",
+        trap="trap 'asked=1' USR1",
+        when_asked=":",
+        steps=600,
+        every=100_000,
+    ):
         write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
         path = self.folder / f"job{time.monotonic_ns()}.sh"
         path.write_text(
             SCRIPT.format(
                 declared=declared, options=options, trap=trap, when_asked=when_asked,
-                steps=steps, folder=self.folder,
+                steps=steps, folder=self.folder, every=every,
             )
         )  # fmt: skip
         env = {**self.env, "PATH": f"{self.box.programs.bin_dir}:{os.environ['PATH']}"}
@@ -83,6 +94,9 @@ class Habits(Dictated):
     def ends(self, id_, seconds=150.0):
         self.until(lambda: self.patient_tick() and self.state(id_) is JobState.FINISHED, seconds)
         return self.job(id_).slurm_state
+
+    def told(self, id_):
+        return read_progress(self.config.site.exchange_dir, id_, os.getuid())
 
     def state(self, id_):
         return self.job(id_).state
@@ -193,4 +207,36 @@ def test_a_job_that_declares_nothing_of_it_is_never_moved(site):
     site.want[id_] = {"v100": 1}
     for _ in range(5):
         site.patient_tick()
+    assert site.job(id_).restarts == 0 and not site.history(id_)
+
+
+def test_a_job_that_saves_by_itself_is_moved_right_after_a_checkpoint(site):
+    id_ = site.script(
+        f"checkpoint=watch:{site.folder}/%j.stat? lose=8 restart_cost=1",
+        trap=f"{sys.executable} -m slurm_hadar.runtime.watch &",
+        every=150,
+    )
+    site.moved(id_)
+    until = len(site.steps(id_))
+    assert site.ends(id_) == "COMPLETED"
+    (_, _, zero), (_, then, resumed) = site.begun(id_)
+    assert (zero, then) == (0, "v1") and resumed >= 150 and resumed % 150 == 0
+    # What was done again is what it may lose, at ten steps a second at most.
+    steps = site.steps(id_)
+    again = len(steps) - 600
+    assert 0 <= again <= 8 * 10 + 20, (again, until)
+    assert sorted(set(steps)) == list(range(1, 601))
+
+
+def test_a_watched_job_that_has_not_saved_yet_stays(site):
+    id_ = site.script(
+        "checkpoint=watch:nothing.here lose=1000 restart_cost=1",
+        trap=f"{sys.executable} -m slurm_hadar.runtime.watch &",
+        steps=10_000,
+    )
+    site.want[id_] = {"v100": 1}
+    site.until(lambda: site.patient_tick() and site.told(id_) is not None)
+    for _ in range(5):
+        site.patient_tick()
+    assert site.told(id_).checkpoint is None
     assert site.job(id_).restarts == 0 and not site.history(id_)

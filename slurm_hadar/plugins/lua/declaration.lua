@@ -75,9 +75,6 @@ local function signal(text)
   return (prefix or "") .. name .. (grace ~= "" and ("@%d"):format(seconds) or "")
 end
 
--- The name alone of a signal that was read.
-function declaration.signal_name(text) return (text:gsub("^.*:", ""):gsub("@.*$", "")) end
-
 -- The signal of a value of sbatch --signal; nil where it is none that a job may save on.
 function declaration.of_sbatch(text)
   local flags, rest = text:upper():match("^(.*):([^:]*)$")

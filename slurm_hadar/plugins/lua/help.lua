@@ -256,10 +256,11 @@ function help.changes(site, ask)
     local kinds = enforced(site, found, result.notes)
     if kinds then choose(site, ask, found, fresh, kinds, result) end
   end
-  if fresh and found.checkpoint == "signal" and not found.signal and ask.signal then
+  if fresh and found.checkpoint == "signal" and not found.signal and ask.signal and declaration.of_sbatch then
     found.signal = declaration.of_sbatch(ask.signal)
   end
-  result.signal = declaration.signal_name(found.signal or "USR2")
+  -- Its name alone.
+  result.signal = (found.signal or "USR2"):gsub("^.*:", ""):gsub("@.*$", "")
   if (found.checkpoint or ""):find("^watch:") then result.watch = found.checkpoint end
   if not fresh then return result end
   if not asks then
