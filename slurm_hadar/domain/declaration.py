@@ -118,6 +118,11 @@ class Declaration:
         return bool(self.checkpoint) and not self.pin
 
     @property
+    def moves_later(self) -> bool:
+        """Whether it may be moved at any later time, not in its first minutes only."""
+        return self.may_move and self.habit != "restart"
+
+    @property
     def habit(self) -> str:
         """``checkpoint`` without the path: ``""``, ``yes``, ``signal``, ``restart``, ``watch``."""
         return self.checkpoint.partition(":")[0]

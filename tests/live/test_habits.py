@@ -7,14 +7,11 @@ import time
 
 import pytest
 from dictated import HBATCH, Dictated, first_on
-from missing import missing
 
 from slurm_hadar.controller.acts.move_steps import NOT_SAVED
-from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.runtime.progress import read_progress
-from slurm_hadar.sandbox import programs
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -103,17 +100,13 @@ class Habits(Dictated):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    try:
-        programs.find(None)
-    except HadarError as error:
-        missing(str(error))
+def site(slurm_prefix, tmp_path_factory):
     settings = {
         "guards": {"min_between_moves_s": 0.0},
         # Longer than KillWait, shorter than Slurm waits by itself.
         "moving": {"ack_wait_s": 60.0, "after_return_s": 12.0, "settle_s": 2.0},
     }
-    found = Habits(tmp_path_factory.mktemp("habits"), settings)
+    found = Habits(tmp_path_factory.mktemp("habits"), settings, slurm_prefix=slurm_prefix)
     yield found
     found.close()
 

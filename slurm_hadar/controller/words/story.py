@@ -8,11 +8,13 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.acts import trail
 from slurm_hadar.controller.acts.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry, is_in_vain
+from slurm_hadar.controller.picture.at_risk import UNASKED, may_stop_for_s
 from slurm_hadar.controller.seen import kept, observed
 from slurm_hadar.controller.seen.observed import Observed
 from slurm_hadar.controller.tick import Controller
@@ -212,7 +214,16 @@ def _of_running(job: Job, known: Known, now: float) -> Iterator[str]:
         in_vain = entry.outcome == MOVED and is_in_vain(entry.shown or "")
         unanswered += (entry.outcome or "").startswith(NOT_SAVED) or in_vain
         unanswered *= entry.outcome != MOVED or in_vain
-    since = max([job.start_s, *(entry.changed_s for entry in moves)])
+    young = declared is not None and declared.habit == "restart"
+    since = max([0.0 if young else job.start_s, *(entry.changed_s for entry in moves)])
+    if declared and declared.habit in UNASKED and declared.may_move:
+        left_s = may_stop_for_s(job, progress, now)
+        yield (
+            f"It may be stopped for {left_s:.0f} s more, by what its owner lets it lose."
+            if 0 <= left_s < inf
+            else f"A stop would cost more than the {declared.most_lost_s:.0f} s of work that its "
+            "owner lets it lose, or an unknown amount, so it stays for now."
+        )
     free = since + known.config.guards.between_moves_s(unanswered)
     if free > now and declared and declared.checkpoint and not declared.pin:
         asked = f", and {unanswered} moves that came to nothing" if unanswered else ""
