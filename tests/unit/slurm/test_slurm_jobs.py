@@ -320,3 +320,20 @@ def test_squeues_answer_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert job.raw_id == 2000
     assert printed > 10_000_000 and peak < printed / 3
+
+
+@pytest.mark.parametrize(
+    ("version", "shown", "code"),
+    [
+        ("22.05.8", 85 << 8, 85),
+        ("22.05.8", 0, 0),
+        # Ended by USR1, with and without a core file.
+        ("22.05.8", 10, 0),
+        ("22.05.8", 10 | 128, 0),
+        ("24.11.5", {"return_code": {"set": True, "infinite": False, "number": 85}}, 85),
+        ("24.11.5", {"return_code": {"set": False, "infinite": False, "number": 0}}, 0),
+    ],
+)
+def test_the_exit_code_of_a_job_that_has_ended(version, shown, code) -> None:
+    record = json.loads((DATA / version / "squeue_forms.json").read_text())["jobs"][0]
+    assert jobs.one({**record, "exit_code": shown}).exit_code == code
