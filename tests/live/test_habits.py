@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from dictated import HBATCH, Dictated, first_on
 
 from slurm_hadar.controller.acts.move_steps import NOT_SAVED
 from slurm_hadar.domain.job import JobState
+from slurm_hadar.plugins import programs
 from slurm_hadar.runtime.heartbeat import write_heartbeat
 from slurm_hadar.runtime.progress import read_progress
 
@@ -34,6 +36,8 @@ while [ $n -lt {steps} ]; do
 done
 echo "done $n" >> $SLURM_JOB_ID.log
 """
+SUBMITIT = Path(__file__).with_name("submitit_counts.py")
+LIGHTNING = Path(__file__).with_name("lightning_counts.py")
 REQUEUES_ITSELF = "save; scontrol requeue $SLURM_JOB_ID; sleep 60"
 
 
@@ -233,3 +237,89 @@ def test_a_watched_job_that_has_not_saved_yet_stays(site):
         site.patient_tick()
     assert site.told(id_).checkpoint is None
     assert site.job(id_).restarts == 0 and not site.history(id_)
+
+
+def test_the_task_prolog_watches_a_script_that_knows_nothing_of_it(site):
+    program = site.folder / "task_prolog"
+    python, exchange = Path(sys.executable), site.config.site.exchange_dir
+    program.write_text(programs.program("task_prolog", python, exchange, os.getuid()))
+    own = site.box.places.task_prolog
+    kept = own.read_text()
+    own.write_text(f"{kept}sh {program}\n")
+    try:
+        id_ = site.script(
+            f"checkpoint=watch:{site.folder}/%j.state lose=60 restart_cost=1",
+            trap="trap '' USR1",
+            every=50,
+            steps=10_000,
+        )
+    finally:
+        own.write_text(kept)
+    site.until(lambda: (told := site.told(id_)) is not None and told.checkpoint is not None)
+    watcher = Path(f"/proc/{site.told(id_).pid}")
+    assert b"on_node" in (watcher / "cmdline").read_bytes()
+    site.moved(id_)
+    assert [restarts for restarts, _, _ in site.begun(id_)] == [0, 1]
+    site.ended(id_)
+    site.until(lambda: not watcher.exists())
+
+
+def test_submitit_resumes_by_its_own_means(site, tmp_path):
+    pytest.importorskip("submitit")
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "sbatch").symlink_to(HBATCH)
+    write_heartbeat(site.config.site.exchange_dir, "act", 5.0)
+    words = [str(SUBMITIT), str(tmp_path), first_on("k80")[1], "300"]
+    path = f"{bin_}:{site.box.programs.bin_dir}:{os.environ['PATH']}"
+    log = (tmp_path / "err").open("w+")
+    with subprocess.Popen(
+        [sys.executable, *words],
+        env={**site.env, "PATH": path}, cwd=tmp_path, stdout=subprocess.PIPE, stderr=log, text=True,
+    ) as client:  # fmt: skip
+        try:
+            id_ = client.stdout.readline().strip()
+            assert id_.isdigit(), Path(log.name).read_text()
+            site.want[id_] = {"k80": 1}
+            counted, begun = tmp_path / "steps", tmp_path / "begun"
+            site.until(lambda: counted.exists() and counted.read_text().count("\n") > 10)
+            # It is submitit that asks for this signal.
+            assert "signal=USR2@90" in site.job(id_).comment
+            site.moved(id_)
+            assert site.ends(id_) == "COMPLETED"
+            assert client.communicate(timeout=60)[0].split()[-1] == "300"
+        finally:
+            client.kill()
+            log.close()
+    (first, zero), (then, resumed) = (line.split() for line in begun.read_text().splitlines())
+    assert (first, zero, then) == ("k1", "0", "v1") and int(resumed) > 10
+    assert [int(line) for line in counted.read_text().split()] == list(range(1, 301))
+
+
+def test_lightning_requeues_itself_on_the_signal_to_its_step(site, tmp_path):
+    pytest.importorskip("lightning")
+    write_heartbeat(site.config.site.exchange_dir, "act", 5.0)
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --gres=gpu:1 --ntasks=1 --job-name=line\n"
+        "#HADAR types=any checkpoint=signal signal=USR1 restart_cost=5\n"
+        f"srun {sys.executable} {LIGHTNING} {tmp_path} 600\n"
+    )
+    path = f"{site.box.programs.bin_dir}:{os.environ['PATH']}"
+    command = [HBATCH, "--parsable", "-o", str(site.folder / "%j.out"), *first_on("k80")]
+    done = subprocess.run(
+        [*command, str(script)],
+        env={**site.env, "PATH": path, "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    id_ = done.stdout.strip()
+    site.want[id_] = {"k80": 1}
+    counted = tmp_path / "steps"
+    site.until(lambda: counted.exists() and counted.read_text().count("\n") > 20, 150)
+    site.moved(id_)
+    assert site.ends(id_, 200) == "COMPLETED"
+    assert (tmp_path / "begun").read_text().split() == ["k1", "v1"]
+    steps = [int(line) for line in counted.read_text().split()]
+    # It trains on between its save and its end: these passes are done again, and none is left out.
+    assert sorted(set(steps)) == list(range(600)) and len(steps) <= 640
