@@ -122,14 +122,19 @@ def _recorded(declaration: Declaration, held: Settings) -> Declaration:
     named = [name for name in (held.get("partition") or "").split(",") if name]
     if not all(re.fullmatch(r"[A-Za-z0-9_.:/@+-]{1,100}", name) for name in named):
         named = []
-    own = of_sbatch(held.get("signal") or "") if declaration.habit == "signal" else ""
     return replace(
         declaration,
-        # The job's own --signal tells what it listens to, where it declares no other.
-        signal=own if own and declaration.signal == Declaration().signal else declaration.signal,
+        signal=saves_on(declaration, held),
         constraint=held.get("constraint") or "",
         partitions=tuple(named),
     )
+
+
+def saves_on(declaration: Declaration, held: Settings) -> str:
+    """``signal``; where none is declared, what the job's own ``--signal`` says that it hears."""
+    if declaration.habit != "signal" or declaration.signal != Declaration().signal:
+        return declaration.signal
+    return of_sbatch(held.get("signal") or "") or declaration.signal
 
 
 def _types(declaration: Declaration, request: Request | None) -> tuple[str, ...]:
