@@ -3,10 +3,11 @@
 Read by ``hbatch`` at every submit, so it imports nothing heavy.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Literal
 
 from slurm_hadar.domain import segments
 from slurm_hadar.domain.errors import UsageError
@@ -37,8 +38,14 @@ LONGEST_GRACE_S = 900.0
 """A move keeps its destination planned while the job saves."""
 USUAL_LOSS_S = 120.0
 """Work that a move may cost a job with ``checkpoint=watch:PATH`` that declares no ``lose``."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    _Reached = Literal["steps", "batch", "full"]
+
 _HABITS = ("signal", "restart")
-_TO: dict[str, Literal["steps", "batch", "full"]] = {"": "steps", "B:": "batch", "F:": "full"}
+_TO: dict[str, _Reached] = {"": "steps", "B:": "batch", "F:": "full"}
 """Prefix of a signal, as of ``sbatch --signal``, and whom it reaches, as of ``scancel``; ``F:`` is
 ours."""
 
@@ -49,7 +56,7 @@ class SaveSignal:
     ``grace_s``: how long it may take, s; None: as long as the site allows."""
 
     name: str
-    target: Literal["steps", "batch", "full"]
+    target: _Reached
     grace_s: float | None
 
 
@@ -107,7 +114,7 @@ class Declaration:
         """All the work in samples, 0 where it was not declared."""
         return self.samples or self.epochs * self.dataset_size
 
-    def left_alone(self) -> "Declaration":
+    def left_alone(self) -> Declaration:
         """What stays in the Comment of a job that opts out: that it does, and what was recorded of
         its request, which its owner cannot declare anew."""
         return Declaration(off=True, constraint=self.constraint, partitions=self.partitions)
