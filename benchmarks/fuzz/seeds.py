@@ -26,12 +26,14 @@ RELEASES = ("22.05.8", "24.11.5", "26.05.5")
 WORDS = (
     b"model=resnet18\ntypes=v100,k80\ngpus=1-4\ngpu-mem=16G\nbatch=64:512\nsamples=5e6\nepochs=3\n"
     b"dataset_size=50000\ncheckpoint=yes\nsignal=USR1\nrestart_cost=12.5\nfork=1-8\ntasks=4\n"
-    b"backfill=yes\nnodes=1-8\ncpus=1-8\nmem=8G-32G\noff=no\npin=yes"
+    b"backfill=yes\nnodes=1-8\ncpus=1-8\nmem=8G-32G\noff=no\npin=yes\ncheckpoint=watch:/a/%j-*/b?.pt\n"
+    b"checkpoint=restart\nlose=600\nsignal=B:SIGUSR1@60\ncheckpoint_exit_code=85"
 )
 COMMENTS = [
     b"mine [x] [hadar1 model=resnet18 types=any gpus=1-4 batch=64-512 checkpoint=yes lease=yes] s",
     b"[hadar1 types=v100,k80 gpu_mem=24576 samples=5000000 constraint=a%7cb%20%26c partitions=a,b]",
     b"[hadar1 fork=1-8 tasks=4 cpus=1-8 mem=8192-32768 restart_cost=12.5 signal=USR1 backfill=yes]",
+    b"[hadar1 checkpoint=watch:/a/%25j-*.pt signal=B:USR1@60 lose=600 checkpoint_exit_code=85]",
 ]
 ADMIN_COMMENTS = [
     b"theirs [hadarplan;t=1795220647;on=k80:2,v100:1;at=k1/k80:2+v1/v100:1;lease=1;moves=3;"

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from slurm_hadar.domain.declaration import ANY, COMMENT_LIMIT, Declaration, merge
+from slurm_hadar.domain.declaration import (
+    ANY,
+    COMMENT_LIMIT,
+    Declaration,
+    merge,
+    of_sbatch,
+)
 from slurm_hadar.domain.errors import SlurmError, UsageError
 
 TYPE_CHECKING = False
@@ -116,7 +122,19 @@ def _recorded(declaration: Declaration, held: Settings) -> Declaration:
     named = [name for name in (held.get("partition") or "").split(",") if name]
     if not all(re.fullmatch(r"[A-Za-z0-9_.:/@+-]{1,100}", name) for name in named):
         named = []
-    return replace(declaration, constraint=held.get("constraint") or "", partitions=tuple(named))
+    return replace(
+        declaration,
+        signal=saves_on(declaration, held),
+        constraint=held.get("constraint") or "",
+        partitions=tuple(named),
+    )
+
+
+def saves_on(declaration: Declaration, held: Settings) -> str:
+    """``signal``; where none is declared, what the job's own ``--signal`` says that it hears."""
+    if declaration.habit != "signal" or declaration.signal != Declaration().signal:
+        return declaration.signal
+    return of_sbatch(held.get("signal") or "") or declaration.signal
 
 
 def _types(declaration: Declaration, request: Request | None) -> tuple[str, ...]:

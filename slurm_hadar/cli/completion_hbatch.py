@@ -17,7 +17,12 @@ def _values(key: str) -> str:
     """The words that a key of ours takes, where they can be listed."""
     if key in CHOICES:
         return "yes no"
-    return {"types": "any", "signal": "USR1 USR2 HUP INT TERM CONT URG WINCH"}.get(key, "")
+    words = {
+        "types": "any",
+        "checkpoint": "yes no signal restart",
+        "signal": "USR1 USR2 HUP INT TERM CONT URG WINCH",
+    }
+    return words.get(key, "")
 
 
 def bash() -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 
-from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request
+from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request, saves_on
 from slurm_hadar.domain.declaration import ANY, KEYS, Declaration
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 
@@ -83,9 +84,38 @@ def doubts(
         if all(part.isdecimal() for part in numbers) and int(numbers[-1]) < _LEAST_MB:
             more = "-".join(f"{part}G" for part in numbers)
             yield f"{key}={text} is in MB; did you mean {key}={more}?"
+    yield from _of_saving(declaration, typed)
     yield from _of_backfill(declaration, held, site)
     yield from _of_the_model(declaration.model, site)
     yield from _of_the_request(declaration, held)
+
+
+def _of_saving(declaration: Declaration, typed: Mapping[str, str]) -> Iterator[str]:
+    habit = declaration.habit
+    if habit == "restart" and not declaration.lose:
+        yield "checkpoint=restart has no effect without lose=SECONDS: the work that it may lose"
+    if "lose" in typed and habit not in ("restart", "watch"):
+        yield f"lose={typed['lose']} has no effect without checkpoint=restart or watch:PATH"
+    if "checkpoint_exit_code" in typed and habit != "signal":
+        yield "checkpoint_exit_code has no effect without checkpoint=signal"
+
+
+def unheard(declaration: Declaration, held: Settings, body: bytes) -> Iterator[str]:
+    """A sentence where a script shows nobody who would hear the signal on which it saves."""
+    if declaration.habit != "signal" or not body:
+        return
+    signal = saves_on(declaration, held)
+    asks = replace(declaration, signal=signal).asks
+    if asks.target == "steps" and b"srun" not in body:
+        yield (
+            f"signal={signal} reaches what srun starts, and the script has no srun; "
+            f"write signal=B:{signal} for the batch shell, F:{signal} for all"
+        )
+    if asks.target == "batch" and b"trap" not in body and b"exec" not in body:
+        yield (
+            f"signal={signal} reaches the batch shell, and the script has neither a trap for it "
+            "nor an exec of the training: it would end the job"
+        )
 
 
 def _of_backfill(
@@ -99,7 +129,7 @@ def _of_backfill(
         yield "backfill=yes has no effect: training on idle nodes is off at this site"
     elif known is not None and not (named and named <= set(known)):
         yield f"backfill=yes has no effect outside of partition {' or '.join(known)}"
-    elif not declaration.checkpoint:
+    elif declaration.habit != "yes":
         yield ("backfill=yes without checkpoint=yes: the job loses its work when it is requeued")
 
 

@@ -116,10 +116,11 @@ def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
     declared = outcome.declaration if submit.declares else None
     found: list[str] = []
     if declared is not None and not declared.off:
-        from slurm_hadar.cli.doubts import doubts, refuse_impossible
+        from slurm_hadar.cli.doubts import doubts, refuse_impossible, unheard
 
         refuse_impossible(declared, submit.program, submit.environment)
         found += doubts(declared, _typed(submit), submit.held, submit.site)
+        found += unheard(declared, submit.held, submit.body)
     if b"hadar" in submit.body.lower():
         from slurm_hadar.cli.doubts import lookalikes
 
@@ -223,7 +224,9 @@ def _prepare(submit: Submit, declaration: Declaration) -> None:
     if site:
         submit.environment["HADAR_EXCHANGE"] = site.exchange_dir
         submit.environment["HADAR_CONTROLLER_UID"] = str(site.controller_uid)
-    submit.environment["HADAR_SIGNAL"] = declaration.signal
+    submit.environment["HADAR_SIGNAL"] = declaration.asks.name
+    if declaration.habit == "watch":
+        submit.environment["HADAR_CHECKPOINT"] = declaration.checkpoint
 
 
 def _remark(submit: Submit, outcome: SubmitOutcome) -> str:

@@ -38,8 +38,16 @@ MEANING = {
     "samples": ("N", "all the work in samples, such as 5e6"),
     "epochs": ("N", "all the work in epochs; needs dataset_size"),
     "dataset_size": ("N", "samples of an epoch"),
-    "checkpoint": ("yes|no", "the training saves when asked to; only such a job is moved"),
-    "signal": ("NAME", "signal to save on; default: USR2"),
+    "checkpoint": (
+        "HOW",
+        "how it saves, and so may be moved: yes, signal, restart or watch:PATH; default: no",
+    ),
+    "signal": (
+        "[B:|F:]NAME[@S]",
+        "signal to save on, to whom, and seconds it takes; default: USR2",
+    ),
+    "lose": ("SECONDS", "most work that a move may cost, with checkpoint=restart or watch:PATH"),
+    "checkpoint_exit_code": ("N", "exit code that says: I saved, start me again"),
     "restart_cost": ("SECONDS", "cost of a move, until it is measured"),
     "wait": ("SECONDS", "longest wait for a type on which it would end sooner; 0: none"),
     "cost": ("any", "may be billed more than its request; default: never knowingly"),
@@ -54,7 +62,7 @@ MEANING = {
 }
 """Key -> what it takes, and what it means. A test holds it to :data:`KEYS`."""
 
-CHOICES = {"checkpoint", "backfill", "off", "pin"}
+CHOICES = {"backfill", "off", "pin"}
 """Keys that take yes or no."""
 
 

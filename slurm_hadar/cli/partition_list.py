@@ -62,7 +62,7 @@ def ordered(
     holding = _holding(record, held, members, features, today)
     holds = {members[name] for name in holding}
     best = max((speeds.get(k, 1.0) for k in kinds if k in known and k in holds), default=0.0)
-    kept = today.shared if record.may_move else frozenset()
+    kept = today.shared if record.moves_later else frozenset()
     fast = [
         kind
         for kind in kinds

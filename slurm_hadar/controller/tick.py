@@ -192,6 +192,7 @@ class Controller:
         # Reading may have taken longer than a heartbeat lasts.
         stopped = self._stopped() if may_act else ""
         if may_act and not stopped:
+            words += repair.resume_saved(context, seen)
             step = moves.advance(context, seen.jobs, seen.progress, seen.now)
             sent = step.sent
             words += step.said

@@ -3,6 +3,8 @@
 Read by ``hbatch`` at every submit, so it imports nothing heavy.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
@@ -21,7 +23,41 @@ MOST_TASKS = 1_000_000
 """Parts of a global batch; each is dealt by itself."""
 
 _SEGMENT = "hadar1"
-_SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "CONT", "URG", "WINCH")
+_SIGNALS = {
+    "USR1": 10,
+    "USR2": 12,
+    "HUP": 1,
+    "INT": 2,
+    "TERM": 15,
+    "CONT": 18,
+    "URG": 23,
+    "WINCH": 28,
+}
+"""Each with its number on Linux, which ``sbatch --signal`` takes too."""
+LONGEST_GRACE_S = 900.0
+"""A move keeps its destination planned while the job saves."""
+USUAL_LOSS_S = 120.0
+"""Work that a move may cost a job with ``checkpoint=watch:PATH`` that declares no ``lose``."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    _Reached = Literal["steps", "batch", "full"]
+
+_HABITS = ("signal", "restart")
+_TO: dict[str, _Reached] = {"": "steps", "B:": "batch", "F:": "full"}
+"""Prefix of a signal, as of ``sbatch --signal``, and whom it reaches, as of ``scancel``; ``F:`` is
+ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSignal:
+    """How a job is asked to save. ``target``: ``steps``, ``batch`` or ``full``, as of scancel;
+    ``grace_s``: how long it may take, s; None: as long as the site allows."""
+
+    name: str
+    target: _Reached
+    grace_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +69,11 @@ class Declaration:
     (``-C``, ``-p``), so that it can be taken back; ``added`` is the constraint that hbatch itself
     wrote, recorded where later types do not tell it any more. ``wait`` None: what the site says.
     ``cost`` is :data:`ANY` or empty. ``lease``: an earlier release gave the job a begin time.
+
+    ``checkpoint``: how the job saves and resumes: empty (it does not), ``yes`` (by the runtime),
+    ``signal`` (by itself when it gets ``signal``), ``restart`` (it begins anew) or ``watch:PATH``
+    (by itself, now and then). ``lose`` None: what is usual, see :attr:`most_lost_s`.
+    ``checkpoint_exit_code`` 0: none.
     """
 
     model: str = ""
@@ -43,8 +84,10 @@ class Declaration:
     samples: int = 0
     epochs: int = 0
     dataset_size: int = 0
-    checkpoint: bool = False
+    checkpoint: str = ""
     signal: str = "USR2"
+    lose: float | None = None
+    checkpoint_exit_code: int = 0
     restart_cost: float = 0.0
     wait: float | None = None
     cost: str = ""
@@ -61,12 +104,17 @@ class Declaration:
     added: str = ""
     lease: bool = False
 
+    def __post_init__(self) -> None:
+        """``checkpoint`` was a bool once; True means ``yes``."""
+        if isinstance(self.checkpoint, bool):
+            object.__setattr__(self, "checkpoint", "yes" if self.checkpoint else "")
+
     @property
     def total_samples(self) -> int:
         """All the work in samples, 0 where it was not declared."""
         return self.samples or self.epochs * self.dataset_size
 
-    def left_alone(self) -> "Declaration":
+    def left_alone(self) -> Declaration:
         """What stays in the Comment of a job that opts out: that it does, and what was recorded of
         its request, which its owner cannot declare anew."""
         return Declaration(off=True, constraint=self.constraint, partitions=self.partitions)
@@ -74,7 +122,32 @@ class Declaration:
     @property
     def may_move(self) -> bool:
         """Whether its owner lets it be moved while it runs."""
-        return self.checkpoint and not self.pin
+        return bool(self.checkpoint) and not self.pin
+
+    @property
+    def moves_later(self) -> bool:
+        """Whether it may be moved at any later time, not in its first minutes only."""
+        return self.may_move and self.habit != "restart"
+
+    @property
+    def habit(self) -> str:
+        """``checkpoint`` without the path: ``""``, ``yes``, ``signal``, ``restart``, ``watch``."""
+        return self.checkpoint.partition(":")[0]
+
+    @property
+    def asks(self) -> SaveSignal:
+        """``signal``, taken apart."""
+        rest, _, grace = self.signal.partition("@")
+        prefix, colon, name = rest.rpartition(":")
+        grace_s = min(float(grace), LONGEST_GRACE_S) if grace else None
+        return SaveSignal(name, _TO[prefix + colon], grace_s)
+
+    @property
+    def most_lost_s(self) -> float:
+        """Work that a move may cost, s, of a job that is not asked to save."""
+        if self.lose is not None:
+            return self.lose
+        return USUAL_LOSS_S if self.habit == "watch" else 0.0
 
     def assignments(self) -> dict[str, str]:
         """Key and value as they are written, without those that are the default."""
@@ -163,10 +236,50 @@ def _cost(text: str) -> str:
 
 
 def _signal(text: str) -> str:
-    name = text.upper().removeprefix("SIG")
-    if name not in _SIGNALS:
-        raise ValueError("one of " + ", ".join(_SIGNALS))
-    return name
+    match = re.fullmatch(r"((?:[BF]:)?)(?:SIG)?([A-Z0-9]{1,5})(@[0-9]{1,5})?", text.upper())
+    numbers = {str(number): name for name, number in _SIGNALS.items()}
+    name = numbers.get(match[2], match[2]) if match else ""
+    seconds = int(match[3][1:]) if match and match[3] else 1
+    if match is None or name not in _SIGNALS or not 1 <= seconds <= 65535:
+        raise ValueError(
+            "NAME, B:NAME for the batch shell or F:NAME for shell and steps, maybe with @SECONDS "
+            "that it takes to save, such as B:USR1@60; names: " + ", ".join(_SIGNALS)
+        )
+    return f"{match[1]}{name}" + (f"@{seconds}" if match[3] else "")
+
+
+def of_sbatch(text: str) -> str:
+    """``signal`` from a value of ``sbatch --signal`` such as ``B:USR1@60``; empty where it is none
+    that a job may save on."""
+    flags, colon, rest = text.upper().rpartition(":")
+    try:
+        return _signal(("B:" if "B" in flags else "") + rest) if colon else _signal(rest)
+    except ValueError:
+        return ""
+
+
+def _checkpoint(text: str) -> str:
+    word, colon, path = text.partition(":")
+    word = word.lower()
+    if word == "watch":
+        # No shell ever sees it, and a Comment has room for it beside the other keys.
+        if not re.fullmatch(r"(?:[A-Za-z0-9_.:/@+,=*?-]|%[jAa]){1,300}", path, re.ASCII):
+            raise ValueError(
+                "watch:PATH with letters, digits and _.:/@+,=*?- (at most 300); %j is the job's id"
+            )
+        return f"watch:{path}"
+    if not colon and word in _HABITS:
+        return word
+    try:
+        return "yes" if _yes(text) else ""
+    except ValueError:
+        raise ValueError("yes, no, signal, restart or watch:PATH") from None
+
+
+def _exit_code(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) or not 1 <= int(text) <= 125:
+        raise ValueError("a number from 1 to 125, such as 85: 0 says that the work is done")
+    return int(text)
 
 
 _READ: dict[str, Callable[[str], object]] = {
@@ -178,8 +291,10 @@ _READ: dict[str, Callable[[str], object]] = {
     "samples": _whole,
     "epochs": _whole,
     "dataset_size": _whole,
-    "checkpoint": _yes,
+    "checkpoint": _checkpoint,
     "signal": _signal,
+    "lose": _seconds,
+    "checkpoint_exit_code": _exit_code,
     "restart_cost": _seconds,
     "wait": _seconds,
     "cost": _cost,

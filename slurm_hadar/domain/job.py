@@ -102,6 +102,8 @@ class Job:
     than 0 starts one."""
     exclusive: bool = False
     restarts: int = 0
+    exit_code: int = 0
+    """With which the batch script of a job that has ended left; 0 where a signal ended it."""
     not_before_s: float = 0.0
     """What its last attempt left on a node that was down may still be leaving until then."""
     het: bool = False

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slurm_hadar.answering import asked
-from slurm_hadar.exchange.job_side import host, job_id
+from slurm_hadar.exchange.job_side import host, in_step, job_id
 from slurm_hadar.exchange.plan_file import JobPlan, read_plan
 from slurm_hadar.profiles.gpu_sampling import GpuReader, SampledGpu, chosen
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse, new_path, own_uses, write_use
@@ -57,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
                 sys.stdout.write(lines.decode())
                 sys.stdout.flush()
+                _start_watcher(folder)
     return 0
 
 
@@ -113,6 +114,46 @@ def _begin(folder: Path) -> None:
         os._exit(0)
 
 
+def _start_watcher(folder: Path) -> None:
+    """Beside the batch script of a job with ``checkpoint=watch:PATH``: start what reports its
+    checkpoints, as the job's user and within the job. It ends with the batch step."""
+    job = _number()
+    declares = os.environ.get("HADAR_CHECKPOINT", "").startswith("watch:")
+    if not (declares and job) or in_step(os.environ):
+        return
+    step = _step_daemon(job)
+    if not step or os.fork():
+        return
+    try:
+        os.setsid()
+        # Slurm reads what the task prolog prints to its end.
+        null = os.open(os.devnull, os.O_RDWR)
+        for handle in (0, 1, 2):
+            os.dup2(null, handle)
+        os.nice(19)
+        os.environ.setdefault("HADAR_EXCHANGE", str(folder))
+        from slurm_hadar.runtime import watch
+
+        watch.run([], lambda: _command_line(step).startswith(_daemon_of(job)))
+    finally:
+        os._exit(0)
+
+
+def _step_daemon(job: str) -> int:
+    """The slurmstepd that this process descends from, 0: none. Its child bears its name too, until
+    it becomes the task."""
+    pid, step = os.getpid(), 0
+    while pid > 1:
+        if _command_line(pid).startswith(_daemon_of(job)):
+            step = pid
+        try:
+            # The name in brackets may hold anything.
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return step
+
+
 def _keep_closed() -> None:
     """Let no debugger of the same user in, also where slurmd's user is not root: this process may
     be outside of the job's cgroup, so foreign code in it would see all GPUs and outlive the job."""
@@ -161,13 +202,18 @@ def sample(
 
 def _has_step(job: str) -> bool:
     """Whether a slurmstepd of the job runs here. For where no epilog ends the sampler."""
-    begins = f"slurmstepd: [{job}.".encode()
+    begins = _daemon_of(job)
     with os.scandir("/proc") as entries:
         return any(
             _command_line(int(entry.name)).startswith(begins)
             for entry in entries
             if entry.name.isdecimal()
         )
+
+
+def _daemon_of(job: str) -> bytes:
+    """How the command line of each slurmstepd of a job begins."""
+    return f"slurmstepd: [{job}.".encode()
 
 
 def _end(folder: Path) -> None:

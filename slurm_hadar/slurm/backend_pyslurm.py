@@ -183,6 +183,10 @@ class PySlurmCluster:
         """Through the commands."""
         return self._plain.requeue(ids)
 
+    def requeue_ended(self, ids: Sequence[str]) -> list[SlurmError | None]:
+        """Through the commands."""
+        return self._plain.requeue_ended(ids)
+
     def hold(self, job_id: str) -> None:
         """Through the commands."""
         self._plain.hold(job_id)

@@ -156,6 +156,10 @@ class Cluster(Protocol):
         """
         ...
 
+    def requeue_ended(self, ids: Sequence[str]) -> list[SlurmError | None]:
+        """Requeue jobs that have ended: Slurm starts them anew, whatever their end was."""
+        ...
+
     def hold(self, job_id: str) -> None:
         """Hold a waiting job. Ours for tests and repairs only: the controller never holds."""
         ...

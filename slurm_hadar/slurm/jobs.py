@@ -224,6 +224,7 @@ def one(record: Record) -> Job:
         expedited="EXPEDITED_REQUEUE" in _names(record.get("flags")),
         exclusive=bool(_UNSHARED & set(_names(record.get("shared")))),
         restarts=_whole(record, "restart_cnt"),
+        exit_code=_exit_code(record),
         het=het > 0,
         array_job_id=array,
         reservation=_text(record, "resv_name"),
@@ -365,6 +366,15 @@ def _number(record: Record, key: str) -> float | None:
     if not isinstance(value, (int, float)) or not isfinite(value):
         raise ValueError(f"{key} is not a number")
     return value
+
+
+def _exit_code(record: Record) -> int:
+    """22.05 shows the status as of wait(2)."""
+    value = record.get("exit_code")
+    if isinstance(value, dict):
+        return _whole(value, "return_code")
+    status = _whole(record, "exit_code")
+    return status >> 8 if status & 0x7F == 0 else 0
 
 
 def _whole(record: Record, key: str) -> int:

@@ -88,6 +88,7 @@ def job(entry: Any) -> tuple[Job, str]:
         other_gres=tres.others(requested),
         exclusive=(entry.resource_sharing or "OK") not in ("OK", "YES"),
         restarts=int(entry.requeue_count or 0),
+        exit_code=int(getattr(entry, "exit_code", None) or 0),
         het=het > 0,
         array_job_id=array,
         reservation=entry.reservation or "",

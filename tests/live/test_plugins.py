@@ -231,7 +231,7 @@ def test_cli_filter_with_spank_for_sbatch_srun_and_salloc(site, with_spank):
     job, said = site.submit(*words, "-C", "v100", "--wrap", "true")
     assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "v100&v100")
     found = decode(job["Comment"])
-    assert found == Declaration(model="m", types=("v100",), checkpoint=True, constraint="v100")
+    assert found == Declaration(model="m", types=("v100",), checkpoint="yes", constraint="v100")
     assert "slurm-hadar: the job is managed" in said
     for program in ("srun", "salloc"):
         words = ("--hadar-types=k80", "--gres=gpu:1", "scontrol", "show", "job", "-o")

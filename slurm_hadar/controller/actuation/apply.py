@@ -16,10 +16,12 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.hints import Refusals
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store
+from slurm_hadar.controller.snapshot.at_risk import UNASKED
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
 from slurm_hadar.controller.snapshot.resource_request import may_have_copies
 from slurm_hadar.domain import steering
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node
@@ -275,23 +277,30 @@ def ask_to_save(
     """Begin a move or a stop: ask the job to save. ``in_step``: see Progress; None where unknown.
     ``hopes``: what is expected of it, for the journal.
 
-    A job whose training is not a step polls the plan file; a signal would only hit its shell.
+    A job whose training is not a step polls the plan file; a signal would only hit its shell. One
+    that cannot be asked is stopped by the next step of the move.
     """
+    declared = action.job.declaration or Declaration()
+    asks = declared.asks
     nonce = secrets.token_hex(8)
     details = {**_details(action), **hopes, "save": nonce, "restarts": action.job.restarts}
     details["priority"] = action.job.priority + _given_back(context.store, action)
     details["stood"] = _stood(action, context.steering_of(action.job))
+    details["habit"] = declared.habit
+    if declared.habit == "signal" and asks.grace_s is not None:
+        details["grace_s"] = asks.grace_s
     entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
+    if declared.habit in UNASKED:
+        return Sent()
     # Copies and shares are said when it has been requeued: now they would be of no use to it.
     complaint = context.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)
     if complaint:
         context.store.end(entry, complaint, now)
         return Sent((complaint,), frozenset({action.job.id}))
-    if in_step is False:
+    if in_step is False and declared.habit != "signal" and asks.target == "steps":
         return Sent()
-    name = action.job.declaration.signal if action.job.declaration else "USR2"
     try:
-        context.cluster.signal(action.job.id, name, "steps")
+        context.cluster.signal(action.job.id, asks.name, asks.target)
     except SlurmError as error:
         outcome = f"the signal was refused: {error}"
         write_unmoved_plan(context, action.job)

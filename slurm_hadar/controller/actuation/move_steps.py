@@ -7,10 +7,12 @@ same function.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import inf
 
 from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.returned_nodes import ended_by
+from slurm_hadar.controller.snapshot.at_risk import UNASKED, may_stop_for_s, work_at_risk_s
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.slurm.times import set_back, startable_s
@@ -36,11 +38,12 @@ class MoveStep(Enum):
 @dataclass(frozen=True)
 class MoveDecision:
     """The next step of a move. ``outcome``: how it ends, of STAY and END only. ``job``: as it is
-    to be released, of SEND_ON only."""
+    to be released, of SEND_ON only. ``until``: REQUEUE is right until then, s since the epoch."""
 
     step: MoveStep
     outcome: str = ""
     job: Job | None = None
+    until: float = inf
 
 
 def decide_move(
@@ -62,7 +65,7 @@ def decide_move(
     if job is None:
         if now - entry.changed_s > LOST_SIGHT_S:
             return _end("Slurm does not show the job any more")
-    elif job.state is JobState.FINISHED:
+    elif job.state is JobState.FINISHED and not said_saved(job):
         return _end(f"the job has ended ({job.slurm_state})")
     elif not job.managed:
         return _end("it is no longer managed")
@@ -78,6 +81,13 @@ def decide_move(
         # Its plan may speak of GPUs already that it did not get.
         return MoveDecision(MoveStep.STAY, "it started by itself before it was placed")
     return MoveDecision(MoveStep.WAIT)
+
+
+def said_saved(job: Job) -> bool:
+    """Whether a job has ended and said by its exit code that it saved and has work left."""
+    code = job.declaration.checkpoint_exit_code if job.declaration is not None else 0
+    by_itself = job.state is JobState.FINISHED and job.slurm_state.upper().startswith("FAILED")
+    return by_itself and code > 0 and job.exit_code == code
 
 
 def acknowledged(entry: Entry, progress: Progress | None) -> bool:
@@ -97,11 +107,30 @@ def _before_requeue(
 ) -> MoveDecision:
     if job.state is not JobState.RUNNING:
         return MoveDecision(MoveStep.WAIT)
+    habit = entry.details.get("habit", "yes")
+    declares = job.declaration.habit if job.declaration is not None else ""
+    if {habit, declares} & {"signal", *UNASKED} and habit != declares:
+        return MoveDecision(MoveStep.STAY, "its owner declared otherwise meanwhile; it stays")
+    if habit in UNASKED:
+        left_s = may_stop_for_s(job, progress, now)
+        if left_s >= 0:
+            return MoveDecision(MoveStep.REQUEUE, until=now + left_s)
+        lost_s = work_at_risk_s(job, progress, now)
+        known = f"{lost_s:.0f} s" if lost_s < inf else "an unknown amount"
+        return MoveDecision(
+            MoveStep.STAY, f"a restart would cost {known} of work by now, and so it stays"
+        )
+    grace_s = entry.details.get("grace_s")
+    if isinstance(grace_s, int | float):
+        ack_wait_s = float(grace_s)
     # A clock that was set back by an hour must not make it wait for one.
     waited = abs(now - entry.opened_s)
     if waited > ack_wait_s:
         # The job has gone on training since; an old answer is no reason to stop it now.
-        outcome = f"{_too_late(entry, progress, waited, ack_wait_s)} and stays where it is"
+        late = _too_late(entry, progress, waited, ack_wait_s)
+        if habit == "signal" and late.startswith(NOT_SAVED):
+            late = f"{NOT_SAVED} and leave within {waited:.0f} s of its signal"
+        outcome = f"{late} and stays where it is"
         return MoveDecision(MoveStep.STAY, outcome)
     if acknowledged(entry, progress):
         return MoveDecision(MoveStep.REQUEUE)

@@ -51,7 +51,7 @@ def advance(
 ) -> MoveResult:
     """Take every open move one step further, from what is seen now."""
     entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
-    requeue: list[tuple[Entry, Job]] = []
+    requeue: list[tuple[Entry, Job, float]] = []
     send_on: list[tuple[Entry, Job]] = []
     said: list[str] = []
     moving = context.config.moving
@@ -68,7 +68,7 @@ def advance(
             after_return_s=moving.after_return_s,
         )
         if decided.step is MoveStep.REQUEUE and job is not None:
-            requeue.append((entry, job))
+            requeue.append((entry, job, decided.until))
         elif decided.step is MoveStep.SEND_ON and decided.job is not None:
             send_on.append((entry, decided.job))
         elif decided.step in (MoveStep.STAY, MoveStep.END):
@@ -163,19 +163,24 @@ def destinations(entries: Iterable[Entry]) -> dict[str, Mapping[str, Mapping[str
 
 def _ripe(entry: Entry, progress: Progress | None, now: float) -> bool:
     """Whether asking Slurm about a move may get it further."""
-    if entry.phase != "asked":
+    if entry.phase != "asked" or entry.details.get("habit", "yes") != "yes":
         return True
     return acknowledged(entry, progress) or (progress is not None and progress.finished)
 
 
-def _requeue(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
+def _requeue(
+    context: ActionContext, moved: Sequence[tuple[Entry, Job, float]], now: float
+) -> list[str]:
+    """``moved``: with the time until which each may be requeued."""
     said: list[str] = []
     if not moved:
         return said
-    _send_no_mails(context, [job for _, job in moved])
-    entries = [entry for entry, _ in moved]
+    _send_no_mails(context, [job for _, job, _ in moved])
     # ``now`` is when the jobs were read, which may be some time ago.
     sent_s = context.clock()
+    entries = [entry for entry, _, until in moved if sent_s <= until]
+    if not entries:
+        return said
     errors = context.cluster.requeue([entry.job for entry in entries])
     for entry, error in zip(entries, errors, strict=True):
         if error is None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.apply import UNDO, UNDONE, ActionContext
+from slurm_hadar.controller.actuation.move_steps import said_saved
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain import steering
@@ -17,6 +18,8 @@ from slurm_hadar.slurm.times import at_once
 MOST_RELEASES = 3
 _RELEASE, _RELEASED = "release", "released after a failed launch"
 _REFUSED = "refused"
+_RESUME, RESUMED = "resume", "requeued, as it ended with the exit code of a checkpoint"
+_FRESH_LOOK_S = 5.0
 _PAUSE_S = 600.0
 """A cure that Slurm refused is not tried again sooner: what stands in its way stays for a while."""
 
@@ -44,6 +47,41 @@ def release_failed_launches(context: ActionContext, seen: Observed) -> list[str]
 def held_after_failed_launch(job: Job) -> bool:
     """Whether Slurm holds a managed job because a launch failed on a node."""
     return _held(job) and "launch failed" in job.reason.lower().replace("_", " ")
+
+
+def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
+    """Requeue jobs that ended with the exit code by which they say that they saved.
+
+    Only a job that a move asked to save in its last attempt, whether in time or not: any other end
+    is its own affair. Slurm would start a job anew that is done by now, so it is looked at once
+    more: after that look it needs cred_expire to be started by anybody, and longer to end.
+    """
+
+    def resume(job: Job) -> str:
+        asked_s = context.clock()
+        shown = context.cluster.read_jobs([job.id])
+        same = [one for one in shown if said_saved(one) and one.restarts == job.restarts]
+        if not same or abs(context.clock() - asked_s) > _FRESH_LOOK_S:
+            raise SlurmError("Slurm does not show in time that it ended so", retry=True)
+        (error,) = context.cluster.requeue_ended([job.id])
+        if error is not None:
+            raise error
+        return RESUMED
+
+    said = []
+    for job in seen.jobs.values():
+        if not (job.managed and job.requeue and said_saved(job)):
+            continue
+        last = _last(context, job, "move")
+        if last is None or last.details.get("habit") != "signal":
+            continue
+        # Once for each time that it was asked.
+        before = _last(context, job, _RESUME)
+        if before is not None and before.outcome == RESUMED and before.id > last.id:
+            continue
+        if last.details.get("restarts") == job.restarts and job.end_s >= last.opened_s - 1:
+            said += _try(context, seen, job, _RESUME, resume)
+    return said
 
 
 def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[str]:

@@ -141,7 +141,7 @@ def _targets(
     excluded = {id_: why for id_, why in excluded.items() if id_ in ids}
     for id_, target in list(targets.items()):
         job, why = target.job, ""
-        if not (job.declaration and job.declaration.checkpoint and job.requeue):
+        if not (job.declaration and job.declaration.habit == "yes" and job.requeue):
             why = "training on idle nodes needs checkpoint=yes and --requeue: it is stopped often"
         elif target.request.form != "node" or target.request.nodes != 1:
             why = "training on idle nodes needs its GPUs per node (--gres), and -N1 or nodes=1-K"

@@ -184,7 +184,13 @@ def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pr
     ran = now - job.start_s
     said = progress is not None and progress.restarts == job.restarts
     if not said:
-        if declared.checkpoint and ran > _SILENT_S:
+        if declared.habit == "watch" and ran > _SILENT_S:
+            yield Problem(
+                f"no report of a watcher since it started {formats.duration(ran)} ago: when it "
+                "saves is not known, so it is not moved",
+                ("start it in the script: python -m slurm_hadar.runtime.watch &",),
+            )
+        elif declared.habit == "yes" and ran > _SILENT_S:
             look = f"ls -l {shlex.quote(str(known.config.site.exchange_dir))}/progress.{job.id}.*"
             yield Problem(
                 f"no report since it started {formats.duration(ran)} ago: it cannot be moved, and "
@@ -206,7 +212,7 @@ def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pr
             (f"scancel {job.id}", 'a training with nonfinite="end" ends by itself'),
         )
     since = now - (progress.checkpoint.time if progress.checkpoint else job.start_s)
-    if declared.checkpoint and since > _LONG_WITHOUT_SAVING_S:
+    if declared.habit in ("yes", "watch") and since > _LONG_WITHOUT_SAVING_S:
         saved = "its last checkpoint is" if progress.checkpoint else "it saved nothing in"
         old = " old" if progress.checkpoint else ""
         yield Problem(
@@ -217,12 +223,15 @@ def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pr
 
 def _ask_to_save(known: JobContext, job: Job, declared: Declaration) -> tuple[str, ...]:
     """Commands that ask a training to save. Without --batch only steps get a signal."""
-    progress = known.seen.progress.get(job.id)
-    if progress is None or progress.restarts != job.restarts or progress.in_step:
-        return (f"scancel --signal={declared.signal} {job.id}",)
+    progress, asks = known.seen.progress.get(job.id), declared.asks
+    if asks.target != "steps":
+        return (f"scancel --{asks.target} --signal={asks.name} {job.id}",)
+    stepped = progress is None or progress.restarts != job.restarts or progress.in_step
+    if stepped or declared.habit == "signal":
+        return (f"scancel --signal={asks.name} {job.id}",)
     return (
-        f"scancel --batch --signal={declared.signal} {job.id}",
-        f"only where the batch script is the training (exec), or has a trap for {declared.signal}: "
+        f"scancel --batch --signal={asks.name} {job.id}",
+        f"only where the batch script is the training (exec), or has a trap for {asks.name}: "
         "the signal ends any other shell, and the job",
     )
 
@@ -231,7 +240,12 @@ def _movable(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pro
     if not declared.checkpoint:
         yield Problem(
             "it does not declare checkpoint=yes, so it is not moved",
-            (f"only if it does: hadar set {job.id} checkpoint=yes",),
+            (f"only if it does: hadar set {job.id} checkpoint=yes (or signal, or watch:PATH)",),
+        )
+    elif declared.habit == "restart" and not declared.lose:
+        yield Problem(
+            "it may lose no work by a restart, so it stays where it starts",
+            (f"hadar set {job.id} lose=SECONDS",),
         )
     elif not job.requeue:
         yield Problem(

@@ -19,6 +19,7 @@ _KINDS = {
     Kind.HINT.value: "request changed",
     "move": "move",
     "release": "release",
+    "resume": "requeued after its own save",
     "undo": "placement undone",
 }
 

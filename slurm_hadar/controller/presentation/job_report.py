@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import reconciliation
@@ -17,6 +18,7 @@ from slurm_hadar.controller.observation import observed, rollout, steering_store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import formatters, job_history
 from slurm_hadar.controller.presentation.diagnostics import JobContext, problems
+from slurm_hadar.controller.snapshot.at_risk import UNASKED, may_stop_for_s
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import read_heartbeat
@@ -222,7 +224,16 @@ def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
         in_vain = entry.outcome == MOVED and is_in_vain(entry.shown or "")
         unanswered += (entry.outcome or "").startswith(NOT_SAVED) or in_vain
         unanswered *= entry.outcome != MOVED or in_vain
-    since = max([job.start_s, *(entry.changed_s for entry in moves)])
+    young = declared is not None and declared.habit == "restart"
+    since = max([0.0 if young else job.start_s, *(entry.changed_s for entry in moves)])
+    if declared and declared.habit in UNASKED and declared.may_move:
+        left_s = may_stop_for_s(job, progress, now)
+        yield (
+            f"It may be stopped for {left_s:.0f} s more, by what its owner lets it lose."
+            if 0 <= left_s < inf
+            else f"A stop would cost more than the {declared.most_lost_s:.0f} s of work that its "
+            "owner lets it lose, or an unknown amount, so it stays for now."
+        )
     free = since + known.config.guards.between_moves_s(unanswered)
     if free > now and declared and declared.checkpoint and not declared.pin:
         asked = f", and {unanswered} failed moves" if unanswered else ""

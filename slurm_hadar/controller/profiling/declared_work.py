@@ -196,7 +196,7 @@ def _received(job: Job, work: JobWork, row: int) -> float:
 def _counts(job: Job) -> bool:
     """Not one that had to do its work anew."""
     declared = job.declaration
-    return declared is not None and (job.restarts == 0 or declared.checkpoint)
+    return declared is not None and (job.restarts == 0 or declared.habit not in ("", "restart"))
 
 
 def _day(now: float) -> int:

@@ -26,7 +26,7 @@ def allowed(job: Job) -> tuple[int, ...]:
     Another batch takes a checkpoint, so a job that cannot save has no choice.
     """
     declared = job.declaration
-    if declared is None or declared.batch is None or not declared.checkpoint or declared.pin:
+    if declared is None or declared.batch is None or declared.habit != "yes" or declared.pin:
         return ()
     low, high = declared.batch
     if low == high or declared.fork[1] > 1:

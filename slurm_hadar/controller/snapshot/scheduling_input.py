@@ -9,7 +9,14 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.access import allowed_partitions, kinds_of
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import batch_choice, bills, cpus, distance, pending_demand
+from slurm_hadar.controller.snapshot import (
+    at_risk,
+    batch_choice,
+    bills,
+    cpus,
+    distance,
+    pending_demand,
+)
 from slurm_hadar.controller.snapshot.eligibility import (
     ControllerHistory,
     SchedulableJob,
@@ -262,10 +269,14 @@ def _memory_gb(kind: str, config: Config) -> float:
 
 
 def _restart_s(job: Job, seen: Observed) -> float:
+    """Seconds that a move costs: the restart, and the work that is done again."""
     progress = seen.progress.get(job.id)
-    if progress is not None and progress.restart_s is not None:
-        return progress.restart_s
-    return first_guess_s(job)
+    known = progress.restart_s if progress is not None else None
+    restart = first_guess_s(job) if known is None else known
+    if job.state is not JobState.RUNNING:
+        return restart
+    again = at_risk.work_at_risk_s(job, progress, seen.now)
+    return restart + (again if again < np.inf else 0.0)
 
 
 def first_guess_s(job: Job) -> float:
@@ -295,7 +306,11 @@ def _movable_from_s(
 
 
 def _settles_at(job: Job, past: ControllerHistory) -> float:
-    return max(job.start_s, past.last_moves.get(job.id, 0.0))
+    last = past.last_moves.get(job.id, 0.0)
+    if job.declaration is not None and job.declaration.habit == "restart":
+        # The sooner after its start, the less is lost.
+        return last
+    return max(job.start_s, last)
 
 
 def _stay_s(job: Job, config: Config, past: ControllerHistory) -> float:
@@ -311,12 +326,16 @@ def _may_move(target: SchedulableJob, seen: Observed, config: Config) -> bool:
         # Slurm does not say which GPUs it has, as after a restart of slurmctld that lost count.
         return False
     progress = seen.progress.get(job.id)
-    if progress is not None and progress.restarts != job.restarts:
+    unasked = declaration.habit in at_risk.UNASKED
+    if progress is not None and progress.restarts != job.restarts and not unasked:
         # It is still starting: it would not hear the wish to save, and a signal would kill it.
         return False
+    if declaration.habit == "signal" and seen.now - job.start_s < first_guess_s(job):
+        # It says nothing of itself, so it is given the time that a start takes.
+        return False
     return (
-        declaration.checkpoint
-        and not declaration.pin
+        declaration.may_move
+        and at_risk.may_stop_for_s(job, progress, seen.now) >= 0
         and job.requeue
         and not (job.expedited or job.external)
         and seen.steered(job.id).moves < config.guards.max_moves_per_job

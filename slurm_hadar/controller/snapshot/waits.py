@@ -168,7 +168,7 @@ def far_slower(target: SchedulableJob, snapshot: Snapshot, fits: Collection[str]
     # What is slow beside a type on which it may not fit is not slow for this job.
     best = max((own[kind] for kind in fits if isfinite(own.get(kind, inf))), default=0.0)
     # A guess keeps no job from a free GPU.
-    kept = snapshot.shared if declaration.may_move and job.requeue else frozenset()
+    kept = snapshot.shared if declaration.moves_later and job.requeue else frozenset()
     return frozenset(kind for kind, rate in own.items() if rate * SLOWEST < best) - kept
 
 

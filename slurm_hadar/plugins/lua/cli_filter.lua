@@ -107,6 +107,7 @@ local function help_out(options, offset)
     partitions = list(options.partition), within = within(options), gpus = requests(options), declared = words,
     batch = options.type == "sbatch", most_nodes = most_nodes(options), tasks = tonumber(options.ntasks),
     keeps_partition = keeps_partition(options),
+    signal = given(options, "signal") and options.signal or nil,
   })
   if not result then
     remark = #words > 0 and why ~= "" and help.plain("slurm-hadar: the job is not managed", {why}) or nil

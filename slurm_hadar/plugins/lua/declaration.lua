@@ -13,7 +13,9 @@ local function set(...)
   return found
 end
 
-local SIGNALS = set("USR1", "USR2", "HUP", "INT", "TERM", "CONT", "URG", "WINCH")
+local SIGNALS = {USR1 = 10, USR2 = 12, HUP = 1, INT = 2, TERM = 15, CONT = 18, URG = 23, WINCH = 28}
+local NUMBERS = {}
+for name, number in pairs(SIGNALS) do NUMBERS[tostring(number)] = name end
 local YES, NO = set("yes", "true", "1", "on"), set("no", "false", "0", "off")
 
 local function number(text, most)
@@ -62,7 +64,41 @@ end
 
 local function cost(text) return text:lower() == "any" or nil end
 
-local function signal(text) return SIGNALS[(text:upper():gsub("^SIG", ""))] end
+-- A signal as it is written down, such as B:USR1@60; nil where it is none.
+local function signal(text)
+  local prefix, rest = text:upper():match("^([BF]:)(.*)$")
+  local name, grace = (rest or text:upper()):gsub("^SIG", ""):match("^(%w+)(.*)$")
+  name = name and (NUMBERS[name] or name)
+  local digits = grace and grace:match("^@(%d+)$")
+  local seconds = digits and #digits <= 5 and tonumber(digits) or 0
+  if not SIGNALS[name or ""] or grace ~= "" and (seconds < 1 or seconds > 65535) then return nil end
+  return (prefix or "") .. name .. (grace ~= "" and ("@%d"):format(seconds) or "")
+end
+
+-- The signal of a value of sbatch --signal; nil where it is none that a job may save on.
+function declaration.of_sbatch(text)
+  local flags, rest = text:upper():match("^(.*):([^:]*)$")
+  if not flags then return signal(text) end
+  return signal((flags:find("B", 1, true) and "B:" or "") .. rest)
+end
+
+-- How a job saves, as it is written down; nil where it is not understood.
+local function checkpoint(text)
+  local path = text:match("^[wW][aA][tT][cC][hH]:(.*)$")
+  if path then
+    local rest = path:gsub("%%[jAa]", "")
+    local good = path ~= "" and #path <= 300 and not rest:find("[^%w_.:/@+,=*?-]")
+    return good and "watch:" .. path or nil
+  end
+  local word = text:lower()
+  if word == "signal" or word == "restart" then return word end
+  return YES[word] and "yes" or NO[word] and "no" or nil
+end
+
+local function exit_code(text)
+  local value = text:match("^%d%d?%d?$") and tonumber(text)
+  return value and value >= 1 and value <= 125 and value or nil
+end
 
 -- The keys of a declaration in the order in which they are written, each with its reader; those
 -- without one no user declares. A key that is not here, such as lease of old jobs, is read from a
@@ -70,7 +106,8 @@ local function signal(text) return SIGNALS[(text:upper():gsub("^SIG", ""))] end
 local KEYS = {
   {"model", declaration.word}, {"types", words}, {"gpus", span(whole)}, {"gpu_mem", declaration.megabytes},
   {"batch", span(whole)}, {"samples", whole}, {"epochs", whole}, {"dataset_size", whole},
-  {"checkpoint", yes}, {"signal", signal}, {"restart_cost", seconds}, {"wait", seconds}, {"cost", cost}, {"fork", span(whole)},
+  {"checkpoint", checkpoint}, {"signal", signal}, {"lose", seconds}, {"checkpoint_exit_code", exit_code},
+  {"restart_cost", seconds}, {"wait", seconds}, {"cost", cost}, {"fork", span(whole)},
   {"tasks", tasks}, {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
   {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil},
 }
@@ -141,7 +178,7 @@ function declaration.read(list)
     if not ok then return nil, where .. ": " .. key .. "=" .. value:sub(1, 80) .. " is not understood" end
     if YES[value:lower()] and (READ[key] == yes) then value = "yes" end
     if NO[value:lower()] and (READ[key] == yes) then value = nil end
-    if key == "signal" then value = value:upper():gsub("^SIG", "") end
+    if key == "signal" or key == "checkpoint" then value = ok ~= "no" and ok or nil end
     found[key] = value
   end
   local types = found.types and "," .. found.types .. ","

@@ -219,10 +219,11 @@ end
 -- ask: comment, constraint (strings or nil), partitions (list, as named), within (list, as they
 -- hold), gpus (list of {field, text}),
 -- declared (list of {key, value, where}), batch, most_nodes, tasks (numbers; nil: not said),
--- keeps_partition (whether it names nodes, a reservation, or is exclusive).
+-- keeps_partition (whether it names nodes, a reservation, or is exclusive), signal (sbatch's own, nil
+-- where it is not known).
 -- Answer: comment, constraint, partitions (text), gpus (list of {field, text}), movable, signal,
--- notes. Of a job that hbatch or cli_filter declared: its signal, and gpus and constraint or
--- partitions where they change.
+-- watch (its checkpoint key, where it is to be watched), notes. Of a job that hbatch or cli_filter
+-- declared: its signal and watch, and gpus and constraint or partitions where they change.
 -- Nothing that decides when a job may start is ever changed: it is eligible as its owner asked.
 function help.changes(site, ask)
   local asks, types, plain = request(ask.gpus)
@@ -255,13 +256,18 @@ function help.changes(site, ask)
     local kinds = enforced(site, found, result.notes)
     if kinds then choose(site, ask, found, fresh, kinds, result) end
   end
-  result.signal = found.signal or "USR2"
+  if fresh and found.checkpoint == "signal" and not found.signal and ask.signal and declaration.of_sbatch then
+    found.signal = declaration.of_sbatch(ask.signal)
+  end
+  -- Its name alone.
+  result.signal = (found.signal or "USR2"):gsub("^.*:", ""):gsub("@.*$", "")
+  if (found.checkpoint or ""):find("^watch:") then result.watch = found.checkpoint end
   if not fresh then return result end
   if not asks then
     result.no_gpus = true
     result.notes[#result.notes + 1] = "it asks for no GPU: add --gres=gpu"
   end
-  result.movable = found.checkpoint == "yes" and ask.batch
+  result.movable = found.checkpoint and ask.batch
   result.comment = help.join(ask.comment, declaration.encode(found))
   if #result.comment > COMMENT_LIMIT then
     return nil, "its Comment would have " .. #result.comment .. " bytes, and Slurm takes " .. COMMENT_LIMIT

@@ -21,7 +21,7 @@ from slurm_hadar.domain.declaration import KEYS
 BIN = Path(sys.executable).parent
 CASES = {
     "hbatch --hadar-restart": ["--hadar-restart-cost"],
-    "hbatch --hadar-checkpoint=": ["yes", "no"],
+    "hbatch --hadar-checkpoint=": ["yes", "no", "signal", "restart"],
     "hbatch --hadar-checkpoint y": ["yes"],
     "hbatch --mail-": ["--mail-type", "--mail-user"],
     "hbatch --nodes=2 --hadar-pl": ["--hadar-plan"],

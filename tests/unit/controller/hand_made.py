@@ -78,7 +78,7 @@ def job(id_="1", state=JobState.PENDING, **more):
         "submit_s": NOW - 60,
         "time_limit_s": 7200.0,
         "request": GpuRequest(per_node={UNTYPED: 1}),
-        "declaration": Declaration(types=("any",), checkpoint=True),
+        "declaration": Declaration(types=("any",), checkpoint="yes"),
     }
     if state is JobState.PENDING:
         usual |= {"reason": "Priority", "eligible_s": NOW - 60, "start_s": 0.0}

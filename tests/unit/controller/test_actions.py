@@ -24,7 +24,7 @@ from slurm_hadar.domain.node import Reservation
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering, merge
 
-DECLARED = Declaration(types=("any",), checkpoint=True)
+DECLARED = Declaration(types=("any",), checkpoint="yes")
 
 
 LIMITS = [
@@ -96,7 +96,7 @@ def test_a_move_is_meant_only_where_the_type_or_count_changes():
 @pytest.mark.parametrize(
     "stays",
     [
-        {"declaration": replace(DECLARED, checkpoint=False)},
+        {"declaration": replace(DECLARED, checkpoint="")},
         {"declaration": replace(DECLARED, pin=True)},
         {"requeue": False},
         {"expedited": True},
@@ -228,7 +228,7 @@ def test_a_job_that_waits_keeps_others_only_from_what_it_can_use():
 
 def test_what_a_job_leaves_goes_to_who_waits_before_it_comes_back():
     """It would grow into its own GPUs and free ones beside them, which a job that waits can use."""
-    both = Declaration(types=("any",), gpus=(1, 2), checkpoint=True)
+    both = Declaration(types=("any",), gpus=(1, 2), checkpoint="yes")
     here = running("1", {"k1": {"k80": 1}}, declaration=both)
     found = nodes(v1=2, v2=2, p1=2, p2=2, k1=1, k2=2)
     grown = {"1": Placement({"k80": 2}, {"k1": {"k80": 2}})}

@@ -18,7 +18,9 @@ from slurm_hadar.domain.steering import Steering, merge
 from slurm_hadar.exchange.progress import Progress
 
 SITE = config('[backfill]\nenabled = true\npartitions = ["idle"]\n')
-TRAINS = Declaration(model="resnet18", types=("any",), checkpoint=True, backfill=True, nodes=(1, 4))
+TRAINS = Declaration(
+    model="resnet18", types=("any",), checkpoint="yes", backfill=True, nodes=(1, 4)
+)
 NAMES = ("v1", "v2", "p1", "k1")
 
 
@@ -159,7 +161,7 @@ def test_switched_off_a_request_is_its_owners_again_and_nothing_else_happens():
 
 
 def test_a_trainer_says_that_it_saves():
-    left = decide(look([trainer(declaration=replace(TRAINS, checkpoint=False))])).excluded["1"]
+    left = decide(look([trainer(declaration=replace(TRAINS, checkpoint=""))])).excluded["1"]
     assert "checkpoint=yes" in left
 
 

@@ -16,7 +16,7 @@ from slurm_hadar.domain.placement import Placement
 from slurm_hadar.exchange.progress import Progress
 
 RANGE = Declaration(
-    model="resnet18", types=("any",), batch=(64, 256), samples=10**8, checkpoint=True
+    model="resnet18", types=("any",), batch=(64, 256), samples=10**8, checkpoint="yes"
 )
 V1 = {"v1": {"v100": 1}}
 
@@ -36,14 +36,14 @@ def progress(batch=64, noise=None, restarts=0):
         ({"batch": (64, 300)}, (64, 128, 256, 300)),
         ({"batch": (64, 64)}, ()),
         ({"batch": None}, ()),
-        ({"batch": (64, 512), "checkpoint": False}, ()),
+        ({"batch": (64, 512), "checkpoint": ""}, ()),
         ({"batch": (64, 512), "pin": True}, ()),
         ({"batch": (64, 512), "fork": (1, 4)}, ()),
         ({"batch": (1, 10**12)}, tuple(2**k for k in range(12))),
     ],
 )
 def test_a_range_gives_doublings(declared, sizes):
-    known = {"checkpoint": True, **declared}
+    known = {"checkpoint": "yes", **declared}
     assert batch_choice.allowed(job(declaration=Declaration(types=("any",), **known))) == sizes
 
 

@@ -13,7 +13,9 @@ from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering
 
 SITE = config()
-RANGE = Declaration(model="resnet50", types=("v100",), gpus=(1, 4), batch=(64, 64), checkpoint=True)
+RANGE = Declaration(
+    model="resnet50", types=("v100",), gpus=(1, 4), batch=(64, 64), checkpoint="yes"
+)
 ONE = GpuRequest(per_job={UNTYPED: 1})
 
 

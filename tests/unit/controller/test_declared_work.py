@@ -18,7 +18,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
 
 DAY = 86400.0
-CHECKPOINTED = Declaration(types=("any",), model="resnet18", samples=1, checkpoint=True)
+CHECKPOINTED = Declaration(types=("any",), model="resnet18", samples=1, checkpoint="yes")
 
 
 def work(declared, received, attained, done=0):
@@ -121,7 +121,7 @@ def test_an_unknown_user_is_named():
 
 
 def test_gpu_time_that_is_no_measure_of_the_work_does_not_count(known):
-    again = replace(CHECKPOINTED, checkpoint=False)
+    again = replace(CHECKPOINTED, checkpoint="")
     lived(known, declared=10, seconds=600.0, declaration=again, restarts=1)
     assert known.factors(NOW) == {}
 

@@ -67,7 +67,7 @@ def printed(tale, width=200, everything=False):
     return kept.get()
 
 
-CHECKED = Declaration(types=("any",), checkpoint=True)
+CHECKED = Declaration(types=("any",), checkpoint="yes")
 
 
 def test_of_a_healthy_job_nothing_is_wrong(site):
@@ -87,7 +87,7 @@ def test_of_a_healthy_job_nothing_is_wrong(site):
         (job("1", reason="QOSMaxJobsPerUserLimit"), "at a limit", "sacctmgr show assoc where user"),
         (job("1", reason="PartitionDown"), "Slurm keeps it waiting", "scontrol show job 1"),
         (job("1", declaration=replace(CHECKED, types=("h100",))), "no node has", "types=any"),
-        (job("1", declaration=replace(CHECKED, checkpoint=False)), "not declare check", "=yes"),
+        (job("1", declaration=replace(CHECKED, checkpoint="")), "not declare check", "=yes"),
         (job("1", requeue=False), "--no-requeue", "Requeue=1"),
         (job("1", declaration=replace(CHECKED, pin=True)), "pinned", "hadar set 1 pin=no"),
         (

@@ -40,7 +40,7 @@ def queues(draw):
         }
         samples = draw(st.sampled_from([0, 10_000, 300_000, 2_000_000]))
         declared = Declaration(
-            model=draw(st.sampled_from(MODELS)), types=("any",), checkpoint=True, samples=samples
+            model=draw(st.sampled_from(MODELS)), types=("any",), checkpoint="yes", samples=samples
         )
         if draw(st.integers(0, 3)) == 0:
             found.append(ordinary(str(number), **usual))
@@ -143,7 +143,7 @@ def test_who_takes_no_part_never_has_more_ahead(name, jobs, level, free, starts)
 
 def test_the_exchanges_that_are_judged_take_place():
     """Else the property above would say nothing."""
-    known = Declaration(model="resnet50", types=("any",), checkpoint=True, samples=100_000)
+    known = Declaration(model="resnet50", types=("any",), checkpoint="yes", samples=100_000)
     long = any_job("1", declaration=known, priority=900, mem_per_node_mb=1000)
     short = replace(long, id="2", raw_id=2, priority=700, declaration=replace(known, samples=1000))
     changed = []

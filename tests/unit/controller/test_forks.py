@@ -19,7 +19,7 @@ FORKED = Placement(
 
 
 def view_with(fork):
-    declared = Declaration(types=("any",), checkpoint=True, fork=fork)
+    declared = Declaration(types=("any",), checkpoint="yes", fork=fork)
     return look(seen([job(declaration=declared)])).view
 
 
@@ -60,7 +60,7 @@ def test_plans_without_copies_stay_as_they_are():
 
 def test_work_that_only_several_copies_do_in_time_is_not_hopeless():
     declared = Declaration(
-        model="resnet18", types=("any",), checkpoint=True, fork=(1, 4), samples=10**8
+        model="resnet18", types=("any",), checkpoint="yes", fork=(1, 4), samples=10**8
     )
     for policy, there in (("hadare", True), ("hadar", False)):
         site = config(f'[controller]\npolicy = "{policy}"\n')
@@ -69,7 +69,7 @@ def test_work_that_only_several_copies_do_in_time_is_not_hopeless():
 
 
 def test_the_speed_and_size_of_a_copy_are_those_of_its_node():
-    declared = Declaration(types=("any",), checkpoint=True, fork=(1, 4))
+    declared = Declaration(types=("any",), checkpoint="yes", fork=(1, 4))
     both = {"v1": {"v100": 1}, "k1": {"k80": 1}}
     runs = running("1", both, declaration=declared, tasks=2, cpus=8, mem_per_cpu_mb=1000)
     jobs = look(seen([runs], nodes(v1=1, k1=1))).view.jobs
@@ -85,7 +85,7 @@ def test_copies_are_on_nodes_of_one_partition(asked):
         model="resnet18",
         samples=10**6,
         types=("any",),
-        checkpoint=True,
+        checkpoint="yes",
         fork=(1, 6),
         restart_cost=1,
         partitions=asked,
@@ -102,7 +102,7 @@ def test_copies_outside_the_largest_partition_stay_where_they_are():
     declared = Declaration(
         model="resnet18",
         types=("any",),
-        checkpoint=True,
+        checkpoint="yes",
         fork=(1, 2),
         partitions=("v100", "k80"),
     )

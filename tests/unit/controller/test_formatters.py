@@ -34,7 +34,7 @@ from slurm_hadar.reports import text
 from slurm_hadar.slurm.traffic import Traffic
 
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
-LIST = Declaration(types=("v100", "p100", "k80"), model="resnet50", checkpoint=True)
+LIST = Declaration(types=("v100", "p100", "k80"), model="resnet50", checkpoint="yes")
 
 
 def report(jobs, want, acted=True, **more):
@@ -126,7 +126,7 @@ def some_on_idle_nodes():
         idle.trainer("1"),
         idle.on("2", "v1", declaration=replace(idle.TRAINS, nodes=(1, 1))),
         idle.trainer("3", declaration=replace(idle.TRAINS, types=("v100",), gpu_mem=64_000)),
-        idle.trainer("4", declaration=replace(idle.TRAINS, checkpoint=False)),
+        idle.trainer("4", declaration=replace(idle.TRAINS, checkpoint="")),
         ordinary("9", partitions=("gpu",), features="k80"),
         used=["v1"],
     )

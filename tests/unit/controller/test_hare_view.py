@@ -8,7 +8,7 @@ from slurm_hadar.domain.declaration import Declaration, parse
 
 
 def view_with(**more):
-    declared = Declaration(types=("any",), checkpoint=True, **more)
+    declared = Declaration(types=("any",), checkpoint="yes", **more)
     return look(seen([job(declaration=declared)])).view
 
 

@@ -33,8 +33,8 @@ from slurm_hadar.domain.steering import Steering, decode, merge
 from slurm_hadar.profiles.rates import open_rates
 
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
-ANY = Declaration(model="resnet50", types=("any",), checkpoint=True)
-ALL = Declaration(model="resnet50", types=("v100", "p100", "k80"), checkpoint=True)
+ANY = Declaration(model="resnet50", types=("any",), checkpoint="yes")
+ALL = Declaration(model="resnet50", types=("v100", "p100", "k80"), checkpoint="yes")
 
 
 def told(was, wrote=None, at=NOW - 10, **more):
@@ -422,7 +422,7 @@ JOBS = st.lists(
     st.builds(
         lambda lease, typed, types, counts, count, priority, part, constraint, reason: {
             "declaration": Declaration(
-                types=types, lease=lease, gpus=(1, 2) if counts else None, checkpoint=True
+                types=types, lease=lease, gpus=(1, 2) if counts else None, checkpoint="yes"
             ),
             "request": GpuRequest(per_node={"v100" if typed else UNTYPED: count}),
             "eligible_s": NOW + 200 if lease else NOW - 5,

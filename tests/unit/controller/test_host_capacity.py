@@ -8,7 +8,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Placement
 
-RANGE = Declaration(types=("any",), cpus=(1, 12), mem=(1024, 8192), checkpoint=True)
+RANGE = Declaration(types=("any",), cpus=(1, 12), mem=(1024, 8192), checkpoint="yes")
 GB = 1024
 
 

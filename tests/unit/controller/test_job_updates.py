@@ -24,7 +24,7 @@ from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering, decode, merge
 
-ANY = Declaration(types=("any",), checkpoint=True)
+ANY = Declaration(types=("any",), checkpoint="yes")
 
 
 def updated(job_, placement, found=None, site=CONFIG):

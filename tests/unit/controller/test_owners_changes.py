@@ -25,7 +25,7 @@ OURS = Steering(
     gpus={"k80": 1}, time=NOW - 900, moves=1,
     was={"Features": "", "Partition": "gpu"}, wrote={"Features": "k80", "Partition": "gpu"},
 )  # fmt: skip
-ALL = Declaration(types=("any",), checkpoint=True, partitions=("gpu",))
+ALL = Declaration(types=("any",), checkpoint="yes", partitions=("gpu",))
 GROUPS = '[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n'
 
 

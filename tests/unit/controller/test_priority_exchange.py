@@ -38,7 +38,7 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.traffic import Traffic
 
 FULL = nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=2)
-KNOWN = Declaration(model="resnet50", types=("any",), checkpoint=True, samples=1000)
+KNOWN = Declaration(model="resnet50", types=("any",), checkpoint="yes", samples=1000)
 
 
 def site(level="association"):

@@ -21,7 +21,7 @@ from slurm_hadar.profiles.tiers import TierRates
 RACKS = {"v1": "r1", "v2": "r1", "p1": "r2", "p2": "r2", "k1": "r1", "k2": "r2"}
 SITE = config('[controller]\npolicy = "network"\n')
 WIDE = {"request": GpuRequest(per_node={UNTYPED: 2}), "node_count": 2, "tasks": 2}
-BIG = Declaration(model="BERT", types=("any",), checkpoint=True, batch=(64, 64))
+BIG = Declaration(model="BERT", types=("any",), checkpoint="yes", batch=(64, 64))
 
 
 def reported(id_, rate, **more):

@@ -238,7 +238,7 @@ def test_a_stop_that_was_not_carried_out_costs_nothing(store):
 
 
 def test_what_is_hoped_for_a_move_is_what_the_policy_saw(store):
-    declared = Declaration(types=("any",), model="resnet18", checkpoint=True)
+    declared = Declaration(types=("any",), model="resnet18", checkpoint="yes")
     here = running("1", {"k1": {"k80": 1}}, declaration=declared)
     observed = seen([here])
     action = only(decide(observed, {"1": {"v100": 1}}), Kind.MOVE)

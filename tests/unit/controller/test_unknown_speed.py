@@ -20,9 +20,9 @@ from slurm_hadar.reports import text
 from slurm_hadar.slurm.traffic import Traffic
 
 TIME = re.compile(r"ends? (in )?\d")
-UNKNOWN = Declaration(types=("any",), model="nobody-knows", samples=10**6, checkpoint=True)
-NO_WORK = Declaration(types=("any",), model="resnet18", checkpoint=True)
-TOLD = Declaration(types=("any",), model="resnet18", samples=10**6, checkpoint=True)
+UNKNOWN = Declaration(types=("any",), model="nobody-knows", samples=10**6, checkpoint="yes")
+NO_WORK = Declaration(types=("any",), model="resnet18", checkpoint="yes")
+TOLD = Declaration(types=("any",), model="resnet18", samples=10**6, checkpoint="yes")
 
 
 def crowd(declaration):

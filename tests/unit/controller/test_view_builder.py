@@ -35,7 +35,7 @@ from slurm_hadar.domain.steering import Steering, merge
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import open_rates
 
-ANY = Declaration(types=("any",), checkpoint=True)
+ANY = Declaration(types=("any",), checkpoint="yes")
 MODEL = Declaration(types=("any",), model="resnet18", batch=(64, 64), samples=10_000_000)
 
 
@@ -460,7 +460,7 @@ def test_a_few_jobs_with_a_fault_are_found_among_many_in_few_pictures(sick, foun
 def test_a_policy_is_told_of_restarts_and_from_when_a_job_may_be_moved():
     guards = CONFIG.guards.model_copy(update={"min_between_moves_s": 600.0})
     site = CONFIG.model_copy(update={"guards": guards})
-    saves = Declaration(types=("any",), checkpoint=True, model="resnet18", samples=1e6)
+    saves = Declaration(types=("any",), checkpoint="yes", model="resnet18", samples=1e6)
     place = {"v1": {"v100": 1}}
     jobs = [
         running("1", place, declaration=saves, start_s=NOW - 100.0, restarts=2),

@@ -21,7 +21,7 @@ V100, K80 = (float(RATES.rates("resnet18", 64, (kind,), (1,))[0][0, 0]) for kind
 WORK = int(V100 * 100)
 """Samples of 100 s on a V100."""
 DECLARED = Declaration(
-    model="resnet18", types=("v100", "p100", "k80"), batch=(64, 64), samples=WORK, checkpoint=True
+    model="resnet18", types=("v100", "p100", "k80"), batch=(64, 64), samples=WORK, checkpoint="yes"
 )
 
 

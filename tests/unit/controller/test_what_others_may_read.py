@@ -12,7 +12,7 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.slurm.traffic import Traffic
 
-KNOWN = Declaration(model="resnet50", types=("any",), checkpoint=True, samples=10_000)
+KNOWN = Declaration(model="resnet50", types=("any",), checkpoint="yes", samples=10_000)
 
 
 def test_how_far_its_owner_is_believed_stands_in_no_plan_file(tmp_path):

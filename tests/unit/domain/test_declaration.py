@@ -19,8 +19,12 @@ declarations = st.builds(
     gpu_mem=st.integers(0, 10**6),
     batch=st.none() | ranges,
     samples=st.integers(0, 10**12),
-    checkpoint=st.booleans(),
-    signal=st.sampled_from(["USR1", "USR2", "TERM"]),
+    checkpoint=st.sampled_from(
+        ["", "yes", "signal", "restart", "watch:/a/b-*/c?.pt", "watch:%j=x"]
+    ),
+    signal=st.sampled_from(["USR1", "USR2", "TERM", "B:USR1@60", "F:HUP"]),
+    lose=st.none() | st.integers(0, 1000).map(float),
+    checkpoint_exit_code=st.integers(0, 125),
     restart_cost=st.integers(0, 1000).map(float),
     cost=st.sampled_from(["", "any"]),
     wait=st.none() | st.integers(0, 1000).map(float),
@@ -72,7 +76,7 @@ def test_the_example_of_the_documentation():
         gpus=(1, 4),
         batch=(64, 512),
         samples=5_000_000,
-        checkpoint=True,
+        checkpoint="yes",
     )
     assert declared.total_samples == 5_000_000
     assert replace(declared, samples=0, epochs=3, dataset_size=100).total_samples == 300
@@ -86,8 +90,15 @@ def test_the_example_of_the_documentation():
         ("gpus=4-1", "smaller number first"),
         ("gpus=0", "range such as 1-4"),
         ("samples=many", "such as 50000 or 5e6"),
-        ("checkpoint=maybe", "yes or no"),
-        ("signal=KILL", "one of USR1"),
+        ("checkpoint=maybe", "signal, restart or watch:PATH"),
+        ("checkpoint=watch:", "watch:PATH"),
+        ("checkpoint=watch:a;b", "watch:PATH"),
+        ("checkpoint=signal:x", "watch:PATH"),
+        ("signal=KILL", "names: USR1"),
+        ("signal=X:USR1", "B:NAME for the batch shell"),
+        ("signal=USR1@0", "SECONDS"),
+        ("checkpoint_exit_code=0", "from 1 to 125"),
+        ("checkpoint_exit_code=143", "from 1 to 125"),
         ("gpu_mem=24X", "such as 24G"),
         ("types=any,v100", "not both"),
         ("model=", "no value"),

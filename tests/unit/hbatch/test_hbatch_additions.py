@@ -509,3 +509,21 @@ def test_members_that_the_users_own_constraint_rules_out_are_left_out(constraint
 def test_a_model_is_looked_up_as_the_tables_do(model):
     where = groups(speeds={"": {}, model_key(model): {"v100": 0.5}})
     assert partition_list.speeds_of(model, where) == {"v100": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "signal"),
+    [
+        ("checkpoint=signal", "B:USR1@60", "B:USR1@60"),
+        ("checkpoint=signal", "10", "USR1"),
+        ("checkpoint=signal", "R:USR1", "USR1"),
+        ("checkpoint=signal", "KILL", "USR2"),
+        ("checkpoint=signal signal=HUP", "B:USR1@60", "HUP"),
+        ("checkpoint=yes", "B:USR1@60", "USR2"),
+    ],
+)
+def test_the_jobs_own_signal_is_what_it_saves_on(words, own, signal):
+    result = added(f"gpus=1 {words}", {"signal": own})
+    declared = decode(result.comment.removeprefix("--comment="))
+    assert declared.signal == signal
+    assert "--requeue" in result.options

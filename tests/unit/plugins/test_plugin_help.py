@@ -6,7 +6,14 @@ from lua_room import literal, run
 from slurm_hadar.cli.additions import add
 from slurm_hadar.cli.submit_prices import Today
 from slurm_hadar.cli.wrapper_site import WrapperSite
-from slurm_hadar.domain.declaration import KEYS, Declaration, decode, parse, script_arguments
+from slurm_hadar.domain.declaration import (
+    KEYS,
+    Declaration,
+    decode,
+    of_sbatch,
+    parse,
+    script_arguments,
+)
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.slurm.tres import parse_gpus
 
@@ -56,6 +63,8 @@ model=resnet18 types=any gpus=1-4 batch=64:512 samples=5e6 checkpoint=yes
 types=v100,p100 gpu_mem=24G epochs=3 dataset_size=50000 signal=SIGUSR1
 restart_cost=30 restart_cost=0.5 fork=1-8 backfill=yes nodes=2 cpus=1-8 mem=8G-32G
 tasks=8 tasks=1e6 wait=3600 wait=0 cost=any cost=Any
+checkpoint=signal checkpoint=Restart checkpoint=watch:/a/%j-*/b?=1.pt checkpoint=Watch:out
+signal=B:USR1@60 signal=f:sigusr1 signal=10 signal=B:12@00060 lose=600 checkpoint_exit_code=85
 off=yes pin=no checkpoint=OFF gpu_mem=500mb signal=usr2 gpus=2:4 samples=1.5e3
 """
 
@@ -68,6 +77,15 @@ def test_what_a_person_would_write_means_the_same_in_lua(tmp_path, word):
     assert declared(result) == parse([word], "here")
 
 
+@pytest.mark.parametrize(
+    "text", ["B:USR1@60", "USR2@90", "R:10", "BR:HUP", "KILL", "B:", "", "9@1"]
+)
+def test_the_jobs_own_signal_is_read_as_hbatch_reads_it(tmp_path, text):
+    result, why = changes(tmp_path, declared=[["checkpoint", "signal", "here"]], signal=text)
+    assert result, why
+    assert declared(result).signal == (of_sbatch(text) or "USR2")
+
+
 def test_more_tasks_than_can_be_dealt_are_refused_in_lua_too(tmp_path):
     result, why = changes(tmp_path, declared=[["tasks", "1000001", "here"]])
     assert result is None and "tasks=1000001 is not understood" in why
@@ -75,7 +93,8 @@ def test_more_tasks_than_can_be_dealt_are_refused_in_lua_too(tmp_path):
 
 PIECES = st.lists(
     st.sampled_from([*"0123456789", "-", ":", ".", "e", "G", "m", ",", "any", "v100", "yes", "NO",
-                     "USR1", "/", "%", "]", " ", "é", "+", "T", "B"]),
+                     "USR1", "/", "%", "]", " ", "é", "+", "T", "B", "B:", "@", "60",
+                     "SIG", "watch:", "signal", "restart", "%j", "*", "?"]),
     min_size=1, max_size=6,
 ).map("".join)  # fmt: skip
 

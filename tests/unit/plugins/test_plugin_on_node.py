@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.exchange import files
 from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.plugins import on_node, programs
 from slurm_hadar.profiles.gpu_sampling import GpuReading, SampledGpu
 from slurm_hadar.profiles.gpu_sampling_files import own_uses, read_all_uses
@@ -78,6 +79,38 @@ def test_the_task_prolog_as_slurm_runs_it(tmp_path):
     )
     assert "export HADAR_PLAN_BATCH=64\n" in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_task_prolog_starts_a_watcher_that_ends_with_the_batch_step(tmp_path):
+    exchange, saved = tmp_path / "exchange", tmp_path / "a.pt"
+    exchange.mkdir()
+    saved.write_text("x")
+    path = tmp_path / "task_prolog"
+    path.write_text(programs.program("task_prolog", programs.Path(sys.executable), exchange, UID))
+    step = f"exec -a 'slurmstepd: [7.batch]' sh -c 'sh {path}; echo ready; read x'"
+    env = {
+        "PATH": os.environ["PATH"],
+        "SLURM_JOB_ID": "7",
+        "HADAR_SIGNAL": "USR2",
+        "HADAR_CHECKPOINT": f"watch:{saved}",
+    }
+    with subprocess.Popen(
+        ["bash", "-c", step], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as daemon:
+        assert "ready\n" in (daemon.stdout.readline() for _ in range(3))
+        end, told = time.monotonic() + 60, None
+        while told is None or told.checkpoint is None:
+            assert time.monotonic() < end
+            told = read_progress(exchange, "7", os.getuid())
+            time.sleep(0.1)
+        assert Path(f"/proc/{told.pid}").exists()
+        # No task of srun gets one.
+        more = subprocess.run(["sh", path], env={**env, "SLURM_STEP_ID": "0"}, timeout=60)
+        assert more.returncode == 0
+        daemon.communicate("\n")
+    while Path(f"/proc/{told.pid}").exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_a_prolog_that_hangs_is_ended(tmp_path, monkeypatch):

@@ -204,7 +204,15 @@ def _answers(world: World, bounds: Bounds, index: int, process: Process) -> Iter
     if process.term:
         yield "sees TERM and leaves", put(world, index, process._replace(at="leave"))
     nonce = _wish(world, bounds, index, process)
-    if nonce:
+    if nonce and bounds.parts.habit == "signal":
+        # Or it only saves: nobody can tell what a script does.
+        heard = process._replace(answered=process.answered | {nonce})
+        yield "goes on after its save", put(world, index, heard._replace(at="train"))
+        if world.job.state == RUNNING and index == world.job.restarts:
+            job = world.job._replace(state=COMPLETING, by_us=False)
+            leaves = heard._replace(at="leave", term=True)
+            yield "requeues itself", put(world._replace(job=job), index, leaves)
+    elif nonce:
         answered = process.answered | {nonce}
         yield (
             "reads the wish to acknowledge",

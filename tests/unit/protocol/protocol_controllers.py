@@ -331,8 +331,8 @@ def _decided(
         now = _OPENED_S + (_ACK_WAIT_S + 1 if late else 1.0)
     held = {job.on: 1} if job.on else {}
     return parts.decide_move(
-        _entry(move),
-        _job(job),
+        _entry(move, parts.habit),
+        _job(job, parts.habit),
         _progress(progress),
         held,
         now,
@@ -342,15 +342,17 @@ def _decided(
 
 
 @cache
-def _entry(move: Move) -> Entry:
-    details = {"restarts": move.restarts, "save": move.nonce, "gpus": {move.to: 1}}
+def _entry(move: Move, habit: str) -> Entry:
+    details = {
+        "restarts": move.restarts, "save": move.nonce, "gpus": {move.to: 1}, "habit": habit,
+    }  # fmt: skip
     steps = ((REQUEUED, _OURS_S),) if move.requeued else ()
     phase = REQUEUED if move.requeued else "asked"
     return Entry(1, _JOB, "move", phase, _OPENED_S, _OPENED_S, details, None, steps)
 
 
 @cache
-def _job(job: SlurmJob) -> Job:
+def _job(job: SlurmJob, habit: str = "yes") -> Job:
     return Job(
         id=_JOB,
         raw_id=1,
@@ -365,7 +367,7 @@ def _job(job: SlurmJob) -> Job:
         gpus={"n1": {job.on: 1}} if job.on else {},
         features=job.features,
         restarts=job.restarts,
-        declaration=Declaration(checkpoint=True),
+        declaration=Declaration(checkpoint=habit),
     )
 
 

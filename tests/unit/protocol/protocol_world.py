@@ -167,6 +167,8 @@ class Parts:
     """A take-over loads the checkpoint again where it has changed."""
     locks: bool = True
     """Controllers with one state folder take its lock."""
+    habit: str = "yes"
+    """How the job saves: ``yes`` by the runtime; ``signal``: it saves and requeues itself."""
     hints_keep_begin: bool = True
     """A hint leaves the begin time of a waiting job as it is."""
 

@@ -27,6 +27,11 @@ HINT = Bounds(
 )
 TWO = Bounds("two controllers, one folder", Left(crashes=1, moves=1), SAME, 1, whole_saves=True)
 HOSTS = Bounds("controllers on two hosts", Left(crashes=1, moves=1), OTHER, 0, whole_saves=True)
+SIGNAL = Bounds(
+    "a job that requeues itself on its signal",
+    Left(crashes=1, moves=2, requeues=1), ONE, 1, whole_saves=True,
+    parts=replace(PRODUCT, habit="signal"),
+)  # fmt: skip
 EITHER_STALLS = Bounds(
     "one of two hosts stalls", Left(moves=2, stalls=1), OTHER, 0, whole_saves=True, follows=False
 )
@@ -36,7 +41,7 @@ STALL = replace(EITHER_STALLS, name="the first of two hosts stalls", first_stall
 
 @pytest.mark.parametrize(
     "bounds",
-    [SILENT, SAVES, MOVE, MOVES, LOST, LAUNCH, HINT, TWO, HOSTS, STALL],
+    [SILENT, SAVES, MOVE, MOVES, LOST, LAUNCH, HINT, TWO, HOSTS, STALL, SIGNAL],
     ids=lambda one: one.name,
 )
 def test_every_state_keeps_the_promises(bounds, record_property):
@@ -71,7 +76,24 @@ def wish_of_any_start(plan, restarts, answered):
     return "" if plan is None or plan.save in answered else plan.save
 
 
+def at_once(entry, job, progress, held, now, **waits):
+    """Takes a requeue that the controller did not ask for itself for one of its own."""
+    return decide_move(entry, job, progress, held, now, **{**waits, "after_return_s": 1.0})
+
+
+def requeued_too(entry, job, progress, held, now, **waits):
+    """Requeues a job that was signalled, as if it had acknowledged."""
+    found = decide_move(entry, job, progress, held, now, **waits)
+    if found.step is MoveStep.STAY:
+        return MoveDecision(MoveStep.REQUEUE)
+    return found
+
+
 FAULTS = {
+    "a job that requeued itself is sent on at once": (
+        SIGNAL, {"decide_move": at_once, "habit": "signal"}, "job lost: started beside"),
+    "a job that did not answer its signal is requeued": (
+        SIGNAL, {"decide_move": requeued_too, "habit": "signal"}, "did not acknowledge this move"),
     "a take-over leaves the folders of earlier attempts": (
         SAVES, {"removes_earlier": False}, "a stale attempt published"),
     "a checkpoint is checked, then renamed from elsewhere": (

@@ -351,3 +351,20 @@ def test_jobs_are_gone_with_the_last_who_holds_them(cut: float) -> None:
         assert there() == before
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("version", "shown", "code"),
+    [
+        ("22.05.8", 85 << 8, 85),
+        ("22.05.8", 0, 0),
+        # Ended by USR1, with and without a core file.
+        ("22.05.8", 10, 0),
+        ("22.05.8", 10 | 128, 0),
+        ("24.11.5", {"return_code": {"set": True, "infinite": False, "number": 85}}, 85),
+        ("24.11.5", {"return_code": {"set": False, "infinite": False, "number": 0}}, 0),
+    ],
+)
+def test_the_exit_code_of_a_job_that_has_ended(version, shown, code) -> None:
+    record = json.loads((DATA / version / "squeue_forms.json").read_text())["jobs"][0]
+    assert jobs.one({**record, "exit_code": shown}).exit_code == code

@@ -1,0 +1,192 @@
+"""``python -m slurm_hadar.runtime.watch [PATH]``: report when a training has saved by itself.
+
+For jobs with ``checkpoint=watch:PATH``, whose code knows nothing of us. It runs beside the training
+as the job's user, started by the task prolog or by one line in the script, and writes the progress
+file of the job: the controller reads no folder of a user. It only looks, and stops no training.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from slurm_hadar.domain.declaration import parse
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.job_side import Exchange, host, in_step
+from slurm_hadar.exchange.progress import Progress, Saved
+
+LOOK_S = 2.0
+STABLE_S = 3.0
+"""What has not changed for so long is whole."""
+_MOST = 5000
+"""Names that one look takes in; with more below PATH nothing is reported."""
+_DEPTH = 3
+"""Folders below a checkpoint that is a folder."""
+_KEPT_ALIVE = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT)
+"""Meant for the training; a signal to the batch shell's children reaches this process too."""
+
+Seen = tuple[tuple[str, int, int], ...]
+"""Name, mtime in ns and size of each file that belongs to a checkpoint."""
+
+
+class TooMuch(Exception):
+    """More lies below PATH than is looked at."""
+
+
+class Newest:
+    """The newest whole checkpoint at a path, from look to look.
+
+    Whole: nothing that matches has changed for ``stable_s``, by this process's own clock, and it is
+    not empty. A checkpoint counts from the last look before its first change, so from before it was
+    begun where it is written in its place.
+    """
+
+    def __init__(self, pattern: Path, stable_s: float = STABLE_S) -> None:
+        self._pattern, self._stable_s = pattern, stable_s
+        self._seen: Seen | None = None
+        self._looked_s = self._changed_s = self._since_s = 0.0
+        self._newest_ns = 0
+        self.saved: Saved | None = None
+        """None: there is none, or one is being written."""
+
+    def look(self, now: float, clock: float) -> Saved | None:
+        """``now``: s since the epoch; ``clock``: monotonic s. Raises :class:`TooMuch`."""
+        seen = tuple(sorted(found(self._pattern)))
+        newest_ns = max((mtime for _, mtime, _ in seen), default=0)
+        first = self._seen is None
+        if first or seen != self._seen:
+            if first:
+                # From before this attempt, as far as anybody knows.
+                self._since_s = min(now, newest_ns / 1e9)
+            elif self.saved is not None or not self._seen:
+                self._since_s = self._looked_s
+            self._changed_s, self._seen, before = clock, seen, self.saved
+            only_removed = not first and newest_ns == self._newest_ns and before is not None
+            if only_removed and before is not None:
+                self._since_s = before.time
+            self._newest_ns, self.saved = newest_ns, None
+        if any(size for _, _, size in seen) and clock - self._changed_s >= self._stable_s:
+            took_s = max(0.0, self._newest_ns / 1e9 - self._since_s)
+            self.saved = self.saved or Saved(0, self._since_s, took_s)
+        self._looked_s = now
+        return self.saved
+
+
+def found(pattern: Path) -> Iterator[tuple[str, int, int]]:
+    """The files of all checkpoints at a path: a file, a folder, or a name with ``*`` and ``?``."""
+    left = [_MOST]
+    if "*" in pattern.name or "?" in pattern.name:
+        for name in _names(pattern.parent, left):
+            if fnmatchcase(name, pattern.name) and not name.startswith("."):
+                yield from _below(pattern.parent / name, _DEPTH, left)
+    else:
+        yield from _below(pattern, _DEPTH + 1, left)
+
+
+def _below(path: Path, depth: int, left: list[int]) -> Iterator[tuple[str, int, int]]:
+    try:
+        status = path.stat()
+    except OSError:
+        return
+    if stat.S_ISDIR(status.st_mode) and depth > 0:
+        for name in _names(path, left):
+            yield from _below(path / name, depth - 1, left)
+    elif stat.S_ISREG(status.st_mode):
+        yield str(path), status.st_mtime_ns, status.st_size
+
+
+def _names(folder: Path, left: list[int]) -> Iterator[str]:
+    names: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            left[0] -= 1
+            if left[0] < 0:
+                raise TooMuch
+            names.append(entry.name)
+    yield from names
+
+
+def path_of(words: Sequence[str], environment: Mapping[str, str]) -> Path:
+    """The path to watch: the first word, else what the job declared; ``%j``, ``%A`` and ``%a`` are
+    replaced as by sbatch. Raises :class:`UsageError`."""
+    text = f"watch:{words[0]}" if words else environment.get("HADAR_CHECKPOINT", "")
+    declared = parse([f"checkpoint={text}"] if text else [], "watch")
+    if declared.habit != "watch":
+        raise UsageError("no path: name one, or declare checkpoint=watch:PATH")
+    numbers = {
+        "%j": environment.get("SLURM_JOB_ID", ""),
+        "%A": environment.get("SLURM_ARRAY_JOB_ID", environment.get("SLURM_JOB_ID", "")),
+        "%a": environment.get("SLURM_ARRAY_TASK_ID", ""),
+    }
+    path = declared.checkpoint.partition(":")[2]
+    path = re.sub(
+        "%[jAa]", lambda match: re.sub("[^0-9]", "", numbers[match[0]]), path, flags=re.ASCII
+    )
+    return Path.cwd() / path
+
+
+def watch(
+    exchange: Exchange, path: Path, alive: Callable[[], bool], look_s: float = LOOK_S
+) -> None:
+    """Look and tell until the job is gone."""
+    newest, started, last = Newest(path), time.time(), None
+    while alive():
+        try:
+            saved = newest.look(time.time(), time.monotonic())
+        except TooMuch:
+            print(f"hadar: more than {_MOST} files at {path}; not watched", file=sys.stderr)
+            return
+        if exchange.due() or saved != last:
+            exchange.tell(_report(exchange, saved, started))
+        last = saved
+        time.sleep(look_s)
+
+
+def _report(exchange: Exchange, saved: Saved | None, started: float) -> Progress:
+    return Progress(
+        job=exchange.job,
+        time=time.time(),
+        restarts=exchange.restarts,
+        host=host(),
+        pid=os.getpid(),
+        in_step=in_step(os.environ),
+        started=started,
+        model="",
+        samples=0,
+        rate=0.0,
+        window_s=0.0,
+        batch=0,
+        gpus=0,
+        checkpoint=saved,
+    )
+
+
+def run(words: Sequence[str], alive: Callable[[], bool]) -> int:
+    """Watch as declared; 2 where no path is, 0 otherwise, also without a controller."""
+    for number in _KEPT_ALIVE:
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        path = path_of(words, os.environ)
+    except UsageError as error:
+        print(f"hadar: {error}", file=sys.stderr)
+        return 2
+    exchange = Exchange.from_env(lambda text: print(f"hadar: {text}", file=sys.stderr))
+    if exchange is not None:
+        watch(exchange, path, alive)
+    return 0
+
+
+def main() -> int:
+    """Entry point: it ends with the process that started it."""
+    parent = os.getppid()
+    return run(sys.argv[1:], lambda: os.getppid() == parent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""Jobs that checkpoint themselves, on a real Slurm: as their scripts are, moved as they declare."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from dictated import HBATCH, Dictated, first_on
+
+from slurm_hadar.controller.actuation.move_steps import NOT_SAVED
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.exchange.heartbeat import write_heartbeat
+from slurm_hadar.exchange.progress import read_progress
+from slurm_hadar.plugins import programs
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+SCRIPT = """#!/bin/bash
+#SBATCH --gres=gpu:1 {options}
+#HADAR types=any {declared}
+cd {folder}
+state=$SLURM_JOB_ID.state log=$SLURM_JOB_ID.steps
+n=0
+if [ -f $state ]; then n=$(cat $state); fi
+echo "begin ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME $n" >> $SLURM_JOB_ID.log
+save() {{ echo $n > $state.new; mv $state.new $state; }}
+asked=0
+{trap}
+while [ $n -lt {steps} ]; do
+    sleep 0.1
+    n=$((n + 1)); echo $n >> $log
+    if [ $asked = 1 ]; then {when_asked}; fi
+    if [ $((n % {every})) = 0 ]; then save; fi
+done
+echo "done $n" >> $SLURM_JOB_ID.log
+"""
+SUBMITIT = Path(__file__).with_name("submitit_counts.py")
+LIGHTNING = Path(__file__).with_name("lightning_counts.py")
+REQUEUES_ITSELF = "save; scontrol requeue $SLURM_JOB_ID; sleep 60"
+
+
+class Habits(Dictated):
+    def script(
+        self,
+        declared,
+        options="",
+        trap="trap 'asked=1' USR1",
+        when_asked=":",
+        steps=600,
+        every=100_000,
+    ):
+        write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
+        path = self.folder / f"job{time.monotonic_ns()}.sh"
+        path.write_text(
+            SCRIPT.format(
+                declared=declared, options=options, trap=trap, when_asked=when_asked,
+                steps=steps, folder=self.folder, every=every,
+            )
+        )  # fmt: skip
+        env = {**self.env, "PATH": f"{self.box.programs.bin_dir}:{os.environ['PATH']}"}
+        command = [HBATCH, "--parsable", "-o", str(self.folder / "%j.out"), *first_on("k80")]
+        done = subprocess.run(
+            [*command, str(path)],
+            env=env, cwd=self.folder, capture_output=True, text=True, timeout=90,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        id_ = done.stdout.strip()
+        self.want[id_] = {"k80": 1}
+        self.until(lambda: len(self.steps(id_)) > 10)
+        return id_
+
+    def lines(self, id_, what):
+        path = self.folder / f"{id_}.{what}"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def steps(self, id_):
+        return [int(line) for line in self.lines(id_, "steps")]
+
+    def begun(self, id_):
+        """Where each attempt began: (restarts, node, step)."""
+        rows = [line.split() for line in self.lines(id_, "log")]
+        return [(int(r[1]), r[2], int(r[3])) for r in rows if r[0] == "begin"]
+
+    def moved(self, id_, kind="v100"):
+        self.want[id_] = {kind: 1}
+        self.until(lambda: self.patient_tick() and self.where(id_) == {kind})
+
+    def asked(self, id_):
+        """Tick until the job was asked to move."""
+        self.want[id_] = {"v100": 1}
+        self.until(lambda: self.patient_tick() and self.history(id_))
+
+    def ends(self, id_, seconds=150.0):
+        self.until(lambda: self.patient_tick() and self.state(id_) is JobState.FINISHED, seconds)
+        return self.job(id_).slurm_state
+
+    def told(self, id_):
+        return read_progress(self.config.site.exchange_dir, id_, os.getuid())
+
+    def state(self, id_):
+        return self.job(id_).state
+
+
+@pytest.fixture(scope="module")
+def site(slurm_prefix, tmp_path_factory):
+    settings = {
+        "guards": {"min_between_moves_s": 0.0},
+        # Longer than KillWait, shorter than Slurm waits by itself.
+        "moving": {"ack_wait_s": 60.0, "after_return_s": 12.0, "settle_s": 2.0},
+    }
+    found = Habits(tmp_path_factory.mktemp("habits"), settings, slurm_prefix=slurm_prefix)
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(site):
+    yield
+    site.ended(*site.want)
+    site.want.clear()
+    site.until(site.all_nodes_answer)
+
+
+def test_a_job_that_saves_and_requeues_itself_on_its_own_signal_is_moved(site):
+    id_ = site.script(
+        "checkpoint=signal restart_cost=1", "--signal=B:USR1@60", when_asked=REQUEUES_ITSELF
+    )
+    assert "signal=B:USR1@60" in site.job(id_).comment
+    site.moved(id_)
+    assert site.ends(id_) == "COMPLETED"
+    (_, first, zero), (one, then, saved) = site.begun(id_)
+    assert (first, zero, one, then) == ("k1", 0, 1, "v1") and saved > 10
+    # Nothing is done twice, and nothing is left out.
+    assert site.steps(id_) == list(range(1, 601))
+    assert site.lines(id_, "log")[-1] == "done 600"
+
+
+def test_another_controller_goes_on_where_the_first_was_killed(site):
+    id_ = site.script("checkpoint=signal signal=B:USR1 restart_cost=1", when_asked=REQUEUES_ITSELF)
+    site.asked(id_)
+    # Nothing ticks: the job saves and requeues itself all the same.
+    site.until(lambda: site.state(id_) is JobState.PENDING)
+    site.controller = site.another()
+    site.moved(id_)
+    assert site.ends(id_) == "COMPLETED" and site.steps(id_) == list(range(1, 601))
+
+
+def test_a_job_that_leaves_with_its_checkpoint_exit_code_is_started_again(site):
+    id_ = site.script(
+        "checkpoint=signal signal=B:USR1@30 checkpoint_exit_code=85 restart_cost=1",
+        when_asked="save; exit 85",
+    )
+    site.moved(id_)
+    assert site.ends(id_) == "COMPLETED"
+    assert [restarts for restarts, _, _ in site.begun(id_)] == [0, 1]
+    assert site.steps(id_) == list(range(1, 601))
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "COMPLETED"), (1, "FAILED")])
+def test_a_job_that_ends_when_it_is_asked_is_never_started_again(site, code, state):
+    id_ = site.script(
+        "checkpoint=signal signal=B:USR1 checkpoint_exit_code=85 restart_cost=1",
+        when_asked=f"save; exit {code}",
+    )
+    site.asked(id_)
+    assert site.ends(id_) == state
+    for _ in range(5):
+        site.patient_tick()
+    job = site.job(id_)
+    assert job.slurm_state == state and job.restarts == 0 and len(site.begun(id_)) == 1
+
+
+def test_a_job_that_does_nothing_stays_and_is_asked_less_often(site):
+    id_ = site.script("checkpoint=signal signal=B:USR1@3 restart_cost=1", steps=10_000)
+    site.asked(id_)
+    site.until(lambda: site.patient_tick() and site.history(id_)[0].outcome)
+    assert site.history(id_)[0].outcome.startswith(NOT_SAVED)
+    job = site.job(id_)
+    assert job.state is JobState.RUNNING and job.restarts == 0
+    assert len(site.begun(id_)) == 1
+
+
+def test_a_job_that_may_be_restarted_is_moved_while_little_is_lost(site):
+    id_ = site.script("checkpoint=restart lose=60", steps=300)
+    site.moved(id_)
+    assert site.ends(id_) == "COMPLETED"
+    assert [step for _, _, step in site.begun(id_)] == [0, 0]
+
+
+def test_a_job_that_has_run_longer_than_it_may_lose_stays(site):
+    id_ = site.script("checkpoint=restart lose=5", steps=10_000)
+    site.until(lambda: site.slurm.read_jobs([id_])[0].start_s < time.time() - 7)
+    site.want[id_] = {"v100": 1}
+    for _ in range(5):
+        site.patient_tick()
+    job = site.job(id_)
+    assert job.state is JobState.RUNNING and job.restarts == 0 and not site.history(id_)
+
+
+def test_a_job_that_declares_nothing_of_it_is_never_moved(site):
+    id_ = site.script("model=lm", steps=10_000)
+    site.want[id_] = {"v100": 1}
+    for _ in range(5):
+        site.patient_tick()
+    assert site.job(id_).restarts == 0 and not site.history(id_)
+
+
+def test_a_job_that_saves_by_itself_is_moved_right_after_a_checkpoint(site):
+    id_ = site.script(
+        f"checkpoint=watch:{site.folder}/%j.stat? lose=8 restart_cost=1",
+        trap=f"{sys.executable} -m slurm_hadar.runtime.watch &",
+        every=150,
+    )
+    site.moved(id_)
+    until = len(site.steps(id_))
+    assert site.ends(id_) == "COMPLETED"
+    (_, _, zero), (_, then, resumed) = site.begun(id_)
+    assert (zero, then) == (0, "v1") and resumed >= 150 and resumed % 150 == 0
+    # What was done again is what it may lose, at ten steps a second at most.
+    steps = site.steps(id_)
+    again = len(steps) - 600
+    assert 0 <= again <= 8 * 10 + 20, (again, until)
+    assert sorted(set(steps)) == list(range(1, 601))
+
+
+def test_a_watched_job_that_has_not_saved_yet_stays(site):
+    id_ = site.script(
+        "checkpoint=watch:nothing.here lose=1000 restart_cost=1",
+        trap=f"{sys.executable} -m slurm_hadar.runtime.watch &",
+        steps=10_000,
+    )
+    site.want[id_] = {"v100": 1}
+    site.until(lambda: site.patient_tick() and site.told(id_) is not None)
+    for _ in range(5):
+        site.patient_tick()
+    assert site.told(id_).checkpoint is None
+    assert site.job(id_).restarts == 0 and not site.history(id_)
+
+
+def test_the_task_prolog_watches_a_script_that_knows_nothing_of_it(site):
+    program = site.folder / "task_prolog"
+    python, exchange = Path(sys.executable), site.config.site.exchange_dir
+    program.write_text(programs.program("task_prolog", python, exchange, os.getuid()))
+    own = site.box.places.task_prolog
+    kept = own.read_text()
+    own.write_text(f"{kept}sh {program}\n")
+    try:
+        id_ = site.script(
+            f"checkpoint=watch:{site.folder}/%j.state lose=60 restart_cost=1",
+            trap="trap '' USR1",
+            every=50,
+            steps=10_000,
+        )
+    finally:
+        own.write_text(kept)
+    site.until(lambda: (told := site.told(id_)) is not None and told.checkpoint is not None)
+    watcher = Path(f"/proc/{site.told(id_).pid}")
+    assert b"on_node" in (watcher / "cmdline").read_bytes()
+    site.moved(id_)
+    assert [restarts for restarts, _, _ in site.begun(id_)] == [0, 1]
+    site.ended(id_)
+    site.until(lambda: not watcher.exists())
+
+
+def test_submitit_resumes_by_its_own_means(site, tmp_path):
+    pytest.importorskip("submitit")
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "sbatch").symlink_to(HBATCH)
+    write_heartbeat(site.config.site.exchange_dir, "act", 5.0)
+    words = [str(SUBMITIT), str(tmp_path), first_on("k80")[1], "300"]
+    path = f"{bin_}:{site.box.programs.bin_dir}:{os.environ['PATH']}"
+    log = (tmp_path / "err").open("w+")
+    with subprocess.Popen(
+        [sys.executable, *words],
+        env={**site.env, "PATH": path}, cwd=tmp_path, stdout=subprocess.PIPE, stderr=log, text=True,
+    ) as client:  # fmt: skip
+        try:
+            id_ = client.stdout.readline().strip()
+            assert id_.isdigit(), Path(log.name).read_text()
+            site.want[id_] = {"k80": 1}
+            counted, begun = tmp_path / "steps", tmp_path / "begun"
+            site.until(lambda: counted.exists() and counted.read_text().count("\n") > 10)
+            # It is submitit that asks for this signal.
+            assert "signal=USR2@90" in site.job(id_).comment
+            site.moved(id_)
+            assert site.ends(id_) == "COMPLETED"
+            assert client.communicate(timeout=60)[0].split()[-1] == "300"
+        finally:
+            client.kill()
+            log.close()
+    (first, zero), (then, resumed) = (line.split() for line in begun.read_text().splitlines())
+    assert (first, zero, then) == ("k1", "0", "v1") and int(resumed) > 10
+    assert [int(line) for line in counted.read_text().split()] == list(range(1, 301))
+
+
+def test_lightning_requeues_itself_on_the_signal_to_its_step(site, tmp_path):
+    pytest.importorskip("lightning")
+    write_heartbeat(site.config.site.exchange_dir, "act", 5.0)
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --gres=gpu:1 --ntasks=1 --job-name=line\n"
+        "#HADAR types=any checkpoint=signal signal=USR1 restart_cost=5\n"
+        f"srun {sys.executable} {LIGHTNING} {tmp_path} 600\n"
+    )
+    path = f"{site.box.programs.bin_dir}:{os.environ['PATH']}"
+    command = [HBATCH, "--parsable", "-o", str(site.folder / "%j.out"), *first_on("k80")]
+    done = subprocess.run(
+        [*command, str(script)],
+        env={**site.env, "PATH": path, "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    id_ = done.stdout.strip()
+    site.want[id_] = {"k80": 1}
+    counted = tmp_path / "steps"
+    site.until(lambda: counted.exists() and counted.read_text().count("\n") > 20, 150)
+    site.moved(id_)
+    assert site.ends(id_, 200) == "COMPLETED"
+    assert (tmp_path / "begun").read_text().split() == ["k1", "v1"]
+    steps = [int(line) for line in counted.read_text().split()]
+    # It trains on between its save and its end: these passes are done again, and none is left out.
+    assert sorted(set(steps)) == list(range(600)) and len(steps) <= 640

@@ -1,0 +1,261 @@
+"""Moves of jobs that checkpoint themselves: what the next step is, from what is seen."""
+
+from dataclasses import replace
+
+import pytest
+from hand_made import NOW, config, job, look, running, seen
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
+from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, MoveStep, decide_move
+from slurm_hadar.controller.actuation.repair import resume_saved
+from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.domain.declaration import parse
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.exchange.progress import Progress, Saved
+
+WAITS = {"ack_wait_s": 120.0, "after_return_s": 40.0}
+K80 = {"k1": {"k80": 1}}
+
+
+def declared(*words):
+    return parse(("types=any", *words), "here")
+
+
+def runs(*words, started=NOW - 1000, **more):
+    return running("1", K80, declaration=declared(*words), start_s=started, **more)
+
+
+def report(saved=None, restarts=0, written=NOW):
+    checkpoint = None if saved is None else Saved(0, saved, 0.0)
+    return Progress(
+        "1", written, restarts, "k1", 1, False, NOW, "", 0, 0.0, 0.0, 0, 0, checkpoint=checkpoint
+    )
+
+
+def asked(habit, at=NOW - 10, **details):
+    said = {"gpus": {"v100": 1}, "restarts": 0, "save": "abc", "habit": habit, **details}
+    return Entry(1, "1", "move", "asked", at, at, said, None)
+
+
+def step(entry, shown, progress=None, now=NOW):
+    return decide_move(entry, shown, progress, {"k80": 1}, now, **WAITS)
+
+
+def test_a_job_that_may_be_restarted_is_while_little_is_lost():
+    young = runs("checkpoint=restart", "lose=600", started=NOW - 500)
+    found = step(asked("restart"), young)
+    assert found.step is MoveStep.REQUEUE and found.until == NOW + 100
+    old = replace(young, start_s=NOW - 601)
+    found = step(asked("restart"), old)
+    assert found.step is MoveStep.STAY and "would cost 601 s" in found.outcome
+
+
+def test_a_watched_job_is_requeued_right_after_a_checkpoint_only():
+    shown = runs("checkpoint=watch:/x", "lose=60")
+    assert step(asked("watch"), shown, report(NOW - 20)).step is MoveStep.REQUEUE
+    for progress in (
+        None,
+        report(),
+        report(NOW - 61),
+        report(NOW - 20, restarts=1),
+        report(NOW - 20, written=NOW - 61),
+    ):
+        assert step(asked("watch"), shown, progress).step is MoveStep.STAY
+
+
+def test_a_job_that_is_signalled_is_never_requeued_by_the_controller():
+    shown = runs("checkpoint=signal")
+    assert step(asked("signal"), shown).step is MoveStep.WAIT
+    late = step(asked("signal", at=NOW - 121), shown)
+    assert late.step is MoveStep.STAY and late.outcome.startswith(NOT_SAVED)
+    # As long as it takes, by its owner's word.
+    assert step(asked("signal", at=NOW - 121, grace_s=300.0), shown).step is MoveStep.WAIT
+    assert step(asked("signal", at=NOW - 61, grace_s=60.0), shown).step is MoveStep.STAY
+    # It requeued itself: it is sent on as any other.
+    waits = job("1", declaration=shown.declaration, restarts=1, submit_s=NOW - 5)
+    assert step(asked("signal"), waits).step is MoveStep.WAIT
+    assert step(asked("signal"), replace(waits, submit_s=NOW - 41)).step is MoveStep.SEND_ON
+
+
+def test_a_job_that_has_finished_stays_finished():
+    for words in ("checkpoint=signal", "checkpoint=restart", "checkpoint=watch:/x"):
+        done = runs(words, "lose=1e6")
+        done = replace(done, state=JobState.FINISHED, slurm_state="COMPLETED")
+        found = step(asked(words.partition("=")[2].partition(":")[0]), done, report(NOW))
+        assert found.step is MoveStep.END
+
+
+def test_what_the_owner_declares_meanwhile_counts():
+    for habit in ("signal", "restart", "watch", "yes"):
+        shown = runs("checkpoint=no")
+        if habit != "yes":
+            assert step(asked(habit), shown).step is MoveStep.STAY
+    shown = runs("checkpoint=restart", "lose=1e6")
+    assert step(asked("yes"), shown).step is MoveStep.STAY
+
+
+@given(
+    habit=st.sampled_from(["restart", "watch"]),
+    started=st.floats(0, 2 * NOW),
+    saved=st.none() | st.floats(0, 2 * NOW),
+    lose=st.floats(0, 1e6),
+)
+def test_no_more_than_declared_is_ever_lost(habit, started, saved, lose):
+    word = "checkpoint=restart" if habit == "restart" else "checkpoint=watch:/x"
+    shown = runs(word, f"lose={lose!r}", started=started)
+    found = step(asked(habit), shown, report(saved))
+    since = started if habit == "restart" or saved is None else max(started, saved)
+    if found.step is MoveStep.REQUEUE:
+        assert habit == "restart" or saved is not None
+        assert (NOW - since <= lose and found.until - since <= lose + 1e-6) or since > NOW
+
+
+@pytest.mark.parametrize(
+    ("words", "progress", "movable"),
+    [
+        (("checkpoint=no",), None, False),
+        (("checkpoint=restart",), None, False),
+        (("checkpoint=restart", "lose=900"), None, False),
+        (("checkpoint=restart", "lose=1100"), None, True),
+        (("checkpoint=restart", "lose=1100", "pin=yes"), None, False),
+        (("checkpoint=signal",), None, True),
+        (("checkpoint=signal", "restart_cost=1001"), None, False),
+        (("checkpoint=watch:/x",), None, False),
+        (("checkpoint=watch:/x",), report(NOW - 100), True),
+        (("checkpoint=watch:/x",), report(NOW - 130), False),
+        (("checkpoint=watch:/x", "lose=200"), report(NOW - 130), True),
+    ],
+)
+def test_what_a_policy_may_move(words, progress, movable):
+    shown = runs(*words)
+    view = look(seen([shown], progress={"1": progress} if progress else {})).view
+    assert view.jobs.movable.tolist() == [movable]
+
+
+def test_a_move_costs_the_work_that_is_done_again():
+    cost = {
+        word: look(seen([runs(word, "lose=1e6", "restart_cost=7")], progress=told)).view
+        for word, told in {
+            "checkpoint=restart": {},
+            "checkpoint=watch:/x": {"1": report(NOW - 50)},
+            "checkpoint=signal": {},
+        }.items()
+    }
+    assert [view.jobs.restart_s[0] for view in cost.values()] == [1007.0, 57.0, 7.0]
+
+
+def test_a_job_to_be_restarted_need_not_have_run_long():
+    site = config().model_copy(
+        update={"guards": config().guards.model_copy(update={"min_between_moves_s": 600.0})}
+    )
+    shown = runs("checkpoint=restart", "lose=500", started=NOW - 100)
+    assert look(seen([shown]), site).view.jobs.movable.tolist() == [True]
+    moved = ControllerHistory(last_moves={"1": NOW - 100})
+    assert look(seen([shown]), site, moved).view.jobs.movable.tolist() == [False]
+
+
+class Slurm:
+    """Takes signals and requeues, and shows one job."""
+
+    def __init__(self, shown=None):
+        self.signals, self.requeued, self.shown = [], [], shown
+
+        class Traffic:
+            def half_left(self):
+                return True
+
+        self.traffic = Traffic()
+
+    def signal(self, *words):
+        self.signals.append(words)
+
+    def read_jobs(self, ids):
+        return [self.shown]
+
+    def requeue_ended(self, ids):
+        self.requeued += ids
+        return [None]
+
+
+@pytest.fixture
+def context(tmp_path):
+    (tmp_path / "exchange").mkdir()
+    site = config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n')
+    store = Store.open(tmp_path / "state")
+    yield ActionContext(Slurm(), store, site, clock=lambda: NOW)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        (("checkpoint=signal", "signal=B:USR1@60"), [("1", "USR1", "batch")]),
+        (("checkpoint=signal", "signal=F:USR1"), [("1", "USR1", "full")]),
+        (("checkpoint=signal", "signal=USR1"), [("1", "USR1", "steps")]),
+        (("checkpoint=restart", "lose=9"), []),
+        (("checkpoint=watch:/x",), []),
+        (("checkpoint=yes",), []),
+    ],
+)
+def test_who_gets_which_signal(context, words, sent):
+    action = Action(Kind.MOVE, runs(*words), {}, Steering(gpus={"v100": 1}), "faster")
+    # Of a training that is no step, where the runtime polls its plan.
+    assert ask_to_save(context, action, False, NOW).said == ()
+    assert context.cluster.signals == sent
+    (entry,) = context.store.open_entries()
+    assert entry.details["habit"] == action.job.declaration.habit
+    assert entry.details.get("grace_s") == (60.0 if "signal=B:USR1@60" in words else None)
+
+
+ENDED = runs("checkpoint=signal", "checkpoint_exit_code=85")
+ENDED = replace(ENDED, state=JobState.FINISHED, slurm_state="FAILED", exit_code=85, end_s=NOW)
+
+
+def test_a_job_that_said_that_it_saved_is_started_again_once(context):
+    context.cluster.shown = ENDED
+    assert step(asked("signal"), ENDED).step is MoveStep.WAIT
+    context.store.begin("1", "move", "asked", NOW - 10, asked("signal").details)
+    assert "requeued" in resume_saved(context, seen([ENDED]))[0]
+    assert context.cluster.requeued == ["1"]
+    assert resume_saved(context, seen([ENDED])) == [] and context.cluster.requeued == ["1"]
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        replace(ENDED, slurm_state="COMPLETED", exit_code=0),
+        replace(ENDED, exit_code=1),
+        replace(ENDED, slurm_state="CANCELLED"),
+        replace(ENDED, slurm_state="TIMEOUT"),
+        replace(ENDED, restarts=1),
+        replace(ENDED, end_s=NOW - 60),
+        replace(ENDED, declaration=declared("checkpoint=signal")),
+        replace(ENDED, declaration=declared("off=yes", "checkpoint_exit_code=85")),
+        replace(ENDED, requeue=False),
+    ],
+)
+def test_no_other_end_is_undone(context, shown):
+    context.cluster.shown = shown
+    context.store.begin("1", "move", "asked", NOW - 10, asked("signal").details)
+    resume_saved(context, seen([shown]))
+    assert context.cluster.requeued == []
+
+
+def test_a_job_that_nobody_asked_keeps_its_end(context):
+    context.cluster.shown = ENDED
+    assert resume_saved(context, seen([ENDED])) == []
+    context.store.begin("1", "move", "asked", NOW - 10, asked("yes").details)
+    assert resume_saved(context, seen([ENDED])) == []
+
+
+def test_what_slurm_shows_at_the_last_look_counts(context):
+    context.cluster.shown = replace(ENDED, slurm_state="COMPLETED", exit_code=0, restarts=1)
+    context.store.begin("1", "move", "asked", NOW - 10, asked("signal").details)
+    assert "not carried out" in resume_saved(context, seen([ENDED]))[0]
+    assert context.cluster.requeued == []

@@ -1,0 +1,128 @@
+"""The watcher of checkpoints that a training writes by itself."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.progress import read_progress
+from slurm_hadar.runtime import watch
+from slurm_hadar.runtime.watch import Newest, TooMuch, path_of
+
+T0 = 1_000_000.0
+
+
+def put(path, text="x", at=T0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (at, at))
+
+
+def looks(newest, *times):
+    """What the looks at these times tell, s after the first."""
+    return [saved and saved.time - T0 for saved in (newest.look(T0 + t, t) for t in times)]
+
+
+def test_a_file_that_was_there_counts_from_its_own_time(tmp_path):
+    put(tmp_path / "a.pt", at=T0 - 500)
+    assert looks(Newest(tmp_path / "a.pt"), 0, 2, 4) == [None, None, -500]
+
+
+def test_a_checkpoint_that_is_renamed_into_its_place_is_told_once_it_is_stable(tmp_path):
+    newest = Newest(tmp_path / "a.pt")
+    assert looks(newest, 0, 10) == [None, None]
+    put(tmp_path / "new", at=T0 + 11)
+    (tmp_path / "new").rename(tmp_path / "a.pt")
+    assert looks(newest, 12, 14, 16) == [None, None, 10]
+    put(tmp_path / "new", "y", at=T0 + 30)
+    (tmp_path / "new").rename(tmp_path / "a.pt")
+    assert looks(newest, 31, 34) == [None, 16]
+
+
+def test_one_that_is_written_slowly_is_not_told_before_its_end_and_counts_from_its_begin(tmp_path):
+    newest = Newest(tmp_path / "a.pt")
+    looks(newest, 0)
+    for second in range(1, 10):
+        put(tmp_path / "a.pt", "x" * second, at=T0 + second)
+        assert looks(newest, second) == [None]
+    assert looks(newest, 11, 12) == [None, 0]
+    assert newest.saved.seconds == 9
+
+
+def test_an_empty_file_is_no_checkpoint(tmp_path):
+    put(tmp_path / "a.pt", "")
+    assert looks(Newest(tmp_path / "a.pt"), 0, 5, 10) == [None] * 3
+
+
+@pytest.mark.parametrize("name", ["run/ck-*", "run"])
+def test_folders_and_globs_and_the_removal_of_old_ones(tmp_path, name):
+    put(tmp_path / "run/ck-1/deep/model.bin", at=T0 - 50)
+    newest = Newest(tmp_path / name)
+    assert looks(newest, 0, 4) == [None, -50]
+    put(tmp_path / "run/ck-2/model.bin", at=T0 + 5)
+    assert looks(newest, 6, 10) == [None, 4]
+    (tmp_path / "run/ck-1/deep/model.bin").unlink()
+    assert looks(newest, 12, 16) == [None, 4]
+
+
+def test_what_does_not_match_says_nothing(tmp_path):
+    put(tmp_path / ".ck-1.tmp", at=T0)
+    put(tmp_path / "log", at=T0)
+    assert looks(Newest(tmp_path / "ck-*"), 0, 5) == [None, None]
+
+
+def test_a_huge_folder_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "_MOST", 5)
+    for number in range(6):
+        put(tmp_path / f"{number}")
+    with pytest.raises(TooMuch):
+        Newest(tmp_path).look(T0, 0)
+
+
+def test_which_path_is_watched(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = {"SLURM_JOB_ID": "12;x", "HADAR_CHECKPOINT": "watch:/a/%j/b*", "SLURM_ARRAY_TASK_ID": "3"}
+    assert path_of([], job) == Path("/a/12/b*")
+    assert path_of(["c_%a.pt"], job) == tmp_path / "c_3.pt"
+    for words, env in (([], {}), ([], {"HADAR_CHECKPOINT": "yes"}), (["a b"], {})):
+        with pytest.raises(UsageError):
+            path_of(words, env)
+
+
+def test_the_program_reports_as_the_jobs_user_and_ends_with_its_parent(tmp_path):
+    (tmp_path / "exchange").mkdir()
+    put(tmp_path / "a.pt", at=time.time())
+    env = {
+        **os.environ,
+        "HADAR_EXCHANGE": str(tmp_path / "exchange"),
+        "SLURM_JOB_ID": "7",
+        "SLURM_RESTART_COUNT": "2",
+        "HADAR_PROGRESS_S": "0.2",
+    }
+    line = f"{sys.executable} -m slurm_hadar.runtime.watch {tmp_path}/a.pt & echo $!; read x"
+    with subprocess.Popen(
+        ["bash", "-c", line], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as shell:
+        watcher = int(shell.stdout.readline())
+        end = time.monotonic() + 60
+        told = None
+        while told is None or told.checkpoint is None:
+            assert time.monotonic() < end
+            told = read_progress(tmp_path / "exchange", "7", os.getuid())
+            time.sleep(0.1)
+        assert told.restarts == 2 and told.rate == 0
+        shell.communicate("\n")
+    while Path(f"/proc/{watcher}").exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_it_says_what_is_missing():
+    done = subprocess.run(
+        [sys.executable, "-m", "slurm_hadar.runtime.watch"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "declare checkpoint=watch:PATH" in done.stderr
