@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks.many_jobs import comment
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.metrics.export import Metrics
+from slurm_hadar.controller.metrics.export import MetricsExporter
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
@@ -79,7 +79,7 @@ def measure(
             store = Store.open(site.site.state_dir)
             rates = open_rates(site, store.connection)
             controller = Controller(site, cluster, store, rates, os.getuid())
-            metrics = Metrics(site)
+            metrics = MetricsExporter(site)
             first, second = (_timed(controller, box, metrics) for _ in range(2))
             _end_ten(box, cluster)
             third = _timed(controller, box, metrics)
@@ -175,7 +175,7 @@ def _until_full(box: Sandbox) -> None:
         time.sleep(1.0)
 
 
-def _timed(controller: Controller, box: Sandbox, metrics: Metrics) -> dict[str, object]:
+def _timed(controller: Controller, box: Sandbox, metrics: MetricsExporter) -> dict[str, object]:
     requests, began = _requests(box), time.perf_counter()
     report: TickReport = controller.tick()
     total_s = time.perf_counter() - began

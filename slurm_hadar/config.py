@@ -220,7 +220,7 @@ class Status(_Section):
     """How ``hadar run`` answers ``hadar status``, ``explain`` and ``doctor`` of every user."""
 
     serve: bool = True
-    """Off: no socket; users are told what Slurm and their jobs' own files say."""
+    """Off: no socket; users see what Slurm and their jobs' own files say."""
     socket: _Place | None = None
     """Its path; None: /run/slurm-hadar/hadar.sock, and hadar.sock in the state folder where
     site.rights is not "operator"."""
@@ -240,12 +240,12 @@ class Rollout(_Section):
     """Which of the jobs that opted in are managed, while a site tries that; by default all."""
 
     accounts: tuple[str, ...] = ()
-    """Jobs of these accounts, and of ``users``; both empty: of everybody."""
+    """Jobs of these accounts, and of ``users``; both empty: of all."""
     users: tuple[str, ...] = ()
     """The same, by users."""
     percent: float = Field(default=100.0, ge=0, le=100)
-    """Of these jobs that share, drawn by their numbers: tasks of an array go together, and whoever
-    is in stays in when it grows."""
+    """Of these jobs that share, drawn by their numbers: tasks of an array go together, and
+    a job that is in stays in when the share grows."""
 
 
 class Simulation(_Section):

@@ -54,7 +54,7 @@ _SENT = "controller/actuation/apply.py send_hints journal UPDATE journal SET #1"
 """The point after Slurm has the new Nices."""
 _SCONTROL = "controller/actuation/apply.py send_hints slurm scontrol #1"
 """The point before Slurm has them."""
-_LAST_LOOK = "confirm_exchange.py still_as_seen"
+_LAST_LOOK = "confirm_exchange.py unchanged_since_observed"
 _TICKS = 3
 _LOOKS = 3
 """So many times one statement counts as a point of its own."""

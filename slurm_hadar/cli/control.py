@@ -34,7 +34,7 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError, UsageError
 
 if TYPE_CHECKING:
-    from slurm_hadar.controller.metrics.export import Metrics
+    from slurm_hadar.controller.metrics.export import MetricsExporter
 
 _LOCK_WAIT_S = 30.0
 _SHORTEST_INTERVAL_S = 1.0
@@ -219,7 +219,7 @@ class _Shown:
 
     log: EventLog | None
     published: Published
-    metrics: "Metrics | None"
+    metrics: "MetricsExporter | None"
 
 
 @contextmanager
@@ -241,13 +241,13 @@ def _shown(site: Config, controller: Controller) -> Iterator[_Shown]:
         yield _Shown(open_log(site), published, metrics)
 
 
-def _metrics(site: Config, controller: Controller) -> "Metrics | None":
+def _metrics(site: Config, controller: Controller) -> "MetricsExporter | None":
     if not site.metrics.port and site.metrics.textfile is None:
         return None
     # Only where it is wanted: the library takes its time.
-    from slurm_hadar.controller.metrics.export import Metrics
+    from slurm_hadar.controller.metrics.export import MetricsExporter
 
-    metrics = Metrics(site)
+    metrics = MetricsExporter(site)
     metrics.open(controller.store)
     return metrics
 

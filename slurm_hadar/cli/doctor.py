@@ -41,8 +41,8 @@ def doctor(
 ) -> None:
     """Show one job's history, next steps, problems and cures.
 
-    For the operator and the job's owner, who without a running controller on this host is told what
-    Slurm and the job's own files say.
+    For the operator and the job's owner. Without a running controller on this host it shows the
+    owner what Slurm and the job's own files say.
     """
     checked_id(job)
     found = _story(load(config), job)

@@ -101,7 +101,7 @@ def _of_saving(declaration: Declaration, typed: Mapping[str, str]) -> Iterator[s
 
 
 def unheard(declaration: Declaration, held: Settings, body: bytes) -> Iterator[str]:
-    """A sentence where a script shows nobody who would hear the signal on which it saves."""
+    """A sentence where nothing in the script handles the signal on which the job saves."""
     if declaration.habit != "signal" or not body:
         return
     signal = saves_on(declaration, held)

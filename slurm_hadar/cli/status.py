@@ -157,7 +157,7 @@ def asked(site: Config, command: str, kind: type[_T], job: str = "") -> _T | Non
         return TypeAdapter(kind).validate_python(answer)
     except ValidationError:
         raise HadarError(
-            "the controller answers in another release's words; install the same release here"
+            "the controller on this host is of another release; install the same release here"
         ) from None
 
 
@@ -197,7 +197,7 @@ def _states(value: str) -> list[str]:
     known = {*_STATES, *_STATES.values()}
     for name in names:
         if name not in known:
-            raise UsageError(f"--state takes {', '.join(_STATES)}, or these words: "
+            raise UsageError(f"--state takes {', '.join(_STATES)}, or: "
                              f"{', '.join(_STATES.values())}")  # fmt: skip
     return [_STATES.get(name, name) for name in names]
 

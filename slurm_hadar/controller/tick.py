@@ -460,7 +460,7 @@ class Controller:
         self, context: apply.ActionContext, means: PlanDiff, seen: Observed, shown: Snapshot
     ) -> apply.Sent:
         hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
-        hinted, unsent = confirm_exchange.still_as_seen(context, hinted)
+        hinted, unsent = confirm_exchange.unchanged_since_observed(context, hinted)
         done = apply.send_hints(context, hinted, seen.now)
         sent = [apply.Sent(refused=later), unsent, done]
         sent.append(confirm_exchange.confirm(context, hinted, done.refused))

@@ -15,7 +15,7 @@ _LEAST_REASON = 24
 _GAP = 2
 _INDENT = 4
 CONTROLLER, STATE_FILE, SLURM = "controller", "state file", "Slurm"
-"""What an overview is told from."""
+"""The source of an overview."""
 _ALARM, _WARNING = "bold red", "yellow"
 
 
@@ -36,7 +36,7 @@ class ControllerState:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuUse:
+class GpuCounts:
     """The GPUs of one type. ``used``: jobs have them; ``idle``: free on nodes that jobs can use;
     ``down``: on other nodes; ``planned``: for jobs that are not there yet; ``backfilled``: of those
     used, by trainings on idle nodes."""
@@ -51,9 +51,9 @@ class GpuUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Today:
+class MovesToday:
     """The moves since midnight, by what became of them, and the GPU-hours that they gained and lost
-    as far as the trainings told."""
+    as far as the trainings reported."""
 
     moves: Mapping[str, int] = field(default_factory=dict)
     gained_gpu_h: float = 0.0
@@ -70,10 +70,10 @@ class Overview:
     told_s: float
     source: str
     controller: ControllerState
-    gpus: Sequence[GpuUse] = ()
+    gpus: Sequence[GpuCounts] = ()
     managed: Mapping[str, int] = field(default_factory=dict)
     others: Mapping[str, int] = field(default_factory=dict)
-    today: Today | None = None
+    today: MovesToday | None = None
     trust: float | None = None
     rollout: str = ""
     rows: Sequence[StatusRow] = ()
@@ -102,7 +102,7 @@ def summary(found: Overview, now: float) -> list[Text]:
         lines.append(_line("Your work", _trust(found.trust)))
     if found.source == SLURM:
         said = "Slurm and the jobs' own files; no controller answers on this host"
-        lines.append(_line("Told from", said))
+        lines.append(_line("Source", said))
     return lines
 
 
@@ -248,7 +248,7 @@ def _controller(state: ControllerState, now: float) -> list[Text]:
     ]
 
 
-def _gpus(use: GpuUse) -> str:
+def _gpus(use: GpuCounts) -> str:
     parts = [f"{use.used} used", f"{use.idle} idle", f"{use.planned} planned"]
     parts += [f"{use.backfilled} of the used backfilled"] if use.backfilled else []
     parts += [f"{use.down} down"] if use.down else []
@@ -259,7 +259,7 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {state}" for state, number in counts.items() if number)
 
 
-def _today(today: Today) -> str:
+def _today(today: MovesToday) -> str:
     number = sum(today.moves.values())
     by = f" ({_counts(today.moves)})" if today.moves else ""
     hours = f"{today.gained_gpu_h:.1f} GPU-hours gained, {today.lost_gpu_h:.1f} lost"
@@ -269,4 +269,7 @@ def _today(today: Today) -> str:
 def _trust(trust: float) -> str:
     if trust < 1.1:
         return "counts as you declare it"
-    return f"counts {trust:.1f} times what you declare: your jobs took that much longer"
+    return (
+        f"counts {trust:.1f} times what you declare: in the last 90 days your jobs took that much "
+        "longer than declared"
+    )

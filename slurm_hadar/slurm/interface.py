@@ -22,7 +22,7 @@ Target = Literal["steps", "batch", "full"]
 and all steps."""
 
 TASKS_PER_ARRAY = 100
-"""Waiting tasks of one array that a read shows at most, unless told otherwise."""
+"""Waiting tasks of one array that a read shows at most, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Cluster(Protocol):
 
     def admin_level(self, user: str) -> str:
         """AdminLevel of a user in the accounting database: Operator, Administrator or None; ""
-        where the database does not know him."""
+        where the database does not know the user."""
         ...
 
     def read_mail_types(self, numbers: Sequence[int]) -> dict[int, tuple[str, ...]]:

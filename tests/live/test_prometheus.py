@@ -61,7 +61,7 @@ def filled():
 def prometheus(tmp_path_factory):
     binary, folder = program("prometheus"), tmp_path_factory.mktemp("prometheus")
     ours, its = free_port(), free_port()
-    metrics = export.Metrics(config.parse(f"[metrics]\nport = {ours}\n", "test"))
+    metrics = export.MetricsExporter(config.parse(f"[metrics]\nport = {ours}\n", "test"))
     metrics._figures.totals = filled()
     (folder / "prometheus.yml").write_text(
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
@@ -115,7 +115,7 @@ def test_promtool_finds_nothing_wrong_with_the_rules_and_the_figures():
     promtool = program("promtool")
     done = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True)
     assert done.returncode == 0 and "SUCCESS" in done.stdout, done.stdout + done.stderr
-    metrics = export.Metrics(config.parse("[metrics]\nport = 1\n", "test"))
+    metrics = export.MetricsExporter(config.parse("[metrics]\nport = 1\n", "test"))
     metrics._figures.totals = filled()
     text = metrics.answer(-1, b"GET /metrics HTTP/1.1").split(b"\r\n\r\n", 1)[1]
     argv = [promtool, "check", "metrics"]

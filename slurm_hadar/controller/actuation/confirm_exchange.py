@@ -12,7 +12,9 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Update
 
 
-def still_as_seen(context: ActionContext, actions: Sequence[Action]) -> tuple[list[Action], Sent]:
+def unchanged_since_observed(
+    context: ActionContext, actions: Sequence[Action]
+) -> tuple[list[Action], Sent]:
     """The actions that may be sent: without any exchange where a job that takes part has another
     Nice by now than this tick saw, or is held, as an update would overwrite what its author has
     just set. One query, where places are exchanged. The next tick decides anew."""

@@ -65,7 +65,7 @@ def decide_move(
     if job is None:
         if now - entry.changed_s > LOST_SIGHT_S:
             return _end("Slurm does not show the job any more")
-    elif job.state is JobState.FINISHED and not said_saved(job):
+    elif job.state is JobState.FINISHED and not reported_saved(job):
         return _end(f"the job has ended ({job.slurm_state})")
     elif not job.managed:
         return _end("it is no longer managed")
@@ -83,7 +83,7 @@ def decide_move(
     return MoveDecision(MoveStep.WAIT)
 
 
-def said_saved(job: Job) -> bool:
+def reported_saved(job: Job) -> bool:
     """Whether a job has ended and said by its exit code that it saved and has work left."""
     code = job.declaration.checkpoint_exit_code if job.declaration is not None else 0
     by_itself = job.state is JobState.FINISHED and job.slurm_state.upper().startswith("FAILED")

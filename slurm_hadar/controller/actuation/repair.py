@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.apply import UNDO, UNDONE, ActionContext
-from slurm_hadar.controller.actuation.move_steps import said_saved
+from slurm_hadar.controller.actuation.move_steps import reported_saved
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain import steering
@@ -54,13 +54,13 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
 
     Only a job that a move asked to save in its last attempt, whether in time or not: any other end
     is its own affair. Slurm would start a job anew that is done by now, so it is looked at once
-    more: after that look it needs cred_expire to be started by anybody, and longer to end.
+    more: after that look a start by another user takes cred_expire, and its end longer.
     """
 
     def resume(job: Job) -> str:
         asked_s = context.clock()
         shown = context.cluster.read_jobs([job.id])
-        same = [one for one in shown if said_saved(one) and one.restarts == job.restarts]
+        same = [one for one in shown if reported_saved(one) and one.restarts == job.restarts]
         if not same or abs(context.clock() - asked_s) > _FRESH_LOOK_S:
             raise SlurmError("Slurm does not show in time that it ended so", retry=True)
         (error,) = context.cluster.requeue_ended([job.id])
@@ -70,7 +70,7 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
 
     said = []
     for job in seen.jobs.values():
-        if not (job.managed and job.requeue and said_saved(job)):
+        if not (job.managed and job.requeue and reported_saved(job)):
             continue
         last = _last(context, job, "move")
         if last is None or last.details.get("habit") != "signal":

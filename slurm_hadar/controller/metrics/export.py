@@ -100,7 +100,7 @@ class _Figures(Collector):
         yield info
 
 
-class Metrics:
+class MetricsExporter:
     """What a daemon, or one tick of a timer, counts and shows."""
 
     def __init__(self, config: Config) -> None:

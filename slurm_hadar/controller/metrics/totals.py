@@ -22,7 +22,7 @@ from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.view import State
-from slurm_hadar.reports.status import GpuUse
+from slurm_hadar.reports.status import GpuCounts
 
 NAME = "metrics"
 """Under this name the store keeps them."""
@@ -31,7 +31,7 @@ BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Upper bounds of the histogram of a tick's seconds."""
 GPU_STATES = ("used", "backfilled", "held_idle", "idle", "down")
 _MOST_GAP = 10.0
-"""A time between two ticks of more than so many intervals is not counted: nobody looked."""
+"""A time between two ticks of more than so many intervals is not counted: no tick looked."""
 _MOST_OPEN = 1000
 
 
@@ -94,7 +94,7 @@ class Totals:
         found = {
             "placed": len(plan.placements) + len(idle.placements),
             "waits": len(plan.waiting) + len(idle.waiting),
-            "left_to_slurm": len(report.snapshot.excluded) + len(idle.excluded),
+            "not_steered": len(report.snapshot.excluded) + len(idle.excluded),
             "deferred": len(report.diff.deferred),
         }
         for decision, jobs in found.items():
@@ -180,6 +180,6 @@ def remembered(state: State) -> Totals:
         return Totals()
 
 
-def _bounded(found: list[GpuUse]) -> Iterator[tuple[str, GpuUse]]:
+def _bounded(found: list[GpuCounts]) -> Iterator[tuple[str, GpuCounts]]:
     for place, use in enumerate(found):
         yield (use.gpu_type if place < MOST_TYPES else "other"), use

@@ -18,8 +18,8 @@ def limited(rollout: Rollout) -> bool:
 def applied(jobs: Mapping[str, Job], rollout: Rollout, ours: Collection[str]) -> dict[str, Job]:
     """The jobs, with why the site leaves each alone that is outside.
 
-    ``ours``: jobs whose request we have changed already: they stay managed to their end, or what
-    was changed would be taken back by nobody.
+    ``ours``: jobs whose request we have changed already: they stay managed to their end, or
+    nothing would restore what was changed.
     """
     if not limited(rollout):
         return dict(jobs)
@@ -50,11 +50,11 @@ def share(job: Job) -> float:
     return int.from_bytes(digest[:8], "big") % _PARTS * 100 / _PARTS
 
 
-def words(rollout: Rollout, jobs: int) -> str:
-    """What ``hadar status`` says; empty where all jobs are managed. ``jobs``: that are outside."""
+def description(rollout: Rollout, jobs: int) -> str:
+    """What ``hadar status`` shows; empty where all jobs are managed. ``jobs``: that are outside."""
     if not limited(rollout):
         return ""
     parts = [f"accounts {','.join(rollout.accounts)}"] if rollout.accounts else []
     parts += [f"users {','.join(rollout.users)}"] if rollout.users else []
     parts += [f"{rollout.percent:g}% of jobs"] if rollout.percent < 100 else []
-    return f"{' and '.join(parts)}; {jobs} that opted in left to Slurm by this"
+    return f"{' and '.join(parts)}; {jobs} that opted in not steered by this"

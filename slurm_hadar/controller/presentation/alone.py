@@ -25,7 +25,7 @@ def status(config: Config, cluster: Cluster, now: float) -> Overview:
     Raises SlurmError.
     """
     uid = os.getuid()
-    seen = job_report.seen_by_owner(config, cluster, now)
+    seen = job_report.observe_as_owner(config, cluster, now)
     beat = read_heartbeat(config.site.exchange_dir, job_report.controllers_uid(config))
     decided = dict(_decisions(config, (j for j in seen.jobs.values() if j.uid == uid)))
     sight = Sight(seen, config, controller_state(beat, now), SLURM, decided)
@@ -36,14 +36,14 @@ def status(config: Config, cluster: Cluster, now: float) -> Overview:
 def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanation:
     """One of the caller's own jobs. Raises UsageError for another one."""
     uid = os.getuid()
-    seen = job_report.seen_by_owner(config, cluster, now)
+    seen = job_report.observe_as_owner(config, cluster, now)
     id_ = formatters.named(seen, id_)
     job = seen.jobs.get(id_)
     if job is None or job.uid != uid:
         formatters.no_array(_of(seen, uid), id_)
         raise UsageError(
             f"Slurm shows no job {id_} of yours; squeue --me shows those that wait and run, and "
-            "only its owner and the operator are told of a job"
+            "only its owner and the operator see what was decided on a job"
         )
     formatters.ensure_managed(job)
     decision = dict(_decisions(config, [job])).get(job.id)
@@ -56,10 +56,10 @@ def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanati
         decision=decision.placement if decision else "",
         reason=old + decision.reason if decision else "",
         notes=[
-            *([f"Left to Slurm: {job.outside}"] if job.outside else []),
+            *([f"Not steered: {job.outside}"] if job.outside else []),
             *formatters.changed(job, seen, config),
             *formatters.undo(job, seen, config),
-            "Told from Slurm and the job's own files: no controller answers on this host",
+            "Source: Slurm and the job's own files; no controller answers on this host",
         ],
     )
 

@@ -174,7 +174,7 @@ def summary(report: TickReport) -> dict[str, object]:
 
 
 class Source(Protocol):
-    """What a job's story is told from: an open controller, or what its last tick published."""
+    """The source of a job's report: an open controller, or what its last tick published."""
 
     @property
     def config(self) -> Config:
@@ -230,7 +230,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         reason=decision.reason if decision else "",
         moves=[_move(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
-            *([f"Left to Slurm: {job.outside}"] if job.outside else []),
+            *([f"Not steered: {job.outside}"] if job.outside else []),
             *hints,
             *changed(job, seen, controller.config),
             *undo(job, seen, controller.config),
@@ -291,7 +291,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
         decided = f"{age} {ago} ago: {decided}"
     why = (
         gpu_use.in_vain(seen, job.id),
-        f"left to Slurm: {job.outside}" if job.outside else "",
+        f"not steered: {job.outside}" if job.outside else "",
         f"Slurm: {job.reason}" if waits else "",
         decided,
     )

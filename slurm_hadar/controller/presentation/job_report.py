@@ -29,7 +29,7 @@ from slurm_hadar.slurm.cluster import Cluster
 
 
 def of_controller(controller: formatters.Source, id_: str) -> JobReport:
-    """Told with the controller's own file. Raises UsageError for a job that nobody knows."""
+    """Made with the controller's own file. Raises UsageError for an unknown job."""
     store = controller.store
     config = controller.config
     seen = controller.observe()
@@ -52,7 +52,7 @@ def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> JobRepor
     """Made for the job's owner without the controller's file; None where the job is another
     user's."""
     uid = os.getuid()
-    seen = seen_by_owner(config, cluster, now)
+    seen = observe_as_owner(config, cluster, now)
     id_ = formatters.named(seen, id_)
     job = seen.jobs.get(id_)
     formatters.no_array(seen, id_)
@@ -61,8 +61,8 @@ def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> JobRepor
     return _told(replace(_known(config, seen, id_, controllers_uid(config)), journal=False))
 
 
-def seen_by_owner(config: Config, cluster: Cluster, now: float) -> Observed:
-    """What Slurm shows to whoever asks, and what the files of their own jobs say. Raises
+def observe_as_owner(config: Config, cluster: Cluster, now: float) -> Observed:
+    """What Slurm shows to the caller, and what the files of the caller's jobs say. Raises
     SlurmError."""
     uid = os.getuid()
     seen = observed.read(cluster, now, config, uid)
@@ -83,7 +83,7 @@ def _known(config: Config, seen: Observed, id_: str, uid: int) -> JobContext:
 
 
 def controllers_uid(config: Config) -> int:
-    """Whose files are believed, for somebody else than the controller's user."""
+    """Whose files are believed by other users than the controller's own."""
     if not config.site.controller_user:
         with suppress(OSError):
             return config.site.state_dir.stat().st_uid

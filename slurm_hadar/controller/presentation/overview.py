@@ -18,12 +18,12 @@ from slurm_hadar.controller.presentation import formatters
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import Heartbeat
-from slurm_hadar.reports.status import SLURM, ControllerState, GpuUse, Overview, Today
+from slurm_hadar.reports.status import SLURM, ControllerState, GpuCounts, MovesToday, Overview
 from slurm_hadar.reports.text import StatusRow
 
 _SHOWN = (JobState.RUNNING, JobState.PENDING, JobState.SUSPENDED, JobState.COMPLETING)
 _PLACED = re.compile(r"(\d+) x ([^\s,+]+)")
-"""Of a decision's words: ``1 x k80 + 2 x v100 on k1``."""
+"""In a decision's text: ``1 x k80 + 2 x v100 on k1``."""
 OUTCOMES = ("moved", "stopped", "not saved", "not carried out", "under way")
 
 
@@ -48,7 +48,7 @@ class Viewer:
 
 @dataclass(frozen=True)
 class Sight:
-    """What is known when somebody asks. ``entries``: the moves since midnight, None: not known;
+    """What is known at a request. ``entries``: the moves since midnight, None: not known;
     ``trust``: uid -> how many times a user's declared work counts, None: not known."""
 
     seen: Observed
@@ -83,7 +83,9 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         others=dict(+counts[False]),
         today=moves,
         trust=trust,
-        rollout=rollout.words(sight.config.rollout, sum(bool(job.outside) for job in visible)),
+        rollout=rollout.description(
+            sight.config.rollout, sum(bool(job.outside) for job in visible)
+        ),
         rows=list(rows.values()),
     )
 
@@ -96,7 +98,7 @@ def controller_state(beat: Heartbeat | None, now: float) -> ControllerState:
     return ControllerState(alive if is_fresh(beat, now) else "silent", beat.host, beat.time)
 
 
-def gpus(seen: Observed, config: Config, rows: Mapping[str, StatusRow]) -> list[GpuUse]:
+def gpus(seen: Observed, config: Config, rows: Mapping[str, StatusRow]) -> list[GpuCounts]:
     """The cluster's GPUs by type. ``rows``: of the managed jobs, for what is planned."""
     total, used, down, filled, planned = (Counter[str]() for _ in range(5))
     for node in seen.nodes.values():
@@ -113,7 +115,7 @@ def gpus(seen: Observed, config: Config, rows: Mapping[str, StatusRow]) -> list[
         if dict(row.planned) != dict(row.here):
             planned.update(row.planned)
     return [
-        GpuUse(
+        GpuCounts(
             kind,
             total[kind],
             used[kind],
@@ -143,22 +145,23 @@ def outcome_of(entry: Entry) -> str:
     return "not saved" if entry.outcome.startswith(NOT_SAVED) else "not carried out"
 
 
-def today(entries: Iterable[Entry], seen: Observed) -> Today:
+def today(entries: Iterable[Entry], seen: Observed) -> MovesToday:
     """What the moves among these entries, and the stops, came to.
 
     Lost: the seconds without training and those of work done again, times the GPUs that the job had
     before. Gained: the GPU-hours that the former place would have needed for what the job trained
-    on the new one so far, less those that it had there; only of jobs that told their speed at both.
+    on the new one so far, less those that it had there; only of jobs that reported their speed at
+    both.
     """
     found = Counter(outcome_of(entry) for entry in entries)
     gained = sum(gained_gpu_s(entry, seen) for entry in entries)
     lost = sum(lost_gpu_s(entry) for entry in entries)
     order = {name: found[name] for name in OUTCOMES if found[name]}
-    return Today(order, gained / 3600, lost / 3600)
+    return MovesToday(order, gained / 3600, lost / 3600)
 
 
 def lost_gpu_s(entry: Entry) -> float:
-    """GPU-seconds that a move or stop cost, as far as its job told."""
+    """GPU-seconds that a move or stop cost, as far as its job reported."""
     effect = entry.effect or {}
     seconds = sum(number(effect, key) or 0.0 for key in ("without_training_s", "lost_s"))
     return max(0.0, seconds) * _before(entry)

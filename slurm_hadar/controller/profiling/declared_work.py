@@ -7,14 +7,12 @@ false one. A job is judged by the least that its owner declared for it since its
 is what it got its place by.
 """
 
-import pwd
 import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.controller.snapshot.work import JobWork
-from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job
 
 FORGOTTEN_DAYS = 90
@@ -32,33 +30,12 @@ CREATE TABLE IF NOT EXISTS least_declared (
     job TEXT PRIMARY KEY, samples REAL NOT NULL, per_gpu_s REAL NOT NULL, seen_s REAL NOT NULL
 )
 """
-_OVERRAN_SCHEMA = """
-CREATE TABLE IF NOT EXISTS overran (
-    uid INTEGER NOT NULL, job TEXT NOT NULL, day INTEGER NOT NULL, PRIMARY KEY (uid, job)
-)
-"""
 _KEEP_S = 30 * _DAY_S
 """How long the least declaration of a job is kept once the job is gone, as its GPU time is."""
 _ADD = (
     "INSERT INTO declared_work VALUES (?,?,?,?) ON CONFLICT (uid, day) DO UPDATE SET"
     " used_gpu_s=used_gpu_s+excluded.used_gpu_s, within_gpu_s=within_gpu_s+excluded.within_gpu_s"
 )
-
-
-@dataclass(frozen=True)
-class Trust:
-    """How far a user's declarations of work are believed.
-
-    ``factor``: GPU time used over GPU time declared, by which later declarations are multiplied; 1:
-    as declared. ``jobs``: how many went on beyond their declared work. ``since_s``: the first day
-    on which one did, and ``forgotten_s``: from when the last one counts no more, both s since the
-    epoch; None where the factor is 1.
-    """
-
-    factor: float = 1.0
-    jobs: int = 0
-    since_s: float | None = None
-    forgotten_s: float | None = None
 
 
 class DeclaredWork:
@@ -69,28 +46,6 @@ class DeclaredWork:
         self._connection = connection
         self._connection.execute(_SCHEMA)
         self._connection.execute(_LEAST_SCHEMA)
-        self._connection.execute(_OVERRAN_SCHEMA)
-
-    def of_user(self, user: str, now: float) -> Trust:
-        """What counts of one user's jobs. ``now``: s since the epoch. Raises UsageError for a user
-        that this host does not know."""
-        try:
-            uid = pwd.getpwnam(user).pw_uid
-        except KeyError:
-            raise UsageError(f"user {user!r} is unknown on this host") from None
-        factor = self.factors(now).get(uid)
-        if factor is None:
-            return Trust()
-        after = _day(now) - FORGOTTEN_DAYS
-        first, last = self._connection.execute(
-            "SELECT MIN(day), MAX(day) FROM declared_work"
-            " WHERE uid=? AND day>? AND used_gpu_s>within_gpu_s",
-            (uid, after),
-        ).fetchone()
-        (jobs,) = self._connection.execute(
-            "SELECT COUNT(*) FROM overran WHERE uid=? AND day>?", (uid, after)
-        ).fetchone()
-        return Trust(factor, int(jobs), first * _DAY_S, (last + FORGOTTEN_DAYS) * _DAY_S)
 
     def factors(self, now: float) -> dict[int, float]:
         """uid -> GPU time used over GPU time declared of the last :data:`FORGOTTEN_DAYS`, at least
@@ -115,7 +70,6 @@ class DeclaredWork:
         used: defaultdict[int, float] = defaultdict(float)
         within: defaultdict[int, float] = defaultdict(float)
         known, kept = self._least([job.id for job in jobs]), []
-        overran: list[tuple[int, str, int]] = []
         today = _day(now)
         for row, job in enumerate(jobs):
             least = _lessened(known.get(job.id), job, work, row)
@@ -129,13 +83,10 @@ class DeclaredWork:
             due = least.samples / least.per_gpu_s
             used[job.uid] += attained - was
             within[job.uid] += min(attained, due) - min(was, due)
-            if attained > due:
-                overran.append((job.uid, job.id, today))
         self._keep(kept, now)
         self._connection.executemany(
             _ADD, [(uid, today, seconds, within[uid]) for uid, seconds in used.items()]
         )
-        self._connection.executemany("INSERT OR REPLACE INTO overran VALUES (?,?,?)", overran)
         if used:
             oldest = today - FORGOTTEN_DAYS
             self._connection.execute("DELETE FROM declared_work WHERE day<=?", (oldest,))

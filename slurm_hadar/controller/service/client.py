@@ -19,7 +19,7 @@ def ask(path: Path, controller_uid: int, question: dict[str, object]) -> Any | N
     """The controller's answer to one question; None where no controller serves here.
 
     ``controller_uid``: whose answers are believed. Raises UsageError and HadarError with the
-    controller's own words where it refuses.
+    controller's message where it refuses.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_TIMEOUT_S)

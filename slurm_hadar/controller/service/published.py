@@ -1,7 +1,7 @@
 """What the last tick published, and the answers that are made of it for each user.
 
-The tick hands over its report, which nobody changes any more; everything else happens in the
-server's thread when somebody asks.
+The tick hands over its report, which does not change any more; everything else happens in the
+server's thread at a request.
 """
 
 import json
@@ -33,7 +33,7 @@ from slurm_hadar.reports.status import CONTROLLER
 from slurm_hadar.slurm.commands import checked_id
 
 _KEPT = 32
-"""Answers of one tick that are kept for whoever asks again."""
+"""Answers of one tick that are kept for repeated requests."""
 _NOT_YET = "the controller has not finished its first tick yet; ask again in a minute"
 
 
@@ -202,7 +202,7 @@ def _own(seen: Observed, viewer: Viewer, id_: str) -> Job:
         formatters.no_array(seen, id_)
     raise UsageError(
         f"no job {id_} of yours was shown by Slurm at the last tick; squeue --me shows those that "
-        "wait and run, and only its owner and the operator are told of a job"
+        "wait and run, and only its owner and the operator see what was decided on a job"
     )
 
 

@@ -34,7 +34,7 @@ _WAIT_S, _JOIN_S = 0.5, 5.0
 _CREDENTIALS = struct.Struct("3i")
 
 Answer = Callable[[int, bytes], bytes]
-"""What to say to the user of that UID who sent that request; UID -1 where nobody knows."""
+"""What to say to the user of that UID who sent that request; UID -1 where it is unknown."""
 
 
 @dataclass
@@ -215,7 +215,7 @@ class UserServer(Server):
 
 
 class LoopbackServer(Server):
-    """On a TCP port of this host alone: programs ask by HTTP, and nobody knows for whom."""
+    """On a TCP port of this host alone: programs ask by HTTP, for an unknown user."""
 
     request_end = b"\r\n\r\n"
     request_bytes = 8192

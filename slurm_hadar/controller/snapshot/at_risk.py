@@ -18,7 +18,7 @@ _FRESH_S = 60.0
 
 
 def work_at_risk_s(job: Job, progress: Progress | None, now: float) -> float:
-    """Seconds of work that a stop at ``now`` costs; inf where nobody knows.
+    """Seconds of work that a stop at ``now`` costs; inf where that is unknown.
 
     ``restart``: all since its start. ``watch``: all since its newest whole checkpoint, as its
     watcher reports it. 0 for all others: they are asked to save first.

@@ -1,7 +1,5 @@
 """How far a user's declarations of work are believed."""
 
-import os
-import pwd
 import sqlite3
 from dataclasses import replace
 
@@ -12,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.profiling.declared_work import FORGOTTEN_DAYS, DeclaredWork, Trust
+from slurm_hadar.controller.profiling.declared_work import FORGOTTEN_DAYS, DeclaredWork
 from slurm_hadar.controller.snapshot.work import JobWork
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import UsageError
 
 DAY = 86400.0
 CHECKPOINTED = Declaration(types=("any",), model="resnet18", samples=1, checkpoint="yes")
@@ -92,32 +89,6 @@ def test_it_is_each_users_own_record_and_forgotten(known):
     lived(known, declared=1000, seconds=100.0, uid=1001, now=NOW + FORGOTTEN_DAYS * DAY)
     rows = known._connection.execute("SELECT DISTINCT uid FROM declared_work").fetchall()
     assert rows == [(1001,)]
-
-
-def test_a_user_sees_the_factor_its_jobs_and_when_it_is_forgotten(known):
-    own = os.getuid()
-    name = pwd.getpwuid(own).pw_name
-    assert known.of_user(name, NOW) == Trust()
-    lived(known, declared=1000, seconds=100.0, uid=own, id_="1")
-    assert known.of_user(name, NOW) == Trust(), "a job that took what it declared"
-    lived(known, declared=100, seconds=200.0, uid=own, id_="2")
-    lived(known, declared=100, seconds=200.0, uid=own + 1, id_="3")
-    later = NOW + 3 * DAY
-    lived(known, declared=100, seconds=200.0, uid=own, id_="4", now=later)
-    lived(known, declared=1000, seconds=100.0, uid=own, id_="5", now=later + DAY)
-    midnight = NOW - NOW % DAY
-    found = known.of_user(name, later + DAY)
-    assert found == Trust(
-        known.factors(later + DAY)[own], 2, midnight, midnight + (3 + FORGOTTEN_DAYS) * DAY
-    )
-    assert known.of_user(name, found.forgotten_s - 1).jobs == 1
-    assert known.of_user(name, found.forgotten_s) == Trust()
-
-
-def test_an_unknown_user_is_named():
-    known = DeclaredWork(sqlite3.connect(":memory:", isolation_level=None))
-    with pytest.raises(UsageError, match="'nobody-here' is unknown"):
-        known.of_user("nobody-here", NOW)
 
 
 def test_gpu_time_that_is_no_measure_of_the_work_does_not_count(known):

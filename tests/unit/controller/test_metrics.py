@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from slurm_hadar.controller.actuation.actions import PlanDiff
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.metrics import totals
-from slurm_hadar.controller.metrics.export import Metrics
+from slurm_hadar.controller.metrics.export import MetricsExporter
 from slurm_hadar.controller.metrics.totals import Totals, remembered
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.service.server import LoopbackServer
@@ -107,7 +107,7 @@ def test_however_many_types_a_cluster_has_labels_stay_few(store, monkeypatch):
 
 def shown(tmp_path, store, port=0):
     file = tmp_path / "hadar.prom"
-    one = Metrics(config(f'[metrics]\ntextfile = "{file}"\nport = {port}\n'))
+    one = MetricsExporter(config(f'[metrics]\ntextfile = "{file}"\nport = {port}\n'))
     one.open(store)
     jobs = [job("1", user="ann", name="secret", account="phys"), ordinary("2", user="bob")]
     assert one.learn(report(*jobs), store, 60.0) == ""
@@ -124,14 +124,14 @@ def test_the_text_file_holds_the_figures_and_no_name(tmp_path, store):
     assert found["hadar_refusals"].samples[0].value == 1
     assert not any(word in text for word in ("ann", "bob", "secret", "phys"))
     # The next process counts on.
-    again = Metrics(config(f'[metrics]\ntextfile = "{file}"\n'))
+    again = MetricsExporter(config(f'[metrics]\ntextfile = "{file}"\n'))
     again.open(store)
     again.learn(report(), store, 60.0)
     assert 'hadar_ticks_total{result="acted"} 2.0' in file.read_text()
 
 
 def test_a_file_that_cannot_be_written_is_said_and_ends_nothing(tmp_path, store):
-    one = Metrics(config(f'[metrics]\ntextfile = "{tmp_path}/no/where.prom"\n'))
+    one = MetricsExporter(config(f'[metrics]\ntextfile = "{tmp_path}/no/where.prom"\n'))
     said = one.learn(report(), store, 60.0)
     assert "metrics.textfile" in said and "No such file" in said
 

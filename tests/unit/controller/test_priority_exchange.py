@@ -24,7 +24,7 @@ from hand_made import job as any_job
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent, send_hints
-from slurm_hadar.controller.actuation.confirm_exchange import confirm, still_as_seen
+from slurm_hadar.controller.actuation.confirm_exchange import confirm, unchanged_since_observed
 from slurm_hadar.controller.actuation.hints import hints
 from slurm_hadar.controller.actuation.lent_places import as_state, given_back, remembered
 from slurm_hadar.controller.actuation.priority_exchange import exchange
@@ -438,7 +438,7 @@ def confirmed(tmp_path, *jobs, refused=()):
 def left_to_send(*jobs, shown=Shown):
     other = Action(Kind.HINT, job("3", 500), {"Partition": "k80"}, Steering(time=NOW), "its list")
     context = ActionContext(shown(*jobs), None, site(), clock=lambda: NOW)
-    found, sent = still_as_seen(context, [*actions(), other])
+    found, sent = unchanged_since_observed(context, [*actions(), other])
     return [action.job.id for action in found], sent
 
 

@@ -30,7 +30,7 @@ def inside(rollout_, *jobs):
 def test_without_limits_every_job_is_managed():
     jobs = {"1": job("1"), "2": ordinary("2")}
     assert rollout.applied(jobs, Rollout(), ()) == jobs
-    assert rollout.words(Rollout(), 3) == ""
+    assert rollout.description(Rollout(), 3) == ""
 
 
 def test_accounts_and_users_are_named():
@@ -106,9 +106,9 @@ def test_status_and_explain_say_who_is_outside_and_why(look_at):
     shown = controller.observe()
     sight = Sight(shown, SITE, ControllerState("acts", "h", NOW), STATE_FILE, {})
     found = overview(sight, Viewer(0, everything=True))
-    assert found.rollout == "accounts ml; 1 that opted in left to Slurm by this"
+    assert found.rollout == "accounts ml; 1 that opted in not steered by this"
     reasons = {row.id: row.reason for row in found.rows}
-    assert reasons["2"].startswith("left to Slurm: outside the rollout: neither its account")
+    assert reasons["2"].startswith("not steered: outside the rollout: neither its account")
     assert "rollout" not in reasons["1"]
     notes = formatters.explanation_of(controller, "2").notes
     assert any("outside the rollout" in note for note in notes)

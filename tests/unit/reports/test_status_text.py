@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from synthetic_runs import run as synthetic_run
 
 from slurm_hadar.reports import compare, formats, status, text
-from slurm_hadar.reports.status import ControllerState, GpuUse, Overview, Today
+from slurm_hadar.reports.status import ControllerState, GpuCounts, MovesToday, Overview
 from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
 
 ROW = StatusRow(
@@ -105,10 +105,10 @@ def summed(found, now=1000.0):
 def test_the_summary_counts_gpus_jobs_moves_and_hours() -> None:
     said = summed(
         overview(
-            gpus=[GpuUse("v100", 8, 5, 2, planned=1, backfilled=2, down=1)],
+            gpus=[GpuCounts("v100", 8, 5, 2, planned=1, backfilled=2, down=1)],
             managed={"running": 3, "pending": 1},
             others={"running": 7},
-            today=Today({"moved": 2, "not saved": 1}, 3.25, 0.5),
+            today=MovesToday({"moved": 2, "not saved": 1}, 3.25, 0.5),
             trust=2.0,
         )
     )
