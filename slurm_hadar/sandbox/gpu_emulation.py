@@ -33,7 +33,7 @@ def true_rate(rates: Table, model: str, gpus: Mapping[str, int]) -> float:
     """
     total = sum(gpus.values())
     if total < 1:
-        raise HadarError(f"{ENV}: the job has no GPU to pretend")
+        raise HadarError(f"{ENV}: the job has no emulated GPU")
     per_gpu = []
     named = next((name for name in rates if _key(name) == _key(model)), model)
     for gpu_type in gpus:
