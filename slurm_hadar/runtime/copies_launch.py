@@ -31,6 +31,8 @@ LEFT_ON_TERM = 128 + 15
 MARK = "HADAR_COPIES_MARK"
 ENDED = "HADAR_COPIES_ENDED"
 """Environment variable: the file in which the guard of rank 0 leaves its exit code."""
+LAUNCHER = "HADAR_COPIES_LAUNCHER"
+"""Environment variable: the process that reads that file and removes it."""
 _TRIES = 3
 _SHORT_S = 60.0
 """A step that lasted longer made progress: the tries are counted anew."""
@@ -80,7 +82,7 @@ def supervise(command: Sequence[str]) -> int:
     environment = {**_MPI, **kept, "SLURM_EXIT_ERROR": str(_NO_STEP)}
     asked = _Asked()
     ended = Path(tempfile.gettempdir()) / f"hadar-copies-{secrets.token_hex(16)}"
-    environment[ENDED] = str(ended)
+    environment |= {ENDED: str(ended), LAUNCHER: str(os.getpid())}
     try:
         return _until_done(argv, environment, asked)
     finally:
@@ -186,8 +188,9 @@ def guard(command: Sequence[str]) -> int:
 
 def _leave(code: int) -> None:
     """Tell the launcher on this node, which may hear another one from Slurm."""
-    path = os.environ.get(ENDED)
-    if path and code:
+    path, launcher = os.environ.get(ENDED), os.environ.get(LAUNCHER)
+    # Of a launcher that was killed nothing would remove the file.
+    if path and code and launcher and Path("/proc", launcher).exists():
         with contextlib.suppress(OSError):
             aside = Path(f"{path}.{os.getpid()}")
             with aside.open("x") as file:

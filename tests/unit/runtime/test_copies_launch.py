@@ -103,11 +103,20 @@ def test_the_end_of_a_hidden_attempt_is_not_that_of_this_one(tmp_path, left, tri
     assert not list(tmp_path.glob("hadar-copies-*"))
 
 
-@pytest.mark.parametrize(("rank", "left"), [(0, "143"), (1, None)])
-def test_the_guard_of_rank_0_leaves_its_exit_code(tmp_path, monkeypatch, rank, left):
+@pytest.mark.parametrize(
+    ("rank", "alive", "left"), [(0, True, "143"), (1, True, None), (0, False, None)]
+)
+def test_the_guard_of_rank_0_leaves_its_exit_code(tmp_path, monkeypatch, rank, alive, left):
+    """Not for a launcher that was killed: nothing would remove the file."""
+    launcher = subprocess.Popen(["sleep", "60" if alive else "0"])
+    if not alive:
+        launcher.wait()
     path = tmp_path / "ended"
     monkeypatch.setenv("HADAR_COPIES_ENDED", str(path))
+    monkeypatch.setenv("HADAR_COPIES_LAUNCHER", str(launcher.pid))
     guarded(rank, "raise SystemExit(143)")
+    launcher.kill()
+    launcher.wait()
     assert (path.read_text() if path.exists() else None) == left
     assert list(tmp_path.iterdir()) == ([path] if left else [])
 
