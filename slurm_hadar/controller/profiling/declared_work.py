@@ -90,7 +90,6 @@ class DeclaredWork:
         if used:
             oldest = today - FORGOTTEN_DAYS
             self._connection.execute("DELETE FROM declared_work WHERE day<=?", (oldest,))
-            self._connection.execute("DELETE FROM overran WHERE day<=?", (oldest,))
 
     def _least(self, jobs: Sequence[str]) -> dict[str, "_Least"]:
         found = {}
