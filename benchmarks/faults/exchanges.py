@@ -306,7 +306,7 @@ def exchange_points(touches: Sequence[Touch]) -> list[Touch]:
     """The points from where the exchange is kept to the end of the tick: what comes before
     is in the other trials."""
     first = next(
-        (n for n, one in enumerate(touches) if one.place.endswith("acting.py send_hints")), None
+        (n for n, one in enumerate(touches) if one.place.endswith("apply.py send_hints")), None
     )
     if first is None:
         raise HadarError("the tick exchanged no places")

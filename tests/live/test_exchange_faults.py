@@ -34,7 +34,7 @@ def test_no_nice_is_lost_wherever_the_controller_dies_in_an_exchange(folder):
         whole = trials.run(ExchangeCase())
         assert whole.exchanged and not whole.wrong
         points = exchange_points(whole.touches)
-        sends = [one.name for one in points if one.place.endswith("acting.py send_hints")]
+        sends = [one.name for one in points if one.place.endswith("apply.py send_hints")]
         slurm = next(name for name in sends if " slurm scontrol" in name)
         looks = next(one for one in points if one.place.endswith("unchanged_since_observed"))
         # Before Slurm has the Nices, and after it has them and the journal does not know.

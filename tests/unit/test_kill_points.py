@@ -140,8 +140,8 @@ def test_a_tick_that_comes_when_all_trainings_are_over_is_not_the_one_to_kill(
 
 
 def test_what_no_trial_reached_and_what_only_a_trial_met_is_left():
-    one, other, more = (touch("acts/moves.py", words) for words in ("squeue", "scontrol", "sbatch"))
-    often = [touch("acts/moves.py", "squeue", times) for times in (2, 3, 4)]
+    one, other, more = (touch("actuation/moves.py", words) for words in ("squeue", "scontrol", "sbatch"))
+    often = [touch("actuation/moves.py", "squeue", times) for times in (2, 3, 4)]
     found = [(Case(one.name, then), Found(killed=True, touches=[one])) for then in THEN]
     assert not_reached(found) == []
     found += [(Case(other.name, then), Found(then == "later", [more, *often])) for then in THEN]
@@ -154,7 +154,7 @@ def test_what_no_trial_reached_and_what_only_a_trial_met_is_left():
 
 
 def test_a_run_fails_where_a_point_was_never_reached_in_any_way():
-    one, other = touch("acts/moves.py", "squeue"), touch("acts/moves.py", "scontrol")
+    one, other = touch("actuation/moves.py", "squeue"), touch("acts/moves.py", "scontrol")
     found = [(Case(one.name, then), Found(killed=then == "later")) for then in THEN]
     found += [(Case(other.name, then), Found()) for then in THEN]
     left = not_reached(found)
@@ -168,7 +168,7 @@ def test_a_run_fails_where_a_point_was_never_reached_in_any_way():
 
 def test_one_more_time_of_a_statement_that_only_a_trial_met_need_not_come_again():
     one, again, other = (
-        touch("acts/moves.py", *words) for words in (("squeue",), ("squeue", 2), ("scontrol",))
+        touch("actuation/moves.py", *words) for words in (("squeue",), ("squeue", 2), ("scontrol",))
     )
     found = [(Case(one.name, then), Found(killed=True, touches=[again, other])) for then in THEN]
     left = not_reached(found)
@@ -178,7 +178,7 @@ def test_one_more_time_of_a_statement_that_only_a_trial_met_need_not_come_again(
 
 
 def test_a_name_that_no_point_has_is_told():
-    points = [touch("acts/moves.py", "squeue"), touch("acts/moves.py", "scontrol")]
+    points = [touch("actuation/moves.py", "squeue"), touch("acts/moves.py", "scontrol")]
     assert chosen(points, "scontrol", 0, 0) == points[1:]
     assert len(chosen(points, "", 1, 0)) == 1
     with pytest.raises(UsageError, match="none of the 2 points has 'typo' in its name"):
