@@ -7,6 +7,8 @@ import people
 import pytest
 from people import ADA, BOB, HADAR, documented
 
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+
 PRIORITY = "PriorityWeightPartition=100000\nPriorityWeightAge=1000\nPriorityCalcPeriod=00:01\n"
 """By age alone Slurm gives a priority to new jobs after a minute only."""
 OWN = (0, 100, 200)

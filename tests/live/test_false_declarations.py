@@ -6,6 +6,8 @@ import people
 import pytest
 from people import ADA, BOB, EVE, HADAR, documented
 
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+
 PRIORITY = "PriorityWeightPartition=100000\nPriorityWeightAge=1000\nPriorityCalcPeriod=00:01\n"
 WORDS = ("-p", "v100", "-t60")
 TRAINING = "#!/bin/sh\n#HADAR gpus=1 types=any model=resnet50 batch=64 samples={}\nsleep 600\n"
