@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,9 +31,8 @@ WITHOUT_SOME = 76
 LEFT_ON_TERM = 128 + 15
 MARK = "HADAR_COPIES_MARK"
 ENDED = "HADAR_COPIES_ENDED"
-"""Environment variable: the file in which the guard of rank 0 leaves its exit code."""
-LAUNCHER = "HADAR_COPIES_LAUNCHER"
-"""Environment variable: the process that reads that file and removes it."""
+"""Environment variable: name of the socket to which the guard of rank 0 sends its exit code. It is
+in the abstract namespace, so no file stays where all are killed."""
 _TRIES = 3
 _SHORT_S = 60.0
 """A step that lasted longer made progress: the tries are counted anew."""
@@ -81,26 +81,28 @@ def supervise(command: Sequence[str]) -> int:
     kept = {key: value for key, value in os.environ.items() if key not in stale}
     environment = {**_MPI, **kept, "SLURM_EXIT_ERROR": str(_NO_STEP)}
     asked = _Asked()
-    ended = Path(tempfile.gettempdir()) / f"hadar-copies-{secrets.token_hex(16)}"
-    environment |= {ENDED: str(ended), LAUNCHER: str(os.getpid())}
-    try:
-        return _until_done(argv, environment, asked)
-    finally:
-        ended.unlink(missing_ok=True)
+    name = f"hadar-copies-{secrets.token_hex(16)}"
+    environment[ENDED] = name
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ended:
+        ended.bind(f"\0{name}")
+        return _until_done(argv, environment, asked, ended)
 
 
-def _until_done(argv: Sequence[str], environment: Mapping[str, str], asked: "_Asked") -> int:
+def _until_done(
+    argv: Sequence[str], environment: Mapping[str, str], asked: "_Asked", ended: socket.socket
+) -> int:
     failures = 0
     if _began_without_gpus(asked):
         return LEFT_ON_TERM
     while True:
         began = time.monotonic()
+        _forget_codes(ended)
         code = _run(argv, environment, asked)
         if asked.leave:
             return LEFT_ON_TERM
         if code in (0, WITHOUT_SOME):
             return 0
-        foreign = code == SUPERSEDED and _ended_otherwise(Path(environment[ENDED]))
+        foreign = code == SUPERSEDED and _ended_otherwise(ended)
         if 0 < code < 128 and code not in (TRACKER_LOST, _MPI_FAILED, _NO_STEP) and not foreign:
             # The program's own error, or a later attempt: to try again would fail again.
             return code
@@ -115,7 +117,15 @@ def _until_done(argv: Sequence[str], environment: Mapping[str, str], asked: "_As
             asked.wait(_PAUSE_S)
 
 
-def _ended_otherwise(ended: Path) -> bool:
+def _forget_codes(ended: socket.socket) -> None:
+    """Those of the steps before."""
+    ended.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            ended.recv(16)
+
+
+def _ended_otherwise(ended: socket.socket) -> bool:
     """Whether the guard of rank 0 left another exit code than the one that srun reports.
 
     Steps of two attempts of a job have one name. When a node that Slurm had lost answers again,
@@ -123,11 +133,9 @@ def _ended_otherwise(ended: Path) -> bool:
     old one's 77 (seen with 22.05.8). Without a word of the guard srun is believed: an attempt that
     is really superseded must not begin again, or it would supersede the later one.
     """
-    end = time.monotonic() + _KILL_S
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError, ValueError):
-            return int(ended.read_text()) != SUPERSEDED
-        time.sleep(0.1)
+    ended.settimeout(_KILL_S)
+    with contextlib.suppress(OSError, ValueError):
+        return int(ended.recv(16)) != SUPERSEDED
     return False
 
 
@@ -179,23 +187,20 @@ def guard(command: Sequence[str]) -> int:
     mark.unlink(missing_ok=True)
     if rank == "0":
         code = WITHOUT_SOME if code == 0 and marked else code
-        _leave(code)
+        _send_code(code)
         return code
     if code and code != LEFT_ON_TERM:
         _say(f"copy {rank} ended with exit code {code}; the others go on without it")
     return code if code == TRACKER_LOST else 0
 
 
-def _leave(code: int) -> None:
+def _send_code(code: int) -> None:
     """Tell the launcher on this node, which may hear another one from Slurm."""
-    path, launcher = os.environ.get(ENDED), os.environ.get(LAUNCHER)
-    # Of a launcher that was killed nothing would remove the file.
-    if path and code and launcher and Path("/proc", launcher).exists():
-        with contextlib.suppress(OSError):
-            aside = Path(f"{path}.{os.getpid()}")
-            with aside.open("x") as file:
-                file.write(str(code))
-            aside.replace(path)
+    name = os.environ.get(ENDED)
+    if name and code:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+            end.setblocking(False)
+            end.sendto(str(code).encode(), f"\0{name}")
 
 
 def _network(environment: Mapping[str, str]) -> dict[str, str]:

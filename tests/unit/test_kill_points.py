@@ -140,7 +140,9 @@ def test_a_tick_that_comes_when_all_trainings_are_over_is_not_the_one_to_kill(
 
 
 def test_what_no_trial_reached_and_what_only_a_trial_met_is_left():
-    one, other, more = (touch("actuation/moves.py", words) for words in ("squeue", "scontrol", "sbatch"))
+    one, other, more = (
+        touch("actuation/moves.py", words) for words in ("squeue", "scontrol", "sbatch")
+    )
     often = [touch("actuation/moves.py", "squeue", times) for times in (2, 3, 4)]
     found = [(Case(one.name, then), Found(killed=True, touches=[one])) for then in THEN]
     assert not_reached(found) == []

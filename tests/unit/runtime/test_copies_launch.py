@@ -1,6 +1,7 @@
 """The launcher and the guard around each copy, without Slurm: exit codes and what they mean."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -86,9 +87,12 @@ def test_a_step_that_broke_begins_again_but_not_for_ever(tmp_path, lines, code, 
 @pytest.mark.parametrize(("left", "tries"), [("143", 2), ("77", 1), ("", 1)])
 def test_the_end_of_a_hidden_attempt_is_not_that_of_this_one(tmp_path, left, tries):
     """Slurm hands srun the 77 of another attempt's step, which has the same name."""
-    written = f"echo -n {left} > $HADAR_COPIES_ENDED" if left else ":"
+    sent = (
+        f"{sys.executable} -c 'from slurm_hadar.runtime import copies_launch as one; "
+        f"one._send_code({left or 0})'"
+    )
     second = "[ $(wc -l < $(dirname $0)/tries) = 2 ] && exit 0"
-    environment = fake_srun(tmp_path, f"{second}\n{written}\nexit 77")
+    environment = fake_srun(tmp_path, f"{second}\n{sent}\nexit 77")
     program = "import sys; from slurm_hadar.runtime import copies_launch as one; one._KILL_S = 0.5"
     done = subprocess.run(
         [sys.executable, "-c", f"{program}; sys.exit(one.main(['--', 'train']))"],
@@ -103,22 +107,43 @@ def test_the_end_of_a_hidden_attempt_is_not_that_of_this_one(tmp_path, left, tri
     assert not list(tmp_path.glob("hadar-copies-*"))
 
 
-@pytest.mark.parametrize(
-    ("rank", "alive", "left"), [(0, True, "143"), (1, True, None), (0, False, None)]
-)
-def test_the_guard_of_rank_0_leaves_its_exit_code(tmp_path, monkeypatch, rank, alive, left):
-    """Not for a launcher that was killed: nothing would remove the file."""
-    launcher = subprocess.Popen(["sleep", "60" if alive else "0"])
-    if not alive:
-        launcher.wait()
-    path = tmp_path / "ended"
-    monkeypatch.setenv("HADAR_COPIES_ENDED", str(path))
-    monkeypatch.setenv("HADAR_COPIES_LAUNCHER", str(launcher.pid))
-    guarded(rank, "raise SystemExit(143)")
-    launcher.kill()
-    launcher.wait()
-    assert (path.read_text() if path.exists() else None) == left
-    assert list(tmp_path.iterdir()) == ([path] if left else [])
+def test_the_code_of_an_earlier_step_is_not_taken_for_that_of_this_one(tmp_path):
+    """The first step breaks, the second is really superseded and its guard was killed."""
+    first = "[ $(wc -l < $(dirname $0)/tries) = 1 ] || exit 77"
+    send = "from slurm_hadar.runtime import copies_launch as one; one._send_code(137)"
+    environment = fake_srun(tmp_path, f"{first}\n{sys.executable} -c '{send}'\nexit 137")
+    program = "import sys; from slurm_hadar.runtime import copies_launch as one; one._KILL_S = 0.5"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; sys.exit(one.main(['--', 'train']))"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 77, done.stderr
+    assert len((tmp_path / "tries").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(("rank", "sent"), [(0, b"143"), (1, None)])
+def test_the_guard_of_rank_0_sends_its_exit_code(monkeypatch, rank, sent):
+    name = f"hadar-copies-test-{os.getpid()}"
+    monkeypatch.setenv("HADAR_COPIES_ENDED", name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as launcher:
+        launcher.bind(f"\0{name}")
+        launcher.setblocking(False)
+        guarded(rank, "raise SystemExit(143)")
+        try:
+            found = launcher.recv(16)
+        except BlockingIOError:
+            found = None
+    assert found == sent
+
+
+def test_a_guard_whose_launcher_was_killed_ends_as_ever(monkeypatch):
+    monkeypatch.setenv("HADAR_COPIES_ENDED", "hadar-copies-gone")
+    done = guarded(0, "raise SystemExit(143)")
+    assert done.returncode == 143 and "Error" not in done.stderr
 
 
 @pytest.mark.parametrize(("before", "asks"), [(None, False), (0, False), (1, True)])
