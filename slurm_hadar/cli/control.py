@@ -220,6 +220,18 @@ class _Shown:
     log: EventLog | None
     published: Published
     metrics: "MetricsExporter | None"
+    servers: list[Server]
+    stack: ExitStack
+
+    def serve(self) -> None:
+        """Open the sockets, once. Not before the first tick has come to an end: a controller that
+        is refused then has said one thing."""
+        while self.servers:
+            try:
+                self.stack.enter_context(self.servers.pop(0))
+            except HadarError as error:
+                # The jobs are looked after all the same.
+                _told(str(error))
 
 
 @contextmanager
@@ -232,13 +244,7 @@ def _shown(site: Config, controller: Controller) -> Iterator[_Shown]:
     if metrics is not None and site.metrics.port:
         servers.append(LoopbackServer(site.metrics.port, metrics.answer))
     with ExitStack() as stack:
-        for server in servers:
-            try:
-                stack.enter_context(server)
-            except HadarError as error:
-                # The jobs are looked after all the same.
-                _told(str(error))
-        yield _Shown(open_log(site), published, metrics)
+        yield _Shown(open_log(site), published, metrics, servers, stack)
 
 
 def _metrics(site: Config, controller: Controller) -> "MetricsExporter | None":
@@ -266,6 +272,7 @@ def _one(controller: Controller, shown: _Shown) -> bool:
     try:
         report = controller.tick()
         shown.published.publish(report)
+        shown.serve()
         _say(report)
         _record(log, controller, report)
         if metrics is not None:
@@ -293,6 +300,7 @@ def _one(controller: Controller, shown: _Shown) -> bool:
 def _failed(controller: Controller, shown: _Shown, why: str) -> None:
     event_log.fault(shown.log, why)
     shown.published.fault(why)
+    shown.serve()
     if shown.metrics is not None:
         _told(shown.metrics.failed(controller.store))
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import SECOND
 from people import ADA
 
-from benchmarks.soak.liveness import Liveness
+from benchmarks.soak.liveness import Liveness, Look, backfill_cycles, idle_since
 from slurm_hadar import config as configuration
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.sandbox import processes
@@ -110,7 +110,10 @@ def test_a_limited_controller_delays_no_start(site):
         end = time.monotonic() + 60 + SECONDS * JOBS / 4
         while True:
             jobs = cluster.read_jobs()
-            alive.look((time.monotonic(), time.time()), jobs, cluster.read_nodes(), ["any"])
+            since = idle_since(box.run("scontrol", "-a", "-o", "show", "node"))
+            cycles = backfill_cycles(box.run("sdiag"))
+            nodes = cluster.read_nodes()
+            alive.look(Look(time.monotonic(), time.time(), jobs, nodes, since, cycles), ["any"])
             if all(job.state is JobState.FINISHED for job in jobs):
                 break
             assert time.monotonic() < end, site.seen() + log.read_text()
