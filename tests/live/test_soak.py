@@ -12,7 +12,7 @@ from benchmarks.soak import jobs
 from benchmarks.soak.__main__ import soak, table
 from benchmarks.soak.storm import Rates
 
-pytestmark = [pytest.mark.live, pytest.mark.once, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 OFTEN = Rates(
     submit_s=6.0, cancel_s=25.0, fault_s=10.0, kill_s=9.0, stall_s=8.0, burst=9, backlog=8
