@@ -46,11 +46,15 @@ def test_each_user_asks_the_running_controller_and_slurm_without_one(site):
         found = status(site, ADA)
         assert found["source"] == "controller" and found["controller"]["state"] == "acts"
         assert found["trust"] == 1.0 and found["gpus"]
+
         # Slurm shows her his job, so we do; why it waits is his alone.
-        everybodys = {row["id"]: row for row in status(site, ADA, "--user", "all")["rows"]}
-        assert everybodys.keys() == {hers, his}
-        assert re.fullmatch(r"Slurm: \w+", everybodys[his]["reason"])
-        assert ";" in everybodys[hers]["reason"]
+        def reasons():
+            return {row["id"]: row["reason"] for row in status(site, ADA, "--user", "all")["rows"]}
+
+        assert reasons().keys() == {hers, his}
+        # Slurm gives a changed job its reason in its next cycle.
+        site.until(lambda: re.fullmatch(r"Slurm: \w+", reasons()[his]))
+        assert ";" in reasons()[hers]
         shown = site(ADA, "hadar", "status")
         assert "acts on" in shown and hers in shown and his not in shown
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f]", shown)
