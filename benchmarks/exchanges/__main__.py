@@ -5,9 +5,9 @@
 A site with an accounting database, priority/multifactor with ages and fair shares that drift, and
 an operator's controller, ``queue.exchange = association``. Two users keep 14 jobs waiting for two
 GPUs, 70% of them managed. Every few seconds one of them, or an admin, sets a Nice, holds a job and
-releases it later, or uses ``scontrol top``. At the end ``hadar retire``. From looks at the queue
-once a second, what people did, and the controller's journal it is told whether a Nice was lost, a
-job held or released by no person, or an unmanaged job overtaken. As root only.
+releases it later, or uses ``scontrol top``. At the end ``hadar retire``. The queue is read
+once a second; with the log of the users' commands and the controller's journal it shows whether a
+Nice was lost, a job held or released by no user, or an unmanaged job overtaken. As root only.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What holds of a run of exchanges, told from looks, acts of people and the controller's journal.
+"""The checks of a run of exchanges, from the queue, the users' commands and the journal.
 
 All jobs ask for the same: one GPU of one type, for the same time, so that Slurm starts them in the
 order of their priority.

@@ -5,7 +5,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from benchmarks.fuzz import mutations, seeds, told
+from benchmarks.fuzz import mutations, reports, seeds
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.domain.errors import HadarError
@@ -66,8 +66,8 @@ def _all_of(store: Store) -> object:
             uses = GpuUses(store.connection)
             uses.record("resnet18", "v100", 64, seeds.TRAINING_USE, 60.0, 7)
             known = uses.of("resnet18", 7)
-            found.append(gpu_use.rows(told.SEEN, told.JOB, known))
-            found.append(gpu_use.too_small(told.JOB, known, {"k80": 12.0}))
+            found.append(gpu_use.rows(reports.SEEN, reports.JOB, known))
+            found.append(gpu_use.too_small(reports.JOB, known, {"k80": 12.0}))
             return found
     finally:
         store.close()

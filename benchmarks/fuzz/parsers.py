@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks.fuzz import asked, hostile, mutations, seeds, ticked, told
+from benchmarks.fuzz import asked, hostile, mutations, reports, seeds, ticked
 from benchmarks.fuzz.journal import damage, read_journal
 from slurm_hadar import config, template_values, templates
 from slurm_hadar.cli import sbatch_arguments, wrapper_site
@@ -298,7 +298,7 @@ def _in_the_exchange_folder() -> Iterator[Parser]:
     for name, read in readers.items():
         yield Parser(name, _exchange(name, read), [told_of[name]], mutations.tree)
     for name, other in (list(told_of)[:2], list(told_of)[1::-1]):
-        taken = _exchange(name, told.taken_in, {other: told_of[other]})
+        taken = _exchange(name, reports.taken_in, {other: told_of[other]})
         yield Parser(f"{name}, taken in", taken, [told_of[name]], mutations.tree)
     name = "steer.84_2.json"
-    yield Parser(name, _exchange(name, told.steered), seeds.steered(), mutations.tree)
+    yield Parser(name, _exchange(name, reports.steered), seeds.steered(), mutations.tree)

@@ -174,7 +174,7 @@ class _Choice:
     reverse: bool
 
     def of(self, rows: Sequence[StatusRow], own: str) -> list[StatusRow]:
-        """``own``: the caller's name, whose jobs are shown where nobody is named."""
+        """``own``: the caller's name, whose jobs are shown without ``--user``."""
         users = self.users or ((own,) if own and not self.jobs else ())
         found = [
             row

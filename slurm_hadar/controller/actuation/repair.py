@@ -180,11 +180,11 @@ def close_interrupted(context: ActionContext, seen: Observed) -> None:
 
 
 def _not_sent(job: Job, sent: Mapping[str, str]) -> bool:
-    told = {key: value for key, value in sent.items() if key != "StartTime"}
-    if "Nice" in told:
+    compared = {key: value for key, value in sent.items() if key != "StartTime"}
+    if "Nice" in compared:
         # Of its partitions a job that has begun meanwhile shows one only.
-        told = {"Nice": told["Nice"]}
-    return not told or job_updates.differing(job, told)
+        compared = {"Nice": compared["Nice"]}
+    return not compared or job_updates.differing(job, compared)
 
 
 def _held(job: Job) -> bool:

@@ -69,13 +69,13 @@ class ExchangeFolder:
         # Samplers know Slurm's own number of a job only.
         numbers = {str(job.raw_id): job for job in managed if job.state is JobState.RUNNING}
         owners = {job.id: job.uid for job in managed}
-        told, silent = progress.read_listed(self._listed, owners, self._turn)
+        reported, silent = progress.read_listed(self._listed, owners, self._turn)
         uses, unread = gpu_sampling_files.read_listed(
             self._listed, {number: job.uid for number, job in numbers.items()}, self._turn
         )
         self._left_out = silent, unread
-        self._unheard = [job for job in numbers.values() if job.id not in told]
-        return JobReports(told, {numbers[number].id: found for number, found in uses.items()})
+        self._unheard = [job for job in numbers.values() if job.id not in reported]
+        return JobReports(reported, {numbers[number].id: found for number, found in uses.items()})
 
     def tidy(
         self,

@@ -41,7 +41,7 @@ class Viewer:
         """Whether Slurm itself would show the job to this user."""
         return self.everything or job.uid == self.uid or not self.hidden_jobs
 
-    def is_told(self, job: Job) -> bool:
+    def sees_decisions(self, job: Job) -> bool:
         """Whether this user may know what was decided on the job, and why."""
         return self.everything or job.uid == self.uid
 
@@ -71,8 +71,8 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
             counts[job.managed][state.value] += job.state is state
     moves = None
     if sight.entries is not None:
-        told = [one for one in sight.entries if _may_count(one, seen, viewer)]
-        moves = today(told, seen)
+        counted = [one for one in sight.entries if _may_count(one, seen, viewer)]
+        moves = today(counted, seen)
     trust = None if sight.trust is None else sight.trust.get(viewer.uid, 1.0)
     return Overview(
         told_s=seen.now,
@@ -206,8 +206,8 @@ def _may_count(entry: Entry, seen: Observed, viewer: Viewer) -> bool:
 
 
 def _row(job: Job, sight: Sight, viewer: Viewer) -> StatusRow:
-    told = viewer.is_told(job)
-    decision = sight.decisions.get(job.id) if told else None
+    in_full = viewer.sees_decisions(job)
+    decision = sight.decisions.get(job.id) if in_full else None
     # What is read from a job's plan file may be older than the last tick.
     age = "decided" if sight.source == SLURM else ""
     age = age if sight.controller.alive else "OLD, decided"
@@ -217,7 +217,7 @@ def _row(job: Job, sight: Sight, viewer: Viewer) -> StatusRow:
         row = replace(row, planned=found)
     if viewer.hidden_jobs and not viewer.everything:
         row = replace(row, reason=formatters.without_others(row.reason, job.id))
-    if told:
+    if in_full:
         return row
     # Of others' jobs it tells what squeue does.
     slurm = f"Slurm: {job.reason}" if job.state is JobState.PENDING and job.reason else ""

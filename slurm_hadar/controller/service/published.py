@@ -1,7 +1,7 @@
 """What the last tick published, and the answers that are made of it for each user.
 
-The tick hands over its report, which does not change any more; everything else happens in the
-server's thread at a request.
+A tick publishes its report, which then no longer changes; the server's thread does all the rest, at
+a request.
 """
 
 import json
@@ -51,7 +51,7 @@ class Published:
         self._tick = _Tick()
         self._answered: dict[tuple[int, bytes], bytes] = {}
         self._answered_of: _Tick | None = None
-        self._told: _Told | None = None
+        self._source: _TickSource | None = None
 
     def publish(self, report: TickReport) -> None:
         """A tick is over."""
@@ -75,9 +75,9 @@ class Published:
 
     def close(self) -> None:
         """Close what the answers were read from; in the thread that answered."""
-        if self._told is not None:
-            self._told.store.close()
-            self._told = None
+        if self._source is not None:
+            self._source.store.close()
+            self._source = None
 
     def _said(self, uid: int, line: bytes, now: _Tick) -> dict[str, object]:
         try:
@@ -146,14 +146,14 @@ class Published:
         found = job_report.of_controller(self._reader(report), job.id)
         return _without_others(asdict(found), job.id, viewer)
 
-    def _reader(self, report: TickReport) -> "_Told":
+    def _reader(self, report: TickReport) -> "_TickSource":
         """The state file is opened once, in the thread that answers."""
-        if self._told is None:
-            self._told = _Told(self._config, self._uid)
-        self._told.report = report
+        if self._source is None:
+            self._source = _TickSource(self._config, self._uid)
+        self._source.report = report
         try:
-            with self._told.store.readable_errors():
-                return self._told
+            with self._source.store.readable_errors():
+                return self._source
         except HadarError:
             self.close()
             raise
@@ -166,7 +166,7 @@ _ANSWERS: dict[str, Callable[[Published, _Tick, Viewer, str], dict[str, Any]]] =
 }
 
 
-class _Told:
+class _TickSource:
     """A :class:`formatters.Source` of what a tick saw."""
 
     report: TickReport
@@ -194,10 +194,10 @@ def _own(seen: Observed, viewer: Viewer, id_: str) -> Job:
     """The job, where this user may know what was decided on it. Raises UsageError."""
     checked_id(id_)
     job = seen.jobs.get(formatters.named(seen, id_))
-    if job is not None and viewer.is_told(job):
+    if job is not None and viewer.sees_decisions(job):
         return job
     if viewer.everything or any(
-        viewer.is_told(task) for task in seen.jobs.values() if str(task.array_job_id) == id_
+        viewer.sees_decisions(task) for task in seen.jobs.values() if str(task.array_job_id) == id_
     ):
         formatters.no_array(seen, id_)
     raise UsageError(

@@ -57,7 +57,7 @@ def test_of_others_jobs_a_user_sees_what_squeue_shows():
     assert other.reason == "Slurm: Resources" and not other.planned and other.done is None
 
 
-def test_under_private_data_nothing_of_others_is_told():
+def test_under_private_data_nothing_of_others_is_shown():
     found = overview(sight(entries=[], trust={1001: 3.0}), hidden(ANN))
     assert rows(found).keys() == {"1"}
     assert rows(found)["1"].reason == "another job pays less"
@@ -66,7 +66,7 @@ def test_under_private_data_nothing_of_others_is_told():
     assert "bob" not in repr(found) and "3.0" not in repr(found)
 
 
-def test_each_user_is_told_how_far_their_own_declarations_count():
+def test_each_user_sees_how_far_their_own_declarations_count():
     known = sight(trust={1001: 3.0})
     assert overview(known, BOB).trust == 3.0 and overview(known, ANN).trust == 1.0
     assert overview(sight(), ANN).trust is None
@@ -98,12 +98,12 @@ def move(id_, job_, outcome, effect=None, restarts=0):
     return Entry(id_, job_, "move", "asked", NOW - 500, NOW - 400, details, outcome, effect=effect)
 
 
-def test_hours_gained_and_lost_are_those_that_the_trainings_told():
+def test_hours_gained_and_lost_are_those_that_the_trainings_reported():
     runs = running("1", {"v1": {"v100": 1}}, restarts=1)
     shown = seen([replace(runs, start_s=NOW - 3600)])
-    told = {"rate_before": 100.0, "rate_after": 400.0, "without_training_s": 30.0, "lost_s": 6.0}
+    effect = {"rate_before": 100.0, "rate_after": 400.0, "without_training_s": 30.0, "lost_s": 6.0}
     entries = [
-        move(1, "1", "moved", told),
+        move(1, "1", "moved", effect),
         move(2, "9", "the job did not save within 120 s"),
         move(3, "8", None),
         move(4, "7", "Slurm refused it"),

@@ -1,4 +1,4 @@
-"""The socket on which a running controller answers users: who is told what, and hostile clients."""
+"""The socket on which a running controller answers users: who sees what, and hostile clients."""
 
 import json
 import os
@@ -223,7 +223,7 @@ def said(one, uid, command, job_=""):
     return json.loads(one.answer(uid, line))
 
 
-def test_each_user_is_told_of_their_own_and_the_operator_of_all(tmp_path):
+def test_each_user_sees_their_own_and_the_operator_all(tmp_path):
     one = published(tmp_path)
     mine = said(one, 1000, "explain", "1")["result"]
     assert mine["row"]["id"] == "1" and mine["reason"] == "" and mine["row"]["user"] == "ann"
@@ -238,7 +238,7 @@ def test_each_user_is_told_of_their_own_and_the_operator_of_all(tmp_path):
 
 @pytest.mark.parametrize("private", [(), ("jobs", "nodes")])
 @pytest.mark.parametrize("command", ["explain", "doctor"])
-def test_of_anothers_job_nothing_is_told_not_even_that_it_is_there(tmp_path, private, command):
+def test_of_anothers_job_nothing_is_shown_not_even_that_it_exists(tmp_path, private, command):
     one = published(tmp_path, private)
     refused, unknown = said(one, 1000, command, "2"), said(one, 1000, command, "77")
     assert refused["usage"] and "secret" not in json.dumps(refused)

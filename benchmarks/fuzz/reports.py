@@ -1,4 +1,4 @@
-"""What jobs and their samplers tell, read as a tick reads it and taken in as a tick takes it in."""
+"""Reports of jobs and their samplers, read and taken in as a tick does it."""
 
 import math
 import os
