@@ -134,6 +134,22 @@ def placement_of(view: View, floor: ResourcePools, parts: Allocation, reason: st
     return Placement(gpus=gpus, nodes=nodes, reason=reason)
 
 
+def gpus_text(placement: Placement) -> str:
+    """The GPUs of a placement: ``1 x k80 + 2 x v100``."""
+    return " + ".join(f"{count} x {kind}" for kind, count in placement.gpus.items())
+
+
+def nodes_text(placement: Placement) -> str:
+    """The node of a placement, or how many it has."""
+    nodes = placement.nodes
+    return next(iter(nodes)) if len(nodes) == 1 else f"{len(nodes)} nodes"
+
+
+def gang_tier(placement: Placement) -> str:
+    """The tier of a gang where racks do not count."""
+    return "node" if len(placement.nodes) == 1 else "network"
+
+
 class FreeCapacity:
     """What is still free. ``soft`` GPUs are free only if their running holder goes elsewhere, so
     they are taken last. Below 0 where more is held than the view offers: nodes shrink, and the

@@ -1,9 +1,16 @@
 """Reasons of plans as text: why a job gets this place, why it waits."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.policies.allocation import FreeCapacity
+from slurm_hadar.policies.allocation import (
+    FreeCapacity,
+    gang_tier,
+    gpus_text,
+    nodes_text,
+    placement_of,
+)
 from slurm_hadar.policies.ends import ends, moves
 from slurm_hadar.policies.hadar.bids import Bid, Market, Round
 from slurm_hadar.policies.hadar.worth import TypeOption
@@ -32,16 +39,8 @@ def plan(
 
 def _placement(market: Market, job: int, offer: Bid, place: int, length: int) -> Placement:
     view, floor = market.view, market.floor
-    gpus: dict[str, int] = {}
-    nodes: dict[str, dict[str, int]] = {}
-    for slot, count in offer.parts:
-        kind = view.types[int(floor.gpu_type[slot])]
-        node = view.nodes.names[int(floor.node[slot])]
-        gpus[kind] = gpus.get(kind, 0) + count
-        on_node = nodes.setdefault(node, {})
-        on_node[kind] = on_node.get(kind, 0) + count
-    what = " + ".join(f"{n} x {kind}" for kind, n in gpus.items())
-    where = next(iter(nodes)) if len(nodes) == 1 else f"{len(nodes)} nodes"
+    placed = placement_of(view, floor, offer.parts, "")
+    what, where = gpus_text(placed), nodes_text(placed)
     post = market.posts.get(job)
     if offer.stay and post is not None:
         words = f"stays on {what} ({where}), {ends(view, job, offer.seconds)}"
@@ -62,8 +61,7 @@ def _placement(market: Market, job: int, offer: Bid, place: int, length: int) ->
         if post is not None:
             words += moves(view, job, offer.seconds, post.seconds)
         words += _alternative(market, job, offer)
-    tier = "node" if len(nodes) == 1 else "network"
-    return Placement(gpus=gpus, nodes=nodes, tier=tier, reason=words)
+    return replace(placed, tier=gang_tier(placed), reason=words)
 
 
 def _alternative(market: Market, job: int, offer: Bid) -> str:

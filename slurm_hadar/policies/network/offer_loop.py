@@ -1,14 +1,14 @@
 """Jobs in turn, each offered the best free places by tier; a job that holds something keeps it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import BoolArray, FloatArray, View
-from slurm_hadar.policies.allocation import Allocation
+from slurm_hadar.policies.allocation import Allocation, placement_of
 from slurm_hadar.policies.network.outlook import Outlook
 from slurm_hadar.policies.network.places import ANYWHERE, Ask, Ground
 from slurm_hadar.policies.network.settings import NetworkOptions
@@ -262,14 +262,6 @@ class OfferLoop:
 
     def _place(self, job: int, parts: Allocation, why: str) -> None:
         floor, view = self.ground.floor, self.view
-        gpus: dict[str, int] = {}
-        nodes: dict[str, dict[str, int]] = {}
-        for slot, count in parts:
-            kind = view.types[int(floor.gpu_type[slot])]
-            on_node = nodes.setdefault(view.nodes.names[floor.node_of[slot]], {})
-            gpus[kind] = gpus.get(kind, 0) + count
-            on_node[kind] = on_node.get(kind, 0) + count
+        placed = placement_of(view, floor, parts, why)
         tier = TIERS[self.ground.tier_of(parts)]
-        self.placements[view.jobs.ids[job]] = Placement(
-            gpus=gpus, nodes=nodes, tier=tier, reason=why
-        )
+        self.placements[view.jobs.ids[job]] = replace(placed, tier=tier)

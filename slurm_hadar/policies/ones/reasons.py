@@ -1,10 +1,19 @@
 """Reasons of the plans of the ones policy."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import IntArray, View
-from slurm_hadar.policies.allocation import Allocation, ResourcePools
+from slurm_hadar.policies.allocation import (
+    Allocation,
+    ResourcePools,
+    gang_tier,
+    gpus_text,
+    nodes_text,
+    placement_of,
+)
 from slurm_hadar.policies.batches import chosen_batch
 from slurm_hadar.policies.ends import UNKNOWN, ends, moves, time_left
 from slurm_hadar.policies.ones.problem import BatchProblem
@@ -48,15 +57,8 @@ class _Words:
 
     def placement(self, job: int, parts: Allocation) -> Placement:
         view, floor, problem = self.view, self.floor, self.problem
-        gpus: dict[str, int] = {}
-        nodes: dict[str, dict[str, int]] = {}
-        for slot, count in parts:
-            kind = view.types[int(floor.gpu_type[slot])]
-            on_node = nodes.setdefault(view.nodes.names[int(floor.node[slot])], {})
-            gpus[kind] = gpus.get(kind, 0) + count
-            on_node[kind] = on_node.get(kind, 0) + count
-        where = next(iter(nodes)) if len(nodes) == 1 else f"{len(nodes)} nodes"
-        what = " + ".join(f"{n} x {name}" for name, n in gpus.items())
+        placed = placement_of(view, floor, parts, "")
+        what, where = gpus_text(placed), nodes_text(placed)
         option, size = int(self.option[job]), int(self.batch[job])
         stays = problem.options.held.get(job) == parts
         words = f"{'stays on ' if stays else ''}{what} ({where})"
@@ -69,8 +71,7 @@ class _Words:
         if not stays and was >= 0:
             there = float(problem.seconds[job, was, problem.now_batch[job]])
             words += moves(view, job, float(seconds[size]), there)
-        tier = "node" if len(nodes) == 1 else "network"
-        placement = Placement(gpus=gpus, nodes=nodes, tier=tier, reason=words)
+        placement = replace(placed, tier=gang_tier(placed), reason=words)
         sizes = problem.sizes[job]
         if not sizes.any():
             return placement

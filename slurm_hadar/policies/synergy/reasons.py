@@ -1,28 +1,22 @@
 """Reasons of Synergy's plans."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.allocation import Demand
+from slurm_hadar.policies.allocation import Demand, placement_of
 from slurm_hadar.policies.synergy.demands import SAME
 from slurm_hadar.policies.synergy.placing import Given, Placing
 
 
 def placement(view: View, placing: Placing, given: Given, known: bool, turn: str) -> Placement:
     """A place with its reason. ``known`` False: CPUs and memory stay as the job asks."""
-    gpus: dict[str, int] = {}
-    nodes: dict[str, dict[str, int]] = {}
-    for slot, count in given.parts:
-        kind = view.types[int(placing.floor.gpu_type[slot])]
-        on_node = nodes.setdefault(view.nodes.names[placing.floor.node_of[slot]], {})
-        gpus[kind] = gpus.get(kind, 0) + count
-        on_node[kind] = on_node.get(kind, 0) + count
+    placed = placement_of(view, placing.floor, given.parts, "keeps what it holds")
     if given.fixed:
-        return Placement(gpus=gpus, nodes=nodes, reason="keeps what it holds")
-    return Placement(
-        gpus=gpus,
-        nodes=nodes,
+        return placed
+    return replace(
+        placed,
         cpus_per_gpu=given.need.cpus if known else None,
         mem_per_gpu_mb=round(given.need.mem_mb) if known else None,
         reason=reason(given, known) + turn,

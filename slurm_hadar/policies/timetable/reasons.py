@@ -1,10 +1,19 @@
 """Reasons of the plans of the timetable policy."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.allocation import Allocation, ResourcePools
+from slurm_hadar.policies.allocation import (
+    Allocation,
+    ResourcePools,
+    gang_tier,
+    gpus_text,
+    nodes_text,
+    placement_of,
+)
 from slurm_hadar.policies.ends import UNKNOWN, ends, time_left
 from slurm_hadar.policies.timetable.choice import RoundChoice
 from slurm_hadar.policies.timetable.places import PlacedJobs
@@ -49,13 +58,8 @@ class _Words:
 
     def placement(self, job: int, parts: Allocation) -> Placement:
         view, floor, options = self.view, self.floor, self.options
-        gpus: dict[str, int] = {}
-        nodes: dict[str, dict[str, int]] = {}
-        for slot, count in parts:
-            kind = view.types[int(floor.gpu_type[slot])]
-            on_node = nodes.setdefault(view.nodes.names[int(floor.node[slot])], {})
-            gpus[kind] = gpus.get(kind, 0) + count
-            on_node[kind] = on_node.get(kind, 0) + count
+        placed = placement_of(view, floor, parts, "")
+        what, where = gpus_text(placed), nodes_text(placed)
         kind_index = int(floor.gpu_type[parts[0][0]])
         count = sum(n for _, n in parts)
         at = next(
@@ -66,8 +70,6 @@ class _Words:
             ),
             -1,
         )
-        where = next(iter(nodes)) if len(nodes) == 1 else f"{len(nodes)} nodes"
-        what = " + ".join(f"{n} x {name}" for name, n in gpus.items())
         stays = options.held.get(job) == parts
         words = f"{'stays on' if stays else ''} {what} ({where})".strip()
         if options.bound[job] and stays:
@@ -76,8 +78,7 @@ class _Words:
             words += f"; its speed on {view.types[kind_index]} is not known"
         else:
             words += self._why(job, at, stays)
-        tier = "node" if len(nodes) == 1 else "network"
-        return Placement(gpus=gpus, nodes=nodes, tier=tier, reason=words)
+        return replace(placed, tier=gang_tier(placed), reason=words)
 
     def _why(self, job: int, at: int, stays: bool) -> str:
         gain, price = float(self.choice.gain[job, at]), float(self._price[at])
