@@ -104,8 +104,8 @@ def training(number: int) -> Sent:
 
 def script(folder: Path, sent: Sent, seconds: float) -> str:
     """The batch script of a submission. ``seconds``: of a job that sleeps."""
-    # By name: with any type the controller may leave one out that is measured as far slower, and one
-    # of the jobs reports false rates.
+    # By name: with any type the controller may leave one out that is measured as far slower, and
+    # one of the jobs reports false rates.
     types = ",".join(SPEEDS)
     declared = f"#HADAR model={MODEL} types={types} batch=8 samples={sent.samples} checkpoint=yes"
     text = _BEGIN + (_SLEEP if not sent.samples else _COPIES)

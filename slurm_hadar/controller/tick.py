@@ -355,8 +355,7 @@ class Controller:
         else:
             texts = self.store.steerings(managed)
             ours = {id_: known for id_, text in texts.items() if (known := decode(text))}
-        changed = {id_ for id_, known in ours.items() if known.was or known.gpus}
-        changed |= {entry.job for entry in self.store.open_entries()}
+        changed = rollout.changed(ours) | {entry.job for entry in self.store.open_entries()}
         return replace(seen, jobs=rollout.applied(seen.jobs, self.config.rollout, changed))
 
     def _with_opted_in(self, seen: Observed) -> Observed:

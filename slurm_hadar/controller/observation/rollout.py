@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from slurm_hadar.config import Rollout
 from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.steering import Steering
 
 _PARTS = 1_000_000
 
@@ -13,6 +14,11 @@ _PARTS = 1_000_000
 def limited(rollout: Rollout) -> bool:
     """Whether any job may be outside."""
     return bool(rollout.accounts or rollout.users) or rollout.percent < 100
+
+
+def changed(ours: Mapping[str, Steering]) -> set[str]:
+    """The jobs whose request the controller has changed. ``ours``: what is known of each."""
+    return {id_ for id_, known in ours.items() if known.was or known.gpus}
 
 
 def applied(jobs: Mapping[str, Job], rollout: Rollout, ours: Collection[str]) -> dict[str, Job]:

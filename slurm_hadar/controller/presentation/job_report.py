@@ -68,10 +68,9 @@ def observe_as_owner(config: Config, cluster: Cluster, now: float) -> Observed:
     seen = observed.read(cluster, now, config, uid)
     mine = [job for job in seen.jobs.values() if job.uid == uid and job.managed]
     ours = steering_store.of_jobs(config, mine)
-    changed = {id_ for id_, known in ours.items() if known.was or known.gpus}
     return replace(
         seen,
-        jobs=rollout.applied(seen.jobs, config.rollout, changed),
+        jobs=rollout.applied(seen.jobs, config.rollout, rollout.changed(ours)),
         progress=read_all_progress(config.site.exchange_dir, {job.id: uid for job in mine}),
         steering=ours,
     )

@@ -13,6 +13,7 @@ import stat
 import struct
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class _Client:
     left: memoryview | None = None
 
 
-class Server:
+class Server(ABC):
     """Serves while it is entered; see :class:`UserServer` and :class:`LoopbackServer`."""
 
     request_end = b"\n"
@@ -81,11 +82,12 @@ class Server:
         if self._listener is not None:
             self._listener.close()
 
+    @abstractmethod
     def _listen(self) -> socket.socket:
-        raise NotImplementedError
+        """The listening socket. Raises HadarError where it cannot be made."""
 
-    def _remove(self) -> None:
-        """What of the socket others can see."""
+    def _remove(self) -> None:  # noqa: B027  # most sockets leave nothing that others can see
+        """Remove what others can see of the socket."""
 
     def _uid(self, _connection: socket.socket) -> int:
         return -1
