@@ -234,7 +234,7 @@ def _own(site: Config) -> Overview:
             overview.controller_state(beat, time.time()),
             STATE_FILE,
             controller.store.decisions(list(seen.jobs)),
-            controller.store.entries("WHERE kind='move' AND opened_s>=?", (since,)),
+            controller.store.moves_since(since),
             controller.declared_work.factors(seen.now),
         )
         return overview.overview(sight, Viewer(os.getuid(), everything=True))

@@ -198,6 +198,10 @@ class Store:
         )
         return {str(job): float(time) for job, time in rows}
 
+    def moves_since(self, since_s: float) -> list[Entry]:
+        """The moves and stops that began at ``since_s``, s since the epoch, or later."""
+        return self.entries("WHERE kind='move' AND opened_s>=?", (since_s,))
+
     def entries(self, where: str, values: tuple[object, ...] = ()) -> list[Entry]:
         """Entries of the journal that a clause of SQL selects; ``values`` fill it in."""
         rows = self.connection.execute(

@@ -114,7 +114,7 @@ class Published:
             state = replace(state, fault=said)
         decided = decisions(report.seen, report.snapshot, report.plan, report.diff, report.backfill)
         since = midnight(report.seen.now)
-        entries = self._reader(report).moves_since(since)
+        entries = self._reader(report).store.moves_since(since)
         sight = Sight(
             report.seen,
             self._config,
@@ -184,10 +184,6 @@ class _TickSource:
     def snapshot(self, _: Observed) -> Snapshot:
         """What its policy saw."""
         return self.report.snapshot
-
-    def moves_since(self, since_s: float) -> list[Any]:
-        """The journal's moves."""
-        return self.store.entries("WHERE kind='move' AND opened_s>=?", (since_s,))
 
 
 def _own(seen: Observed, viewer: Viewer, id_: str) -> Job:
