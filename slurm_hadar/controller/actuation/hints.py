@@ -297,14 +297,6 @@ def waits_for(steered: Steering) -> str:
     return f"waits for {first} until {formats.moment(steered.until)} at most"
 
 
-def _is_unfit(target: SchedulableJob, names: Iterable[str], empty: EmptyNodes) -> bool:
-    """Whether a job fits in no node of a partition, whatever is done to the nodes: where its list
-    is changed to one with such a partition Slurm 22.05 holds some jobs (BadConstraints), so it is
-    left as its owner wrote it."""
-    names = frozenset(names)
-    return empty.is_clear(target) and not names <= empty.fits(target, names, some_day=True)
-
-
 def _is_wider(job: Job, steered: Steering) -> bool:
     return not steered.until and set(steered.wrote.get("Partition", "").split(",")) == set(
         job.partitions
