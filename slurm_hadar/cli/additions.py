@@ -132,9 +132,9 @@ def _recorded(declaration: Declaration, held: Settings) -> Declaration:
 
 def saves_on(declaration: Declaration, held: Settings) -> str:
     """``signal``; where none is declared, what the job's own ``--signal`` says that it hears."""
-    if declaration.habit != "signal" or declaration.signal != Declaration().signal:
+    if declaration.habit != "signal" or declaration.signal:
         return declaration.signal
-    return of_sbatch(held.get("signal") or "") or declaration.signal
+    return of_sbatch(held.get("signal") or "")
 
 
 def _types(declaration: Declaration, request: Request | None) -> tuple[str, ...]:

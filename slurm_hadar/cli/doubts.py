@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 
 from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request, saves_on
-from slurm_hadar.domain.declaration import ANY, KEYS, Declaration
+from slurm_hadar.domain.declaration import ANY, KEYS, SIGNALS, USUAL_SIGNAL, Declaration
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 
 TYPE_CHECKING = False
@@ -104,14 +104,25 @@ def unheard(declaration: Declaration, held: Settings, body: bytes) -> Iterator[s
     """A sentence where nothing in the script handles the signal on which the job saves."""
     if declaration.habit != "signal" or not body:
         return
-    signal = saves_on(declaration, held)
+    signal = saves_on(declaration, held) or USUAL_SIGNAL
     asks = replace(declaration, signal=signal).asks
-    if asks.target == "steps" and b"srun" not in body:
+    code = b"\n".join(line for line in body.splitlines() if not line.lstrip().startswith(b"#"))
+    if asks.target == "steps" and not re.search(rb"\bsrun\b", code):
         yield (
             f"signal={signal} reaches what srun starts, and the script has no srun; "
             f"write signal=B:{signal} for the batch shell, F:{signal} for all"
         )
-    if asks.target == "batch" and b"trap" not in body and b"exec" not in body:
+    if asks.target != "batch":
+        return
+    traps = re.search(rb"(?:^|[;&|({\n]|\bthen|\bdo|\belse)\s*trap\s(.*)", code, re.DOTALL)
+    named = rb"\b(?:SIG)?" + asks.name.encode() + rb"\b|\b%d\b" % SIGNALS[asks.name]
+    if traps and re.search(named, traps[1]):
+        if not re.search(rb"\bwait\b", code):
+            yield (
+                f"the shell runs its trap for {asks.name} only when the command in front ends; "
+                "start the training with & and wait for it"
+            )
+    elif not re.search(rb"(?m)^\s*exec\s", code):
         yield (
             f"signal={signal} reaches the batch shell, and the script has neither a trap for it "
             "nor an exec of the training: it would end the job"

@@ -212,7 +212,7 @@ def _additions(submit: Submit, declaration: Declaration) -> SubmitOutcome:
     clusters = held.get("clusters")
     if clusters and not (site and clusters == site.cluster):
         return SubmitOutcome("it may go to another cluster")
-    added = add(declaration, held, site, lambda: _today(site))
+    added = add(declaration, held, site, lambda: _today(site, bool(declaration.checkpoint)))
     if isinstance(added, str):
         return SubmitOutcome(added)
     return SubmitOutcome(added=added, declaration=declaration)
@@ -258,7 +258,7 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
     return f"{said}: {'; '.join(plain)}" if plain else said
 
 
-def _today(site: WrapperSite | None) -> Today | None:
+def _today(site: WrapperSite | None, moves: bool) -> Today | None:
     """What is known of GPU types; None where no controller acts that wants one more list of
     partitions, or the exchange folder does not answer."""
     if site is None:
@@ -274,7 +274,7 @@ def _today(site: WrapperSite | None) -> Today | None:
         now = time.time()
         if not takes_lists(site, now):
             return b""
-        found = today(site, now)
+        found = today(site, now, moves)
         return json.dumps([found.prices, sorted(found.shared), found.nodes]).encode()
 
     try:

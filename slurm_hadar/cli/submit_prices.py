@@ -40,13 +40,15 @@ class Today:
         self.nodes = nodes or {}
 
 
-def today(site: WrapperSite, now: float, draw: Callable[[], float] | None = None) -> Today:
+def today(
+    site: WrapperSite, now: float, moves: bool, draw: Callable[[], float] | None = None
+) -> Today:
     """What the controller published; nothing where that cannot be believed.
 
     Those who submit between two ticks all read the same file. So each counts a random part of the
     GPUs that are usually asked for in that time as taken already, or of a part of the free ones
-    where that is more: what came lately says little of a burst. ``now``: s since the epoch;
-    ``draw``: a number from 0 to 1.
+    where that is more: what came lately says little of a burst. Not so one that never ``moves``:
+    it would stay on the slower type. ``now``: s since the epoch; ``draw``: a number from 0 to 1.
     """
     published = fresh_file(site, "prices.json", now)
     types = published.get("types") if published else None
@@ -54,7 +56,9 @@ def today(site: WrapperSite, now: float, draw: Callable[[], float] | None = None
         return Today()
     draw = draw or _draw
     try:
-        arriving = max(number(published, "arriving"), _LEAST_ARRIVING * _free(types))
+        arriving = number(published, "arriving")
+        if moves:
+            arriving = max(arriving, _LEAST_ARRIVING * _free(types))
         prices = {str(kind): _price(one, draw() * arriving) for kind, one in types.items()}
         nodes = _nodes(published.get("nodes", {}))
     except (SiteError, ValueError, ArithmeticError):

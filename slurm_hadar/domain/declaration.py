@@ -23,7 +23,7 @@ MOST_TASKS = 1_000_000
 """Parts of a global batch; each is dealt by itself."""
 
 _SEGMENT = "hadar1"
-_SIGNALS = {
+SIGNALS = {
     "USR1": 10,
     "USR2": 12,
     "HUP": 1,
@@ -34,6 +34,9 @@ _SIGNALS = {
     "WINCH": 28,
 }
 """Each with its number on Linux, which ``sbatch --signal`` takes too."""
+USUAL_SIGNAL = "USR2"
+"""Where none is declared, nor said by the job's own ``--signal``."""
+_LONGEST_OF_SBATCH_S = 65535
 LONGEST_GRACE_S = 900.0
 """A move keeps its destination planned while the job saves."""
 USUAL_LOSS_S = 120.0
@@ -85,7 +88,7 @@ class Declaration:
     epochs: int = 0
     dataset_size: int = 0
     checkpoint: str = ""
-    signal: str = "USR2"
+    signal: str = ""
     lose: float | None = None
     checkpoint_exit_code: int = 0
     restart_cost: float = 0.0
@@ -137,7 +140,7 @@ class Declaration:
     @property
     def asks(self) -> SaveSignal:
         """``signal``, taken apart."""
-        rest, _, grace = self.signal.partition("@")
+        rest, _, grace = (self.signal or USUAL_SIGNAL).partition("@")
         prefix, colon, name = rest.rpartition(":")
         grace_s = min(float(grace), LONGEST_GRACE_S) if grace else None
         return SaveSignal(name, _TO[prefix + colon], grace_s)
@@ -237,21 +240,25 @@ def _cost(text: str) -> str:
 
 def _signal(text: str) -> str:
     match = re.fullmatch(r"((?:[BF]:)?)(?:SIG)?([A-Z0-9]{1,5})(@[0-9]{1,5})?", text.upper())
-    numbers = {str(number): name for name, number in _SIGNALS.items()}
+    numbers = {str(number): name for name, number in SIGNALS.items()}
     name = numbers.get(match[2], match[2]) if match else ""
     seconds = int(match[3][1:]) if match and match[3] else 1
-    if match is None or name not in _SIGNALS or not 1 <= seconds <= 65535:
+    if match is None or name not in SIGNALS or not 1 <= seconds <= LONGEST_GRACE_S:
         raise ValueError(
             "NAME, B:NAME for the batch shell or F:NAME for shell and steps, maybe with @SECONDS "
-            "that it takes to save, such as B:USR1@60; names: " + ", ".join(_SIGNALS)
+            f"that it takes to save, at most {LONGEST_GRACE_S:.0f}, such as B:USR1@60; names: "
+            + ", ".join(SIGNALS)
         )
     return f"{match[1]}{name}" + (f"@{seconds}" if match[3] else "")
 
 
 def of_sbatch(text: str) -> str:
     """``signal`` from a value of ``sbatch --signal`` such as ``B:USR1@60``; empty where it is none
-    that a job may save on."""
+    that a job may save on. Longer times than :data:`LONGEST_GRACE_S` count as that."""
     flags, colon, rest = text.upper().rpartition(":")
+    name, at, seconds = rest.partition("@")
+    if re.fullmatch("[0-9]{3,5}", seconds, re.ASCII) and int(seconds) <= _LONGEST_OF_SBATCH_S:
+        rest = f"{name}{at}{min(int(seconds), int(LONGEST_GRACE_S))}"
     try:
         return _signal(("B:" if "B" in flags else "") + rest) if colon else _signal(rest)
     except ValueError:
@@ -267,6 +274,8 @@ def _checkpoint(text: str) -> str:
             raise ValueError(
                 "watch:PATH with letters, digits and _.:/@+,=*?- (at most 300); %j is the job's id"
             )
+        if re.search("[*?]", path.rpartition("/")[0]):
+            raise ValueError("watch:PATH with * and ? in its last part only")
         return f"watch:{path}"
     if not colon and word in _HABITS:
         return word

@@ -83,6 +83,7 @@ def make_database(
         found["mariadb-install-db"],
         "--no-defaults",
         f"--datadir={places.database}",
+        _temporary(places),
         f"--user={user}",
         "--auth-root-authentication-method=normal",
         "--skip-test-db",
@@ -97,6 +98,12 @@ def make_database(
         ) from None
 
 
+def _temporary(places: SandboxPaths) -> str:
+    """A folder of this database's own: one that starts removes the temporary tables of all others
+    in a folder that they share, as /tmp (seen)."""
+    return f"--tmpdir={places.run}"
+
+
 def mariadbd_argv(found: Mapping[str, Path], places: SandboxPaths, user: str) -> list[str | Path]:
     """How MariaDB is started, in the background."""
     return [
@@ -105,6 +112,7 @@ def mariadbd_argv(found: Mapping[str, Path], places: SandboxPaths, user: str) ->
         found["mariadbd"],
         "--no-defaults",
         f"--datadir={places.database}",
+        _temporary(places),
         f"--user={user}",
         f"--socket={places.database_socket}",
         f"--pid-file={places.run}/mariadbd.pid",

@@ -1,4 +1,5 @@
-"""A training without torch: says how far it is, saves when asked to, saves and leaves on TERM."""
+"""A training without torch: says how far it is, saves when asked to, saves and leaves on TERM. It
+ends at its number of samples, or as soon as its folder has a file ``finish``."""
 
 import os
 import signal
@@ -60,6 +61,8 @@ def main(folder, total, linger):
     while done < total:
         time.sleep(_STEP_S)
         done += _SAMPLES
+        if (folder / "finish").exists():
+            total = done
         plan = exchange.plan(now=True)
         asked = plan is not None and plan.save and plan.restarts == exchange.restarts
         if asked and (ack is None or ack.save != plan.save):

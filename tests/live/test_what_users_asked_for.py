@@ -37,11 +37,13 @@ def site(whole_site):
     whole_site.cancel()
 
 
-def trains(site, model, seconds, *words):
-    """A training of ada's that saves when it is asked to; it waits. It is as fast everywhere, so
-    no other one of its ``model`` may have been measured where it is to be moved."""
+def trains(site, model, *words):
+    """A training of ada's that saves when it is asked to, until :func:`ends`; it waits. It is as
+    fast everywhere, so no other one of its ``model`` may have been measured where it is to be
+    moved."""
+    (site.homes[ADA] / "finish").unlink(missing_ok=True)
     said = f"model={model} batch=64 samples=900000 checkpoint=yes restart_cost=1 types=any"
-    command = f"exec {sys.executable} {QUICK} {site.homes[ADA]} {seconds * 100} 0"
+    command = f"exec {sys.executable} {QUICK} {site.homes[ADA]} 900000 0"
     script = f"#!/bin/sh\n#SBATCH --gres=gpu:1 -n1\n#HADAR {said}\n{command}\n"
     return site.submit(ADA, *words, script=script)
 
@@ -72,7 +74,9 @@ def seconds(text):
 
 
 def ends(site, *jobs):
-    """Wait until these jobs have completed: job -> start and end of its last attempt."""
+    """Let the training finish, and wait until these jobs have completed: job -> start and end of
+    its last attempt."""
+    (site.homes[ADA] / "finish").touch()
     found = {}
     for job in jobs:
         site.until(lambda job=job: site.show(job, "%T") == "COMPLETED")
@@ -108,7 +112,7 @@ def moved_once(site, fill, jobs, waiting):
 
 def test_jobs_that_depend_on_a_moved_training_wait_for_its_end(site):
     fill = site.fill()
-    hers = trains(site, "resnet50", 25, "-J", "train", "-p", "k80,v100")
+    hers = trains(site, "resnet50", "-J", "train", "-p", "k80,v100")
     waiting = [
         behind(site, f"--dependency=afterok:{hers}"),
         behind(site, f"--dependency=afterany:{hers}"),
@@ -122,7 +126,7 @@ def test_jobs_that_depend_on_a_moved_training_wait_for_its_end(site):
 
 def test_jobs_that_depend_on_a_moved_array_wait_for_its_tasks(site):
     fill = site.fill()
-    hers = trains(site, "resnet18", 25, "--array=0-1", "-p", "k80,v100")
+    hers = trains(site, "resnet18", "--array=0-1", "-p", "k80,v100")
     all_, each = (
         behind(site, f"--dependency=afterok:{hers}"),
         behind(site, "--array=0-1", f"--dependency=aftercorr:{hers}"),
@@ -143,7 +147,7 @@ def test_a_move_is_no_mail(site):
     ).strip()
     site.until(lambda: site.show(lent, "%T") == "RUNNING")
     mails = site.folder / "mails"
-    hers = trains(site, "cyclegan", 25, "--mail-type=ALL", "--mail-user=ada", "-p", "k80,lent,v100")
+    hers = trains(site, "cyclegan", "--mail-type=ALL", "--mail-user=ada", "-p", "k80,lent,v100")
 
     def told():
         lines = mails.read_text().splitlines() if mails.exists() else []

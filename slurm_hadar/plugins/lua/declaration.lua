@@ -71,13 +71,18 @@ local function signal(text)
   name = name and (NUMBERS[name] or name)
   local digits = grace and grace:match("^@(%d+)$")
   local seconds = digits and #digits <= 5 and tonumber(digits) or 0
-  if not SIGNALS[name or ""] or grace ~= "" and (seconds < 1 or seconds > 65535) then return nil end
+  if not SIGNALS[name or ""] or grace ~= "" and (seconds < 1 or seconds > 900) then return nil end
   return (prefix or "") .. name .. (grace ~= "" and ("@%d"):format(seconds) or "")
 end
 
 -- The signal of a value of sbatch --signal; nil where it is none that a job may save on.
 function declaration.of_sbatch(text)
   local flags, rest = text:upper():match("^(.*):([^:]*)$")
+  local name, seconds = (rest or text:upper()):match("^([^@]*)@(%d%d%d%d?%d?)$")
+  if seconds and tonumber(seconds) <= 65535 then
+    rest = ("%s@%d"):format(name, math.min(tonumber(seconds), 900))
+    if not flags then return signal(rest) end
+  end
   if not flags then return signal(text) end
   return signal((flags:find("B", 1, true) and "B:" or "") .. rest)
 end
@@ -88,6 +93,7 @@ local function checkpoint(text)
   if path then
     local rest = path:gsub("%%[jAa]", "")
     local good = path ~= "" and #path <= 300 and not rest:find("[^%w_.:/@+,=*?-]")
+    good = good and not (path:match("^(.*)/[^/]*$") or ""):find("[*?]")
     return good and "watch:" .. path or nil
   end
   local word = text:lower()

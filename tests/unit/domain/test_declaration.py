@@ -20,7 +20,7 @@ declarations = st.builds(
     batch=st.none() | ranges,
     samples=st.integers(0, 10**12),
     checkpoint=st.sampled_from(
-        ["", "yes", "signal", "restart", "watch:/a/b-*/c?.pt", "watch:%j=x"]
+        ["", "yes", "signal", "restart", "watch:/a/b/c?-*.pt", "watch:%j=x"]
     ),
     signal=st.sampled_from(["USR1", "USR2", "TERM", "B:USR1@60", "F:HUP"]),
     lose=st.none() | st.integers(0, 1000).map(float),
@@ -97,6 +97,9 @@ def test_the_example_of_the_documentation():
         ("signal=KILL", "names: USR1"),
         ("signal=X:USR1", "B:NAME for the batch shell"),
         ("signal=USR1@0", "SECONDS"),
+        ("signal=B:USR1@901", "at most 900"),
+        ("checkpoint=watch:/a/*/ck-1.pt", "last part only"),
+        ("checkpoint=watch:a?b/ck", "last part only"),
         ("checkpoint_exit_code=0", "from 1 to 125"),
         ("checkpoint_exit_code=143", "from 1 to 125"),
         ("gpu_mem=24X", "such as 24G"),

@@ -517,9 +517,11 @@ def test_a_model_is_looked_up_as_the_tables_do(model):
         ("checkpoint=signal", "B:USR1@60", "B:USR1@60"),
         ("checkpoint=signal", "10", "USR1"),
         ("checkpoint=signal", "R:USR1", "USR1"),
-        ("checkpoint=signal", "KILL", "USR2"),
+        ("checkpoint=signal", "KILL", ""),
         ("checkpoint=signal signal=HUP", "B:USR1@60", "HUP"),
-        ("checkpoint=yes", "B:USR1@60", "USR2"),
+        ("checkpoint=signal signal=USR2", "B:USR1@60", "USR2"),
+        ("checkpoint=signal", "B:USR1@3600", "B:USR1@900"),
+        ("checkpoint=yes", "B:USR1@60", ""),
     ],
 )
 def test_the_jobs_own_signal_is_what_it_saves_on(words, own, signal):

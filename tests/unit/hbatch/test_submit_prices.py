@@ -32,7 +32,7 @@ def site_at(folder):
 
 
 def read(folder, draw=0.0, later=0.0):
-    return today(site_at(folder), time.time() + later, lambda: draw).prices
+    return today(site_at(folder), time.time() + later, True, lambda: draw).prices
 
 
 def test_a_price_rises_with_what_is_in_use(tmp_path):
@@ -60,15 +60,24 @@ def test_submits_between_two_ticks_spread_though_none_came_lately(tmp_path, free
     }
     write_prices(tmp_path, types, 0, 60.0)
     site, now = site_at(tmp_path), time.time()
-    found = [today(site, now).prices for _ in range(300)]
+    found = [today(site, now, True).prices for _ in range(300)]
     first = sum(prices["v100"] < prices["a100"] for prices in found)
     assert least < first < most
+
+
+def test_a_job_that_never_moves_is_not_sent_to_a_slower_type_when_none_came_lately(tmp_path):
+    """It would stay there. Where many come it counts some of them, as all do."""
+    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    site, now = site_at(tmp_path), time.time()
+    assert today(site, now, False, lambda: 1.0).prices == read(tmp_path)
+    write_prices(tmp_path, {"v100": HALF}, 10, 60.0)
+    assert today(site, now, False, lambda: 1.0).prices == read(tmp_path, 1.0)
 
 
 def test_the_draws_of_two_submits_differ(tmp_path):
     write_prices(tmp_path, {"v100": HALF}, 10, 60.0)
     site = site_at(tmp_path)
-    assert len({today(site, time.time()).prices["v100"] for _ in range(20)}) > 10
+    assert len({today(site, time.time(), True).prices["v100"] for _ in range(20)}) > 10
 
 
 @given(
@@ -95,18 +104,18 @@ def test_a_stale_file_has_no_price(tmp_path, later):
 def test_types_that_unmanaged_jobs_accept_are_named(tmp_path):
     types = {"v100": {**HALF, "shared": True}, "k80": {**HALF, "shared": False}, "p100": HALF}
     write_prices(tmp_path, types, 0, 60.0)
-    assert today(site_at(tmp_path), time.time()).shared == {"v100"}
+    assert today(site_at(tmp_path), time.time(), True).shared == {"v100"}
 
 
 def test_the_largest_nodes_of_a_partition_are_read(tmp_path):
     nodes = {"v100": [(2, 16, 64_000)], "k80": []}
     write_prices(tmp_path, {}, 0, 60.0, nodes)
-    assert today(site_at(tmp_path), time.time()).nodes == nodes
+    assert today(site_at(tmp_path), time.time(), True).nodes == nodes
     # As a controller of an earlier release writes it.
     path = tmp_path / "prices.json"
     old = {key: value for key, value in json.loads(path.read_text()).items() if key != "nodes"}
     path.write_text(json.dumps(old | {"types": {"v100": HALF}}))
-    assert today(site_at(tmp_path), time.time()).nodes == {} and read(tmp_path)
+    assert today(site_at(tmp_path), time.time(), True).nodes == {} and read(tmp_path)
 
 
 def test_no_file_no_price(tmp_path):
@@ -131,7 +140,7 @@ def test_another_users_file_has_no_price(tmp_path):
     write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
     site = site_at(tmp_path)
     site.controller_uid += 1
-    assert today(site, time.time()).prices == {}
+    assert today(site, time.time(), True).prices == {}
 
 
 @pytest.mark.parametrize(
