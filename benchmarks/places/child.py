@@ -65,7 +65,7 @@ def main() -> None:
                 lines.write(json.dumps(summary) + "\n")
             time.sleep(_PAUSE_S)
         with moves.open("w") as lines:
-            for entry in store.entries(f"WHERE kind='{Kind.MOVE.value}' ORDER BY id"):
+            for entry in store.moves_after(0, ()):
                 ended = {
                     "job": entry.job,
                     "opened_s": entry.opened_s,

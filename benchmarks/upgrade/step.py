@@ -116,9 +116,10 @@ def _die() -> None:
 
 
 def _print_journal(store: Store) -> None:
-    for entry in store.entries("ORDER BY id"):
-        row = {"job": entry.job, "kind": entry.kind, "phase": entry.phase, "outcome": entry.outcome}
-        print(json.dumps(row))
+    # Its tables are the same in both releases, its methods are not.
+    columns = ("job", "kind", "phase", "outcome")
+    for row in store.connection.execute(f"SELECT {', '.join(columns)} FROM journal ORDER BY id"):
+        print(json.dumps(dict(zip(columns, row, strict=True))))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The package imports downward only, as pyproject.toml and docs/architecture.md say."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -9,6 +10,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+STORES = ("controller/journal/", "profiles/")
+"""Only these packages hold tables; all others call their named methods."""
+SQL = re.compile(
+    r"\b(SELECT\b.+\bFROM|INSERT (OR \w+ )?INTO|UPDATE \S+ SET|DELETE FROM|CREATE TABLE|WHERE \w+ ?"
+    r"[=<>I(]|ORDER BY|PRAGMA|SAVEPOINT|BEGIN IMMEDIATE)",
+    re.DOTALL,
+)
+
+
+def sql_in(text):
+    """Lines of the texts in a module that are SQL, or a clause of it."""
+    nodes = ast.walk(ast.parse(text))
+    texts = [n for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return sorted(node.lineno for node in texts if SQL.search(node.value))
 
 
 def lint(folder):
@@ -46,3 +61,20 @@ def test_the_architecture_names_the_packages_in_the_order_of_the_linter():
     layers = SETTINGS["contracts"][0]["layers"]
     assert named == [layer for layer in layers if layer in packages]
     assert set(named) == packages
+
+
+def test_sql_stands_behind_named_methods_of_the_stores():
+    found = {
+        str(path): lines
+        for path in (ROOT / "slurm_hadar").rglob("*.py")
+        if not str(path.relative_to(ROOT / "slurm_hadar")).startswith(STORES)
+        if (lines := sql_in(path.read_text()))
+    }
+    assert found == {}
+
+
+def test_clauses_of_sql_are_found():
+    text = 'store.entries(f"WHERE kind={kind}")\nstore.entries("WHERE job=?")\nx = "WHERE it is"'
+    assert sql_in(text) == [1, 2]
+    for name in ("controller/journal/store.py", "profiles/measured.py"):
+        assert sql_in((ROOT / "slurm_hadar" / name).read_text())

@@ -4,7 +4,6 @@ Slurm's answer to an update means that it took it, not that it holds. So an entr
 closed by what a later tick sees anyway; nothing is asked for it.
 """
 
-import json
 from collections.abc import Mapping
 
 from slurm_hadar.controller.actuation import job_updates
@@ -33,28 +32,16 @@ def reconcile(store: Store, seen: Observed, commit_s: float) -> None:
     """
     shown = {
         entry.id: words
-        for entry in store.entries("WHERE shown IS NULL AND outcome IS NOT NULL")
+        for entry in store.not_shown_yet()
         if (words := _seen(entry, seen, commit_s)) is not None
     }
     effects = {
         entry.id: effect
-        for entry in store.entries(
-            "INDEXED BY journal_no_effect WHERE kind='move' AND effect IS NULL"
-            " AND outcome IS NOT NULL AND shown IS NOT NULL"
-        )
+        for entry in store.unmeasured_moves()
         if (effect := _effect(entry, seen)) is not None
     }
-    if not shown and not effects:
-        return
-    with store.transaction():
-        for id_, words in shown.items():
-            store.connection.execute("UPDATE journal SET shown=?, news=1 WHERE id=?", (words, id_))
-        for id_, effect in effects.items():
-            # Nothing to measure is no news.
-            store.connection.execute(
-                "UPDATE journal SET effect=?, news=MAX(news, ?) WHERE id=?",
-                (json.dumps(effect), int(bool(effect)), id_),
-            )
+    if shown or effects:
+        store.close_seen(shown, effects)
 
 
 def expected_effect(

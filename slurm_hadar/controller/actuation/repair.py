@@ -72,11 +72,11 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
     for job in seen.jobs.values():
         if not (job.managed and job.requeue and reported_saved(job)):
             continue
-        last = _last(context, job, "move")
+        last = context.store.last(job.id, "move")
         if last is None or last.details.get("habit") != "signal":
             continue
         # Once for each time that it was asked.
-        before = _last(context, job, _RESUME)
+        before = context.store.last(job.id, _RESUME)
         if before is not None and before.outcome == RESUMED and before.id > last.id:
             continue
         if last.details.get("restarts") == job.restarts and job.end_s >= last.opened_s - 1:
@@ -127,7 +127,7 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
     for job in seen.jobs.values():
         if not _held(job) or job.reason != "BadConstraints":
             continue
-        last = _last(context, job, UNDO)
+        last = context.store.last(job.id, UNDO)
         half_done = last is not None and last.outcome != UNDONE
         if half_done or owners(job):
             said += _try(context, seen, job, UNDO, undo)
@@ -191,19 +191,13 @@ def _held(job: Job) -> bool:
     return job.managed and job.state is JobState.PENDING and job.held
 
 
-def _last(context: ActionContext, job: Job, kind: str) -> Entry | None:
-    """The last cure of a kind that was tried."""
-    found = context.store.entries("WHERE job=? AND kind=? ORDER BY id DESC LIMIT 1", (job.id, kind))
-    return found[0] if found else None
-
-
 def _try(
     context: ActionContext, seen: Observed, job: Job, kind: str, cure: Callable[[Job], str]
 ) -> list[str]:
     if not context.cluster.traffic.half_left():
         # The rest of a minute's requests is for what else this tick sends; the next one goes on.
         return []
-    last = _last(context, job, kind)
+    last = context.store.last(job.id, kind)
     refused = last is not None and (last.outcome or "").startswith(_REFUSED)
     if last is not None and refused and 0 <= seen.now - last.changed_s < _PAUSE_S:
         return []

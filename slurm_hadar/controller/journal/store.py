@@ -6,7 +6,7 @@ job depends on it.
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from slurm_hadar.controller.journal.store_file import (
     UNTOLD,
     VERSION,
     DamagedStateFile,
+    identity,
     make_private,
     open_file,
     put_aside,
@@ -36,7 +37,7 @@ class Store:
         self.connection = connection
         row = connection.execute("PRAGMA database_list").fetchone()
         self._path = Path(row[2] if row else "hadar.sqlite")
-        self._file = _identity(self._path)
+        self._file = identity(self._path)
 
     @contextmanager
     def readable_errors(self) -> Iterator[None]:
@@ -44,7 +45,7 @@ class Store:
 
         Raises Damaged where the file was taken away since: what is written now would be lost.
         """
-        if _identity(self._path) != self._file:
+        if identity(self._path) != self._file:
             raise DamagedStateFile(f"the state file {self._path} was removed; a new one is created")
         try:
             yield
@@ -122,12 +123,43 @@ class Store:
 
     def open_entries(self) -> list[Entry]:
         """Actions under way, oldest first."""
-        return self.entries("WHERE outcome IS NULL ORDER BY id")
+        return self._entries("WHERE outcome IS NULL ORDER BY id")
+
+    def not_shown_yet(self) -> list[Entry]:
+        """Actions that are over and of which no later look at Slurm has seen what became."""
+        return self._entries("WHERE shown IS NULL AND outcome IS NOT NULL")
+
+    def unmeasured_moves(self) -> list[Entry]:
+        """Moves and stops that were seen to be carried out, or not, and whose effect is unknown."""
+        return self._entries(
+            "INDEXED BY journal_no_effect WHERE kind='move' AND effect IS NULL"
+            " AND outcome IS NOT NULL AND shown IS NOT NULL"
+        )
+
+    def close_seen(
+        self, shown: Mapping[int, str], effects: Mapping[int, Mapping[str, object]]
+    ) -> None:
+        """Keep what Slurm showed of actions, and what moves cost and gained; by entry."""
+        with self.transaction():
+            self.connection.executemany(
+                "UPDATE journal SET shown=?, news=1 WHERE id=?",
+                [(words, id_) for id_, words in shown.items()],
+            )
+            # Nothing to measure is no news.
+            self.connection.executemany(
+                "UPDATE journal SET effect=?, news=MAX(news, ?) WHERE id=?",
+                [(json.dumps(effect), int(bool(effect)), id_) for id_, effect in effects.items()],
+            )
 
     def history(self, job: str, limit: int | None = None) -> list[Entry]:
         """What was done to a job, newest first; ``limit``: as many, None: all that is kept."""
         most = -1 if limit is None else limit
-        return self.entries("WHERE job=? ORDER BY id DESC LIMIT ?", (job, most))
+        return self._entries("WHERE job=? ORDER BY id DESC LIMIT ?", (job, most))
+
+    def last(self, job: str, kind: str) -> Entry | None:
+        """The last action of a kind on a job."""
+        found = self._entries("WHERE job=? AND kind=? ORDER BY id DESC LIMIT 1", (job, kind))
+        return found[0] if found else None
 
     def counts_since(self, kind: str, since_s: float) -> dict[str, int]:
         """Actions of a kind opened since a time, by job."""
@@ -200,10 +232,17 @@ class Store:
 
     def moves_since(self, since_s: float) -> list[Entry]:
         """The moves and stops that began at ``since_s``, s since the epoch, or later."""
-        return self.entries("WHERE kind='move' AND opened_s>=?", (since_s,))
+        return self._entries("WHERE kind='move' AND opened_s>=?", (since_s,))
 
-    def entries(self, where: str, values: tuple[object, ...] = ()) -> list[Entry]:
-        """Entries of the journal that a clause of SQL selects; ``values`` fill it in."""
+    def moves_after(self, newest: int, also: Sequence[int]) -> list[Entry]:
+        """The moves and stops that came after the entry ``newest``, and those of ``also``, oldest
+        first."""
+        marks = ",".join("?" * len(also))
+        return self._entries(
+            f"WHERE kind='move' AND (id>? OR id IN ({marks})) ORDER BY id", (newest, *also)
+        )
+
+    def _entries(self, where: str, values: tuple[object, ...] = ()) -> list[Entry]:
         rows = self.connection.execute(
             "SELECT id, job, kind, phase, opened_s, changed_s, details, outcome, steps, shown,"
             f" effect FROM journal {where}",
@@ -238,6 +277,24 @@ class Store:
             " ORDER BY id DESC LIMIT 1 OFFSET ?)",
             (one.job, one.job, MOST_TOLD),
         )
+
+    def unlogged(self, limit: int) -> tuple[dict[int, Decision], list[Entry]]:
+        """Decisions by their number, and actions, that are not in the event log yet: the oldest
+        ``limit`` of each."""
+        rows = self.connection.execute(
+            "SELECT id, job, time_s, placement, reason FROM told WHERE news=1 ORDER BY id LIMIT ?",
+            (limit,),
+        )
+        told = {int(id_): Decision(*row) for id_, *row in rows}
+        return told, self._entries("WHERE news=1 ORDER BY id LIMIT ?", (limit,))
+
+    def logged(self, decisions: Iterable[int], actions: Iterable[int]) -> None:
+        """These are in the event log now."""
+        with self.transaction():
+            for table, ids in (("told", decisions), ("journal", actions)):
+                self.connection.executemany(
+                    f"UPDATE {table} SET news=0 WHERE id=?", [(id_,) for id_ in ids]
+                )
 
     def decision_history(self, job: str) -> list[Decision]:
         """The decisions on a job that differed from the one before, oldest first."""
@@ -335,11 +392,3 @@ class Store:
             self.connection.execute("ROLLBACK")
             raise
         self.connection.execute("COMMIT")
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

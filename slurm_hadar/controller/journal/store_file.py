@@ -118,6 +118,15 @@ def state_file_error(error: sqlite3.Error, path: Path) -> HadarError:
     )
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file lies there, by device and inode; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def put_aside(path: Path) -> Path:
     """Rename a damaged file and what SQLite keeps beside it; where it lies now."""
     aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")

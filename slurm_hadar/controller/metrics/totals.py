@@ -112,11 +112,7 @@ class Totals:
                     self.gauges[key] = float(states[key])
 
     def _moves(self, store: Store) -> None:
-        waiting = sorted({*self.open, *self.unmeasured})
-        marks = ",".join("?" * len(waiting))
-        entries = store.entries(
-            f"WHERE kind='move' AND (id>? OR id IN ({marks})) ORDER BY id", (self.newest, *waiting)
-        )
+        entries = store.moves_after(self.newest, sorted({*self.open, *self.unmeasured}))
         before = self.newest
         still_open, unmeasured = [], []
         for entry in entries:

@@ -98,10 +98,8 @@ class ReturnedNodes:
 
     def _by_us(self, job: Job) -> bool:
         """Whether the controller itself ended the job's last attempt, by a move."""
-        last = self._store.entries(
-            "WHERE job=? AND kind='move' ORDER BY id DESC LIMIT 1", (job.id,)
-        )
-        return any(ended_by(entry, job) for entry in last)
+        last = self._store.last(job.id, "move")
+        return last is not None and ended_by(last, job)
 
     def keep(self) -> None:
         """Write down what the next controller must know."""

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from math import isfinite
-from typing import Any
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.actuation.reconciliation import number
-from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation.log_file import EventLog
 from slurm_hadar.controller.presentation.privacy import Privacy
@@ -27,9 +26,9 @@ Fields = dict[str, object]
 
 _LONGEST_TEXT, _LONGEST_NAME, _LONGEST_LINE = 400, 64, 4000
 _MOST_NOTES = 10
+_DECISION, _ACTION = "decision", "action"
 _AT_ONCE = 5000
 """Lines of a kind that one tick writes; the rest comes with the next one."""
-_TOLD, _JOURNAL = "told", "journal"
 _HOPES = ("rate_before", "rate_expected", "rate_expected_here", "cost_expected_s")
 
 
@@ -45,17 +44,13 @@ def news(log: EventLog, store: Store, jobs: Mapping[str, Job]) -> bool:
     now, which leaves it and the rest to the next call. ``jobs``: by id, for whose they are."""
     written = True
     with store.readable_errors():
-        done: dict[str, list[int]] = {_TOLD: [], _JOURNAL: []}
-        for table, id_, event, fields in _news(store, jobs, log.privacy):
+        done: dict[str, list[int]] = {_DECISION: [], _ACTION: []}
+        for event, id_, fields in _news(store, jobs, log.privacy):
             written = log.write(line(event, fields))
             if not written:
                 break
-            done[table].append(id_)
-        with store.transaction():
-            for table, ids in done.items():
-                store.connection.executemany(
-                    f"UPDATE {table} SET news=0 WHERE id=?", [(id_,) for id_ in ids]
-                )
+            done[event].append(id_)
+        store.logged(done[_DECISION], done[_ACTION])
     return written
 
 
@@ -101,26 +96,22 @@ def _bounded(value: object) -> object:
 
 def _news(
     store: Store, jobs: Mapping[str, Job], privacy: Privacy
-) -> Iterator[tuple[str, int, str, Fields]]:
-    told = store.connection.execute(
-        "SELECT id, job, time_s, placement, reason FROM told WHERE news=1 ORDER BY id LIMIT ?",
-        (_AT_ONCE,),
-    ).fetchall()
-    for row in told:
-        yield _TOLD, row[0], "decision", _decision(row, jobs, privacy)
-    for entry in store.entries("WHERE news=1 ORDER BY id LIMIT ?", (_AT_ONCE,)):
-        yield _JOURNAL, entry.id, "action", _action(entry, jobs, privacy)
+) -> Iterator[tuple[str, int, Fields]]:
+    decisions, actions = store.unlogged(_AT_ONCE)
+    for id_, one in decisions.items():
+        yield _DECISION, id_, _decision(one, jobs, privacy)
+    for entry in actions:
+        yield _ACTION, entry.id, _action(entry, jobs, privacy)
 
 
-def _decision(row: tuple[Any, ...], jobs: Mapping[str, Job], privacy: Privacy) -> Fields:
-    _, id_, time_s, placement, reason = row
-    job = jobs.get(id_)
+def _decision(one: Decision, jobs: Mapping[str, Job], privacy: Privacy) -> Fields:
+    job = jobs.get(one.job)
     return {
-        "job": id_,
+        "job": one.job,
         **privacy.person(job),
-        "decided": _time(time_s),
-        "decision": placement,
-        "reason": privacy.text(reason, [job] if job else []),
+        "decided": _time(one.time_s),
+        "decision": one.placement,
+        "reason": privacy.text(one.reason, [job] if job else []),
     }
 
 

@@ -3,8 +3,8 @@
 import sqlite3
 from collections.abc import Mapping, Sequence
 
+from slurm_hadar.controller.journal.last_reports import LastReports
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.profiling.last_reports import LastReports
 from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.job import Job, JobState

@@ -2,8 +2,8 @@
 
 import sqlite3
 
+from slurm_hadar.controller.journal.last_reports import LastReports
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.profiling.last_reports import LastReports
 from slurm_hadar.controller.snapshot import distance
 from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
 from slurm_hadar.controller.snapshot.resource_request import may_have_copies

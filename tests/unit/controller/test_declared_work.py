@@ -49,7 +49,7 @@ def known():
 def lived(known, declared, seconds, uid=1000, now=NOW, speed=10.0, every=60.0, id_="1", **more):
     """A job of ``declared`` samples ran for ``seconds`` on a GPU, with a tick ``every`` so many."""
     # What is kept of another job of this number is forgotten long since.
-    known._connection.execute("DELETE FROM least_declared")
+    known.tables.connection.execute("DELETE FROM least_declared")
     before = 0.0
     while before < seconds:
         attained = min(seconds, before + every)
@@ -87,7 +87,7 @@ def test_it_is_each_users_own_record_and_forgotten(known):
     assert known.factors(NOW + (FORGOTTEN_DAYS - 1) * DAY) == {1000: pytest.approx(10.0)}
     assert known.factors(NOW + FORGOTTEN_DAYS * DAY) == {}
     lived(known, declared=1000, seconds=100.0, uid=1001, now=NOW + FORGOTTEN_DAYS * DAY)
-    rows = known._connection.execute("SELECT DISTINCT uid FROM declared_work").fetchall()
+    rows = known.tables.connection.execute("SELECT DISTINCT uid FROM declared_work").fetchall()
     assert rows == [(1001,)]
 
 
@@ -126,7 +126,7 @@ def test_of_copies_the_reported_samples_count(known):
     for done in (18_000, 27_000):
         shown = work(done, 36_000, 3600, done)
         known.learn([one(declaration=FORKED)], shown, {"1": 0.0}, NOW)
-        known._connection.execute("DELETE FROM least_declared")
+        known.tables.connection.execute("DELETE FROM least_declared")
     assert known.factors(NOW) == {}
     known.learn([one(declaration=FORKED)], work(9000, 36_000, 3600, 27_000), {"1": 0.0}, NOW)
     assert known.factors(NOW)[1000] > 1.2

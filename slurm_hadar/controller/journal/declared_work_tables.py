@@ -1,0 +1,86 @@
+"""What the state file holds of declared work: GPU-seconds by user and day, and the least
+declaration of each job."""
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS declared_work (
+    uid INTEGER NOT NULL, day INTEGER NOT NULL, used_gpu_s REAL NOT NULL,
+    within_gpu_s REAL NOT NULL, PRIMARY KEY (uid, day)
+)
+"""
+_LEAST_SCHEMA = """
+CREATE TABLE IF NOT EXISTS least_declared (
+    job TEXT PRIMARY KEY, samples REAL NOT NULL, per_gpu_s REAL NOT NULL, seen_s REAL NOT NULL
+)
+"""
+_ADD = (
+    "INSERT INTO declared_work VALUES (?,?,?,?) ON CONFLICT (uid, day) DO UPDATE SET"
+    " used_gpu_s=used_gpu_s+excluded.used_gpu_s, within_gpu_s=within_gpu_s+excluded.within_gpu_s"
+)
+
+
+@dataclass(frozen=True)
+class LeastDeclared:
+    """The least work declared of a job, in ``samples``, and ``per_gpu_s``: samples that it received
+    in each of its GPU-seconds so far, 0 while that is unknown."""
+
+    samples: float
+    per_gpu_s: float
+
+
+class DeclaredWorkTables:
+    """Two tables of an open state file. Days are counted from the epoch."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Make the tables that are missing; earlier releases ignore them."""
+        self.connection = connection
+        self.connection.execute(_SCHEMA)
+        self.connection.execute(_LEAST_SCHEMA)
+
+    def sums(self, after_day: int) -> list[tuple[int, float, float]]:
+        """uid, GPU-seconds used and those within the declarations, of the days after one."""
+        rows = self.connection.execute(
+            "SELECT uid, TOTAL(used_gpu_s), TOTAL(within_gpu_s) FROM declared_work WHERE day>?"
+            " GROUP BY uid",
+            (after_day,),
+        )
+        # SQLite keeps whatever a bad disk made of a cell.
+        return [row for row in rows if isinstance(row[0], int)]
+
+    def add(self, day: int, used: Mapping[int, float], within: Mapping[int, float]) -> None:
+        """Add GPU-seconds used, and those within the declarations, to a day; by uid."""
+        self.connection.executemany(
+            _ADD, [(uid, day, seconds, within[uid]) for uid, seconds in used.items()]
+        )
+
+    def forget(self, up_to_day: int) -> None:
+        """Drop a day and those before."""
+        self.connection.execute("DELETE FROM declared_work WHERE day<=?", (up_to_day,))
+
+    def least(self, jobs: Iterable[str]) -> dict[str, LeastDeclared]:
+        """What is known of these jobs."""
+        found = {}
+        for job in jobs:
+            row = self.connection.execute(
+                "SELECT CAST(samples AS REAL), CAST(per_gpu_s AS REAL) FROM least_declared"
+                " WHERE job=?",
+                (job,),
+            ).fetchone()
+            if row is not None:
+                found[job] = LeastDeclared(*row)
+        return found
+
+    def keep_least(
+        self, known: Sequence[tuple[str, LeastDeclared]], now: float, forget_s: float
+    ) -> None:
+        """Keep what is known of jobs, and drop what was kept before ``forget_s``; both times in s
+        since the epoch."""
+        rows = [(job, least.samples, least.per_gpu_s, now) for job, least in known]
+        # One write to the disk for all jobs.
+        self.connection.execute("SAVEPOINT least")
+        self.connection.executemany("INSERT OR REPLACE INTO least_declared VALUES (?,?,?,?)", rows)
+        self.connection.execute("DELETE FROM least_declared WHERE seen_s<?", (forget_s,))
+        self.connection.execute("RELEASE least")
