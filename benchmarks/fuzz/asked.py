@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar import config
-from slurm_hadar.cli import plan_of_job_ask
 from slurm_hadar.controller.checks import wrapper_site
-from slurm_hadar.slurm import limits, minutes, updates
+from slurm_hadar.slurm import expected_start, limits, minutes, updates
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.commands import Answer, Commands
 
@@ -62,7 +61,7 @@ def start(data: bytes, folder: Path) -> object:
     program = folder / "sbatch"
     program.write_text(f"#!/bin/sh\ncat {folder}/said >&2\nexit {len(data) % 2}\n")
     program.chmod(0o755)
-    return plan_of_job_ask.start_of(str(program), [], {"PATH": os.environ["PATH"]}, None)
+    return expected_start.start_of(str(program), [], {"PATH": os.environ["PATH"]}, None)
 
 
 def limited(text: str) -> object:

@@ -1,58 +1,19 @@
 """The text of ``hbatch --hadar-plan``."""
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import datetime
 
 from rich.table import Table
 from rich.text import Text
 
-from slurm_hadar.cli.plan_of_job_ask import Start
 from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.submit_plan.plan import PlanRow, SubmitPlan
 from slurm_hadar.reports import formats, text
+from slurm_hadar.slurm.expected_start import Start
 
 _NOW_S = 5.0
 """A start within this time is now."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRow:
-    """A GPU type and a number of them. Times in s since the epoch, ``takes_s`` in s.
-
-    ``samples_per_s`` and ``takes_s`` are None where the model's speed is unknown, or how much
-    there is to do; ``finish_s`` is then the latest that the time limit allows, if it has one.
-    """
-
-    gpu_type: str
-    gpus: int
-    start: Start
-    samples_per_s: float | None
-    source: str
-    takes_s: float | None
-    finish_s: float | None
-    in_limit: bool
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitPlan:
-    """All that is shown. ``gpus``, ``nodes``, ``reason``: where the policy expects it to start now.
-    ``acts``: a controller acts, one tick every ``interval_s``."""
-
-    words: Sequence[str]
-    managed: bool
-    why: str
-    acts: bool
-    alone: Start
-    now_s: float
-    interval_s: float = 0.0
-    gpus: Mapping[str, int] = field(default_factory=dict)
-    nodes: Sequence[str] = ()
-    reason: str = ""
-    rows: Sequence[PlanRow] = ()
-    time_limit_s: float | None = None
-    notes: Sequence[str] = ()
 
 
 def print_text(plan: SubmitPlan) -> None:

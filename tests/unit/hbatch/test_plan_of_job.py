@@ -9,13 +9,14 @@ import pytest
 
 from slurm_hadar import config
 from slurm_hadar.cli import plan_of_job_text as telling
-from slurm_hadar.cli.plan_of_job_ask import Start, copy_of_store, start_of
-from slurm_hadar.cli.plan_of_job_request import Asked, count_option, job_of
-from slurm_hadar.cli.plan_of_job_text import PlanRow, SubmitPlan
 from slurm_hadar.cli.sbatch_arguments import read_argv
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.submit_plan.asking import copy_of_store
+from slurm_hadar.controller.submit_plan.plan import PlanRow, SubmitPlan
+from slurm_hadar.controller.submit_plan.request import Asked, count_option, job_of
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Partition
+from slurm_hadar.slurm.expected_start import Start, start_of
 
 NOW = 1_000_000.0
 PARTITIONS = {

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_hadar.cli.additions import GPU_OPTIONS
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import GpuRequest, Job, JobState
@@ -17,6 +16,7 @@ from slurm_hadar.slurm.tres import parse_gpus
 
 ID = "4000000000"
 """Above all numbers that Slurm gives, so that no other job has it."""
+_GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task")
 _A_DAY_S = 86400.0
 _MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
@@ -96,10 +96,10 @@ def job_of(asked: Asked, partitions: Mapping[str, Partition], now: float, priori
 def gpus_of(held: Mapping[str, str | None]) -> GpuRequest:
     """The GPUs that sbatch's options ask for, in its own three ways of counting."""
     found: dict[str, dict[str, int]] = {}
-    for name in (*GPU_OPTIONS, "gres", "tres-per-task"):
+    for name in (*_GPU_OPTIONS, "gres", "tres-per-task"):
         text = held.get(name)
         if text:
-            entries = ["gpu:" + e for e in text.split(",")] if name in GPU_OPTIONS else [text]
+            entries = ["gpu:" + e for e in text.split(",")] if name in _GPU_OPTIONS else [text]
             try:
                 found[name] = parse_gpus(",".join(entries))
             except SlurmError:
