@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import actions
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.hints import Refusals, restored
+from slurm_hadar.controller.actuation.hints import restored
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backfill.curves import Curves
 from slurm_hadar.controller.backfill.idle_view import IdleNodeView, update_curves
@@ -23,13 +23,13 @@ from slurm_hadar.controller.snapshot.eligibility import (
     schedulable_jobs,
 )
 from slurm_hadar.controller.snapshot.view_builder import snapshot_without_faults
+from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.bftrainer import policy as bftrainer
 from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
-from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.slurm.times import startable_s
 
 _CLOCKS_S = 5.0
@@ -74,32 +74,26 @@ class BackfillPlan:
 
 
 def decide(
-    seen: Observed,
-    trainers: list[Job],
-    config: Config,
-    rates: Rates,
-    past: ControllerHistory,
-    placed: Sequence[Placement],
-    refused: Mapping[str, Refusals],
-    state: State,
-    moves_left: int,
+    tick: TickContext, placed: Sequence[Placement], state: State, moves_left: int
 ) -> BackfillPlan:
-    """One round. ``placed``: where other jobs are moved to; ``refused``: see :func:`hints`;
-    ``moves_left``: what they left of the moves that the guards allow."""
+    """One round. ``placed``: where other jobs are moved to; ``moves_left``: what they left of the
+    moves that the guards allow."""
+    seen, config, past = tick.seen, tick.config, tick.past
     if not config.backfill.partitions:
         return BackfillPlan(state=state)
-    targets, excluded = _targets(seen, trainers, config, past)
+    targets, excluded = _targets(tick)
     if not config.backfill.enabled:
         why = "training on idle nodes is switched off (backfill.enabled)"
         excluded |= dict.fromkeys(targets, why)
-        taken_back = restored(excluded, excluded, seen, refused)
+        taken_back = restored(excluded, excluded, seen, tick.refusals)
         return BackfillPlan(excluded=excluded, actions=tuple(taken_back), state=state)
-    shown = snapshot_without_faults(seen, config, rates, past, targets, excluded, in_limit=False)
+    shown = snapshot_without_faults(
+        seen, config, tick.rates, past, targets, excluded, in_limit=False
+    )
     targets, excluded = dict(shown.schedulable), dict(shown.excluded)
     curves = update_curves(Curves.read(state.get("curves")), seen, shown.view, targets, past)
-    others = idle_nodes.without(seen, trainers)
     unused = set(idle_nodes.idle(seen, config))
-    taken = idle_nodes.about_to_be_taken(others, unused, config, placed)
+    taken = idle_nodes.about_to_be_taken(tick.others, unused, config, placed)
     held = {name for target in targets.values() for name in target.held}
     free = [n for n in seen.nodes if n in unused and n not in taken and n not in held]
     before = state.get("since")
@@ -115,7 +109,7 @@ def decide(
     round_.carry_out(set(free), {target.job.id for target in now}, moves_left)
     waiting = [id_ for id_, target in targets.items() if not (target.held or target.starting)]
     again = {id_ for id_ in waiting if _preempted(targets[id_].job, config, past, seen.now)}
-    round_.sent += restored([*waiting, *excluded], excluded, seen, refused, again)
+    round_.sent += restored([*waiting, *excluded], excluded, seen, tick.refusals, again)
     return BackfillPlan(
         schedulable=targets,
         idle=tuple(free),
@@ -130,13 +124,11 @@ def decide(
     )
 
 
-def _targets(
-    seen: Observed, trainers: list[Job], config: Config, past: ControllerHistory
-) -> tuple[dict[str, SchedulableJob], dict[str, str]]:
-    ids = {job.id for job in trainers}
+def _targets(tick: TickContext) -> tuple[dict[str, SchedulableJob], dict[str, str]]:
+    ids = {job.id for job in tick.trainers}
     if not ids:
         return {}, {}
-    targets, excluded = schedulable_jobs(seen, config, past.moving)
+    targets, excluded = schedulable_jobs(tick.seen, tick.config, tick.past.moving)
     targets = {id_: target for id_, target in targets.items() if id_ in ids}
     excluded = {id_: why for id_, why in excluded.items() if id_ in ids}
     for id_, target in list(targets.items()):

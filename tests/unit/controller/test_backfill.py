@@ -8,8 +8,10 @@ from hand_made import NOW, RATES, carried_out, config, job, node, ordinary, seen
 from slurm_hadar.controller.actuation import actions
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.hints import Refusals
+from slurm_hadar.controller.actuation.lent_places import Memory
 from slurm_hadar.controller.backfill import backfill, idle_nodes
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.node import Partition, Reservation
@@ -93,17 +95,17 @@ def sent_away(**more):
 
 def decide(observed, settings=SITE, placed=(), refused=None, state=None, moves=100, past=None):
     trainers = idle_nodes.on_idle_nodes(observed, settings)
-    return backfill.decide(
-        observed,
-        trainers,
+    tick = TickContext(
         settings,
         RATES,
+        observed,
+        trainers,
+        idle_nodes.without(observed, trainers),
         past or ControllerHistory(),
-        placed,
         refused or {},
-        state or {},
-        moves,
+        Memory(),
     )
+    return backfill.decide(tick, placed, state or {}, moves)
 
 
 def test_a_trainer_that_waits_is_left_to_slurm_and_planned_for():

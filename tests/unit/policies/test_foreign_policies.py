@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from slurm_hadar import policies
 from slurm_hadar.cli.main import app
 from slurm_hadar.controller.actuation import lent_places
+from slurm_hadar.controller.decider import BACKFILL
 from slurm_hadar.controller.journal.store_file import UNTOLD
-from slurm_hadar.controller.tick import _BACKFILL
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
@@ -187,7 +187,7 @@ def test_an_error_of_theirs_is_a_sentence_with_its_place() -> None:
 
 
 def test_no_policy_may_have_a_name_under_which_the_controller_keeps_its_memory() -> None:
-    assert {lent_places.NAME, UNTOLD, _BACKFILL} <= RESERVED
+    assert {lent_places.NAME, UNTOLD, BACKFILL} <= RESERVED
     assert not RESERVED & set(policies.names())
 
 

@@ -1,0 +1,112 @@
+"""From what one tick sees to what it means to change: the policy, and the guards around it."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from slurm_hadar import policies
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import lent_places, priority_exchange
+from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, PlanDiff, diff
+from slurm_hadar.controller.actuation.hints import hints
+from slurm_hadar.controller.actuation.minute_guard import MinuteGuard
+from slurm_hadar.controller.actuation.priority_exchange import NewPlaces
+from slurm_hadar.controller.backfill import backfill
+from slurm_hadar.controller.backfill.backfill import BackfillPlan
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import forks
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
+from slurm_hadar.controller.snapshot.work import explained
+from slurm_hadar.controller.tick_context import TickContext
+from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import State
+from slurm_hadar.slurm.cluster import Cluster
+
+BACKFILL = "backfill"
+"""Under this name the store keeps what backfill remembers."""
+
+
+@dataclass(frozen=True)
+class PolicyAnswer:
+    """``plan``, and what the policy shall remember. ``explained``: the plan with reasons that say
+    nothing of what owners declared, as they stand in files that others may read."""
+
+    plan: Plan
+    explained: Plan
+    state: State
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a tick means to send: ``diff`` has all of it, ``backfill`` what of it is for trainings
+    on idle nodes; ``places``: the exchanged places in the queue from now on."""
+
+    diff: PlanDiff
+    backfill: BackfillPlan
+    places: NewPlaces
+
+
+class Decider:
+    """Decides with one policy; sends nothing and keeps nothing."""
+
+    def __init__(
+        self, config: Config, cluster: Cluster, store: Store, rules: AccountingLimits,
+        decide: policies.Decide,
+    ) -> None:  # fmt: skip
+        self._config, self._cluster, self._store, self._rules = config, cluster, store, rules
+        self._decide = decide
+
+    def ask(self, shown: Snapshot) -> PolicyAnswer:
+        """What the policy wants."""
+        remembered = self._store.policy_state(self._config.controller.policy)
+        plan, state = self._decide(shown.view, remembered)
+        plan = forks.carried_out(plan, shown.view)
+        return PolicyAnswer(plan, explained(plan, shown.view.jobs.ids, shown.work), state)
+
+    def changes(self, tick: TickContext, shown: Snapshot, plan: Plan) -> Changes:
+        """What has to be sent for it, as far as the guards allow."""
+        guard = MinuteGuard(
+            self._cluster, self._rules, tick.seen, self._config, tuple(tick.past.moving)
+        )
+        budget = self._move_budget(tick.seen, guard)
+        means = diff(shown, plan, tick.others, self._config, budget)
+        places = self._exchange(tick, shown, plan)
+        hinted = hints(shown, plan, tick.others, self._config, tick.refusals, places.nices)
+        hinted += lent_places.given_back(tick.lent, tick.others)
+        idle = self._backfill(tick, shown, means, budget.left)
+        requeued = means.of(Kind.MOVE, Kind.STOP)
+        idle = idle.without(guard.refused([*requeued, *idle.of(Kind.MOVE, Kind.STOP)]))
+        everything = PlanDiff(
+            (*hinted, *means.actions, *idle.actions), {**means.deferred, **idle.deferred}
+        )
+        return Changes(everything, idle, places)
+
+    def _exchange(self, tick: TickContext, shown: Snapshot, plan: Plan) -> NewPlaces:
+        if not self._rules.ages:
+            return NewPlaces()
+        return priority_exchange.exchange(
+            shown, plan, tick.others, self._config, tick.lent, tick.refused_now
+        )
+
+    def _move_budget(self, seen: Observed, guard: MinuteGuard) -> MoveBudget:
+        recent = self._store.counts_since(Kind.MOVE.value, seen.now - 3600)
+        by_user: Counter[int] = Counter()
+        for id_, number in recent.items():
+            if id_ in seen.jobs:
+                by_user[seen.jobs[id_].uid] += number
+        left = self._config.guards.max_moves_per_hour - sum(recent.values())
+        return MoveBudget(left, by_user, guard.refused)
+
+    def _backfill(
+        self, tick: TickContext, shown: Snapshot, means: PlanDiff, hour_left: int
+    ) -> BackfillPlan:
+        going = [a.placement for a in means.of(Kind.MOVE) if a.placement is not None]
+        going += [
+            Placement({kind: n for gpus in t.held.values() for kind, n in gpus.items()}, t.held)
+            for t in shown.schedulable.values()
+            if t.starting
+        ]
+        left = min(hour_left, self._config.guards.max_moves_per_tick)
+        left -= len(means.of(Kind.MOVE, Kind.STOP))
+        return backfill.decide(tick, going, self._store.policy_state(BACKFILL), left)

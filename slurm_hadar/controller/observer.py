@@ -1,0 +1,108 @@
+"""What a tick knows before it decides: Slurm's answers, the jobs' own files, what we did before."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import lent_places, repair
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.backfill import idle_nodes
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation import observed, rollout, steering_store
+from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
+from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.racks import Topology
+from slurm_hadar.controller.observation.returned_nodes import REQUEUED, ReturnedNodes
+from slurm_hadar.controller.snapshot import bills
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.steering import Steering, decode
+from slurm_hadar.slurm.cluster import Cluster
+
+
+class Observer:
+    """Reads one cluster, tick after tick."""
+
+    def __init__(
+        self, config: Config, cluster: Cluster, store: Store, own_uid: int, racks: bool
+    ) -> None:
+        """``racks``: whether the policy looks at them."""
+        self._config, self._cluster, self._store = config, cluster, store
+        self._own_uid = own_uid
+        self._topology = Topology(cluster, racks)
+        self.rules = AccountingLimits(cluster, config)
+        self.folder = ExchangeFolder(config.site.exchange_dir)
+        self.returned = ReturnedNodes(store, config.moving.after_return_s)
+        self.took_over = False
+        """Whether another host's controller acted until now: what it kept is in its files."""
+
+    def observe(self, now: float) -> Observed:
+        """One bulk query of each kind, and the jobs' own files. ``now``: s since the epoch."""
+        seen = observed.read(self._cluster, now, self._config, self._own_uid)
+        seen = self._rolled_out(self._with_opted_in(seen))
+        self.rules.read(seen.now)
+        managed = {job.id: job for job in seen.jobs.values() if job.managed}
+        # Jobs that opted out by themselves may still have a Nice of ours.
+        lent = lent_places.remembered(self._store.policy_state(lent_places.NAME))
+        managed |= {id_: seen.jobs[id_] for id_ in lent.ours if id_ in seen.jobs}
+        said = self.folder.read(seen.jobs.values())
+        ours = self._done_before(managed, seen.now)
+        nodes = self.returned.applied(seen.nodes, seen.now)
+        trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self._config)}
+        jobs = self.returned.later(seen.jobs, seen.now, trainers)
+        limited = self.rules.applied(jobs, seen.partitions, ours)
+        return Observed(
+            now=seen.now,
+            jobs=bills.as_billed(limited, seen.partitions, ours),
+            nodes=nodes,
+            partitions=seen.partitions,
+            reservations=seen.reservations,
+            progress=said.progress,
+            gpus=said.gpus,
+            steering=ours,
+            racks=self._topology.read(seen.now),
+            in_order=self.rules.in_order,
+        )
+
+    def _done_before(self, managed: Mapping[str, Job], now: float) -> dict[str, Steering]:
+        """What we did to these jobs, less what another user changed since."""
+        ours = self._recall(managed)
+        ours = steering_store.with_moves(ours, self._store.counts(Kind.MOVE.value, REQUEUED))
+        open_entries = self._store.open_entries()
+        if not steering_store.in_the_job(self._config):
+            ours = repair.with_unsent(ours, managed, open_entries)
+        busy = {entry.job for entry in open_entries}
+        return steering_store.without_foreign(ours, managed, self._config, busy, now)
+
+    def _recall(self, jobs: Mapping[str, Job]) -> dict[str, Steering]:
+        if steering_store.in_the_job(self._config):
+            return observed.remember(jobs)
+        return steering_store.recall(self._config, self._store, jobs, self.took_over)
+
+    def _rolled_out(self, seen: Observed) -> Observed:
+        """With the jobs that ``[rollout]`` leaves to Slurm; see :mod:`.observation.rollout`."""
+        if not rollout.limited(self._config.rollout):
+            return seen
+        managed = {id_: job for id_, job in seen.jobs.items() if job.managed}
+        if steering_store.in_the_job(self._config):
+            ours = observed.remember(managed)
+        else:
+            texts = self._store.steerings(managed)
+            ours = {id_: known for id_, text in texts.items() if (known := decode(text))}
+        changed = rollout.changed(ours) | {entry.job for entry in self._store.open_entries()}
+        return replace(seen, jobs=rollout.applied(seen.jobs, self._config.rollout, changed))
+
+    def _with_opted_in(self, seen: Observed) -> Observed:
+        """With the jobs of opt-in partitions that we gave others since."""
+        asked = {
+            job.id: replace(job, declaration=Declaration())
+            for job in seen.jobs.values()
+            if observed.sent_on_from_opt_in(job, self._config)
+        }
+        found = {
+            id_: observed.opted_in(seen.jobs[id_], self._config, ours.was["Partition"].split(","))
+            for id_, ours in self._recall(asked).items()
+            if "Partition" in ours.was
+        }
+        return replace(seen, jobs={**seen.jobs, **found}) if found else seen

@@ -1,0 +1,38 @@
+"""What all steps of one tick share, each part computed once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.hints import Refusals
+from slurm_hadar.controller.actuation.lent_places import Memory
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.domain.job import Job
+from slurm_hadar.profiles.rates import Rates
+
+
+@dataclass(frozen=True)
+class TickContext:
+    """``seen``: the whole cluster; ``trainers``: trainings on idle nodes; ``others``: the cluster
+    as if these gave way, which the policy sees (its free GPUs are ``others.free_gpus``).
+
+    ``past``: what the controller remembers of the jobs; ``refusals``: job -> those of its hints;
+    ``lent``: the exchanged places in the queue, as the last tick left them.
+    """
+
+    config: Config
+    rates: Rates
+    seen: Observed
+    trainers: Sequence[Job]
+    others: Observed
+    past: ControllerHistory
+    refusals: Mapping[str, Refusals]
+    lent: Memory
+
+    @cached_property
+    def refused_now(self) -> frozenset[str]:
+        """Jobs that get no hint for some time, as Slurm refused one."""
+        known = self.refusals.items()
+        return frozenset(job for job, refusals in known if not refusals.over(self.seen.now))
