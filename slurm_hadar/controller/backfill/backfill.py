@@ -22,6 +22,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
     schedulable_jobs,
 )
+from slurm_hadar.controller.snapshot.sources import Sources
 from slurm_hadar.controller.snapshot.view_builder import snapshot_without_faults
 from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain.errors import UsageError
@@ -87,9 +88,8 @@ def decide(
         excluded |= dict.fromkeys(targets, why)
         taken_back = restored(excluded, excluded, seen, tick.refusals)
         return BackfillPlan(excluded=excluded, actions=tuple(taken_back), state=state)
-    shown = snapshot_without_faults(
-        seen, config, tick.rates, past, targets, excluded, in_limit=False
-    )
+    sources = Sources(seen, config, tick.rates, past, in_limit=False)
+    shown = snapshot_without_faults(sources, targets, excluded)
     targets, excluded = dict(shown.schedulable), dict(shown.excluded)
     curves = update_curves(Curves.read(state.get("curves")), seen, shown.view, targets, past)
     unused = set(idle_nodes.idle(seen, config))

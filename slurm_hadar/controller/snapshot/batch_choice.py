@@ -9,15 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, profile_key
+from slurm_hadar.controller.snapshot.sources import JobRates, Sources
 from slurm_hadar.domain.batch_sizes import doublings
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.traits import BatchTrait
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.exchange.progress import Progress
-from slurm_hadar.profiles.rates import Rates
 
 
 def allowed(job: Job) -> tuple[int, ...]:
@@ -35,15 +34,11 @@ def allowed(job: Job) -> tuple[int, ...]:
 
 
 def trait(
-    targets: Sequence[SchedulableJob],
-    seen: Observed,
-    rates: Rates,
-    kinds: tuple[str, ...],
-    counts: tuple[int, ...],
-    rate: FloatArray,
+    targets: Sequence[SchedulableJob], sources: Sources, speeds: JobRates, rate: FloatArray
 ) -> BatchTrait | None:
     """The trait of a view; None where no job has a choice. ``rate`` (J, R, C) with the declared
     batch: where that is 0 another one is of no use either."""
+    seen, kinds, counts = sources.seen, speeds.kinds, speeds.counts
     choices = [allowed(target.job) for target in targets]
     most = max((len(sizes) for sizes in choices), default=0)
     if not most:
@@ -68,7 +63,7 @@ def trait(
             (job.uid, profile_key(job), int(sizes[row, column]))
             for job, (row, column) in zip(jobs, asked, strict=True)
         ]
-        found, _ = rates.rates_for(keys, kinds, counts)
+        found, _ = sources.rates.rates_for(keys, kinds, counts)
         rows, columns = np.array(asked).T
         good[rows, :, :, columns] = found
     good[:, :, :, 0] = rate

@@ -20,19 +20,17 @@ from slurm_hadar.controller.snapshot import (
 from slurm_hadar.controller.snapshot.eligibility import (
     ControllerHistory,
     SchedulableJob,
-    batch_of,
     placed,
-    profile_key,
     tasks_of,
 )
 from slurm_hadar.controller.snapshot.groups import Groups
 from slurm_hadar.controller.snapshot.resource_request import cpus_per_copy
+from slurm_hadar.controller.snapshot.sources import JobRates, Sources
 from slurm_hadar.controller.snapshot.work import JobWork, work_of
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.traits import Prospects
 from slurm_hadar.domain.view import PRIORITIES, BoolArray, FloatArray, JobArrays, NodeArrays
-from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.specs import lookup
 
 _FIRST_GUESS_RESTART_S = 30.0
@@ -88,32 +86,21 @@ def node_arrays(
 
 
 def job_arrays(
-    seen: Observed,
-    config: Config,
-    rates: Rates,
-    past: ControllerHistory,
+    sources: Sources,
     targets: Sequence[SchedulableJob],
-    kinds: tuple[str, ...],
-    counts: tuple[int, ...],
+    speeds: JobRates,
     nodes: NodeArrays,
     groups: Groups,
-    in_limit: bool = True,
 ) -> tuple[JobArrays, JobWork]:
-    """One row per target, in order, and what is known of their work.
-
-    ``in_limit`` False: rates too slow for the time limit stay.
-    """
+    """One row per target, in order, and what is known of their work. ``speeds``: of their jobs."""
+    seen, config, past = sources.seen, sources.config, sources.past
+    kinds, counts, own = speeds.kinds, speeds.counts, speeds.own
     count = len(targets)
     jobs = [target.job for target in targets]
-    table, known = rates.rates_for(
-        [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
-    )
-    rate = np.where(_offered(config, targets, kinds, counts), table, 0.0)
+    rate = np.where(_offered(config, targets, kinds, counts), speeds.table, 0.0)
     # What strangers report of a model excludes no job from a type, and makes none a long one.
-    own, sure, timed = rates.own_rates_for(
-        [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
-    )
-    work = work_of(seen, rates, past, jobs, rate, np.where(sure, own, 0.0), counts)
+    sure = np.where(speeds.sure, own, 0.0)
+    work = work_of(sources, jobs, rate, sure, counts)
     limits = np.array([job.time_limit_s for job in jobs], float)
     restart = np.array([_restart_s(job, seen) for job in jobs], float)
     copies = np.array([target.request.copies[1] for target in targets], np.int64)
@@ -123,11 +110,11 @@ def job_arrays(
     reach = np.clip(limits - restart, 0.0, 1e12) * together
     best = np.maximum(rate, np.where(rate > 0, own, 0.0))
     in_time = work.least_left[:, None, None] <= best * reach[:, None, None]
-    in_time |= ~timed[:, None, None]
-    if in_limit:
+    in_time |= ~speeds.timed[:, None, None]
+    if sources.in_limit:
         rate = np.where(in_time | work.unknown[:, None, None], rate, 0.0)
     rate = np.where(bills.affordable(rate, targets, seen, kinds, counts), rate, 0.0)
-    _keep_possible(rate, table, targets, kinds, counts)
+    _keep_possible(rate, speeds.table, targets, kinds, counts)
     at = {name: i for i, name in enumerate(nodes.names)}
     held = [
         (row, at[name], kinds.index(kind), number)
@@ -149,7 +136,7 @@ def job_arrays(
         total=work.total,
         left=work.left,
         rate=rate,
-        known=known,
+        known=speeds.known,
         running=np.array([bool(target.held) for target in targets], bool),
         movable=np.array([_movable(t, seen, config, past) for t in targets], bool),
         mixable=np.array([_mixable(target, seen) for target in targets], bool),
@@ -164,9 +151,9 @@ def job_arrays(
         end_known=~work.unknown,
         copies=copies,
         tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
-        beside=cpus.trait(targets, rates.cpus, seen.nodes.values()),
-        batches=batch_choice.trait(targets, seen, rates, kinds, counts, rate),
-        network=distance.trait(seen, rates, targets, kinds),
+        beside=cpus.trait(targets, sources.rates.cpus, seen.nodes.values()),
+        batches=batch_choice.trait(targets, sources, speeds, rate),
+        network=distance.trait(seen, sources.rates, targets, kinds),
         prospects=Prospects(
             # Profiles keep averages only, the runtime reports no first start, and another batch
             # is a move today.

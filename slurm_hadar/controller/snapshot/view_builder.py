@@ -11,12 +11,11 @@ from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import (
     ControllerHistory,
     SchedulableJob,
-    batch_of,
-    profile_key,
     schedulable_jobs,
 )
 from slurm_hadar.controller.snapshot.groups import Groups
 from slurm_hadar.controller.snapshot.scheduling_input import job_arrays, node_arrays
+from slurm_hadar.controller.snapshot.sources import Sources, job_rates
 from slurm_hadar.controller.snapshot.work import JobWork
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.view import FloatArray, View
@@ -53,7 +52,8 @@ def take_snapshot(
 ) -> Snapshot:
     """Build the view of this round."""
     targets, excluded = schedulable_jobs(seen, config, past.moving)
-    shown = snapshot_without_faults(seen, config, rates, past, targets, excluded)
+    sources = Sources(seen, config, rates, past)
+    shown = snapshot_without_faults(sources, targets, excluded)
     possible = shown.view.jobs.rate.any(axis=(1, 2))
     hopeless = {shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)}
     if not hopeless:
@@ -65,24 +65,18 @@ def take_snapshot(
         **shown.excluded,
         **{id_: _HOPELESS for id_ in sorted(hopeless) if id_ not in past.moving},
     }
-    again = snapshot_of(seen, config, rates, past, targets, excluded)
+    again = snapshot_of(sources, targets, excluded)
     return replace(again, faults=shown.faults)
 
 
 def snapshot_without_faults(
-    seen: Observed,
-    config: Config,
-    rates: Rates,
-    past: ControllerHistory,
-    targets: Mapping[str, SchedulableJob],
-    excluded: Mapping[str, str],
-    in_limit: bool = True,
+    sources: Sources, targets: Mapping[str, SchedulableJob], excluded: Mapping[str, str]
 ) -> Snapshot:
     """:func:`snapshot_of`, where the data of some few jobs bring up a fault of ours without these:
     their owners must not hold up all others with what they write."""
 
     def of(some: Mapping[str, SchedulableJob], out: Mapping[str, str]) -> Snapshot:
-        return snapshot_of(seen, config, rates, past, some, out, in_limit)
+        return snapshot_of(sources, some, out)
 
     try:
         return of(targets, excluded)
@@ -119,23 +113,17 @@ def _faults(
 
 
 def snapshot_of(
-    seen: Observed,
-    config: Config,
-    rates: Rates,
-    past: ControllerHistory,
-    targets: Mapping[str, SchedulableJob],
-    excluded: Mapping[str, str],
-    in_limit: bool = True,
+    sources: Sources, targets: Mapping[str, SchedulableJob], excluded: Mapping[str, str]
 ) -> Snapshot:
-    """The view of these targets. ``in_limit`` False: also what is too slow for the time limit."""
+    """The view of these targets."""
+    seen, config = sources.seen, sources.config
     jobs = list(targets.values())
     kinds = tuple(sorted({k for n in seen.nodes.values() for k in n.gpus if k != UNTYPED}))
     groups = Groups(seen, [target.job for target in jobs])
     nodes = node_arrays(seen, jobs, kinds, groups)
     counts = tuple(sorted({c for t in jobs for c in t.request.counts} | {1}))
-    arrays, work = job_arrays(
-        seen, config, rates, past, jobs, kinds, counts, nodes, groups, in_limit
-    )
+    speeds = job_rates(sources.rates, [target.job for target in jobs], kinds, counts)
+    arrays, work = job_arrays(sources, jobs, speeds, nodes, groups)
     view = View(
         now=seen.now,
         round_s=config.controller.round_s,
@@ -151,13 +139,11 @@ def snapshot_of(
             **config.controller.options,
         },
     )
-    asked = [(one.job.uid, profile_key(one.job), batch_of(one.job)) for one in jobs]
-    own, known, _ = rates.own_rates_for(asked, kinds, counts)
     return Snapshot(
         view,
         targets,
         excluded,
-        np.where(known, own, np.nan),
+        np.where(speeds.sure, speeds.own, np.nan),
         work,
         pending_demand.accepted_by_others(seen),
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, profile_key
+from slurm_hadar.controller.snapshot.eligibility import profile_key
+from slurm_hadar.controller.snapshot.sources import Sources
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray
@@ -46,9 +46,7 @@ class JobWork:
 
 
 def work_of(
-    seen: Observed,
-    rates: Rates,
-    past: ControllerHistory,
+    sources: Sources,
     jobs: Sequence[Job],
     rate: FloatArray,
     own: FloatArray,
@@ -57,12 +55,13 @@ def work_of(
     """The work of these jobs. ``rate``: (J, R, C) samples/s, 0 where the owner excludes a type or
     count; ``own``: the same of a table or of the owner's own runs alone, 0 where these know none.
     """
+    seen, past = sources.seen, sources.past
     reports = [seen.progress.get(job.id) for job in jobs]
     done = np.array([report.samples if report else 0 for report in reports], float)
     attained = np.array([past.attained.get(job.id, 0.0) for job in jobs], float)
     slowest = _least_per_gpu(np.where(rate > 0, own, 0.0), counts)
     received = np.maximum(done, attained * slowest)
-    declared = _declared(jobs, rates)
+    declared = _declared(jobs, sources.rates)
     # One that goes on after its declared work is done is of unknown length, like one that declares
     # nothing: as long again as it ran, or else a false declaration would always be about to end.
     over = (declared > 0) & (received > _OVERRUN * declared)

@@ -15,6 +15,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
     profile_key,
 )
 from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
+from slurm_hadar.controller.snapshot.sources import Sources
 from slurm_hadar.controller.snapshot.view_builder import snapshot_of
 from slurm_hadar.controller.submit_plan.asking import Asking, copy_of_store, place_in
 from slurm_hadar.controller.submit_plan.request import ID, Asked, count_option, job_of
@@ -153,15 +154,9 @@ class _Question:
 
 def _rows(question: _Question, chosen: Mapping[str, int]) -> list[PlanRow]:
     """``chosen``: the GPUs by type that the policy chose."""
-    shown = snapshot_of(
-        question.seen,
-        question.config,
-        question.rates,
-        ControllerHistory(),
-        {ID: SchedulableJob(question.job, question.want)},
-        {},
-        in_limit=False,
-    )
+    nothing = ControllerHistory()
+    sources = Sources(question.seen, question.config, question.rates, nothing, in_limit=False)
+    shown = snapshot_of(sources, {ID: SchedulableJob(question.job, question.want)}, {})
     possible = shown.view.jobs.rate[0] > 0
     cells = [
         (kind, count)
