@@ -10,7 +10,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.profiles.gpu_use import GpuUses
-from slurm_hadar.profiles.measured import MeasuredStore
+from slurm_hadar.profiles.measured import MeasuredStore, RateSample
 
 _CELLS = (
     ("journal", ("job", "kind", "phase", "opened_s", "changed_s", "details", "outcome")),
@@ -61,7 +61,7 @@ def _all_of(store: Store) -> object:
             store.end(store.begin("1", "move", "asked", 1.0, {}), "done", 2.0)
             store.forget(seeds.CLOSED + 1)
             measured = MeasuredStore(store.connection)
-            measured.record("resnet18", "v100", 2, 64, 200.0, 60.0, 7)
+            measured.record(RateSample("resnet18", "v100", 2, 64, 200.0, 60.0, 7))
             found.append(list(measured.of("resnet18")))
             uses = GpuUses(store.connection)
             uses.record("resnet18", "v100", 64, seeds.TRAINING_USE, 60.0, 7)

@@ -17,7 +17,7 @@ from slurm_hadar.exchange.progress import Ack, Progress, Saved
 from slurm_hadar.profiles.gpu_sampling import GpuUse, TrainingUse
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.profiles.gpu_use import GpuUses
-from slurm_hadar.profiles.measured import MeasuredStore
+from slurm_hadar.profiles.measured import MeasuredStore, RateSample
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "tests" / "data" / "slurm"
@@ -301,7 +301,7 @@ def journal() -> bytes:
         measured = MeasuredStore(store.connection)
         GpuUses(store.connection).record("resnet18", "v100", 64, TRAINING_USE, 60.0, 7)
         for gpus in range(1, 9):
-            measured.record("resnet18", "v100", gpus, 64, 100.0 * gpus, 60.0, 7, "3")
+            measured.record(RateSample("resnet18", "v100", gpus, 64, 100.0 * gpus, 60.0, 7, "3"))
         store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         store.close()
         return (folder / "hadar.sqlite").read_bytes()

@@ -32,6 +32,21 @@ _KINDS = (int, str, str, int, int, float, float, float, int, str)
 
 
 @dataclass(frozen=True, slots=True)
+class RateSample:
+    """One window of a training: ``samples_per_s`` of the whole job over ``seconds``. ``batch`` is
+    global, None: unknown; ``run`` names the attempt, so that its windows count as one run."""
+
+    model: str
+    gpu_type: str
+    gpus: int
+    batch: int | None
+    samples_per_s: float
+    seconds: float
+    uid: int = 0
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """A measured rate in samples/s. ``batch`` is global, 0: unknown. ``seconds``: measured so far.
 
@@ -82,26 +97,15 @@ class MeasuredStore:
         """All measurements of one model."""
         yield from self._found.get(model_key(model), {}).values()
 
-    def record(
-        self,
-        model: str,
-        gpu_type: str,
-        gpus: int,
-        batch: int | None,
-        samples_per_s: float,
-        seconds: float,
-        uid: int = 0,
-        run: str = "",
-    ) -> bool:
-        """Take in a rate in samples/s of a whole job, measured over ``seconds``.
+    def record(self, sample: RateSample) -> bool:
+        """Take in a rate.
 
         The mean is weighted by measured seconds, what is older by half per :data:`HALF_LIFE_S`.
-        ``run`` names the attempt, so that many windows of one attempt count as one run. Returns
-        False, and keeps nothing, for figures that cannot be (they come from users' files).
+        Returns False, and keeps nothing, for figures that cannot be (they come from users' files).
         """
-        model = model_key(model)
-        batch = batch or 0
-        key = (uid, model, gpu_type, gpus, batch)
+        model, uid, run = model_key(sample.model), sample.uid, sample.run
+        samples_per_s, seconds = sample.samples_per_s, sample.seconds
+        key = (uid, model, sample.gpu_type, sample.gpus, sample.batch or 0)
         alone = Measurement(*key, samples_per_s, seconds, seconds, 1)
         if not (_can_be(alone) and _SHORTEST_S <= seconds <= _LONGEST_S):
             return False

@@ -13,7 +13,7 @@ from slurm_hadar.profiles.correction import Correction, Expected
 from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.profiles.cpu_table import load as load_cpus
 from slurm_hadar.profiles.estimate import Estimator, ExpectedRate
-from slurm_hadar.profiles.measured import MeasuredStore
+from slurm_hadar.profiles.measured import MeasuredStore, RateSample
 from slurm_hadar.profiles.recent import Recent
 from slurm_hadar.profiles.table import Table, load, model_key, shipped
 from slurm_hadar.profiles.tiers import TierRates
@@ -130,23 +130,11 @@ class Rates:
         """
         return self._estimator.anchored(model) or next(self.store.of(model), None) is not None
 
-    def record(
-        self,
-        model: str,
-        gpu_type: str,
-        gpus: int,
-        batch: int | None,
-        samples_per_s: float,
-        seconds: float,
-        uid: int = 0,
-        run: str = "",
-    ) -> bool:
+    def record(self, sample: RateSample) -> bool:
         """Take in a measurement, see :meth:`MeasuredStore.record`; False where it cannot be."""
-        taken = self.store.record(
-            model, gpu_type, gpus, batch, samples_per_s, seconds, uid=uid, run=run
-        )
+        taken = self.store.record(sample)
         if taken:
-            key = model_key(model)
+            key = model_key(sample.model)
             self._corrections.drop(lambda place: place[0] == key)
             self._blocks.drop(lambda place: place[1] == key)
             self._users.drop(lambda model: model == key)

@@ -5,12 +5,13 @@ Tiers as in ``domain.traits.TIERS``: one machine, one rack, several racks.
 
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import FloatArray
-from slurm_hadar.profiles.measured import MeasuredStore
+from slurm_hadar.profiles.measured import MeasuredStore, RateSample
 
 GUESS = (1.0, 0.95, 0.90)
 """Factors of a model of which nothing is known."""
@@ -31,23 +32,9 @@ class TierRates:
     def __init__(self, connection: sqlite3.Connection | None = None) -> None:
         self._store = MeasuredStore(connection, "throughput_by_tier")
 
-    def record(
-        self,
-        model: str,
-        gpu_type: str,
-        gpus: int,
-        batch: int | None,
-        tier: int,
-        samples_per_s: float,
-        seconds: float,
-        uid: int = 0,
-        run: str = "",
-    ) -> bool:
+    def record(self, sample: RateSample, tier: int) -> bool:
         """Take in a rate at a tier, as :meth:`MeasuredStore.record` does."""
-        kind = f"{gpu_type}/{TIERS[tier]}"
-        return self._store.record(
-            model, kind, gpus, batch, samples_per_s, seconds, uid=uid, run=run
-        )
+        return self._store.record(replace(sample, gpu_type=f"{sample.gpu_type}/{TIERS[tier]}"))
 
     def rates(self, model: str, group: Group) -> tuple[float, ...]:
         """(3,) measured samples/s of one group at each tier, 0 where there is none."""

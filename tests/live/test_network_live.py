@@ -9,6 +9,7 @@ from dictated import TRAINING
 from trainings import moves_of, start_sandbox
 
 from slurm_hadar.domain import steering
+from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -23,8 +24,8 @@ def started(make_sandbox, tmp_path, policy, **options):
     settings = {"controller": {"policy": policy, "options": {"min_stay_s": 0.0}}}
     site = start_sandbox(make_sandbox, tmp_path, settings, layout=RACKS, **options)
     tiers, uid = site.controller.rates.tiers, os.getuid()
-    tiers.record("wide", "v100", 2, 8, 1, 200.0, 60.0, uid=uid)
-    tiers.record("wide", "v100", 2, 8, 2, 120.0, 60.0, uid=uid)
+    tiers.record(RateSample("wide", "v100", 2, 8, 200.0, 60.0, uid=uid), 1)
+    tiers.record(RateSample("wide", "v100", 2, 8, 120.0, 60.0, uid=uid), 2)
     return site
 
 

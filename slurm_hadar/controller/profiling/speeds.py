@@ -8,6 +8,7 @@ from slurm_hadar.controller.snapshot import distance
 from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
 from slurm_hadar.controller.snapshot.resource_request import may_have_copies
 from slurm_hadar.domain.job import JobState
+from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.rates import Rates
 
 
@@ -34,14 +35,15 @@ class SpeedLearner:
                 continue
             self._learned.keep(id_, progress.time)
             kind, window_s = kinds.pop(), min(progress.window_s, new)
-            if distance.learn(seen, self._rates, job, kind, progress, window_s):
-                self._rates.record(
-                    profile_key(job),
-                    kind,
-                    job.gpu_count,
-                    progress.batch or batch_of(job),
-                    progress.rate,
-                    window_s,
-                    uid=job.uid,
-                    run=f"{job.id}.{job.restarts}",
-                )
+            sample = RateSample(
+                profile_key(job),
+                kind,
+                job.gpu_count,
+                progress.batch or batch_of(job),
+                progress.rate,
+                window_s,
+                uid=job.uid,
+                run=f"{job.id}.{job.restarts}",
+            )
+            if distance.learn(seen, self._rates, job, sample):
+                self._rates.record(sample)

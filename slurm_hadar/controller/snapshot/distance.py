@@ -10,7 +10,7 @@ from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, batch_of
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.traits import NetworkTrait
 from slurm_hadar.domain.view import FloatArray
-from slurm_hadar.exchange.progress import Progress
+from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.tiers import Group, nearest
 
@@ -38,20 +38,15 @@ def trait(
     return NetworkTrait(factor, slowed, np.array(each, dtype=np.int64))
 
 
-def learn(
-    seen: Observed, rates: Rates, job: Job, kind: str, progress: Progress, seconds: float
-) -> bool:
+def learn(seen: Observed, rates: Rates, job: Job, sample: RateSample) -> bool:
     """Keep a measured rate by its tier. True where it also tells how fast the model is as such:
     no nearer tier was measured."""
     if not seen.racks:
         return True
     tier = racks.tier_of(job.gpus, seen.racks)
-    model, batch = profile_key(job), progress.batch or batch_of(job)
-    run = f"{job.id}.{job.restarts}"
-    rates.tiers.record(
-        model, kind, job.gpu_count, batch, tier, progress.rate, seconds, uid=job.uid, run=run
-    )
-    best = nearest(rates.tiers.rates(model, (job.uid, kind, job.gpu_count, batch or 0)))
+    rates.tiers.record(sample, tier)
+    group = (sample.uid, sample.gpu_type, sample.gpus, sample.batch or 0)
+    best = nearest(rates.tiers.rates(sample.model, group))
     return best is None or tier <= best
 
 

@@ -30,6 +30,7 @@ from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering, decode, merge
+from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.rates import open_rates
 
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
@@ -73,10 +74,10 @@ def test_what_strangers_report_keeps_no_type_out_of_the_list(monkeypatch, model)
     before = set(hint(mine)["Partition"].split(","))
     for uid in (2001, 2002, 2003):
         for kind, rate in (("v100", 1e-6), ("k80", 1e5)):
-            assert rates.record(model, kind, 1, 64, rate, 600.0, uid=uid)
+            assert rates.record(RateSample(model, kind, 1, 64, rate, 600.0, uid=uid))
     assert set(hint(mine)["Partition"].split(",")) == before
     for kind, rate in (("v100", 1e-6), ("k80", 100.0)):
-        assert rates.record(model, kind, 1, 64, rate, 600.0, uid=mine.uid)
+        assert rates.record(RateSample(model, kind, 1, 64, rate, 600.0, uid=mine.uid))
     assert "v100" not in hint(mine)["Partition"].split(",")
 
 
@@ -85,8 +86,8 @@ def test_a_guess_keeps_no_type_out_of_the_list(monkeypatch):
     rates = open_rates(CONFIG)
     monkeypatch.setattr(hand_made, "RATES", rates)
     mine = job(declaration=replace(ANY, model="of-my-own"))
-    assert rates.record("of-my-own", "k80", 1, 64, 1e-3, 600.0, uid=mine.uid)
-    assert rates.record("of-my-own", "p100", 1, 64, 1e3, 600.0, uid=mine.uid)
+    assert rates.record(RateSample("of-my-own", "k80", 1, 64, 1e-3, 600.0, uid=mine.uid))
+    assert rates.record(RateSample("of-my-own", "p100", 1, 64, 1e3, 600.0, uid=mine.uid))
     assert set(hint(mine)["Partition"].split(",")) == {"p100", "v100"}
 
 

@@ -15,6 +15,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.exchange.progress import Progress
+from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.tiers import TierRates
 
@@ -133,21 +134,25 @@ def test_a_running_job_moves_to_nodes_of_its_own_type_in_one_rack():
     assert action.fields["ReqNodeList"] == "v[1-2]"
 
 
+def sample(job, rate):
+    return RateSample("BERT", "v100", job.gpu_count, 64, rate, 60.0, uid=job.uid)
+
+
 def test_reports_of_progress_tell_what_the_network_costs():
     rates = Rates(tiers=TierRates())
     near = running("1", {"v1": {"v100": 2}, "v2": {"v100": 2}}, declaration=BIG, **WIDE_RUNNING)
     far = running("2", {"v1": {"v100": 2}, "p1": {"p100": 2}}, declaration=BIG, **WIDE_RUNNING)
     shown = seen([near, far], racks=RACKS)
-    assert distance.learn(shown, rates, near, "v100", reported("1", 100.0), 60.0)
-    assert not distance.learn(shown, rates, far, "v100", reported("2", 25.0), 60.0)
+    assert distance.learn(shown, rates, near, sample(near, 100.0))
+    assert not distance.learn(shown, rates, far, sample(far, 25.0))
     assert rates.tiers.factor("BERT", (1000, "v100", 4, 64)).tolist() == [1.0, 1.0, 0.25]
-    assert distance.learn(replace(shown, racks={}), rates, far, "v100", reported("2", 9.0), 60.0)
+    assert distance.learn(replace(shown, racks={}), rates, far, sample(far, 9.0))
 
 
 def test_how_much_a_running_job_is_slowed_now():
     rates = Rates(tiers=TierRates())
-    rates.tiers.record("BERT", "v100", 4, 64, 1, 100.0, 60.0, uid=1000)
-    rates.tiers.record("BERT", "v100", 4, 64, 2, 50.0, 60.0, uid=1000)
+    rates.tiers.record(RateSample("BERT", "v100", 4, 64, 100.0, 60.0, uid=1000), 1)
+    rates.tiers.record(RateSample("BERT", "v100", 4, 64, 50.0, 60.0, uid=1000), 2)
     place = {"v1": {"v100": 2}, "v2": {"v100": 2}}
     far = running("2", place, declaration=BIG, **WIDE_RUNNING)
     shown = seen([far], racks=RACKS | {"v2": "r9"}, progress={"2": reported("2", 20.0)})

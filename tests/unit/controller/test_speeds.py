@@ -17,6 +17,7 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.exchange import files, progress
 from slurm_hadar.exchange.progress import Progress
+from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.rates import Rates, open_rates
 from slurm_hadar.slurm.traffic import Traffic
 
@@ -109,11 +110,13 @@ def test_an_impossible_rate_in_a_progress_file_spoils_no_model(tmp_path, rate, m
 @pytest.mark.parametrize("rate", [5e-324, 1e300])
 def test_an_impossible_rate_that_was_kept_before_is_not_believed_either(rate):
     state = sqlite3.connect(":memory:", isolation_level=None)
-    open_rates(CONFIG, state).record("resnet18", "k80", 1, 64, 100.0, 60.0, uid=1000)
+    open_rates(CONFIG, state).record(RateSample("resnet18", "k80", 1, 64, 100.0, 60.0, uid=1000))
     state.execute("UPDATE throughput SET samples_per_s = ?", (rate,))
     declared = Declaration(types=("any",), model="resnet18", samples=10**6)
     again = open_rates(CONFIG, state)
     assert not list(again.store.of("resnet18"))
     assert harmless(again, job("2", declaration=declared, uid=1002))
-    assert again.record("resnet18", "k80", 1, 64, 100.0, 60.0, uid=1000), "its place is free"
+    assert again.record(RateSample("resnet18", "k80", 1, 64, 100.0, 60.0, uid=1000)), (
+        "its place is free"
+    )
     assert len(list(open_rates(CONFIG, state).store.of("resnet18"))) == 1

@@ -33,6 +33,7 @@ from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.node import Reservation
 from slurm_hadar.domain.steering import Steering, merge
 from slurm_hadar.exchange.progress import Progress
+from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.rates import open_rates
 
 ANY = Declaration(types=("any",), checkpoint="yes")
@@ -207,7 +208,7 @@ def test_nobody_elses_reports_make_a_job_one_of_unknown_length():
     rates = open_rates(CONFIG)
     for kind in ("k80", "p100", "v100"):
         for uid in (2001, 2002, 2003):
-            assert rates.record("resnet18", kind, 1, 64, 1e7, 600.0, uid=uid)
+            assert rates.record(RateSample("resnet18", kind, 1, 64, 1e7, 600.0, uid=uid))
     slowest = RATES.rates("resnet18", 64, ("k80", "p100", "v100"), (1,))[0].min()
     assert left_s(attained=10.0 / slowest, rates=rates) < 1.0
 
@@ -218,7 +219,7 @@ def test_what_strangers_report_excludes_no_job_from_a_type(model):
     mine = job(declaration=replace(MODEL, model=model))
     for kind in kinds:
         for uid in (2001, 2002, 2003):
-            assert rates.record(model, kind, 1, 64, 1e-6, 600.0, uid=uid)
+            assert rates.record(RateSample(model, kind, 1, 64, 1e-6, 600.0, uid=uid))
     slowest = MODEL.samples / RATES.rates("resnet18", 64, kinds, (1,))[0].min()
     mine = replace(mine, time_limit_s=slowest * 1.2 + 60.0)
     assert possible(take_snapshot(seen([mine]), CONFIG, rates, ControllerHistory())) == {
@@ -226,7 +227,7 @@ def test_what_strangers_report_excludes_no_job_from_a_type(model):
     }
     # What its owner measured does, of a model that a table knows or not.
     for kind, rate in (("k80", 1e-6), ("v100", 1e5)):
-        assert rates.record(model, kind, 1, 64, rate, 600.0, uid=mine.uid)
+        assert rates.record(RateSample(model, kind, 1, 64, rate, 600.0, uid=mine.uid))
     shown = possible(take_snapshot(seen([mine]), CONFIG, rates, ControllerHistory()))
     assert ("k80", 1) not in shown
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_hadar import config
 from slurm_hadar.exchange.progress import FASTEST, SLOWEST
 from slurm_hadar.profiles import rates as rating
-from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER, MeasuredStore
+from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER, MeasuredStore, RateSample
 from slurm_hadar.profiles.rates import OTHERS_MOST, Rates, open_rates
 from slurm_hadar.profiles.recent import Recent
 
@@ -29,7 +29,7 @@ def test_shapes_and_marks() -> None:
 
 def test_a_measured_pair_is_what_was_measured() -> None:
     rates = Rates()
-    assert rates.record("ResNet-18", "p100", 2, 64, 1234.0, 60)
+    assert rates.record(RateSample("ResNet-18", "p100", 2, 64, 1234.0, 60))
     rate, known = rates.rates("resnet18", 64, TYPES, COUNTS)
     assert rate[1, 1] == pytest.approx(1234) and known[1, 1]
     assert rates.source("resnet18", "p100", 2, 64) == "measured (1 run, 60 s)"
@@ -42,7 +42,7 @@ def test_one_measurement_scales_all_pairs_of_the_model(factor: float, kind: str,
     before, _ = rates.rates("lm", 40, TYPES, COUNTS)
     other, _ = rates.rates("resnet50", 64, TYPES, COUNTS)
     place = TYPES.index(kind), COUNTS.index(gpus)
-    assert rates.record("lm", kind, gpus, 40, before[place] * factor, 100)
+    assert rates.record(RateSample("lm", kind, gpus, 40, before[place] * factor, 100))
     after, _ = rates.rates("lm", 40, TYPES, COUNTS)
     np.testing.assert_allclose(after, before * factor)
     np.testing.assert_array_equal(rates.rates("resnet50", 64, TYPES, COUNTS)[0], other)
@@ -51,8 +51,8 @@ def test_one_measurement_scales_all_pairs_of_the_model(factor: float, kind: str,
 def test_the_factor_of_other_types_is_the_geometric_mean() -> None:
     rates = Rates()
     before, _ = rates.rates("lm", 40, TYPES, COUNTS)
-    rates.record("lm", "v100", 1, 40, before[0, 0] * 2, 100)
-    rates.record("lm", "k80", 1, 40, before[2, 0] * 0.5, 100)
+    rates.record(RateSample("lm", "v100", 1, 40, before[0, 0] * 2, 100))
+    rates.record(RateSample("lm", "k80", 1, 40, before[2, 0] * 0.5, 100))
     after, _ = rates.rates("lm", 40, TYPES, COUNTS)
     np.testing.assert_allclose(after, before * np.array([[2], [1], [0.5], [1]]))
 
@@ -60,8 +60,8 @@ def test_the_factor_of_other_types_is_the_geometric_mean() -> None:
 def test_between_measured_counts_the_ratio_is_interpolated() -> None:
     rates = Rates()
     before, _ = rates.rates("lm", 40, TYPES, (1, 2, 4, 8))
-    rates.record("lm", "v100", 1, 40, before[0, 0], 100)
-    rates.record("lm", "v100", 4, 40, before[0, 2] * 4, 100)
+    rates.record(RateSample("lm", "v100", 1, 40, before[0, 0], 100))
+    rates.record(RateSample("lm", "v100", 4, 40, before[0, 2] * 4, 100))
     after, _ = rates.rates("lm", 40, TYPES, (1, 2, 4, 8))
     np.testing.assert_allclose(after[0] / before[0], [1, 2, 4, 4])
 
@@ -70,14 +70,14 @@ def test_other_batches_are_corrected_too() -> None:
     rates = Rates()
     before, _ = rates.rates("lm", 80, TYPES, (1,))
     at_40, _ = rates.rates("lm", 40, TYPES, (1,))
-    rates.record("lm", "v100", 1, 40, at_40[0, 0] * 1.2, 100)
+    rates.record(RateSample("lm", "v100", 1, 40, at_40[0, 0] * 1.2, 100))
     np.testing.assert_allclose(rates.rates("lm", 80, TYPES, (1,))[0], before * 1.2)
 
 
 def test_without_a_batch_any_measured_batch_serves() -> None:
     rates = Rates()
-    rates.record("own", "v100", 1, 64, 100.0, 30)
-    rates.record("own", "v100", 1, 128, 200.0, 90)
+    rates.record(RateSample("own", "v100", 1, 64, 100.0, 30))
+    rates.record(RateSample("own", "v100", 1, 128, 200.0, 90))
     rate, known = rates.rates("own", None, ("v100",), (1,))
     assert rate[0, 0] == pytest.approx(175) and known[0, 0]
     assert rates.source("own", "v100", 1, None) == "measured (2 runs, 120 s)"
@@ -88,7 +88,7 @@ def test_an_unknown_model_becomes_real_by_one_measurement() -> None:
     assert not rates.anchored("own")
     rate, known = rates.rates("own", 64, TYPES, COUNTS)
     assert (rate > 0).all() and not known.any()
-    rates.record("own", "v100", 1, 64, rate[0, 0] * 7, 100)
+    rates.record(RateSample("own", "v100", 1, 64, rate[0, 0] * 7, 100))
     after, known = rates.rates("own", 64, TYPES, COUNTS)
     np.testing.assert_allclose(after, rate * 7)
     assert known.sum() == 1 and known[0, 0]
@@ -98,12 +98,12 @@ def test_an_unknown_model_becomes_real_by_one_measurement() -> None:
 def test_a_users_own_measurement_comes_before_that_of_others() -> None:
     rates = Rates()
     before, _ = rates.rates("resnet18", 64, ("v100",), (1,))
-    rates.record("resnet18", "v100", 1, 64, before[0, 0] * 1e-3, 100, uid=1001)
+    rates.record(RateSample("resnet18", "v100", 1, 64, before[0, 0] * 1e-3, 100, uid=1001))
     mine, _ = rates.rates("resnet18", 64, ("v100",), (1,), uid=1001)
     theirs, _ = rates.rates("resnet18", 64, ("v100",), (1,), uid=1002)
     assert mine[0, 0] == pytest.approx(before[0, 0] * 1e-3)
     assert theirs[0, 0] == pytest.approx(before[0, 0] / OTHERS_MOST)
-    rates.record("resnet18", "v100", 1, 64, before[0, 0] * 1.1, 100, uid=1002)
+    rates.record(RateSample("resnet18", "v100", 1, 64, before[0, 0] * 1.1, 100, uid=1002))
     theirs, _ = rates.rates("resnet18", 64, ("v100",), (1,), uid=1002)
     assert theirs[0, 0] == pytest.approx(before[0, 0] * 1.1)
     assert rates.source("resnet18", "v100", 1, 64, uid=1002) == "measured (1 run, 100 s)"
@@ -114,16 +114,16 @@ def test_several_users_are_one_vote_each() -> None:
     rates = Rates()
     before, _ = rates.rates("lm", 40, ("v100",), (1,))
     for uid, factor, seconds in ((1, 1.1, 1.0), (2, 1.2, 1.0), (3, 4.9, 1e6)):
-        rates.record("lm", "v100", 1, 40, before[0, 0] * factor, seconds, uid=uid)
+        rates.record(RateSample("lm", "v100", 1, 40, before[0, 0] * factor, seconds, uid=uid))
     seen, _ = rates.rates("lm", 40, ("v100",), (1,), uid=4)
     assert seen[0, 0] == pytest.approx(before[0, 0] * 1.2)
 
 
 def test_a_pair_that_cannot_run_stays_0_until_it_ran() -> None:
     rates = Rates()
-    rates.record("resnet50", "v100", 1, 128, 400.0, 60)
+    rates.record(RateSample("resnet50", "v100", 1, 128, 400.0, 60))
     assert rates.rates("resnet50", 256, ("k80",), (2,))[0][0, 0] == 0
-    rates.record("resnet50", "k80", 2, 256, 50.0, 60)
+    rates.record(RateSample("resnet50", "k80", 2, 256, 50.0, 60))
     assert rates.rates("resnet50", 256, ("k80",), (2,))[0][0, 0] == 50
 
 
@@ -137,7 +137,7 @@ def test_a_pair_that_cannot_run_stays_0_until_it_ran() -> None:
 def test_the_mean_lies_among_the_measurements(windows: list[tuple[float, float]]) -> None:
     store = MeasuredStore()
     for rate, seconds in windows:
-        assert store.record("m", "v100", 1, 64, rate, seconds)
+        assert store.record(RateSample("m", "v100", 1, 64, rate, seconds))
     (found,) = store.of("m")
     seen = [rate for rate, _ in windows]
     assert min(seen) * (1 - 1e-9) <= found.samples_per_s <= max(seen) * (1 + 1e-9)
@@ -147,9 +147,9 @@ def test_the_mean_lies_among_the_measurements(windows: list[tuple[float, float]]
 def test_newer_seconds_count_more_and_windows_of_one_attempt_are_one_run() -> None:
     store = MeasuredStore()
     for _ in range(100):
-        store.record("m", "v100", 1, 64, 100.0, 60, run="12/0")
+        store.record(RateSample("m", "v100", 1, 64, 100.0, 60, run="12/0"))
     for _ in range(100):
-        store.record("m", "v100", 1, 64, 200.0, 60, run="12/1")
+        store.record(RateSample("m", "v100", 1, 64, 200.0, 60, run="12/1"))
     (found,) = store.of("m")
     assert found.samples_per_s > 185
     assert found.runs == 2
@@ -173,18 +173,18 @@ def test_figures_that_cannot_be_are_left_out(
     gpus: int, batch: int, rate: float, seconds: float
 ) -> None:
     store = MeasuredStore()
-    assert not store.record("m", "v100", gpus, batch, rate, seconds)
+    assert not store.record(RateSample("m", "v100", gpus, batch, rate, seconds))
     assert not list(store.of("m"))
 
 
 def test_one_user_cannot_fill_the_file_and_his_latest_models_are_known() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     store = MeasuredStore(connection)
-    store.record("others", "v100", 1, 1, 1.0, 1.0, uid=6)
+    store.record(RateSample("others", "v100", 1, 1, 1.0, 1.0, uid=6))
     for i in range(MOST_ROWS_PER_USER + 100):
-        assert store.record(f"m{i}", "v100", 1, 1, 1.0, 1.0, uid=5)
+        assert store.record(RateSample(f"m{i}", "v100", 1, 1, 1.0, 1.0, uid=5))
         # The first one is run again and again.
-        assert i % 500 or store.record("m0", "v100", 1, 1, 1.0, 1.0, uid=5)
+        assert i % 500 or store.record(RateSample("m0", "v100", 1, 1, 1.0, 1.0, uid=5))
     for found in (store, MeasuredStore(connection)):
         known = [i for i in range(MOST_ROWS_PER_USER + 100) if list(found.of(f"m{i}"))]
         assert known == [0, *range(101, MOST_ROWS_PER_USER + 100)]
@@ -202,7 +202,7 @@ def test_measurements_outlive_the_process(
         if second:
             assert rates.rates("lm", 40, ("v100",), (1,), uid=9)[0][0, 0] == pytest.approx(777)
         else:
-            rates.record("lm", "v100", 1, 40, 777.0, 30, uid=9)
+            rates.record(RateSample("lm", "v100", 1, 40, 777.0, 30, uid=9))
         connection.close()
 
 
@@ -210,7 +210,7 @@ def test_a_callers_transaction_stays_the_callers(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "hadar.sqlite", isolation_level=None)
     store = MeasuredStore(connection)
     connection.execute("BEGIN IMMEDIATE")
-    store.record("m", "v100", 1, 1, 1.0, 1.0)
+    store.record(RateSample("m", "v100", 1, 1, 1.0, 1.0))
     connection.execute("ROLLBACK")
     assert connection.execute("SELECT COUNT(*) FROM throughput").fetchone()[0] == 0
     connection.close()
@@ -225,13 +225,13 @@ def test_a_sites_types_and_tables(tmp_path: Path) -> None:
     assert rates.source("lm", "volta", 1, 20) == "table (Gavel)"
     assert rates.source("lm", "big", 1, 20).startswith("estimated from v100")
     assert rates.source("own", "big", 1, 20).startswith("estimated from the GPU's specification")
-    rates.record("bert", "big", 1, 8, 100.0, 10)
+    rates.record(RateSample("bert", "big", 1, 8, 100.0, 10))
     assert rates.source("bert", "big", 2, 16).endswith("corrected by what was measured")
 
 
 def test_many_jobs_at_once() -> None:
     rates = Rates()
-    rates.record("lm", "v100", 1, 40, 900.0, 30, uid=3)
+    rates.record(RateSample("lm", "v100", 1, 40, 900.0, 30, uid=3))
     models = ("resnet18", "resnet50", "lm", "transformer", "recommendation", "cyclegan", "own", "x")
     keys = [
         (uid, model, batch) for uid in (1, 2, 3, 4) for model in models for batch in (16, 40, None)
@@ -261,14 +261,14 @@ def remembered(rates: Rates) -> list[int]:
 def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
     """Jobs without a declared model are known by their names: there is no end of these."""
     rates = Rates()
-    rates.record("own", "v100", 1, 8, 100.0, 60, uid=3)
+    rates.record(RateSample("own", "v100", 1, 8, 100.0, 60, uid=3))
     before = rates.rates("own", 8, TYPES, COUNTS, uid=3)[0]
     for number in range(200):
         rates.rates(f"~job{number}", 8, TYPES, COUNTS, uid=number % 5)
         rates.rates("own", 8, TYPES, COUNTS, uid=3)
         rates.forget_unused()
     assert 0 < max(remembered(rates)) <= 4
-    rates.record("own", "v100", 1, 8, 300.0, 60, uid=3)
+    rates.record(RateSample("own", "v100", 1, 8, 300.0, 60, uid=3))
     assert rates.rates("own", 8, TYPES, COUNTS, uid=3)[0][0, 0] > before[0, 0]
 
 
@@ -286,7 +286,7 @@ def test_a_great_many_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_figures_that_cannot_be_are_not_kept(rate: float, seconds: float) -> None:
     rates = Rates()
-    assert not rates.record("resnet18", "k80", 1, 64, rate, seconds)
+    assert not rates.record(RateSample("resnet18", "k80", 1, 64, rate, seconds))
     assert not list(rates.store.of("resnet18"))
 
 
@@ -306,7 +306,7 @@ def test_whatever_is_kept_gives_finite_rates(told: list[tuple[float, float, int,
     connection = sqlite3.connect(":memory:", isolation_level=None)
     rates = Rates(store=MeasuredStore(connection))
     for rate, seconds, uid, gpus in told:
-        assert rates.record("resnet18", "k80", gpus, 64, rate, seconds, uid=uid)
+        assert rates.record(RateSample("resnet18", "k80", gpus, 64, rate, seconds, uid=uid))
     kept = list(rates.store.of("resnet18"))
     assert all(SLOWEST <= row.samples_per_s <= FASTEST for row in kept)
     assert sorted(kept, key=str) == sorted(MeasuredStore(connection).of("resnet18"), key=str)

@@ -4,6 +4,7 @@ import sqlite3
 
 import pytest
 
+from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.sizes import gradient_bytes
 from slurm_hadar.profiles.tiers import GUESS, TierRates, nearest
 
@@ -13,7 +14,7 @@ GROUP = (1000, "v100", 8, 64)
 def measured(found: TierRates, rates: dict[int, float], group=GROUP, seconds=100.0) -> None:
     uid, kind, gpus, batch = group
     for tier, rate in rates.items():
-        assert found.record("BERT", kind, gpus, batch, tier, rate, seconds, uid=uid)
+        assert found.record(RateSample("BERT", kind, gpus, batch, rate, seconds, uid=uid), tier)
 
 
 def test_nothing_known_is_a_guess_and_a_table_is_better() -> None:
@@ -71,7 +72,7 @@ def test_they_outlive_the_process_beside_the_ordinary_ones() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     measured(TierRates(connection), {0: 200.0, 2: 100.0})
     assert TierRates(connection).rates("BERT", GROUP) == (200.0, 0.0, 100.0)
-    assert not TierRates(connection).record("BERT", "v100", 8, 64, 0, -1.0, 10.0)
+    assert not TierRates(connection).record(RateSample("BERT", "v100", 8, 64, -1.0, 10.0), 0)
 
 
 def test_sizes_know_a_model_by_its_name_however_written() -> None:
