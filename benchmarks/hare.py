@@ -1,6 +1,6 @@
 """Hare against gangs on whole types: weighted average JCT on heterogeneous mixes.
 
-``python -m benchmarks.hare [--ordinary] [--costs] [--json]``
+``python -m benchmarks.hare [--paper] [--ordinary] [--costs] [--json]``
 
 Fixed before the first run, and not changed since:
 
@@ -29,7 +29,8 @@ together) reaches that.
 
 ``--ordinary`` adds the ordinary simulation of the same jobs: hadar (gangs that may mix types),
 hadare and the policy hare (placements) in rounds of 60 s, a restart as cheap as a switch.
-``--costs`` varies switch and exchange in one cell.
+``--paper`` prints one table only: the paper's offline rule beside ours and the paper's baselines,
+with what its bound allows and what came out. ``--costs`` varies switch and exchange in one cell.
 """
 
 import argparse
@@ -47,8 +48,11 @@ from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, simulate
 from slurm_hadar.simulator.tasks import TaskCosts, TaskJobs
+from slurm_hadar.simulator.tasks_orders import round_jobs
 from slurm_hadar.simulator.tasks_policies import NAMES, simulate_tasks
 from slurm_hadar.simulator.workload import Workload
+from slurm_hadar.solvers.hare_list import alpha
+from slurm_hadar.solvers.hare_relaxation import relax
 from slurm_hadar.solvers.prices import scarcity
 
 TYPES = ("v100", "p100", "k80")
@@ -65,6 +69,10 @@ SYNC_S, SWITCH_S = 0.2, 0.1
 AIM = 2.0
 GANGS = ("gang_fifo", "gang_las", "gang_srtf")
 ONLINE, OFFLINE = "hare", "hare_offline"
+PAPER_ONLY = ("hare_available", "hare_finish", "gang_homo", "gang_allox")
+"""In the table of ``--paper`` only."""
+PAPER = ("hare_available", "hare_finish", "hare_offline", "hare", "gang_homo", "gang_allox",
+         "gang_wsrtf")  # fmt: skip
 ORDINARY = ("hadar", "hadare", "hare")
 _SHORTER = 20.0
 _ROUND_S = 60.0
@@ -254,18 +262,46 @@ def _costs() -> Iterator[str]:
         yield f"  switch {switch_s:g} s, exchange {sync_s:g} s: {row}"
 
 
+def bound_of(cell: Cell) -> tuple[float, float]:
+    """What the weighted sum of completion times is over the relaxation's bound under the paper's
+    rule, without switches, and what the paper's theorem allows: alpha (2 + alpha)."""
+    jobs = jobs_of(cell)
+    out = simulate_tasks(jobs, gpus_of(cell), "hare_available", TaskCosts(0.0))
+    least = relax(round_jobs(jobs), gpus_of(cell)).bound
+    ratio = alpha(jobs.task_s)
+    return float(jobs.weight @ out.finish_s) / least, ratio * (2.0 + ratio)
+
+
+def _paper() -> Iterator[str]:
+    yield f"| cell | {' | '.join(PAPER)} | over the bound | allowed |"
+    yield "|---" * (len(PAPER) + 3) + "|"
+    for mix, load in cells():
+        rows = [run(Cell(mix, load, seed), name) for seed in SEEDS for name in PAPER]
+        jct = mean_jct(rows, mix, load)
+        over, allowed = np.max([bound_of(Cell(mix, load, seed)) for seed in SEEDS], axis=0)
+        what = f"load {load:g}" if np.isfinite(load) else "all at once"
+        shown = " | ".join(f"{jct[name]:.2f}" for name in PAPER)
+        yield f"| {mix}, {what} | {shown} | {over:.2f} | {allowed:.0f} |"
+
+
 def main() -> None:
     """Print the comparison."""
     parser = argparse.ArgumentParser(description="Hare against gangs on whole types.")
+    parser.add_argument("--paper", action="store_true", help="the paper's rule and baselines only")
     parser.add_argument("--ordinary", action="store_true", help="hadar, hadare, hare as well")
     parser.add_argument("--costs", action="store_true", help="other switching costs in one cell")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    if given.paper:
+        for line in _paper():
+            print(line, flush=True)
+        return
     rows = [
         run(Cell(mix, load, seed), name)
         for mix, load in cells()
         for seed in SEEDS
         for name in NAMES
+        if name not in PAPER_ONLY
     ]
     if given.ordinary:
         rows += [

@@ -382,7 +382,7 @@ def _table(done: Sequence[Outcome]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     heads: tuple[str, ...] = (
         "POLICY", "ORDER", "FINISHED", "MEAN JCT h", "MEDIAN h", "P99 h", "MAKESPAN h", "USED",
-        "MOVES", "DECIDE s", "WALL s",
+        "MOVES", "WORST RHO", "JAIN", "DECIDE s", "WALL s",
     )  # fmt: skip
     network = any(one.apart is not None for one in done)
     heads += ("NETWORK",) if network else ()
@@ -400,6 +400,8 @@ def _table(done: Sequence[Outcome]) -> Table:
             _hours(figures["makespan_h"]),
             formats.percent(one.utilization) if one.finished else formats.ABSENT,
             formats.number(int(one.moves.sum())),
+            _hours(figures["user_worst_rho"]),
+            _hours(figures["user_jain"]),
             f"{one.decide_s.mean():.4f}" if len(one.decide_s) else formats.ABSENT,
             f"{one.wall_s:.1f}",
             *([formats.percent(one.communication_share)] if network else []),

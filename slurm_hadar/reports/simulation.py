@@ -24,6 +24,8 @@ _COLUMNS = (
     ("makespan_h", "Makespan", -1),
     ("utilization", "Utilization", 1),
     ("moves", "Moves", -1),
+    ("user_worst_rho", "Worst user's rho", -1),
+    ("user_jain", "Jain's index, users", 1),
     ("decide_s_mean", "Decision", -1),
     ("decide_s_max", "Longest decision", -1),
 )
@@ -176,6 +178,8 @@ def _words(key: str, value: float | None, run: Simulated) -> str:
         return formats.number(int(value))
     if key == "utilization":
         return f"{value:.1%}"
+    if key.startswith("user_"):
+        return f"{value:.2f}"
     if key.startswith("decide"):
         return f"{value * 1000:.1f} ms"
     return f"{value:.2f} h"

@@ -16,6 +16,7 @@ from slurm_hadar.simulator.estimates import Estimates, estimate
 from slurm_hadar.simulator.links import Links
 from slurm_hadar.simulator.node_limits import limits_of
 from slurm_hadar.simulator.outcome import Outcome, Timeline
+from slurm_hadar.simulator.people import owners
 from slurm_hadar.simulator.seats import Seat, Seats
 from slurm_hadar.simulator.speed import TrueRates
 from slurm_hadar.simulator.views import Present, Views
@@ -100,7 +101,7 @@ class _Run:
     ) -> None:
         jobs = len(workload.ids)
         self.workload, self.cluster, self.decide = workload, cluster, decide
-        self.costs, self.clock, self.links = costs, clock, links
+        self.costs, self.clock, self.links, self.seed = costs, clock, links, seed
         self.views = Views(workload, cluster, seen or estimate(workload), costs, seed, options)
         limits = limits_of(cluster, workload)
         self.seats, self.speeds = Seats(cluster, limits), TrueRates(workload, cluster, costs)
@@ -278,6 +279,7 @@ class _Run:
             decide_s=np.array(self.decide_s),
             wall_s=wall_s,
             timeline=self.timeline,
+            owners=owners(self.workload, self.seed),
             apart=self.apart if self.links is not None else None,
         )
 

@@ -1,10 +1,13 @@
 """How a simulation went."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
+from slurm_hadar.simulator.fairness import RunFairness, fairness
+from slurm_hadar.simulator.people import JobOwners
 from slurm_hadar.simulator.workload import Workload
 
 
@@ -43,6 +46,7 @@ class Outcome:
     """Seconds that each decision took."""
     wall_s: float
     timeline: Timeline
+    owners: JobOwners
     apart: FloatArray | None = None
     """(J,) GPU-seconds spent waiting for the network; None where no links were simulated."""
     order: str = "policy"
@@ -98,6 +102,11 @@ class Outcome:
         span = self.makespan_s * float(self.capacity.sum())
         return float(self.attained.sum()) / span if span > 0 else float("nan")
 
+    @cached_property
+    def fairness(self) -> RunFairness:
+        """Over jobs, users and accounts."""
+        return fairness(self.workload, self.capacity, self.finish_s, self.owners)
+
     @property
     def communication_share(self) -> float:
         """GPU-time spent waiting for the network over the GPU-time held; nan where unknown."""
@@ -125,6 +134,7 @@ class Outcome:
             "makespan_h": self.makespan_s / 3600.0 if len(done) else None,
             "utilization": self.utilization if len(done) else None,
             "moves": int(self.moves.sum()),
+            **self.fairness.summary(),
             **network,
             **(
                 {}

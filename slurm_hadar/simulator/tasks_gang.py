@@ -15,6 +15,7 @@ import numpy as np
 from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.policies.queues.limits import QUEUES
 from slurm_hadar.simulator.tasks import TaskCosts, TaskJobs, TaskOutcome, check
+from slurm_hadar.simulator.tasks_allox import places
 
 _SAME = 1e-9
 
@@ -23,10 +24,13 @@ _SAME = 1e-9
 class GangRule:
     """``order``: ``fifo``, ``srtf`` (least time left on the fastest type first), ``wsrtf`` (that
     per weight) or ``las`` (least attained service in Tiresias's queues; preempts, the others do
-    not). A job that does not fit is overtaken. ``wait``: a job waits for a faster type where it
-    would end sooner, and what it waits for is kept free for it; else it takes the fastest free
-    type. With ``las`` it means that a running job goes to a faster type at each decision; else it
-    stays on its type until it is preempted."""
+    not); ``allox`` (:mod:`~slurm_hadar.simulator.tasks_allox`: a matching says the type, shortest
+    first on each) or ``homo`` (all types count as alike: ``wsrtf`` by the mean time over the
+    cluster's GPUs, on the type with the most free ones; recalled from Hare's Sched_Homo, and gangs
+    on one type are ours). A job that does not fit is overtaken. ``wait``: a job waits for a faster
+    type where it would end sooner, and what it waits for is kept free for it; else it takes the
+    fastest free type. With ``las`` it means that a running job goes to a faster type at each
+    decision; else it stays on its type until it is preempted."""
 
     order: str
     wait: bool = False
@@ -69,6 +73,8 @@ class _Run:
             order = self._in_order(here)
             if self.rule.order == "las":
                 self._preempting(order, now)
+            elif self.rule.order == "allox":
+                self._matched(order, now)
             elif self.rule.wait:
                 self._patient(order, now)
             else:
@@ -87,11 +93,22 @@ class _Run:
         if self.rule.order == "las":
             first += np.searchsorted(np.asarray(QUEUES), self.attained[rows] + 1e-6, side="right")
         elif self.rule.order != "fifo":
-            first = self.left[rows] * self.round_s[rows].min(axis=1, initial=np.inf)
-            if self.rule.order == "wsrtf":
+            first = self.left[rows] * self._length(rows)
+            if self.rule.order in ("wsrtf", "homo"):
                 first = first / np.maximum(self.jobs.weight[rows], 1e-9)
         order: list[int] = rows[np.lexsort((rows, arrival, first))].tolist()
         return order
+
+    def _length(self, rows: IntArray) -> FloatArray:
+        """(N,) a round on the fastest type, or on the mean GPU where all count as alike."""
+        round_s = self.round_s[rows]
+        if self.rule.order != "homo":
+            fastest: FloatArray = round_s.min(axis=1, initial=np.inf)
+            return fastest
+        gpus = np.where(np.isfinite(round_s), self.gpus, 0)
+        total = (np.where(gpus > 0, round_s, 0.0) * gpus).sum(axis=1)
+        mean: FloatArray = total / gpus.sum(axis=1)
+        return mean
 
     def _begin(self, job: int, kind: int, now: float) -> None:
         self.on[job] = kind
@@ -108,8 +125,32 @@ class _Run:
             if job not in self.on:
                 need = int(self.jobs.tasks[job])
                 kinds = [kind for kind in self._faster(job) if self.free[kind] >= need]
+                if self.rule.order == "homo":
+                    kinds.sort(key=lambda kind: (-self.free[kind], kind))
                 if kinds:
                     self._begin(job, kinds[0], now)
+
+    def _matched(self, order: Sequence[int], now: float) -> None:
+        """The jobs that the matching puts on a type, first in their queues first."""
+        waiting = np.array([job for job in order if job not in self.on], dtype=np.int64)
+        if not len(waiting) or not any(self.free):
+            return
+        when = [[max(at - now, 0.0) for at in row] for row in self._released(now)]
+        seconds = self.left[waiting, None] * self.round_s[waiting]
+        chosen = places(seconds, self.jobs.tasks[waiting], when)
+        length = seconds[np.arange(len(waiting)), chosen[:, 0]]
+        for at in np.lexsort((length, -chosen[:, 1])).tolist():
+            job, kind = int(waiting[at]), int(chosen[at, 0])
+            if self.free[kind] >= self.jobs.tasks[job]:
+                self._begin(job, kind, now)
+
+    def _released(self, now: float) -> list[list[float]]:
+        """Per type, rising, when each GPU is free if running jobs go on to their ends."""
+        when: list[list[float]] = [[now] * free for free in self.free]
+        for job, kind in self.on.items():
+            for _ in range(int(self.jobs.tasks[job])):
+                insort(when[kind], self._ends(job, now))
+        return when
 
     def _ends(self, job: int, now: float) -> float:
         starts = max(now, float(self.ready[job]))
@@ -117,10 +158,7 @@ class _Run:
 
     def _patient(self, order: Sequence[int], now: float) -> None:
         """Each waiting job in turn on the type where it would end first, or a place kept for it."""
-        when: list[list[float]] = [[now] * free for free in self.free]
-        for job, kind in self.on.items():
-            for _ in range(int(self.jobs.tasks[job])):
-                insort(when[kind], self._ends(job, now))
+        when = self._released(now)
         kept = [np.inf] * len(self.free)
         for job in order:
             if job in self.on:

@@ -35,16 +35,18 @@ def hlas(jobs: TaskJobs, gpus: IntArray, weighted: bool = False) -> Order:
 
 def offline(jobs: TaskJobs, gpus: IntArray) -> Order:
     """All is known in advance: the order of the relaxation's midpoints."""
-    relaxed = relax(
-        RoundJobs(jobs.arrival_s, jobs.weight, jobs.rounds, jobs.tasks, jobs.task_s, jobs.sync_s),
-        gpus,
-    )
+    relaxed = relax(round_jobs(jobs), gpus)
     middle = [row.tolist() for row in relaxed.midpoint]
 
     def key(job: int, number: int) -> Key:
         return middle[job][number], 0.0, job
 
     return key
+
+
+def round_jobs(jobs: TaskJobs) -> RoundJobs:
+    """The same jobs for the relaxation and the list schedules."""
+    return RoundJobs(jobs.arrival_s, jobs.weight, jobs.rounds, jobs.tasks, jobs.task_s, jobs.sync_s)
 
 
 def lengths(jobs: TaskJobs) -> FloatArray:

@@ -5,9 +5,10 @@ from functools import partial
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import IntArray
-from slurm_hadar.simulator import tasks_gang, tasks_orders, tasks_relaxed
+from slurm_hadar.simulator import tasks_gang, tasks_orders, tasks_planned, tasks_relaxed
 from slurm_hadar.simulator.tasks import TaskCosts, TaskJobs, TaskOutcome, check
 from slurm_hadar.simulator.tasks_gang import GangRule
+from slurm_hadar.solvers.hare_list import Rule
 
 _RELAXED: Mapping[str, Callable[[TaskJobs, IntArray], tasks_orders.Order]] = {
     "hare": tasks_orders.hlas,
@@ -16,15 +17,18 @@ _RELAXED: Mapping[str, Callable[[TaskJobs, IntArray], tasks_orders.Order]] = {
     "hare_offline": tasks_orders.offline,
     "hare_wsrtf": tasks_orders.shortest,
 }
+_PLANNED: Mapping[str, Rule] = {"hare_available": "available", "hare_finish": "finish"}
 _GANGS: Mapping[str, GangRule] = {
+    "gang_allox": GangRule("allox"),
     "gang_fifo": GangRule("fifo"),
+    "gang_homo": GangRule("homo"),
     "gang_las": GangRule("las"),
     "gang_las_move": GangRule("las", wait=True),
     "gang_srtf": GangRule("srtf"),
     "gang_wsrtf": GangRule("wsrtf"),
     "gang_wsrtf_wait": GangRule("wsrtf", wait=True),
 }
-NAMES = (*_RELAXED, *_GANGS)
+NAMES = (*_RELAXED, *_PLANNED, *_GANGS)
 
 
 def simulate_tasks(
@@ -39,6 +43,8 @@ def simulate_tasks(
         check(jobs, gpus, gangs=False)
         order = _RELAXED[policy](jobs, gpus)
         return tasks_relaxed.run(jobs, gpus, order, costs, policy, spare=policy != "hare_plain")
+    if policy in _PLANNED:
+        return tasks_planned.run(jobs, gpus, _PLANNED[policy], costs, policy)
     if policy in _GANGS:
         return tasks_gang.run(jobs, gpus, _GANGS[policy], costs, policy)
     raise UsageError(f"there is no policy {policy!r} for tasks; known: {', '.join(NAMES)}")

@@ -101,6 +101,17 @@ def relax(jobs: RoundJobs, gpus: IntArray) -> Relaxed:
     return Relaxed(groups.midpoints(done), bound, cuts)
 
 
+def paper_order(jobs: RoundJobs, relaxed: Relaxed, gpus: IntArray) -> tuple[FloatArray, ...]:
+    """Hare's order of tasks, H = max over GPUs m of (x + T_m / 2), per job (its rounds,), s.
+
+    HPDC 2022, verified. x is when the relaxation starts the round's tasks: their midpoint less half
+    of the time on the fastest type. The relaxation is ours, so x is not the paper's own.
+    """
+    there = np.where((gpus > 0) & np.isfinite(jobs.task_s), jobs.task_s, 0.0)
+    later = (there.max(axis=1) - jobs.shortest_s) / 2.0
+    return tuple(row + behind for row, behind in zip(relaxed.midpoint, later.tolist(), strict=True))
+
+
 def _loads(jobs: RoundJobs, gpus: IntArray) -> list[_Load]:
     length = np.where(gpus > 0, jobs.task_s, np.inf)
     scarce = scarcity(length * (jobs.rounds * jobs.tasks)[:, None], gpus).price

@@ -22,6 +22,7 @@ from slurm_hadar.scheduling.schedule import Waiting
 from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.outcome import Outcome, Timeline
+from slurm_hadar.simulator.people import JobOwners
 from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
 from slurm_hadar.simulator.queue.making_way import AWAY_S, stopped
 from slurm_hadar.simulator.queue.order import QueueOrder
@@ -396,6 +397,7 @@ class _Run:
             decide_s=np.array(self.decide_s),
             wall_s=wall_s,
             timeline=self.timeline,
+            owners=JobOwners(self.asked.users, self.asked.accounts),
             order="slurm",
             managed=self.asked.managed,
         )

@@ -7,10 +7,8 @@ import numpy as np
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.simulator.cluster import VirtualCluster
+from slurm_hadar.simulator.people import owners
 from slurm_hadar.simulator.workload import Workload, doable
-
-USERS, ACCOUNTS = 100, 20
-_ZIPF = 1.0
 
 
 @dataclass(frozen=True)
@@ -83,13 +81,11 @@ def requests(workload: Workload, cluster: VirtualCluster, drawn: Drawn) -> Reque
     factor = np.random.default_rng([drawn.seed, 13]).uniform(*drawn.limits, jobs)
     limit = factor * workload.total / slowest
     priority = np.zeros(jobs)
-    users, accounts = _people(jobs, drawn.seed)
+    people = owners(workload, drawn.seed)
     if said is not None:
         limit = np.where(np.isnan(said.limit_s), limit, said.limit_s)
         priority = said.priority
-        users = tuple(a or b for a, b in zip(said.users, users, strict=True))
-        accounts = tuple(a or b for a, b in zip(said.accounts, accounts, strict=True))
-    return Requests(managed, types, limit, priority, users, accounts)
+    return Requests(managed, types, limit, priority, people.users, people.accounts)
 
 
 def _some(types: BoolArray) -> BoolArray:
@@ -104,13 +100,3 @@ def _one_type(can: BoolArray, capacity: IntArray, seed: int) -> BoolArray:
     at = (share <= draw[:, None]).sum(axis=1)
     found: BoolArray = np.arange(can.shape[1])[None, :] == at[:, None]
     return found
-
-
-def _people(jobs: int, seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """100 users in 20 accounts; how many jobs each has follows Zipf's law."""
-    weight = 1.0 / np.arange(1, USERS + 1) ** _ZIPF
-    rng = np.random.default_rng([seed, 14])
-    account = rng.permutation(np.arange(USERS) % ACCOUNTS)
-    drawn = rng.choice(USERS, size=jobs, p=weight / weight.sum()).tolist()
-    users = tuple(f"user{n + 1}" for n in drawn)
-    return users, tuple(f"account{account[n] + 1}" for n in drawn)

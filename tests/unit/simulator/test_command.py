@@ -32,7 +32,8 @@ def test_json_jct_and_report_of_two_policies(tmp_path: Path) -> None:
     assert [row["policy"] for row in answer["result"]] == ["srtf", "gavel_las"]
     wanted = {
         "policy", "jobs", "finished", "avg_jct_h", "median_jct_h", "p99_jct_h", "makespan_h",
-        "utilization", "moves", "decide_s_mean", "decide_s_max", "wall_s",
+        "utilization", "moves", "user_worst_rho", "user_jain", "account_jain",
+        "decide_s_mean", "decide_s_max", "wall_s",
     }  # fmt: skip
     for row in answer["result"]:
         assert wanted <= row.keys()

@@ -21,6 +21,7 @@ def simulated(policy: str, finished: int = 2, avg: float | None = 1.5) -> Simula
     summary: dict[str, object] = {
         "policy": policy, "jobs": 2, "finished": finished, "avg_jct_h": avg, "median_jct_h": avg,
         "p99_jct_h": avg, "makespan_h": avg, "utilization": 0.5, "moves": 3,
+        "user_worst_rho": 2.25, "user_jain": 0.75,
         "decide_s_mean": 0.001, "decide_s_max": 0.01, "wall_s": 1.0,
     }  # fmt: skip
     times = [3600.0, 7200.0][:finished]
@@ -41,6 +42,7 @@ def test_the_best_is_marked_and_who_left_jobs_unfinished_cannot_be_it() -> None:
     text = page([simulated("slow", avg=2.0), simulated("fast"), simulated("lazy", 1, 0.1)], "t")
     rows = {row.split("</th>")[0].split(">")[-1]: row for row in re.findall(r"<tr>.*?</tr>", text)}
     assert 'class="won">1.50 h' in rows["fast"]
+    assert "2.25<" in rows["fast"] and "0.75<" in rows["fast"]
     assert "won" not in rows["slow"].replace('class="won">2 of 2', "")
     assert "won" not in rows["lazy"]
 

@@ -16,7 +16,7 @@ from slurm_hadar.simulator.tasks_policies import NAMES, simulate_tasks
 from slurm_hadar.simulator.traces import open_trace
 
 FREE = TaskCosts(0.0)
-RELAXED = tuple(name for name in NAMES if name.startswith("hare"))
+RELAXED = tuple(name for name in NAMES if name.startswith("hare") and name != "hare_available")
 
 
 def jobs_of(task_s, rounds=1, tasks=1, arrival=0.0, weight=1.0, sync=0.0) -> TaskJobs:
@@ -116,6 +116,42 @@ def test_a_gang_may_wait_for_a_faster_type() -> None:
     assert simulate_tasks(jobs, gpus, "gang_wsrtf_wait", FREE).finish_s[1] == pytest.approx(20.0)
 
 
+def test_hare_available_takes_the_gpu_that_is_free_first() -> None:
+    jobs = jobs_of([[1.0, 2.0, 4.0]], rounds=10, tasks=7, sync=0.5)
+    out = simulate_tasks(jobs, np.array([1, 1, 1]), "hare_available", FREE)
+    finish = simulate_tasks(jobs, np.array([1, 1, 1]), "hare_finish", FREE)
+    assert finish.finish_s[0] == pytest.approx(10 * 4.5)
+    assert out.finish_s[0] >= finish.finish_s[0]
+    # Nothing but the slow one is free for the last task.
+    pair = jobs_of([[1.0, 10.0]], rounds=3, tasks=2)
+    slow = simulate_tasks(pair, np.array([1, 1]), "hare_available", FREE)
+    assert slow.finish_s[0] == pytest.approx(30.0)
+    assert simulate_tasks(pair, np.array([1, 1]), "hare_finish", FREE).finish_s[0] == 6.0
+
+
+def test_a_switch_costs_planned_tasks_time() -> None:
+    jobs = jobs_of([[10.0], [10.0]], weight=[2.0, 1.0])
+    out = simulate_tasks(jobs, np.array([1]), "hare_available", TaskCosts(1.0))
+    # The first task pays it too, as in the other simulations.
+    assert out.finish_s.tolist() == pytest.approx([11.0, 22.0])
+    assert out.switches == 1
+
+
+def test_allox_matches_jobs_to_the_types_where_the_sum_of_ends_is_least() -> None:
+    # The second type is of no use to job 0 and nearly as good as the first to job 1.
+    jobs = jobs_of([[1.0, 100.0], [1.0, 2.0]], rounds=[10, 9])
+    gpus = np.array([1, 1])
+    assert simulate_tasks(jobs, gpus, "gang_allox", FREE).finish_s.tolist() == [10.0, 18.0]
+    assert simulate_tasks(jobs, gpus, "gang_srtf", FREE).finish_s.tolist() == [1000.0, 9.0]
+
+
+def test_homo_looks_at_no_type() -> None:
+    # Alike by their mean lengths; the fast type has fewer free GPUs.
+    jobs = jobs_of([[1.0, 9.0], [1.0, 9.0]], rounds=[10, 10], weight=[1.0, 2.0])
+    out = simulate_tasks(jobs, np.array([1, 2]), "gang_homo", FREE)
+    assert out.finish_s.tolist() == [10.0, 90.0]
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[TaskJobs, np.ndarray]:
     number, kinds = draw(st.integers(1, 7)), draw(st.integers(1, 3))
@@ -146,6 +182,7 @@ def test_all_ends_and_no_more_is_used_than_there_is(policy: str, case, switch: f
     out = simulate_tasks(jobs, gpus, policy, TaskCosts(switch))
     able = np.where(gpus > 0, jobs.task_s, np.inf)
     alone = jobs.rounds * (able.min(axis=1) + jobs.sync_s)
+    assert np.isfinite(out.finish_s).all()
     assert (out.finish_s >= jobs.arrival_s + alone - 1e-6).all()
     done = (jobs.rounds * jobs.tasks)[:, None] * able
     assert out.busy_s.sum() >= done.min(axis=1).sum() - 1e-6

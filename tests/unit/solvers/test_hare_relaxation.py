@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.solvers.hare_list import alpha, list_schedule
-from slurm_hadar.solvers.hare_relaxation import Relaxed, RoundJobs, relax
+from slurm_hadar.solvers.hare_list import Rule, alpha, list_schedule
+from slurm_hadar.solvers.hare_relaxation import Relaxed, RoundJobs, paper_order, relax
 
 _QUICK = settings(max_examples=60, deadline=None)
 
@@ -34,16 +34,17 @@ def instances(draw: st.DrawFn) -> tuple[RoundJobs, np.ndarray]:
     )
 
 
-def listed(jobs: RoundJobs, gpus: np.ndarray, found: Relaxed):
-    return list_schedule(found.midpoint, jobs.arrival_s, jobs.tasks, jobs.task_s, jobs.sync_s, gpus)
+def listed(jobs: RoundJobs, gpus: np.ndarray, found: Relaxed, rule: Rule):
+    return list_schedule(paper_order(jobs, found, gpus), jobs, gpus, rule)
 
 
-@given(instances())
+@pytest.mark.parametrize("rule", ["available", "finish"])
+@given(case=instances())
 @_QUICK
-def test_the_list_schedule_is_possible_and_within_its_bound(case) -> None:
+def test_the_list_schedule_is_possible_and_within_the_bound(rule: Rule, case) -> None:
     jobs, gpus = case
     found = relax(jobs, gpus)
-    done = listed(jobs, gpus, found)
+    done = listed(jobs, gpus, found, rule)
     spans: list[list[tuple[float, float]]] = [[] for _ in gpus]
     for job, rounds in enumerate(done.starts):
         assert len(rounds) == jobs.rounds[job]
@@ -74,6 +75,31 @@ def test_midpoints_keep_the_order_of_rounds(case) -> None:
         assert len(row) == jobs.rounds[job]
         assert row[0] >= jobs.arrival_s[job] + jobs.task_s[job].min() / 2 - 1e-6
         assert (np.diff(row) > 0).all()
+
+
+def alone(length: list[float], gpus: list[int], rule: Rule, tasks: int = 1):
+    """The schedule of one job with one round."""
+    one, number = np.ones(1), np.array([tasks])
+    jobs = RoundJobs(0 * one, one, np.array([1]), number, np.array([length]), 0 * one)
+    return list_schedule((np.zeros(1),), jobs, np.array(gpus), rule)
+
+
+def test_the_two_rules_differ_where_a_free_gpu_is_slow() -> None:
+    # Two tasks, a GPU that needs 1 s and one that needs 9 s: the paper's rule uses both.
+    assert alone([1.0, 9.0], [1, 1], "available", tasks=2).finish_s.tolist() == [9.0]
+    assert alone([1.0, 9.0], [1, 1], "finish", tasks=2).finish_s.tolist() == [2.0]
+    # A type on which the job cannot run is passed over by both.
+    assert alone([np.inf, 9.0], [3, 1], "available").finish_s.tolist() == [9.0]
+
+
+def test_the_paper_order_counts_half_of_the_slowest_time() -> None:
+    zero, one = np.zeros(2), np.ones(2)
+    ones = np.ones(2, dtype=np.int64)
+    # Both start at 0 in the relaxation of two GPUs; the second type makes job 0 the later one.
+    jobs = RoundJobs(zero, one, ones, ones, np.array([[1.0, 8.0], [1.0, 2.0]]), zero)
+    found = Relaxed((np.array([0.5]), np.array([0.5])), 0.0, 0)
+    assert [row[0] for row in paper_order(jobs, found, np.array([1, 1]))] == [4.0, 1.0]
+    assert [row[0] for row in paper_order(jobs, found, np.array([1, 0]))] == [0.5, 0.5]
 
 
 def best_of_all(lengths: np.ndarray, weight: np.ndarray) -> float:
