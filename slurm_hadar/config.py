@@ -236,6 +236,13 @@ class Metrics(_Section):
     /var/lib/prometheus/node-exporter/hadar.prom; None: none."""
 
 
+class Energy(_Section):
+    """What ``hadar report`` adds."""
+
+    co2_g_per_kwh: float = Field(default=0.0, ge=0, le=5000)
+    """CO2 of a kWh as the site buys it, g, with cooling where that is wanted; 0: not shown."""
+
+
 class Rollout(_Section):
     """Which of the jobs that opted in are managed, while a site tries that; by default all."""
 
@@ -274,6 +281,7 @@ class Config(_Section):
     log: Log = Log()
     status: Status = Status()
     metrics: Metrics = Metrics()
+    energy: Energy = Energy()
     rollout: Rollout = Rollout()
     simulation: Simulation = Simulation()
     _notes: tuple[str, ...] = PrivateAttr(default=())

@@ -15,6 +15,7 @@ from slurm_hadar.cli import (
     plugins,
     policies,
     profile,
+    report,
     retire,
     simulate,
     site,
@@ -40,6 +41,7 @@ jobs.add_to(app)
 site.add_to(app)
 simulate.add_to(app)
 profile.add_to(app)
+report.add_to(app)
 retire.add_to(app)
 widen.add_to(app)
 plugins.add_to(app)
