@@ -7,6 +7,7 @@ import typer
 
 from slurm_hadar import __version__
 from slurm_hadar.cli import (
+    alerts,
     completion,
     control,
     doctor,
@@ -44,6 +45,7 @@ profile.add_to(app)
 report.add_to(app)
 retire.add_to(app)
 widen.add_to(app)
+alerts.add_to(app)
 plugins.add_to(app)
 policies.add_to(app)
 template.add_to(app)
