@@ -236,6 +236,50 @@ class Metrics(_Section):
     /var/lib/prometheus/node-exporter/hadar.prom; None: none."""
 
 
+class AlertSettings(_Section):
+    """What ``hadar alerts`` sends, and to whom. A limit of 0 switches that alert off."""
+
+    enabled: bool = False
+    """Off: it shows alerts and sends none."""
+    operators: tuple[str, ...] = ()
+    """Users or mail addresses that hear of the controller, and of jobs where ``owners`` is off."""
+    owners: bool = True
+    """Whether a job's alerts go to its owner."""
+    mail_prog: _Place | None = None
+    """Program, run as ``PROGRAM -s SUBJECT RECIPIENT`` with the text on standard input; None:
+    MailProg of slurm.conf."""
+    mail_domain: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9.-]*)?$")
+    """Appended to a user's name with @; empty: the mail system knows the names."""
+    smtp: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?)?$")
+    """Mail server, ``HOST`` or ``HOST:PORT``, in place of a program."""
+    mail_from: str = Field(default="", pattern=r"^[!-~]*$")
+    """Sender with ``smtp``; empty: slurm-hadar at this host."""
+    command: tuple[str, ...] = ()
+    """Program and its arguments, in place of mail; it reads one JSON object for each recipient on
+    standard input."""
+    failed_ticks: int = Field(default=3, ge=0)
+    """Ticks that fail within an hour."""
+    refusals: int = Field(default=20, ge=0)
+    """Changes that Slurm refuses within an hour."""
+    held_idle_s: float = Field(default=3600.0, ge=0)
+    """Time in which a job holds its GPUs and computes nothing."""
+    no_progress_s: float = Field(default=3600.0, ge=0)
+    """Time in which a training's count of samples stands still."""
+    nonfinite: bool = True
+    """Whether NaN or infinity in a training is one."""
+    repeat_s: float = Field(default=86_400.0, ge=60)
+    """The same alert goes to the same recipient again after this time."""
+    most_per_day: int = Field(default=10, ge=1)
+    """Messages to one recipient in 24 hours; one has all new alerts of a look."""
+
+
+class Energy(_Section):
+    """What ``hadar report`` adds."""
+
+    co2_g_per_kwh: float = Field(default=0.0, ge=0, le=5000)
+    """CO2 of a kWh as the site buys it, g, with cooling where that is wanted; 0: not shown."""
+
+
 class Rollout(_Section):
     """Which of the jobs that opted in are managed, while a site tries that; by default all."""
 
@@ -274,6 +318,8 @@ class Config(_Section):
     log: Log = Log()
     status: Status = Status()
     metrics: Metrics = Metrics()
+    alerts: AlertSettings = AlertSettings()
+    energy: Energy = Energy()
     rollout: Rollout = Rollout()
     simulation: Simulation = Simulation()
     _notes: tuple[str, ...] = PrivateAttr(default=())

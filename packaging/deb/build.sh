@@ -75,7 +75,7 @@ done
 # What systemd and logrotate read lies in place, and nothing of it is switched on.
 put() { mkdir -p "${2%/*}" && sed -e 's|@PREFIX@|/usr|g' -e "s|@EXCHANGE@|$exchange|g" "$root/packaging/$1" >"$2"; }
 for unit in slurm-hadar.service slurm-hadar-tick.service slurm-hadar-tick.timer \
-    slurm-hadar-widen.service slurm-hadar-widen.timer; do
+    slurm-hadar-widen.service slurm-hadar-widen.timer slurm-hadar-alerts.service slurm-hadar-alerts.timer; do
   put $unit "$stage/usr/lib/systemd/system/$unit"
 done
 put slurm-hadar.sysusers "$stage/usr/lib/sysusers.d/$name.conf"

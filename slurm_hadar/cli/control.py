@@ -248,7 +248,9 @@ def _shown(site: Config, controller: Controller) -> Iterator[_Shown]:
 
 
 def _metrics(site: Config, controller: Controller) -> "MetricsExporter | None":
-    if not site.metrics.port and site.metrics.textfile is None:
+    # Alerts compare the same counters.
+    wanted = site.metrics.port or site.metrics.textfile is not None or site.alerts.enabled
+    if not wanted:
         return None
     # Only where it is wanted: the library takes its time.
     from slurm_hadar.controller.metrics.export import MetricsExporter

@@ -7,6 +7,7 @@ import typer
 
 from slurm_hadar import __version__
 from slurm_hadar.cli import (
+    alerts,
     completion,
     control,
     doctor,
@@ -15,6 +16,7 @@ from slurm_hadar.cli import (
     plugins,
     policies,
     profile,
+    report,
     retire,
     simulate,
     site,
@@ -40,8 +42,10 @@ jobs.add_to(app)
 site.add_to(app)
 simulate.add_to(app)
 profile.add_to(app)
+report.add_to(app)
 retire.add_to(app)
 widen.add_to(app)
+alerts.add_to(app)
 plugins.add_to(app)
 policies.add_to(app)
 template.add_to(app)

@@ -44,8 +44,12 @@ def test_a_service_has_no_rights(path):
     service = unit["Service"]
     assert service["User"] == "hadar"
     assert service["CapabilityBoundingSet"] == service["AmbientCapabilities"] == ""
-    assert service["NoNewPrivileges"] == service["PrivateTmp"] == "yes"
-    assert service["ProtectSystem"] == "strict" and "MemoryMax" in service
+    assert service["PrivateTmp"] == "yes" and "MemoryMax" in service
+    if path.stem == "slurm-hadar-alerts":
+        # A mail program with a set-group-ID queues its message below /var/spool.
+        assert "NoNewPrivileges" not in service and service["ProtectSystem"] == "full"
+    else:
+        assert service["NoNewPrivileges"] == "yes" and service["ProtectSystem"] == "strict"
     assert service["ExecStart"].startswith("@PREFIX@/bin/hadar ")
 
 

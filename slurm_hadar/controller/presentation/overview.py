@@ -169,17 +169,24 @@ def lost_gpu_s(entry: Entry) -> float:
 
 def gained_gpu_s(entry: Entry, seen: Observed) -> float:
     """GPU-seconds that a move has saved so far, see :func:`today`; below 0 where it made slower."""
-    effect, job = entry.effect or {}, seen.jobs.get(entry.job)
-    before, after = number(effect, "rate_before"), number(effect, "rate_after")
-    restarts = entry.details.get("restarts")
-    if not before or not after or job is None or not isinstance(restarts, int):
+    job, restarts = seen.jobs.get(entry.job), entry.details.get("restarts")
+    if job is None or not isinstance(restarts, int):
         return 0.0
     if job.restarts != restarts + 1 or job.state is JobState.PENDING:
         # It has left that place, and how long it was there is not steering_store.
         return 0.0
     until = min(seen.now, job.end_s) if job.end_s > job.start_s else seen.now
-    stood = max(0.0, until - job.start_s)
-    return stood * (after / before * _before(entry) - _after(entry))
+    return gained_gpus(entry) * max(0.0, until - job.start_s)
+
+
+def gained_gpus(entry: Entry) -> float:
+    """GPUs that a move saves while its job is where it went, see :func:`today`; 0 where the job did
+    not report its speed at both places."""
+    effect = entry.effect or {}
+    before, after = number(effect, "rate_before"), number(effect, "rate_after")
+    if not before or not after:
+        return 0.0
+    return after / before * _before(entry) - _after(entry)
 
 
 def _before(entry: Entry) -> float:

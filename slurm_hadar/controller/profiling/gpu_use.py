@@ -5,6 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from slurm_hadar.controller.journal.last_reports import LastReports
 from slurm_hadar.controller.observation.observed import Observed
+<<<<<<< HEAD
+=======
+from slurm_hadar.controller.profiling.last_reports import LastReports
+from slurm_hadar.controller.profiling.sampled_use import SampledUses
+>>>>>>> w23b
 from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.job import Job, JobState
@@ -45,20 +50,28 @@ class GpuUseLearner:
 
     def __init__(self, connection: sqlite3.Connection | None) -> None:
         self.uses = GpuUses(connection)
+        self.sampled = SampledUses(connection)
         self._taken = LastReports(connection, "gpus")
 
     def learn(self, seen: Observed) -> None:
-        """Take in the use of running jobs with samples of all GPUs, of one type."""
+        """Take in the use of running jobs; into the profiles of those with samples of all their
+        GPUs, of one type."""
         self._taken.forget_others(seen.gpus)
+        self.sampled.forget(seen.now)
+        self.sampled.note_outside(seen)
         for id_, files in seen.gpus.items():
             job, use = seen.jobs[id_], present(seen, id_)
-            kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
-            if use is None or len(kinds) != 1 or use.gpus != job.gpu_count:
+            if use is None:
                 continue
-            told = min(file.time for file in files)
+            # Files of earlier attempts, on other nodes, are older and stay.
+            told = min(file.time for file in files if _current(file, job, seen.now))
             new = told - max(self._taken.of(id_), job.start_s)
-            if new > 0:
-                self._taken.keep(id_, told)
+            if new <= 0:
+                continue
+            self._taken.keep(id_, told)
+            self.sampled.record(id_, told, use, min(new, use.seconds))
+            kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
+            if len(kinds) == 1 and use.gpus == job.gpu_count:
                 told_by = seen.progress.get(id_)
                 ours = told_by is not None and told_by.restarts == job.restarts
                 batch = (told_by.batch if told_by and ours else None) or batch_of(job)

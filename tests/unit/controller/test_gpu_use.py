@@ -182,3 +182,18 @@ def test_a_type_with_less_memory_than_it_held_is_a_hint_to_its_owner():
 
 def test_nothing_told_is_said_so():
     assert gpu_use._words(None, None, None, None, 0.0, 0.0) == "no data"
+
+
+def test_files_of_an_earlier_attempt_do_not_hide_the_present_one():
+    lessons = GpuUseLearner(None)
+    old = node_use(gpu(), gpu(), host="k1", when=NOW - 3000, finished=True)
+    (known,) = learned(look(old, node_use(gpu(), gpu())), lessons)
+    assert known.weight_s == 600.0
+    # Reports count what was sampled, also of one GPU of two, and each sample once.
+    assert learned(look(node_use(gpu(held=300.0))), lessons)
+    (row,) = lessons.sampled.since(0)
+    assert (row.job, row.gpu_s, row.idle_gpu_s, row.energy_j) == ("1", 1200.0, 0.0, 120_000.0)
+    shown = look(node_use(gpu(held=300.0), when=NOW))
+    lessons.learn(shown)
+    (row,) = lessons.sampled.since(0)
+    assert row.gpu_s == 1210.0 and row.idle_gpu_s == 5.0

@@ -1,0 +1,1 @@
+"""What operators and owners should hear of without looking: alerts by mail or a command."""

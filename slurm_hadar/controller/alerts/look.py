@@ -1,0 +1,109 @@
+"""One look: which alerts there are, and to whom they are sent."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+
+from pydantic import TypeAdapter, ValidationError
+
+from slurm_hadar import reading
+from slurm_hadar.config import Config
+from slurm_hadar.controller.alerts import conditions, sinks
+from slurm_hadar.controller.alerts.conditions import Alert, AlertMemory
+from slurm_hadar.controller.journal.store import Store, make_private
+from slurm_hadar.controller.metrics.totals import NAME, remembered
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.presentation.overview import controller_state
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.exchange.heartbeat import read_heartbeat
+
+_FILE = "sent_alerts.json"
+_MOST_BYTES = 64_000_000
+
+
+@dataclass
+class Looked:
+    """``sent``: recipient -> alerts; ``problems``: what could not be looked at or sent."""
+
+    alerts: list[Alert] = field(default_factory=list)
+    sent: dict[str, list[Alert]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class AlertSource:
+    """Where a look reads, each apart: the silence of a controller is also seen where the state file
+    is damaged or Slurm does not answer. ``mail_prog``: Slurm's own."""
+
+    store: Callable[[], Store]
+    observe: Callable[[], Observed]
+    mail_prog: Callable[[], str]
+
+
+def look(config: Config, source: AlertSource, dry_run: bool) -> Looked:
+    """Look, and send what is due; ``dry_run``: only look, and keep nothing."""
+    settings, now, found = config.alerts, time.time(), Looked()
+    folder = config.site.state_dir
+    make_private(folder)
+    memory = _memory(config)
+    beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
+    found.alerts += conditions.silence(controller_state(beat, now), now)
+    try:
+        counts = remembered(source.store().policy_state(NAME)).counts
+        found.alerts += conditions.of_ticks(counts, memory, now, settings)
+        found.alerts += conditions.of_jobs(source.observe(), memory, settings)
+    except HadarError as error:
+        found.problems.append(f"not all was looked at: {error}")
+    if dry_run:
+        return found
+    for recipient, alerts in conditions.due(found.alerts, memory, now, settings).items():
+        try:
+            sinks.send(recipient, alerts, settings, config.site.name, _mail_prog(config, source))
+        except HadarError as error:
+            found.problems.append(f"not sent to {recipient}: {error}")
+        else:
+            conditions.mark_sent(recipient, alerts, memory, now)
+            found.sent[recipient] = alerts
+    _keep(config, memory, found.problems)
+    return found
+
+
+def send_test(config: Config, source: AlertSource) -> Sequence[str]:
+    """Send one to each operator. Raises HadarError."""
+    alert = Alert("test", "this is a test of the alerts of slurm-hadar; nothing is wrong")
+    for recipient in config.alerts.operators:
+        prog = _mail_prog(config, source)
+        sinks.send(recipient, [alert], config.alerts, config.site.name, prog)
+    return config.alerts.operators
+
+
+def _mail_prog(config: Config, source: AlertSource) -> str:
+    settings = config.alerts
+    if settings.command or settings.smtp or settings.mail_prog:
+        return ""
+    try:
+        found = source.mail_prog()
+        return found if found.startswith("/") else ""
+    except HadarError:
+        # Alerts matter most while Slurm does not answer.
+        return ""
+
+
+def _memory(config: Config) -> AlertMemory:
+    try:
+        data = reading.content(config.site.state_dir / _FILE, _MOST_BYTES)
+        return TypeAdapter(AlertMemory).validate_json(data)
+    except (OSError, ValidationError):
+        # The first look, or a damaged file: an alert may come once more.
+        return AlertMemory()
+
+
+def _keep(config: Config, memory: AlertMemory, problems: list[str]) -> None:
+    path = config.site.state_dir / _FILE
+    aside = path.with_name(f".{_FILE}.aside")
+    try:
+        aside.write_text(json.dumps(asdict(memory)))
+        aside.replace(path)
+    except OSError as error:
+        problems.append(f"{path} cannot be written ({error.strerror}): alerts may come again")

@@ -1,0 +1,157 @@
+"""``hadar report``: sums by account, from accounting, samples and the journal."""
+
+import io
+import json
+from dataclasses import asdict, replace
+from html.parser import HTMLParser
+from math import inf
+
+import pytest
+from hand_made import config, running, seen
+from rich.console import Console
+
+from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.presentation import account_usage
+from slurm_hadar.controller.presentation.account_usage import RecordedUse, UsageWindow
+from slurm_hadar.controller.profiling.sampled_use import DAY_S, SampledUse, SampledUses
+from slurm_hadar.profiles.gpu_sampling import TrainingUse
+from slurm_hadar.reports import usage as shown
+from slurm_hadar.slurm.accounting import JobRun
+
+H = 3600.0
+DAY = 20_000
+T = DAY * DAY_S
+"""A midnight, UTC."""
+WINDOW = UsageWindow(T, T + 24 * H)
+SITE = config("[energy]\nco2_g_per_kwh = 400\n[backfill]\npartitions = ['idle']\n")
+
+
+def run(job="1", account="phys", start_h=1.0, end_h=3.0, **more):
+    usual = {
+        "user": "ann", "partition": "gpu", "state": "COMPLETED", "submit_s": T + 0.5 * H,
+        "queued_s": T + 0.5 * H, "gpus": 2, "asked_gpu_s": 2 * 4 * H,
+    }  # fmt: skip
+    start_s, end_s = T + start_h * H, T + end_h * H
+    return JobRun(**{"job": job, "account": account, "start_s": start_s, "end_s": end_s,
+                     **usual, **more})  # fmt: skip
+
+
+def moved(job="1", at_h=3.0, **effect):
+    details = {"gpus": {"v100": 1}, "from": {"k1": {"k80": 2}}, "restarts": 0}
+    known = {"rate_before": 100.0, "rate_after": 400.0, "without_training_s": 30.0, "lost_s": 6.0}
+    steps = (("requeued", T + at_h * H),)
+    return Entry(1, job, "move", "asked", T + at_h * H - 5, T + at_h * H, details, "moved", steps,
+                 effect={**known, **effect})  # fmt: skip
+
+
+def report(runs, known=None, window=WINDOW, site=SITE):
+    return account_usage.usage(runs, known, window, site)
+
+
+def test_hours_are_gpus_times_the_part_of_each_run_in_the_window():
+    requeued = run(start_h=4.0, end_h=6.0, submit_s=T + 3 * H, queued_s=T + 3.5 * H, gpus=1)
+    before = run("2", "chem", start_h=-5.0, end_h=1.0, submit_s=T - 6 * H, queued_s=T - 6 * H)
+    runs_still = run("3", "chem", start_h=20.0, end_h=inf, user="bob", partition="idle")
+    waits = run("4", "phys", inf, inf, state="PENDING")
+    found = report([run(), requeued, before, runs_still, waits])
+    phys, chem = sorted(found.accounts, key=lambda one: one.account, reverse=True)
+    assert (phys.account, phys.jobs, phys.users, phys.starts, phys.waiting) == ("phys", 2, 1, 2, 1)
+    assert phys.received_gpu_h == 2 * 2 + 1 * 2
+    # Half an hour each, and 23.5 h so far.
+    assert phys.wait_mean_s == pytest.approx((0.5 + 0.5 + 23.5) / 3 * H)
+    assert phys.asked_gpu_h == 2 * 8
+    assert chem.received_gpu_h == 2 * 1 + 2 * 4 and chem.idle_nodes_gpu_h == 8
+    assert chem.users == 2 and chem.starts == 1 and chem.asked_gpu_h == 8
+    assert found.total.received_gpu_h == phys.received_gpu_h + chem.received_gpu_h
+    assert phys.moves is None and phys.held_idle_gpu_h is None
+    only = report([run(), before], window=replace(WINDOW, account="chem"))
+    assert [one.account for one in only.accounts] == ["chem"] and only.total.jobs == 1
+
+
+def test_moves_gain_as_long_as_the_run_lasts_that_they_led_to():
+    after = run(start_h=3.1, end_h=5.1, submit_s=T + 3 * H, queued_s=T + 3.03 * H, gpus=1)
+    later = run(start_h=6.0, end_h=9.0, submit_s=T + 5.5 * H, queued_s=T + 5.5 * H)
+    known = RecordedUse(moves=[moved(), moved("77")])
+    found = report([run(), after, later], known).total
+    # Two hours on one v100 did what eight hours of two k80 would.
+    assert found.moves == 1 and found.gained_gpu_h == pytest.approx(2 * (4 * 2 - 1))
+    assert found.lost_gpu_h == pytest.approx(36 * 2 / H)
+    # A move before the window still gains in it, and is not counted again.
+    rest = replace(WINDOW, from_s=T + 4.1 * H)
+    found = report([after, later], known, rest).total
+    assert found.moves == 0 and found.gained_gpu_h == pytest.approx(7) and found.lost_gpu_h == 0
+    # Of a run that the window does not have nothing is counted, whatever ran later.
+    assert report([later], known).total.gained_gpu_h == 0
+    assert report([after], RecordedUse(moves=[moved(rate_before=0)])).total.gained_gpu_h == 0
+
+
+def test_samples_count_as_far_as_their_jobs_ran_in_the_window():
+    samples = [SampledUse("1", DAY, 4 * H, 1 * H, 7.2e6, 4 * H), SampledUse("9", DAY, H, H, 1, H)]
+    found = report([run()], RecordedUse(samples=samples)).total
+    assert found.sampled_gpu_h == 4 and found.held_idle_gpu_h == 1
+    assert found.energy_kwh == 2 and found.co2_kg == pytest.approx(0.8)
+    half = report([run()], RecordedUse(samples=samples), replace(WINDOW, from_s=T + 2 * H)).total
+    assert half.received_gpu_h == 2 and half.energy_kwh == 1 and half.held_idle_gpu_h == 0.5
+    without = report([run()], RecordedUse(samples=samples), site=config()).total
+    assert without.energy_kwh == 2 and without.co2_kg is None
+
+
+def test_both_sides_of_a_rollout_are_compared():
+    site = config("[rollout]\npercent = 50\n")
+    known = RecordedUse(managed={"1", "3"}, outside={"2"})
+    runs = [run(), run("2", start_h=10.5, state="FAILED", end_h=12), run("4")]
+    ours, others = report(runs, known, site=site).groups
+    assert (ours.use.account, ours.use.jobs, ours.failed) == ("managed", 1, 0.0)
+    assert (others.use.jobs, others.failed, others.use.wait_mean_s) == (1, 1.0, 10 * H)
+    assert report(runs, known).groups == []
+
+
+def test_the_state_file_keeps_samples_by_day_and_who_is_outside(tmp_path):
+    tmp_path.chmod(0o700)
+    store = Store.open(tmp_path)
+    samples = SampledUses(store.connection)
+    use = TrainingUse(0.0, 2, 0.5, None, None, 300.0, None, 0.25, 0.25, 600.0)
+    samples.record("1", T + 600, use, 600.0)
+    samples.record("1", T + 1200, replace(use, power_w=None), 600.0)
+    samples.record("1", T - 10, use, 60.0)
+    samples.note_outside(seen([replace(running("2", {"v1": {"v100": 1}}), outside="no")]))
+    known = account_usage.recorded(store, T)
+    assert known.samples == [SampledUse("1", DAY, 2400.0, 1200.0, 180_000.0, 1200.0)]
+    assert known.outside == {"2"} and known.managed == set() and known.moves == []
+    assert len(list(samples.since(T - DAY_S))) == 2
+    samples.forget(T + 31 * DAY_S)
+    assert list(samples.since(0)) == [] and samples.outside() == set()
+    store.close()
+
+
+class _Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_page_escapes_names_and_loads_nothing():
+    hostile = '"><script src=//x>alert(1)</script>\u202e'
+    site = config("[rollout]\npercent = 50\n[energy]\nco2_g_per_kwh = 400\n")
+    known = RecordedUse([SampledUse("1", DAY, H, H, 1e6, H)], [moved()], {"1"}, {"2"})
+    found = report([run(account=hostile), run("2")], known, site=site)
+    tags = _Tags()
+    tags.feed(shown.page(found))
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags.found}
+    assert not any({"src", "href", "onclick"} & set(attrs) for _, attrs in tags.found)
+    assert len([tag for tag, _ in tags.found if tag == "table"]) == 3
+    console = Console(width=240, record=True, file=io.StringIO())
+    console.print(shown.text(found))
+    text = console.export_text()
+    assert "phys" in text and "\u202e" not in text and "400 g per kWh" in text
+    json.dumps(asdict(found))
+
+
+def test_a_report_of_nothing_is_a_page_too():
+    found = report([])
+    assert found.accounts == [] and found.total.wait_mean_s is None
+    assert "0 jobs" in shown.page(found)
