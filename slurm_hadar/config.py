@@ -92,6 +92,9 @@ class Partitions(_Section):
     in: they have together its nodes, and its access, limits and tier."""
     opt_in: tuple[str, ...] = ()
     """Partitions whose jobs are managed without a declaration of their own."""
+    chain: tuple[str, ...] = ()
+    """Partitions in which a job whose owner declared max_requeues is saved and requeued before its
+    time limit ends, until it is done. With a partition of groups also those that it stands for."""
 
 
 class Queue(_Section):

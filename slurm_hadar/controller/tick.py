@@ -10,6 +10,7 @@ from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import (
     apply,
+    chained,
     confirm_exchange,
     lent_places,
     mails,
@@ -42,10 +43,11 @@ from slurm_hadar.controller.profiling.declared_work import DeclaredWork
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.profiling.speeds import SpeedLearner
 from slurm_hadar.controller.report import TickReport
-from slurm_hadar.controller.snapshot import bills, forks, newcomers
+from slurm_hadar.controller.snapshot import bills, chaining, forks, newcomers
+from slurm_hadar.controller.snapshot.chaining import ChainRecord
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, Place
 from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
-from slurm_hadar.controller.snapshot.work import explained
+from slurm_hadar.controller.snapshot.work import explained, with_sentences
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
@@ -241,6 +243,13 @@ class Controller:
         means = PlanDiff(
             (*hinted, *means.actions, *idle.actions), {**means.deferred, **idle.deferred}
         )
+        chains, moving = past.chains, past.moving
+        ending = chained.due(others, self.config, chains, moving, self.backoff.interval_s)
+        means = chained.with_due(means, ending)
+        notes = chained.notes(others.jobs, self.config, chains)
+        explained_plan = with_sentences(explained_plan, notes)
+        left_alone = {id_: why + notes.get(id_, "") for id_, why in shown.excluded.items()}
+        shown = replace(shown, excluded=left_alone)
         if keep:
             self._keep(name, state, seen, shown, explained_plan, means, idle)
             if may_act and not stopped:
@@ -251,7 +260,7 @@ class Controller:
             words.append(f"nothing more is sent: {stopped}")
         elif may_act:
             words += self._publish(seen, shown)
-            done = self._act(context, means, seen, shown)
+            done = self._act(context, means, seen, shown, chains)
             words += done.said
             refused = done.refused
         after = Counter(self.cluster.queries)
@@ -400,6 +409,7 @@ class Controller:
             Counter(self.store.counts_after(Kind.MOVE.value, NOT_SAVED, MOVED))
             + Counter(self.store.counts_in_vain(Kind.MOVE.value)),
             self.declared_work.factors(self._clock()),
+            chaining.records(self.store.entries_with(Kind.MOVE.value, chaining.DETAIL)),
         )
 
     def _backfill(
@@ -456,18 +466,25 @@ class Controller:
         self.store.forget(seen.now - _KEEP_S)
 
     def _act(
-        self, context: apply.ActionContext, means: PlanDiff, seen: Observed, shown: Snapshot
+        self,
+        context: apply.ActionContext,
+        means: PlanDiff,
+        seen: Observed,
+        shown: Snapshot,
+        chains: Mapping[str, ChainRecord],
     ) -> apply.Sent:
         hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
         hinted, unsent = confirm_exchange.unchanged_since_observed(context, hinted)
         done = apply.send_hints(context, hinted, seen.now)
         sent = [apply.Sent(refused=later), unsent, done]
         sent.append(confirm_exchange.confirm(context, hinted, done.refused))
-        for action in means.of(Kind.MOVE, Kind.STOP):
+        # First those whose time ends.
+        for action in means.of(Kind.CHAIN) + means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
             hopes = reconciliation.expected_effect(shown, action, progress)
+            hopes |= chained.details(action, seen, chains)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), hopes))
         settled = moves.settle(context, seen.jobs, self._clock, self._sleep, self._stopped)
         return apply.Sent(

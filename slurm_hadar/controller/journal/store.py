@@ -202,6 +202,11 @@ class Store:
         """The moves and stops that began at ``since_s``, s since the epoch, or later."""
         return self.entries("WHERE kind='move' AND opened_s>=?", (since_s,))
 
+    def entries_with(self, kind: str, detail: str) -> list[Entry]:
+        """Actions of a kind whose details name something, oldest first."""
+        clause = "WHERE kind=? AND instr(details, ?)>0 ORDER BY id"
+        return self.entries(clause, (kind, json.dumps(detail) + ":"))
+
     def entries(self, where: str, values: tuple[object, ...] = ()) -> list[Entry]:
         """Entries of the journal that a clause of SQL selects; ``values`` fill it in."""
         rows = self.connection.execute(

@@ -13,6 +13,7 @@ from slurm_hadar.controller.snapshot import (
     at_risk,
     batch_choice,
     bills,
+    chaining,
     cpus,
     distance,
     pending_demand,
@@ -104,7 +105,10 @@ def job_arrays(
     ``in_limit`` False: rates too slow for the time limit stay.
     """
     count = len(targets)
-    jobs = [target.job for target in targets]
+    jobs = [
+        chaining.longest(target.job, config, past.chains.get(target.job.id, chaining.NONE))
+        for target in targets
+    ]
     table, known = rates.rates_for(
         [(job.uid, profile_key(job), batch_of(job)) for job in jobs], kinds, counts
     )
