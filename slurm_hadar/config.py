@@ -133,6 +133,9 @@ class Guards(_Section):
     """As far as it doubles, and back to controller.interval_s after quick answers."""
     max_jobs_per_array: int = Field(default=100, ge=1)
     """Waiting tasks of one array that are steered at a time."""
+    interactive_names: tuple[str, ...] = ("*sys/dashboard/*", "spawner-*", "jupyterhub*")
+    """Patterns (* and ?) of names of batch jobs that are interactive sessions, as Open OnDemand and
+    JupyterHub submit them: they are left alone, like salloc and srun."""
     stop_file: _Place = Path("/etc/slurm-hadar/stop")
     """While this file exists nothing is changed."""
 

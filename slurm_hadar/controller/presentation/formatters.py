@@ -257,7 +257,9 @@ def no_array(seen: Observed, id_: str) -> None:
 def ensure_managed(job: Job) -> None:
     """Raises UsageError for a job that did not opt in."""
     if job.declaration is None:
-        why = job.declaration_error or "it has no declaration, so it is never changed"
+        interactive = not (job.batch or job.het)
+        what = "it is interactive (salloc or srun)" if interactive else "it has no declaration"
+        why = job.declaration_error or f"{what}, so it is never changed"
         raise UsageError(f"job {job.id} is not managed: {why}")
 
 

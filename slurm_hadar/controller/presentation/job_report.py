@@ -14,7 +14,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry, is_in_vain
-from slurm_hadar.controller.observation import observed, rollout, steering_store
+from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import formatters, job_history
 from slurm_hadar.controller.presentation.diagnostics import JobContext, problems
@@ -69,9 +69,11 @@ def observe_as_owner(config: Config, cluster: Cluster, now: float) -> Observed:
     seen = observed.read(cluster, now, config, uid)
     mine = [job for job in seen.jobs.values() if job.uid == uid and job.managed]
     ours = steering_store.of_jobs(config, mine)
+    changed = rollout.changed(ours)
+    jobs = interactive.applied(seen.jobs, config.guards, changed)
     return replace(
         seen,
-        jobs=rollout.applied(seen.jobs, config.rollout, rollout.changed(ours)),
+        jobs=rollout.applied(jobs, config.rollout, changed),
         progress=read_all_progress(config.site.exchange_dir, {job.id: uid for job in mine}),
         steering=ours,
     )

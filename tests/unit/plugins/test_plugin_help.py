@@ -153,6 +153,15 @@ def test_a_job_that_nobody_declared_is_none_of_ours(tmp_path):
     assert changes(tmp_path, partitions=["opted"]) == (None, "")
 
 
+def test_an_interactive_job_is_left_alone_in_an_opt_in_partition(tmp_path):
+    gpus = [["tres_per_node", "gres:gpu:v100:1"]]
+    assert changes(tmp_path, partitions=["opted"], gpus=gpus, batch=False) == (None, "")
+    # What its owner declares of its request holds.
+    words = [["types", "k80", "here"]]
+    result, _ = changes(tmp_path, partitions=["opted"], gpus=[], batch=False, declared=words)
+    assert declared(result).types == ("k80",)
+
+
 def test_an_opt_in_partition_manages_a_job_without_a_declaration(tmp_path):
     gpus = [["tres_per_node", "gres:gpu:1"]]
     site = {"default_types": "v100,p100"}
