@@ -92,6 +92,9 @@ class Partitions(_Section):
     in: they have together its nodes, and its access, limits and tier."""
     opt_in: tuple[str, ...] = ()
     """Partitions whose jobs are managed without a declaration of their own."""
+    chain: tuple[str, ...] = ()
+    """Partitions in which a job whose owner declared max_requeues is saved and requeued before its
+    time limit ends, until it is done. With a partition of groups also those that it stands for."""
 
 
 class Queue(_Section):
@@ -130,6 +133,9 @@ class Guards(_Section):
     """As far as it doubles, and back to controller.interval_s after quick answers."""
     max_jobs_per_array: int = Field(default=100, ge=1)
     """Waiting tasks of one array that are steered at a time."""
+    interactive_names: tuple[str, ...] = ("*sys/dashboard/*", "spawner-*", "jupyterhub*")
+    """Patterns (* and ?) of names of batch jobs that are interactive sessions, as Open OnDemand and
+    JupyterHub submit them: they are left alone, like salloc and srun."""
     stop_file: _Place = Path("/etc/slurm-hadar/stop")
     """While this file exists nothing is changed."""
 

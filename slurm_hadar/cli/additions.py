@@ -8,6 +8,7 @@ from dataclasses import replace
 from slurm_hadar.domain.declaration import (
     ANY,
     COMMENT_LIMIT,
+    CountList,
     Declaration,
     merge,
     of_sbatch,
@@ -158,7 +159,7 @@ def _ask_for_gpus(result: Additions, declaration: Declaration, held: Settings) -
     if declaration.gpus is None:
         result.notes.append("declare gpus, or add --gres=gpu")
         return
-    least, most = declaration.gpus
+    least, most = declaration.gpus[0], declaration.gpus[-1]
     gres = held.get("gres") or ""
     if gres.lower() == "none":
         result.notes.append("--gres=none has precedence")
@@ -169,7 +170,11 @@ def _ask_for_gpus(result: Additions, declaration: Declaration, held: Settings) -
         return
     match = re.match(r"\d{1,6}", nodes)
     fewest = int(match[0]) if match else 1
-    result.options.append(f"--gpus={fewest if least < fewest <= most else least}")
+    if isinstance(declaration.gpus, CountList):
+        least = next((count for count in declaration.gpus if count >= fewest), least)
+    elif least < fewest <= most:
+        least = fewest
+    result.options.append(f"--gpus={least}")
 
 
 def _choose_types(

@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 
 from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request, saves_on
-from slurm_hadar.domain.declaration import ANY, KEYS, SIGNALS, USUAL_SIGNAL, Declaration
+from slurm_hadar.domain.declaration import ANY, KEYS, SIGNALS, USUAL_SIGNAL, CountList, Declaration
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 
 TYPE_CHECKING = False
@@ -85,6 +85,7 @@ def doubts(
             more = "-".join(f"{part}G" for part in numbers)
             yield f"{key}={text} is in MB; did you mean {key}={more}?"
     yield from _of_saving(declaration, typed)
+    yield from _of_requeues(declaration, held, site)
     yield from _of_backfill(declaration, held, site)
     yield from _of_the_model(declaration.model, site)
     yield from _of_the_request(declaration, held)
@@ -98,6 +99,21 @@ def _of_saving(declaration: Declaration, typed: Mapping[str, str]) -> Iterator[s
         yield f"lose={typed['lose']} has no effect without checkpoint=restart or watch:PATH"
     if "checkpoint_exit_code" in typed and habit != "signal":
         yield "checkpoint_exit_code has no effect without checkpoint=signal"
+
+
+def _of_requeues(
+    declaration: Declaration, held: Settings, site: WrapperSite | None
+) -> Iterator[str]:
+    if not declaration.max_requeues:
+        return
+    known = site.chain if site is not None else None
+    named = {name for name in (held.get("partition") or "").split(",") if name}
+    if declaration.habit not in ("yes", "signal"):
+        yield "max_requeues has no effect without checkpoint=yes or checkpoint=signal"
+    elif known == ():
+        yield "max_requeues has no effect: this site requeues no job at its time limit"
+    elif known is not None and named and not named <= set(known):
+        yield f"max_requeues has no effect outside of partition {' or '.join(known)}"
 
 
 def unheard(declaration: Declaration, held: Settings, body: bytes) -> Iterator[str]:
@@ -167,10 +183,11 @@ def _of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:
     request = gpu_request(held)
     if declaration.gpus is None or request is None:
         return
-    least, most = declaration.gpus
-    count = _count(held)
-    if count and not least <= count <= most:
-        span = f"{least}-{most}" if least < most else f"{least}"
+    least, most = declaration.gpus[0], declaration.gpus[-1]
+    listed, count = isinstance(declaration.gpus, CountList), _count(held)
+    allowed = count in declaration.gpus if listed else least <= count <= most
+    if count and not allowed:
+        span = declaration.assignments()["gpus"]
         yield (
             f"{request.text} asks for {count} of the GPUs and gpus={span} is declared; "
             f"write gpus={count}, or ask for as many as you declare"

@@ -32,7 +32,7 @@ QUESTIONS = {
 MEANING = {
     "model": ("NAME", "name in the throughput tables, such as resnet18; default: the job's name"),
     "types": ("any|TYPE,...", "accepted GPU types; default: those of the request"),
-    "gpus": ("N|N-M", "GPU counts that the script supports; default: that of the request"),
+    "gpus": ("N|N-M|N,M", "GPU counts that the script supports; default: that of the request"),
     "gpu_mem": ("SIZE", "least memory of a GPU, such as 24G"),
     "batch": ("N|N:M", "global batch in samples, fixed or a range"),
     "samples": ("N", "all the work in samples, such as 5e6"),
@@ -48,6 +48,10 @@ MEANING = {
     ),
     "lose": ("SECONDS", "most work that a move may cost, with checkpoint=restart or watch:PATH"),
     "checkpoint_exit_code": ("N", "exit code that says: I saved, start me again"),
+    "max_requeues": (
+        "N",
+        "most times it is requeued before its time limit ends, where the site allows it; default 0",
+    ),
     "restart_cost": ("SECONDS", "cost of a move, until it is measured"),
     "wait": ("SECONDS", "longest wait for a type on which it would end sooner; 0: none"),
     "cost": ("any", "may be billed more than its request; default: never knowingly"),

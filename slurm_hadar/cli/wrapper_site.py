@@ -37,7 +37,8 @@ class WrapperSite:
     ``features`` and ``memory_mb`` (0: unknown) are by GPU type; ``groups``: partition -> those that
     it stands for -> GPU type; ``speeds``: model -> GPU type -> speed over that of the fastest;
     ``known``: model -> GPU types whose speed is known, and no guess; ``models``: all that a table
-    knows; ``backfill``: partitions for trainings on idle nodes, None: not said.
+    knows; ``backfill``: partitions for trainings on idle nodes, None: not said;
+    ``chain``: those in which a job may be requeued before its time limit, None: not said.
     ``stale``: the TOML beside it has changed since. Raises :class:`SiteError` where a field is
     missing or of the wrong kind; a file of an earlier release has no groups, no speeds, no name of
     its ``cluster`` and no ``default_partition``.
@@ -80,6 +81,7 @@ class WrapperSite:
             raise SiteError("known is no object")
         self.models = _texts(source, "models") if "models" in source else ()
         self.backfill = _texts(source, "backfill") if "backfill" in source else None
+        self.chain = _texts(source, "chain") if "chain" in source else None
         self.known: dict[str, tuple[str, ...]] = {model: _texts(known, model) for model in known}
 
 

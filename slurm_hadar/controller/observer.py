@@ -8,7 +8,7 @@ from slurm_hadar.controller.actuation import lent_places, repair
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation import observed, rollout, steering_store
+from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.observation.observed import Observed
@@ -81,17 +81,24 @@ class Observer:
         return steering_store.recall(self._config, self._store, jobs, self.took_over)
 
     def _rolled_out(self, seen: Observed) -> Observed:
-        """With the jobs that ``[rollout]`` leaves to Slurm; see :mod:`.observation.rollout`."""
-        if not rollout.limited(self._config.rollout):
-            return seen
+        """With the jobs that ``[rollout]`` leaves to Slurm, and interactive ones; see
+        :mod:`.observation.rollout` and :mod:`.observation.interactive`."""
+        settings, guards = self._config.rollout, self._config.guards
         managed = {id_: job for id_, job in seen.jobs.items() if job.managed}
+        named = rollout.limited(settings) or any(
+            interactive.why(job, guards) for job in managed.values()
+        )
+        if not named:
+            # Others need no look at the state file.
+            return replace(seen, jobs=interactive.applied(seen.jobs, guards, ()))
         if steering_store.in_the_job(self._config):
             ours = observed.remember(managed)
         else:
             texts = self._store.steerings(managed)
             ours = {id_: known for id_, text in texts.items() if (known := decode(text))}
         changed = rollout.changed(ours) | {entry.job for entry in self._store.open_entries()}
-        return replace(seen, jobs=rollout.applied(seen.jobs, self._config.rollout, changed))
+        jobs = interactive.applied(seen.jobs, guards, changed)
+        return replace(seen, jobs=rollout.applied(jobs, settings, changed))
 
     def _with_opted_in(self, seen: Observed) -> Observed:
         """With the jobs of opt-in partitions that we gave others since."""

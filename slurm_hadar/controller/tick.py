@@ -9,6 +9,7 @@ from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import (
     apply,
+    chained,
     confirm_exchange,
     lent_places,
     mails,
@@ -34,9 +35,10 @@ from slurm_hadar.controller.profiling.declared_work import DeclaredWork
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.profiling.speeds import SpeedLearner
 from slurm_hadar.controller.report import TickReport
-from slurm_hadar.controller.snapshot import newcomers
+from slurm_hadar.controller.snapshot import chaining, newcomers
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, Place
 from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
+from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import JobState
@@ -193,6 +195,7 @@ class Controller:
         self._room = queue_head.has_capacity(tick.others)
         decide_s = watch.lap()
         changes = self._decider.changes(tick, shown, answer.plan)
+        shown, answer, changes = self._with_chains(tick, shown, answer, changes)
         if mode.keep:
             self._record(tick, shown, answer, changes)
             if mode.may_act and not stopped:
@@ -204,7 +207,7 @@ class Controller:
             words.append(f"nothing more is sent: {stopped}")
         elif mode.may_act:
             words += self._publish(seen, shown)
-            result = self._apply(context, changes.diff, seen, shown)
+            result = self._apply(context, changes.diff, tick, shown)
             words += result.said
         after = Counter(self.cluster.queries)
         after.subtract(before)
@@ -317,6 +320,7 @@ class Controller:
             Counter(self.store.counts_after(Kind.MOVE.value, NOT_SAVED, MOVED))
             + Counter(self.store.counts_in_vain(Kind.MOVE.value)),
             self.declared_work.factors(self._clock()),
+            chaining.records(self.store.entries_with(Kind.MOVE.value, chaining.DETAIL)),
         )
 
     def _serve(self, seen: Observed) -> dict[str, float]:
@@ -326,6 +330,22 @@ class Controller:
             if job.managed and job.state is JobState.RUNNING
         }
         return self.store.serve(running, seen.now, seen.jobs)
+
+    def _with_chains(
+        self, tick: TickContext, shown: Snapshot, answer: PolicyAnswer, changes: Changes
+    ) -> tuple[Snapshot, PolicyAnswer, Changes]:
+        """With the requeues of jobs whose time limit ends soon, which no policy decides."""
+        past = tick.past
+        ending = chained.due(
+            tick.others, self.config, past.chains, past.moving, self.backoff.interval_s
+        )
+        notes = chained.notes(tick.others.jobs, self.config, past.chains)
+        left_alone = {id_: why + notes.get(id_, "") for id_, why in shown.excluded.items()}
+        return (
+            replace(shown, excluded=left_alone),
+            replace(answer, explained=with_sentences(answer.explained, notes)),
+            replace(changes, diff=chained.with_due(changes.diff, ending)),
+        )
 
     # -- record and apply --------------------------------------------------------------------
 
@@ -358,18 +378,21 @@ class Controller:
         return []
 
     def _apply(
-        self, context: ActionContext, means: PlanDiff, seen: Observed, shown: Snapshot
+        self, context: ActionContext, means: PlanDiff, tick: TickContext, shown: Snapshot
     ) -> Sent:
+        seen = tick.seen
         hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
         hinted, unsent = confirm_exchange.unchanged_since_observed(context, hinted)
         done = apply.send_hints(context, hinted, seen.now)
         sent = [Sent(refused=later), unsent, done]
         sent.append(confirm_exchange.confirm(context, hinted, done.refused))
-        for action in means.of(Kind.MOVE, Kind.STOP):
+        # First those whose time ends.
+        for action in means.of(Kind.CHAIN) + means.of(Kind.MOVE, Kind.STOP):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
             hopes = reconciliation.expected_effect(shown, action, progress)
+            hopes |= chained.details(action, seen, tick.past.chains)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), hopes))
         settled = moves.settle(context, seen.jobs, self._clock, self._sleep, self._stopped)
         return Sent(

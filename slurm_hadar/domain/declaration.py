@@ -22,6 +22,11 @@ COMMENT_LIMIT = 1024
 MOST_TASKS = 1_000_000
 """Parts of a global batch; each is dealt by itself."""
 
+MOST_COUNTS = 16
+"""GPU counts considered for one job; a wider range is thinned to powers of two."""
+MOST_REQUEUES = 1000
+"""At the time limit of one job."""
+
 _SEGMENT = "hadar1"
 SIGNALS = {
     "USR1": 10,
@@ -53,6 +58,12 @@ _TO: dict[str, _Reached] = {"": "steps", "B:": "batch", "F:": "full"}
 ours."""
 
 
+class CountList(tuple[int, ...]):
+    """GPU counts that were written as a list, rising: these and none between them."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class SaveSignal:
     """How a job is asked to save. ``target``: ``steps``, ``batch`` or ``full``, as of scancel;
@@ -67,7 +78,8 @@ class SaveSignal:
 class Declaration:
     """The ``#HADAR`` keys of one job. Memory in MB, times in s, batch = global batch in samples.
 
-    ``types`` empty means "what the request says"; ranges are (least, most). ``constraint`` and
+    ``types`` empty means "what the request says"; ranges are (least, most); ``gpus`` may be
+    :class:`CountList` instead. ``constraint`` and
     ``partitions`` are not typed by a user: hbatch records there what the user asked of sbatch
     (``-C``, ``-p``), so that it can be taken back; ``added`` is the constraint that hbatch itself
     wrote, recorded where later types do not tell it any more. ``wait`` None: what the site says.
@@ -76,12 +88,13 @@ class Declaration:
     ``checkpoint``: how the job saves and resumes: empty (it does not), ``yes`` (by the runtime),
     ``signal`` (by itself when it gets ``signal``), ``restart`` (it begins anew) or ``watch:PATH``
     (by itself, now and then). ``lose`` None: what is usual, see :attr:`most_lost_s`.
-    ``checkpoint_exit_code`` 0: none.
+    ``checkpoint_exit_code`` 0: none. ``max_requeues``: how many times it may be requeued before its
+    time limit ends, to go on from its checkpoint; 0: its limit ends it.
     """
 
     model: str = ""
     types: tuple[str, ...] = ()
-    gpus: tuple[int, int] | None = None
+    gpus: tuple[int, ...] | None = None
     gpu_mem: int = 0
     batch: tuple[int, int] | None = None
     samples: int = 0
@@ -91,6 +104,7 @@ class Declaration:
     signal: str = ""
     lose: float | None = None
     checkpoint_exit_code: int = 0
+    max_requeues: int = 0
     restart_cost: float = 0.0
     wait: float | None = None
     cost: str = ""
@@ -214,6 +228,18 @@ def _span(parse: Callable[[str], int], example: str) -> Callable[[str], tuple[in
     return read
 
 
+def _gpus(text: str) -> tuple[int, ...]:
+    if "," not in text:
+        return _span(_whole, "1-4")(text)
+    try:
+        counts = CountList(sorted({_whole(part) for part in text.split(",")}))
+    except ValueError:
+        raise ValueError("a number, a range such as 1-4 or a list such as 4,8") from None
+    if len(counts) > MOST_COUNTS:
+        raise ValueError(f"a list of at most {MOST_COUNTS} counts")
+    return counts if len(counts) > 1 else (counts[0], counts[0])
+
+
 def _yes(text: str) -> bool:
     if text.lower() in ("yes", "true", "1", "on"):
         return True
@@ -291,10 +317,16 @@ def _exit_code(text: str) -> int:
     return int(text)
 
 
+def _requeues(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,4}", text, re.ASCII) or int(text) > MOST_REQUEUES:
+        raise ValueError(f"a number from 0 to {MOST_REQUEUES}, such as 10")
+    return int(text)
+
+
 _READ: dict[str, Callable[[str], object]] = {
     "model": _word,
     "types": _words,
-    "gpus": _span(_whole, "1-4"),
+    "gpus": _gpus,
     "gpu_mem": _megabytes,
     "batch": _span(_whole, "64:512"),
     "samples": _whole,
@@ -304,6 +336,7 @@ _READ: dict[str, Callable[[str], object]] = {
     "signal": _signal,
     "lose": _seconds,
     "checkpoint_exit_code": _exit_code,
+    "max_requeues": _requeues,
     "restart_cost": _seconds,
     "wait": _seconds,
     "cost": _cost,
@@ -406,7 +439,7 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        if value and isinstance(value[0], int):
+        if value and isinstance(value[0], int) and not isinstance(value, CountList):
             return f"{value[0]}-{value[1]}" if value[0] != value[1] else str(value[0])
         return ",".join(str(part) for part in value)
     if isinstance(value, float):

@@ -76,6 +76,8 @@ class Overview:
     today: MovesToday | None = None
     trust: float | None = None
     rollout: str = ""
+    interactive: int = 0
+    """Of the others: salloc, srun, Open OnDemand and JupyterHub."""
     rows: Sequence[StatusRow] = ()
 
 
@@ -93,6 +95,8 @@ def summary(found: Overview, now: float) -> list[Text]:
         title = ""
     managed = _counts(found.managed) or "none"
     others = _counts(found.others)
+    if found.interactive:
+        others += f" ({found.interactive} interactive)"
     lines.append(_line("Jobs", managed + (f"; not managed: {others}" if others else "")))
     if found.today is not None:
         lines.append(_line("Today", _today(found.today)))

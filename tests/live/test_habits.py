@@ -109,6 +109,8 @@ def site(slurm_prefix, tmp_path_factory):
         "guards": {"min_between_moves_s": 0.0},
         # Longer than KillWait, shorter than Slurm waits by itself.
         "moving": {"ack_wait_s": 60.0, "after_return_s": 12.0, "settle_s": 2.0},
+        "controller": {"interval_s": 1.0},
+        "partitions": {"chain": ["v100", "p100", "k80"]},
     }
     found = Habits(tmp_path_factory.mktemp("habits"), settings, slurm_prefix=slurm_prefix)
     yield found
@@ -262,6 +264,33 @@ def test_the_task_prolog_watches_a_script_that_knows_nothing_of_it(site):
     assert [restarts for restarts, _, _ in site.begun(id_)] == [0, 1]
     site.ended(id_)
     site.until(lambda: not watcher.exists())
+
+
+def test_jobs_longer_than_their_time_limit_are_requeued_before_it_until_they_are_done(site):
+    site.controller = site.another(site.with_settings(moving={"ack_wait_s": 8.0}))
+    plain = site.script("checkpoint=signal signal=B:USR1@8", "--time=1", steps=100_000)
+    signalled = site.script(
+        "checkpoint=signal signal=B:USR1@8 max_requeues=20", "--time=1",
+        when_asked=REQUEUES_ITSELF, steps=900,
+    )  # fmt: skip
+    ours = site.submit(9_000, "max_requeues=20", words=("--time=1",))
+    ids = [plain, signalled, ours]
+    # No move of theirs is wanted: each stays where Slurm starts it.
+    site.want.clear()
+    try:
+        assert {site.ends(id_, 350) for id_ in ids[1:]} == {"COMPLETED"}
+        # In plain Slurm its limit ends a job; that of the others is still what it was.
+        assert site.ends(plain) == "TIMEOUT"
+        assert [site.job(id_).time_limit_s for id_ in ids] == [60.0] * 3
+        for id_ in ids[1:]:
+            chained = [one for one in site.history(id_) if "chain" in one.details]
+            assert len(chained) == site.job(id_).restarts >= 1, chained
+        assert len(site.begun(plain)) == 1 and not site.history(plain)
+        assert site.steps(signalled) == list(range(1, 901))
+        begun = [word for word, _, _ in site.attempts(ours)]
+        assert begun.count("begin") == site.job(ours).restarts + 1
+    finally:
+        site.want.update(dict.fromkeys(ids))
 
 
 def test_submitit_resumes_by_its_own_means(site, tmp_path):

@@ -253,6 +253,12 @@ def test_an_opt_in_partition_needs_no_declaration(site):
             assert job["Partition"] == "v100"
             job, _ = site.submit("-p", "gpu", "--wrap", "true")
             assert job.get("Comment", "") == ""
+            for program in ("srun", "salloc"):
+                words = ("-p", "gpu", "--gres=gpu:v100:1", "scontrol", "show", "job", "-o")
+                done = site.run(program, *words)
+                shown = [one for one in done.stdout.splitlines() if "JobState=RUNNING" in one]
+                assert any("Partition=gpu " in one and "gpu:v100:1" in one for one in shown)
+                assert "[hadar1" not in done.stdout, (plugin, program)
         # The default partition counts on every path.
         names = names_of(site.config)
         assert names.default_partition == "gpu"

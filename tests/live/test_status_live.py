@@ -83,6 +83,24 @@ def test_each_user_asks_the_running_controller_and_slurm_without_one(site):
     site.cancel()
 
 
+def test_an_interactive_job_is_left_alone_and_shown_as_such(site):
+    words = ("-p", "k80,v100", "--gres=gpu:1", "--comment=[hadar1 types=any]", "-J", "shell")
+    site(ADA, "salloc", "--no-shell", *words)
+    (job,) = site.box.run("squeue", "-h", "-n", "shell", "-o", "%i").split()
+    before = site.show(job)
+    with site.runs():
+        site.until(lambda: ids(status(site, ADA)) == {job})
+        found = status(site, ADA)
+        assert found["interactive"] == 1 and not found["managed"]
+        assert "it is interactive (salloc or srun)" in found["rows"][0]["reason"]
+        assert "(1 interactive)" in site(ADA, "hadar", "status")
+        assert "Not steered: it is interactive" in site(ADA, "hadar", "explain", job)
+        assert "it is interactive" in site(ADA, "hadar", "doctor", job)
+    assert "it is interactive" in site(ADA, "hadar", "explain", job)
+    assert site.show(job) == before
+    site.cancel()
+
+
 def test_under_private_data_nothing_of_others_is_told(site):
     conf = site.box.conf
     before = conf.read_text()

@@ -24,6 +24,8 @@ class Kind(Enum):
     HINT = "hint"
     MOVE = "move"
     STOP = "stop"
+    CHAIN = "chain"
+    """A requeue before the time limit ends."""
 
 
 @dataclass(frozen=True)

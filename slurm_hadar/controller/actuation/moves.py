@@ -21,6 +21,7 @@ from slurm_hadar.controller.actuation.move_steps import MOVED, MoveStep, acknowl
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
+from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -272,6 +273,9 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             said += [complaint] if complaint else []
         changes = dict(fields) if isinstance(fields, dict) else {}
         if ours.gpus or (theirs and steering_of(entry.details, now).gpus):
+            changes["StartTime"] = at_once(job, now)
+        elif chaining.DETAIL in entry.details:
+            # Nothing was promised of what it left: it may start again as soon as it is its turn.
             changes["StartTime"] = at_once(job, now)
         elif not changes:
             # A stop: Slurm's own begin time stays, so that others get what it left.

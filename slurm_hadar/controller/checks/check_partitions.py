@@ -22,9 +22,10 @@ def partition_findings(
     share a partition and there is no group, the lines that make one."""
     nodes = [typed(node, config) for node in nodes]
     there = {partition.name: partition for partition in partitions}
-    for name in config.partitions.opt_in:
-        if name not in there:
-            yield _missing("partitions.opt_in", name, there)
+    for key in ("opt_in", "chain"):
+        for name in getattr(config.partitions, key):
+            if name not in there:
+                yield _missing(f"partitions.{key}", name, there)
     for name, members in config.partitions.groups.items():
         missing = [one for one in (name, *members) if one not in there]
         for one in missing:

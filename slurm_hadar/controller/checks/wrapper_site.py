@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurm_hadar import reading
 from slurm_hadar.config import Config, group_types, wrapper_path
+from slurm_hadar.controller.snapshot.chaining import allowed_partitions
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.slurm.cluster import open_cluster
 
@@ -48,7 +49,8 @@ def wrapper_site(
     type of each. ``speeds``: model of the throughput tables, ``""`` for all others -> GPU type of a
     group -> samples/s on one GPU over those on the fastest type. ``known``: model -> types whose
     speed stands in a table; ``models``: all of them; ``backfill``: the partitions for trainings on
-    idle nodes, empty where that is off. Raises OSError where the TOML is gone, UsageError where
+    idle nodes, empty where that is off; ``chain``: those in which a job may be requeued before its
+    time limit. Raises OSError where the TOML is gone, UsageError where
     ``site.controller_user`` does not exist or a table cannot be read.
     """
     status, names = config_path.stat(), names or SlurmNames()
@@ -78,6 +80,7 @@ def wrapper_site(
         "known": known,
         "models": models,
         "backfill": list(config.backfill.partitions) if config.backfill.enabled else [],
+        "chain": sorted(allowed_partitions(config)),
         "default_types": config.wrapper.default_types,
         "quiet": config.wrapper.quiet,
         "sbatch": sbatch,

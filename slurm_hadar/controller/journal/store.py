@@ -242,6 +242,11 @@ class Store:
             f"WHERE kind='move' AND (id>? OR id IN ({marks})) ORDER BY id", (newest, *also)
         )
 
+    def entries_with(self, kind: str, detail: str) -> list[Entry]:
+        """Actions of a kind whose details name something, oldest first."""
+        clause = "WHERE kind=? AND instr(details, ?)>0 ORDER BY id"
+        return self._entries(clause, (kind, json.dumps(detail) + ":"))
+
     def _entries(self, where: str, values: tuple[object, ...] = ()) -> list[Entry]:
         rows = self.connection.execute(
             "SELECT id, job, kind, phase, opened_s, changed_s, details, outcome, steps, shown,"

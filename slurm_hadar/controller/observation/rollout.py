@@ -1,7 +1,7 @@
 """Which of the jobs that opted in a site has managed while it tries that (``[rollout]``)."""
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from slurm_hadar.config import Rollout
@@ -9,6 +9,7 @@ from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering
 
 _PARTS = 1_000_000
+_OUTSIDE = "outside the rollout"
 
 
 def limited(rollout: Rollout) -> bool:
@@ -42,9 +43,9 @@ def outside(job: Job, rollout: Rollout) -> str:
     if rollout.accounts or rollout.users:
         named = job.account in rollout.accounts or job.user in rollout.users
         if not named:
-            return "outside the rollout: neither its account nor its user is named in [rollout]"
+            return f"{_OUTSIDE}: neither its account nor its user is named in [rollout]"
     if share(job) >= rollout.percent:
-        return f"outside the rollout: {rollout.percent:g}% of jobs are managed (rollout.percent)"
+        return f"{_OUTSIDE}: {rollout.percent:g}% of jobs are managed (rollout.percent)"
     return ""
 
 
@@ -56,11 +57,12 @@ def share(job: Job) -> float:
     return int.from_bytes(digest[:8], "big") % _PARTS * 100 / _PARTS
 
 
-def description(rollout: Rollout, jobs: int) -> str:
-    """What ``hadar status`` shows; empty where all jobs are managed. ``jobs``: that are outside."""
+def description(rollout: Rollout, jobs: Iterable[Job]) -> str:
+    """What ``hadar status`` shows of it with these jobs; empty where all jobs are managed."""
     if not limited(rollout):
         return ""
+    number = sum(job.outside.startswith(_OUTSIDE) for job in jobs)
     parts = [f"accounts {','.join(rollout.accounts)}"] if rollout.accounts else []
     parts += [f"users {','.join(rollout.users)}"] if rollout.users else []
     parts += [f"{rollout.percent:g}% of jobs"] if rollout.percent < 100 else []
-    return f"{' and '.join(parts)}; {jobs} that opted in not steered by this"
+    return f"{' and '.join(parts)}; {number} that opted in not steered by this"

@@ -15,7 +15,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.report import TickReport
-from slurm_hadar.controller.snapshot import bills
+from slurm_hadar.controller.snapshot import bills, chaining
 from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
     batch_of,
@@ -257,7 +257,9 @@ def no_array(seen: Observed, id_: str) -> None:
 def ensure_managed(job: Job) -> None:
     """Raises UsageError for a job that did not opt in."""
     if job.declaration is None:
-        why = job.declaration_error or "it has no declaration, so it is never changed"
+        interactive = not (job.batch or job.het)
+        what = "it is interactive (salloc or srun)" if interactive else "it has no declaration"
+        why = job.declaration_error or f"{what}, so it is never changed"
         raise UsageError(f"job {job.id} is not managed: {why}")
 
 
@@ -275,6 +277,8 @@ def _line(action: Action) -> str:
             return f"move job {action.job.id} to {where}"
         case Kind.STOP:
             return f"stop job {action.job.id} for jobs that gain more"
+        case Kind.CHAIN:
+            return f"requeue job {action.job.id} before its time limit ends"
 
 
 def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -> StatusRow:
@@ -354,6 +358,8 @@ def _move(entry: Entry) -> MoveRow:
     fields = entry.details.get("fields")
     if entry.kind == Kind.HINT.value and isinstance(fields, dict):
         where = f": {assignments(fields)}"
+    if chaining.DETAIL in entry.details:
+        where = ": requeue before its time limit ends"
     effect = reconciliation.effect_text(entry)
     outcome = (entry.outcome or "") + (f"; {effect}" if effect else "")
     return MoveRow(entry.opened_s, f"{entry.kind}{where}", outcome)

@@ -10,6 +10,7 @@ from slurm_hadar.controller.journal.store import MOST_TOLD
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import formatters
 from slurm_hadar.controller.presentation.diagnostics import JobContext
+from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.job_report import Event
@@ -74,7 +75,8 @@ def _action(entry: Entry) -> Event:
     meant, fields = steering_of(entry.details, 0.0), entry.details.get("fields")
     what = _KINDS.get(entry.kind, entry.kind)
     if entry.kind == "move" and not meant.gpus:
-        what = "stop for other jobs"
+        chain = chaining.DETAIL in entry.details
+        what = "requeue before its time limit ends" if chain else "stop for other jobs"
     elif meant.gpus:
         what += f": {formatters.steering_text(meant)}"
     elif entry.kind == Kind.HINT.value and isinstance(fields, dict):

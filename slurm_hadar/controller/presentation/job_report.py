@@ -14,10 +14,11 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry, is_in_vain
-from slurm_hadar.controller.observation import observed, rollout, steering_store
+from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import formatters, job_history
 from slurm_hadar.controller.presentation.diagnostics import JobContext, problems
+from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.at_risk import UNASKED, may_stop_for_s
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
@@ -68,9 +69,11 @@ def observe_as_owner(config: Config, cluster: Cluster, now: float) -> Observed:
     seen = observed.read(cluster, now, config, uid)
     mine = [job for job in seen.jobs.values() if job.uid == uid and job.managed]
     ours = steering_store.of_jobs(config, mine)
+    changed = rollout.changed(ours)
+    jobs = interactive.applied(seen.jobs, config.guards, changed)
     return replace(
         seen,
-        jobs=rollout.applied(seen.jobs, config.rollout, rollout.changed(ours)),
+        jobs=rollout.applied(jobs, config.rollout, changed),
         progress=read_all_progress(config.site.exchange_dir, {job.id: uid for job in mine}),
         steering=ours,
     )
@@ -216,7 +219,10 @@ def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
         left = (declared.total_samples - progress.samples) / progress.rate
         yield f"At its present speed it ends in {formats.duration(left)}."
     if job.end_s > now and job.time_limit_s != float("inf"):
-        yield f"Its time limit ends it at {formats.moment(job.end_s)}."
+        chain = chaining.records(known.entries).get(job.id, chaining.NONE)
+        why_not = chaining.why_not(job, known.config, chain)
+        before = "Its time limit ends it" if why_not != "" else "It is requeued before its limit,"
+        yield f"{before} at {formats.moment(job.end_s)}" + (f": {why_not}." if why_not else ".")
     moves = [entry for entry in known.entries if entry.kind == "move"]
     unanswered = 0
     for entry in moves:

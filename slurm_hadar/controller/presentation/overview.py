@@ -12,7 +12,7 @@ from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.lock import is_fresh
-from slurm_hadar.controller.observation import rollout
+from slurm_hadar.controller.observation import interactive, rollout
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import formatters
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
@@ -83,8 +83,9 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         others=dict(+counts[False]),
         today=moves,
         trust=trust,
-        rollout=rollout.description(
-            sight.config.rollout, sum(bool(job.outside) for job in visible)
+        rollout=rollout.description(sight.config.rollout, visible),
+        interactive=sum(
+            not job.managed and bool(interactive.why(job, sight.config.guards)) for job in visible
         ),
         rows=list(rows.values()),
     )

@@ -5,11 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_hadar.controller.journal.last_reports import LastReports
 from slurm_hadar.controller.observation.observed import Observed
-<<<<<<< HEAD
-=======
-from slurm_hadar.controller.profiling.last_reports import LastReports
 from slurm_hadar.controller.profiling.sampled_use import SampledUses
->>>>>>> w23b
 from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.job import Job, JobState

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.chaining import ChainRecord
 from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
@@ -26,7 +27,8 @@ class ControllerHistory:
     the middle of a move -> where they are going; ``last_moves``: job -> time of its last move, s;
     ``unanswered``: job -> failed moves in a row: save requests without an answer, and
     places where Slurm did not start it; ``understated``: uid -> how many times what they
-    declared the user's jobs took, where that is more than once.
+    declared the user's jobs took, where that is more than once; ``chains``: job -> its requeues
+    at its time limit.
     """
 
     attained: Mapping[str, float] = field(default_factory=dict)
@@ -34,6 +36,7 @@ class ControllerHistory:
     last_moves: Mapping[str, float] = field(default_factory=dict)
     unanswered: Mapping[str, int] = field(default_factory=dict)
     understated: Mapping[int, float] = field(default_factory=dict)
+    chains: Mapping[str, ChainRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,10 @@ from types import MappingProxyType
 from typing import Literal
 
 from slurm_hadar.controller.snapshot.constraints import readable
-from slurm_hadar.domain.declaration import ANY, Declaration
+from slurm_hadar.domain.declaration import ANY, MOST_COUNTS, CountList, Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.tres import parse_gpus
-
-MOST_COUNTS = 16
-"""Longest list of GPU counts considered for one job; a wider range is thinned to powers of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +161,9 @@ def _original(request: GpuRequest, was: Mapping[str, str]) -> GpuRequest:
     return request
 
 
-def _counts(span: tuple[int, int]) -> tuple[int, ...]:
+def _counts(span: tuple[int, ...]) -> tuple[int, ...]:
+    if isinstance(span, CountList):
+        return tuple(span)
     least, most = span
     if most - least < MOST_COUNTS:
         return tuple(range(least, most + 1))

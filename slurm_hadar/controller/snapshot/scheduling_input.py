@@ -13,6 +13,7 @@ from slurm_hadar.controller.snapshot import (
     at_risk,
     batch_choice,
     bills,
+    chaining,
     cpus,
     distance,
     pending_demand,
@@ -96,7 +97,10 @@ def job_arrays(
     seen, config, past = sources.seen, sources.config, sources.past
     kinds, counts, own = speeds.kinds, speeds.counts, speeds.own
     count = len(targets)
-    jobs = [target.job for target in targets]
+    jobs = [
+        chaining.longest(target.job, config, past.chains.get(target.job.id, chaining.NONE))
+        for target in targets
+    ]
     rate = np.where(_offered(config, targets, kinds, counts), speeds.table, 0.0)
     # What strangers report of a model excludes no job from a type, and makes none a long one.
     sure = np.where(speeds.sure, own, 0.0)

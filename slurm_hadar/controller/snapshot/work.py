@@ -1,7 +1,7 @@
 """How much work each job is, and how much of it is done: what its owner declared, set against what
 it received."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -94,6 +94,11 @@ def explained(plan: Plan, ids: Sequence[str], work: JobWork) -> Plan:
     }
     for row in np.flatnonzero(work.unknown & (work.declared > 0)):
         said[ids[int(row)]] = "; it has done more than its declared work, which counts no more"
+    return with_sentences(plan, said)
+
+
+def with_sentences(plan: Plan, said: Mapping[str, str]) -> Plan:
+    """The plan, with a sentence after the reason of each of these jobs, by id."""
     if not said:
         return plan
     return replace(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.access import allowed_partitions
 from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.constraints import met, readable, with_feature
 from slurm_hadar.controller.snapshot.eligibility import (
     ControllerHistory,
@@ -218,7 +219,8 @@ def _row(kind: str, count: int, start: Start, question: _Question, chosen: bool)
         rate = float(rates.rates(model, batch, (kind,), (count,), job.uid)[0][0, 0]) or None
     total = job.declaration.total_samples if job.declaration else 0
     takes = total / rate if rate and total else None
-    longest = min(takes, job.time_limit_s) if takes is not None else job.time_limit_s
+    limit_s = chaining.longest(job, question.config, chaining.NONE).time_limit_s
+    longest = min(takes, limit_s) if takes is not None else job.time_limit_s
     return PlanRow(
         gpu_type=kind,
         gpus=count,
@@ -227,6 +229,6 @@ def _row(kind: str, count: int, start: Start, question: _Question, chosen: bool)
         source=rates.source(model, kind, count, batch, job.uid),
         takes_s=takes,
         finish_s=None if start.refused or longest == math.inf else start.start_s + longest,
-        in_limit=takes is None or takes <= job.time_limit_s,
+        in_limit=takes is None or takes <= limit_s,
         chosen=chosen,
     )

@@ -51,6 +51,19 @@ local function span(read)
   end
 end
 
+-- GPU counts: a number, a range, or a list of at most 16 different ones.
+local function gpus(text)
+  if not text:find(",", 1, true) then return span(whole)(text) end
+  local found, count = {}, 0
+  for part in (text .. ","):gmatch("([^,]*),") do
+    local value = whole(part)
+    if not value then return nil end
+    if not found[value] then count = count + 1 end
+    found[value] = true
+  end
+  return count <= 16 or nil
+end
+
 local function yes(text) return YES[text:lower()] or NO[text:lower()] end
 
 function declaration.word(text) return #text <= 100 and text:match("^[%w_.:/@+-]+$") end
@@ -106,13 +119,19 @@ local function exit_code(text)
   return value and value >= 1 and value <= 125 and value or nil
 end
 
+local function requeues(text)
+  local value = text:match("^%d%d?%d?%d?$") and tonumber(text)
+  return value and value <= 1000 and value or nil
+end
+
 -- The keys of a declaration in the order in which they are written, each with its reader; those
 -- without one no user declares. A key that is not here, such as lease of old jobs, is read from a
 -- Comment and never written.
 local KEYS = {
-  {"model", declaration.word}, {"types", words}, {"gpus", span(whole)}, {"gpu_mem", declaration.megabytes},
+  {"model", declaration.word}, {"types", words}, {"gpus", gpus}, {"gpu_mem", declaration.megabytes},
   {"batch", span(whole)}, {"samples", whole}, {"epochs", whole}, {"dataset_size", whole},
   {"checkpoint", checkpoint}, {"signal", signal}, {"lose", seconds}, {"checkpoint_exit_code", exit_code},
+  {"max_requeues", requeues},
   {"restart_cost", seconds}, {"wait", seconds}, {"cost", cost}, {"fork", span(whole)},
   {"tasks", tasks}, {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
   {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil},

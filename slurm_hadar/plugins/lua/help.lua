@@ -234,7 +234,9 @@ function help.changes(site, ask)
     found, why = declaration.read(ask.declared)
     if not found then return nil, why end
     local declares = #ask.declared > 0
-    if not declares and not (asks and opted_in(site, ask.within or ask.partitions)) then return nil, "" end
+    -- An interactive job is left alone in a partition that opts its jobs in.
+    local opts_in = asks and ask.batch ~= false and opted_in(site, ask.within or ask.partitions)
+    if not (declares or opts_in) then return nil, "" end
     if not declares and site.default_types ~= "" then found.types = site.default_types end
     if found.off ~= "yes" then
       found.constraint = ask.constraint ~= "" and ask.constraint or nil

@@ -30,7 +30,7 @@ def inside(rollout_, *jobs):
 def test_without_limits_every_job_is_managed():
     jobs = {"1": job("1"), "2": ordinary("2")}
     assert rollout.applied(jobs, Rollout(), ()) == jobs
-    assert rollout.description(Rollout(), 3) == ""
+    assert rollout.description(Rollout(), jobs.values()) == ""
 
 
 def test_accounts_and_users_are_named():

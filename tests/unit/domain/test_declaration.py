@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.domain import declaration
-from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.declaration import CountList, Declaration
 from slurm_hadar.domain.errors import UsageError
 
 words = st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=20)
@@ -15,7 +15,9 @@ declarations = st.builds(
     Declaration,
     model=st.one_of(st.just(""), words),
     types=st.one_of(st.just(("any",)), st.lists(words, max_size=4).map(tuple)),
-    gpus=st.none() | ranges,
+    gpus=st.none()
+    | ranges
+    | st.sets(st.integers(1, 99), min_size=2, max_size=16).map(sorted).map(CountList),
     gpu_mem=st.integers(0, 10**6),
     batch=st.none() | ranges,
     samples=st.integers(0, 10**12),
@@ -25,6 +27,7 @@ declarations = st.builds(
     signal=st.sampled_from(["USR1", "USR2", "TERM", "B:USR1@60", "F:HUP"]),
     lose=st.none() | st.integers(0, 1000).map(float),
     checkpoint_exit_code=st.integers(0, 125),
+    max_requeues=st.integers(0, 1000),
     restart_cost=st.integers(0, 1000).map(float),
     cost=st.sampled_from(["", "any"]),
     wait=st.none() | st.integers(0, 1000).map(float),
@@ -40,6 +43,15 @@ def test_a_declaration_comes_back_from_a_comment(declared, text):
     comment = declaration.merge(text, declared)
     assert declaration.decode(comment) == declared
     assert comment.startswith(text)
+
+
+def test_a_list_of_gpu_counts_is_no_range():
+    listed = declaration.parse(["gpus=8,4,8"], "here")
+    assert isinstance(listed.gpus, CountList) and listed.assignments()["gpus"] == "4,8"
+    again = declaration.decode(declaration.encode(listed))
+    assert again is not None and isinstance(again.gpus, CountList)
+    for text in ("4-8", "4:8", "4,4"):
+        assert not isinstance(declaration.parse([f"gpus={text}"], "here").gpus, CountList)
 
 
 @given(declarations, declarations)
@@ -89,6 +101,9 @@ def test_the_example_of_the_documentation():
         ("colour=red", "known keys: model"),
         ("gpus=4-1", "smaller number first"),
         ("gpus=0", "range such as 1-4"),
+        ("gpus=4,", "a list such as 4,8"),
+        ("gpus=1-4,8", "a list such as 4,8"),
+        ("gpus=" + ",".join(map(str, range(1, 18))), "at most 16"),
         ("samples=many", "such as 50000 or 5e6"),
         ("checkpoint=maybe", "signal, restart or watch:PATH"),
         ("checkpoint=watch:", "watch:PATH"),
@@ -102,6 +117,8 @@ def test_the_example_of_the_documentation():
         ("checkpoint=watch:a?b/ck", "last part only"),
         ("checkpoint_exit_code=0", "from 1 to 125"),
         ("checkpoint_exit_code=143", "from 1 to 125"),
+        ("max_requeues=-1", "from 0 to 1000"),
+        ("max_requeues=1001", "from 0 to 1000"),
         ("gpu_mem=24X", "such as 24G"),
         ("types=any,v100", "not both"),
         ("model=", "no value"),

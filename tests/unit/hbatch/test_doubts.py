@@ -4,7 +4,7 @@ is doubtful, and not a word about what only looks alike."""
 import pytest
 from test_hbatch_program import Place, lines
 
-MODELS = {"models": ["resnet18", "resnet50", "lstm"], "backfill": ["spare"]}
+MODELS = {"models": ["resnet18", "resnet50", "lstm"], "backfill": ["spare"], "chain": ["long"]}
 SINFO = '#!/bin/sh\nprintf "%s\\n" "v1|gpu:v100:4" "v2|gpu:v100:4" "v1|gpu:v100:4" "k1|gpu:k80:4"\n'
 
 
@@ -36,6 +36,9 @@ def doubts(done):
         ("#HADAR gpus=1 mem=8-32", [], "mem=8G-32G"),
         ("#HADAR gpus=1 backfill=yes", ["-p", "spare"], "checkpoint=yes"),
         ("#HADAR gpus=1 backfill=yes checkpoint=yes", [], "spare"),
+        ("#HADAR gpus=1 max_requeues=3 checkpoint=yes", ["-p", "long"], ""),
+        ("#HADAR gpus=1 max_requeues=3 checkpoint=yes", ["-p", "long,v100"], "partition long"),
+        ("#HADAR gpus=1 max_requeues=3 checkpoint=restart lose=9", ["-p", "long"], "=signal"),
         ("#HADAR gpus=1 checkpoint=restart", [], "without lose=SECONDS"),
         ("#HADAR gpus=1 checkpoint=restart lose=60", [], ""),
         ("#HADAR gpus=1 checkpoint=signal\nsrun a", [], ""),
@@ -63,6 +66,8 @@ def doubts(done):
             "it would end the job",
         ),
         ("#HADAR gpus=1 checkpoint=signal", [], "write signal=B:USR2"),
+        ("#HADAR gpus=4,8", ["--gres=gpu:4"], ""),
+        ("#HADAR gpus=4,8", ["--gres=gpu:6"], "gpus=4,8 is declared"),
         ("#HADAR gpus=1 checkpoint=signal", ["--signal=B:USR1"], "it would end the job"),
         ("#HADAR gpus=1 checkpoint=signal signal=F:USR1", [], ""),
         ("#HADAR gpus=1 checkpoint=yes lose=60", [], "lose=60 has no effect"),
@@ -93,6 +98,11 @@ def test_what_is_doubtful_is_said_in_one_line_with_the_nearest_word(place, text,
         return
     (line,) = doubts(done)
     assert says in line and line.startswith("hbatch: ")
+
+
+def test_requeues_where_the_site_allows_none_are_said(place):
+    (line,) = doubts(submitted(place, "#HADAR gpus=1 max_requeues=3 checkpoint=yes", chain=[]))
+    assert "max_requeues has no effect" in line
 
 
 def test_backfill_where_the_site_has_none_is_said(place):

@@ -219,6 +219,21 @@ def test_a_typed_request_stays_what_it_says(held):
 
 
 @pytest.mark.parametrize(
+    ("declared", "nodes", "option"),
+    [
+        ("gpus=8,4", "", "--gres=gpu:4"),
+        ("gpus=4,8", "2", "--gpus=4"),
+        ("gpus=4,16", "6", "--gpus=16"),
+        ("gpus=4-16", "6", "--gpus=6"),
+        ("gpus=4,8", "16", "--gpus=4"),
+    ],
+)
+def test_the_least_count_that_will_do_is_asked_for(declared, nodes, option):
+    result = added(f"types=any {declared}", {"nodes": nodes} if nodes else {})
+    assert option in result.options
+
+
+@pytest.mark.parametrize(
     ("held", "asks"),
     [
         ({}, False),

@@ -65,7 +65,9 @@ restart_cost=30 restart_cost=0.5 fork=1-8 backfill=yes nodes=2 cpus=1-8 mem=8G-3
 tasks=8 tasks=1e6 wait=3600 wait=0 cost=any cost=Any
 checkpoint=signal checkpoint=Restart checkpoint=watch:/a/%j/b?=1-*.pt checkpoint=Watch:out
 signal=B:USR1@60 signal=f:sigusr1 signal=10 signal=B:12@00060 lose=600 checkpoint_exit_code=85
+max_requeues=10 max_requeues=0 max_requeues=1000
 off=yes pin=no checkpoint=OFF gpu_mem=500mb signal=usr2 gpus=2:4 samples=1.5e3
+gpus=4,8 gpus=8,1e0,4,8
 """
 
 
@@ -84,6 +86,18 @@ def test_the_jobs_own_signal_is_read_as_hbatch_reads_it(tmp_path, text):
     result, why = changes(tmp_path, declared=[["checkpoint", "signal", "here"]], signal=text)
     assert result, why
     assert declared(result).signal == of_sbatch(text)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["gpus=4,", "gpus=,4", "gpus=4,x", "gpus=4-8,16", "gpus=" + ",".join(map(str, range(1, 18)))],
+)
+def test_a_list_that_is_none_is_refused_in_lua_as_by_hbatch(tmp_path, word):
+    key, _, value = word.partition("=")
+    result, why = changes(tmp_path, declared=[[key, value, "here"]])
+    assert result is None and "is not understood" in why
+    with pytest.raises(UsageError):
+        parse([word], "here")
 
 
 def test_more_tasks_than_can_be_dealt_are_refused_in_lua_too(tmp_path):
@@ -137,6 +151,15 @@ def test_a_job_that_nobody_declared_is_none_of_ours(tmp_path):
     assert changes(tmp_path, gpus=[["tres_per_node", "gres:gpu:v100:2"]]) == (None, "")
     # An opt-in partition manages jobs that ask for GPUs, and no others.
     assert changes(tmp_path, partitions=["opted"]) == (None, "")
+
+
+def test_an_interactive_job_is_left_alone_in_an_opt_in_partition(tmp_path):
+    gpus = [["tres_per_node", "gres:gpu:v100:1"]]
+    assert changes(tmp_path, partitions=["opted"], gpus=gpus, batch=False) == (None, "")
+    # What its owner declares of its request holds.
+    words = [["types", "k80", "here"]]
+    result, _ = changes(tmp_path, partitions=["opted"], gpus=[], batch=False, declared=words)
+    assert declared(result).types == ("k80",)
 
 
 def test_an_opt_in_partition_manages_a_job_without_a_declaration(tmp_path):

@@ -1,0 +1,83 @@
+"""Requeues before a time limit: which running jobs are asked to save now.
+
+They are carried through like any stop of a move (:mod:`.moves`), and then wait for their turn in
+Slurm's own order: what they leave goes to the next job.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, replace
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.actions import Action, Kind, PlanDiff
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import chaining
+from slurm_hadar.controller.snapshot.chaining import ChainRecord
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.steering import Steering
+
+REASON = "its time limit ends soon: it goes on from its checkpoint in its next attempt"
+
+
+def due(
+    seen: Observed,
+    config: Config,
+    records: Mapping[str, ChainRecord],
+    moving: Collection[str],
+    interval_s: float,
+) -> tuple[Action, ...]:
+    """An action for each job that is asked to save now. ``moving``: jobs in the middle of a move,
+    whose requeue begins their time anew; ``interval_s``: time between two ticks."""
+    return tuple(
+        _action(job, seen)
+        for job in seen.jobs.values()
+        if job.managed
+        and job.id not in moving
+        and not _still_starting(job, seen)
+        and chaining.due(job, config, records.get(job.id, chaining.NONE), interval_s, seen.now) == 0
+    )
+
+
+def with_due(means: PlanDiff, found: tuple[Action, ...]) -> PlanDiff:
+    """With these actions, but of jobs that move or stop anyway: a requeue is one."""
+    requeued = {action.job.id for action in means.of(Kind.MOVE, Kind.STOP)}
+    return replace(
+        means, actions=(*means.actions, *(one for one in found if one.job.id not in requeued))
+    )
+
+
+def details(
+    action: Action, seen: Observed, records: Mapping[str, ChainRecord]
+) -> dict[str, object]:
+    """For the journal: what the next tick needs to know of the request."""
+    if action.kind is not Kind.CHAIN:
+        return {}
+    record = records.get(action.job.id, chaining.NONE)
+    again = record.asked_again(action.job, seen.progress.get(action.job.id))
+    return {chaining.DETAIL: asdict(again)}
+
+
+def notes(
+    jobs: Mapping[str, Job], config: Config, records: Mapping[str, ChainRecord]
+) -> dict[str, str]:
+    """A sentence for the decision on each job whose owner asked for requeues."""
+    found = {
+        id_: chaining.note(job, config, records.get(id_, chaining.NONE))
+        for id_, job in jobs.items()
+        if job.declaration is not None and job.declaration.max_requeues
+    }
+    return {id_: f"; {text}" for id_, text in found.items() if text}
+
+
+def _still_starting(job: Job, seen: Observed) -> bool:
+    """Whether a signal would end it, since its training does not listen yet."""
+    progress = seen.progress.get(job.id)
+    by_runtime = job.declaration is not None and job.declaration.habit == "yes"
+    told = progress is None or progress.restarts == job.restarts
+    return by_runtime and (not told or (progress is not None and progress.finished))
+
+
+def _action(job: Job, seen: Observed) -> Action:
+    steered = seen.steered(job.id)
+    ours = Steering(time=seen.now, moves=steered.moves + 1, foreign=steered.foreign)
+    return Action(Kind.CHAIN, job, job_updates.undo_fields(job, steered), ours, REASON)
