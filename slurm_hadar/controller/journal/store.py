@@ -11,7 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.controller.journal.entry import Decision, Entry, entry_of, gist, is_in_vain
+from slurm_hadar.controller.journal.entry import (
+    COLUMNS,
+    Decision,
+    Entry,
+    entry_of,
+    gist,
+    is_in_vain,
+)
 from slurm_hadar.controller.journal.store_file import (
     UNTOLD,
     VERSION,
@@ -243,12 +250,8 @@ class Store:
         )
 
     def _entries(self, where: str, values: tuple[object, ...] = ()) -> list[Entry]:
-        rows = self.connection.execute(
-            "SELECT id, job, kind, phase, opened_s, changed_s, details, outcome, steps, shown,"
-            f" effect FROM journal {where}",
-            values,
-        )
-        return [entry_of(*row) for row in rows]
+        rows = self.connection.execute(f"SELECT {COLUMNS} FROM journal {where}", values)
+        return [entry_of(row) for row in rows]
 
     # -- decisions, service, policy ----------------------------------------------------------
 
