@@ -26,7 +26,7 @@ from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
-from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.journal.store import AttainedTime, Store
 from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.controller.observation.observed import Observed
@@ -283,15 +283,13 @@ class Controller:
     ) -> tuple[TickContext, Snapshot]:
         """Learn from what is seen; then what all further steps share, and what the policy sees.
         ``sent``: jobs just released -> where they go."""
-        had: Mapping[str, float] = {}
-        attained: Mapping[str, float] = {}
+        received = AttainedTime({}, {})
         if mode.keep:
             # One write to the disk for all jobs.
             with self.store.transaction():
                 self.speeds.learn(seen)
                 self.gpus.learn(seen)
-            had = self.store.attained(seen.jobs)
-            attained = self._serve(seen)
+            received = self._serve(seen)
         trainers = idle_nodes.on_idle_nodes(seen, self.config)
         tick = TickContext(
             config=self.config,
@@ -300,7 +298,7 @@ class Controller:
             trainers=trainers,
             # They give way to all others, so the policy does not see them.
             others=idle_nodes.without(seen, trainers),
-            past=self._past(sent, attained),
+            past=self._past(sent, received.now),
             refusals=apply.refusals(self.store),
             lent=lent_places.remembered(self.store.policy_state(lent_places.NAME)),
         )
@@ -308,7 +306,7 @@ class Controller:
         shown = priority_exchange.in_own_places(shown, tick.others, tick.lent, tick.refused_now)
         if mode.keep:
             jobs = [target.job for target in shown.schedulable.values()]
-            self.declared_work.learn(jobs, shown.work, had, seen.now)
+            self.declared_work.learn(jobs, shown.work, received.before, seen.now)
         return tick, shown
 
     def _past(self, sent: Mapping[str, Place], attained: Mapping[str, float]) -> ControllerHistory:
@@ -323,7 +321,7 @@ class Controller:
             chaining.records(self.store.entries_with(Kind.MOVE.value, chaining.DETAIL)),
         )
 
-    def _serve(self, seen: Observed) -> dict[str, float]:
+    def _serve(self, seen: Observed) -> AttainedTime:
         running = {
             job.id: (job.gpu_count, job.start_s)
             for job in seen.jobs.values()

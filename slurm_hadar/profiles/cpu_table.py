@@ -5,13 +5,11 @@ between two measured points is interpolated, beyond the last one nothing changes
 """
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
@@ -19,7 +17,9 @@ from slurm_hadar import reading
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.traits import CpuTrait
 from slurm_hadar.domain.view import FloatArray
+from slurm_hadar.profiles import table_file
 from slurm_hadar.profiles.table import model_key
+from slurm_hadar.profiles.table_file import number
 
 COLUMNS = ("model", "gpus", "cpus_per_gpu", "mem_per_gpu_gb", "rate")
 MB_PER_GB = 1024.0
@@ -129,9 +129,9 @@ def _checked(row: Sequence[object], source: str) -> _Row:
             and model_key(model).strip("~")
             and type(gpus) is int
             and gpus > 0
-            and all(type(n) in (int, float) and 0 < _number(n) < 1e15 for n in numbers)
+            and all(type(n) in (int, float) and 0 < number(n) < 1e15 for n in numbers)
         ):
-            cpus, gb, rate = (_number(n) for n in numbers)
+            cpus, gb, rate = (number(n) for n in numbers)
             return model, gpus, cpus, gb, rate
     raise UsageError(
         f"CPU table {reading.shown(source)}: row {list(row)!r:.200} is not {', '.join(COLUMNS)} "
@@ -139,27 +139,13 @@ def _checked(row: Sequence[object], source: str) -> _Row:
     )
 
 
-def _number(value: object) -> float:
-    # A whole number beyond this is none of ours, and Python cannot make a float of all of them.
-    known = isinstance(value, (int, float)) and abs(value) < 1e300
-    return float(cast(float, value)) if known else math.nan
-
-
 def parse(text: str, name: str) -> CpuTable:
     """Read a table's JSON: ``{"version": 1, "source": str, "rows": [...]}`` with :data:`COLUMNS`.
 
     Raises UsageError naming the file and the row at fault.
     """
-    try:
-        data = reading.parsed(text)
-    except ValueError as error:
-        raise UsageError(f"CPU table {name} is not JSON: {error}") from None
-    if not isinstance(data, dict) or data.get("version") != 1:
-        raise UsageError(f'CPU table {name}: "version": 1 is missing')
-    rows = data.get("rows")
-    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise UsageError(f'CPU table {name}: "rows" is no list of rows')
-    return CpuTable(rows, str(data.get("source", name)))
+    rows, head = table_file.parsed(text, f"CPU table {name}")
+    return CpuTable(rows, str(head.get("source", name)))
 
 
 def text(rows: Iterable[Sequence[object]], head: Mapping[str, object]) -> str:
@@ -172,13 +158,7 @@ def text(rows: Iterable[Sequence[object]], head: Mapping[str, object]) -> str:
 
 def load(path: Path) -> CpuTable:
     """Read a site's own table. Raises UsageError when it cannot be read."""
-    try:
-        content = reading.content(path, reading.TABLE_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"CPU table {path} cannot be read ({error}); correct profiles.cpu_tables"
-        ) from None
-    return parse(content, str(path))
+    return parse(table_file.read(path, "CPU table", "profiles.cpu_tables"), str(path))
 
 
 @cache

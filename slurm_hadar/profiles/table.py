@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import cast
 
 from slurm_hadar import reading
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.profiles import table_file
+from slurm_hadar.profiles.table_file import number
 
 SCALING = 0.8
 """Exponent of the samples/s over the GPUs where no scaling was measured, and the most by which a
@@ -174,7 +175,7 @@ def _checked(row: Sequence[object], source: str) -> _Row:
             and _is_rate(rate)
             and (apart is None or _is_rate(apart))
         ):
-            return (model, kind.lower(), gpus, batch, _number(rate), _optional(apart))
+            return (model, kind.lower(), gpus, batch, number(rate), _optional(apart))
     raise UsageError(
         f"throughput table {reading.shown(source)}: row {list(row)!r:.200} is not "
         f"{', '.join(COLUMNS)} with whole numbers above 0 for gpus and batch_per_gpu, and rates of "
@@ -183,17 +184,11 @@ def _checked(row: Sequence[object], source: str) -> _Row:
 
 
 def _is_rate(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= _number(value) < math.inf
-
-
-def _number(value: object) -> float:
-    # A whole number beyond this is none of ours, and Python cannot make a float of all of them.
-    known = isinstance(value, (int, float)) and abs(value) < 1e300
-    return float(cast(float, value)) if known else math.nan
+    return type(value) in (int, float) and 0 <= number(value) < math.inf
 
 
 def _optional(value: object) -> float | None:
-    return None if value is None else _number(value)
+    return None if value is None else number(value)
 
 
 def parse(text: str, name: str) -> Table:
@@ -201,15 +196,8 @@ def parse(text: str, name: str) -> Table:
 
     Raises UsageError naming the file and the row at fault.
     """
-    try:
-        data = reading.parsed(text)
-    except ValueError as error:
-        raise UsageError(f"throughput table {name} is not JSON: {error}") from None
-    if not isinstance(data, dict) or data.get("version") != 1:
-        raise UsageError(f'throughput table {name}: "version": 1 is missing')
-    rows, source = data.get("rows"), data.get("source", name)
-    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise UsageError(f'throughput table {name}: "rows" is no list of rows')
+    rows, head = table_file.parsed(text, f"throughput table {name}")
+    source = head.get("source", name)
     if not isinstance(source, str):
         raise UsageError(f'throughput table {name}: "source" is no text')
     return Table(rows, source)
@@ -217,13 +205,7 @@ def parse(text: str, name: str) -> Table:
 
 def load(path: Path) -> Table:
     """Read a site's own table. Raises UsageError when it cannot be read."""
-    try:
-        text = reading.content(path, reading.TABLE_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"throughput table {path} cannot be read ({error}); correct profiles.tables"
-        ) from None
-    return parse(text, str(path))
+    return parse(table_file.read(path, "throughput table", "profiles.tables"), str(path))
 
 
 @cache

@@ -5,11 +5,10 @@ Demange, Gale and Sotomayor's, for gangs no longer exact), then the gaps are fil
 of value per GPU; small instances are finished by HiGHS.
 """
 
-import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.solvers.quiet import new_solver
+from slurm_hadar.solvers.programme import INFINITY, Programme
 
 _SWEEPS = 60
 _EXACT = 4000
@@ -105,26 +104,15 @@ def _exact(
 ) -> IntArray | None:
     row, col = np.nonzero(value > 0)
     size, jobs = len(row), len(value)
-    programme = highspy.HighsLp()
-    programme.num_col_, programme.num_row_ = size, jobs + len(capacity)
-    programme.sense_ = highspy.ObjSense.kMaximize
-    programme.col_cost_ = value[row, col] / float(value.max())
-    programme.col_lower_, programme.col_upper_ = np.zeros(size), np.ones(size)
-    programme.row_lower_ = np.full(jobs + len(capacity), -highspy.kHighsInf)
-    programme.row_upper_ = np.concatenate([np.ones(jobs), capacity.astype(np.float64)])
-    programme.integrality_ = [highspy.HighsVarType.kInteger] * size
-    programme.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    programme.a_matrix_.start_ = (np.arange(size + 1) * 2).astype(np.int32)
-    programme.a_matrix_.index_ = np.stack([row, jobs + pool[col]], axis=1).ravel().astype(np.int32)
-    programme.a_matrix_.value_ = np.stack([np.ones(size), gpus[col]], axis=1).ravel()
-    solver = new_solver()
-    options: tuple[tuple[str, bool | int | float], ...] = (
-        ("mip_rel_gap", _GAP), ("mip_max_nodes", _NODES),
-    )  # fmt: skip
-    for name, setting in options:
-        solver.setOptionValue(name, setting)
-    solver.passModel(programme)
-    solver.run()
+    solver = Programme(
+        cost=value[row, col] / float(value.max()),
+        most=np.ones(size),
+        low=np.full(jobs + len(capacity), -INFINITY),
+        high=np.concatenate([np.ones(jobs), capacity.astype(np.float64)]),
+        index=np.stack([row, jobs + pool[col]], axis=1),
+        value=np.stack([np.ones(size), gpus[col]], axis=1),
+        whole=True,
+    ).solve(mip_rel_gap=_GAP, mip_max_nodes=_NODES)
     taken = np.array(solver.getSolution().col_value)
     if len(taken) != size:
         return None

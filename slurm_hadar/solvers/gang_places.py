@@ -6,11 +6,10 @@ leaving where it is, and otherwise as few jobs as possible are cut in parts (a c
 programme has at most as many cut jobs as servers have scarce resources).
 """
 
-import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.solvers.quiet import new_solver
+from slurm_hadar.solvers.programme import INFINITY, Programme, is_best
 
 _SAFETY_NET_S = 30.0
 """Never met so far: the effort is bounded by the programme's size."""
@@ -32,25 +31,19 @@ def places(use: FloatArray, capacity: FloatArray, open_: BoolArray, now: IntArra
     if not len(job):
         return none
     size = len(job)
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = size, jobs + nodes * kinds
-    lp.sense_ = highspy.ObjSense.kMaximize
-    # A whole job is worth much more than one that stays; early nodes a little more than late ones.
-    lp.col_cost_ = 10.0 + _STAY * (now[job] == node) - _NEAR * node / max(1, nodes)
-    lp.col_lower_, lp.col_upper_ = np.zeros(size), np.ones(size)
-    lp.row_lower_ = np.full(jobs + nodes * kinds, -highspy.kHighsInf)
-    lp.row_upper_ = np.ones(jobs + nodes * kinds)
-    scaled = use[job] / np.maximum(capacity[node], 1e-9)
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_ = (np.arange(size + 1) * (kinds + 1)).astype(np.int32)
     rows = jobs + node[:, None] * kinds + np.arange(kinds)
-    lp.a_matrix_.index_ = np.concatenate([job[:, None], rows], axis=1).ravel().astype(np.int32)
-    lp.a_matrix_.value_ = np.concatenate([np.ones((size, 1)), scaled], axis=1).ravel()
-    solver = new_solver()
-    solver.setOptionValue("time_limit", _SAFETY_NET_S)
-    solver.passModel(lp)
-    solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    scaled = use[job] / np.maximum(capacity[node], 1e-9)
+    solver = Programme(
+        # A whole job is worth much more than one that stays; early nodes a little more than late
+        # ones.
+        cost=10.0 + _STAY * (now[job] == node) - _NEAR * node / max(1, nodes),
+        most=np.ones(size),
+        low=np.full(jobs + nodes * kinds, -INFINITY),
+        high=np.ones(jobs + nodes * kinds),
+        index=np.concatenate([job[:, None], rows], axis=1),
+        value=np.concatenate([np.ones((size, 1)), scaled], axis=1),
+    ).solve(time_limit=_SAFETY_NET_S)
+    if not is_best(solver):
         return none
     part = np.zeros((jobs, nodes))
     part[job, node] = np.array(solver.getSolution().col_value)

@@ -9,11 +9,10 @@ has scarce resources; those get the best of theirs that still fits.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.solvers.quiet import new_solver
+from slurm_hadar.solvers.programme import INFINITY, Programme, is_best
 
 _SAFETY_NET_S = 30.0
 """Never met so far: the effort is bounded by the programme's size."""
@@ -55,27 +54,18 @@ def _solve(
     value: FloatArray, use: FloatArray, row: IntArray, jobs: int, capacity: FloatArray
 ) -> FloatArray | None:
     size, kinds = len(value), len(capacity)
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = size, jobs + kinds
-    lp.sense_ = highspy.ObjSense.kMaximize
-    lp.col_cost_ = value
-    lp.col_lower_, lp.col_upper_ = np.zeros(size), np.ones(size)
     # Resources in parts of what there is keep the programme well scaled.
     scaled = use / np.maximum(capacity, _SLACK)
-    lp.row_lower_ = np.concatenate([np.ones(jobs), np.full(kinds, -highspy.kHighsInf)])
-    lp.row_upper_ = np.ones(jobs + kinds)
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_ = (np.arange(size + 1) * (kinds + 1)).astype(np.int32)
-    index = np.concatenate(
-        [row[:, None], np.broadcast_to(jobs + np.arange(kinds), (size, kinds))], axis=1
-    )
-    lp.a_matrix_.index_ = index.ravel().astype(np.int32)
-    lp.a_matrix_.value_ = np.concatenate([np.ones((size, 1)), scaled], axis=1).ravel()
-    solver = new_solver()
-    solver.setOptionValue("time_limit", _SAFETY_NET_S)
-    solver.passModel(lp)
-    solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    rows = np.broadcast_to(jobs + np.arange(kinds), (size, kinds))
+    solver = Programme(
+        cost=value,
+        most=np.ones(size),
+        low=np.concatenate([np.ones(jobs), np.full(kinds, -INFINITY)]),
+        high=np.ones(jobs + kinds),
+        index=np.concatenate([row[:, None], rows], axis=1),
+        value=np.concatenate([np.ones((size, 1)), scaled], axis=1),
+    ).solve(time_limit=_SAFETY_NET_S)
+    if not is_best(solver):
         return None
     part: FloatArray = np.clip(np.array(solver.getSolution().col_value), 0.0, 1.0)
     return part

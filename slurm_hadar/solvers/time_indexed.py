@@ -8,11 +8,10 @@ ends at a horizon. Solved exactly by HiGHS, on one thread, so the same input giv
 
 from dataclasses import dataclass
 
-import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.solvers.quiet import new_solver
+from slurm_hadar.solvers.programme import INFINITY, Programme
 
 _LATE = 100.0
 """Cost of work beyond the horizon, in horizons: there so that a solution always exists."""
@@ -64,23 +63,26 @@ def shortest(work: TimeIndexedWork, alone: bool = True) -> tuple[float, FloatArr
     pool = work.pool[col]
     filled = np.where(work.capacity > 0, work.capacity, 1)
     load = time * work.gpus[col] * work.number[row] / filled[pool]
-    index = np.stack([row, jobs + row, 2 * jobs + pool], axis=1).ravel()
-    value = np.stack([np.ones(size), time, load], axis=1).ravel()
+    index = np.stack([row, jobs + row, 2 * jobs + pool], axis=1)
+    value = np.stack([np.ones(size), time, load], axis=1)
     rest = np.arange(jobs, 2 * jobs + pools)
-    low = np.full(2 * jobs + pools, -highspy.kHighsInf)
+    low = np.full(2 * jobs + pools, -INFINITY)
     high = np.zeros(2 * jobs + pools)
     if not alone:
-        high[jobs : 2 * jobs] = highspy.kHighsInf
+        high[jobs : 2 * jobs] = INFINITY
     possible = np.bincount(row, minlength=jobs) > 0
     low[:jobs] = high[:jobs] = np.where(possible, 1.0, 0.0)
-    solved = _run(
+    programme = Programme(
         cost=np.append(np.zeros(size), 1.0),
-        start=np.append(np.arange(size + 1) * 3, 3 * size + len(rest)),
-        index=np.append(index, rest),
-        value=np.append(value, np.full(len(rest), -1.0)),
+        most=np.full(size + 1, INFINITY),
         low=low,
         high=high,
+        index=np.append(index, rest),
+        value=np.append(value, np.full(len(rest), -1.0)),
+        start=np.append(np.arange(size + 1) * 3, 3 * size + len(rest)),
+        least=True,
     )
+    solved = _solved(programme)
     return float(solved[0][-1]) * unit, np.maximum(-solved[1][2 * jobs :], 0.0) / filled
 
 
@@ -112,20 +114,22 @@ def timetable(
     load = time * work.gpus[col] * number / (length[bucket] * filled[pool])
     first, second = jobs, jobs + jobs * buckets
     possible = np.bincount(rows, minlength=jobs) > 0
-    low = np.full(second + pools * buckets, -highspy.kHighsInf)
+    low = np.full(second + pools * buckets, -INFINITY)
     low[:jobs] = np.where(possible, 1.0, 0.0)
     high = np.concatenate([low[:jobs], limit.ravel(), np.ones(pools * buckets)])
-    high[second + buckets - 1 :: buckets] = highspy.kHighsInf
+    high[second + buckets - 1 :: buckets] = INFINITY
     index = [row, first + row * buckets + bucket, second + pool * buckets + bucket]
     value = [np.ones(len(row)), time / length[bucket], load]
-    solved = _run(
+    programme = Programme(
         cost=work.weight[row] * number * middle[bucket] / horizon,
-        start=np.arange(len(row) + 1) * 3,
-        index=np.stack(index, axis=1).ravel(),
-        value=np.stack(value, axis=1).ravel(),
+        most=np.full(len(row), INFINITY),
         low=low,
         high=high,
+        index=np.stack(index, axis=1),
+        value=np.stack(value, axis=1),
+        least=True,
     )
+    solved = _solved(programme)
     share = np.zeros((jobs, len(work.gpus), buckets))
     share[row, col, bucket] = solved[0]
     price = np.maximum(-solved[1][second:], 0.0).reshape(pools, buckets)[:, :-1] * horizon
@@ -141,27 +145,7 @@ def _unit(work: TimeIndexedWork) -> float:
     return float(finite.max(initial=1.0))
 
 
-def _run(
-    cost: FloatArray,
-    start: IntArray,
-    index: IntArray,
-    value: FloatArray,
-    low: FloatArray,
-    high: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Columns by their non-zeros, all variables at least 0: the solution and the rows' duals."""
-    programme = highspy.HighsLp()
-    programme.num_col_, programme.num_row_ = len(cost), len(low)
-    programme.col_cost_ = cost
-    programme.col_lower_ = np.zeros(len(cost))
-    programme.col_upper_ = np.full(len(cost), highspy.kHighsInf)
-    programme.row_lower_, programme.row_upper_ = low, high
-    programme.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    programme.a_matrix_.start_ = start.astype(np.int32)
-    programme.a_matrix_.index_ = index.astype(np.int32)
-    programme.a_matrix_.value_ = value
-    solver = new_solver()
-    solver.passModel(programme)
-    solver.run()
-    found = solver.getSolution()
+def _solved(programme: Programme) -> tuple[FloatArray, FloatArray]:
+    """The solution and the rows' duals."""
+    found = programme.solve().getSolution()
     return np.array(found.col_value), np.array(found.row_dual)

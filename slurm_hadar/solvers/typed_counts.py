@@ -6,11 +6,10 @@ With several types nodes are not interchangeable and the programme over counts n
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.solvers.quiet import new_solver
+from slurm_hadar.solvers.programme import INFINITY, Programme, is_best
 
 _GAP = 1e-6
 _NODES = 5_000
@@ -95,7 +94,7 @@ class _Rows:
         self.factor += [factor for _, factor in terms]
         self.start.append(len(self.column))
         self.upper.append(upper)
-        self.lower.append(upper if equal else -highspy.kHighsInf)
+        self.lower.append(upper if equal else -INFINITY)
 
 
 class _Model:
@@ -155,29 +154,20 @@ class _Model:
 
     def solve(self, time_limit_s: float) -> tuple[IntArray | None, bool]:
         """(J, R) counts or None, and whether they are proven best."""
-        programme, rows = highspy.HighsLp(), self.rows
-        size = len(self.cost)
+        rows, size = self.rows, len(self.cost)
         scale = max((abs(cost) for cost in self.cost), default=0.0) or 1.0
-        programme.num_col_, programme.num_row_ = size, len(rows.upper)
-        programme.sense_ = highspy.ObjSense.kMaximize
-        programme.col_cost_ = np.array(self.cost) / scale
-        programme.col_lower_, programme.col_upper_ = np.zeros(size), np.array(self.most)
-        programme.row_lower_, programme.row_upper_ = np.array(rows.lower), np.array(rows.upper)
-        programme.integrality_ = [highspy.HighsVarType.kInteger] * size
-        programme.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        programme.a_matrix_.start_ = np.array(rows.start, np.int32)
-        programme.a_matrix_.index_ = np.array(rows.column, np.int32)
-        programme.a_matrix_.value_ = np.array(rows.factor)
-        solver = new_solver()
-        options: tuple[tuple[str, bool | int | float], ...] = (
-            ("mip_rel_gap", _GAP),
-            ("mip_max_nodes", _NODES), ("time_limit", float(time_limit_s)),
-        )  # fmt: skip
-        for name, setting in options:
-            solver.setOptionValue(name, setting)
-        solver.passModel(programme)
-        solver.run()
-        proven = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        solver = Programme(
+            cost=np.array(self.cost) / scale,
+            most=np.array(self.most),
+            low=np.array(rows.lower),
+            high=np.array(rows.upper),
+            index=np.array(rows.column),
+            value=np.array(rows.factor),
+            start=np.array(rows.start),
+            by_row=True,
+            whole=True,
+        ).solve(mip_rel_gap=_GAP, mip_max_nodes=_NODES, time_limit=float(time_limit_s))
+        proven = is_best(solver)
         feasible = solver.getInfo().primal_solution_status == 2
         values = np.array(solver.getSolution().col_value)
         if len(values) != size or not (proven or feasible):

@@ -1,15 +1,28 @@
 """The files for systemd and cron, as systemd's own tools see them."""
 
 import configparser
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from click import Context
 from missing import needs_root
+from typer.main import get_command
+
+from slurm_hadar.cli.main import app
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "packaging").iterdir())
 UNITS = [path for path in FILES if path.suffix in (".service", ".timer")]
+EARLIER = {"run", "tick --wait 0", "widen"}
+"""Commands in the units and the crontab of releases before this one."""
+IN_FILES = {
+    found.strip()
+    for path in FILES
+    if path.suffix in (".service", ".cron")
+    for found in re.findall(r"@PREFIX@/bin/hadar ([^\n>]+)", path.read_text())
+}
 
 
 def filled(path, prefix):
@@ -51,6 +64,15 @@ def test_a_service_has_no_rights(path):
     else:
         assert service["NoNewPrivileges"] == "yes" and service["ProtectSystem"] == "strict"
     assert service["ExecStart"].startswith("@PREFIX@/bin/hadar ")
+
+
+@pytest.mark.parametrize("words", sorted(EARLIER | IN_FILES))
+def test_the_units_of_this_release_and_of_earlier_ones_start_it(words):
+    """An upgrade of the package leaves an admin's own copies of the units as they are."""
+    program, rest = get_command(app), words.split()
+    name, command, rest = program.resolve_command(Context(program), rest)
+    assert command is not None, name
+    command.make_context(name, rest)
 
 
 def test_user_and_folders(tmp_path):

@@ -2,9 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+COLUMNS = "id, job, kind, phase, opened_s, changed_s, details, outcome, steps, shown, effect"
+"""Of the journal's table."""
 _FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 _STEP = re.compile(r"(.*)@([0-9]+(?:\.[0-9]+)?(?:e[+]?[0-9]+)?)", re.ASCII)
 
@@ -45,11 +48,10 @@ class Decision:
     reason: str
 
 
-def entry_of(
-    id_: int, job: str, kind: str, phase: str, opened_s: float, changed_s: float, details: str,
-    outcome: str | None, steps: str, shown: str | None, effect: str | None,
-) -> Entry:  # fmt: skip
-    """A row of the journal. What cannot be read of it is left out."""
+def entry_of(row: Sequence[Any]) -> Entry:
+    """A row of the journal, its columns in the order of :data:`COLUMNS`. What cannot be read of it
+    is left out."""
+    id_, job, kind, phase, opened_s, changed_s, details, outcome, steps, shown, effect = row
     return Entry(
         id_, job, kind, phase, opened_s, changed_s, _object(details) or {}, outcome,
         _steps(steps), shown, _object(effect),

@@ -9,9 +9,16 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from slurm_hadar.controller.journal.entry import Decision, Entry, entry_of, gist, is_in_vain
+from slurm_hadar.controller.journal.entry import (
+    COLUMNS,
+    Decision,
+    Entry,
+    entry_of,
+    gist,
+    is_in_vain,
+)
 from slurm_hadar.controller.journal.store_file import (
     UNTOLD,
     VERSION,
@@ -28,6 +35,13 @@ __all__ = ["VERSION", "DamagedStateFile", "Store", "make_private"]
 
 MOST_TOLD = 200
 """Decisions that are kept of one job."""
+
+
+class AttainedTime(NamedTuple):
+    """GPU-seconds that jobs attained, by job: ``before``, when they were last seen; and ``now``."""
+
+    before: Mapping[str, float]
+    now: Mapping[str, float]
 
 
 class Store:
@@ -248,12 +262,8 @@ class Store:
         return self._entries(clause, (kind, json.dumps(detail) + ":"))
 
     def _entries(self, where: str, values: tuple[object, ...] = ()) -> list[Entry]:
-        rows = self.connection.execute(
-            "SELECT id, job, kind, phase, opened_s, changed_s, details, outcome, steps, shown,"
-            f" effect FROM journal {where}",
-            values,
-        )
-        return [entry_of(*row) for row in rows]
+        rows = self.connection.execute(f"SELECT {COLUMNS} FROM journal {where}", values)
+        return [entry_of(row) for row in rows]
 
     # -- decisions, service, policy ----------------------------------------------------------
 
@@ -326,13 +336,16 @@ class Store:
         running: Mapping[str, tuple[int, float]],
         now: float,
         shown: Collection[str] | None = None,
-    ) -> dict[str, float]:
+    ) -> AttainedTime:
         """Add to each running job what it received since it was last seen.
 
-        ``running``: job -> (GPUs held, start in s). Returns GPU-seconds attained of all jobs, or
-        of ``shown`` and the running ones.
+        ``running``: job -> (GPUs held, start in s). Returns what all jobs attained, or ``shown``
+        and the running ones.
         """
-        known = self._attained(None if shown is None else {*shown, *running})
+        jobs = None if shown is None else {*shown, *running}
+        rows = self._rows("SELECT job, gpu_s, seen_s FROM attained", jobs)
+        known = {str(job): (float(gpu_s), float(seen)) for job, gpu_s, seen in rows}
+        before = {job: attained for job, (attained, _) in known.items()}
         changed = []
         for job, (gpus, start_s) in running.items():
             attained, seen = known.get(job, (0.0, 0.0))
@@ -342,16 +355,7 @@ class Store:
             changed.append((job, *known[job]))
         with self.transaction():
             self.connection.executemany("INSERT OR REPLACE INTO attained VALUES (?,?,?)", changed)
-        return {job: attained for job, (attained, _) in known.items()}
-
-    def attained(self, jobs: Collection[str]) -> dict[str, float]:
-        """GPU-seconds attained of these jobs, as far as they were :meth:`serve`-d."""
-        return {job: gpu_s for job, (gpu_s, _) in self._attained(jobs).items()}
-
-    def _attained(self, jobs: Collection[str] | None) -> dict[str, tuple[float, float]]:
-        """GPU-seconds, and when they were last added to in s; by job."""
-        rows = self._rows("SELECT job, gpu_s, seen_s FROM attained", jobs)
-        return {str(job): (float(gpu_s), float(seen)) for job, gpu_s, seen in rows}
+        return AttainedTime(before, {job: attained for job, (attained, _) in known.items()})
 
     def keep_steering(self, job: str, text: str) -> None:
         """Without the right to write AdminComment, what it would have held is kept here."""

@@ -9,9 +9,9 @@ import numpy as np
 from slurm_hadar.domain.view import IntArray, State, View
 from slurm_hadar.policies.allocation import ResourcePools
 from slurm_hadar.policies.batches import chooses
+from slurm_hadar.policies.ones.laid import LaidRound
 from slurm_hadar.policies.ones.limits import BatchLimits
 from slurm_hadar.policies.ones.problem import BatchProblem
-from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.solvers.evolution import Best
 
 _VERSION = 1
@@ -95,18 +95,9 @@ class OnesState:
             found.append((option, batch))
         return found
 
-    def after(
-        self,
-        view: View,
-        floor: ResourcePools,
-        problem: BatchProblem,
-        option: IntArray,
-        batch: IntArray,
-        places: PlacedJobs,
-        limits: BatchLimits | None,
-        searched: Best | None,
-    ) -> State:
+    def after(self, laid: LaidRound, limits: BatchLimits | None, searched: Best | None) -> State:
         """The memory after this round."""
+        view, problem, parts = laid.view, laid.problem, laid.places.parts
         kept = replace(
             self,
             limits=limits.kept if limits is not None else {},
@@ -118,12 +109,12 @@ class OnesState:
             pairs = [(searched.option, searched.batch), *searched.others]
             kept = replace(
                 kept,
-                names=tuple(_names(view, floor)),
+                names=tuple(_names(view, laid.floor)),
                 decisions=self.decisions + 1,
                 chosen_s=view.now,
                 present=ids,
                 noise=_noise_of(view),
-                laid=_plain(ids, problem, option, batch, sorted(places.parts)),
+                laid=_plain(ids, problem, laid.option, laid.batch, sorted(parts)),
                 best=[_plain(ids, problem, *p, np.flatnonzero(p[0] >= 0).tolist()) for p in pairs],
             )
         return {

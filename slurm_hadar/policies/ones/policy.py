@@ -8,13 +8,15 @@ only where the samples that they add are worth more than those that they waste.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
-from slurm_hadar.policies.allocation import ResourcePools, resource_pools
+from slurm_hadar.policies.allocation import resource_pools
 from slurm_hadar.policies.ones import memory
+from slurm_hadar.policies.ones.laid import LaidRound
 from slurm_hadar.policies.ones.limits import limits_of
 from slurm_hadar.policies.ones.problem import BatchProblem, greedy, present, problem_of
 from slurm_hadar.policies.ones.progress import factors
@@ -23,7 +25,7 @@ from slurm_hadar.policies.ones.score import Score
 from slurm_hadar.policies.ones.settings import OnesOptions
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable.choice import RoundChoice
-from slurm_hadar.policies.timetable.places import PlacedJobs, place
+from slurm_hadar.policies.timetable.places import place
 from slurm_hadar.solvers.evolution import Best, Effort, evolve
 from slurm_hadar.solvers.evolution_space import Keys
 
@@ -57,21 +59,15 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
         # Nodes could not be found for all as the search, which only counts GPUs, would have it.
         option, batch = problem.options.now, problem.now_batch
         places = place(view, floor, problem.options, _choice(problem, option), steady=True)
-    option, batch = _as_laid(view, floor, problem, option, batch, places)
-    plan = tell(view, floor, problem, option, batch, places, best, searched)
+    laid = _as_laid(LaidRound(view, floor, problem, option, batch, places))
     found = best if searched else None
-    return plan, past.after(view, floor, problem, option, batch, places, limits, found)
+    return tell(laid, best, searched), past.after(laid, limits, found)
 
 
-def _as_laid(
-    view: View,
-    floor: ResourcePools,
-    problem: BatchProblem,
-    option: IntArray,
-    batch: IntArray,
-    places: PlacedJobs,
-) -> tuple[IntArray, IntArray]:
+def _as_laid(chosen: LaidRound) -> LaidRound:
     """What came of the choice when nodes were looked for."""
+    view, floor, problem, places = chosen.view, chosen.floor, chosen.problem, chosen.places
+    option, batch = chosen.option, chosen.batch
     column = {count: at for at, count in enumerate(view.counts)}
     laid, size = np.full_like(option, -1), batch.copy()
     for job, parts in places.parts.items():
@@ -83,7 +79,7 @@ def _as_laid(
         elif gpus in column:
             laid[job] = pool * len(view.counts) + column[gpus]
             size[job] = problem.space.best[job, laid[job]]
-    return laid, size
+    return replace(chosen, option=laid, batch=size)
 
 
 def _search(

@@ -5,10 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.allocation import (
     Allocation,
-    ResourcePools,
     gang_tier,
     gpus_text,
     nodes_text,
@@ -16,24 +14,15 @@ from slurm_hadar.policies.allocation import (
 )
 from slurm_hadar.policies.batches import chosen_batch
 from slurm_hadar.policies.ends import UNKNOWN, ends, moves, time_left
-from slurm_hadar.policies.ones.problem import BatchProblem
+from slurm_hadar.policies.ones.laid import LaidRound
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.solvers.evolution import Best
 
 
-def tell(
-    view: View,
-    floor: ResourcePools,
-    problem: BatchProblem,
-    option: IntArray,
-    batch: IntArray,
-    places: PlacedJobs,
-    best: Best,
-    searched: bool,
-) -> Plan:
+def tell(laid: LaidRound, best: Best, searched: bool) -> Plan:
     """The plan, each placement and each wait with its reason."""
-    ids = view.jobs.ids
-    words = _Words(view, floor, problem, option, batch)
+    ids, places = laid.view.jobs.ids, laid.places
+    words = _Words(laid)
     placements = {ids[job]: words.placement(job, parts) for job, parts in places.parts.items()}
     waiting = {
         id_: words.waits(job, places.short.get(job, ""))
@@ -44,16 +33,9 @@ def tell(
 
 
 class _Words:
-    def __init__(
-        self,
-        view: View,
-        floor: ResourcePools,
-        problem: BatchProblem,
-        option: IntArray,
-        batch: IntArray,
-    ) -> None:
-        self.view, self.floor, self.problem = view, floor, problem
-        self.option, self.batch = option, batch
+    def __init__(self, laid: LaidRound) -> None:
+        self.view, self.floor, self.problem = laid.view, laid.floor, laid.problem
+        self.option, self.batch = laid.option, laid.batch
 
     def placement(self, job: int, parts: Allocation) -> Placement:
         view, floor, problem = self.view, self.floor, self.problem

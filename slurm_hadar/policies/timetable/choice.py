@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
+from slurm_hadar.policies.timetable.given import GivenRound
 from slurm_hadar.policies.timetable.plan import Timetable, respond
-from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.work import Options
 from slurm_hadar.solvers.gang_assignment import assign
 
@@ -37,16 +37,7 @@ class RoundChoice:
     price: FloatArray
 
 
-def choose(
-    table: Timetable,
-    options: Options,
-    ids: tuple[str, ...],
-    weight: FloatArray,
-    restart_s: FloatArray,
-    now: float,
-    settings: TimetableOptions,
-    kept: bool = False,
-) -> RoundChoice:
+def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoice:
     """The largest sum of values among all assignments that fit.
 
     A job's value on an option is what the timetable says its whole work is still worth, per second
@@ -54,8 +45,9 @@ def choose(
     that cannot be ready by the deadline unless they run all the time go before all others, where
     the timetable has them. ``kept``: it stays as it is, and only the numbers behind it are wanted.
     """
-    elapsed = now - table.start_s
-    worth, tight, mix, share, price = _now(table, options, ids, weight, elapsed)
+    options, weight, settings = given.options, given.weight, given.settings
+    elapsed = given.view.now - table.start_s
+    worth, tight, mix, share, price = _now(given, table, elapsed)
     left = np.maximum(worth - weight * elapsed, _LEAST * worth)
     possible = np.isfinite(options.seconds)
     gain = np.where(possible, left[:, None] / np.where(possible, options.seconds, 1.0), 0.0)
@@ -70,7 +62,7 @@ def choose(
         value += np.where(critical[:, None] & (gain > 0), ahead, 0.0)
     there = np.flatnonzero(options.now >= 0)
     horizon = table.deadline_s - table.start_s
-    cost = settings.gain_over_cost * restart_s[there]
+    cost = settings.gain_over_cost * given.view.jobs.restart_s[there]
     stay = value[there, options.now[there]]
     # A job that has long to run may well restart, however soon all the others end.
     rest = settings.settle * options.seconds[there, options.now[there]]
@@ -84,13 +76,10 @@ def choose(
 
 
 def _now(
-    table: Timetable,
-    options: Options,
-    ids: tuple[str, ...],
-    weight: FloatArray,
-    elapsed: float,
+    given: GivenRound, table: Timetable, elapsed: float
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
     """Worth, tightness (1: no slack), mix of options, present share, prices of all jobs."""
+    ids, options, weight = given.view.jobs.ids, given.options, given.weight
     jobs = len(ids)
     row: Mapping[str, int] = {id_: at for at, id_ in enumerate(table.ids)}
     rows = np.array([row.get(id_, -1) for id_ in ids], dtype=np.int64)

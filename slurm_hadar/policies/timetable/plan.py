@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.policies.timetable.given import GivenRound
 from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.speeds import ObservedRates
 from slurm_hadar.policies.timetable.work import Options
@@ -47,21 +48,15 @@ class Timetable:
     """(J, O, W) part of the bucket that the job is planned to run so; W buckets are kept."""
 
 
-def solve(
-    options: Options,
-    weight: FloatArray,
-    seen: ObservedRates,
-    ids: tuple[str, ...],
-    now: float,
-    deadline: float,
-    settings: TimetableOptions,
-) -> Timetable:
+def solve(given: GivenRound, seen: ObservedRates, deadline: float) -> Timetable:
     """A new timetable. The deadline stays where it is while it can be kept.
 
     A job whose speeds are guessed gets more time in hand. The less the declared work of the jobs
     that ended could be relied on, the less a single long job decides how late the others may be.
     """
-    options = replace(options, seconds=efficient(options))
+    weight, settings = given.weight, given.settings
+    ids, now = given.view.jobs.ids, given.view.now
+    options = replace(given.options, seconds=efficient(given.options))
     group = classes(options.seconds, _most_classes(options, settings))
     work = _work(options, weight, group)
     thrifty = replace(work, seconds=thrift(work, settings.waste))

@@ -24,6 +24,7 @@ from slurm_hadar.policies.composite import wrapped
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable import memory
 from slurm_hadar.policies.timetable.choice import choose
+from slurm_hadar.policies.timetable.given import GivenRound
 from slurm_hadar.policies.timetable.places import place
 from slurm_hadar.policies.timetable.plan import solve
 from slurm_hadar.policies.timetable.reasons import tell
@@ -52,16 +53,17 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     options = options_of(view, floor, seen.rate, settings.min_stay_s)
     # Weight 0 means after all others, not never.
     weight = np.maximum(jobs.weight, _LEAST_WEIGHT)
+    given = GivenRound(view, floor, options, weight, settings)
     names = memory.pool_names(view, floor)
     past = memory.recall(state, names)
     if past is None or memory.outdated(past, view, settings):
         deadline = past.table.deadline_s if past else 0.0
-        table = solve(options, weight, seen, jobs.ids, view.now, deadline, settings)
+        table = solve(given, seen, deadline)
         past = memory.TimetableState(table)
     kept = memory.unchanged(past, view, options, settings)
-    choice = choose(past.table, options, jobs.ids, weight, jobs.restart_s, view.now, settings, kept)
+    choice = choose(given, past.table, kept)
     places = place(view, floor, options, choice)
-    plan = tell(view, floor, options, choice, places, past.table)
+    plan = tell(given, choice, places, past.table)
     if not kept:
         laid = {jobs.ids[job]: int(choice.option[job]) for job in places.parts}
         past = memory.TimetableState(past.table, laid, jobs.ids, view.now)

@@ -5,10 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.view import View
 from slurm_hadar.policies.allocation import (
     Allocation,
-    ResourcePools,
     gang_tier,
     gpus_text,
     nodes_text,
@@ -16,21 +14,14 @@ from slurm_hadar.policies.allocation import (
 )
 from slurm_hadar.policies.ends import UNKNOWN, ends, time_left
 from slurm_hadar.policies.timetable.choice import RoundChoice
+from slurm_hadar.policies.timetable.given import GivenRound
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.plan import Timetable
-from slurm_hadar.policies.timetable.work import Options
 
 
-def tell(
-    view: View,
-    floor: ResourcePools,
-    options: Options,
-    choice: RoundChoice,
-    places: PlacedJobs,
-    table: Timetable,
-) -> Plan:
+def tell(given: GivenRound, choice: RoundChoice, places: PlacedJobs, table: Timetable) -> Plan:
     """The plan, each placement and each wait with its reason."""
-    words = _Words(view, floor, options, choice, table)
+    view, words = given.view, _Words(given, choice, table)
     placements = {view.jobs.ids[job]: words.placement(job, p) for job, p in places.parts.items()}
     waiting = {
         id_: words.waits(job, places.short.get(job, ""))
@@ -41,16 +32,10 @@ def tell(
 
 
 class _Words:
-    def __init__(
-        self,
-        view: View,
-        floor: ResourcePools,
-        options: Options,
-        choice: RoundChoice,
-        table: Timetable,
-    ) -> None:
-        self.view, self.floor, self.options = view, floor, options
+    def __init__(self, given: GivenRound, choice: RoundChoice, table: Timetable) -> None:
+        self.view, self.floor, self.options = given.view, given.floor, given.options
         self.choice, self.table = choice, table
+        options = self.options
         self._price = choice.price[options.pool] * options.gpus
         net = np.where(choice.gain > 0, choice.gain - self._price, -np.inf)
         self._best = net.argmax(axis=1) if net.size else np.zeros(0, dtype=np.int64)

@@ -10,6 +10,7 @@ from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.moves import advance
 from slurm_hadar.controller.journal.store import Store, make_private
 from slurm_hadar.controller.observation import steering_store
+from slurm_hadar.controller.profiling.declared_work import DeclaredWork
 
 DUMP = Path(__file__).with_name("state_with_leases.sql").read_text()
 ASKED = [
@@ -66,3 +67,24 @@ def test_its_move_in_flight_is_carried_to_its_end(context):
     assert context.cluster.sent == [("2", {"Features": "v100", "StartTime": "now"})]
     assert context.store.open_entries() == []
     assert context.steering_of(ASKED[1]).was == {"Features": "", "Partition": "gpu"}
+
+
+def columns(connection):
+    """Table -> its columns, as (name, type, not null, default, part of the key)."""
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall()
+    rows = {name: connection.execute(f"PRAGMA table_info({name})") for (name,) in tables}
+    return {name: [row[1:] for row in found] for name, found in rows.items()}
+
+
+def test_that_release_can_go_back_to_what_this_one_wrote(tmp_path):
+    """It writes its rows by the number of columns, and refuses a file of a later schema."""
+    before = sqlite3.connect(":memory:")
+    before.executescript(DUMP)
+    store = Store.open(tmp_path / "state")
+    DeclaredWork(store.connection)
+    found = columns(store.connection)
+    assert {name: found[name] for name in columns(before)} == columns(before)
+    version = "PRAGMA user_version"
+    assert store.connection.execute(version).fetchone() == before.execute(version).fetchone()
+    store.close()
+    before.close()

@@ -80,17 +80,17 @@ def test_everything_survives_closing(tmp_path):
 
 
 def test_gpu_seconds_are_counted_from_the_start_and_once(store):
-    assert store.serve({"1": (2, 100.0)}, 150.0) == {"1": 100.0}
-    assert store.serve({"1": (2, 100.0)}, 160.0) == {"1": 120.0}
+    assert store.serve({"1": (2, 100.0)}, 150.0).now == {"1": 100.0}
+    assert store.serve({"1": (2, 100.0)}, 160.0) == ({"1": 100.0}, {"1": 120.0})
     # It was moved: nothing is counted for the time between.
-    assert store.serve({"1": (4, 200.0)}, 210.0) == {"1": 160.0}
-    assert store.serve({}, 300.0) == {"1": 160.0}
+    assert store.serve({"1": (4, 200.0)}, 210.0).now == {"1": 160.0}
+    assert store.serve({}, 300.0).now == {"1": 160.0}
 
 
 def test_a_clock_that_goes_back_takes_nothing_away(store):
     store.serve({"1": (1, 100.0)}, 200.0)
-    assert store.serve({"1": (1, 100.0)}, 150.0) == {"1": 100.0}
-    assert store.serve({"1": (1, 100.0)}, 200.0) == {"1": 100.0}
+    assert store.serve({"1": (1, 100.0)}, 150.0).now == {"1": 100.0}
+    assert store.serve({"1": (1, 100.0)}, 200.0).now == {"1": 100.0}
 
 
 def test_moves_are_counted_and_timed(store):
@@ -137,7 +137,7 @@ def test_what_is_closed_and_old_is_forgotten_and_what_is_open_is_not(store):
     store.keep_steering("3", "kept")
     store.forget(50.0)
     assert store.history("1") == [] and [e.job for e in store.open_entries()] == ["2"]
-    assert list(store.decisions()) == ["3"] and store.serve({}, 60.0) == {}
+    assert list(store.decisions()) == ["3"] and store.serve({}, 60.0).now == {}
     assert store.steerings(["1", "3"]) == {"3": "kept"}
 
 
@@ -367,11 +367,11 @@ def test_a_months_jobs_cost_a_tick_nothing(store):
     tracemalloc.start()
     try:
         store.decide(now)
-        attained = store.serve(running, 200.0, shown)
+        attained = store.serve(running, 200.0, shown).now
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 300_000
     assert attained == {job: 300.0 if job == "7" else 100.0 for job in shown}
-    assert store.serve({}, 300.0, ["new"]) == {}
+    assert store.serve({}, 300.0, ["new"]).now == {}
     assert len(store.decision_history("7")) == 1 and store.decisions()["7"].time_s == 200.0

@@ -1,0 +1,19 @@
+"""What one round of the timetable policy is given."""
+
+from dataclasses import dataclass
+
+from slurm_hadar.domain.view import FloatArray, View
+from slurm_hadar.policies.allocation import ResourcePools
+from slurm_hadar.policies.timetable.settings import TimetableOptions
+from slurm_hadar.policies.timetable.work import Options
+
+
+@dataclass(frozen=True)
+class GivenRound:
+    """``weight`` (J,): of the view's jobs, above 0."""
+
+    view: View
+    floor: ResourcePools
+    options: Options
+    weight: FloatArray
+    settings: TimetableOptions

@@ -1,0 +1,62 @@
+"""Linear and integer programmes: from arrays to HiGHS's answer."""
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.solvers.quiet import new_solver
+
+INFINITY = float(highspy.kHighsInf)
+
+
+@dataclass(frozen=True)
+class Programme:
+    """Of all x with 0 <= x <= ``most`` (n,) and ``low`` <= A x <= ``high`` (m,) the one with the
+    largest ``cost`` (n,) x, or the smallest with ``least``. ``whole``: whole numbers only.
+
+    A has k non-zeros ``value`` (n, k) in each column, in the rows ``index`` (n, k). With ``start``
+    (n + 1,) both are flat, and column i has those from ``start[i]`` up to ``start[i + 1]``; with
+    ``by_row`` these are rows of A, and ``index`` has the columns.
+    """
+
+    cost: FloatArray
+    most: FloatArray
+    low: FloatArray
+    high: FloatArray
+    index: IntArray
+    value: FloatArray
+    start: IntArray | None = None
+    by_row: bool = False
+    least: bool = False
+    whole: bool = False
+
+    def solve(self, **options: float | str) -> highspy.Highs:
+        """The solver with its answer. ``options``: of HiGHS."""
+        size, start = len(self.cost), self.start
+        if start is None:
+            start = np.arange(size + 1) * self.index.shape[1]
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = size, len(self.low)
+        lp.sense_ = highspy.ObjSense.kMinimize if self.least else highspy.ObjSense.kMaximize
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = self.cost, np.zeros(size), self.most
+        lp.row_lower_, lp.row_upper_ = self.low, self.high
+        if self.whole:
+            lp.integrality_ = [highspy.HighsVarType.kInteger] * size
+        formats = highspy.MatrixFormat
+        lp.a_matrix_.format_ = formats.kRowwise if self.by_row else formats.kColwise
+        lp.a_matrix_.start_ = start.astype(np.int32)
+        lp.a_matrix_.index_ = self.index.ravel().astype(np.int32)
+        lp.a_matrix_.value_ = self.value.ravel()
+        solver = new_solver()
+        for name, setting in options.items():
+            solver.setOptionValue(name, setting)
+        solver.passModel(lp)
+        solver.run()
+        return solver
+
+
+def is_best(solver: highspy.Highs) -> bool:
+    """Whether its answer is proven to be the best."""
+    return bool(solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)
