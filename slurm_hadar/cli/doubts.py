@@ -98,6 +98,8 @@ def _of_saving(declaration: Declaration, typed: Mapping[str, str]) -> Iterator[s
         yield f"lose={typed['lose']} has no effect without checkpoint=restart or watch:PATH"
     if "checkpoint_exit_code" in typed and habit != "signal":
         yield "checkpoint_exit_code has no effect without checkpoint=signal"
+    if "progress" in typed and habit == "yes":
+        yield "progress has no effect with checkpoint=yes: the runtime reports it"
 
 
 def unheard(declaration: Declaration, held: Settings, body: bytes) -> Iterator[str]:

@@ -48,6 +48,7 @@ MEANING = {
     ),
     "lose": ("SECONDS", "most work that a move may cost, with checkpoint=restart or watch:PATH"),
     "checkpoint_exit_code": ("N", "exit code that says: I saved, start me again"),
+    "progress": ("PATTERN", "how its output shows how far it is, such as step={step*64}"),
     "restart_cost": ("SECONDS", "cost of a move, until it is measured"),
     "wait": ("SECONDS", "longest wait for a type on which it would end sooner; 0: none"),
     "cost": ("any", "may be billed more than its request; default: never knowingly"),

@@ -39,6 +39,14 @@ USUAL_SIGNAL = "USR2"
 _LONGEST_OF_SBATCH_S = 65535
 LONGEST_GRACE_S = 900.0
 """A move keeps its destination planned while the job saves."""
+PROGRESS = (
+    r"(?P<before>[A-Za-z0-9_.:/@+,=*-]*)"
+    r"\{(?:samples|(?:step|epoch)\*(?P<unit>[1-9][0-9]{0,11}))\}"
+    r"(?P<after>[A-Za-z0-9_.:/@+,=*-]*)"
+)
+"""Pattern of ``progress``: text, ``*`` for anything, and the number that counts, once. In a step
+or an epoch are so many samples."""
+_LONGEST_PROGRESS = 200
 USUAL_LOSS_S = 120.0
 """Work that a move may cost a job with ``checkpoint=watch:PATH`` that declares no ``lose``."""
 TYPE_CHECKING = False
@@ -76,7 +84,8 @@ class Declaration:
     ``checkpoint``: how the job saves and resumes: empty (it does not), ``yes`` (by the runtime),
     ``signal`` (by itself when it gets ``signal``), ``restart`` (it begins anew) or ``watch:PATH``
     (by itself, now and then). ``lose`` None: what is usual, see :attr:`most_lost_s`.
-    ``checkpoint_exit_code`` 0: none.
+    ``checkpoint_exit_code`` 0: none. ``progress``: how the job's output shows how far it is, see
+    :data:`PROGRESS`; empty: it does not, or its runtime reports that.
     """
 
     model: str = ""
@@ -91,6 +100,7 @@ class Declaration:
     signal: str = ""
     lose: float | None = None
     checkpoint_exit_code: int = 0
+    progress: str = ""
     restart_cost: float = 0.0
     wait: float | None = None
     cost: str = ""
@@ -291,6 +301,16 @@ def _exit_code(text: str) -> int:
     return int(text)
 
 
+def _progress(text: str) -> str:
+    if len(text) > _LONGEST_PROGRESS or re.fullmatch(PROGRESS, text, re.ASCII) is None:
+        raise ValueError(
+            "text of the job's output, of letters, digits and _.:/@+,=- (at most "
+            f"{_LONGEST_PROGRESS}), * for anything else, with {{samples}}, {{step*64}} or "
+            "{epoch*50000} once, where the number stands; 64 and 50000 are the samples in one"
+        )
+    return text
+
+
 _READ: dict[str, Callable[[str], object]] = {
     "model": _word,
     "types": _words,
@@ -304,6 +324,7 @@ _READ: dict[str, Callable[[str], object]] = {
     "signal": _signal,
     "lose": _seconds,
     "checkpoint_exit_code": _exit_code,
+    "progress": _progress,
     "restart_cost": _seconds,
     "wait": _seconds,
     "cost": _cost,
