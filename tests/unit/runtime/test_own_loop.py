@@ -255,6 +255,87 @@ def test_a_loop_that_saves_by_its_own_code_answers_and_leaves(tmp_path, monkeypa
     assert any("saved at 116 samples as asked" in line for line in said)
 
 
+SEVERAL = """
+import os, signal, sys
+import torch
+from slurm_hadar.runtime import Session, join
+rank, size, local = join("gloo", init_method="file://" + sys.argv[1])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.arange(40), torch.randn(40, 4))
+sampler = torch.utils.data.DistributedSampler(data, size, rank, seed=3)
+loader = torch.utils.data.DataLoader(data, 2, sampler=sampler)
+model = torch.nn.Linear(4, 1)
+if size > 1:
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+session = Session("run.pt", model=model, optimizer=optimizer)
+for epoch in session.epochs(3):
+    sampler.set_epoch(epoch)
+    for number, (which, x) in enumerate(session.batches(loader), session.batch):
+        print("read", epoch, number, *which.tolist(), flush=True)
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if (rank, epoch, number) == (1, 1, 3) and session.attempt == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+print("end", session.samples, *(value.item() for value in model.parameters().__next__()[0]))
+"""
+
+
+def processes(folder: Path, ranks: int) -> list[tuple[int, list[str], str]]:
+    """Exit code, lines and errors of each."""
+    folder.mkdir(exist_ok=True)
+    env = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", SEVERAL, str(folder / "store")],
+            cwd=folder,
+            env={
+                **os.environ,
+                **env,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "GLOO_SOCKET_IFNAME": "lo",
+            },
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for rank in range(ranks)
+    ]
+    ended = [process.communicate(timeout=300) for process in started]
+    (folder / "store").unlink(missing_ok=True)
+    return [
+        (process.returncode, out.splitlines(), errors)
+        for process, (out, errors) in zip(started, ended, strict=True)
+    ]
+
+
+def test_several_processes_leave_together_and_each_goes_on_with_its_own_samples(tmp_path):
+    stopped = processes(tmp_path, 2)
+    assert [code for code, _, _ in stopped] == [143, 143], stopped
+    assert stopped[0][1][-1].split()[1] == "1"
+    # In the middle of an epoch a process alone would read other samples.
+    ((code, _, errors),) = processes(tmp_path, 1)
+    assert code == 1 and "declare gpus=2" in errors
+    resumed = processes(tmp_path, 2)
+    assert [code for code, _, _ in resumed] == [0, 0], resumed
+    for before, after in zip(stopped, resumed, strict=True):
+        places = [line.split()[1:3] for line in before[1] + after[1][:-1]]
+        assert places == [[str(e), str(n)] for e in range(3) for n in range(10)]
+    for epoch in "012":
+        read = [
+            index
+            for _, lines, _ in stopped + resumed
+            for line in lines
+            if line.split()[:2] == ["read", epoch]
+            for index in line.split()[3:]
+        ]
+        assert sorted(map(int, read)) == list(range(40))
+    assert resumed[0][1][-1] == resumed[1][1][-1] and resumed[0][1][-1].startswith("end 120 ")
+
+
 def test_samples_of_batches_of_all_shapes():
     x = torch.zeros(5, 2)
     for batch in (x, [x, x], (x, "a"), {"x": x, "y": None}, [[x]], ["a"] * 5):
