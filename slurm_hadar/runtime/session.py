@@ -102,7 +102,7 @@ class Session:
         for optimizer in self._optimizers:
             optimizer.register_step_post_hook(self._note_step)
         self._stepped, self._reports, self._pending = False, False, 0
-        self._by_epochs, self._read = False, -1
+        self._by_epochs, self._read, self._in_body = False, -1, False
         if self._random is not None:
             gpus = f"{core.gpus} GPU{'s' * (core.gpus != 1)}"
             core.say(f"resumed at {self.samples} samples (attempt {self.attempt}, {gpus})")
@@ -166,8 +166,17 @@ class Session:
         self._random = None
         for batch in batches:
             size = samples_in(batch) * self._core.ranks.size
-            yield batch
-            place.batch += 1
+            self._in_body = True
+            try:
+                yield batch
+            except GeneratorExit:
+                # The loop was left with break, when this batch was trained: it is not read again.
+                self._state.samples += self._pending + size
+                self._pending, self._stepped = 0, False
+                raise
+            finally:
+                self._in_body = False
+                place.batch += 1
             self._went_in(size)
         if not self._by_epochs:
             self._end_epoch()
@@ -230,10 +239,14 @@ class Session:
         self._steering.saved_by_user()
 
     def save(self) -> bool:
-        """Write the checkpoint at ``path`` now; in place of your own code and :meth:`saved`.
+        """Write the checkpoint at ``path`` now; in place of your own code and :meth:`saved`, and
+        behind the loop over :meth:`batches`.
 
-        Whether the disk took it. Raises Superseded where a later attempt has taken over.
+        Whether the disk took it. Raises Superseded where a later attempt has taken over,
+        UsageError inside that loop, which saves by itself: its batch would be trained twice.
         """
+        if self._in_body:
+            raise UsageError("save() inside the loop over batches(), which saves by itself")
         done = self._steering.save(moving=self._steering.asked or self._steering.leaving)
         self._steering.after_save(done)
         if done:

@@ -167,7 +167,9 @@ def test_a_superseded_attempt_overwrites_neither_checkpoint_nor_file(tmp_path):
     kept = [(tmp_path / name).read_bytes() for name in ("run.pt", "best.pt")]
 
     with pytest.raises(Superseded):
-        stale.save()
+        for _ in batches:
+            pass
+        next(epochs)
     with pytest.raises(Superseded), stale.replacing(tmp_path / "best.pt") as path:
         torch.save({}, path)
     assert [(tmp_path / name).read_bytes() for name in ("run.pt", "best.pt")] == kept
@@ -182,20 +184,33 @@ def test_a_loader_of_its_own_generator_goes_on_in_its_order(tmp_path):
     def reads(path, stop_at=None):
         generator = torch.Generator().manual_seed(5)
         loader = torch.utils.data.DataLoader(range(10), 3, shuffle=True, generator=generator)
-        model, optimizer, session = small(path)
+        model, optimizer, session = small(path, every_s=0)
         for epoch in session.epochs(3):
             for number, batch in enumerate(session.batches(loader), session.batch):
                 yield epoch, number, batch.tolist()
-                train(model, optimizer, torch.ones(1, 2))
                 if (epoch, number) == stop_at:
-                    session.save()
                     return
+                train(model, optimizer, torch.ones(1, 2))
 
     expected = list(reads(tmp_path / "whole.pt"))
-    # Saved inside the body, an iteration counts as not done yet, so it is given again.
     found = list(reads(tmp_path / "cut.pt", (1, 2)))
     assert found == expected[:7]
     assert list(reads(tmp_path / "cut.pt")) == expected[6:]
+
+
+def test_an_epoch_that_is_left_early_counts_what_it_trained(tmp_path):
+    loader = torch.utils.data.DataLoader(torch.randn(8, 2), 2)
+    model, optimizer, session = small(tmp_path / "run.pt")
+    for epoch in session.epochs(9):
+        for number, x in enumerate(session.batches(loader)):
+            train(model, optimizer, x)
+            if number == 2:
+                break
+        if epoch == 1:
+            session.stop()
+    assert session.samples == 12
+    model, optimizer, again = small(tmp_path / "run.pt")
+    assert (again.samples, again.attempt, list(again.epochs(9))) == (12, 2, [])
 
 
 def test_what_cannot_be_kept_or_would_mean_other_samples_is_refused(tmp_path):
@@ -206,11 +221,12 @@ def test_what_cannot_be_kept_or_would_mean_other_samples_is_refused(tmp_path):
         Session(model=torch.nn.Linear(1, 1))
     with pytest.raises(UsageError, match="nonfinite"):
         Session(nonfinite="nothing")
-    model, optimizer, session = small(tmp_path / "run.pt")
+    model, optimizer, session = small(tmp_path / "run.pt", every_s=0)
     batches = iter(session.batches(torch.utils.data.DataLoader(torch.randn(8, 2), 2)))
     train(model, optimizer, next(batches))
+    with pytest.raises(UsageError, match="inside the loop"):
+        session.save()
     next(batches)
-    session.save()
     model, optimizer, session = small(tmp_path / "run.pt")
     with pytest.raises(UsageError, match="batch 1 of 4, and the loader has 8"):
         next(iter(session.batches(torch.utils.data.DataLoader(torch.randn(8, 2), 1))))
