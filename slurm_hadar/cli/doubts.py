@@ -99,6 +99,8 @@ def _of_saving(declaration: Declaration, typed: Mapping[str, str]) -> Iterator[s
         yield f"lose={typed['lose']} has no effect without checkpoint=restart or watch:PATH"
     if "checkpoint_exit_code" in typed and habit != "signal":
         yield "checkpoint_exit_code has no effect without checkpoint=signal"
+    if "progress" in typed and habit == "yes":
+        yield "progress has no effect with checkpoint=yes: the runtime reports it"
 
 
 def _of_requeues(

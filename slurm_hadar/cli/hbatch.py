@@ -227,6 +227,8 @@ def _prepare(submit: Submit, declaration: Declaration) -> None:
     submit.environment["HADAR_SIGNAL"] = declaration.asks.name
     if declaration.habit == "watch":
         submit.environment["HADAR_CHECKPOINT"] = declaration.checkpoint
+    if declaration.progress and declaration.habit != "yes":
+        submit.environment["HADAR_PROGRESS"] = declaration.progress
 
 
 def _remark(submit: Submit, outcome: SubmitOutcome) -> str:

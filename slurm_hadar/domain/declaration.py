@@ -44,6 +44,14 @@ USUAL_SIGNAL = "USR2"
 _LONGEST_OF_SBATCH_S = 65535
 LONGEST_GRACE_S = 900.0
 """A move keeps its destination planned while the job saves."""
+PROGRESS = (
+    r"(?P<before>[A-Za-z0-9_.:/@+,=*-]*)"
+    r"\{(?:samples|(?:step|epoch)\*(?P<unit>[1-9][0-9]{0,11}))\}"
+    r"(?P<after>[A-Za-z0-9_.:/@+,=*-]*)"
+)
+"""Pattern of ``progress``: text, ``*`` for anything, and the number that counts, once. In a step
+or an epoch are so many samples."""
+_LONGEST_PROGRESS = 200
 USUAL_LOSS_S = 120.0
 """Work that a move may cost a job with ``checkpoint=watch:PATH`` that declares no ``lose``."""
 TYPE_CHECKING = False
@@ -89,7 +97,9 @@ class Declaration:
     ``signal`` (by itself when it gets ``signal``), ``restart`` (it begins anew) or ``watch:PATH``
     (by itself, now and then). ``lose`` None: what is usual, see :attr:`most_lost_s`.
     ``checkpoint_exit_code`` 0: none. ``max_requeues``: how many times it may be requeued before its
-    time limit ends, to go on from its checkpoint; 0: its limit ends it.
+    time limit ends, to go on from its checkpoint; 0: its limit ends it. ``progress``: how the job's
+    output shows how far it is, see :data:`PROGRESS`; empty: it does not, or its runtime reports
+    that.
     """
 
     model: str = ""
@@ -105,6 +115,7 @@ class Declaration:
     lose: float | None = None
     checkpoint_exit_code: int = 0
     max_requeues: int = 0
+    progress: str = ""
     restart_cost: float = 0.0
     wait: float | None = None
     cost: str = ""
@@ -323,6 +334,16 @@ def _requeues(text: str) -> int:
     return int(text)
 
 
+def _progress(text: str) -> str:
+    if len(text) > _LONGEST_PROGRESS or re.fullmatch(PROGRESS, text, re.ASCII) is None:
+        raise ValueError(
+            "text of the job's output, of letters, digits and _.:/@+,=- (at most "
+            f"{_LONGEST_PROGRESS}), * for anything else, with {{samples}}, {{step*64}} or "
+            "{epoch*50000} once, where the number stands; 64 and 50000 are the samples in one"
+        )
+    return text
+
+
 _READ: dict[str, Callable[[str], object]] = {
     "model": _word,
     "types": _words,
@@ -337,6 +358,7 @@ _READ: dict[str, Callable[[str], object]] = {
     "lose": _seconds,
     "checkpoint_exit_code": _exit_code,
     "max_requeues": _requeues,
+    "progress": _progress,
     "restart_cost": _seconds,
     "wait": _seconds,
     "cost": _cost,

@@ -115,13 +115,15 @@ def _begin(folder: Path) -> None:
 
 
 def _start_watcher(folder: Path) -> None:
-    """Beside the batch script of a job with ``checkpoint=watch:PATH``: start what reports its
-    checkpoints, as the job's user and within the job. It ends with the batch step."""
+    """Beside the batch script of a job with ``checkpoint=watch:PATH`` or ``progress``: start what
+    reports its checkpoints and progress, as the job's user and within the job. It ends with the
+    batch step."""
     job = _number()
     declares = os.environ.get("HADAR_CHECKPOINT", "").startswith("watch:")
+    declares = declares or "HADAR_PROGRESS" in os.environ
     if not (declares and job) or in_step(os.environ):
         return
-    step = _step_daemon(job)
+    step, task = _step_daemon(job)
     if not step or os.fork():
         return
     try:
@@ -134,24 +136,24 @@ def _start_watcher(folder: Path) -> None:
         os.environ.setdefault("HADAR_EXCHANGE", str(folder))
         from slurm_hadar.runtime import watch
 
-        watch.run([], lambda: _command_line(step).startswith(_daemon_of(job)))
+        watch.run([], lambda: _command_line(step).startswith(_daemon_of(job)), task)
     finally:
         os._exit(0)
 
 
-def _step_daemon(job: str) -> int:
-    """The slurmstepd that this process descends from, 0: none. Its child bears its name too, until
-    it becomes the task."""
-    pid, step = os.getpid(), 0
+def _step_daemon(job: str) -> tuple[int, int]:
+    """The slurmstepd that this process descends from, and its child, which bears its name until it
+    becomes the task; (0, 0): none."""
+    pid, step, task = os.getpid(), 0, 0
     while pid > 1:
         if _command_line(pid).startswith(_daemon_of(job)):
-            step = pid
+            step, task = pid, task or pid
         try:
             # The name in brackets may hold anything.
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             break
-    return step
+    return step, task
 
 
 def _keep_closed() -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from slurm_hadar.runtime.fixed_scale import FixedScale
     from slurm_hadar.runtime.ranks import join
     from slurm_hadar.runtime.samples import Segment, check_lineage
+    from slurm_hadar.runtime.session import Session
     from slurm_hadar.runtime.store import lineage
     from slurm_hadar.runtime.training import Batch, Training
 
@@ -20,6 +21,7 @@ _HOME = {
     "Copies": "copies",
     "FixedScale": "fixed_scale",
     "Segment": "samples",
+    "Session": "session",
     "Training": "training",
     "check_lineage": "samples",
     "join": "ranks",
@@ -30,6 +32,7 @@ __all__ = [
     "Copies",
     "FixedScale",
     "Segment",
+    "Session",
     "Training",
     "check_lineage",
     "join",

@@ -11,7 +11,6 @@ One process per node, launched with :mod:`slurm_hadar.runtime.copies_launch`; al
 ordinary training. HadarE: arXiv 2503.10918, the tracker as recalled.
 """
 
-import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 import torch
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.exchange.job_side import Exchange, node_gpus
 from slurm_hadar.runtime import checkpoint
 from slurm_hadar.runtime.copies_data import Orders, RoundPart
 from slurm_hadar.runtime.copies_flat import Flat, reset_state
@@ -30,12 +28,12 @@ from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
 from slurm_hadar.runtime.copies_settings import CopiesSettings, Rule
 from slurm_hadar.runtime.copies_steering import CopiesSteering, resume
 from slurm_hadar.runtime.copies_tracker import Tracker
-from slurm_hadar.runtime.emulation import emulation
+from slurm_hadar.runtime.core import SessionCore, SessionOptions, say
 from slurm_hadar.runtime.leaving import LeftOnTerm
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.signals import Signals
 from slurm_hadar.runtime.store import CheckpointStore, State, stateful_parts
-from slurm_hadar.runtime.training import Batch, _say, _signals
+from slurm_hadar.runtime.training import Batch
 
 
 class Copies:
@@ -89,14 +87,15 @@ class Copies:
         gpus: int | None = None,
         nonfinite: str = "report",
         trusted: bool = False,
-        log: Callable[[str], None] = _say,
+        log: Callable[[str], None] = say,
     ) -> None:
         if dataset_size < 1 or seed < 0 or batch < 1:
             raise UsageError("dataset_size >= 1, batch >= 1 and seed >= 0 are needed")
         if (epochs is None) == (samples is None) or (epochs or samples or 0) < 1:
             raise UsageError("say how much work there is: epochs=N or samples=N, one of the two")
         self._model, self._optimizer, self._state_rule = model, optimizer, optimizer_state
-        self._signals: Signals = _signals(signal)
+        core = SessionCore(SessionOptions(name, gpus, every_s, signal, nonfinite, log))
+        self._signals: Signals = core.signals
         self._link = Link()
         settings = CopiesSettings.checked(
             dataset_size=dataset_size,
@@ -114,12 +113,12 @@ class Copies:
         """Processes that were started, this one included."""
         self.first = self._link.first
         """Whether this process keeps the checkpoint and should print the results."""
-        say = log if self.first else (lambda line: None)
-        self._emulation = emulation(name, nodes=())
-        self.gpus = gpus if gpus is not None else self._count_gpus()
+        core.join_copies(first=self.first)
+        core.find_gpus(model, nodes=())
+        self._emulation, self._exchange = core.emulation, core.exchange
+        self.gpus = core.gpus
         """GPUs of this copy."""
         self._state = State(dataset_size, seed, batch, batch)
-        self._exchange = Exchange.from_env(say) if self.first else None
         self._random: dict[str, Any] | None = None
         self._tracker: Tracker | None = None
         total = samples if samples is not None else (epochs or 0) * dataset_size
@@ -127,8 +126,8 @@ class Copies:
         if self.first:
             parts = stateful_parts(model, optimizer, scheduler, None, also or {})
             where = None if path is None else Path(path).absolute()
-            store = CheckpointStore(where, parts, say, trusted=trusted)
-            self._begin_tracker(store, settings, scheduler, name, nonfinite, say)
+            store = CheckpointStore(where, parts, core.say, trusted=trusted)
+            self._begin_tracker(core, store, settings, scheduler)
         else:
             self._flat = self._make_flat()
         self._current: Batch | None = None
@@ -136,28 +135,10 @@ class Copies:
         self._idle_since = time.monotonic()
 
     def _begin_tracker(
-        self,
-        store: CheckpointStore,
-        settings: CopiesSettings,
-        scheduler: Any,
-        name: str,
-        nonfinite: str,
-        say: Callable[..., None],
+        self, core: SessionCore, store: CheckpointStore, settings: CopiesSettings, scheduler: Any
     ) -> None:
-        optimizer, gpus = self._optimizer, self.gpus
-        self._random = resume(self._ledger, store, self._exchange, self._link.size, say)
-        self._steering = CopiesSteering.between_rounds(
-            self._ledger,
-            store,
-            self._signals,
-            self._exchange,
-            name=name,
-            gpus=gpus,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            say=say,
-            nonfinite=nonfinite,
-        )
+        self._random = resume(self._ledger, store, core.exchange, self._link.size, core.say)
+        self._steering = CopiesSteering(core, self._ledger, store)
         # Laid out only now: the checkpoint brought the optimizer's state.
         self._flat = self._make_flat()
         self._tracker = self._tracks(
@@ -165,11 +146,11 @@ class Copies:
             self._flat,
             self._ledger,
             self._steering,
-            optimizer,
+            self._optimizer,
             scheduler,
             settings,
             self._weights,
-            gpus,
+            core.gpus,
         )
 
     @property
@@ -306,14 +287,6 @@ class Copies:
         if self._link.size == 1:
             return None
         return Flat(self._model, self._optimizer, with_state=self._state_rule == "average")
-
-    def _count_gpus(self) -> int:
-        if self._emulation is not None:
-            return sum(self._emulation.gpus.values())
-        if torch.cuda.is_available():
-            # DataParallel spreads one process over the GPUs of its node.
-            return len(getattr(self._model, "device_ids", None) or [0])
-        return len(node_gpus(os.environ))
 
     def _weights(self, counts: Sequence[int]) -> list[float]:
         """Weights of the copies in the average, from the samples that they trained."""

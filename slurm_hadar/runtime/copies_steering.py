@@ -4,8 +4,7 @@ from typing import Any
 
 from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.runtime.copies_ledger import Ledger
-from slurm_hadar.runtime.ranks import Ranks
-from slurm_hadar.runtime.signals import Signals
+from slurm_hadar.runtime.core import SessionCore
 from slurm_hadar.runtime.steering import TrainingSteering
 from slurm_hadar.runtime.store import CheckpointStore, Say
 
@@ -34,45 +33,13 @@ def resume(
 class CopiesSteering(TrainingSteering):
     """What the controller and Slurm want of the copies; asked between two rounds."""
 
-    ledger: Ledger
     _saved_done = -1
 
-    @classmethod
-    def between_rounds(
-        cls,
-        ledger: Ledger,
-        store: CheckpointStore,
-        signals: Signals,
-        exchange: Exchange | None,
-        *,
-        name: str,
-        gpus: int,
-        optimizer: Any,
-        scheduler: Any,
-        say: Say,
-        nonfinite: str,
-    ) -> "CopiesSteering":
-        """The steering of rank 0, which decides for all copies. A copy's batch stays as it is."""
-        batch = ledger.state.batch
-        made = cls(
-            ledger.state,
-            store,
-            Ranks(),
-            signals,
-            exchange,
-            None,
-            name=name,
-            gpus=gpus,
-            every_s=0.0,
-            batch=(batch, batch),
-            optimizer=optimizer,
-            scheduler=scheduler,
-            rule="none",
-            say=say,
-            nonfinite=nonfinite,
-        )
-        made.ledger = ledger
-        return made
+    def __init__(self, core: SessionCore, ledger: Ledger, store: CheckpointStore) -> None:
+        # Rank 0 decides for all copies. A copy's batch stays as it is.
+        super().__init__(core, ledger.state, store)
+        self._every_s = 0.0
+        self.ledger = ledger
 
     @property
     def batch(self) -> int:

@@ -6,8 +6,6 @@ batches from :meth:`Hosted.passes`, calls :meth:`Hosted.trained` after each pass
 """
 
 import json
-import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -15,23 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from slurm_hadar.domain.errors import HadarError, UsageError
-from slurm_hadar.exchange.job_side import Exchange, node_gpus
 from slurm_hadar.exchange.progress import Saved
 from slurm_hadar.runtime import batches, finite, samples
 from slurm_hadar.runtime.attempts import Attempt, Superseded
-from slurm_hadar.runtime.emulation import emulation
-from slurm_hadar.runtime.ranks import Ranks
-from slurm_hadar.runtime.signals import Signals
-from slurm_hadar.runtime.steering import TrainingSteering
+from slurm_hadar.runtime.core import SessionCore, SessionOptions, say
+from slurm_hadar.runtime.steering import ChosenBatch, TrainingSteering
 from slurm_hadar.runtime.store import CheckpointStore, Say, State
-from slurm_hadar.runtime.without_gpus import leave_without_gpus
-
-
-def _say(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)
 
 
 class HostedStore(CheckpointStore):
@@ -86,21 +74,17 @@ class Hosted:
         signal: str | None = None,
         gpus: int | None = None,
         nonfinite: str = "report",
-        log: Callable[[str], None] = _say,
+        log: Callable[[str], None] = say,
     ) -> None:
         self.range = (batch, batch) if isinstance(batch, int) else batch
         if not 0 < self.range[0] <= self.range[1]:
             raise UsageError(f"batch={batch}: a number above 0, or a range (least, most)")
         if seed < 0 or (samples is not None and samples < 1):
             raise UsageError("seed >= 0 and samples >= 1 are needed")
-        try:
-            self.signals = Signals(signal)
-        except ValueError as error:
-            raise UsageError(f"signal: {error}") from None
-        self.signals.install()
-        self.work, self.total, self.gpus = samples, 0, gpus
-        self._seed, self._every_s, self._rule = seed, every_s, learning_rate
-        self._name, self._log, self._when_nonfinite = name, log, nonfinite
+        self._core = SessionCore(SessionOptions(name, gpus, every_s, signal, nonfinite, log))
+        self.signals = self._core.signals
+        self.work, self.total = samples, 0
+        self._seed, self._rule = seed, learning_rate
         self._given: deque[tuple[int, int]] = deque()
         self._state: State | None = None
         self._store: HostedStore | None = None
@@ -132,11 +116,9 @@ class Hosted:
         Superseded where a later attempt has taken over already, UsageError where the checkpoint
         could not be saved.
         """
-        self._ranks = Ranks()
-        self._say = self._log if self._ranks.first else (lambda line: None)
-        self._exchange = Exchange.from_env(self._say) if self._ranks.first else None
-        leave_without_gpus(self._exchange, self.signals, self._say)
-        self._store = HostedStore(path, write, self._say)
+        self._core.join()
+        self._ranks = self._core.ranks
+        self._store = HostedStore(path, write, self._core.say)
         identity = self._store.begin_all_ranks(self._ranks)
         assert identity is not None
         self.attempt = Attempt(path, identity)
@@ -156,24 +138,22 @@ class Hosted:
                 f"{self._ranks.size} processes x {passes} accumulated passes need a batch and a "
                 f"data set of {self._parts} samples at least"
             )
-        plan = self._exchange.plan(now=True) if self._exchange else None
-        planned = self._ranks.gather(dict(plan.gpus) if plan else None)[0]
-        self._emulation = emulation(self._name, planned, self._ranks.gather)
-        if self.gpus is None:
-            self.gpus = self._count_gpus()
-        low = self.range[0]
-        state = State(dataset_size, self._seed, low, -(-low // max(1, self.gpus)))
+        # In a framework each process has one GPU, however its model is wrapped.
+        self._core.find_gpus(None)
+        low, count = self.range[0], self._core.gpus
+        state = State(dataset_size, self._seed, low, -(-low // max(1, count)))
         if kept is not None:
             record = json.loads(kept)
             self._store.check(state, record)
             self._store.restore(state, record)
         state.attempt = max(state.attempt, self.attempt.identity.number)
         if kept is not None:
-            gpus = f"{self.gpus} GPU{'s' * (self.gpus != 1)}"
-            self._say(f"resumed at {state.samples} samples (attempt {state.attempt}, {gpus})")
+            gpus = f"{count} GPU{'s' * (count != 1)}"
+            self._core.say(f"resumed at {state.samples} samples (attempt {state.attempt}, {gpus})")
         what = f"the position in checkpoint {self._store.path}"
         self._ranks.must_agree(state.samples, what)
-        self._store.note_lost(state, self._exchange.before if self._exchange else None)
+        exchange = self._core.exchange
+        self._store.note_lost(state, exchange.before if exchange else None)
         self.total, self._state = total, state
 
     def of_the_first(self, value: bool) -> bool:
@@ -195,7 +175,7 @@ class Hosted:
 
     def report(self, line: str) -> None:
         """Say it in this process, also before the others have joined."""
-        self._log(line)
+        self._core.options.log(line)
 
     def is_finite(self) -> bool:
         """Whether loss and parameters may go into a checkpoint; in every process alike."""
@@ -219,23 +199,8 @@ class Hosted:
         # The framework may have put its own handlers there since.
         self.signals.restore()
         self.signals.install()
-        self._steering = TrainingSteering(
-            self.state,
-            self._store,
-            self._ranks,
-            self.signals,
-            self._exchange,
-            self._emulation,
-            name=self._name,
-            gpus=self.gpus or 0,
-            every_s=self._every_s,
-            batch=self.range,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            rule=self._rule,
-            say=self._say,
-            nonfinite=self._when_nonfinite,
-        )
+        chosen = ChosenBatch(*self.range, optimizer, scheduler, self._rule)
+        self._steering = TrainingSteering(self._core, self.state, self._store, chosen)
         self._steering.begin()
 
     def passes(self) -> Iterator[list[int]]:
@@ -329,13 +294,6 @@ class Hosted:
         if self._steering is not None:
             self._steering.settle()
         return json.dumps(self._store.describe(self.state, moving=False))
-
-    def _count_gpus(self) -> int:
-        if self._emulation is not None:
-            return sum(self._emulation.gpus.values())
-        if torch.cuda.is_available() or self._ranks.size > 1:
-            return self._ranks.size
-        return len(node_gpus(os.environ))
 
 
 def position(kept: str) -> Mapping[str, Any]:

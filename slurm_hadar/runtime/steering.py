@@ -3,72 +3,67 @@
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.exchange.job_side import Exchange, host, in_step, seconds
+from slurm_hadar.exchange.job_side import host, in_step, seconds
 from slurm_hadar.exchange.plan_file import JobPlan, save_wish
 from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.runtime import batches, samples
 from slurm_hadar.runtime.attempts import Superseded
-from slurm_hadar.runtime.emulation import Emulation
+from slurm_hadar.runtime.core import SessionCore
 from slurm_hadar.runtime.finite import NOT_FINITE, LossWatch
 from slurm_hadar.runtime.leaving import NOT_SAVED, LeftOnTerm, fail_at_exit
 from slurm_hadar.runtime.meter import Meter
 from slurm_hadar.runtime.noise import NoiseScale
-from slurm_hadar.runtime.ranks import Ranks
+from slurm_hadar.runtime.ranks import Agreement
 from slurm_hadar.runtime.samples import Segment
-from slurm_hadar.runtime.signals import Signals
-from slurm_hadar.runtime.store import CheckpointStore, Say, State
+from slurm_hadar.runtime.store import CheckpointStore, State
 
 _PAUSE_S = 10.0
 _LOOK_S = 0.05
 _CHECK_S, _AGAIN_S = 5.0, 30.0
 """How often an attempt looks whether it is superseded and whether its loss is finite."""
-WHEN_NOT_FINITE = ("report", "end")
-"""What a training may do about a loss that is not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenBatch:
+    """That a plan may choose the global batch, ``least`` to ``most`` samples, and how the learning
+    rate follows; see :func:`slurm_hadar.runtime.batches.rate_factor`."""
+
+    least: int
+    most: int
+    optimizer: Any
+    scheduler: Any
+    rule: batches.LearningRateRule
 
 
 class TrainingSteering:
-    """One attempt of one training, as the controller and Slurm steer it."""
+    """One attempt of one training, as the controller and Slurm steer it.
+
+    ``batch``: None where the loop alone decides about its batch.
+    """
 
     def __init__(
         self,
+        core: SessionCore,
         state: State,
         store: CheckpointStore,
-        ranks: Ranks,
-        signals: Signals,
-        exchange: Exchange | None,
-        pace: Emulation | None,
-        *,
-        name: str,
-        gpus: int,
-        every_s: float,
-        batch: tuple[int, int],
-        optimizer: Any,
-        scheduler: Any,
-        rule: batches.LearningRateRule,
-        say: Say,
-        nonfinite: str = "report",
+        batch: ChosenBatch | None = None,
         noise: NoiseScale | None = None,
     ) -> None:
-        if nonfinite not in WHEN_NOT_FINITE:
-            raise UsageError(f"nonfinite={nonfinite!r}: {' or '.join(WHEN_NOT_FINITE)}")
-        self._state, self._store, self._ranks = state, store, ranks
-        self._signals, self._exchange, self._emulation = signals, exchange, pace
-        self._name, self._gpus, self._every_s, self._say = name, gpus, every_s, say
-        self._range, self._optimizer, self._scheduler, self._rule = (
-            batch,
-            optimizer,
-            scheduler,
-            rule,
-        )
-        self._noise = noise
+        self._state, self._store, self._chosen, self._noise = state, store, batch, noise
+        self._ranks, self._signals, self._exchange = core.ranks, core.signals, core.exchange
+        self._emulation, self._gpus, self._say = core.emulation, core.gpus, core.say
+        options = core.options
+        self._name, self._every_s = options.name, options.every_s
         self._started = time.time()
         self._saved_at = self._checked_at = time.monotonic()
         self._saved_samples = store.saved.samples if store.saved else -1
         self._taken_over = False
-        self._ends_on_nonfinite, self._ended, self._nonfinite = nonfinite == "end", False, ""
+        self._ends_on_nonfinite = options.nonfinite == "end"
+        self._ended, self._nonfinite = False, ""
         self.loss = LossWatch()
         self._meter = Meter()
         self._acked: Ack | None = None
@@ -104,10 +99,11 @@ class TrainingSteering:
 
     def begin(self) -> None:
         """The training starts or goes on now."""
-        low, high = self._range
-        plan = self._exchange.plan(now=True) if self._exchange else None
-        wanted = self._wanted_batch(plan) or min(max(self._state.batch, low), high)
-        self._change_batch(self._ranks.agree(asked=False, leave=False, batch=wanted).batch)
+        if self._chosen is not None:
+            plan = self._exchange.plan(now=True) if self._exchange else None
+            within = min(max(self._state.batch, self._chosen.least), self._chosen.most)
+            wanted = self._wanted_batch(plan) or within
+            self._change_batch(self._ranks.agree(asked=False, leave=False, batch=wanted).batch)
         if self._emulation is not None:
             self._emulation.start(self._state.owed)
         self._saved_at = time.monotonic()
@@ -119,6 +115,13 @@ class TrainingSteering:
 
     def boundary(self, size: int, *, must_agree: bool) -> None:
         """An iteration that trained ``size`` samples ended; may raise SystemExit."""
+        self._count(size)
+        if self._until_agreement <= 0 or must_agree:
+            self._agree()
+        if self._exchange is not None and self._exchange.due():
+            self._tell()
+
+    def _count(self, size: int) -> None:
         if self._store.left is not None:
             self._restart_s = max(0.0, time.time() - self._store.left)
             self._store.left = None
@@ -126,10 +129,6 @@ class TrainingSteering:
             self._emulation.hold(size, self._urgent)
         self._meter.add(size)
         self._until_agreement -= 1
-        if self._until_agreement <= 0 or must_agree:
-            self._agree()
-        if self._exchange is not None and self._exchange.due():
-            self._tell()
 
     def finish(self) -> None:
         """All work is done."""
@@ -158,6 +157,18 @@ class TrainingSteering:
         return bool(self._exchange is not None and self._nonce(self._exchange.plan()))
 
     def _agree(self) -> None:
+        agreed = self._consult()
+        if agreed.leave:
+            self._leave()
+        if agreed.asked:
+            self._signals.asked = False
+            self._answer()
+        elif agreed.due:
+            self.save()
+        self._change_batch(agreed.batch)
+
+    def _consult(self) -> Agreement:
+        """What all processes want now. Raises Superseded."""
         plan = self._exchange.plan(now=self._signals.asked) if self._exchange else None
         superseded = None
         if self._ranks.first and time.monotonic() - self._checked_at >= _CHECK_S:
@@ -177,14 +188,7 @@ class TrainingSteering:
             raise superseded or Superseded("another attempt has taken over")
         self._note_samples(agreed.digest)
         self._until_agreement = agreed.steps
-        if agreed.leave:
-            self._leave()
-        if agreed.asked:
-            self._signals.asked = False
-            self._answer()
-        elif agreed.due:
-            self.save()
-        self._change_batch(agreed.batch)
+        return agreed
 
     def _look_for_later(self) -> Superseded | None:
         try:
@@ -220,7 +224,11 @@ class TrainingSteering:
 
     def _answer(self) -> None:
         """Save because we were asked, say so, and wait for the move rather than train in vain."""
-        saved = self.save(moving=True)
+        if self._wait_for_move(self.save(moving=True)):
+            self._leave()
+
+    def _wait_for_move(self, saved: bool) -> bool:
+        """Say whether it was saved as asked, and wait; whether to leave then."""
         begin = time.monotonic()
         if not saved and self._exchange is not None:
             # Asked once, tried once: the controller leaves a job that does not answer in place.
@@ -231,8 +239,7 @@ class TrainingSteering:
             self._pause(begin + seconds(os.environ, "HADAR_PAUSE_S", _PAUSE_S))
         leave = self._ranks.agree(asked=False, leave=self._signals.leave).leave
         self._skip(time.monotonic() - begin)
-        if leave:
-            self._leave()
+        return leave
 
     def _pause(self, until: float) -> None:
         look_now = True
@@ -261,27 +268,29 @@ class TrainingSteering:
 
         A plan that asks to save speaks of the next attempt.
         """
-        if plan is None or plan.batch is None or plan.batch == self._state.batch:
+        chosen = self._chosen
+        if chosen is None or plan is None or plan.batch in (None, self._state.batch):
             return 0
+        assert plan.batch is not None
         if plan.save and self._exchange is not None and plan.restarts == self._exchange.restarts:
             return 0
-        if self._range[0] <= plan.batch <= self._range[1]:
+        if chosen.least <= plan.batch <= chosen.most:
             return plan.batch
         if self._refused != plan.batch:
             self._refused = plan.batch
-            low, high = self._range
-            self._say(f"the plan's batch {plan.batch} is not taken; allowed are {low} to {high}")
+            allowed = f"{chosen.least} to {chosen.most}"
+            self._say(f"the plan's batch {plan.batch} is not taken; allowed are {allowed}")
         return 0
 
     def _change_batch(self, batch: int) -> None:
-        state = self._state
-        if not batch or batch == state.batch:
+        state, chosen = self._state, self._chosen
+        if chosen is None or not batch or batch == state.batch:
             return
         try:
-            factor, rule = batches.rate_factor(self._rule, self._optimizer, state.batch, batch)
+            factor, rule = batches.rate_factor(chosen.rule, chosen.optimizer, state.batch, batch)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        batches.scale_rate(self._optimizer, self._scheduler, factor)
+        batches.scale_rate(chosen.optimizer, chosen.scheduler, factor)
         self._say(
             f"global batch {state.batch} -> {batch} at {state.samples} samples; "
             f"learning rate x {factor:g} ({rule})"

@@ -8,8 +8,6 @@
         run.step()
 """
 
-import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,21 +17,13 @@ from typing import Any
 import torch
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.exchange.job_side import Exchange, node_gpus
 from slurm_hadar.runtime import batches, checkpoint, samples
-from slurm_hadar.runtime.emulation import Emulation, emulation
+from slurm_hadar.runtime.core import SessionCore, SessionOptions, say
 from slurm_hadar.runtime.leaving import fail_at_exit
 from slurm_hadar.runtime.noise import NoiseScale
-from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.samples import Segment
-from slurm_hadar.runtime.signals import Signals
-from slurm_hadar.runtime.steering import TrainingSteering
+from slurm_hadar.runtime.steering import ChosenBatch, TrainingSteering
 from slurm_hadar.runtime.store import CheckpointStore, State, stateful_parts
-from slurm_hadar.runtime.without_gpus import leave_without_gpus
-
-
-def _say(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +89,7 @@ class Training:
         gpus: int | None = None,
         nonfinite: str = "report",
         trusted: bool = False,
-        log: Callable[[str], None] = _say,
+        log: Callable[[str], None] = say,
     ) -> None:
         low, high = (batch, batch) if isinstance(batch, int) else batch
         if not 0 < low <= high:
@@ -112,30 +102,27 @@ class Training:
         """Samples of all the work."""
         self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
         self._scaler, self._schedule = scaler, schedule
-        self._signals = _signals(signal)
-        self._ranks = Ranks()
+        options = SessionOptions(name, gpus, every_s, signal, nonfinite, log)
+        core = self._core = SessionCore(options)
+        core.join()
+        self._signals, self._ranks = core.signals, core.ranks
         if self._ranks.size > 1 and type(model).__name__ != "DistributedDataParallel":
             raise UsageError(
                 f"{self._ranks.size} processes train together: wrap the model in "
                 "torch.nn.parallel.DistributedDataParallel"
             )
-        say = log if self._ranks.first else (lambda line: None)
-        exchange = Exchange.from_env(say) if self._ranks.first else None
-        leave_without_gpus(exchange, self._signals, say)
-        plan = exchange.plan(now=True) if exchange else None
-        planned = self._ranks.gather(dict(plan.gpus) if plan else None)[0]
-        pace = emulation(name, planned, self._ranks.gather)
-        self.gpus = gpus if gpus is not None else self._count_gpus(pace)
+        core.find_gpus(model)
+        self.gpus = core.gpus
         """GPUs that train together."""
         self._state = State(dataset_size, seed, low, per_gpu or -(-low // max(1, self.gpus)))
         parts = stateful_parts(model, optimizer, scheduler, scaler, also or {})
         store = CheckpointStore(
-            None if path is None else Path(path).absolute(), parts, say, trusted=trusted
+            None if path is None else Path(path).absolute(), parts, core.say, trusted=trusted
         )
-        self._per_gpu, self._exchange, self._say = per_gpu, exchange, say
+        self._per_gpu = per_gpu
         self._random: dict[str, Any] | None = None
         self._load(store)
-        before = exchange.before if exchange else None
+        before = core.exchange.before if core.exchange else None
         self._noise = NoiseScale(
             optimizer,
             self._ranks.size,
@@ -143,24 +130,8 @@ class Training:
             active=low < high,
             before=before.noise_scale if before else None,
         )
-        self._steering = TrainingSteering(
-            self._state,
-            store,
-            self._ranks,
-            self._signals,
-            exchange,
-            pace,
-            name=name,
-            gpus=self.gpus,
-            every_s=every_s,
-            batch=(low, high),
-            optimizer=optimizer,
-            scheduler=scheduler,
-            rule=learning_rate,
-            noise=self._noise,
-            say=say,
-            nonfinite=nonfinite,
-        )
+        chosen = ChosenBatch(low, high, optimizer, scheduler, learning_rate)
+        self._steering = TrainingSteering(core, self._state, store, chosen, self._noise)
         self._store = store
         self._current: Batch | None = None
         self._had_backward = False
@@ -209,7 +180,9 @@ class Training:
             self._steering.take_over(lambda: self._load(self._store))
             if self._random is not None:
                 gpus = f"{self.gpus} GPU{'s' * (self.gpus != 1)}"
-                self._say(f"resumed at {self.samples} samples (attempt {self.attempt}, {gpus})")
+                self._core.say(
+                    f"resumed at {self.samples} samples (attempt {self.attempt}, {gpus})"
+                )
             self._restore_random()
             self._steering.begin()
             while self.samples < self.total and not self._state.stopped:
@@ -366,30 +339,14 @@ class Training:
             self._known = epoch, torch.from_numpy(order)
         return self._known[1]
 
-    def _count_gpus(self, pace: Emulation | None) -> int:
-        if pace is not None:
-            return sum(pace.gpus.values())
-        if not torch.cuda.is_available():
-            return len(node_gpus(os.environ)) if self._ranks.size == 1 else self._ranks.size
-        # DataParallel spreads one process over several GPUs.
-        return self._ranks.size * len(getattr(self._model, "device_ids", None) or [0])
-
     def _load(self, store: CheckpointStore) -> None:
         """Restore the checkpoint, if there is one."""
         state = self._state
-        before = self._exchange.before if self._exchange else None
+        exchange = self._core.exchange
+        before = exchange.before if exchange else None
         self._random = store.load_after(state, before)
         if state.ahead:
             raise UsageError(
                 f"checkpoint {store.path} holds copies' work with gaps in it; go on with Copies"
             )
         state.per_gpu = self._per_gpu or state.per_gpu
-
-
-def _signals(name: str | None) -> Signals:
-    try:
-        signals = Signals(name)
-    except ValueError as error:
-        raise UsageError(f"signal: {error}") from None
-    signals.install()
-    return signals

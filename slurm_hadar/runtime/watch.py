@@ -1,8 +1,10 @@
-"""``python -m slurm_hadar.runtime.watch [PATH]``: report when a training has saved by itself.
+"""``python -m slurm_hadar.runtime.watch [PATH]``: report when a training has saved by itself, and
+how far it is.
 
-For jobs with ``checkpoint=watch:PATH``, whose code knows nothing of us. It runs beside the training
-as the job's user, started by the task prolog or by one line in the script, and writes the progress
-file of the job: the controller reads no folder of a user. It only looks, and stops no training.
+For jobs with ``checkpoint=watch:PATH`` or ``progress=PATTERN``, whose code knows nothing of us. It
+runs beside the training as the job's user, started by the task prolog or by one line in the script,
+and writes the progress file of the job: the controller reads no folder of a user. It only looks,
+and stops no training.
 """
 
 import contextlib
@@ -20,6 +22,7 @@ from slurm_hadar.domain.declaration import parse
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.job_side import Exchange, host, in_step
 from slurm_hadar.exchange.progress import Progress, Saved
+from slurm_hadar.runtime.log_progress import LinePattern, LogProgress, output_of
 
 LOOK_S = 2.0
 STABLE_S = 3.0
@@ -118,7 +121,7 @@ def path_of(words: Sequence[str], environment: Mapping[str, str]) -> Path:
     text = f"watch:{words[0]}" if words else environment.get("HADAR_CHECKPOINT", "")
     declared = parse([f"checkpoint={text}"] if text else [], "watch")
     if declared.habit != "watch":
-        raise UsageError("no path: name one, or declare checkpoint=watch:PATH")
+        raise UsageError("no path: name one, or declare checkpoint=watch:PATH or progress=PATTERN")
     numbers = {
         "%j": environment.get("SLURM_JOB_ID", ""),
         "%A": environment.get("SLURM_ARRAY_JOB_ID", environment.get("SLURM_JOB_ID", "")),
@@ -131,24 +134,43 @@ def path_of(words: Sequence[str], environment: Mapping[str, str]) -> Path:
     return Path.cwd() / path
 
 
+def log_of(environment: Mapping[str, str], task: int) -> LogProgress | None:
+    """The output of process ``task``, to be read as the job declared; None where it did not.
+    Raises :class:`UsageError`."""
+    text = environment.get("HADAR_PROGRESS")
+    if not text:
+        return None
+    declared = parse([f"progress={text}"], "watch")
+    return LogProgress(LinePattern(declared.progress), output_of(task))
+
+
 def watch(
-    exchange: Exchange, path: Path, alive: Callable[[], bool], look_s: float = LOOK_S
+    exchange: Exchange,
+    path: Path | None,
+    alive: Callable[[], bool],
+    log: LogProgress | None = None,
+    look_s: float = LOOK_S,
 ) -> None:
-    """Look and tell until the job is gone."""
-    newest, started, last = Newest(path), time.time(), None
+    """Look and tell until the job is gone. ``path``: None where no checkpoint is watched."""
+    newest, started, last = Newest(path) if path is not None else None, time.time(), None
     while alive():
+        if log is not None:
+            log.look()
         try:
-            saved = newest.look(time.time(), time.monotonic())
+            saved = newest.look(time.time(), time.monotonic()) if newest is not None else None
         except TooMuch:
             print(f"hadar: more than {_MOST} files at {path}; not watched", file=sys.stderr)
             return
         if exchange.due() or saved != last:
-            exchange.tell(_report(exchange, saved, started))
+            exchange.tell(_report(exchange, saved, started, log))
         last = saved
         time.sleep(look_s)
 
 
-def _report(exchange: Exchange, saved: Saved | None, started: float) -> Progress:
+def _report(
+    exchange: Exchange, saved: Saved | None, started: float, log: LogProgress | None
+) -> Progress:
+    rate, window_s = log.rate if log is not None else (0.0, 0.0)
     return Progress(
         job=exchange.job,
         time=time.time(),
@@ -158,34 +180,37 @@ def _report(exchange: Exchange, saved: Saved | None, started: float) -> Progress
         in_step=in_step(os.environ),
         started=started,
         model="",
-        samples=0,
-        rate=0.0,
-        window_s=0.0,
+        samples=log.samples if log is not None else 0,
+        rate=rate,
+        window_s=window_s,
         batch=0,
         gpus=0,
         checkpoint=saved,
     )
 
 
-def run(words: Sequence[str], alive: Callable[[], bool]) -> int:
-    """Watch as declared; 2 where no path is, 0 otherwise, also without a controller."""
+def run(words: Sequence[str], alive: Callable[[], bool], task: int) -> int:
+    """Watch as declared; 2 where nothing is, 0 otherwise, also without a controller. ``task``: the
+    process whose output is the job's."""
     for number in _KEPT_ALIVE:
         signal.signal(number, signal.SIG_IGN)
     try:
-        path = path_of(words, os.environ)
+        log = log_of(os.environ, task)
+        unwatched = not os.environ.get("HADAR_CHECKPOINT", "").startswith("watch:")
+        path = None if log and unwatched and not words else path_of(words, os.environ)
     except UsageError as error:
         print(f"hadar: {error}", file=sys.stderr)
         return 2
     exchange = Exchange.from_env(lambda text: print(f"hadar: {text}", file=sys.stderr))
     if exchange is not None:
-        watch(exchange, path, alive)
+        watch(exchange, path, alive, log)
     return 0
 
 
 def main() -> int:
     """Entry point: it ends with the process that started it."""
     parent = os.getppid()
-    return run(sys.argv[1:], lambda: os.getppid() == parent)
+    return run(sys.argv[1:], lambda: os.getppid() == parent, parent)
 
 
 if __name__ == "__main__":

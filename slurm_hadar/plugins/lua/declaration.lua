@@ -124,6 +124,14 @@ local function requeues(text)
   return value and value <= 1000 and value or nil
 end
 
+-- A line of the job's output: text, * for anything, and the number that counts, once.
+local function progress(text)
+  local before, inside, after = text:match("^([^{}]*){([^{}]*)}([^{}]*)$")
+  if not before or #text > 200 or (before .. after):find("[^%w_.:/@+,=*-]") then return nil end
+  local unit = inside:match("^step%*(%d+)$") or inside:match("^epoch%*(%d+)$")
+  return (inside == "samples" or unit and #unit <= 12 and unit:sub(1, 1) ~= "0") and text or nil
+end
+
 -- The keys of a declaration in the order in which they are written, each with its reader; those
 -- without one no user declares. A key that is not here, such as lease of old jobs, is read from a
 -- Comment and never written.
@@ -132,7 +140,7 @@ local KEYS = {
   {"batch", span(whole)}, {"samples", whole}, {"epochs", whole}, {"dataset_size", whole},
   {"checkpoint", checkpoint}, {"signal", signal}, {"lose", seconds}, {"checkpoint_exit_code", exit_code},
   {"max_requeues", requeues},
-  {"restart_cost", seconds}, {"wait", seconds}, {"cost", cost}, {"fork", span(whole)},
+  {"progress", progress}, {"restart_cost", seconds}, {"wait", seconds}, {"cost", cost}, {"fork", span(whole)},
   {"tasks", tasks}, {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
   {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil},
 }

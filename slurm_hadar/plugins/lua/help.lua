@@ -222,8 +222,8 @@ end
 -- keeps_partition (whether it names nodes, a reservation, or is exclusive), signal (sbatch's own, nil
 -- where it is not known).
 -- Answer: comment, constraint, partitions (text), gpus (list of {field, text}), movable, signal,
--- watch (its checkpoint key, where it is to be watched), notes. Of a job that hbatch or cli_filter
--- declared: its signal and watch, and gpus and constraint or partitions where they change.
+-- watch (its checkpoint key, where it is to be watched), progress (where its output shows it), notes.
+-- Of a job that hbatch or cli_filter declared: its signal, watch and progress, and gpus and constraint or partitions where they change.
 -- Nothing that decides when a job may start is ever changed: it is eligible as its owner asked.
 function help.changes(site, ask)
   local asks, types, plain = request(ask.gpus)
@@ -264,6 +264,7 @@ function help.changes(site, ask)
   -- Its name alone.
   result.signal = (found.signal or "USR2"):gsub("^.*:", ""):gsub("@.*$", "")
   if (found.checkpoint or ""):find("^watch:") then result.watch = found.checkpoint end
+  if found.checkpoint ~= "yes" then result.progress = found.progress end
   if not fresh then return result end
   if not asks then
     result.no_gpus = true

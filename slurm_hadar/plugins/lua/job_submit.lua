@@ -88,6 +88,7 @@ local function help_out(job, all)
       job.environment["HADAR_CONTROLLER_UID"] = tostring(site.controller_uid)
       job.environment["HADAR_SIGNAL"] = result.signal
       if result.watch then job.environment["HADAR_CHECKPOINT"] = result.watch end
+      if result.progress then job.environment["HADAR_PROGRESS"] = result.progress end
     end)
   end
   if declares and #set > 0 and not site.quiet then slurm.log_user("%s", help.told(result)) end

@@ -72,6 +72,7 @@ def doubts(done):
         ("#HADAR gpus=1 checkpoint=signal signal=F:USR1", [], ""),
         ("#HADAR gpus=1 checkpoint=yes lose=60", [], "lose=60 has no effect"),
         ("#HADAR gpus=1 checkpoint=yes checkpoint_exit_code=85", [], "checkpoint=signal"),
+        ("#HADAR gpus=1 checkpoint=yes progress={samples}", [], "progress has no effect"),
         ("#HADAR gpus=1 checkpoint=watch:/x/a*.pt lose=60", [], ""),
         (
             "#HADAR gpus=1 backfill=yes checkpoint=signal signal=F:USR1",

@@ -204,6 +204,17 @@ def test_options_beat_lines(place):
     assert done.seen["env"]["HADAR_SIGNAL"] == "USR1"
 
 
+def test_what_its_watcher_needs_is_in_the_environment_of_a_job_without_the_runtime(place):
+    place.script(DECLARED)
+    options = ["--hadar-progress=step={step*64}", "--hadar-checkpoint"]
+    done = place.run(*options, "watch:/a/b", "job.sh")
+    assert done.seen["env"]["HADAR_PROGRESS"] == "step={step*64}"
+    assert done.seen["env"]["HADAR_CHECKPOINT"] == "watch:/a/b"
+    assert decode(" ".join(done.seen["argv"])).progress == "step={step*64}"
+    done = place.run(*options, "yes", "job.sh")
+    assert not {"HADAR_PROGRESS", "HADAR_CHECKPOINT"} & set(done.seen["env"])
+
+
 @pytest.mark.parametrize(
     ("argv", "body"),
     [

@@ -66,6 +66,7 @@ tasks=8 tasks=1e6 wait=3600 wait=0 cost=any cost=Any
 checkpoint=signal checkpoint=Restart checkpoint=watch:/a/%j/b?=1-*.pt checkpoint=Watch:out
 signal=B:USR1@60 signal=f:sigusr1 signal=10 signal=B:12@00060 lose=600 checkpoint_exit_code=85
 max_requeues=10 max_requeues=0 max_requeues=1000
+progress={samples} progress=step={step*64}/ progress=Ep*{epoch*50000}*loss
 off=yes pin=no checkpoint=OFF gpu_mem=500mb signal=usr2 gpus=2:4 samples=1.5e3
 gpus=4,8 gpus=8,1e0,4,8
 """
@@ -108,7 +109,8 @@ def test_more_tasks_than_can_be_dealt_are_refused_in_lua_too(tmp_path):
 PIECES = st.lists(
     st.sampled_from([*"0123456789", "-", ":", ".", "e", "G", "m", ",", "any", "v100", "yes", "NO",
                      "USR1", "/", "%", "]", " ", "é", "+", "T", "B", "B:", "@", "60",
-                     "SIG", "watch:", "signal", "restart", "%j", "*", "?"]),
+                     "SIG", "watch:", "signal", "restart", "%j", "*", "?", "{samples}", "{step*",
+                     "}", "{epoch*1"]),
     min_size=1, max_size=6,
 ).map("".join)  # fmt: skip
 

@@ -113,6 +113,36 @@ def test_the_task_prolog_starts_a_watcher_that_ends_with_the_batch_step(tmp_path
         time.sleep(0.1)
 
 
+def test_its_watcher_reads_the_output_of_the_task_and_not_of_the_prolog(tmp_path):
+    exchange = tmp_path / "exchange"
+    exchange.mkdir()
+    path = tmp_path / "task_prolog"
+    path.write_text(programs.program("task_prolog", programs.Path(sys.executable), exchange, UID))
+    # As in Slurm, which reads what the prolog prints.
+    task = f"sh {path} | cat >/dev/null; for i in $(seq 9999); do echo step=$i; sleep 0.3; done"
+    env = {
+        "PATH": os.environ["PATH"],
+        "SLURM_JOB_ID": "7",
+        "HADAR_SIGNAL": "USR2",
+        "HADAR_PROGRESS": "step={step*64}",
+    }
+    step = ["bash", "-c", f"exec -a 'slurmstepd: [7.batch]' sh -c '{task}'"]
+    end, told = time.monotonic() + 60, None
+    with (
+        (tmp_path / "out").open("w") as out,
+        subprocess.Popen(step, env=env, stdout=out) as daemon,
+    ):
+        while told is None or not told.samples:
+            assert time.monotonic() < end
+            told = read_progress(exchange, "7", os.getuid())
+            time.sleep(0.1)
+        daemon.kill()
+    assert told.samples % 64 == 0 and told.checkpoint is None
+    while Path(f"/proc/{told.pid}").exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 def test_a_prolog_that_hangs_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "SECONDS", 1)
     slow = tmp_path / "python"

@@ -230,7 +230,7 @@ class Stop(Exception):
 class HuggingFace:
     """A Trainer on a tiny model. ``nan_at``: the step from which the loss is NaN."""
 
-    def __init__(self, output, nan_at=10**9, stop_at=0, epochs=3, **arguments):
+    def __init__(self, output, nan_at=10**9, stop_at=0, epochs=3, nonfinite="report", **arguments):
         if not find_spec("transformers"):
             missing("the extra huggingface is not installed")
         from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -261,7 +261,9 @@ class HuggingFace:
         )  # fmt: skip
         data = [{"x": X[i], "labels": Y[i]} for i in range(N)]
         self.said = []
-        self.run = HadarCallback(batch=BATCH, every_s=1e9, log=self.said.append)
+        self.run = HadarCallback(
+            batch=BATCH, nonfinite=nonfinite, every_s=1e9, log=self.said.append
+        )
         self.trainer = Trainer(
             Module(),
             settings,
@@ -428,8 +430,7 @@ def test_lightning_leaves_a_checkpoint_of_a_newer_format_alone(tmp_path):
 
 def test_hugging_face_ends_on_nan_within_seconds(tmp_path, monkeypatch):
     monkeypatch.setattr("slurm_hadar.runtime.steering._CHECK_S", 0.0)
-    run = HuggingFace(tmp_path, nan_at=2, epochs=50, save_strategy="no")
-    run.run._run._when_nonfinite = "end"
+    run = HuggingFace(tmp_path, nan_at=2, epochs=50, nonfinite="end", save_strategy="no")
     with pytest.raises(SystemExit) as ended:
         run.train()
     assert ended.value.code == 1 and run.run.samples < 10 * BATCH

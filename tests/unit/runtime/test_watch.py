@@ -11,6 +11,7 @@ import pytest
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import watch
+from slurm_hadar.runtime.log_progress import LinePattern, LogProgress
 from slurm_hadar.runtime.watch import Newest, TooMuch, path_of
 
 T0 = 1_000_000.0
@@ -117,6 +118,81 @@ def test_the_program_reports_as_the_jobs_user_and_ends_with_its_parent(tmp_path)
         assert told.restarts == 2 and told.rate == 0
         shell.communicate("\n")
     while Path(f"/proc/{watcher}").exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "samples"),
+    [
+        ("{samples}", "seen 12800 of 5e6", 12800),
+        ("{samples}", "v1.25 3", 1),
+        ("step={step*64}/", "epoch 3 step=100/1000 loss 0.1", 6400),
+        ("Epoch*{epoch*50}*loss", "Epoch no. 4 step 7, loss nan", 200),
+        ("Epoch*{epoch*50}*loss", "Epoch no. 4 step 7", None),
+        ("step:{step*2}", "step: 5", None),
+        ("a*a*{samples}", "a" * 4000, None),
+        ("{samples}", "1e99", None),
+    ],
+)
+def test_what_a_line_of_the_log_says(pattern, line, samples):
+    assert LinePattern(pattern).samples(line) == samples
+
+
+def test_a_log_is_followed_from_where_it_was_and_only_a_file(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("slurm_hadar.runtime.meter.time.monotonic", lambda: clock[0])
+    log = tmp_path / "log"
+    log.write_text("step=900\n")
+    read = LogProgress(LinePattern("step={step*10}"), log)
+
+    def after(seconds, text, how="a"):
+        clock[0] += seconds
+        with log.open(how) as stream:
+            stream.write(text)
+        read.look()
+        return read.samples, read.rate[0]
+
+    assert after(0, "") == (0, 0.0)
+    assert after(2, "step=100\nstep=1") == (1000, 0.0)
+    assert after(2, "20\rstep=140\r") == (1400, 200.0)
+    assert after(2, "nothing\n") == (1400, 200.0)
+    assert after(2, "x" * (3 << 20) + "\nstep=220\n") == (2200, 200.0)
+    # It began again from a checkpoint: what it had is not trained once more in no time.
+    assert after(2, "step=50\n") == (500, 0.0)
+    assert after(2, "step=60\n", "w") == (600, 50.0)
+    os.mkfifo(tmp_path / "pipe")
+    read = LogProgress(LinePattern("{samples}"), tmp_path / "pipe")
+    read.look()
+    assert read.samples == 0
+
+
+def test_progress_alone_is_reported_from_the_output_of_the_script(tmp_path):
+    (tmp_path / "exchange").mkdir()
+    env = {
+        **os.environ,
+        "HADAR_EXCHANGE": str(tmp_path / "exchange"),
+        "SLURM_JOB_ID": "7",
+        "HADAR_PROGRESS_S": "0.2",
+        "HADAR_PROGRESS": "step={step*64}",
+    }
+    line = (
+        f"{sys.executable} -m slurm_hadar.runtime.watch & "
+        "for i in $(seq 1 9999); do echo step=$i; sleep 0.3; done"
+    )
+    end, told = time.monotonic() + 60, None
+    with (
+        (tmp_path / "out").open("w") as out,
+        subprocess.Popen(["bash", "-c", line], env=env, stdout=out) as shell,
+    ):
+        while told is None or not told.rate:
+            assert time.monotonic() < end
+            told = read_progress(tmp_path / "exchange", "7", os.getuid())
+            time.sleep(0.1)
+        shell.kill()
+    assert told.samples > 0 and told.samples % 64 == 0 and told.checkpoint is None
+    assert 0 < told.rate < 64 / 0.1
+    while Path(f"/proc/{told.pid}").exists():
         assert time.monotonic() < end
         time.sleep(0.1)
 
