@@ -118,7 +118,7 @@ check() {
 
 tests() {
   debian slurmctld slurmd slurm-client munge python3 python3-venv libslurm-dev gcc libc6-dev zsh fish \
-    groff-base prometheus slurmdbd mariadb-server-core mariadb-client-core
+    groff-base prometheus slurmdbd mariadb-server-core mariadb-client-core chromium
   environment "$venv" test
   if [[ -n ${HADAR_TEST_SLURM_BUILD:-} ]]; then
     say "building a second Slurm with PySlurm in ${HADAR_TEST_SLURM:?needs a folder}"

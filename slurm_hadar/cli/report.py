@@ -55,9 +55,9 @@ def report(
     window = account_usage.UsageWindow(_from(since, now), now, account)
     if html and (html.is_dir() or not os.access(html.parent, os.W_OK)):
         raise UsageError(f"{html} cannot be written; is its folder there?")
-    commands = Commands(site.slurm.bin_dir, site.slurm.conf, site.slurm.timeout_s)
+    commands = Commands(site.slurm.bin_dir, site.slurm.conf, accounting.TIMEOUT_S)
     runs, bad = accounting.read_runs(commands, window.from_s, now)
-    notes = [f"{bad} lines of sacct's answer could not be read and are not counted"] if bad else []
+    notes = [f"unreadable lines of sacct's answer, which are not counted: {bad}"] if bad else []
     known = _known(site, window.from_s)
     if known is None:
         notes.append(

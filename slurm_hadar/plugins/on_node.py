@@ -95,7 +95,8 @@ def _values(plan: JobPlan) -> Iterator[tuple[str, str]]:
 
 def _begin(folder: Path) -> None:
     """Start a sampler that stays, unless this node or this job has no GPU."""
-    from slurm_hadar.profiles.gpu_sampling_nvml import NoNvml, Nvml
+    from slurm_hadar.profiles.gpu_sampling import NoGpuDriver
+    from slurm_hadar.profiles.gpu_sampling_drivers import open_gpus
 
     job = _number()
     _keep_closed()
@@ -106,8 +107,8 @@ def _begin(folder: Path) -> None:
         os.setsid()
         os.chdir("/")
         os.nice(19)
-        with contextlib.suppress(NoNvml):
-            reader = Nvml()
+        with contextlib.suppress(NoGpuDriver):
+            reader = open_gpus()
             if gpus := chosen(reader.gpus(), os.environ):
                 sample(folder, job, reader, gpus)
     finally:

@@ -1,7 +1,7 @@
 """What a job's GPUs do, as means over a window: utilization, memory, power, and time held in vain.
 
-The arithmetic only; :mod:`.gpu_sampling_nvml` reads real GPUs and :mod:`.gpu_sampling_watch` does
-so again and again. Readings are kept by UUID, since a GPU's index may change with each boot.
+The arithmetic only; :mod:`.gpu_sampling_drivers` opens real GPUs and :mod:`.gpu_sampling_watch`
+reads them again and again. Readings are kept by UUID, since a GPU's index may change with a boot.
 """
 
 from collections import deque
@@ -13,13 +13,19 @@ IDLE_BELOW = 0.01
 """A GPU whose utilization stays below this over a whole interval did nothing in it."""
 
 
+class NoGpuDriver(Exception):
+    """GPUs cannot be read on this machine; the message says what is missing."""
+
+
 @dataclass(frozen=True, slots=True)
 class SampledGpu:
-    """One GPU of this machine. ``minor``: the N of /dev/nvidiaN, by which Slurm counts."""
+    """One GPU of this machine. ``minor``: the N of /dev/nvidiaN, by which Slurm counts; of other
+    makers its place among their GPUs. ``render``: the N of /dev/dri/renderDN, None: it has none."""
 
     uuid: str
     name: str
     minor: int
+    render: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +190,7 @@ def chosen(gpus: Iterable[SampledGpu], environment: Mapping[str, str]) -> list[S
     found = list(gpus)
     minors = _numbers(environment.get("SLURM_JOB_GPUS", ""))
     if minors:
-        return [gpu for gpu in found if gpu.minor in minors]
+        return [gpu for gpu in found if gpu.minor in minors or gpu.render in minors]
     visible = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return [gpu for gpu in found if any(gpu.uuid.startswith(name) for name in visible)]
 

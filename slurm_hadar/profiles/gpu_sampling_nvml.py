@@ -6,14 +6,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar
 
-from slurm_hadar.profiles.gpu_sampling import GpuReading, SampledGpu
+from slurm_hadar.profiles.gpu_sampling import GpuReading, NoGpuDriver, SampledGpu
 
 _MB = 1024 * 1024
 _T = TypeVar("_T")
 
 
-class NoNvml(Exception):
-    """GPUs cannot be read on this machine; the message says what is missing."""
+class NoNvml(NoGpuDriver):
+    """NVIDIA's GPUs cannot be read on this machine; the message says what is missing."""
 
 
 class Nvml:

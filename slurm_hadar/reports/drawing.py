@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_hadar.reports import formats
+from slurm_hadar.reports import formats, pages
 from slurm_hadar.reports.colours import colour
 from slurm_hadar.reports.run import AttemptTimeline, Run, TimelineSegment, attempts, last_end_s
 
@@ -100,9 +100,11 @@ class Scale:
 def scale(runs: Sequence[Run]) -> Scale:
     """One scale for all runs: time, throughput, and a colour per job."""
     keys = dict.fromkeys(key for run in runs for key in _keys(run).values())
+    ends = [segment.end_s for run in runs for segment in run.segments]
+    ends += [last_end_s(run) for run in runs]
     return Scale(
-        end_s=max([1.0, *(last_end_s(run) for run in runs)]) * 1.01,
-        most=max([0.0, *(rate for run in runs for _, rate in _thinned(run.samples))]) or 1.0,
+        end_s=max(1.0, pages.without_tail(ends)) * 1.01,
+        most=pages.without_tail([rate for run in runs for _, rate in _thinned(run.samples)]) or 1.0,
         colours={key: colour(i) for i, key in enumerate(keys)},
     )
 
@@ -126,7 +128,7 @@ def draw(run: Run, by: Scale) -> Drawing:
                 marks.append(_mark(before, mine[0], attempt))
             before = mine[0] if mine else before
     top = bottom + 34
-    points = _thinned(run.samples)
+    points = [(time_s, rate) for time_s, rate in _thinned(run.samples) if time_s <= by.end_s]
     area, line = _curve(points, last_end_s(run), by, top)
     return Drawing(
         height=top + CHART + 26,
@@ -209,6 +211,8 @@ def _bars(
         ys = sorted(
             lanes[segment.node, i] for i in segment.gpu_indices if (segment.node, i) in lanes
         )
+        if segment.start_s >= by.end_s:
+            continue
         x = by.x(segment.start_s)
         width = max(1.5, by.x(segment.end_s) - x)
         while ys:

@@ -1,17 +1,14 @@
 """One self-contained HTML page about a replay of idle nodes."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
 from typing import Protocol
 
-from jinja2 import DictLoader, Environment, StrictUndefined
-
-from slurm_hadar.reports import formats
+from slurm_hadar.reports import formats, pages
 from slurm_hadar.reports.colours import colour
+from slurm_hadar.reports.pages import CHART_HEIGHT, CHART_WIDTH, AxisMark, ChartLine
 
 _TEMPLATE = "idle.html.j2"
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 1160.0, 260.0, 70.0, 26.0
+_MOST_DAYS = 12
 
 
 class Replayed(Protocol):
@@ -44,37 +41,34 @@ def page(runs: Sequence[Replayed], title: str) -> str:
     the cost-free optimum would have trained (grey)."""
     hours = max((hour for run in runs for hour in run.best_by_slice), default=0) + 1
     rates = [run.best_by_slice for run in runs] + [run.done_by_slice for run in runs]
-    most = max((value for rate in rates for value in rate.values()), default=0.0) or 1.0
+    values = [value for rate in rates for value in rate.values()]
+    most = pages.without_tail(values) or 1.0
+    top = max(values, default=0.0)
     lines = [
-        {"colour": colour(i), "path": _path(run.done_by_slice, hours, most)}
+        ChartLine(formats.plain(run.policy), colour(i), _path(run.done_by_slice, hours, most))
         for i, run in enumerate(runs)
     ]
     best = _path(runs[0].best_by_slice, hours, most) if runs else ""
-    return (
-        _environment()
-        .get_template(_TEMPLATE)
-        .render(
-            title=formats.plain(title),
-            width=_WIDTH,
-            height=_HEIGHT,
-            left=_LEFT,
-            floor=_HEIGHT - _BOTTOM,
-            names=[
-                {"name": formats.plain(run.policy), "colour": colour(i)}
-                for i, run in enumerate(runs)
-            ],
-            heads=[label for _, label, _ in _COLUMNS],
-            rows=[
-                {"name": formats.plain(run.policy), "cells": _cells(run.summary())} for run in runs
-            ],
-            best=best,
-            lines=lines,
-            top=formats.rate(most / 3600),
-            days=[
-                {"x": f"{_x(24 * day, hours):.1f}", "text": f"day {day + 1}"}
-                for day in range((hours + 23) // 24)
-            ],
-        )
+    step = -(-hours // (24 * _MOST_DAYS))
+    return pages.render(
+        _TEMPLATE,
+        title=formats.plain(title),
+        names=lines,
+        heads=[label for _, label, _ in _COLUMNS],
+        rows=[{"name": formats.plain(run.policy), "cells": _cells(run.summary())} for run in runs],
+        lines=[ChartLine("cost-free optimum", "#98a1ae", best), *lines],
+        levels=[
+            AxisMark(CHART_HEIGHT * (1 - part), formats.rate(part * most / 3600) if part else "0")
+            for part in (0.0, 0.25, 0.5, 0.75, 1.0)
+        ],
+        days=[
+            AxisMark(CHART_WIDTH * 24 * day / hours, f"day {day + 1}")
+            for day in range(0, (hours + 23) // 24, step)
+        ],
+        peak=f" Cut at the top: a few hours reach {formats.rate(top / 3600)}."
+        if top > most
+        else "",
+        notes=(),
     )
 
 
@@ -82,25 +76,10 @@ def _cells(figures: Mapping[str, object]) -> list[str]:
     return [form.format(figures[key]) for key, _, form in _COLUMNS]
 
 
-def _x(hour: float, hours: int) -> float:
-    return _LEFT + (_WIDTH - _LEFT - 10) * hour / max(hours, 1)
-
-
 def _path(rate: Mapping[int, float], hours: int, most: float) -> str:
     path = ""
     for hour in range(hours):
-        y = (_HEIGHT - _BOTTOM) - (_HEIGHT - _BOTTOM - 12) * rate.get(hour, 0.0) / most
-        path += f"{'L' if path else 'M'}{_x(hour + 0.5, hours):.1f} {y:.1f}"
+        x = CHART_WIDTH * (hour + 0.5) / hours
+        y = CHART_HEIGHT * (1 - min(1.0, rate.get(hour, 0.0) / most))
+        path += f"{'L' if path else 'M'}{x:.1f} {y:.1f}"
     return path
-
-
-@cache
-def _environment() -> Environment:
-    template = resources.files("slurm_hadar.reports").joinpath("templates", _TEMPLATE).read_text()
-    return Environment(
-        loader=DictLoader({_TEMPLATE: template}),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

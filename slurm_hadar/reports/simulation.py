@@ -1,19 +1,19 @@
 """One self-contained HTML page about a simulation: job times, utilization, and the figures."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 
-from jinja2 import DictLoader, Environment, StrictUndefined
+import numpy as np
 
-from slurm_hadar.reports import formats
+from slurm_hadar.reports import formats, pages
 from slurm_hadar.reports.colours import colour
+from slurm_hadar.reports.pages import CHART_HEIGHT, CHART_WIDTH, AxisMark, ChartLine
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1160.0, 300.0, 52.0, 14.0, 12.0, 30.0
 _TEMPLATE = "simulation.html.j2"
 _BINS = 290
+_LABEL = 80.0
+_MOST_GPU_TIME, _MUCH_FURTHER = 0.98, 1.5
 _MOST_POINTS = 600
 _TIMES = (60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 4 * 86400, 14 * 86400, 60 * 86400)
 _COLUMNS = (
@@ -46,50 +46,66 @@ class Simulated:
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    at: float
-    text: str
-
-
 def page(runs: Sequence[Simulated], title: str, notes: Sequence[str] = ()) -> str:
     """The page's text; all policies share the axes. Names may be hostile: they are escaped."""
     times = [jct for run in runs for jct in run.jct_s]
     low, high = max(1.0, min(times, default=1.0)), max(2.0, max(times, default=2.0))
     start = min((run.start_s[0] for run in runs if run.start_s), default=0.0)
-    end = max((run.end_s[-1] for run in runs if run.end_s), default=1.0)
+    last = max((run.end_s[-1] for run in runs if run.end_s), default=1.0)
+    end = _end(runs, start, last)
     shades = [colour(i) for i in range(len(runs))]
-    return (
-        _environment()
-        .get_template(_TEMPLATE)
-        .render(
-            title=formats.plain(title),
-            size={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT,
-                  "top": TOP, "bottom": HEIGHT - BOTTOM},
-            names=[
-                {"name": formats.plain(run.policy), "colour": shade}
-                for run, shade in zip(runs, shades, strict=True)
-            ],
-            jct=[_distribution(run.jct_s, low, high) for run in runs],
-            jct_ticks=[
-                _Mark(_x_log(t, low, high), formats.duration(t)) for t in _TIMES if low <= t <= high
-            ],
-            used=[_utilization(run, start, end) for run in runs],
-            used_ticks=_hours(start, end),
-            levels=[_Mark(_y(part), formats.percent(part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)],
-            heads=[label for _, label, _ in _COLUMNS],
-            rows=_rows(runs),
-            notes=[formats.plain(note) for note in notes],
-        )
-    )  # fmt: skip
+    names = [formats.plain(run.policy) for run in runs]
+
+    def lines(paths: Sequence[str]) -> list[ChartLine]:
+        return [ChartLine(*one) for one in zip(names, shades, paths, strict=True)]
+
+    return pages.render(
+        _TEMPLATE,
+        title=formats.plain(title),
+        names=lines([""] * len(runs)),
+        jct=lines([_distribution(run.jct_s, low, high) for run in runs]),
+        jct_ticks=_apart(
+            AxisMark(_x_log(t, low, high), formats.duration(t)) for t in _TIMES if low <= t <= high
+        ),
+        used=lines([_utilization(run, start, end) for run in runs]),
+        used_ticks=_hours(start, end),
+        levels=[AxisMark(_y(part), formats.percent(part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)],
+        heads=[label for _, label, _ in _COLUMNS],
+        rows=_rows(runs),
+        tail=f" Cut at the right: a few jobs run until {formats.duration(last - start)}."
+        if last > end
+        else "",
+        notes=[formats.plain(note) for note in notes],
+    )
+
+
+def _apart(marks: Iterable[AxisMark]) -> list[AxisMark]:
+    """Those whose labels do not cover the one before."""
+    found: list[AxisMark] = []
+    for mark in marks:
+        if not found or mark.at - found[-1].at >= _LABEL:
+            found.append(mark)
+    return found
+
+
+def _end(runs: Sequence[Simulated], start: float, last: float) -> float:
+    """Where the time axis ends: where each run has given 98% of its GPU time, if a tail follows
+    that would flatten the rest."""
+    used = []
+    for run in runs:
+        if run.end_s and (total := sum(run.gpu_s)) > 0:
+            given = np.cumsum(run.gpu_s)
+            used.append(run.end_s[int(np.searchsorted(given, _MOST_GPU_TIME * total))])
+    most = start + (max(used, default=last) - start) * 1.05
+    return most if last - start > _MUCH_FURTHER * (most - start) > 0 else last
 
 
 def _y(part: float) -> float:
-    return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * min(max(part, 0.0), 1.0)
+    return CHART_HEIGHT * (1 - min(max(part, 0.0), 1.0))
 
 
 def _x(part: float) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * min(max(part, 0.0), 1.0)
+    return CHART_WIDTH * min(max(part, 0.0), 1.0)
 
 
 def _x_log(time_s: float, low: float, high: float) -> float:
@@ -115,7 +131,7 @@ def _utilization(run: Simulated, start: float, end: float) -> str:
     width = (end - start) / _BINS
     used = [0.0] * _BINS
     for begin, stop, gpu_s in zip(run.start_s, run.end_s, run.gpu_s, strict=True):
-        if stop <= begin:
+        if stop <= begin or begin >= end:
             continue
         first = min(_BINS - 1, int((begin - start) / width))
         last = min(_BINS - 1, int((stop - start) / width))
@@ -123,19 +139,19 @@ def _utilization(run: Simulated, start: float, end: float) -> str:
             inside = min(stop, start + (at + 1) * width) - max(begin, start + at * width)
             used[at] += gpu_s * max(0.0, inside) / (stop - begin)
     points = [used[at] / (width * run.gpus) for at in range(_BINS)]
-    stop_at = min(_BINS, max(1, math.ceil((run.end_s[-1] - start) / width)))
+    stop_at = min(_BINS, max(1, math.ceil((min(run.end_s[-1], end) - start) / width)))
     path = f"M{_x(0):.1f} {_y(points[0]):.1f}"
     for at in range(1, stop_at):
         path += f"L{_x((at + 0.5) / _BINS):.1f} {_y(points[at]):.1f}"
     return path + f"V{_y(0):.1f}"
 
 
-def _hours(start: float, end: float) -> list[_Mark]:
+def _hours(start: float, end: float) -> list[AxisMark]:
     span = max(end - start, 1.0)
     step = next((t for t in _TIMES if span / t <= 12), _TIMES[-1])
     step = max(step, math.ceil(span / 12 / 86400) * 86400 if span > 12 * _TIMES[-1] else step)
     count = int(span / step)
-    return [_Mark(_x(at * step / span), formats.duration(at * step)) for at in range(count + 1)]
+    return [AxisMark(_x(at * step / span), formats.duration(at * step)) for at in range(count + 1)]
 
 
 def _rows(runs: Sequence[Simulated]) -> list[dict[str, object]]:
@@ -183,15 +199,3 @@ def _words(key: str, value: float | None, run: Simulated) -> str:
     if key.startswith("decide"):
         return f"{value * 1000:.1f} ms"
     return f"{value:.2f} h"
-
-
-@cache
-def _environment() -> Environment:
-    text = (resources.files("slurm_hadar.reports") / "templates" / _TEMPLATE).read_text()
-    return Environment(
-        loader=DictLoader({_TEMPLATE: text}),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

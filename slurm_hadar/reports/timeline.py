@@ -1,13 +1,9 @@
 """One self-contained HTML page with the timelines of several runs: it loads nothing."""
 
 from collections.abc import Sequence
-from functools import cache
-from importlib import resources
 
-from jinja2 import DictLoader, Environment, StrictUndefined
-
-from slurm_hadar.reports import compare, drawing, formats
-from slurm_hadar.reports.run import Run, summarise
+from slurm_hadar.reports import compare, drawing, formats, pages
+from slurm_hadar.reports.run import Run, last_end_s, summarise
 
 _TEMPLATE = "timeline.html.j2"
 
@@ -22,30 +18,31 @@ def page(runs: Sequence[Run], title: str, notes: Sequence[str] = ()) -> str:
     summaries = [summarise(run) for run in runs]
     most = max((s.completed for s in summaries), default=0)
     means = [s.avg_jct_s if s.completed == most else None for s in summaries]
-    return (
-        _environment()
-        .get_template(_TEMPLATE)
-        .render(
-            title=formats.plain(title),
-            verdict=compare.verdict(runs),
-            runs=[
-                {
-                    "name": formats.plain(run.name),
-                    "description": formats.plain(run.description),
-                    "drawing": drawing.draw(run, by),
-                }
-                for run in runs
-            ],
-            races=[
-                ("Until all jobs are done", _race(runs, [s.makespan_s for s in summaries])),
-                ("A job, on average", _race(runs, means)),
-            ],
-            rows=compare.rows(summaries),
-            notes=[formats.plain(note) for note in notes],
-            size={"width": drawing.WIDTH, "gutter": drawing.GUTTER, "right": drawing.RIGHT},
-            moved=any(s.moves for s in summaries),
-            restarted=any(s.restarts for s in summaries),
-        )
+    last = max((last_end_s(run) for run in runs), default=0.0)
+    return pages.render(
+        _TEMPLATE,
+        title=formats.plain(title),
+        verdict=compare.verdict(runs),
+        runs=[
+            {
+                "name": formats.plain(run.name),
+                "description": formats.plain(run.description),
+                "drawing": drawing.draw(run, by),
+            }
+            for run in runs
+        ],
+        races=[
+            ("Until all jobs are done", _race(runs, [s.makespan_s for s in summaries])),
+            ("A job, on average", _race(runs, means)),
+        ],
+        rows=compare.rows(summaries),
+        tail=f" Cut at the right: a few jobs run until {formats.clock(last)}."
+        if last > by.end_s
+        else "",
+        notes=[formats.plain(note) for note in notes],
+        size={"width": drawing.WIDTH, "gutter": drawing.GUTTER, "right": drawing.RIGHT},
+        moved=any(s.moves for s in summaries),
+        restarted=any(s.restarts for s in summaries),
     )
 
 
@@ -62,15 +59,3 @@ def _race(runs: Sequence[Run], times: Sequence[float | None]) -> list[dict[str, 
         }
         for run, time in zip(runs, times, strict=True)
     ]
-
-
-@cache
-def _environment() -> Environment:
-    text = (resources.files("slurm_hadar.reports") / "templates" / _TEMPLATE).read_text()
-    return Environment(
-        loader=DictLoader({_TEMPLATE: text}),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

@@ -4,16 +4,13 @@ Both are made from the plain result that ``hadar tune --json`` prints, so that a
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
 from typing import Any
 
-from jinja2 import DictLoader, Environment, StrictUndefined
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slurm_hadar.reports import formats
+from slurm_hadar.reports import formats, pages
 from slurm_hadar.reports.colours import colour
 
 Result = Mapping[str, Any]
@@ -51,33 +48,30 @@ def text(result: Result) -> RenderableType:
 
 def page(result: Result) -> str:
     """The page's text. Names may be hostile: they are escaped."""
-    return (
-        _environment()
-        .get_template(_TEMPLATE)
-        .render(
-            title=_headline(result),
-            tables=[
-                {"head": head, "heads": [_head(one) for one in heads], "rows": rows}
-                for head, heads, rows in _tables(result)
-                if rows
-            ],
-            bars=_bars(result["gpu_types"]),
-            advice=[
-                {
-                    "topic": formats.plain(one["topic"]),
-                    "why": formats.plain(one["why"]),
-                    "gain": formats.plain(one["gain"]),
-                    "basis": one["basis"],
-                    "lines": one["slurm_conf"],
-                    "seen": one["seen"],
-                    "toml": "\n".join(formats.plain(line) for line in one["hadar_toml"]),
-                }
-                for one in _once(result["advice"])
-            ],
-            block="\n".join(_block(result)),
-            fine=[formats.plain(line) for line in result["fine"]],
-            notes=[formats.plain(line) for line in result["notes"]],
-        )
+    return pages.render(
+        _TEMPLATE,
+        title=_headline(result),
+        tables=[
+            {"head": head, "heads": [_head(one) for one in heads], "rows": rows}
+            for head, heads, rows in _tables(result)
+            if rows
+        ],
+        bars=_bars(result["gpu_types"]),
+        advice=[
+            {
+                "topic": formats.plain(one["topic"]),
+                "why": formats.plain(one["why"]),
+                "gain": formats.plain(one["gain"]),
+                "basis": one["basis"],
+                "lines": one["slurm_conf"],
+                "seen": one["seen"],
+                "toml": "\n".join(formats.plain(line) for line in one["hadar_toml"]),
+            }
+            for one in _once(result["advice"])
+        ],
+        block="\n".join(_block(result)),
+        fine=[formats.plain(line) for line in result["fine"]],
+        notes=[formats.plain(line) for line in result["notes"]],
     )
 
 
@@ -245,15 +239,3 @@ def _bars(types: Sequence[Result]) -> list[dict[str, object]]:
 
 def _head(words: str) -> str:
     return words.capitalize().replace("jct", "job time").replace("Gpu", "GPU")
-
-
-@cache
-def _environment() -> Environment:
-    template = resources.files("slurm_hadar.reports").joinpath("templates", _TEMPLATE).read_text()
-    return Environment(
-        loader=DictLoader({_TEMPLATE: template}),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

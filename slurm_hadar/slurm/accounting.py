@@ -18,7 +18,8 @@ _COLUMNS = (
 )  # fmt: skip
 """The last one may hold the separator."""
 _MOST_ROWS = 2_000_000
-_TIMEOUT_S = 300.0
+TIMEOUT_S = 300.0
+"""A database takes its time for a month of jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,7 @@ def read_runs(commands: Commands, from_s: float, to_s: float) -> tuple[list[JobR
     Raises SlurmError where sacct does not answer, or prints nothing that can be read.
     """
     argv = command(from_s, to_s)
-    answer = commands.run(argv[0], argv[1:], timeout_s=_TIMEOUT_S)
-    if answer.code != 0:
-        why = answer.err.strip().splitlines()
-        raise SlurmError(f"sacct: {why[0][:200] if why else f'exit status {answer.code}'}")
-    return parse_runs(answer.out)
+    return parse_runs(commands.read(argv[0], argv[1:]))
 
 
 def parse_runs(text: str) -> tuple[list[JobRun], int]:

@@ -69,6 +69,11 @@ def test_the_figures_are_those_of_sacct_and_of_ones_own(tmp_path):
         began = datetime.now().strftime("%Y-%m-%d")
         assert "chem" in site(EVE, "hadar", "report", "--since", began)
 
+        # What is to be reported by mail: nothing here, and that is for the operator.
+        looked = site(HADAR, "hadar", "alerts")
+        assert looked.strip() == "alerts.enabled is false: nothing is sent"
+        assert f"owned by {HADAR}" in site(EVE, "hadar", "alerts", code=1)
+
         # A user sees what the accounting shows to them.
         hers = report(site, EVE)
         assert hers["total"]["moves"] is None and "operator" in hers["notes"][0]

@@ -248,6 +248,10 @@ class Store:
         """The moves and stops that began at ``since_s``, s since the epoch, or later."""
         return self._entries("WHERE kind='move' AND opened_s>=?", (since_s,))
 
+    def moves_that_ended(self, outcome: str) -> list[Entry]:
+        """The moves and stops with this outcome."""
+        return self._entries("WHERE kind='move' AND outcome=?", (outcome,))
+
     def moves_after(self, newest: int, also: Sequence[int]) -> list[Entry]:
         """The moves and stops that came after the entry ``newest``, and those of ``also``, oldest
         first."""

@@ -9,11 +9,11 @@ import numpy as np
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.move_steps import MOVED
 from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.sampled_use import DAY_S, SampledUse, SampledUses
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import rollout
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
 from slurm_hadar.controller.presentation.overview import gained_gpus, lost_gpu_s
-from slurm_hadar.controller.profiling.sampled_use import DAY_S, SampledUse, SampledUses
 from slurm_hadar.reports.usage import AccountUse, GroupUse, UsageReport
 from slurm_hadar.slurm.accounting import JobRun
 
@@ -49,7 +49,7 @@ def recorded(store: Store, from_s: float) -> RecordedUse:
     outside = samples.outside()
     return RecordedUse(
         list(samples.since(from_s)),
-        store.entries("WHERE kind='move' AND outcome=?", (MOVED,)),
+        store.moves_that_ended(MOVED),
         {id_ for id_ in store.decisions() if id_ not in outside},
         outside,
     )

@@ -4,8 +4,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from slurm_hadar.controller.journal.last_reports import LastReports
+from slurm_hadar.controller.journal.sampled_use import SampledUses
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.profiling.sampled_use import SampledUses
 from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.job import Job, JobState
@@ -54,7 +54,8 @@ class GpuUseLearner:
         GPUs, of one type."""
         self._taken.forget_others(seen.gpus)
         self.sampled.forget(seen.now)
-        self.sampled.note_outside(seen)
+        outside = [id_ for id_, job in seen.jobs.items() if job.outside]
+        self.sampled.note_outside(outside, seen.now)
         for id_, files in seen.gpus.items():
             job, use = seen.jobs[id_], present(seen, id_)
             if use is None:

@@ -1,9 +1,13 @@
 """``hadar report``: its arguments."""
 
+import json
+
 import pytest
+from typer.testing import CliRunner
 
 from slurm_hadar.cli import report
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.cli.main import app
+from slurm_hadar.domain.errors import SlurmError, UsageError
 
 
 def test_how_long_back():
@@ -17,3 +21,56 @@ def test_how_long_back():
 def test_what_is_no_time_is_refused(since):
     with pytest.raises(UsageError, match="--since"):
         report._from(since, 1e9)
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """The command on a site whose sacct is a program of ours."""
+    sacct = tmp_path / "sacct"
+    sacct.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/args\ncat {tmp_path}/answer\n')
+    sacct.chmod(0o755)
+    site = tmp_path / "hadar.toml"
+    site.write_text(
+        f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\nrights = "user"\n'
+        f'[slurm]\nbin_dir = "{tmp_path}"\nbackend = "cli"\n'
+    )
+
+    def run(answer, *words):
+        (tmp_path / "answer").write_text(answer)
+        return CliRunner().invoke(app, ["report", "-c", str(site), *words])
+
+    run.folder = tmp_path
+    return run
+
+
+def line(job="7", start="2026-01-05T11:00:00", end="2026-01-05T13:00:00", account="phys"):
+    tres = "cpu=4,gres/gpu=2"
+    return (
+        f"{job}|2026-01-05T10:00:00|2026-01-05T10:00:00|{start}|{end}|COMPLETED|600|"
+        f"{tres}|{tres}|gpu|ann|{account}\n"
+    )
+
+
+def test_one_query_gives_text_json_and_page(asked):
+    page = asked.folder / "use.html"
+    done = asked(line() + "odd\n", "--since", "2026-01-01", "--html", str(page))
+    assert done.exit_code == 0 and "4.0 GPU-hours, 1 job" in done.stdout.replace("\n", " ")
+    assert "which are not counted: 1" in done.stdout.replace("\n", " ")
+    words = (asked.folder / "args").read_text().split()
+    assert {"-a", "-X", "-D", "-P"} <= set(words) and words[words.index("-S") + 1] == (
+        "2026-01-01T00:00:00"
+    )
+    assert "phys" in page.read_text()
+    hostile = "$(touch /tmp/x)"
+    done = asked(line(account=hostile), "--since", "2026-01-01", "--account", hostile, "--json")
+    (found,) = json.loads(done.stdout)["result"]["accounts"]
+    assert (found["account"], found["received_gpu_h"], found["moves"]) == (hostile, 4.0, 0)
+    assert hostile not in (asked.folder / "args").read_text()
+
+
+def test_what_cannot_be_done_is_one_sentence(asked):
+    done = asked(line(), "--html", "/no/such/folder/x.html")
+    assert isinstance(done.exception, UsageError)
+    (asked.folder / "sacct").write_text("#!/bin/sh\necho 'sacct: error: no database' >&2\nexit 1\n")
+    done = asked("")
+    assert isinstance(done.exception, SlurmError) and "no database" in str(done.exception)

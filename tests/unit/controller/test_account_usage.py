@@ -11,10 +11,10 @@ from hand_made import config, running, seen
 from rich.console import Console
 
 from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.sampled_use import DAY_S, SampledUse, SampledUses
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import account_usage
 from slurm_hadar.controller.presentation.account_usage import RecordedUse, UsageWindow
-from slurm_hadar.controller.profiling.sampled_use import DAY_S, SampledUse, SampledUses
 from slurm_hadar.profiles.gpu_sampling import TrainingUse
 from slurm_hadar.reports import usage as shown
 from slurm_hadar.slurm.accounting import JobRun
@@ -115,7 +115,7 @@ def test_the_state_file_keeps_samples_by_day_and_who_is_outside(tmp_path):
     samples.record("1", T + 600, use, 600.0)
     samples.record("1", T + 1200, replace(use, power_w=None), 600.0)
     samples.record("1", T - 10, use, 60.0)
-    samples.note_outside(seen([replace(running("2", {"v1": {"v100": 1}}), outside="no")]))
+    samples.note_outside(["2"], NOW)
     known = account_usage.recorded(store, T)
     assert known.samples == [SampledUse("1", DAY, 2400.0, 1200.0, 180_000.0, 1200.0)]
     assert known.outside == {"2"} and known.managed == set() and known.moves == []

@@ -52,8 +52,8 @@ def test_utilization_is_drawn_as_it_was() -> None:
     assert len(paths) == 2
     heights = [float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", paths[1])]
     # All of the GPUs in the first half, half of them in the second.
-    assert heights[1] == 12.0
-    assert heights[-2] == 12.0 + (270.0 - 12.0) / 2
+    assert heights[1] == 0.0
+    assert heights[-2] == 150.0
 
 
 def test_nothing_finished() -> None:

@@ -1,10 +1,9 @@
 """What samplers saw of each job's GPUs, by day: GPU time, time held in vain, energy."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.profiles.gpu_sampling import TrainingUse
 
 DAY_S = 86400.0
@@ -56,9 +55,9 @@ class SampledUses:
             (job, int(now // DAY_S), gpu_s, idle, *energy),
         )
 
-    def note_outside(self, seen: Observed) -> None:
+    def note_outside(self, jobs: Iterable[str], now: float) -> None:
         """Keep which jobs opted in and are outside the rollout, for the comparison."""
-        rows = [(id_, seen.now) for id_, job in seen.jobs.items() if job.outside]
+        rows = [(id_, now) for id_ in jobs]
         if rows:
             self._connection.executemany(
                 "INSERT OR REPLACE INTO outside_rollout VALUES (?,?)", rows
