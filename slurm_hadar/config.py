@@ -226,6 +226,16 @@ class Status(_Section):
     site.rights is not "operator"."""
 
 
+class Web(_Section):
+    """``hadar web``: the live page, for every user of this host."""
+
+    socket: _Place | None = None
+    """Path of its unix socket; None: web.sock beside the socket of ``status``."""
+    proxy_user: str = ""
+    """User of the web server in front of it, whose header X-Remote-User is believed; empty: none
+    is, and each caller is the user whom the kernel names."""
+
+
 class Metrics(_Section):
     """Figures for Prometheus. None of them names a user, an account or a job."""
 
@@ -273,6 +283,7 @@ class Config(_Section):
     wrapper: Wrapper = Wrapper()
     log: Log = Log()
     status: Status = Status()
+    web: Web = Web()
     metrics: Metrics = Metrics()
     rollout: Rollout = Rollout()
     simulation: Simulation = Simulation()
@@ -299,6 +310,11 @@ class Config(_Section):
         if self.status.socket is not None:
             return self.status.socket
         return _RUN if self.site.rights == "operator" else self.site.state_dir / _RUN.name
+
+    @property
+    def web_socket(self) -> Path:
+        """Where ``hadar web`` answers."""
+        return self.web.socket or self.status_socket.with_name("web.sock")
 
     @property
     def controller_uid(self) -> int:

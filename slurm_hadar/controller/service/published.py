@@ -15,6 +15,7 @@ from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import formatters, job_report
+from slurm_hadar.controller.presentation.cluster_map import cluster_view
 from slurm_hadar.controller.presentation.overview import (
     Sight,
     Viewer,
@@ -24,6 +25,7 @@ from slurm_hadar.controller.presentation.overview import (
 )
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.report import TickReport
+from slurm_hadar.controller.service.day import DAY_S, LastDay
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.job import Job
@@ -32,8 +34,8 @@ from slurm_hadar.profiles.rates import Rates, open_rates
 from slurm_hadar.reports.status import CONTROLLER
 from slurm_hadar.slurm.commands import checked_id
 
-_KEPT = 32
-"""Answers of one tick that are kept for repeated requests."""
+_KEPT, _KEPT_BYTES = 32, 2**20
+"""Answers of one tick that are kept for repeated requests, and the longest of these."""
 _NOT_YET = "the controller has not finished its first tick yet; ask again in a minute"
 
 
@@ -49,12 +51,14 @@ class Published:
     def __init__(self, config: Config, own_uid: int) -> None:
         self._config, self._uid = config, own_uid
         self._tick = _Tick()
+        self._day = LastDay()
         self._answered: dict[tuple[int, bytes], bytes] = {}
         self._answered_of: _Tick | None = None
         self._source: _TickSource | None = None
 
     def publish(self, report: TickReport) -> None:
         """A tick is over."""
+        self._day.record(report.seen)
         self._tick = _Tick(report)
 
     def fault(self, words: str) -> None:
@@ -70,7 +74,10 @@ class Published:
             self._answered.clear()
         key = (uid, line)
         if key not in self._answered:
-            self._answered[key] = _encoded(self._said(uid, line, now))
+            said = _encoded(self._said(uid, line, now))
+            if len(said) > _KEPT_BYTES:
+                return said
+            self._answered[key] = said
         return self._answered[key]
 
     def close(self) -> None:
@@ -87,6 +94,7 @@ class Published:
             answer = _ANSWERS.get(str(question.get("command")))
             if answer is None:
                 return {"error": "the controller knows no such question", "usage": True}
+            uid = self._asked_for(uid, question)
             if now.report is None:
                 return {"error": now.fault or _NOT_YET}
             viewer = self._viewer(uid, now.report)
@@ -99,12 +107,38 @@ class Published:
             # A fault of ours in one answer must not end the thread.
             return {"error": f"a fault of slurm-hadar: {type(error).__name__}"}
 
+    def _asked_for(self, uid: int, question: dict[str, Any]) -> int:
+        """Whose view is asked for: root and the controller's user may ask for another user, as
+        ``hadar web`` does. Raises UsageError."""
+        other = question.get("for", uid)
+        if not isinstance(other, int) or isinstance(other, bool) or other < 0:
+            raise UsageError("a question for a user names a UID")
+        if other != uid and uid not in (0, self._uid):
+            raise UsageError("only root and the controller's user ask for other users")
+        return other
+
     def _viewer(self, uid: int, report: TickReport) -> Viewer:
         everything = uid in (0, self._uid)
         hidden = frozenset() if everything else report.private
         return Viewer(uid, everything, "jobs" in hidden, "nodes" in hidden)
 
     def _status(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
+        return asdict(overview(self._sight(now, viewer), viewer))
+
+    def _cluster(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
+        return asdict(cluster_view(self._sight(now, viewer), viewer))
+
+    def _timeline(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
+        report = now.report
+        assert report is not None
+        moves = self._reader(report).store.moves_since(report.seen.now - DAY_S)
+        return asdict(self._day.timeline(report.seen.now, moves, viewer))
+
+    def _latest(self, now: _Tick, _viewer: Viewer, _: str) -> dict[str, Any]:
+        assert now.report is not None
+        return {"told_s": now.report.seen.now, "failed": bool(now.fault)}
+
+    def _sight(self, now: _Tick, viewer: Viewer) -> Sight:
         report = now.report
         assert report is not None
         beat = read_heartbeat(self._config.site.exchange_dir, self._uid)
@@ -115,7 +149,7 @@ class Published:
         decided = decisions(report.seen, report.snapshot, report.plan, report.diff, report.backfill)
         since = midnight(report.seen.now)
         entries = self._reader(report).store.moves_since(since)
-        sight = Sight(
+        return Sight(
             report.seen,
             self._config,
             state,
@@ -124,7 +158,6 @@ class Published:
             entries,
             report.understated,
         )
-        return asdict(overview(sight, viewer))
 
     def _explain(self, now: _Tick, viewer: Viewer, id_: str) -> dict[str, Any]:
         report = now.report
@@ -161,6 +194,9 @@ class Published:
 
 _ANSWERS: dict[str, Callable[[Published, _Tick, Viewer, str], dict[str, Any]]] = {
     "status": Published._status,
+    "cluster": Published._cluster,
+    "timeline": Published._timeline,
+    "latest": Published._latest,
     "explain": Published._explain,
     "doctor": Published._doctor,
 }
