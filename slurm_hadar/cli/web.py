@@ -40,8 +40,4 @@ def web(
             f"hadar web needs {error.name}, which is not installed; run: "
             "pip install 'slurm-hadar[web]'"
         ) from None
-    with serving.listening(site, socket, port) as listener:
-        address = listener.getsockname()
-        where = f"http://127.0.0.1:{address[1]}/" if port is not None else f"unix socket {address}"
-        typer.echo(f"hadar web: {where}")
-        serving.serve(site, listener)
+    serving.serve(site, socket, port, lambda where: typer.echo(f"hadar web: {where}"))

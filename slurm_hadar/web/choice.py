@@ -7,6 +7,7 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.reports.cluster import Segment
 from slurm_hadar.reports.text import StatusRow
 from slurm_hadar.slurm.commands import checked_id
 
@@ -63,8 +64,7 @@ class Choice:
     def rows(self, rows: Sequence[StatusRow], own: str) -> list[StatusRow]:
         """The rows of this choice in its order. ``own``: the name of who asks, whose jobs are shown
         unless others are asked for; empty: all."""
-        user = "" if self.user == ALL else self.user or own
-        text = self.text.casefold()
+        user, text = self._whose(own), self.text.casefold()
         found = [
             row
             for row in rows
@@ -75,6 +75,20 @@ class Choice:
         ]
         _, key, reverse = _SORTS[self.sort]
         return sorted(found, key=key, reverse=reverse)
+
+    def segments(self, segments: Sequence[Segment], own: str) -> list[Segment]:
+        """The same of the last day."""
+        user, text = self._whose(own), self.text.casefold()
+        return [
+            one
+            for one in segments
+            if (not user or one.user == user)
+            and (not self.gpu_type or self.gpu_type in one.gpus)
+            and (not text or text in one.name.casefold() or self.text == one.job)
+        ]
+
+    def _whose(self, own: str) -> str:
+        return "" if self.user == ALL else self.user or own
 
 
 def choice_of(kind: str, given: Mapping[str, str]) -> Choice:

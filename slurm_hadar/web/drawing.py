@@ -8,7 +8,7 @@ from slurm_hadar.reports.cluster import Segment, Timeline
 
 ROWS = 50
 """Jobs on one page."""
-WIDTH, LABEL, ROW, TOP = 1000.0, 190.0, 24.0, 26.0
+WIDTH, MARGIN, ROW, TOP = 1000.0, 10.0, 38.0, 22.0
 """Units of the drawing."""
 _HOURS = 3
 _LEAST = 2.0
@@ -91,4 +91,4 @@ def _row(stays: list[Segment], place: int, day: Timeline, hues: dict[str, str]) 
 
 def _x(time_s: float, day: Timeline) -> float:
     share = (time_s - day.from_s) / max(1.0, day.to_s - day.from_s)
-    return LABEL + (WIDTH - LABEL - 10) * min(1.0, max(0.0, share))
+    return MARGIN + (WIDTH - 2 * MARGIN) * min(1.0, max(0.0, share))

@@ -51,7 +51,7 @@ class Pages:
             return rendering.nodes(shown, choice)
         if choice.kind == "timeline":
             day = await asked(lambda: source.timeline(uid))
-            return rendering.timeline(shown, choice, day)
+            return rendering.timeline(shown, choice, day, own)
         if choice.kind == "job":
             report: JobReport | None = None
             found: Explanation | None = None

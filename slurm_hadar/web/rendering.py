@@ -3,6 +3,7 @@
 import pwd
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -75,9 +76,10 @@ def nodes(shown: Shown, choice: Choice) -> Parts:
     )
 
 
-def timeline(shown: Shown, choice: Choice, day: Timeline) -> Parts:
+def timeline(shown: Shown, choice: Choice, day: Timeline, own: str) -> Parts:
     """The jobs of the last day and their moves."""
-    drawn = drawing.draw(day, choice.page)
+    chosen = replace(day, segments=choice.segments(day.segments, own))
+    drawn = drawing.draw(chosen, choice.page)
     module = _module()
     moves = sorted(day.moves, key=lambda one: one.move.time_s, reverse=True)[:ROWS]
     return Parts(

@@ -3,7 +3,10 @@
 import asyncio
 import os
 import pwd
+import signal
 import socket
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import uvicorn
@@ -43,11 +46,31 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def listening(site: Config, path: Path | None, port: int | None) -> socket.socket:
-    """The socket: a unix one, or a port of the loopback address, 0: any free one. Raises UsageError
-    for a port outside a sandbox, HadarError where the socket cannot be made."""
-    if port is None:
-        return listen_to_users(path or site.web_socket, _FAILURE, "web.socket")
+def serve(site: Config, path: Path | None, port: int | None, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM, on a unix socket or a port of the loopback address, 0: any
+    free one; ``ready`` is given the address. Raises UsageError for a port outside a sandbox,
+    HadarError where the socket cannot be made."""
+    with ExitStack() as stack:
+        if port is None:
+            path = path or site.web_socket
+            listener = stack.enter_context(listen_to_users(path, _FAILURE, "web.socket"))
+            stack.callback(path.unlink, missing_ok=True)
+            where = f"unix socket {path}"
+        else:
+            listener = stack.enter_context(_on_loopback(site, port))
+            where = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        server = _server(site, listener)
+        # uvicorn ends in order, then sends itself the signal once more.
+        signal.signal(signal.SIGTERM, _end)
+        ready(where)
+        server.run(sockets=[listener])
+
+
+def _end(_number: int, _frame: object) -> None:
+    raise SystemExit(0)
+
+
+def _on_loopback(site: Config, port: int) -> socket.socket:
     if site.site.rights != "sandbox":
         raise UsageError(
             "--port is for a sandbox; on a site the page is served on a unix socket, behind a proxy"
@@ -63,8 +86,7 @@ def listening(site: Config, path: Path | None, port: int | None) -> socket.socke
     return listener
 
 
-def serve(site: Config, listener: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM."""
+def _server(site: Config, listener: socket.socket) -> uvicorn.Server:
     callers = Callers(os.getuid(), controllers_uid(site), _proxy_uid(site))
     feed = Feed(Source(site, callers.own_uid, callers.controllers_uid))
     settings = uvicorn.Config(
@@ -80,7 +102,7 @@ def serve(site: Config, listener: socket.socket) -> None:
         h11_max_incomplete_event_size=16_384,
         timeout_graceful_shutdown=3,
     )
-    _Server(settings, feed).run(sockets=[listener])
+    return _Server(settings, feed)
 
 
 def _proxy_uid(site: Config) -> int | None:
