@@ -35,7 +35,7 @@ def _absolute(path: Path) -> Path:
     return path
 
 
-_RUN = Path("/run/slurm-hadar/hadar.sock")
+_RUN, _WEB = Path("/run/slurm-hadar/hadar.sock"), Path("/run/slurm-hadar-web/web.sock")
 _Place = Annotated[Path, AfterValidator(_absolute)]
 
 
@@ -230,7 +230,8 @@ class Web(_Section):
     """``hadar web``: the live page, for every user of this host."""
 
     socket: _Place | None = None
-    """Path of its unix socket; None: web.sock beside the socket of ``status``."""
+    """Path of its unix socket; None: /run/slurm-hadar-web/web.sock, and web.sock in the state
+    folder where site.rights is not "operator"."""
     proxy_user: str = ""
     """User of the web server in front of it, whose header X-Remote-User is believed; empty: none
     is, and each caller is the user whom the kernel names."""
@@ -314,7 +315,10 @@ class Config(_Section):
     @property
     def web_socket(self) -> Path:
         """Where ``hadar web`` answers."""
-        return self.web.socket or self.status_socket.with_name("web.sock")
+        if self.web.socket is not None:
+            return self.web.socket
+        # A folder of its own: systemd removes the controller's when that restarts.
+        return _WEB if self.site.rights == "operator" else self.site.state_dir / _WEB.name
 
     @property
     def controller_uid(self) -> int:

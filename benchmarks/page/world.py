@@ -104,8 +104,9 @@ class PretendController:
             self._server.__exit__(None, None, None)
             self._server = None
 
-    def tick(self) -> None:
-        """One job in a hundred that waited has begun since."""
+    def tick(self) -> float:
+        """One job in a hundred that waited has begun since; when that was published, s of
+        ``time.monotonic``."""
         self._ticks += 1
         seen = self.seen()
         view = take_snapshot(seen, self.site, self._rates, ControllerHistory())
@@ -115,7 +116,9 @@ class PretendController:
         plan = Plan(placed, {id_: why for id_, why in waiting.items() if id_ != first})
         write_heartbeat(self.site.site.exchange_dir, "act", 60.0)
         report = TickReport(seen, view, plan, PlanDiff(()), True, private=self._private)
+        now = time.monotonic()
         self.published.publish(report)
+        return now
 
     def moved(self, job: str) -> None:
         """The journal has a move of that job."""

@@ -38,7 +38,7 @@ class ClusterView:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class Stay:
     """A job on its GPUs from ``begin_s`` to ``end_s``, s since the epoch. ``gpus``: by type;
     ``open``: it is still there."""
 
@@ -61,12 +61,12 @@ class JobMove:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class JobTimeline:
     """The last day. ``from_s`` to ``to_s``: what is shown; ``known_s``: since when jobs that have
     ended since are known; all in s since the epoch."""
 
     from_s: float
     to_s: float
     known_s: float
-    segments: Sequence[Segment] = ()
+    segments: Sequence[Stay] = ()
     moves: Sequence[JobMove] = ()

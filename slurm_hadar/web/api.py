@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slurm_hadar import __version__
-from slurm_hadar.reports.cluster import ClusterView, NodeRow, Timeline
+from slurm_hadar.reports.cluster import ClusterView, JobTimeline, NodeRow
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.status import Overview
 from slurm_hadar.reports.text import Explanation
@@ -21,7 +21,7 @@ _PREFIX = "/api/v1"
 _KINDS: dict[str, tuple[str, str, Any]] = {
     "/status": ("status", "What hadar status --json prints, of all jobs.", Overview),
     "/nodes": ("nodes", "The nodes, their GPUs and the jobs on them.", list[NodeRow]),
-    "/timeline": ("timeline", "Where the jobs of the last day were, and their moves.", Timeline),
+    "/timeline": ("timeline", "Where the jobs of the last day were, and their moves.", JobTimeline),
     "/jobs/{job}": ("explain", "What hadar explain JOB --json prints.", Explanation),
     "/jobs/{job}/report": ("doctor", "What hadar doctor JOB --json prints.", JobReport),
 }

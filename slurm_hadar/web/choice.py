@@ -7,7 +7,7 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.reports.cluster import Segment
+from slurm_hadar.reports.cluster import Stay
 from slurm_hadar.reports.text import StatusRow
 from slurm_hadar.slurm.commands import checked_id
 
@@ -76,7 +76,7 @@ class Choice:
         _, key, reverse = _SORTS[self.sort]
         return sorted(found, key=key, reverse=reverse)
 
-    def segments(self, segments: Sequence[Segment], own: str) -> list[Segment]:
+    def segments(self, segments: Sequence[Stay], own: str) -> list[Stay]:
         """The same of the last day."""
         user, text = self._whose(own), self.text.casefold()
         return [

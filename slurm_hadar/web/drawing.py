@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.cluster import Segment, Timeline
+from slurm_hadar.reports.cluster import JobTimeline, Stay
 
 ROWS = 50
 """Jobs on one page."""
@@ -16,7 +16,7 @@ _HUES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class StayBar:
     """A stay: its place, the class of its GPU type, and what it says."""
 
     x: float
@@ -33,11 +33,11 @@ class Row:
     job: str
     label: str
     y: float
-    bars: Sequence[Bar]
+    bars: Sequence[StayBar]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class DayDrawing:
     """``jobs``: of all pages; ``ticks``: place and text of the hours; ``hues``: class -> GPU
     type."""
 
@@ -49,11 +49,11 @@ class Drawing:
     hues: Sequence[tuple[str, str]]
 
 
-def draw(day: Timeline, page: int) -> Drawing:
+def draw(day: JobTimeline, page: int) -> DayDrawing:
     """One page of the last day; the jobs that came last stand first."""
     kinds = sorted({kind for one in day.segments for kind in one.gpus})
     hues = {kind: f"t{number % _HUES}" for number, kind in enumerate(kinds)}
-    by_job: dict[str, list[Segment]] = {}
+    by_job: dict[str, list[Stay]] = {}
     for one in day.segments:
         by_job.setdefault(one.job, []).append(one)
     order = sorted(by_job.values(), key=lambda stays: -max(one.begin_s for one in stays))
@@ -66,10 +66,10 @@ def draw(day: Timeline, page: int) -> Drawing:
         for hours in range(24, -1, -_HOURS)
     ]
     height = TOP + max(1, len(rows)) * ROW
-    return Drawing(number, len(order), height, rows, ticks, [(hues[k], k) for k in kinds])
+    return DayDrawing(number, len(order), height, rows, ticks, [(hues[k], k) for k in kinds])
 
 
-def _row(stays: list[Segment], place: int, day: Timeline, hues: dict[str, str]) -> Row:
+def _row(stays: list[Stay], place: int, day: JobTimeline, hues: dict[str, str]) -> Row:
     stays = sorted(stays, key=lambda one: one.begin_s)
     bars = []
     for number, one in enumerate(stays):
@@ -77,7 +77,7 @@ def _row(stays: list[Segment], place: int, day: Timeline, hues: dict[str, str]) 
         stood = formats.duration(max(0.0, one.end_s - one.begin_s))
         kind = max(one.gpus, key=lambda name: one.gpus[name], default="")
         bars.append(
-            Bar(
+            StayBar(
                 round(begin, 1),
                 round(max(_LEAST, end - begin), 1),
                 hues.get(kind, "held"),
@@ -89,6 +89,6 @@ def _row(stays: list[Segment], place: int, day: Timeline, hues: dict[str, str]) 
     return Row(stays[0].job, f"{stays[0].job} {stays[0].name}", TOP + place * ROW, bars)
 
 
-def _x(time_s: float, day: Timeline) -> float:
+def _x(time_s: float, day: JobTimeline) -> float:
     share = (time_s - day.from_s) / max(1.0, day.to_s - day.from_s)
     return MARGIN + (WIDTH - 2 * MARGIN) * min(1.0, max(0.0, share))

@@ -1,7 +1,7 @@
 """The newest answers of the controller, asked for once for all who see the same.
 
 One task looks every :data:`LOOK_S` whether there is a new tick. What a user sees is asked for when
-somebody looks, once for each tick, and is kept for :data:`_MOST_USERS` users. While the controller
+a page is open, once for each tick, and is kept for :data:`_MOST_USERS` users. While the controller
 is silent the last answers stay, and are marked as stale.
 """
 
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.cluster import ClusterView
-from slurm_hadar.web.source import Latest, SilentController, Source
+from slurm_hadar.web.source import ControllerAnswers, Latest, SilentController
 
 LOOK_S = 1.0
 _MOST_USERS = 32
@@ -44,7 +44,7 @@ class _Kept(Generic[_T]):
 class Feed:
     """Serves while :meth:`looking` is entered."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ControllerAnswers) -> None:
         self.source = source
         self.generation = 0
         """Counts what has changed."""

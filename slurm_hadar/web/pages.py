@@ -10,7 +10,7 @@ from slurm_hadar.reports.text import Explanation
 from slurm_hadar.web import rendering
 from slurm_hadar.web.choice import Choice
 from slurm_hadar.web.feed import Feed
-from slurm_hadar.web.parts import Parts
+from slurm_hadar.web.fragments import PageFragments
 
 _MOST = 128
 """Pages that are kept; one of 250 nodes takes half a megabyte."""
@@ -20,7 +20,7 @@ _MOST = 128
 class _Made:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generation: int = -1
-    parts: Parts | None = None
+    parts: PageFragments | None = None
 
 
 class Pages:
@@ -30,7 +30,7 @@ class Pages:
         self._feed = feed
         self._made: OrderedDict[tuple[int, Choice], _Made] = OrderedDict()
 
-    async def parts(self, uid: int, choice: Choice, own: str) -> Parts:
+    async def parts(self, uid: int, choice: Choice, own: str) -> PageFragments:
         """The page as it is now. Raises HadarError where it cannot be had."""
         key = (uid, choice)
         made = self._made.setdefault(key, _Made())
@@ -44,7 +44,7 @@ class Pages:
                 made.generation = generation
             return made.parts
 
-    async def _make(self, uid: int, choice: Choice, own: str) -> Parts:
+    async def _make(self, uid: int, choice: Choice, own: str) -> PageFragments:
         shown = await self._feed.shown(uid)
         source, asked = self._feed.source, self._feed.asked
         if choice.kind == "nodes":

@@ -12,13 +12,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.cluster import HIDDEN, NodeRow, Timeline
+from slurm_hadar.reports.cluster import HIDDEN, JobTimeline, NodeRow
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.text import Explanation, StatusRow
 from slurm_hadar.web import drawing
 from slurm_hadar.web.choice import SORTS, Choice
 from slurm_hadar.web.feed import Shown
-from slurm_hadar.web.parts import Parts
+from slurm_hadar.web.fragments import PageFragments
 
 ROWS, NODES = 100, 250
 """On one page."""
@@ -26,13 +26,13 @@ _HUES, _TYPE_HUES, _SHADES = 10, 8, 5
 _JOBS_OF_NODE = 8
 
 
-def queue(shown: Shown, choice: Choice, own: str) -> Parts:
+def queue(shown: Shown, choice: Choice, own: str) -> PageFragments:
     """The managed jobs. ``own``: see :meth:`Choice.rows`."""
     rows = choice.rows(shown.view.overview.rows, own)
     part, number = _page(rows, choice.page, ROWS)
     at = choice.address()
     module = _module()
-    return Parts(
+    return PageFragments(
         "Queue",
         {
             **_common(shown),
@@ -49,7 +49,7 @@ def queue(shown: Shown, choice: Choice, own: str) -> Parts:
     )
 
 
-def nodes(shown: Shown, choice: Choice) -> Parts:
+def nodes(shown: Shown, choice: Choice) -> PageFragments:
     """The map of the nodes and their GPUs."""
     kinds = sorted({kind for node in shown.view.nodes for kind in node.gpus})
     found = [
@@ -57,7 +57,7 @@ def nodes(shown: Shown, choice: Choice) -> Parts:
     ]
     part, number = _page(found, choice.page, NODES)
     module = _module()
-    return Parts(
+    return PageFragments(
         "Nodes",
         {
             **_common(shown),
@@ -76,13 +76,13 @@ def nodes(shown: Shown, choice: Choice) -> Parts:
     )
 
 
-def timeline(shown: Shown, choice: Choice, day: Timeline, own: str) -> Parts:
+def timeline(shown: Shown, choice: Choice, day: JobTimeline, own: str) -> PageFragments:
     """The jobs of the last day and their moves."""
     chosen = replace(day, segments=choice.segments(day.segments, own))
     drawn = drawing.draw(chosen, choice.page)
     module = _module()
     moves = sorted(day.moves, key=lambda one: one.move.time_s, reverse=True)[:ROWS]
-    return Parts(
+    return PageFragments(
         "Timeline",
         {
             "state": str(module.state(shown)),
@@ -97,7 +97,9 @@ def timeline(shown: Shown, choice: Choice, day: Timeline, own: str) -> Parts:
     )
 
 
-def job(shown: Shown, choice: Choice, report: JobReport | None, found: Explanation | None) -> Parts:
+def job(
+    shown: Shown, choice: Choice, report: JobReport | None, found: Explanation | None
+) -> PageFragments:
     """One job: all for its owner and the operator, and what squeue shows for others. Raises
     UsageError for one that this user may not see."""
     row = next((one for one in shown.view.overview.rows if choice.job in one.names), None)
@@ -117,10 +119,12 @@ def job(shown: Shown, choice: Choice, report: JobReport | None, found: Explanati
     if report is not None:
         parts["job-problems"] = str(module.job_problems(report))
         parts["job-events"] = str(module.job_events(report.events[-ROWS:], len(report.events)))
-    return Parts(f"Job {choice.job}", parts)
+    return PageFragments(f"Job {choice.job}", parts)
 
 
-def page(parts: Parts, choice: Choice, shown: Shown | None, extra: Mapping[str, Any]) -> str:
+def page(
+    parts: PageFragments, choice: Choice, shown: Shown | None, extra: Mapping[str, Any]
+) -> str:
     """The whole document around a view's parts."""
     view = shown.view if shown is not None else None
     rows: Sequence[StatusRow] = view.overview.rows if view is not None else ()

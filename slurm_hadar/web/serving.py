@@ -19,7 +19,7 @@ from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.web.app import application
 from slurm_hadar.web.feed import Feed
 from slurm_hadar.web.identity import Callers, caller_of
-from slurm_hadar.web.source import Source
+from slurm_hadar.web.source import ControllerAnswers
 
 _FAILURE = "the page is not served"
 _MOST_CONNECTIONS = 512
@@ -88,7 +88,7 @@ def _on_loopback(site: Config, port: int) -> socket.socket:
 
 def _server(site: Config, listener: socket.socket) -> uvicorn.Server:
     callers = Callers(os.getuid(), controllers_uid(site), _proxy_uid(site))
-    feed = Feed(Source(site, callers.own_uid, callers.controllers_uid))
+    feed = Feed(ControllerAnswers(site, callers.own_uid, callers.controllers_uid))
     settings = uvicorn.Config(
         application(feed, callers, site, listener.family == socket.AF_INET),
         http=_KnownCaller,

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from slurm_hadar.config import Config
 from slurm_hadar.controller.service import client
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.reports.cluster import ClusterView, Timeline
+from slurm_hadar.reports.cluster import ClusterView, JobTimeline
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.text import Explanation
 
@@ -29,12 +29,12 @@ class Latest:
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {
-    kind: TypeAdapter(kind) for kind in (Latest, ClusterView, Timeline, Explanation, JobReport)
+    kind: TypeAdapter(kind) for kind in (Latest, ClusterView, JobTimeline, Explanation, JobReport)
 }
 
 
 @dataclass(frozen=True)
-class Source:
+class ControllerAnswers:
     """Asks; each call blocks until the answer is there. Raises SilentController where none is,
     UsageError and HadarError with the controller's message where it refuses."""
 
@@ -50,9 +50,9 @@ class Source:
         """The cluster and the queue."""
         return self._asked(ClusterView, "cluster", uid)
 
-    def timeline(self, uid: int) -> Timeline:
+    def timeline(self, uid: int) -> JobTimeline:
         """The last day."""
-        return self._asked(Timeline, "timeline", uid)
+        return self._asked(JobTimeline, "timeline", uid)
 
     def explain(self, uid: int, job: str) -> Explanation:
         """What was decided on one job, and why."""

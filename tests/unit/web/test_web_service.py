@@ -16,8 +16,8 @@ from benchmarks.page.world import PretendController
 from slurm_hadar.cli.status import asked
 from slurm_hadar.reports.status import Overview
 from slurm_hadar.web.choice import choice_of
+from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.identity import Callers, RefusedCaller
-from slurm_hadar.web.parts import Parts
 
 PROXIED = f'[web]\nproxy_user = "{ME}"\n'
 (FIRST, SECOND, _) = (name for name, _ in OTHERS)
@@ -41,9 +41,9 @@ def rows(page, path="api/v1/status", **more):
     return page.get(path, **more).json()["result"]["rows"]
 
 
-def test_the_socket_is_beside_the_controllers_and_open_to_every_user(world, page):
+def test_the_socket_is_in_the_state_folder_and_open_to_every_user(world, page):
     found = world.site.web_socket
-    assert found.parent == world.site.status_socket.parent
+    assert found == world.site.site.state_dir / "web.sock"
     assert found.stat().st_mode & 0o777 == 0o666
     assert page.get("/").status_code == 200
 
@@ -241,14 +241,16 @@ def test_a_users_open_pages_are_bounded(page):
 
 
 def test_parts_tell_what_changed_and_no_more():
-    old = Parts("x", {"a": "1", "b": "2"}, {"l": {"i": "1", "j": "2"}})
-    new = Parts("x", {"a": "1", "b": "3"}, {"l": {"j": "2", "k": "5"}})
+    old = PageFragments("x", {"a": "1", "b": "2"}, {"l": {"i": "1", "j": "2"}})
+    new = PageFragments("x", {"a": "1", "b": "3"}, {"l": {"j": "2", "k": "5"}})
     change = json.loads(new.since(old))
     assert change["set"] == {"b": "3"} and change["lists"] == {"l": {"k": "5"}}
     assert change["order"] == {"l": ["j", "k"]} and change["version"] == new.version
     same = json.loads(old.since(old))
     assert not same["set"] and not same["lists"] and not same["order"]
-    assert old.version == Parts("y", dict(old.singles), dict(old.lists)).version != new.version
+    assert (
+        old.version == PageFragments("y", dict(old.singles), dict(old.lists)).version != new.version
+    )
 
 
 def test_an_address_comes_back_from_its_choice():

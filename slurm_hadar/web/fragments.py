@@ -11,7 +11,7 @@ from functools import cached_property
 
 
 @dataclass(frozen=True)
-class Parts:
+class PageFragments:
     """``singles``: name -> HTML; ``lists``: name of the list -> name of the item -> HTML, in its
     order."""
 
@@ -26,10 +26,10 @@ class Parts:
                                                 self.lists.items()}])  # fmt: skip
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
-    def since(self, old: "Parts | None") -> str:
+    def since(self, old: "PageFragments | None") -> str:
         """What changed, as JSON: ``set`` and ``lists`` have the new HTML, ``order`` the names of a
         list's items where these are others or stand otherwise."""
-        known = old or Parts("")
+        known = old or PageFragments("")
         changed = {
             name: html for name, html in self.singles.items() if known.singles.get(name) != html
         }

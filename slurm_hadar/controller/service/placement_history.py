@@ -13,7 +13,7 @@ from slurm_hadar.controller.presentation import formatters
 from slurm_hadar.controller.presentation.overview import Viewer
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.reports.cluster import JobMove, Segment, Timeline
+from slurm_hadar.reports.cluster import JobMove, JobTimeline, Stay
 
 DAY_S = 86_400.0
 _MOST = 20_000
@@ -31,7 +31,7 @@ class _Stay:
 
 
 @dataclass
-class LastDay:
+class PlacementHistory:
     """Records each tick; answers from another thread."""
 
     since_s: float = 0.0
@@ -70,7 +70,7 @@ class LastDay:
         while len(self._stays) > _MOST:
             del self._stays[next(iter(self._stays))]
 
-    def timeline(self, now: float, moves: Iterable[Entry], viewer: Viewer) -> Timeline:
+    def timeline(self, now: float, moves: Iterable[Entry], viewer: Viewer) -> JobTimeline:
         """What this user may see of it. ``moves``: the journal's of this day."""
         begin = now - DAY_S
         with self._lock:
@@ -83,12 +83,12 @@ class LastDay:
             if viewer.everything
             or (entry.job in owners and viewer.sees_decisions(owners[entry.job]))
         ]
-        return Timeline(begin, now, max(begin, self.since_s), segments, shown)
+        return JobTimeline(begin, now, max(begin, self.since_s), segments, shown)
 
 
-def _segment(stay: _Stay, begin: float, now: float) -> Segment:
+def _segment(stay: _Stay, begin: float, now: float) -> Stay:
     job = stay.job
-    return Segment(
+    return Stay(
         job=job.id,
         user=job.user,
         name=job.name,
