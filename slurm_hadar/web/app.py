@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib import resources
 
 from starlette.applications import Starlette
@@ -22,6 +22,7 @@ from slurm_hadar.web.feed import Feed
 from slurm_hadar.web.identity import Callers, RefusedCaller
 from slurm_hadar.web.pages import Pages
 from slurm_hadar.web.source import SilentController
+from slurm_hadar.web.what_if import WhatIf
 
 _KEEP_ALIVE_S = 15.0
 _MOST_STREAMS, _MOST_STREAMS_PER_USER = 256, 16
@@ -56,6 +57,7 @@ def application(feed: Feed, callers: Callers, site: Config, loopback: bool = Fal
             Route("/", app.view("queue")),
             Route("/nodes", app.view("nodes")),
             Route("/timeline", app.view("timeline")),
+            Route("/what-if", app.view("what-if")),
             Route("/jobs/{job}", app.view("job")),
             Route("/events", app.events),
             Route("/static/{name}", app.file),
@@ -75,13 +77,17 @@ def application(feed: Feed, callers: Callers, site: Config, loopback: bool = Fal
 class _App:
     def __init__(self, feed: Feed, callers: Callers, site: Config) -> None:
         self._feed, self._callers, self._site = feed, callers, site
-        self._pages = Pages(feed)
+        self._what_if = WhatIf(feed, site.controller.policy)
+        self._pages = Pages(feed, self._what_if)
         self._streams: Counter[int] = Counter()
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
         async with self._feed.looking():
-            yield
+            try:
+                yield
+            finally:
+                self._what_if.close()
 
     def uid(self, request: Request) -> int:
         """Who asks. Raises RefusedCaller."""
@@ -93,7 +99,7 @@ class _App:
 
         async def page(request: Request) -> Response:
             uid = self.uid(request)
-            choice = choice_of(kind, {**request.query_params, **request.path_params})
+            choice = self._choice(uid, kind, {**request.query_params, **request.path_params})
             parts = await self._pages.parts(uid, choice, self._own(uid))
             shown = await self._feed.shown(uid)
             extra = {
@@ -105,6 +111,14 @@ class _App:
 
         return page
 
+    def _choice(self, uid: int, kind: str, given: Mapping[str, str]) -> Choice:
+        choice = choice_of(kind, given)
+        if choice.kind == "what-if" and not self._callers.sees_everything(uid):
+            raise RefusedCaller(
+                "what-if shows all jobs: root and the controller's user only"
+            )
+        return choice
+
     def _own(self, uid: int) -> str:
         return "" if self._callers.sees_everything(uid) else rendering.user_name(uid)
 
@@ -112,7 +126,7 @@ class _App:
         """Server-sent events: what changed of one page since the version that the browser has."""
         uid = self.uid(request)
         given = dict(request.query_params)
-        choice = choice_of(given.get("view", ""), given)
+        choice = self._choice(uid, given.get("view", ""), given)
         if self._streams.total() >= _MOST_STREAMS or self._streams[uid] >= _MOST_STREAMS_PER_USER:
             raise HTTPException(503, "too many pages are open; close one, and load this one again")
         # An event that was read is the better witness than the address.

@@ -11,8 +11,8 @@ from slurm_hadar.reports.cluster import Stay
 from slurm_hadar.reports.text import StatusRow
 from slurm_hadar.slurm.commands import checked_id
 
-Kind = Literal["queue", "nodes", "job", "timeline"]
-KINDS: tuple[Kind, ...] = ("queue", "nodes", "job", "timeline")
+Kind = Literal["queue", "nodes", "job", "timeline", "what-if"]
+KINDS: tuple[Kind, ...] = ("queue", "nodes", "job", "timeline", "what-if")
 ALL, COLOURS = "all", ("job", "type", "use")
 _LONGEST = 64
 _MOST_PAGES = 10_000
@@ -47,6 +47,7 @@ class Choice:
     text: str = ""
     sort: str = "job"
     colour: str = "job"
+    policy: str = ""
     page: int = 1
 
     def address(self, **changes: object) -> str:
@@ -96,7 +97,7 @@ def choice_of(kind: str, given: Mapping[str, str]) -> Choice:
     named = next((one for one in KINDS if one == kind), None)
     if named is None:
         raise UsageError(f"view takes one of {', '.join(KINDS)}")
-    known = ("user", "state", "gpu_type", "text")
+    known = ("user", "state", "gpu_type", "text", "policy")
     words = {name: given.get(name, "")[:_LONGEST] for name in known}
     sort, colour = given.get("sort", "job"), given.get("colour", "job")
     if sort not in SORTS or colour not in COLOURS:

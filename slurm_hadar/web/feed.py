@@ -78,6 +78,12 @@ class Feed:
         async with self._changed:
             self._changed.notify_all()
 
+    async def touch(self) -> None:
+        """Something that is shown has changed."""
+        async with self._changed:
+            self.generation += 1
+            self._changed.notify_all()
+
     async def news(self, generation: int, timeout_s: float) -> None:
         """Returns once something is newer than that generation, or after a time."""
         with contextlib.suppress(TimeoutError):
@@ -136,9 +142,7 @@ class Feed:
             self._failed_looks, self._problem = 0, str(error)
         self._stale_s = self._old_since()
         if before != (self._latest, self._stale_s, self._problem):
-            async with self._changed:
-                self.generation += 1
-                self._changed.notify_all()
+            await self.touch()
 
     def _old_since(self) -> float:
         if self._latest is None:

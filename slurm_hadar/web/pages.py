@@ -11,6 +11,7 @@ from slurm_hadar.web import rendering
 from slurm_hadar.web.choice import Choice
 from slurm_hadar.web.feed import Feed
 from slurm_hadar.web.fragments import PageFragments
+from slurm_hadar.web.what_if import WhatIf
 
 _MOST = 128
 """Pages that are kept; one of 250 nodes takes half a megabyte."""
@@ -26,8 +27,8 @@ class _Made:
 class Pages:
     """Keeps the parts of the pages that are looked at."""
 
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
+    def __init__(self, feed: Feed, what_if: WhatIf) -> None:
+        self._feed, self._what_if = feed, what_if
         self._made: OrderedDict[tuple[int, Choice], _Made] = OrderedDict()
 
     async def parts(self, uid: int, choice: Choice, own: str) -> PageFragments:
@@ -47,6 +48,10 @@ class Pages:
     async def _make(self, uid: int, choice: Choice, own: str) -> PageFragments:
         shown = await self._feed.shown(uid)
         source, asked = self._feed.source, self._feed.asked
+        if choice.kind == "what-if":
+            return rendering.what_if(
+                shown, self._what_if.of(choice.policy) if choice.policy else []
+            )
         if choice.kind == "nodes":
             return rendering.nodes(shown, choice)
         if choice.kind == "timeline":
@@ -54,12 +59,12 @@ class Pages:
             return rendering.timeline(shown, choice, day, own)
         if choice.kind == "job":
             report: JobReport | None = None
-            found: Explanation | None = None
+            known: Explanation | None = None
             try:
                 report = await asked(lambda: source.report(uid, choice.job))
-                found = await asked(lambda: source.explain(uid, choice.job))
+                known = await asked(lambda: source.explain(uid, choice.job))
             except UsageError:
                 # Another user's job, or one that did not opt in.
                 pass
-            return rendering.job(shown, choice, report, found)
+            return rendering.job(shown, choice, report, known)
         return rendering.queue(shown, choice, own)

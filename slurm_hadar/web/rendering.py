@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.cluster import HIDDEN, JobTimeline, NodeRow
@@ -19,11 +20,12 @@ from slurm_hadar.web import drawing
 from slurm_hadar.web.choice import SORTS, Choice
 from slurm_hadar.web.feed import Shown
 from slurm_hadar.web.fragments import PageFragments
+from slurm_hadar.web.what_if import Simulated
 
 ROWS, NODES = 100, 250
 """On one page."""
 _HUES, _TYPE_HUES, _SHADES = 10, 8, 5
-_JOBS_OF_NODE = 8
+_JOBS_OF_NODE, _CHANGES = 8, 20
 
 
 def queue(shown: Shown, choice: Choice, own: str) -> PageFragments:
@@ -122,6 +124,23 @@ def job(
     return PageFragments(f"Job {choice.job}", parts)
 
 
+def what_if(shown: Shown, found: Sequence[Simulated]) -> PageFragments:
+    """The queue of now under two policies."""
+    module = _module()
+    gains: list[tuple[str, float, float, float]] = []
+    if len(found) > 1 and found[0].outcome and found[1].outcome:
+        own, other = found[0].outcome.finish_h, found[1].outcome.finish_h
+        for id_, before in own.items():
+            after = other.get(id_)
+            if before is not None and after is not None:
+                gains.append((id_, before, after, after - before))
+        gains = sorted(gains, key=lambda one: -abs(one[3]))[:_CHANGES]
+    return PageFragments(
+        "What if",
+        {"state": str(module.state(shown)), "what-if": str(module.what_if(found, gains))},
+    )
+
+
 def page(
     parts: PageFragments, choice: Choice, shown: Shown | None, extra: Mapping[str, Any]
 ) -> str:
@@ -132,6 +151,7 @@ def page(
         parts=parts,
         choice=choice,
         sorts=SORTS,
+        policies=policies.names(),
         base="../" if choice.kind == "job" else "./",
         states=sorted({row.state for row in rows}),
         kinds=sorted({use.gpu_type for use in view.overview.gpus}) if view is not None else [],

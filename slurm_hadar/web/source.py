@@ -11,6 +11,7 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.cluster import ClusterView, JobTimeline
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.text import Explanation
+from slurm_hadar.simulator.queue_model import QueueModel
 
 _T = TypeVar("_T")
 
@@ -29,7 +30,8 @@ class Latest:
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {
-    kind: TypeAdapter(kind) for kind in (Latest, ClusterView, JobTimeline, Explanation, JobReport)
+    kind: TypeAdapter(kind)
+    for kind in (Latest, ClusterView, JobTimeline, Explanation, JobReport, QueueModel)
 }
 
 
@@ -61,6 +63,10 @@ class ControllerAnswers:
     def report(self, uid: int, job: str) -> JobReport:
         """How one job came to where it is."""
         return self._asked(JobReport, "doctor", uid, job)
+
+    def queue_model(self) -> QueueModel:
+        """The managed jobs as a policy sees them."""
+        return self._asked(QueueModel, "queue_model", self.own_uid)
 
     def _asked(self, kind: type[_T], command: str, uid: int, job: str = "") -> _T:
         question: dict[str, object] = {"version": 1, "command": command, "job": job}

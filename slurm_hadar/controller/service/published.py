@@ -36,6 +36,7 @@ from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.profiles.rates import Rates, open_rates
 from slurm_hadar.reports.cluster import ClusterView, JobTimeline
 from slurm_hadar.reports.status import CONTROLLER
+from slurm_hadar.simulator.queue_model import model_of
 from slurm_hadar.slurm.commands import checked_id
 
 _KEPT, _KEPT_BYTES = 32, 2**20
@@ -143,6 +144,12 @@ class Published:
         found: dict[str, Any] = _writers()[1].dump_python(day)
         return found
 
+    def _queue_model(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
+        assert now.report is not None
+        if not viewer.everything:
+            raise UsageError("the whole queue is shown to root and the controller's user only")
+        return asdict(model_of(now.report.snapshot.view))
+
     def _latest(self, now: _Tick, _viewer: Viewer, _: str) -> dict[str, Any]:
         assert now.report is not None
         return {"told_s": now.report.seen.now, "failed": bool(now.fault)}
@@ -205,6 +212,7 @@ _ANSWERS: dict[str, Callable[[Published, _Tick, Viewer, str], dict[str, Any]]] =
     "status": Published._status,
     "cluster": Published._cluster,
     "timeline": Published._timeline,
+    "queue_model": Published._queue_model,
     "latest": Published._latest,
     "explain": Published._explain,
     "doctor": Published._doctor,

@@ -9,7 +9,13 @@ from page_service import HOSTILE, ME, OTHERS, Relay, axe, browser, serving
 from benchmarks.page.world import PretendController
 
 PROXIED = f'[web]\nproxy_user = "{ME}"\n'
-VIEWS = {"queue": "", "nodes": "nodes", "timeline": "timeline", "job": "jobs/1002"}
+VIEWS = {
+    "queue": "",
+    "nodes": "nodes",
+    "timeline": "timeline",
+    "job": "jobs/1002",
+    "what-if": "what-if?policy=fifo",
+}
 LOOKS = {
     "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}},
     "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
@@ -76,7 +82,8 @@ def _shows(chromium, url, jobs, view, look):
     with Tab(chromium, look) as tab:
         page = tab.page
         page.goto(url + VIEWS[view])
-        assert page.locator("h1").inner_text() == ("Job 1002" if view == "job" else view.title())
+        titles = {"job": "Job 1002", "what-if": "What if"}
+        assert page.locator("h1").inner_text() == titles.get(view, view.title())
         assert "Controller acts" in page.locator("#state").inner_text()
         if view == "queue":
             assert page.locator("#rows tr").count() == min(jobs, 100)
@@ -93,6 +100,10 @@ def _shows(chromium, url, jobs, view, look):
             assert "v100" in page.locator("#job-speed").inner_text()
             assert "moved" in page.locator("#job-moves").inner_text()
             assert "samples/s" in page.locator("#job-now").inner_text()
+        if view == "what-if" and jobs == 12:
+            # It comes by itself when it is done.
+            page.get_by_text("12 of 12").nth(1).wait_for()
+            assert page.locator("#what-if tbody").first.locator("tr").count() == 2
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0
         folder = os.environ.get("HADAR_PAGE_SCREENSHOTS")

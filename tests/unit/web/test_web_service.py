@@ -1,11 +1,12 @@
 """``hadar web`` over its socket and its port: who asks, what each user is shown, the JSON API."""
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from urllib.parse import parse_qsl
 
 import jsonschema
@@ -14,7 +15,10 @@ from page_service import HADAR, HOSTILE, ME, OTHERS, Relay, client, serving
 
 from benchmarks.page.world import PretendController
 from slurm_hadar.cli.status import asked
+from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.status import Overview
+from slurm_hadar.simulator import queue_model
+from slurm_hadar.web import what_if
 from slurm_hadar.web.choice import choice_of
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.identity import Callers, RefusedCaller
@@ -225,6 +229,42 @@ def test_without_a_controller_it_says_what_to_do(tmp_path):
             assert time.monotonic() < end
             time.sleep(0.2)
         world.stop()
+
+
+def test_what_if_is_simulated_aside_with_a_limit_and_for_operators_only(tmp_path):
+    world = PretendController(tmp_path, 12, 6, more=PROXIED)
+    world.users = OTHERS
+    with world, serving(world) as path:
+        with Relay(path, FIRST) as relay, client(relay.url) as page:
+            for address in ("what-if?policy=fifo", "events?view=what-if&policy=fifo"):
+                assert page.get(address).status_code == 403
+            assert "What if" not in page.get("").text
+        with Relay(path, ME) as relay, client(relay.url) as page:
+            assert "What if" in page.get("").text
+            assert page.get("what-if?policy=no-such").status_code == 404
+            assert "being simulated" in page.get("what-if?policy=srtf").text
+            end = time.monotonic() + 60
+            while "being simulated" in (text := page.get("what-if?policy=srtf").text):
+                assert time.monotonic() < end
+                time.sleep(0.3)
+            assert text.count("12 of 12") == 2
+
+
+def test_a_simulation_that_takes_too_long_is_ended(monkeypatch):
+    model = queue_model.QueueModel(
+        types=["a"], counts=[1], ids=["1"], left=[1e9], weight=[1.0], rate=[[[1.0]]],
+        max_nodes=[1], copies=[1], tasks=[1], nodes=["n"], gpus=[[1]], rack=[0], round_s=1.0,
+    )  # fmt: skip
+    monkeypatch.setattr(what_if, "LONGEST_S", 2.0)
+    with pytest.raises(HadarError, match="the limit"):
+        asyncio.run(what_if._outcome(model, "fifo"))
+    quick = replace(model, left=[3600.0])
+    monkeypatch.setattr(what_if, "LONGEST_S", 60.0)
+    found = asyncio.run(what_if._outcome(quick, "fifo"))
+    assert found.finish_h["1"] == pytest.approx(1.0, rel=0.05) and found.finished == 1
+    for wrong in (replace(model, ids=[], left=[], rate=[]), replace(model, gpus=[[0]])):
+        with pytest.raises(HadarError, match="nothing to simulate"):
+            asyncio.run(what_if._outcome(wrong, "fifo"))
 
 
 def test_a_users_open_pages_are_bounded(page):
