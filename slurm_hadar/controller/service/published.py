@@ -130,19 +130,15 @@ class Published:
     def _status(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
         return asdict(overview(self._sight(now, viewer), viewer))
 
-    def _cluster(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
-        found: dict[str, Any] = _writers()[0].dump_python(
-            cluster_view(self._sight(now, viewer), viewer)
-        )
-        return found
+    def _cluster(self, now: _Tick, viewer: Viewer, _: str) -> bytes:
+        return _writers()[0].dump_json(cluster_view(self._sight(now, viewer), viewer))
 
-    def _timeline(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
+    def _timeline(self, now: _Tick, viewer: Viewer, _: str) -> bytes:
         report = now.report
         assert report is not None
         moves = self._reader(report).store.moves_since(report.seen.now - DAY_S)
         day = self._day.timeline(report.seen.now, moves, viewer)
-        found: dict[str, Any] = _writers()[1].dump_python(day)
-        return found
+        return _writers()[1].dump_json(day)
 
     def _queue_model(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
         assert now.report is not None
@@ -208,7 +204,7 @@ class Published:
             raise
 
 
-_ANSWERS: dict[str, Callable[[Published, _Tick, Viewer, str], dict[str, Any]]] = {
+_ANSWERS: dict[str, Callable[[Published, _Tick, Viewer, str], dict[str, Any] | bytes]] = {
     "status": Published._status,
     "cluster": Published._cluster,
     "timeline": Published._timeline,
@@ -241,7 +237,7 @@ class _TickSource:
 
 @cache
 def _writers() -> tuple[TypeAdapter[ClusterView], TypeAdapter[JobTimeline]]:
-    """They do what ``asdict`` does, of 5,000 jobs in a tenth of the time."""
+    """They write what ``asdict`` and ``json.dumps`` do, of 5,000 jobs in a tenth of the time."""
     return TypeAdapter(ClusterView), TypeAdapter(JobTimeline)
 
 
@@ -277,4 +273,7 @@ def _without_others(found: dict[str, Any], id_: str, viewer: Viewer) -> dict[str
 
 
 def _encoded(said: dict[str, object]) -> bytes:
+    result = said.get("result")
+    if isinstance(result, bytes):
+        return b'{"version": 1, "result": ' + result + b"}"
     return json.dumps({"version": 1, **said}).encode()
