@@ -114,9 +114,7 @@ class _App:
     def _choice(self, uid: int, kind: str, given: Mapping[str, str]) -> Choice:
         choice = choice_of(kind, given)
         if choice.kind == "what-if" and not self._callers.sees_everything(uid):
-            raise RefusedCaller(
-                "what-if shows all jobs: root and the controller's user only"
-            )
+            raise RefusedCaller("what-if shows all jobs: root and the controller's user only")
         return choice
 
     def _own(self, uid: int) -> str:

@@ -18,10 +18,10 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.cluster import ClusterView
 from slurm_hadar.web.source import ControllerAnswers, Latest, SilentController
 
-LOOK_S = 1.0
+LOOK_S = 0.25
 _MOST_USERS = 32
 _STALE_AFTER_INTERVALS, _STALE_AFTER_S = 3.0, 30.0
-_SILENT_LOOKS = 3
+_SILENT_LOOKS = 8
 """Looks in a row without an answer until the controller counts as silent: one may be busy."""
 _T = TypeVar("_T")
 

@@ -26,19 +26,31 @@ class PageFragments:
                                                 self.lists.items()}])  # fmt: skip
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
+    @cached_property
+    def _changes(self) -> dict[str, str]:
+        return {}
+
     def since(self, old: "PageFragments | None") -> str:
         """What changed, as JSON: ``set`` and ``lists`` have the new HTML, ``order`` the names of a
-        list's items where these are others or stand otherwise."""
+        list's items where these are others or stand otherwise. Made once for all who come from the
+        same version."""
+        before = old.version if old is not None else ""
+        if before not in self._changes:
+            self._changes.clear()
+            self._changes[before] = self._made_since(old)
+        return self._changes[before]
+
+    def _made_since(self, old: "PageFragments | None") -> str:
         known = old or PageFragments("")
         changed = {
             name: html for name, html in self.singles.items() if known.singles.get(name) != html
         }
         items, order = {}, {}
         for name, now in self.lists.items():
-            before = known.lists.get(name, {})
-            new = {item: html for item, html in now.items() if before.get(item) != html}
+            was = known.lists.get(name, {})
+            new = {item: html for item, html in now.items() if was.get(item) != html}
             if new:
                 items[name] = new
-            if list(before) != list(now):
+            if list(was) != list(now):
                 order[name] = list(now)
         return json.dumps({"version": self.version, "set": changed, "lists": items, "order": order})
