@@ -14,8 +14,10 @@ from pathlib import Path
 from slurm_hadar.controller.service.server import peer_uid
 
 _TABLE = Path("/proc/net/tcp")
-_ADDRESS, _PEER, _UID = 1, 2, 7
+_ADDRESS, _PEER, _STATE, _UID = 1, 2, 3, 7
 """Columns of that table."""
+_ESTABLISHED = "01"
+"""One that is closed at the other end has lost its owner, and shows UID 0."""
 
 
 class RefusedCaller(Exception):
@@ -69,11 +71,11 @@ def caller_of(connection: socket.socket) -> int | None:
 def _loopback_uid(theirs: tuple[str, int], ours: tuple[str, int]) -> int | None:
     if not ipaddress.ip_address(theirs[0]).is_loopback:
         return None
-    wanted = (_hexadecimal(theirs), _hexadecimal(ours))
+    wanted = (_hexadecimal(theirs), _hexadecimal(ours), _ESTABLISHED)
     with _TABLE.open() as table:
         for line in table:
             words = line.split()
-            if (words[_ADDRESS], words[_PEER]) == wanted:
+            if (words[_ADDRESS], words[_PEER], words[_STATE]) == wanted:
                 return int(words[_UID])
     return None
 

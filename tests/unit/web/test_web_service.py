@@ -4,24 +4,27 @@ import asyncio
 import json
 import os
 import re
+import socket
 import subprocess
 import time
 from dataclasses import asdict, replace
 from urllib.parse import parse_qsl
 
+import httpx2 as httpx
 import jsonschema
 import pytest
 from page_service import HADAR, HOSTILE, ME, OTHERS, Relay, client, serving
 
 from benchmarks.page.world import PretendController
 from slurm_hadar.cli.status import asked
+from slurm_hadar.demo.show import live_page
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.status import Overview
 from slurm_hadar.simulator import queue_model
 from slurm_hadar.web import what_if
 from slurm_hadar.web.choice import choice_of
 from slurm_hadar.web.fragments import PageFragments
-from slurm_hadar.web.identity import Callers, RefusedCaller
+from slurm_hadar.web.identity import Callers, RefusedCaller, caller_of
 
 PROXIED = f'[web]\nproxy_user = "{ME}"\n'
 (FIRST, SECOND, _) = (name for name, _ in OTHERS)
@@ -157,6 +160,24 @@ def test_only_the_user_who_started_it_is_served_where_it_may_ask_for_no_other():
             mine.uid(peer, ["root"])
 
 
+def test_the_owner_of_a_loopback_connection_is_known_while_it_is_open():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for close, uid in ((False, os.getuid()), (True, None)):
+            with socket.create_connection(server.getsockname()) as caller:
+                answered, _ = server.accept()
+                with answered:
+                    if close:
+                        caller.close()
+                        answered.settimeout(20)
+                        assert answered.recv(1) == b""
+                    assert caller_of(answered) == uid
+    left, right = socket.socketpair()
+    with left, right:
+        assert caller_of(left) == os.getuid()
+    with socket.socket(socket.AF_INET6) as other:
+        assert caller_of(other) is None
+
+
 def test_a_port_is_for_a_sandbox_and_knows_its_caller(world, tmp_path):
     with serving(world, "--port", "0") as url, client(url) as page:
         assert url.startswith("http://127.0.0.1:")
@@ -265,6 +286,16 @@ def test_a_simulation_that_takes_too_long_is_ended(monkeypatch):
     for wrong in (replace(model, ids=[], left=[], rate=[]), replace(model, gpus=[[0]])):
         with pytest.raises(HadarError, match="nothing to simulate"):
             asyncio.run(what_if._outcome(wrong, "fifo"))
+
+
+def test_the_demonstration_has_a_page_of_its_own_while_it_runs(world):
+    environment = {**os.environ, "HADAR_CONFIG": str(world.config_path)}
+    with live_page(environment) as url, client(url) as page:
+        assert len(rows(page)) == 12
+    with pytest.raises(httpx.ConnectError), client(url) as page:
+        page.get("/")
+    with live_page({**environment, "HADAR_CONFIG": "/nowhere"}) as url:
+        assert url == ""
 
 
 def test_a_users_open_pages_are_bounded(page):
