@@ -20,7 +20,7 @@ from slurm_hadar.web import drawing
 from slurm_hadar.web.choice import SORTS, Choice
 from slurm_hadar.web.feed import Shown
 from slurm_hadar.web.fragments import PageFragments
-from slurm_hadar.web.what_if import Simulated
+from slurm_hadar.web.what_if import PolicyOutcome
 
 ROWS, NODES = 100, 250
 """On one page."""
@@ -124,7 +124,7 @@ def job(
     return PageFragments(f"Job {choice.job}", parts)
 
 
-def what_if(shown: Shown, found: Sequence[Simulated]) -> PageFragments:
+def what_if(shown: Shown, found: Sequence[PolicyOutcome]) -> PageFragments:
     """The queue of now under two policies."""
     module = _module()
     gains: list[tuple[str, float, float, float]] = []

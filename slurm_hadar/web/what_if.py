@@ -21,7 +21,7 @@ _OUTCOME = TypeAdapter(QueueOutcome)
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class PolicyOutcome:
     """One policy: ``outcome`` None and ``problem`` empty while it is under way. ``asked_s``: s
     since the epoch."""
 
@@ -43,11 +43,11 @@ class WhatIf:
         """``present``: the site's own policy, with which others are compared."""
         self.present = present
         self._feed = feed
-        self._found: OrderedDict[str, Simulated] = OrderedDict()
+        self._found: OrderedDict[str, PolicyOutcome] = OrderedDict()
         self._one = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def of(self, policy: str) -> list[Simulated]:
+    def of(self, policy: str) -> list[PolicyOutcome]:
         """The site's policy and this one; what is not known yet is begun. Raises UsageError for a
         policy that there is not."""
         known = sorted({*policies.names(), self.present})
@@ -60,10 +60,10 @@ class WhatIf:
         for task in self._tasks:
             task.cancel()
 
-    def _known(self, policy: str) -> Simulated:
+    def _known(self, policy: str) -> PolicyOutcome:
         found = self._found.get(policy)
         if found is None or (not found.under_way and found.asked_s < time.time() - _FRESH_S):
-            found = Simulated(policy, time.time())
+            found = PolicyOutcome(policy, time.time())
             self._found[policy] = found
             while len(self._found) > _KEPT:
                 self._found.popitem(last=False)
@@ -72,7 +72,7 @@ class WhatIf:
             task.add_done_callback(self._tasks.discard)
         return found
 
-    async def _simulate(self, asked: Simulated) -> None:
+    async def _simulate(self, asked: PolicyOutcome) -> None:
         outcome, problem = None, ""
         async with self._one:
             try:
@@ -81,7 +81,7 @@ class WhatIf:
                 outcome = await _outcome(model, asked.policy)
             except HadarError as error:
                 problem = str(error)
-        self._found[asked.policy] = Simulated(asked.policy, asked.asked_s, outcome, problem)
+        self._found[asked.policy] = PolicyOutcome(asked.policy, asked.asked_s, outcome, problem)
         await self._feed.touch()
 
 
