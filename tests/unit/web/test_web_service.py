@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import asdict, replace
 from urllib.parse import parse_qsl
@@ -296,6 +297,17 @@ def test_the_demonstration_has_a_page_of_its_own_while_it_runs(world):
         page.get("/")
     with live_page({**environment, "HADAR_CONFIG": "/nowhere"}) as url:
         assert url == ""
+
+
+def test_without_the_extra_it_says_what_to_install(world):
+    code = (
+        "import sys; sys.modules['uvicorn'] = None; from slurm_hadar.cli.main import main;"
+        "sys.argv[1:] = ['web', '--config', sys.argv[1]]; main()"
+    )
+    argv = [sys.executable, "-c", code, world.config_path]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "pip install 'slurm-hadar[web]'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_users_open_pages_are_bounded(page):
