@@ -5,9 +5,11 @@ import os
 import pwd
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import ClassVar
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,16 +24,29 @@ from slurm_hadar.web.identity import Callers, caller_of
 from slurm_hadar.web.source import ControllerAnswers
 
 _FAILURE = "the page is not served"
-_MOST_CONNECTIONS = 512
+_MOST_CONNECTIONS, _MOST_PER_USER = 512, 64
 
 
 class _KnownCaller(H11Protocol):
-    """Keeps the caller's UID where requests find it: ``request.state.peer``."""
+    """Keeps the caller's UID where requests find it: ``request.state.peer``. One user cannot take
+    all connections; the proxy, which speaks for many, may."""
+
+    open: ClassVar[Counter[int | None]] = Counter()
+    proxy_uid: ClassVar[int | None] = None
+    peer: int | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         found = transport.get_extra_info("socket")
-        self.app_state = {**self.app_state, "peer": caller_of(found) if found else None}
+        self.peer = caller_of(found) if found else None
+        self.app_state = {**self.app_state, "peer": self.peer}
+        self.open[self.peer] += 1
+        if self.open[self.peer] > _MOST_PER_USER and self.peer != self.proxy_uid:
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.open[self.peer] -= 1
 
 
 class _Server(uvicorn.Server):
@@ -88,6 +103,7 @@ def _on_loopback(site: Config, port: int) -> socket.socket:
 
 def _server(site: Config, listener: socket.socket) -> uvicorn.Server:
     callers = Callers(os.getuid(), controllers_uid(site), _proxy_uid(site))
+    _KnownCaller.proxy_uid = callers.proxy_uid
     feed = Feed(ControllerAnswers(site, callers.own_uid, callers.controllers_uid))
     settings = uvicorn.Config(
         application(feed, callers, site, listener.family == socket.AF_INET),

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 from urllib.parse import parse_qsl
 
@@ -287,6 +288,30 @@ def test_a_simulation_that_takes_too_long_is_ended(monkeypatch):
     for wrong in (replace(model, ids=[], left=[], rate=[]), replace(model, gpus=[[0]])):
         with pytest.raises(HadarError, match="nothing to simulate"):
             asyncio.run(what_if._outcome(wrong, "fifo"))
+
+
+def test_one_user_cannot_take_all_connections(tmp_path):
+    world = PretendController(tmp_path, 12, 6)
+    with world, serving(world) as path:
+        held = [socket.socket(socket.AF_UNIX) for _ in range(80)]
+        try:
+            for one in held:
+                one.connect(path)
+                one.settimeout(20)
+            # Those above the limit are closed, the others wait for a request.
+            for one in held[64:]:
+                assert one.recv(1) == b""
+            held[0].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert held[0].recv(12) == b"HTTP/1.1 200"
+        finally:
+            for one in held:
+                one.close()
+        end = time.monotonic() + 20
+        while True:
+            with suppress(httpx.RemoteProtocolError, httpx.ReadError), client(path) as page:
+                assert page.get("/").status_code == 200
+                break
+            assert time.monotonic() < end
 
 
 def test_the_demonstration_has_a_page_of_its_own_while_it_runs(world):
