@@ -118,8 +118,12 @@ check() {
 
 tests() {
   debian slurmctld slurmd slurm-client munge python3 python3-venv libslurm-dev gcc libc6-dev zsh fish \
-    groff-base prometheus slurmdbd mariadb-server-core mariadb-client-core chromium
+    groff-base prometheus slurmdbd mariadb-server-core mariadb-client-core chromium fonts-dejavu-core
   environment "$venv" test
+  # What looks for barriers in the page; without npm those checks are skipped.
+  if command -v npm >/dev/null && [[ ! -d $venv/node_modules/axe-core ]]; then
+    npm install --silent --no-save --no-audit --no-fund --prefix "$venv" axe-core@4 || true
+  fi
   if [[ -n ${HADAR_TEST_SLURM_BUILD:-} ]]; then
     say "building a second Slurm with PySlurm in ${HADAR_TEST_SLURM:?needs a folder}"
     bash "$HADAR_TEST_SLURM_BUILD" "$HADAR_TEST_SLURM" "$venv/bin/python"
@@ -175,7 +179,7 @@ site() {
     if [[ -z $unlocked ]]; then
       locked "$dir" packaging/locked/site.txt
     else
-      "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
+      "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel[web]" 2> >(grep -v '^WARNING: Location' >&2)
     fi
     "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
   fi

@@ -35,7 +35,7 @@ def _absolute(path: Path) -> Path:
     return path
 
 
-_RUN = Path("/run/slurm-hadar/hadar.sock")
+_RUN, _WEB = Path("/run/slurm-hadar/hadar.sock"), Path("/run/slurm-hadar-web/web.sock")
 _Place = Annotated[Path, AfterValidator(_absolute)]
 
 
@@ -232,6 +232,17 @@ class Status(_Section):
     site.rights is not "operator"."""
 
 
+class Web(_Section):
+    """``hadar web``: the live page, for every user of this host."""
+
+    socket: _Place | None = None
+    """Path of its unix socket; None: /run/slurm-hadar-web/web.sock, and web.sock in the state
+    folder where site.rights is not "operator"."""
+    proxy_user: str = ""
+    """User of the web server in front of it, whose header X-Remote-User is believed; empty: none
+    is, and each caller is the user whom the kernel names."""
+
+
 class Metrics(_Section):
     """Figures for Prometheus. None of them names a user, an account or a job."""
 
@@ -323,6 +334,7 @@ class Config(_Section):
     wrapper: Wrapper = Wrapper()
     log: Log = Log()
     status: Status = Status()
+    web: Web = Web()
     metrics: Metrics = Metrics()
     alerts: AlertSettings = AlertSettings()
     energy: Energy = Energy()
@@ -351,6 +363,14 @@ class Config(_Section):
         if self.status.socket is not None:
             return self.status.socket
         return _RUN if self.site.rights == "operator" else self.site.state_dir / _RUN.name
+
+    @property
+    def web_socket(self) -> Path:
+        """Where ``hadar web`` answers."""
+        if self.web.socket is not None:
+            return self.web.socket
+        # A folder of its own: systemd removes the controller's when that restarts.
+        return _WEB if self.site.rights == "operator" else self.site.state_dir / _WEB.name
 
     @property
     def controller_uid(self) -> int:

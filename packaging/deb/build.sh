@@ -52,7 +52,7 @@ if [[ -z $wheel ]]; then
 fi
 mkdir -p "${lib%/*}"
 "$python" -m venv --without-pip "$lib"
-pip --python "$lib/bin/python" install --no-compile "$wheel"
+pip --python "$lib/bin/python" install --no-compile "$wheel[web]"
 find "$lib/bin" -type f ! -name hbatch ! -name hadar -delete
 "$lib/bin/python" -I -m slurm_hadar.isolated "/usr/lib/$name/bin/python"
 sed -i '/^command = /d' "$lib/pyvenv.cfg"
@@ -75,7 +75,8 @@ done
 # What systemd and logrotate read lies in place, and nothing of it is switched on.
 put() { mkdir -p "${2%/*}" && sed -e 's|@PREFIX@|/usr|g' -e "s|@EXCHANGE@|$exchange|g" "$root/packaging/$1" >"$2"; }
 for unit in slurm-hadar.service slurm-hadar-tick.service slurm-hadar-tick.timer \
-    slurm-hadar-widen.service slurm-hadar-widen.timer slurm-hadar-alerts.service slurm-hadar-alerts.timer; do
+    slurm-hadar-widen.service slurm-hadar-widen.timer slurm-hadar-alerts.service slurm-hadar-alerts.timer \
+    slurm-hadar-web.service; do
   put $unit "$stage/usr/lib/systemd/system/$unit"
 done
 put slurm-hadar.sysusers "$stage/usr/lib/sysusers.d/$name.conf"

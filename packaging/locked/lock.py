@@ -3,8 +3,9 @@
 ``python packaging/locked/lock.py`` asks PyPI for the newest releases that pyproject.toml allows;
 needs uv on PATH. ``--sbom`` writes the SBOM alone.
 
-``site.txt``: what ``install.sh site`` installs, for Python 3.11 and later on every platform, with
-the SHA-256 of each file that PyPI has of a release. ``build.txt``: what builds our wheel.
+``site.txt``: what ``install.sh site`` installs, with the extra ``web``, for Python 3.11 and later
+on every platform, with the SHA-256 of each file that PyPI has of a release. ``build.txt``: what
+builds our wheel.
 ``sbom.cdx.json``: the releases of ``site.txt`` as CycloneDX 1.6.
 """
 
@@ -25,7 +26,8 @@ def compile_(source: str, name: str, text: str = "") -> None:
     """One lock file from ``source``, or from ``text`` where that is "-"."""
     subprocess.run(
         ["uv", "pip", "compile", "--universal", "--python-version", "3.11", "--generate-hashes",
-         "--no-header", "--no-annotate", "--quiet", "--output-file", str(HERE / name), source],
+         "--no-header", "--no-annotate", "--quiet", "--output-file", str(HERE / name),
+         *(() if text else ("--extra", "web")), source],
         input=text, text=True, check=True, cwd=ROOT,
     )  # fmt: skip
 

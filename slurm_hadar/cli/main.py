@@ -23,6 +23,7 @@ from slurm_hadar.cli import (
     status,
     template,
     tune,
+    web,
     widen,
 )
 from slurm_hadar.domain.errors import HadarError
@@ -50,6 +51,7 @@ plugins.add_to(app)
 policies.add_to(app)
 template.add_to(app)
 tune.add_to(app)
+web.add_to(app)
 completion.add_to(app)
 manual.add_to(app)
 

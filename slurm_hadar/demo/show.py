@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from slurm_hadar import config as configuration
@@ -76,7 +77,7 @@ def show(folder: Path, seed: int = 0, quiet: bool = False, scale: float = 1.0) -
     runs = []
     for number, manner in enumerate(MANNERS, 1):
         say.line(f"[{number}/{len(MANNERS)}] {manner.name}: {manner.description}")
-        runs.append(one_run(folder / manner.key, manner, work, seed, say.progress))
+        runs.append(one_run(folder / manner.key, manner, work, seed, say))
         say.done()
     page = folder / "hadar-demo.html"
     page.write_text(
@@ -103,7 +104,7 @@ def one_run(
     manner: Manner,
     work: Sequence[DemoJob],
     seed: int,
-    tell: Callable[[str], None],
+    say: "_Teller",
 ) -> Run:
     """Submit the workload in one manner on a fresh sandbox and follow it to the end."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -130,6 +131,9 @@ def one_run(
         check = _nothing_to_check
         if manner.managed:
             check = stack.enter_context(_controller(environment, folder / "hadar.log"))
+            address = stack.enter_context(live_page(environment))
+            if address:
+                say.line(f"    live page while this run lasts: {address}")
         cluster = open_cluster(site.slurm)
         nodes = cluster.read_nodes()
         watch = RunObserver(cluster, site.site.exchange_dir, os.getuid(), time.time())
@@ -138,7 +142,7 @@ def one_run(
                 time.sleep(0.2)
             id_ = _submit(manner, job, scripts, environment)
             watch.submitted[id_] = (job.name, time.time())
-        watch.until_done(_TIMEOUT_S, tell, check)
+        watch.until_done(_TIMEOUT_S, say.progress, check)
         return watch.run(manner.name, manner.description, nodes)
 
 
@@ -214,6 +218,34 @@ def _controller(environment: dict[str, str], log: Path) -> Iterator[Callable[[],
             process.terminate()
             try:
                 process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def live_page(environment: dict[str, str]) -> Iterator[str]:
+    """``hadar web`` before the controller of that environment: its address; empty where the extra
+    ``web`` is not installed, or it does not start."""
+    if find_spec("uvicorn") is None or find_spec("starlette") is None:
+        yield ""
+        return
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-m", "slurm_hadar.cli.main", "web", "--port", "0"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            yield process.stdout.readline().removeprefix("hadar web: ").strip()
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -228,7 +228,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
         reason=decision.reason if decision else "",
-        moves=[_move(entry) for entry in reversed(history[:_EXPLAINED])],
+        moves=[move_row(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
             *([f"Not steered: {job.outside}"] if job.outside else []),
             *hints,
@@ -352,7 +352,8 @@ def _rates(job: Job, seen: Observed, controller: Source) -> list[RateRow]:
     return found
 
 
-def _move(entry: Entry) -> MoveRow:
+def move_row(entry: Entry) -> MoveRow:
+    """One action of the journal, and what came of it."""
     gpus = entry.details.get("gpus")
     where = f" to {job_updates.placement_text(gpus)}" if isinstance(gpus, dict) and gpus else ""
     fields = entry.details.get("fields")

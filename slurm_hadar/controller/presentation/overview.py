@@ -64,11 +64,13 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
     """All that this user may see."""
     seen = sight.seen
     visible = [job for job in seen.jobs.values() if job.state in _SHOWN and viewer.sees(job)]
-    rows = {job.id: _row(job, sight, viewer) for job in visible if job.managed or job.outside}
-    counts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
-    for state in _SHOWN:
-        for job in visible:
-            counts[job.managed][state.value] += job.state is state
+    rows: dict[str, StatusRow] = {}
+    counts = {managed: Counter({one.value: 0 for one in _SHOWN}) for managed in (True, False)}
+    for job in visible:
+        managed = job.managed
+        counts[managed][job.state.value] += 1
+        if managed or job.outside:
+            rows[job.id] = _row(job, sight, viewer)
     moves = None
     if sight.entries is not None:
         counted = [one for one in sight.entries if _may_count(one, seen, viewer)]

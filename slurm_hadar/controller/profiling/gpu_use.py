@@ -84,7 +84,7 @@ class GpuUseLearner:
 def in_vain(seen: Observed, id_: str) -> str:
     """That a job holds its GPUs for nothing, as text; empty where it does not, or without
     samples."""
-    use = present(seen, id_)
+    use = present(seen, id_) if id_ in seen.gpus else None
     if use is None or use.seconds < _IN_VAIN_S or use.held_idle + use.unused < _IN_VAIN:
         return ""
     what = "held and idle" if use.held_idle >= use.unused else "not used"

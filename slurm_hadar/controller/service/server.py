@@ -7,6 +7,7 @@ connections at a time, and the thread works one part in five of the time at most
 
 import contextlib
 import os
+import select
 import selectors
 import socket
 import stat
@@ -110,10 +111,27 @@ class Server(ABC):
                 if ready:
                     worked = time.monotonic() - began
                     rest = max(_LEAST_REST_S, min(_REST_PER_WORK * worked, _MOST_REST_S))
-                    self._stop.wait(rest)
+                    self._rest(selector, rest)
             for client in list(self._clients.values()):
                 self._close(selector, client)
         self._end()
+
+    def _rest(self, selector: selectors.BaseSelector, rest_s: float) -> None:
+        """Takes no request for so long; answers that are ready are sent on, which takes little."""
+        end = time.monotonic() + rest_s
+        while not self._stop.is_set() and (left := end - time.monotonic()) > 0:
+            waiting = [one for one in self._clients.values() if one.left is not None]
+            if not waiting:
+                self._stop.wait(left)
+                return
+            ready = select.poll()
+            for client in waiting:
+                ready.register(client.connection, select.POLLOUT)
+            able = {number for number, _ in ready.poll(1000 * min(left, _WAIT_S))}
+            for client in waiting:
+                if client.connection.fileno() in able:
+                    self._handle(selector, client)
+            self._stop.wait(min(_LEAST_REST_S, left))
 
     def _accept(self, selector: selectors.BaseSelector, now: float) -> None:
         assert self._listener is not None
@@ -183,25 +201,9 @@ class UserServer(Server):
         self._inode: tuple[int, int] | None = None
 
     def _listen(self) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            _make_way(self._path)
-            with short_name(self._path) as name:
-                listener.bind(name)
-            # Everybody may ask; what each is told hangs on who they are.
-            self._path.chmod(0o666)
-            found = self._path.lstat()
-            self._inode = (found.st_dev, found.st_ino)
-            listener.listen(_MOST)
-        except OSError as error:
-            listener.close()
-            raise HadarError(
-                f"users' questions are not answered: socket {self._path} cannot be made "
-                f"({error.strerror}); make its folder for this user, or set status.socket"
-            ) from None
-        except HadarError:
-            listener.close()
-            raise
+        listener = listen_to_users(self._path, "users' questions are not answered", "status.socket")
+        found = self._path.lstat()
+        self._inode = (found.st_dev, found.st_ino)
         return listener
 
     def _remove(self) -> None:
@@ -211,9 +213,7 @@ class UserServer(Server):
                 self._path.unlink()
 
     def _uid(self, connection: socket.socket) -> int:
-        size = _CREDENTIALS.size
-        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        return int(_CREDENTIALS.unpack(found)[1])
+        return peer_uid(connection)
 
 
 class LoopbackServer(Server):
@@ -242,16 +242,45 @@ class LoopbackServer(Server):
         return listener
 
 
-def _make_way(path: Path) -> None:
-    """Remove the socket that a controller left which died. Raises OSError and HadarError."""
+def listen_to_users(path: Path, failure: str, setting: str) -> socket.socket:
+    """A unix socket that every user may connect to, made anew. Raises HadarError: ``failure`` is
+    what does not work then, ``setting`` the key that names the path."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        _make_way(path, failure, setting)
+        with short_name(path) as name:
+            listener.bind(name)
+        # Everybody may ask; what each is told hangs on who they are.
+        path.chmod(0o666)
+        listener.listen(_MOST)
+    except OSError as error:
+        listener.close()
+        raise HadarError(
+            f"{failure}: socket {path} cannot be made ({error.strerror}); make its folder for this "
+            f"user, or set {setting}"
+        ) from None
+    except HadarError:
+        listener.close()
+        raise
+    return listener
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user at the other end of a unix socket, as the kernel says. Raises OSError."""
+    size = _CREDENTIALS.size
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int(_CREDENTIALS.unpack(found)[1])
+
+
+def _make_way(path: Path, failure: str, setting: str) -> None:
+    """Remove the socket of a process that died. Raises OSError and HadarError."""
     try:
         found = path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
         raise HadarError(
-            f"users' questions are not answered: {path} is no socket of this user; remove it, or "
-            "set status.socket"
+            f"{failure}: {path} is no socket of this user; remove it, or set {setting}"
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_REQUEST_S)
@@ -261,10 +290,7 @@ def _make_way(path: Path) -> None:
         except (ConnectionRefusedError, FileNotFoundError):
             path.unlink(missing_ok=True)
             return
-    raise HadarError(
-        f"users' questions are not answered: another controller does so at {path}; set "
-        "status.socket"
-    )
+    raise HadarError(f"{failure}: another process answers at {path}; set {setting}")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from math import inf
 
 import pytest
-from hand_made import config, running, seen
+from hand_made import config
 from rich.console import Console
 
 from slurm_hadar.controller.journal.entry import Entry
@@ -115,7 +115,7 @@ def test_the_state_file_keeps_samples_by_day_and_who_is_outside(tmp_path):
     samples.record("1", T + 600, use, 600.0)
     samples.record("1", T + 1200, replace(use, power_w=None), 600.0)
     samples.record("1", T - 10, use, 60.0)
-    samples.note_outside(["2"], NOW)
+    samples.note_outside(["2"], T)
     known = account_usage.recorded(store, T)
     assert known.samples == [SampledUse("1", DAY, 2400.0, 1200.0, 180_000.0, 1200.0)]
     assert known.outside == {"2"} and known.managed == set() and known.moves == []

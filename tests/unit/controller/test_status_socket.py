@@ -86,7 +86,7 @@ def test_what_a_controller_left_that_died_is_replaced(path):
 
 
 def test_another_controllers_socket_and_other_files_stay(served, tmp_path):
-    with pytest.raises(HadarError, match="another controller"), UserServer(served, echo, nothing):
+    with pytest.raises(HadarError, match="another process"), UserServer(served, echo, nothing):
         pass
     assert ask(served, command="x") is not None
     file = tmp_path / "file"

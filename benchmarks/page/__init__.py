@@ -1,0 +1,1 @@
+"""How soon the page shows what changed, with many jobs and nodes."""

@@ -1,0 +1,208 @@
+"""The routes: pages, their updates, the files of the page, and the JSON API."""
+
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from importlib import resources
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from slurm_hadar.config import Config
+from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.web import api, rendering
+from slurm_hadar.web.choice import Choice, choice_of
+from slurm_hadar.web.feed import Feed
+from slurm_hadar.web.identity import Callers, RefusedCaller
+from slurm_hadar.web.pages import Pages
+from slurm_hadar.web.source import SilentController
+from slurm_hadar.web.what_if import WhatIf
+
+_KEEP_ALIVE_S = 15.0
+_MOST_STREAMS, _MOST_STREAMS_PER_USER = 256, 16
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_FILES = {
+    "style.css": "text/css",
+    "live.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+
+
+def application(feed: Feed, callers: Callers, site: Config, loopback: bool = False) -> ASGIApp:
+    """The page as an ASGI application. ``loopback``: it is served on a TCP port, where a foreign
+    name for this host is refused, which another site's script might use."""
+    app = _App(feed, callers, site)
+    middleware = [Middleware(_SafeHeaders)]
+    if loopback:
+        hosts = ["127.0.0.1", "localhost"]
+        middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
+    return Starlette(
+        routes=[
+            Route("/", app.view("queue")),
+            Route("/nodes", app.view("nodes")),
+            Route("/timeline", app.view("timeline")),
+            Route("/what-if", app.view("what-if")),
+            Route("/jobs/{job}", app.view("job")),
+            Route("/events", app.events),
+            Route("/static/{name}", app.file),
+            *api.routes(feed, app.uid),
+        ],
+        middleware=middleware,
+        exception_handlers={
+            HTTPException: app.failed,
+            HadarError: app.failed,
+            RefusedCaller: app.failed,
+            Exception: app.failed,
+        },
+        lifespan=app.lifespan,
+    )
+
+
+class _App:
+    def __init__(self, feed: Feed, callers: Callers, site: Config) -> None:
+        self._feed, self._callers, self._site = feed, callers, site
+        self._what_if = WhatIf(feed, site.controller.policy)
+        self._pages = Pages(feed, self._what_if)
+        self._streams: Counter[int] = Counter()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        async with self._feed.looking():
+            try:
+                yield
+            finally:
+                self._what_if.close()
+
+    def uid(self, request: Request) -> int:
+        """Who asks. Raises RefusedCaller."""
+        peer = getattr(request.state, "peer", None)
+        return self._callers.uid(peer, request.headers.getlist("x-remote-user"))
+
+    def view(self, kind: str) -> Callable[[Request], Awaitable[Response]]:
+        """The page of one kind."""
+
+        async def page(request: Request) -> Response:
+            uid = self.uid(request)
+            choice = self._choice(uid, kind, {**request.query_params, **request.path_params})
+            parts = await self._pages.parts(uid, choice, self._own(uid))
+            shown = await self._feed.shown(uid)
+            extra = {
+                "site": self._site.site.name,
+                "me": rendering.user_name(uid),
+                "everything": self._callers.sees_everything(uid),
+            }
+            return HTMLResponse(rendering.page(parts, choice, shown, extra))
+
+        return page
+
+    def _choice(self, uid: int, kind: str, given: Mapping[str, str]) -> Choice:
+        choice = choice_of(kind, given)
+        if choice.kind == "what-if" and not self._callers.sees_everything(uid):
+            raise RefusedCaller("what-if shows all jobs: root and the controller's user only")
+        return choice
+
+    def _own(self, uid: int) -> str:
+        return "" if self._callers.sees_everything(uid) else rendering.user_name(uid)
+
+    async def events(self, request: Request) -> Response:
+        """Server-sent events: what changed of one page since the version that the browser has."""
+        uid = self.uid(request)
+        given = dict(request.query_params)
+        choice = self._choice(uid, given.get("view", ""), given)
+        if self._streams.total() >= _MOST_STREAMS or self._streams[uid] >= _MOST_STREAMS_PER_USER:
+            raise HTTPException(503, "too many pages are open; close one, and load this one again")
+        # An event that was read is the better witness than the address.
+        version = request.headers.get("last-event-id") or given.get("version", "")
+        return StreamingResponse(
+            self._changes(uid, choice, version), media_type="text/event-stream",
+            headers={"x-accel-buffering": "no"},
+        )  # fmt: skip
+
+    async def _changes(self, uid: int, choice: Choice, version: str) -> AsyncIterator[str]:
+        self._streams[uid] += 1
+        try:
+            yield "retry: 2000\n\n"
+            last = None
+            while not self._feed.closing:
+                generation = self._feed.generation
+                try:
+                    parts = await self._pages.parts(uid, choice, self._own(uid))
+                except HadarError as error:
+                    yield f"event: gone\ndata: {formatted(error)}\n\n"
+                else:
+                    if parts.version != version:
+                        yield f"id: {parts.version}\ndata: {parts.since(last)}\n\n"
+                    last, version = parts, parts.version
+                await self._feed.news(generation, _KEEP_ALIVE_S)
+                if generation == self._feed.generation:
+                    yield ":\n\n"
+        finally:
+            self._streams[uid] -= 1
+            if not self._streams[uid]:
+                del self._streams[uid]
+
+    async def file(self, request: Request) -> Response:
+        """A file of the page itself."""
+        self.uid(request)
+        name = request.path_params["name"]
+        if name not in _FILES:
+            raise HTTPException(404, "no such file")
+        found = resources.files("slurm_hadar.web") / "static" / name
+        return Response(found.read_bytes(), media_type=_FILES[name])
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """What is wrong, in a page or in JSON."""
+        status, message = _status_of(error)
+        if request.url.path.startswith("/api/"):
+            return JSONResponse({"version": 1, "error": message}, status)
+        base = "../" if request.url.path.startswith("/jobs/") else "./"
+        return HTMLResponse(rendering.failure(status, message, base), status)
+
+
+def formatted(error: HadarError) -> str:
+    """An error as one line of an event."""
+    return " ".join(str(error).split())
+
+
+def _status_of(error: Exception) -> tuple[int, str]:
+    if isinstance(error, RefusedCaller):
+        return 403, str(error)
+    if isinstance(error, HTTPException):
+        return error.status_code, error.detail
+    if isinstance(error, UsageError):
+        return 404, str(error)
+    if isinstance(error, SilentController | HadarError):
+        return 503, str(error)
+    return 500, f"a fault of slurm-hadar: {type(error).__name__}"
+
+
+class _SafeHeaders:
+    """Each answer carries the same headers; nothing but reading is taken."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(key.encode(), value.encode()) for key, value in _HEADERS.items()]
+                message["headers"] = [*message.get("headers", ()), *extra]
+            await send(message)
+
+        await self._app(scope, receive, sending)

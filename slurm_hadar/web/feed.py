@@ -1,0 +1,152 @@
+"""The newest answers of the controller, asked for once for all who see the same.
+
+One task looks every :data:`LOOK_S` whether there is a new tick. What a user sees is asked for when
+a page is open, once for each tick, and is kept for :data:`_MOST_USERS` users. While the controller
+is silent the last answers stay, and are marked as stale.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.reports.cluster import ClusterView
+from slurm_hadar.web.source import ControllerAnswers, Latest, SilentController
+
+LOOK_S = 0.25
+_MOST_USERS = 32
+_STALE_AFTER_INTERVALS, _STALE_AFTER_S = 3.0, 30.0
+_SILENT_LOOKS = 8
+"""Looks in a row without an answer until the controller counts as silent: one may be busy."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What one user sees. ``stale_s``: since when it is old, s since the epoch; 0: it is not."""
+
+    view: ClusterView
+    stale_s: float = 0.0
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Kept(Generic[_T]):
+    generation: int
+    value: _T
+
+
+class Feed:
+    """Serves while :meth:`looking` is entered."""
+
+    def __init__(self, source: ControllerAnswers) -> None:
+        self.source = source
+        self.generation = 0
+        """Counts what has changed."""
+        self.closing = False
+        self._latest: Latest | None = None
+        self._failed_looks = 0
+        self._problem = ""
+        self._stale_s = 0.0
+        self._interval_s = 60.0
+        self._views: OrderedDict[int, _Kept[ClusterView]] = OrderedDict()
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._changed = asyncio.Condition()
+        # The controller takes four connections of one user at a time.
+        self._threads = ThreadPoolExecutor(3, thread_name_prefix="ask")
+
+    @contextlib.asynccontextmanager
+    async def looking(self) -> AsyncIterator[None]:
+        """Looks for news while this is entered."""
+        await self._look()
+        task = asyncio.create_task(self._look_again())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await self.close()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def close(self) -> None:
+        """Ends the streams."""
+        self.closing = True
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def touch(self) -> None:
+        """Something that is shown has changed."""
+        async with self._changed:
+            self.generation += 1
+            self._changed.notify_all()
+
+    async def news(self, generation: int, timeout_s: float) -> None:
+        """Returns once something is newer than that generation, or after a time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self.generation != generation or self.closing)
+
+    async def shown(self, uid: int) -> Shown:
+        """What this user sees now. Raises SilentController and HadarError where nothing is known
+        for them yet."""
+        lock = self._locks.setdefault(uid, asyncio.Lock())
+        async with lock:
+            kept = self._views.get(uid)
+            if kept is None or (kept.generation != self.generation and not self._silent):
+                try:
+                    view = await self.asked(lambda: self.source.cluster(uid))
+                    kept = _Kept(self.generation, view)
+                    self._interval_s = view.interval_s
+                    self._keep(uid, kept)
+                except HadarError:
+                    # A controller that has just started knows nothing before its first tick.
+                    if kept is None:
+                        raise
+        return Shown(kept.value, self._stale_s, self._problem)
+
+    async def asked(self, question: Callable[[], _T]) -> _T:
+        """The answer to a question that blocks."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, question)
+
+    @property
+    def _silent(self) -> bool:
+        return self._failed_looks >= _SILENT_LOOKS
+
+    def _keep(self, uid: int, kept: _Kept[ClusterView]) -> None:
+        self._views[uid] = kept
+        self._views.move_to_end(uid)
+        while len(self._views) > _MOST_USERS:
+            old, _ = self._views.popitem(last=False)
+            self._locks.pop(old, None)
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        before = (self._latest, self._stale_s, self._problem)
+        try:
+            self._latest = await self.asked(self.source.latest)
+            self._failed_looks, self._problem = 0, ""
+        except SilentController as error:
+            self._failed_looks += 1
+            if self._silent:
+                self._problem = str(error)
+        except HadarError as error:
+            # It has just started, or its first tick failed.
+            self._failed_looks, self._problem = 0, str(error)
+        self._stale_s = self._old_since()
+        if before != (self._latest, self._stale_s, self._problem):
+            await self.touch()
+
+    def _old_since(self) -> float:
+        if self._latest is None:
+            return 0.0
+        old = time.time() - self._latest.told_s
+        late = old > max(_STALE_AFTER_S, _STALE_AFTER_INTERVALS * self._interval_s)
+        return self._latest.told_s if late or self._silent or self._problem else 0.0

@@ -1,0 +1,255 @@
+"""HTML of each view from what the controller answered: plain templates, everything escaped."""
+
+import pwd
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from slurm_hadar import policies
+from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.reports import formats
+from slurm_hadar.reports.cluster import HIDDEN, JobTimeline, NodeRow
+from slurm_hadar.reports.job_report import JobReport
+from slurm_hadar.reports.text import Explanation, StatusRow
+from slurm_hadar.web import drawing
+from slurm_hadar.web.choice import SORTS, Choice
+from slurm_hadar.web.feed import Shown
+from slurm_hadar.web.fragments import PageFragments
+from slurm_hadar.web.what_if import PolicyOutcome
+
+ROWS, NODES = 100, 250
+"""On one page."""
+_HUES, _TYPE_HUES, _SHADES = 10, 8, 5
+_JOBS_OF_NODE, _CHANGES = 8, 20
+
+
+def queue(shown: Shown, choice: Choice, own: str) -> PageFragments:
+    """The managed jobs. ``own``: see :meth:`Choice.rows`."""
+    rows = choice.rows(shown.view.overview.rows, own)
+    part, number = _page(rows, choice.page, ROWS)
+    at = choice.address()
+    module = _module()
+    return PageFragments(
+        "Queue",
+        {
+            **_common(shown),
+            "pages": str(module.pages(_pager(choice, number, len(rows), ROWS, "job"), at)),
+        },
+        {
+            "rows": {
+                f"job-{row.id}": str(
+                    module.job_row(row, shown.view.expected_s.get(row.id, 0.0), "./")
+                )
+                for row in part
+            }
+        },
+    )
+
+
+def nodes(shown: Shown, choice: Choice) -> PageFragments:
+    """The map of the nodes and their GPUs."""
+    kinds = sorted({kind for node in shown.view.nodes for kind in node.gpus})
+    found = [
+        node for node in shown.view.nodes if not choice.gpu_type or choice.gpu_type in node.gpus
+    ]
+    part, number = _page(found, choice.page, NODES)
+    module = _module()
+    return PageFragments(
+        "Nodes",
+        {
+            **_common(shown),
+            "pages": str(
+                module.pages(_pager(choice, number, len(found), NODES, "node"), choice.address())
+            ),
+        },
+        {
+            "nodes": {
+                f"node-{node.name}": str(
+                    module.node(node, _cells(node, choice.colour, kinds), _jobs_of(node))
+                )
+                for node in part
+            }
+        },
+    )
+
+
+def timeline(shown: Shown, choice: Choice, day: JobTimeline, own: str) -> PageFragments:
+    """The jobs of the last day and their moves."""
+    chosen = replace(day, segments=choice.segments(day.segments, own))
+    drawn = drawing.draw(chosen, choice.page)
+    module = _module()
+    moves = sorted(day.moves, key=lambda one: one.move.time_s, reverse=True)[:ROWS]
+    return PageFragments(
+        "Timeline",
+        {
+            "state": str(module.state(shown)),
+            "day": str(module.day(drawn, day)),
+            "moves": str(module.moves(moves, len(day.moves))),
+            "pages": str(
+                module.pages(
+                    _pager(choice, drawn.page, drawn.jobs, drawing.ROWS, "job"), choice.address()
+                )
+            ),
+        },
+    )
+
+
+def job(
+    shown: Shown, choice: Choice, report: JobReport | None, found: Explanation | None
+) -> PageFragments:
+    """One job: all for its owner and the operator, and what squeue shows for others. Raises
+    UsageError for one that this user may not see."""
+    row = next((one for one in shown.view.overview.rows if choice.job in one.names), None)
+    if report is None and row is None:
+        raise UsageError(f"no job {choice.job} that you may see is shown by Slurm")
+    module = _module()
+    row = found.row if found is not None else row
+    parts = {
+        "state": str(module.state(shown)),
+        "job-now": str(module.job_now(choice.job, row, report)),
+    }
+    if found is not None:
+        fastest = max((one.samples_per_s or 0.0 for one in found.rates), default=0.0)
+        parts["job-speed"] = str(module.job_speed(found, fastest))
+        parts["job-decision"] = str(module.job_decision(found))
+        parts["job-moves"] = str(module.job_moves(found.moves))
+    if report is not None:
+        parts["job-problems"] = str(module.job_problems(report))
+        parts["job-events"] = str(module.job_events(report.events[-ROWS:], len(report.events)))
+    return PageFragments(f"Job {choice.job}", parts)
+
+
+def what_if(shown: Shown, found: Sequence[PolicyOutcome]) -> PageFragments:
+    """The queue of now under two policies."""
+    module = _module()
+    gains: list[tuple[str, float, float, float]] = []
+    if len(found) > 1 and found[0].outcome and found[1].outcome:
+        own, other = found[0].outcome.finish_h, found[1].outcome.finish_h
+        for id_, before in own.items():
+            after = other.get(id_)
+            if before is not None and after is not None:
+                gains.append((id_, before, after, after - before))
+        gains = sorted(gains, key=lambda one: -abs(one[3]))[:_CHANGES]
+    return PageFragments(
+        "What if",
+        {"state": str(module.state(shown)), "what-if": str(module.what_if(found, gains))},
+    )
+
+
+def page(
+    parts: PageFragments, choice: Choice, shown: Shown | None, extra: Mapping[str, Any]
+) -> str:
+    """The whole document around a view's parts."""
+    view = shown.view if shown is not None else None
+    rows: Sequence[StatusRow] = view.overview.rows if view is not None else ()
+    return _environment().get_template(f"{choice.kind}.html.j2").render(
+        parts=parts,
+        choice=choice,
+        sorts=SORTS,
+        policies=policies.names(),
+        base="../" if choice.kind == "job" else "./",
+        states=sorted({row.state for row in rows}),
+        kinds=sorted({use.gpu_type for use in view.overview.gpus}) if view is not None else [],
+        **extra,
+    )  # fmt: skip
+
+
+def failure(status: int, message: str, base: str = "./") -> str:
+    """The page that says what is wrong."""
+    template = _environment().get_template("failure.html.j2")
+    return template.render(status=status, message=message, base=base)
+
+
+def user_name(uid: int) -> str:
+    """The user's name on this host, or their number."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _common(shown: Shown) -> dict[str, str]:
+    module = _module()
+    return {"state": str(module.state(shown)), "summary": str(module.summary(shown.view.overview))}
+
+
+def _page(rows: Sequence[Any], page: int, size: int) -> tuple[Sequence[Any], int]:
+    """The rows of that page, or of the last one."""
+    last = max(1, -(-len(rows) // size))
+    number = min(page, last)
+    return rows[(number - 1) * size : number * size], number
+
+
+def _pager(choice: Choice, page: int, number: int, size: int, noun: str) -> dict[str, Any]:
+    last = max(1, -(-number // size))
+    return {
+        "page": page,
+        "last": last,
+        "count": formats.counted(number, noun),
+        "before": choice.address(page=page - 1) if page > 1 else "",
+        "after": choice.address(page=page + 1) if page < last else "",
+    }
+
+
+def _cells(node: NodeRow, colour: str, kinds: Sequence[str]) -> list[str]:
+    """A class for each GPU: what it is coloured by, or that it is free or down."""
+    cells: list[str] = []
+    shade = f"u{min(_SHADES - 1, int(node.busy * _SHADES))}" if node.busy is not None else "held"
+    for kind, count in sorted(node.gpus.items()):
+        used = min(count, node.used.get(kind, 0))
+        hue = f"t{kinds.index(kind) % _TYPE_HUES}"
+        held = [hue if colour == "type" else shade] * used
+        cells += [*held, *["free" if node.usable else "down"] * (count - used)]
+    if colour == "job":
+        taken = [number for number, cell in enumerate(cells) if cell not in ("free", "down")]
+        owners = [_hue(id_) for id_, gpus in sorted(node.jobs.items()) for _ in range(gpus)]
+        for number, owner in zip(taken, owners, strict=False):
+            cells[number] = owner
+    return cells
+
+
+def _hue(id_: str) -> str:
+    return "held" if id_ == HIDDEN else f"j{zlib.crc32(id_.encode()) % _HUES}"
+
+
+def _jobs_of(node: NodeRow) -> tuple[list[tuple[str, int]], int]:
+    """The first jobs of a node with their GPUs, and how many more there are."""
+    jobs = sorted(node.jobs.items())
+    return jobs[:_JOBS_OF_NODE], max(0, len(jobs) - _JOBS_OF_NODE)
+
+
+def _clock(epoch_s: float) -> str:
+    """``14:03:22``, with the date where that is not today's."""
+    try:
+        then = datetime.fromtimestamp(epoch_s)
+    except (OSError, OverflowError, ValueError):
+        return formats.ABSENT
+    today = then.date() == datetime.now().date()
+    return then.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M")
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("slurm_hadar.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    for one in (formats.plain, formats.gpus, formats.percent, formats.rate, formats.moment,
+                formats.duration, formats.counted):  # fmt: skip
+        found.filters[one.__name__] = one
+    found.filters["clock"] = _clock
+    return found
+
+
+@cache
+def _module() -> Any:
+    return _environment().get_template("parts.html.j2").module
