@@ -42,7 +42,7 @@ from slurm_hadar.controller.profiling.declared_work import DeclaredWork
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.profiling.speeds import SpeedLearner
 from slurm_hadar.controller.report import TickReport
-from slurm_hadar.controller.snapshot import bills, forks, newcomers
+from slurm_hadar.controller.snapshot import bills, forks, newcomers, staying
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, Place
 from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import explained
@@ -224,7 +224,7 @@ class Controller:
         read_s, at = time.perf_counter() - at, time.perf_counter()
         name = self.config.controller.policy
         plan, state = self._decide(shown.view, self.store.policy_state(name))
-        plan = forks.carried_out(plan, shown.view)
+        plan = staying.explained(forks.carried_out(plan, shown.view), shown.staying)
         # What is said of its owner's declarations stands in no file that others may read.
         explained_plan = explained(plan, shown.view.jobs.ids, shown.work)
         self._room = queue_head.has_capacity(others)
