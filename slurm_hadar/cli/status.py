@@ -56,7 +56,7 @@ _SORTS: dict[str, Callable[[StatusRow], Any]] = {
     "type": lambda row: sorted(row.here or row.planned),
     "done": lambda row: row.done or 0.0,
     "speed": lambda row: row.samples_per_s or 0.0,
-    "moves": lambda row: row.moves,
+    "moves": lambda row: row.moves or 0,
 }
 
 

@@ -181,17 +181,18 @@ class Controller:
             self.rules.ages,
             lambda: taken_over(self.config, time.time()),
         )
-        words = list(said)
+        words, late = list(said), list[str]()
         sent: Mapping[str, Place] = {}
         if keep:
             words += self._of_the_opening(seen)
         if keep:
             # First: of what this tick sends nothing can be seen yet.
-            reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
+            late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
             words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
         # Reading may have taken longer than a heartbeat lasts.
         stopped = self._stopped() if may_act else ""
         if may_act and not stopped:
+            repair.count_late_moves(context, seen, late)
             words += repair.resume_saved(context, seen)
             step = moves.advance(context, seen.jobs, seen.progress, seen.now)
             sent = step.sent

@@ -157,7 +157,7 @@ _COLUMNS: tuple[tuple[str, Callable[[StatusRow], str], int, int, int, bool], ...
     ("PLANNED", lambda row: formats.gpus(row.planned), 6, 20, 7, False),
     ("DONE", lambda row: formats.percent(row.done), 4, 4, 4, True),
     ("SAMPLES/S", lambda row: formats.rate(row.samples_per_s), 7, 9, 9, True),
-    ("MOVES", lambda row: str(row.moves), 8, 5, 5, True),
+    ("MOVES", lambda row: formats.number(row.moves), 8, 5, 5, True),
 )
 
 

@@ -121,8 +121,6 @@ def test_the_most_moves_of_one_job(site, two):
     report = guarded(site, max_moves_per_job=moved).tick()
     assert report.diff.deferred[two[0]].startswith("it cannot be moved now")
     assert not moves_of(report)
-        report
-    )
     report = guarded(site, max_moves_per_job=moved + 1).plan()
     assert moves_of(report) == [two[0]]
 

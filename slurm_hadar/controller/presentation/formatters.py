@@ -13,6 +13,7 @@ from slurm_hadar.controller.actuation.hints import waits_for
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.presentation import move_text
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import bills
@@ -227,7 +228,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         rates=_rates(job, seen, controller),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
-        reason=decision.reason if decision else "",
+        reason=_reason(decision, history, seen.now, controller.config),
         moves=[_move(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
             *([f"Not steered: {job.outside}"] if job.outside else []),
@@ -237,6 +238,13 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         ],
         gpus=gpu_use.rows(seen, job, known),
     )
+
+
+def _reason(decision: Decision | None, history: list[Entry], now: float, config: Config) -> str:
+    moves = (one for one in history if one.kind == Kind.MOVE.value and one.outcome is None)
+    if (entry := next(moves, None)) is not None:
+        return move_text.under_way(entry, now, config)
+    return decision.reason if decision else ""
 
 
 def named(seen: Observed, id_: str) -> str:
