@@ -115,11 +115,13 @@ def status(
                 f"--watch takes seconds between {_SHORTEST_WATCH_S:g} and {_LONGEST_WATCH_S:g}"
             )
         with contextlib.suppress(KeyboardInterrupt):
+            strict = True
             while True:
-                _show(_chosen(site, chosen, live=True), why, again=True)
+                _show(_chosen(site, chosen, live=True, strict=strict), why, again=True)
+                strict = False
                 time.sleep(watch)
         return
-    found = _chosen(site, chosen)
+    found = _chosen(site, chosen, strict=True)
     if as_json:
         print_json("status", asdict(found))
     else:
@@ -187,6 +189,34 @@ class _Choice:
         ]
         return sorted(found, key=self.key, reverse=self.reverse)
 
+    def unknown(self, found: Overview) -> str:
+        """Why a filter can find nothing, as it names what is not there; empty where all are."""
+        rows = found.rows
+        for job in self.jobs:
+            if not any(job in row.names for row in rows):
+                return (
+                    f"no managed job {job} waits or runs that you may see; squeue shows the jobs "
+                    "of Slurm"
+                )
+        kinds = {use.gpu_type for use in found.gpus}
+        for kind in self.types:
+            if kinds and kind not in kinds:
+                return f"no node has GPUs of type {kind}; there are {', '.join(sorted(kinds))}"
+        for user in self.users:
+            if user != _ALL and not any(row.user == user for row in rows) and not _is_user(user):
+                return f"there is no user {user} on this host"
+        return ""
+
+
+def _is_user(name: str) -> bool:
+    import pwd
+
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
 
 def _names(value: str) -> list[str]:
     return [name for name in value.split(",") if name]
@@ -202,8 +232,18 @@ def _states(value: str) -> list[str]:
     return [_STATES.get(name, name) for name in names]
 
 
-def _chosen(site: Config, chosen: _Choice, live: bool = False) -> Overview:
-    """``live``: asked for again and again, so of the controller rather than of Slurm."""
+def _chosen(site: Config, chosen: _Choice, live: bool = False, strict: bool = False) -> Overview:
+    """``live``: asked for again and again, so of the controller rather than of Slurm. ``strict``:
+    raises HadarError for a job, type or user that is unknown."""
+    found = overview_of(site, live)
+    if strict and (why := chosen.unknown(found)):
+        raise HadarError(why)
+    own = "" if is_controllers_user(site) or os.getuid() == 0 else _me()
+    return replace(found, rows=chosen.of(found.rows, own))
+
+
+def overview_of(site: Config, live: bool) -> Overview:
+    """All that the caller may see; see :func:`_chosen`."""
     ours = is_controllers_user(site)
     found = None
     if not ours or live:
@@ -217,8 +257,7 @@ def _chosen(site: Config, chosen: _Choice, live: bool = False) -> Overview:
     else:
         widen_own(site)
         found = alone.status(site, cluster_of(site), time.time())
-    own = "" if ours or os.getuid() == 0 else _me()
-    return replace(found, rows=chosen.of(found.rows, own))
+    return found
 
 
 def _own(site: Config) -> Overview:

@@ -79,6 +79,13 @@ class Explanation:
     """What its GPUs do and did: (what, figures)."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader needs no more, as of ``| head``: that is no failure, as rich takes it for."""
+        self.quiet = True
+        raise BrokenPipeError
+
+
 def console(file: IO[str] | None = None, width: int | None = None) -> Console:
     """A console without colour where the output is no terminal or NO_COLOR is set.
 
@@ -88,7 +95,7 @@ def console(file: IO[str] | None = None, width: int | None = None) -> Console:
     stream = file or sys.stdout
     terminal = stream.isatty()
     plain = not terminal or bool(os.environ.get("NO_COLOR"))
-    return Console(
+    return _Console(
         file=stream,
         no_color=plain,
         color_system=None if plain else "auto",
