@@ -21,6 +21,7 @@ from slurm_hadar.cli import (
     site,
     status,
     template,
+    top,
     tune,
     widen,
 )
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 control.add_to(app)
 status.add_to(app)
+top.add_to(app)
 doctor.add_to(app)
 jobs.add_to(app)
 site.add_to(app)

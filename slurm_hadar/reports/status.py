@@ -189,7 +189,7 @@ def _sizes(
     sizes = dict(needed)
     for column in sorted(columns, key=lambda one: one.rank, reverse=True):
         # First what is long is cut, then the least important is left out.
-        for flexible in ("ON", "NAME", "PLANNED", "USER"):
+        for flexible in ("NAME", "PLANNED", "ON", "USER"):
             if flexible == "ON" and "PLANNED" in sizes:
                 # Where it is matters more than where it may go, which the reason says too.
                 continue
