@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
@@ -38,6 +38,8 @@ _SAME = 1 - 1e-6
 _EXPLAINED = 50
 """Lines of a job's history."""
 _NOTHING = "nothing"
+IDLE_NODES = "idle nodes: "
+"""How the line on the whole cluster's idle nodes begins."""
 _ANY_JOB = re.compile(r"\bjob (\d+(?:[_+]\d+)?)\b")
 
 
@@ -139,7 +141,7 @@ def _on_idle_nodes(report: TickReport) -> str:
     held = {node for target in idle.schedulable.values() for node in target.held}
     holders = sum(bool(target.held) for target in idle.schedulable.values())
     return (
-        f"idle nodes: {len(held)} train, {len(idle.idle)} free, {len(idle.taken)} left to others; "
+        f"{IDLE_NODES}{len(held)} train, {len(idle.idle)} free, {len(idle.taken)} left to others; "
         f"trainings: {holders} running, {len(idle.schedulable) - holders} waiting"
     )
 
@@ -321,9 +323,9 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
     )
 
 
-def without_others(text: str, id_: str) -> str:
-    """A text about one job, with no number of another one."""
-    return _ANY_JOB.sub(lambda found: found[0] if found[1] == id_ else "another job", text)
+def without_others(text: str, ids: Collection[str]) -> str:
+    """A text about some jobs, with no number of another one."""
+    return _ANY_JOB.sub(lambda found: found[0] if found[1] in ids else "another job", text)
 
 
 def _declared(declaration: Declaration) -> list[tuple[str, str]]:

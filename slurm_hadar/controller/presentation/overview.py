@@ -226,7 +226,7 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
         found = {kind: int(count) for count, kind in _PLACED.findall(decision.placement)}
         row = replace(row, planned=found)
     if viewer.hidden_jobs and not viewer.everything:
-        row = replace(row, reason=formatters.without_others(row.reason, job.id))
+        row = replace(row, reason=formatters.without_others(row.reason, (job.id,)))
     if in_full:
         return row
     # Of others' jobs it tells what squeue does.
