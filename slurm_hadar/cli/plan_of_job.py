@@ -14,6 +14,7 @@ from slurm_hadar.cli.handover import is_same, without_pythons_traces
 from slurm_hadar.cli.plan_of_job_ask import Asking, Start, copy_of_store, place_in, start_of
 from slurm_hadar.cli.plan_of_job_request import ID, Asked, count_option, job_of
 from slurm_hadar.cli.plan_of_job_text import PlanRow, SubmitPlan, print_json, print_text
+from slurm_hadar.cli.rollout_remark import MAYBE, remark
 from slurm_hadar.cli.sbatch_arguments import read_argv
 from slurm_hadar.cli.submit import Submit, SubmitOutcome
 from slurm_hadar.cli.wrapper_site import controller_is_active
@@ -70,6 +71,9 @@ def _plan(submit: Submit, outcome: SubmitOutcome) -> SubmitPlan:
     notes = [*outcome.doubts, *(outcome.added.notes if outcome.added else [])]
     if submit.site_trouble:
         notes.append(submit.site_trouble)
+    if submit.site is not None and submit.site.rollout is not None and outcome.declaration:
+        _, text = remark(submit.site.rollout, submit.held)
+        notes += [f"managed {text}" if text == MAYBE else text] if text else []
     config = _config(submit, notes)
     managed = outcome.declaration is not None and not outcome.declaration.off
     why = outcome.why
