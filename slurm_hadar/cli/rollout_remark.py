@@ -10,14 +10,14 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurm_hadar.cli.additions import Settings
-    from slurm_hadar.cli.wrapper_site import Rollout
+    from slurm_hadar.cli.wrapper_site import RolloutLimits
 
 OUTSIDE = "outside the site's rollout: neither its account nor its user is in it"
 NONE = "outside the site's rollout, which takes no job now"
 MAYBE = "only if the site's rollout takes it, which hadar explain says"
 
 
-def remark(rollout: Rollout, held: Settings) -> tuple[bool, str]:
+def remark(rollout: RolloutLimits, held: Settings) -> tuple[bool, str]:
     """Whether a job is known to be outside, and a sentence; False and empty where it is inside.
 
     Slurm gives a job its number at the submit, and the default account where none is named, so

@@ -103,7 +103,9 @@ class TopView(App[None]):
     def compose(self) -> ComposeResult:
         """The widgets."""
         yield Static(id="summary")
-        yield Input(placeholder="words that a job's line has; Enter", id="filter")
+        yield Input(
+            placeholder="text in a job's line, such as a user", id="filter"
+        )
         yield Static(id="head")
         yield OptionList(id="jobs")
         yield Footer()
@@ -132,7 +134,7 @@ class TopView(App[None]):
         self._show()
 
     def action_filter(self) -> None:
-        """Ask for words."""
+        """Ask what the lines to show contain."""
         asked = self._base.query_one(Input)
         asked.display = True
         asked.focus()

@@ -31,7 +31,7 @@ class SiteError(Exception):
         super().__init__("".join(c if c.isprintable() else "?" for c in cut))
 
 
-class Rollout:
+class RolloutLimits:
     """Which jobs the site has managed: of these accounts and users, and ``percent`` of them."""
 
     def __init__(self, source: Mapping[str, object]) -> None:
@@ -91,7 +91,7 @@ class WrapperSite:
         self.models = _texts(source, "models") if "models" in source else ()
         self.backfill = _texts(source, "backfill") if "backfill" in source else None
         rollout = source.get("rollout")
-        self.rollout = Rollout(rollout) if isinstance(rollout, dict) else None
+        self.rollout = RolloutLimits(rollout) if isinstance(rollout, dict) else None
         self.known: dict[str, tuple[str, ...]] = {model: _texts(known, model) for model in known}
 
 

@@ -6,7 +6,7 @@ from lua_room import literal, run
 from slurm_hadar.cli import rollout_remark
 from slurm_hadar.cli.additions import add
 from slurm_hadar.cli.submit_prices import Today
-from slurm_hadar.cli.wrapper_site import Rollout, WrapperSite
+from slurm_hadar.cli.wrapper_site import RolloutLimits, WrapperSite
 from slurm_hadar.domain.declaration import (
     KEYS,
     Declaration,
@@ -476,7 +476,7 @@ def test_the_rollout_of_lua_is_that_of_hbatch(tmp_path, monkeypatch, percent, ac
     for user, account in asked:
         monkeypatch.setattr(rollout_remark, "_user", lambda user=user: user)
         outside, said = rollout_remark.remark(
-            Rollout({**limits, "accounts": list(accounts), "users": list(users)}),
+            RolloutLimits({**limits, "accounts": list(accounts), "users": list(users)}),
             {"account": account},
         )
         wanted.append(f"{str(outside).lower()}|{said}")
