@@ -103,9 +103,7 @@ class TopView(App[None]):
     def compose(self) -> ComposeResult:
         """The widgets."""
         yield Static(id="summary")
-        yield Input(
-            placeholder="text in a job's line, such as a user", id="filter"
-        )
+        yield Input(placeholder="text in a job's line, such as a user", id="filter")
         yield Static(id="head")
         yield OptionList(id="jobs")
         yield Footer()

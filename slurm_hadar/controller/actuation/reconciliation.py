@@ -35,13 +35,12 @@ def reconcile(store: Store, seen: Observed, commit_s: float) -> list[str]:
 
     ``commit_s``: how long a requested start may take.
     """
-    entries = store.entries("WHERE shown IS NULL AND outcome IS NOT NULL ORDER BY id")
-    newest = {entry.job: entry.id for entry in entries if entry.kind == Kind.MOVE.value}
     shown, late = {}, []
-    for entry in entries:
-        words = _seen(entry, seen, commit_s)
-        if words is None and _was_signalled(entry) and newest[entry.job] != entry.id:
-            words = ""
+    for entry in store.entries("WHERE shown IS NULL AND outcome IS NOT NULL"):
+        gave_up = _was_signalled(entry) and (entry.outcome or "").startswith(NOT_SAVED)
+        # What a job does after a later move is not of this one's signal.
+        superseded = gave_up and _last_move(store, entry.job) != entry.id
+        words = "" if superseded else _seen(entry, seen, commit_s)
         if words is not None:
             shown[entry.id] = words
             late += [entry.job] if words.startswith(LATE) else []
@@ -163,6 +162,11 @@ def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:
     if entry.kind != Kind.MOVE.value:
         return "held still" if job.held and job.state is JobState.PENDING else "not held any more"
     return _seen_placed(entry, job, seen, commit_s)
+
+
+def _last_move(store: Store, job: str) -> int:
+    moves = store.entries("WHERE job=? AND kind='move' ORDER BY id DESC LIMIT 1", (job,))
+    return moves[0].id
 
 
 def _was_signalled(entry: Entry) -> bool:

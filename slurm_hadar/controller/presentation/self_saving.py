@@ -1,9 +1,10 @@
 """Problems of jobs that save by themselves: on a signal, or now and then."""
 
+import re
 from collections.abc import Iterator
 
 from slurm_hadar.controller.actuation import reconciliation
-from slurm_hadar.controller.actuation.move_steps import MOVED, reported_saved
+from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, reported_saved
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.presentation import move_text
 from slurm_hadar.controller.presentation.job_context import JobContext
@@ -16,42 +17,57 @@ from slurm_hadar.reports.job_report import Problem
 _LONG_WITHOUT_SAVING_S = 3600.0
 _LEAVING_S = 30.0
 """A job that a signal ends may still need KillWait for that."""
-_TAKEN = (MOVED, "stopped")
+GAVE_UP = (NOT_SAVED, "the job has ended")
+"""How the outcomes of moves begin whose signal was sent and whose job was not moved."""
+_ENDED = re.compile(r"the job has ended \((FAILED|COMPLETED)\b")
+_TO = {"steps": "", "batch": "B:", "full": "F:"}
 _BY_ITSELF = ("FAILED", "COMPLETED")
 
 
 def after_signal(known: JobContext, job: Job | None) -> Iterator[Problem]:
     """A job that left late after the signal of a move, or that the signal may have ended."""
     moves = [e for e in known.entries if e.kind == "move" and e.details.get("habit") == "signal"]
-    if not moves or (moves[-1].outcome or "").startswith(_TAKEN):
+    if not moves or not (moves[-1].outcome or GAVE_UP[0]).startswith(GAVE_UP):
         return
     last = moves[-1]
     said = last.shown or (reconciliation.after_its_signal(last, job) if job is not None else "")
     allowed_s = move_text.allowed_s(last, known.config)
     declared = (job.declaration if job is not None else None) or Declaration()
-    signal = declared.asks.name if declared.habit == "signal" else "its signal"
+    # Of a job that Slurm has forgotten, or that declares otherwise now, the name is not known.
+    signal = declared.asks.name if declared.habit == "signal" else ""
+    named = f" ({signal})" if signal else ""
     if said and said.startswith(reconciliation.LATE):
         yield Problem(
-            f"it {said} ({signal}), which allows {allowed_s:.0f} s: its work is done again if it "
+            f"it {said}{named}, which allows {allowed_s:.0f} s: its work is done again if it "
             "had finished",
             (
                 "start the training with & and wait for it: a shell runs its trap only when the "
                 "command in front has ended",
-                f"or allow it more time: hadar set {known.id} signal=B:{signal}@SECONDS",
+                f"or allow it more time: hadar set {known.id} signal={_TO[declared.asks.target]}{signal or 'NAME'}@SECONDS",
                 f"or let it stay: hadar pin {known.id}",
+                "nothing where its node failed or another user requeued it, which Slurm does not "
+                "tell apart",
             ),
         )
+    elif job is None and (ended := _ENDED.match(last.outcome or "")) is not None:
+        # Slurm has forgotten it.
+        after_s = max(0.0, last.changed_s - last.opened_s)
+        yield _ended_by_it(f"ended ({ended[1]}), seen {after_s:.0f} s after its signal", "")
     elif said and job is not None and _may_be_ended_by_it(last, job, allowed_s):
-        yield Problem(
-            f"the controller's signal may have ended it: it {said} ({signal}), and is not "
-            "started again",
-            (
-                f"handle {signal} in what it reaches: a trap in the script, or a handler in the "
-                "training, that saves and then runs scontrol requeue $SLURM_JOB_ID",
-                "or end with an exit code of its own: checkpoint_exit_code=85",
-                "or submit it without checkpoint=signal: then it is not moved",
-            ),
-        )
+        yield _ended_by_it(said, signal)
+
+
+def _ended_by_it(said: str, signal: str) -> Problem:
+    named = f" ({signal})" if signal else ""
+    return Problem(
+        f"the controller's signal may have ended it: it {said}{named}, and is not started again",
+        (
+            f"handle {signal or 'the signal'} in what it reaches: a trap in the script, or a handler in the "
+            "training, that saves and then runs scontrol requeue $SLURM_JOB_ID",
+            "or end with an exit code of its own: checkpoint_exit_code=85",
+            "or submit it without checkpoint=signal: then it is not moved",
+        ),
+    )
 
 
 def left_late(move: Entry, job: Job) -> bool:

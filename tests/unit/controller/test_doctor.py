@@ -402,6 +402,10 @@ def signalled(store, outcome=None, **details):
         store.end(entry, outcome, NOW - 330)
 
 
+def entries_of(store):
+    return tuple(reversed(store.history("1")))
+
+
 SAVES = Declaration(types=("any",), checkpoint="signal", signal="B:USR1@60")
 GAVE_UP = "the job did not save and leave within 61 s of its signal and stays where it is"
 
@@ -422,6 +426,22 @@ def test_a_job_that_requeued_itself_late_is_told_of(site, store):
     (entry,) = store.history("1")
     others = lines(wrong(site, later, entries=(replace(entry, shown=""),)))
     assert not any("late" in one for one in others)
+
+
+def test_what_a_later_move_did_is_not_taken_for_a_late_requeue(site, store):
+    signalled(store, GAVE_UP)
+    signalled(store, "moved")
+    again = job("1", declaration=SAVES, restarts=1, submit_s=NOW - 100)
+    assert reconciliation.reconcile(store, seen([again]), 120.0) == []
+    assert not any("late" in one for one in lines(wrong(site, again, entries=entries_of(store))))
+
+
+@pytest.mark.parametrize("outcome", ["the signal was refused: no", "the plan cannot be written"])
+def test_a_signal_that_was_not_sent_ended_nothing(site, store, outcome):
+    signalled(store, outcome)
+    ended = running("1", HERE, declaration=SAVES, end_s=NOW - 398)
+    ended = replace(ended, state=JobState.FINISHED, slurm_state="FAILED")
+    assert wrong(site, ended, entries=entries_of(store)) == []
 
 
 @pytest.mark.parametrize(
@@ -475,3 +495,11 @@ def test_the_time_that_the_owner_declared_is_said(site, store):
     here = running("1", HERE, declaration=SAVES)
     tale = job_report.of_controller(Reader(site, store, here), "1")
     assert "does not within 60 s" in printed(tale) and "may take 60 s" in printed(tale)
+
+
+def test_a_signal_that_ended_a_job_that_slurm_forgot_is_told_of(site, store):
+    signalled(store, "the job has ended (FAILED)")
+    (found,) = problems(known(site, entries=entries_of(store)))
+    assert "may have ended it" in found.what and "70 s after its signal" in found.what
+    ended = replace(entries_of(store)[0], outcome="the job has ended (CANCELLED)")
+    assert list(problems(known(site, entries=(ended,)))) == []
