@@ -36,6 +36,7 @@ def after_signal(known: JobContext, job: Job | None) -> Iterator[Problem]:
     # Of a job that Slurm has forgotten, or that declares otherwise now, the name is not known.
     signal = declared.asks.name if declared.habit == "signal" else ""
     named = f" ({signal})" if signal else ""
+    anew = _TO[declared.asks.target] + (signal or "NAME")
     if said and said.startswith(reconciliation.LATE):
         yield Problem(
             f"it {said}{named}, which allows {allowed_s:.0f} s: its work is done again if it "
@@ -43,7 +44,7 @@ def after_signal(known: JobContext, job: Job | None) -> Iterator[Problem]:
             (
                 "start the training with & and wait for it: a shell runs its trap only when the "
                 "command in front has ended",
-                f"or allow it more time: hadar set {known.id} signal={_TO[declared.asks.target]}{signal or 'NAME'}@SECONDS",
+                f"or allow it more time: hadar set {known.id} signal={anew}@SECONDS",
                 f"or let it stay: hadar pin {known.id}",
                 "nothing where its node failed or another user requeued it, which Slurm does not "
                 "tell apart",
@@ -62,8 +63,8 @@ def _ended_by_it(said: str, signal: str) -> Problem:
     return Problem(
         f"the controller's signal may have ended it: it {said}{named}, and is not started again",
         (
-            f"handle {signal or 'the signal'} in what it reaches: a trap in the script, or a handler in the "
-            "training, that saves and then runs scontrol requeue $SLURM_JOB_ID",
+            f"handle {signal or 'the signal'} in what it reaches: a trap in the script, or a "
+            "handler in the training, that saves and then runs scontrol requeue $SLURM_JOB_ID",
             "or end with an exit code of its own: checkpoint_exit_code=85",
             "or submit it without checkpoint=signal: then it is not moved",
         ),
