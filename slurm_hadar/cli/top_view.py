@@ -64,7 +64,7 @@ class Explained(ModalScreen[None]):
         found: RenderableType
         try:
             found = text.explain(self._explanation(self._job))
-        except HadarError as error:
+        except (HadarError, OSError) as error:
             found = Text(formats.plain(str(error)))
         self.app.call_from_thread(self.query_one("#told", Static).update, found)
 
@@ -86,6 +86,7 @@ class TopView(App[None]):
         Binding("slash", "filter", "filter"),
         Binding("escape", "no_filter", "no filter", show=False),
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", show=False, priority=True),
     ]
 
     def __init__(self, feed: Feed, chosen: Choice, first: Overview) -> None:
@@ -173,7 +174,7 @@ class TopView(App[None]):
         found, fault = None, ""
         try:
             found = self._feed.overview()
-        except HadarError as error:
+        except (HadarError, OSError) as error:
             fault = str(error)
         self.call_from_thread(self._looked, found, fault)
 

@@ -124,6 +124,14 @@ def test_a_slurm_that_does_not_answer_leaves_the_last_look_and_says_so():
     assert driven(view(HadarError("Slurm is away")), steps)
 
 
+def test_ctrl_c_ends_it():
+    async def steps(top, pilot):
+        await pilot.press("ctrl+c")
+        return top.return_code
+
+    assert driven(view(OSError("no access")), steps) == 0
+
+
 def test_without_a_choice_a_user_sees_their_own_jobs():
     async def steps(top, pilot):
         return listed(top)
