@@ -18,20 +18,24 @@ from slurm_hadar.cli.common import (
     ConfigOption,
     JsonOption,
     controller_of,
+    is_controllers_user,
     load,
     print_json,
     reader_of,
 )
+from slurm_hadar.cli.status import asked
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import DamagedStateFile
 from slurm_hadar.controller.observation.accounting_limits import ForbiddenIdentity, refuse_root
 from slurm_hadar.controller.presentation import event_log, formatters
 from slurm_hadar.controller.presentation.log_file import EventLog, open_log
+from slurm_hadar.controller.presentation.own_plan import OwnPlan
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.service.published import Published
 from slurm_hadar.controller.service.server import LoopbackServer, Server, UserServer
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.reports import formats
 
 if TYPE_CHECKING:
     from slurm_hadar.controller.metrics.export import MetricsExporter
@@ -181,14 +185,38 @@ def _reread(path: Path | None, site: Config, interval: float | None) -> Config:
 
 
 def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show what a tick would do and why. Changes nothing."""
-    with reader_of(load(config)) as controller:
+    """Show what a tick would do and why. Changes nothing.
+
+    For the operator. Others see what the last tick of the controller on this host planned for
+    their own jobs.
+    """
+    site = load(config)
+    if not is_controllers_user(site):
+        _plan_of_own(site, as_json)
+        return
+    with reader_of(site) as controller:
         report = controller.plan()
     if as_json:
         print_json("plan", formatters.summary(report))
         return
     for line in formatters.format_plan(report):
         typer.echo(line)
+
+
+def _plan_of_own(site: Config, as_json: bool) -> None:
+    found = asked(site, "plan", OwnPlan)
+    if found is None:
+        raise HadarError(
+            "no controller answers on this host, and only the controller's user can plan by "
+            "themselves; hadar explain JOB shows what was decided on a job of yours"
+        )
+    if as_json:
+        print_json("plan", found.summary)
+        return
+    ago = formats.duration(max(0.0, time.time() - found.told_s))
+    typer.echo(f"The plan of the last tick, {ago} ago:")
+    for line in found.lines:
+        typer.echo(formats.plain(line))
 
 
 def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:

@@ -84,15 +84,29 @@ def doubts(
         if all(part.isdecimal() for part in numbers) and int(numbers[-1]) < _LEAST_MB:
             more = "-".join(f"{part}G" for part in numbers)
             yield f"{key}={text} is in MB; did you mean {key}={more}?"
-    yield from _of_saving(declaration, typed)
+    yield from of_saving(declaration, typed)
     yield from _of_requeues(declaration, held, site)
+    if declaration.checkpoint and "no-requeue" in held and "requeue" not in held:
+        yield (
+            f"--no-requeue keeps the job where it starts, so checkpoint={declaration.habit} has no "
+            "effect; submit it without --no-requeue"
+        )
     yield from _of_backfill(declaration, held, site)
     yield from _of_the_model(declaration.model, site)
     yield from _of_the_request(declaration, held)
 
 
-def _of_saving(declaration: Declaration, typed: Mapping[str, str]) -> Iterator[str]:
+def of_saving(declaration: Declaration, typed: Mapping[str, str]) -> Iterator[str]:
+    """Keys of ``typed`` that do nothing beside the ``checkpoint`` of the whole declaration."""
     habit = declaration.habit
+    if "signal" in typed and habit not in ("signal", "yes"):
+        yield f"signal={typed['signal']} has no effect without checkpoint=signal"
+    least, most = declaration.batch or (0, 0)
+    if {"batch", "checkpoint"} & typed.keys() and least < most and habit not in ("", "yes"):
+        yield (
+            f"batch={least}:{most} has no effect with checkpoint={habit}: another batch needs "
+            "checkpoint=yes"
+        )
     if habit == "restart" and not declaration.lose:
         yield "checkpoint=restart has no effect without lose=SECONDS: the work that it may lose"
     if "lose" in typed and habit not in ("restart", "watch"):
@@ -119,7 +133,9 @@ def _of_requeues(
 
 
 def unheard(declaration: Declaration, held: Settings, body: bytes) -> Iterator[str]:
-    """A sentence where nothing in the script handles the signal on which the job saves."""
+    """A sentence where nothing in the script, or the command of --wrap, handles the signal on which
+    the job saves."""
+    body = body or (held.get("wrap") or "").encode(errors="replace")
     if declaration.habit != "signal" or not body:
         return
     signal = saves_on(declaration, held) or USUAL_SIGNAL

@@ -245,6 +245,12 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
     if added:
         more = [*added.notes, *filter(None, (submit.site_trouble,))]
         why = why or ("" if added.has_gpus else "it asks for no GPU")
+    if not why and submit.site is not None and submit.site.rollout is not None:
+        from slurm_hadar.cli.rollout_remark import remark
+
+        outside, text = remark(submit.site.rollout, submit.held)
+        why = text if outside else ""
+        more += [text] if text and not outside else []
     if why:
         said = "the job is not managed"
         more.insert(0, why)

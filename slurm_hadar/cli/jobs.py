@@ -1,5 +1,6 @@
 """A researcher's commands on their own job: pin, optout, set."""
 
+import sys
 import time
 from dataclasses import replace
 from typing import Annotated
@@ -14,6 +15,7 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
+from slurm_hadar.cli.doubts import of_saving
 from slurm_hadar.cli.other_types import with_other_types
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import mails
@@ -74,7 +76,12 @@ def set_(
     as_json: JsonOption = False,
 ) -> None:
     """Change the declaration of a job."""
-    _tell("set", job, _change(job, config, words), f"job {job}: {' '.join(words)}", as_json)
+    declared = _change(job, config, words)
+    typed = {key.replace("-", "_"): value for key, _, value in (w.partition("=") for w in words)}
+    # Of an array the tasks may declare alike.
+    for doubt in dict.fromkeys(one for each in declared.values() for one in of_saving(each, typed)):
+        print(f"hadar: job {job}: {doubt}", file=sys.stderr)
+    _tell("set", job, declared, f"job {job}: {' '.join(words)}", as_json)
 
 
 def _tell(

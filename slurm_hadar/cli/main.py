@@ -1,7 +1,8 @@
 """``hadar``: the operator's, the admin's and the researcher's command."""
 
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -22,6 +23,7 @@ from slurm_hadar.cli import (
     site,
     status,
     template,
+    top,
     tune,
     web,
     widen,
@@ -38,6 +40,7 @@ app = typer.Typer(
 )
 control.add_to(app)
 status.add_to(app)
+top.add_to(app)
 doctor.add_to(app)
 jobs.add_to(app)
 site.add_to(app)
@@ -75,6 +78,11 @@ def main() -> None:
     """Run the command; an error is one sentence on stderr and an exit code."""
     try:
         app()
+    except SystemExit as end:
+        # click ends with 1 where the reader is gone, and marks the streams.
+        if end.code == 1 and type(sys.stdout).__name__ == "PacifyFlushWrapper":
+            _reader_is_gone()
+        raise
     except HadarError as error:
         print(f"hadar: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -86,9 +94,13 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # Somebody's `| head` is no failure; without this Python complains once more at exit.
-        sys.stderr.close()
-        sys.exit(0)
+        _reader_is_gone()
+
+
+def _reader_is_gone() -> NoReturn:
+    """``| head`` is no failure; without this Python complains once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from slurm_hadar import config as configuration
 from slurm_hadar.cli.batch_script import read_handle
 from slurm_hadar.cli.handover import is_same, without_pythons_traces
 from slurm_hadar.cli.plan_of_job_text import print_json, print_text
+from slurm_hadar.cli.rollout_remark import MAYBE, remark
 from slurm_hadar.cli.sbatch_arguments import read_argv
 from slurm_hadar.cli.submit import Submit, SubmitOutcome
 from slurm_hadar.cli.wrapper_site import controller_is_active
@@ -50,6 +51,9 @@ def _plan(submit: Submit, outcome: SubmitOutcome) -> SubmitPlan:
     notes = [*outcome.doubts, *(outcome.added.notes if outcome.added else [])]
     if submit.site_trouble:
         notes.append(submit.site_trouble)
+    if submit.site is not None and submit.site.rollout is not None and outcome.declaration:
+        _, text = remark(submit.site.rollout, submit.held)
+        notes += [f"managed {text}" if text == MAYBE else text] if text else []
     config = _config(submit, notes)
     managed = outcome.declaration is not None and not outcome.declaration.off
     why = outcome.why

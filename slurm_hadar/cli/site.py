@@ -110,6 +110,9 @@ def up(
     typer.echo(f"The sandbox in {folder} is up. To use it in this shell:")
     for name, value in environment.items():
         typer.echo(f'  export {name}="{value}"')
+    typer.echo("Then start a controller, which ticks until Ctrl-C:")
+    typer.echo("  hadar run")
+    typer.echo("and submit in another such shell: hbatch SCRIPT")
 
 
 def down(folder: FolderArgument = _FOLDER, as_json: JsonOption = False) -> None:

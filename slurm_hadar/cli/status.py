@@ -47,7 +47,7 @@ def _natural(id_: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", id_)]
 
 
-_SORTS: dict[str, Callable[[StatusRow], Any]] = {
+SORTS: dict[str, Callable[[StatusRow], Any]] = {
     "job": lambda row: _natural(row.id),
     "user": lambda row: row.user,
     "account": lambda row: row.account,
@@ -56,7 +56,7 @@ _SORTS: dict[str, Callable[[StatusRow], Any]] = {
     "type": lambda row: sorted(row.here or row.planned),
     "done": lambda row: row.done or 0.0,
     "speed": lambda row: row.samples_per_s or 0.0,
-    "moves": lambda row: row.moves,
+    "moves": lambda row: row.moves or 0,
 }
 
 
@@ -82,7 +82,7 @@ def status(
         str, typer.Option("--type", help="Jobs on these GPU types, or planned there.")
     ] = "",
     sort: Annotated[
-        str, typer.Option(help=f"Order: {', '.join(_SORTS)}; with - before it the largest first.")
+        str, typer.Option(help=f"Order: {', '.join(SORTS)}; with - before it the largest first.")
     ] = "job",
     watch: Annotated[
         float | None, typer.Option(help="Show it again every so many seconds, until Ctrl-C.")
@@ -95,18 +95,8 @@ def status(
     An operator sees all jobs, a user their own; --user shows others' as far as Slurm does.
     """
     site = load(config)
-    key = _SORTS.get(sort.removeprefix("-"))
-    if key is None:
-        raise UsageError(f"--sort takes one of {', '.join(_SORTS)}, with - before it or not")
-    chosen = _Choice(
-        jobs=[checked_id(job) for job in jobs or ()],
-        users=_names(user),
-        accounts=_names(account),
-        states=_states(state),
-        types=_names(gpu_type),
-        key=key,
-        reverse=sort.startswith("-"),
-    )
+    chosen = choice(user, account, state, gpu_type, sort)
+    chosen = replace(chosen, jobs=[checked_id(job) for job in jobs or ()])
     if watch is not None:
         if as_json:
             raise UsageError("--watch shows it on a terminal; leave out --json")
@@ -115,11 +105,13 @@ def status(
                 f"--watch takes seconds between {_SHORTEST_WATCH_S:g} and {_LONGEST_WATCH_S:g}"
             )
         with contextlib.suppress(KeyboardInterrupt):
+            strict = True
             while True:
-                _show(_chosen(site, chosen, live=True), why, again=True)
+                _show(chosen_overview(site, chosen, live=True, strict=strict), why, again=True)
+                strict = False
                 time.sleep(watch)
         return
-    found = _chosen(site, chosen)
+    found = chosen_overview(site, chosen, strict=True)
     if as_json:
         print_json("status", asdict(found))
     else:
@@ -133,17 +125,20 @@ def explain(
 ) -> None:
     """All that is known and was decided about one job, for its owner and the operator."""
     checked_id(job)
-    site = load(config)
-    if is_controllers_user(site):
-        with reader_of(site) as controller:
-            found = formatters.explanation_of(controller, job)
-    else:
-        answer = asked(site, "explain", Explanation, job)
-        found = answer or alone.explain(site, cluster_of(site), job, time.time())
+    found = explanation(load(config), job)
     if as_json:
         print_json("explain", formatters.plain(found))
     else:
         text.console().print(text.explain(found))
+
+
+def explanation(site: Config, job: str) -> Explanation:
+    """What the caller may know of one job. Raises HadarError."""
+    if is_controllers_user(site):
+        with reader_of(site) as controller:
+            return formatters.explanation_of(controller, job)
+    answer = asked(site, "explain", Explanation, job)
+    return answer or alone.explain(site, cluster_of(site), job, time.time())
 
 
 def asked(site: Config, command: str, kind: type[_T], job: str = "") -> _T | None:
@@ -162,16 +157,21 @@ def asked(site: Config, command: str, kind: type[_T], job: str = "") -> _T | Non
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """Which jobs are shown, in which order: of these ids, users and so on, each empty: of all."""
+class Choice:
+    """Which jobs are shown, in which order: of these ids, users and so on, each empty: of all.
+    ``sort``: a name of :data:`SORTS`. Raises UsageError."""
 
-    jobs: Sequence[str]
-    users: Sequence[str]
-    accounts: Sequence[str]
-    states: Sequence[str]
-    types: Sequence[str]
-    key: Callable[[StatusRow], Any]
-    reverse: bool
+    jobs: Sequence[str] = ()
+    users: Sequence[str] = ()
+    accounts: Sequence[str] = ()
+    states: Sequence[str] = ()
+    types: Sequence[str] = ()
+    sort: str = "job"
+    reverse: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sort not in SORTS:
+            raise UsageError(f"--sort takes one of {', '.join(SORTS)}, with - before it or not")
 
     def of(self, rows: Sequence[StatusRow], own: str) -> list[StatusRow]:
         """``own``: the caller's name, whose jobs are shown without ``--user``."""
@@ -185,7 +185,47 @@ class _Choice:
             and (not self.types or not {*row.here, *row.planned}.isdisjoint(self.types))
             and (not self.jobs or not row.names.isdisjoint(self.jobs))
         ]
-        return sorted(found, key=self.key, reverse=self.reverse)
+        return sorted(found, key=SORTS[self.sort], reverse=self.reverse)
+
+    def unknown(self, found: Overview) -> str:
+        """Why a filter can find nothing, as it names what is not there; empty where all are."""
+        rows = found.rows
+        for job in self.jobs:
+            if not any(job in row.names for row in rows):
+                return (
+                    f"no managed job {job} waits or runs that you may see; squeue shows the jobs "
+                    "of Slurm"
+                )
+        kinds = {use.gpu_type for use in found.gpus}
+        for kind in self.types:
+            if kinds and kind not in kinds:
+                return f"no node has GPUs of type {kind}; there are {', '.join(sorted(kinds))}"
+        for user in self.users:
+            if user != _ALL and not any(row.user == user for row in rows) and not _is_user(user):
+                return f"there is no user {user} on this host"
+        return ""
+
+
+def choice(user: str, account: str, state: str, gpu_type: str, sort: str) -> Choice:
+    """As options say it. Raises UsageError."""
+    return Choice(
+        users=_names(user),
+        accounts=_names(account),
+        states=_states(state),
+        types=_names(gpu_type),
+        sort=sort.removeprefix("-"),
+        reverse=sort.startswith("-"),
+    )
+
+
+def _is_user(name: str) -> bool:
+    import pwd
+
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _names(value: str) -> list[str]:
@@ -202,8 +242,24 @@ def _states(value: str) -> list[str]:
     return [_STATES.get(name, name) for name in names]
 
 
-def _chosen(site: Config, chosen: _Choice, live: bool = False) -> Overview:
-    """``live``: asked for again and again, so of the controller rather than of Slurm."""
+def chosen_overview(
+    site: Config, chosen: Choice, live: bool = False, strict: bool = False
+) -> Overview:
+    """``live``: asked for again and again, so of the controller rather than of Slurm. ``strict``:
+    raises HadarError for a job, type or user that is unknown."""
+    found = overview_of(site, live)
+    if strict and (why := chosen.unknown(found)):
+        raise HadarError(why)
+    return replace(found, rows=chosen.of(found.rows, own_name(site)))
+
+
+def own_name(site: Config) -> str:
+    """Whose jobs are shown without a choice; empty: all."""
+    return "" if is_controllers_user(site) or os.getuid() == 0 else _me()
+
+
+def overview_of(site: Config, live: bool) -> Overview:
+    """All that the caller may see; see :func:`chosen_overview`."""
     ours = is_controllers_user(site)
     found = None
     if not ours or live:
@@ -217,8 +273,7 @@ def _chosen(site: Config, chosen: _Choice, live: bool = False) -> Overview:
     else:
         widen_own(site)
         found = alone.status(site, cluster_of(site), time.time())
-    own = "" if ours or os.getuid() == 0 else _me()
-    return replace(found, rows=chosen.of(found.rows, own))
+    return found
 
 
 def _own(site: Config) -> Overview:

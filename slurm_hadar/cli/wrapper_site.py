@@ -31,6 +31,15 @@ class SiteError(Exception):
         super().__init__("".join(c if c.isprintable() else "?" for c in cut))
 
 
+class RolloutLimits:
+    """Which jobs the site has managed: of these accounts and users, and ``percent`` of them."""
+
+    def __init__(self, source: Mapping[str, object]) -> None:
+        self.accounts = _texts(source, "accounts")
+        self.users = _texts(source, "users")
+        self.percent = number(source, "percent")
+
+
 class WrapperSite:
     """The small JSON: see :func:`slurm_hadar.controller.checks.wrapper_site.write_wrapper_site`.
 
@@ -39,6 +48,7 @@ class WrapperSite:
     ``known``: model -> GPU types whose speed is known, and no guess; ``models``: all that a table
     knows; ``backfill``: partitions for trainings on idle nodes, None: not said;
     ``chain``: those in which a job may be requeued before its time limit, None: not said.
+    ``rollout``: None where every job that opts in is managed.
     ``stale``: the TOML beside it has changed since. Raises :class:`SiteError` where a field is
     missing or of the wrong kind; a file of an earlier release has no groups, no speeds, no name of
     its ``cluster`` and no ``default_partition``.
@@ -82,6 +92,8 @@ class WrapperSite:
         self.models = _texts(source, "models") if "models" in source else ()
         self.backfill = _texts(source, "backfill") if "backfill" in source else None
         self.chain = _texts(source, "chain") if "chain" in source else None
+        rollout = source.get("rollout")
+        self.rollout = RolloutLimits(rollout) if isinstance(rollout, dict) else None
         self.known: dict[str, tuple[str, ...]] = {model: _texts(known, model) for model in known}
 
 

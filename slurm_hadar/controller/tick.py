@@ -181,11 +181,13 @@ class Controller:
         before, watch = Counter(self.cluster.queries), _Stopwatch()
         seen = self.observe()
         context = self._action_context(seen)
-        words = [*said, *self._news(seen, mode)]
+        news, late = self._news(seen, mode)
+        words = [*said, *news]
         # Reading may have taken longer than a heartbeat lasts.
         stopped = self._stopped() if mode.may_act else ""
         sent: Mapping[str, Place] = {}
         if mode.may_act and not stopped:
+            repair.count_late_moves(context, seen, late)
             done, sent = self._carry_on(context, seen)
             words += done
         tick, shown = self._snapshot(seen, sent, mode)
@@ -245,17 +247,19 @@ class Controller:
             lambda: taken_over(self.config, time.time()),
         )
 
-    def _news(self, seen: Observed, mode: _Mode) -> list[str]:
-        """What became of what earlier ticks sent, and what the operator should know."""
+    def _news(self, seen: Observed, mode: _Mode) -> tuple[list[str], list[str]]:
+        """What became of what earlier ticks sent, and what the operator should know; and the jobs
+        that requeued themselves late."""
         if not mode.keep:
-            return []
+            return [], []
         words = list(self.store.notes)
         # Of a new installation no job can tell.
         if self.store.new and seen.steering:
             words.append("the state file was lost; its content is read from Slurm again")
         # First: of what this tick sends nothing can be seen yet.
-        reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
-        return [*words, *self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())]
+        late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
+        words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
+        return words, late
 
     def _carry_on(
         self, context: ActionContext, seen: Observed

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection
 
-from slurm_hadar.config import Config, group_types
+from slurm_hadar.config import Config, Rollout, group_types
 
 _UNTYPE = "--untype"
 _OPTIONS = re.compile(r"^-- Its options:((?: --[a-z]+)*)$", re.M)
@@ -50,6 +50,7 @@ def site_lua(
             f"  default_partition = {quoted(default_partition)},",
             f"  exchange_dir = {quoted(str(config.site.exchange_dir))},",
             f"  controller_uid = {config.controller_uid},",
+            *_rollout(config.rollout),
             f"  opt_in = {{{opt_in.rstrip(', ')}}},",
             f"  order = {{{order}}},",
             # In the order of the configuration. hbatch makes no list either where no controller
@@ -64,6 +65,20 @@ def site_lua(
             "",
         ]
     )
+
+
+def _rollout(found: Rollout) -> list[str]:
+    """Nothing where every job that opts in is managed."""
+    if not (found.accounts or found.users or found.percent < 100):
+        return []
+
+    def names(those: Collection[str]) -> str:
+        return f"{{{', '.join(f'[{quoted(name)}] = true' for name in those)}}}"
+
+    return [
+        f"  rollout = {{accounts = {names(found.accounts)}, users = {names(found.users)}, "
+        f"percent = {found.percent:g}}},"
+    ]
 
 
 def options_in(text: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """What ``hadar status`` prints: a summary of the cluster, then one line for each job."""
 
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ _GAP = 2
 _INDENT = 4
 CONTROLLER, STATE_FILE, SLURM = "controller", "state file", "Slurm"
 """The source of an overview."""
+_STAYS = re.compile(r"\bstays on [^();]*\([^()]*\)[,;]? ")
+"""What a reason says that ON says as well: ``stays on 1 x k80 (k1), ``."""
 _ALARM, _WARNING = "bold red", "yellow"
 
 
@@ -105,7 +108,10 @@ def summary(found: Overview, now: float) -> list[Text]:
     if found.trust is not None:
         lines.append(_line("Your work", _trust(found.trust)))
     if found.source == SLURM:
-        said = "Slurm and the jobs' own files; no controller answers on this host"
+        said = "Slurm and the jobs' own files"
+        if found.controller.alive:
+            # As under a timer, or where this is not its host.
+            said += "; the controller answers no questions on this host"
         lines.append(_line("Source", said))
     return lines
 
@@ -128,6 +134,8 @@ def table(rows: Sequence[StatusRow], width: int | None, why: bool = False) -> li
     for number, row in enumerate(rows):
         parts = [_sized(cells[c.head][number], sizes[c.head], c.right) for c in kept]
         reason = formats.plain(row.reason)
+        if row.here and not why:
+            reason = _STAYS.sub("stays: ", reason)
         line = Text(_cut(_join(parts if why else [*parts, reason]).rstrip(), width))
         style = STATE_STYLES.get(row.state.lower(), "")
         if style and "STATE" in sizes:
@@ -158,10 +166,10 @@ _COLUMNS: tuple[tuple[str, Callable[[StatusRow], str], int, int, int, bool], ...
     ("NAME", lambda row: row.name, 3, 24, 8, False),
     ("STATE", lambda row: row.state, 1, 12, 7, False),
     ("ON", lambda row: where(row), 2, 40, 10, False),
-    ("PLANNED", lambda row: formats.gpus(row.planned), 6, 20, 7, False),
+    ("PLANNED", lambda row: formats.gpus(row.planned), 9, 20, 7, False),
     ("DONE", lambda row: formats.percent(row.done), 4, 4, 4, True),
     ("SAMPLES/S", lambda row: formats.rate(row.samples_per_s), 7, 9, 9, True),
-    ("MOVES", lambda row: str(row.moves), 8, 5, 5, True),
+    ("MOVES", lambda row: formats.number(row.moves), 8, 5, 5, True),
 )
 
 
@@ -185,7 +193,10 @@ def _sizes(
     sizes = dict(needed)
     for column in sorted(columns, key=lambda one: one.rank, reverse=True):
         # First what is long is cut, then the least important is left out.
-        for flexible in ("ON", "NAME", "PLANNED", "USER"):
+        for flexible in ("NAME", "PLANNED", "ON", "USER"):
+            if flexible == "ON" and "PLANNED" in sizes:
+                # Where it is matters more than where it may go, which the reason says too.
+                continue
             if flexible in sizes and excess(sizes) > 0:
                 least = next(c.least for c in columns if c.head == flexible)
                 sizes[flexible] = max(least, sizes[flexible] - excess(sizes))

@@ -15,7 +15,8 @@ from slurm_hadar.reports import formats
 
 @dataclass(frozen=True, slots=True)
 class StatusRow:
-    """One managed job. ``here`` and ``planned``: GPUs by type; ``done`` 0-1, None: unknown.
+    """One managed job. ``here`` and ``planned``: GPUs by type; ``done`` 0-1, None: unknown; so
+    ``moves``.
 
     ``raw_id`` and ``array``: Slurm's own number of it, and of its array; 0: none."""
 
@@ -28,7 +29,7 @@ class StatusRow:
     planned: Mapping[str, int] = field(default_factory=dict)
     done: float | None = None
     samples_per_s: float | None = None
-    moves: int = 0
+    moves: int | None = 0
     reason: str = ""
     account: str = ""
     raw_id: int = 0
@@ -78,6 +79,13 @@ class Explanation:
     """What its GPUs do and did: (what, figures)."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader needs no more, as of ``| head``: that is no failure, as rich takes it for."""
+        self.quiet = True
+        raise BrokenPipeError
+
+
 def console(file: IO[str] | None = None, width: int | None = None) -> Console:
     """A console without colour where the output is no terminal or NO_COLOR is set.
 
@@ -87,7 +95,7 @@ def console(file: IO[str] | None = None, width: int | None = None) -> Console:
     stream = file or sys.stdout
     terminal = stream.isatty()
     plain = not terminal or bool(os.environ.get("NO_COLOR"))
-    return Console(
+    return _Console(
         file=stream,
         no_color=plain,
         color_system=None if plain else "auto",
@@ -113,7 +121,7 @@ def explain(found: Explanation) -> RenderableType:
     if row.done is not None:
         speed = f", {formats.rate(row.samples_per_s)} samples/s" if row.samples_per_s else ""
         facts.append(("Done", f"{formats.percent(row.done)}{speed}"))
-    facts.append(("Moves so far", str(row.moves)))
+    facts.append(("Moves so far", formats.number(row.moves)))
     parts.append(_pairs(facts))
     parts += _section("Declared", _pairs(found.declaration) if found.declaration else None)
     parts += _section("Speed", _rates(found.rates) if found.rates else None)

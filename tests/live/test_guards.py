@@ -108,7 +108,7 @@ def test_the_least_time_between_moves(site, two):
     elsewhere(site, two, two[0])
     before = len(site.faulty.calls())
     report = guarded(site, min_between_moves_s=3600.0).tick()
-    assert report.diff.deferred[two[0]] == "it cannot be moved now"
+    assert report.diff.deferred[two[0]].startswith("it cannot be moved now")
     assert not changed(site, before)
     site.moves(two[0], *site.want[two[0]])
     assert site.unharmed(two[0]).restarts == 1
@@ -119,7 +119,8 @@ def test_the_most_moves_of_one_job(site, two):
     moved = site.unharmed(two[0]).restarts
     elsewhere(site, two, two[0])
     report = guarded(site, max_moves_per_job=moved).tick()
-    assert report.diff.deferred[two[0]] == "it cannot be moved now" and not moves_of(report)
+    assert report.diff.deferred[two[0]].startswith("it cannot be moved now")
+    assert not moves_of(report)
     report = guarded(site, max_moves_per_job=moved + 1).plan()
     assert moves_of(report) == [two[0]]
 

@@ -3,18 +3,11 @@ query of the shipped dashboard."""
 
 import json
 import re
-import shutil
-import socket
 import subprocess
 import time
-import urllib.parse
-from contextlib import closing
-from http.client import HTTPConnection
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from missing import missing
+from scraped import RULES, free_port, program, scraping
 
 from slurm_hadar import config
 from slurm_hadar.controller.metrics import export
@@ -23,22 +16,7 @@ from slurm_hadar.controller.service.server import LoopbackServer
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 
-PACKAGING = Path(__file__).parents[2] / "packaging" / "prometheus"
-RULES = PACKAGING / "slurm-hadar.rules.yml"
-DASHBOARD = json.loads((PACKAGING / "slurm-hadar.dashboard.json").read_text())
-
-
-def program(name):
-    found = shutil.which(name)
-    if found is None:
-        missing(f"{name} is not there (Debian's package prometheus)")
-    return found
-
-
-def free_port():
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+DASHBOARD = json.loads((RULES.parent / "slurm-hadar.dashboard.json").read_text())
 
 
 def filled():
@@ -59,56 +37,20 @@ def filled():
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory):
-    binary, folder = program("prometheus"), tmp_path_factory.mktemp("prometheus")
-    ours, its = free_port(), free_port()
+    program("prometheus")
+    ours = free_port()
     metrics = export.MetricsExporter(config.parse(f"[metrics]\nport = {ours}\n", "test"))
-    metrics._figures.totals = filled()
-    (folder / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-        f"rule_files: ['{RULES}']\n"
-        "scrape_configs: [{job_name: hadar, static_configs: "
-        f"[{{targets: ['127.0.0.1:{ours}']}}]}}]\n"
-    )
-    with LoopbackServer(ours, metrics.answer), (folder / "log").open("w") as log:
-        argv = [binary, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/d",
-                f"--web.listen-address=127.0.0.1:{its}"]  # fmt: skip
-        running = subprocess.Popen(argv, stdout=log, stderr=log, cwd=folder)
-        try:
-            found = SimpleNamespace(port=its, totals=metrics._figures.totals, folder=folder)
-            until(lambda: value(found, "up{job='hadar'}") == "1", found)
-            # A rate needs several scrapes that differ.
-            for _ in range(4):
-                time.sleep(1.1)
-                for key in found.totals.counts:
-                    found.totals.counts[key] += 5
-            yield found
-        finally:
-            running.terminate()
-            running.wait(30)
-
-
-def api(prometheus, path, **words):
-    connection = HTTPConnection("127.0.0.1", prometheus.port, timeout=10)
-    connection.request("GET", f"/api/v1/{path}?{urllib.parse.urlencode(words)}")
-    answer = connection.getresponse()
-    text = answer.read()
-    # While it starts it says so in plain words.
-    return json.loads(text) if answer.headers["Content-Type"] == "application/json" else {}
-
-
-def value(prometheus, query):
-    try:
-        rows = api(prometheus, "query", query=query).get("data", {}).get("result", [])
-    except OSError:
-        return None
-    return rows[0]["value"][1] if rows else None
-
-
-def until(holds, prometheus, seconds=60):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, (prometheus.folder / "log").read_text()
-        time.sleep(0.3)
+    totals = metrics._figures.totals = filled()
+    with (
+        LoopbackServer(ours, metrics.answer),
+        scraping(ours, tmp_path_factory.mktemp("prometheus")) as found,
+    ):
+        # A rate needs several scrapes that differ.
+        for _ in range(4):
+            time.sleep(1.1)
+            for key in totals.counts:
+                totals.counts[key] += 5
+        yield found
 
 
 def test_promtool_finds_nothing_wrong_with_the_rules_and_the_figures():
@@ -159,11 +101,16 @@ def test_the_alerts_fire_when_they_should(tmp_path):
 
 
 def test_it_scrapes_and_evaluates_the_rules(prometheus):
-    assert value(prometheus, "hadar_jobs{managed='yes',state='running'}") == "3"
-    until(lambda: value(prometheus, "hadar:gpus_busy:ratio") == "0.5", prometheus)
-    groups = api(prometheus, "rules")["data"]["groups"]
-    until(lambda: all(rule["health"] == "ok" for group in api(prometheus, "rules")["data"]["groups"]
-                      for rule in group["rules"]), prometheus)  # fmt: skip
+    assert prometheus.value("hadar_jobs{managed='yes',state='running'}") == "3"
+    prometheus.until(lambda: prometheus.value("hadar:gpus_busy:ratio") == "0.5")
+    groups = prometheus.api("rules")["data"]["groups"]
+    prometheus.until(
+        lambda: all(
+            rule["health"] == "ok"
+            for group in prometheus.api("rules")["data"]["groups"]
+            for rule in group["rules"]
+        )
+    )
     assert {rule["name"] for group in groups for rule in group["rules"]} >= {"HadarSilent"}
 
 
@@ -171,7 +118,7 @@ def test_each_query_of_the_dashboard_has_an_answer(prometheus):
     queries = [t["expr"] for panel in DASHBOARD["panels"] for t in panel["targets"]]
     assert len(queries) > 10
     for query in queries:
-        until(lambda query=query: value(prometheus, query) not in (None, "NaN"), prometheus)
+        prometheus.until(lambda query=query: prometheus.value(query) not in (None, "NaN"))
 
 
 def test_rules_and_dashboard_speak_of_figures_that_there_are():

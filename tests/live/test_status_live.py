@@ -8,6 +8,7 @@ from http.client import HTTPConnection
 import people
 import pytest
 from people import ADA, BOB, EVE, HADAR
+from scraped import program, scraping
 
 from slurm_hadar.config import load
 
@@ -61,6 +62,9 @@ def test_each_user_asks_the_running_controller_and_slurm_without_one(site):
         assert ids(status(site, HADAR)) == {hers, his}
         assert "Last decision" in site(ADA, "hadar", "explain", hers)
         assert "What happened" in site(ADA, "hadar", "doctor", hers)
+        planned = site(ADA, "hadar", "plan")
+        assert f"job {hers}" in planned and his not in planned and "last tick" in planned
+        assert "no managed job 99999999" in site(ADA, "hadar", "status", "99999999", code=1)
         for command in ("explain", "doctor"):
             assert f"no job {his} of yours" in site(ADA, "hadar", command, his, code=2)
         assert ids(status(site, EVE)) == set()
@@ -77,6 +81,7 @@ def test_each_user_asks_the_running_controller_and_slurm_without_one(site):
     found = status(site, ADA)
     assert found["source"] == "Slurm" and ids(found) == {hers}
     assert found["rows"][0]["reason"].startswith("Slurm: ")
+    assert "no controller answers" in site(ADA, "hadar", "plan", code=1)
     said = site(ADA, "hadar", "explain", hers)
     assert "(asked for: k80,v100)" in said and "no controller answers" in said
     assert f"no job {his} of yours" in site(ADA, "hadar", "explain", his, code=2)
@@ -128,3 +133,21 @@ def test_under_private_data_nothing_of_others_is_told(site):
         conf.write_text(before)
         site.box.run("scontrol", "reconfigure")
         site.cancel()
+
+
+def test_a_real_prometheus_scrapes_the_running_controller(site, tmp_path):
+    program("prometheus")
+    site.fill()
+    job = site.submit(ADA, "-p", "k80,v100", script=SCRIPT)
+    port = load(site.box.config_path).metrics.port
+    with site.runs() as log:
+        site.until(lambda: f"update job {job}: Partition=" in log.read_text())
+        with scraping(port, tmp_path) as prometheus:
+            waiting = 'hadar_jobs{managed="yes",state="pending"}'
+            prometheus.until(lambda: prometheus.value(waiting) == "1")
+            assert float(prometheus.value('hadar_ticks_total{result="acted"}')) >= 1
+            last = float(prometheus.value("hadar_last_tick_timestamp_seconds"))
+            # It goes on ticking, and Prometheus sees it.
+            prometheus.until(
+                lambda: float(prometheus.value("hadar_last_tick_timestamp_seconds")) > last, 120
+            )

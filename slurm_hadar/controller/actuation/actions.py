@@ -10,7 +10,7 @@ from slurm_hadar.controller.actuation.crossing_moves import CrossingMoves
 from slurm_hadar.controller.actuation.host_capacity import FreeHostResources
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import batch_choice, cpus, pending_demand
+from slurm_hadar.controller.snapshot import batch_choice, cpus, pending_demand, staying
 from slurm_hadar.controller.snapshot.eligibility import Place, SchedulableJob, placed
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
@@ -68,7 +68,6 @@ def diff(
     """What to send to running jobs."""
     deferred: dict[str, str] = {}
     moves: list[Action] = []
-    movable = dict(zip(snapshot.view.jobs.ids, snapshot.view.jobs.movable.tolist(), strict=True))
     for id_, target in snapshot.schedulable.items():
         placement = plan.placements.get(id_)
         if target.starting or target.job.state is not JobState.RUNNING:
@@ -78,8 +77,8 @@ def diff(
             if placement
             else stop(target, plan.waiting.get(id_, "no placement in this round"), seen, config)
         )
-        if action is not None and not movable[id_]:
-            deferred[id_] = "it cannot be moved now"
+        if action is not None and id_ in snapshot.staying:
+            deferred[id_] = f"{staying.CANNOT_MOVE}: {snapshot.staying[id_]}"
         elif action is not None and (node := _reserved(action, seen)):
             deferred[id_] = f"a reservation of {node} begins before its time limit ends"
         elif action is not None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import steering_of
+from slurm_hadar.controller.actuation.move_steps import NOT_SAVED
 from slurm_hadar.controller.journal.entry import NOT_MEANT, NOT_STARTED, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
@@ -18,6 +19,8 @@ from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.progress import Progress
 
+LATE, ENDED = "requeued itself late", "ended"
+"""How it begins what a job did that answered a signal after its move was given up."""
 _LOST_SIGHT_S = 3600.0
 _SAME_TIME_S = 1.5
 """A job carries the time of its steering in whole seconds."""
@@ -25,16 +28,21 @@ _TOOK = ("done", "moved", "stopped", "released", "its placement could not")
 """How the outcomes of what Slurm accepted begin."""
 
 
-def reconcile(store: Store, seen: Observed, commit_s: float) -> None:
-    """Close what is seen to hold, and measure the moves that have shown their effect.
+def reconcile(store: Store, seen: Observed, commit_s: float) -> list[str]:
+    """Close what is seen to hold, and measure the moves that have shown their effect. The jobs
+    that requeued themselves late, after the move that asked them was given up.
 
     ``commit_s``: how long a requested start may take.
     """
-    shown = {
-        entry.id: words
-        for entry in store.not_shown_yet()
-        if (words := _seen(entry, seen, commit_s)) is not None
-    }
+    shown, late = {}, []
+    for entry in store.not_shown_yet():
+        gave_up = _was_signalled(entry) and (entry.outcome or "").startswith(NOT_SAVED)
+        # What a job does after a later move is not of this one's signal.
+        superseded = gave_up and store.last_move(entry.job) != entry.id
+        words = "" if superseded else _seen(entry, seen, commit_s)
+        if words is not None:
+            shown[entry.id] = words
+            late += [entry.job] if words.startswith(LATE) else []
     effects = {
         entry.id: effect
         for entry in store.unmeasured_moves()
@@ -42,6 +50,7 @@ def reconcile(store: Store, seen: Observed, commit_s: float) -> None:
     }
     if shown or effects:
         store.close_seen(shown, effects)
+    return late
 
 
 def expected_effect(
@@ -122,6 +131,10 @@ def where(job: Job, seen: Observed) -> str:
 def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:
     """What Slurm shows of an action; None where it is too early to say."""
     job = seen.jobs.get(entry.job)
+    if _was_signalled(entry) and (entry.outcome or "").startswith(NOT_SAVED):
+        if job is None:
+            return "" if seen.now - entry.changed_s > _LOST_SIGHT_S else None
+        return after_its_signal(entry, job)
     if not (entry.outcome or "").startswith(_TOOK):
         return ""
     if job is None:
@@ -136,6 +149,24 @@ def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:
     if entry.kind != Kind.MOVE.value:
         return "held still" if job.held and job.state is JobState.PENDING else "not held any more"
     return _seen_placed(entry, job, seen, commit_s)
+
+
+def _was_signalled(entry: Entry) -> bool:
+    return entry.details.get("habit") == "signal"
+
+
+def after_its_signal(entry: Entry, job: Job) -> str | None:
+    """What a job with ``checkpoint=signal`` did after the signal of a move: requeued itself, or
+    ended; None: it is still in the attempt that was asked, empty: of that nothing is known."""
+    before = entry.details.get("restarts")
+    if job.restarts == before:
+        if job.state is not JobState.FINISHED:
+            return None
+        after_s = max(0.0, job.end_s - entry.opened_s)
+        return f"{ENDED} ({job.slurm_state}) {after_s:.0f} s after its signal"
+    if not isinstance(before, int) or job.restarts != before + 1 or job.submit_s < entry.opened_s:
+        return ""
+    return f"{LATE}, {job.submit_s - entry.opened_s:.0f} s after its signal"
 
 
 def _seen_placed(entry: Entry, job: Job, seen: Observed, commit_s: float) -> str | None:

@@ -150,6 +150,20 @@ def keep_owners_changes(context: ActionContext, seen: Observed) -> None:
             context.keep(job, ours)
 
 
+def count_late_moves(context: ActionContext, seen: Observed, jobs: Iterable[str]) -> None:
+    """Count as moves the restarts of jobs that requeued themselves late, on our signal."""
+    found = []
+    for id_ in jobs:
+        job = seen.jobs.get(id_)
+        if job is not None:
+            ours = context.steering_of(job)
+            found.append((job, replace(ours, moves=ours.moves + 1)))
+    if context.in_the_job and found:
+        context.cluster.apply([context.update(job, {}, ours) for job, ours in found])
+    for job, ours in found:
+        context.keep(job, ours)
+
+
 def with_unsent(
     ours: Mapping[str, Steering], jobs: Mapping[str, Job], entries: Iterable[Entry]
 ) -> dict[str, Steering]:

@@ -17,6 +17,7 @@ from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backfill.curves import Curves
 from slurm_hadar.controller.backfill.idle_view import IdleNodeView, update_curves
 from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import staying
 from slurm_hadar.controller.snapshot.eligibility import (
     ControllerHistory,
     SchedulableJob,
@@ -28,7 +29,7 @@ from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
-from slurm_hadar.domain.view import State, View
+from slurm_hadar.domain.view import State
 from slurm_hadar.policies.bftrainer import policy as bftrainer
 from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
 from slurm_hadar.slurm.times import startable_s
@@ -105,7 +106,7 @@ def decide(
     now = _at_once(targets, config)
     seats = IdleNodeView(seen, config, shown.view, list(since), since, now, curves)
     chosen, stays = bftrainer.decide(seats.view(), _stays(state))
-    round_ = _Round(seen, config, shown.view, targets, seats.placements(chosen))
+    round_ = _Round(seen, config, shown.staying, targets, seats.placements(chosen))
     round_.carry_out(set(free), {target.job.id for target in now}, moves_left)
     waiting = [id_ for id_, target in targets.items() if not (target.held or target.starting)]
     again = {id_ for id_ in waiting if _preempted(targets[id_].job, config, past, seen.now)}
@@ -178,13 +179,13 @@ class _Round:
         self,
         seen: Observed,
         config: Config,
-        view: View,
+        why_staying: Mapping[str, str],
         targets: Mapping[str, SchedulableJob],
         placements: dict[str, Placement],
     ) -> None:
         self.seen, self.config, self.schedulable = seen, config, targets
         self.placements = placements
-        self.movable = dict(zip(view.jobs.ids, view.jobs.movable.tolist(), strict=True))
+        self.staying = why_staying
         self.waiting: dict[str, str] = {}
         self.deferred: dict[str, str] = {}
         self.sent: list[Action] = []
@@ -217,8 +218,8 @@ class _Round:
             action = actions.stop(target, self.waiting[id_], self.seen, self.config)
         if action is None:
             return 0
-        if not self.movable[id_]:
-            self.deferred[id_] = "it cannot be moved now"
+        if id_ in self.staying:
+            self.deferred[id_] = f"{staying.CANNOT_MOVE}: {self.staying[id_]}"
         elif placement and not set(placement.nodes) <= {*free, *target.held}:
             self.deferred[id_] = "the nodes that it shall get are not free yet"
         elif moves <= 0:

@@ -15,7 +15,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
     profile_key,
 )
-from slurm_hadar.controller.snapshot.scheduling_input import first_guess_s
+from slurm_hadar.controller.snapshot.staying import first_guess_s
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View

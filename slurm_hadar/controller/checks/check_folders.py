@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from slurm_hadar.config import Config
@@ -21,7 +22,15 @@ def folder_findings(config: Config) -> Iterator[Finding]:
         )
     else:
         found = state.lstat()
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        if found.st_uid != os.getuid() and os.getuid() != 0:
+            owner = user_name(found.st_uid)
+            yield Finding(
+                "warning",
+                f"state folder {state} is {owner}'s, so {me()} sees only a part of the site",
+                f"where {owner} runs the controller: sudo -u {owner} hadar check; where {me()} is "
+                f"to run it: chown {me()} {state} && chmod 700 {state}",
+            )
+        elif found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
             yield Finding(
                 "problem",
                 f"state folder {state} is not {me()}'s alone",
@@ -33,6 +42,14 @@ def folder_findings(config: Config) -> Iterator[Finding]:
     if on_network is not None:
         yield on_network
     yield exchange_finding(config, config.site.exchange_dir)
+
+
+def _controllers_uid(config: Config) -> int:
+    """Who runs the controller, or will, as far as is known."""
+    if not config.site.controller_user:
+        with suppress(OSError):
+            return config.site.state_dir.stat().st_uid
+    return config.controller_uid
 
 
 def exchange_finding(config: Config, folder: Path) -> Finding:
@@ -52,12 +69,13 @@ def exchange_finding(config: Config, folder: Path) -> Finding:
             f"chmod 1777 {folder}",
         )
     owner = folder.stat().st_uid
-    if config.site.rights == "operator" and owner != config.controller_uid:
+    controller = _controllers_uid(config)
+    if config.site.rights == "operator" and owner != controller:
         return Finding(
             "problem",
             f"exchange folder {folder} belongs to {user_name(owner)}: only the owner of an open "
             "folder can replace or remove what others put there under the names of our files",
-            f"chown {user_name(config.controller_uid)} {folder}",
+            f"chown {user_name(controller)} {folder}",
         )
     ours = owner == os.getuid()
     # The mode as well: access says nothing where root asks.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar import reading
-from slurm_hadar.config import Config, group_types, wrapper_path
+from slurm_hadar.config import Config, Rollout, group_types, wrapper_path
 from slurm_hadar.controller.snapshot.chaining import allowed_partitions
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.slurm.cluster import open_cluster
@@ -50,8 +50,9 @@ def wrapper_site(
     group -> samples/s on one GPU over those on the fastest type. ``known``: model -> types whose
     speed stands in a table; ``models``: all of them; ``backfill``: the partitions for trainings on
     idle nodes, empty where that is off; ``chain``: those in which a job may be requeued before its
-    time limit. Raises OSError where the TOML is gone, UsageError where
-    ``site.controller_user`` does not exist or a table cannot be read.
+    time limit; ``rollout``: its limits, None without. Raises OSError where
+    the TOML is gone, UsageError where ``site.controller_user`` does not exist or a table cannot be
+    read.
     """
     status, names = config_path.stat(), names or SlurmNames()
     folder = config.slurm.bin_dir
@@ -81,10 +82,22 @@ def wrapper_site(
         "models": models,
         "backfill": list(config.backfill.partitions) if config.backfill.enabled else [],
         "chain": sorted(allowed_partitions(config)),
+        "rollout": _rollout(config.rollout),
         "default_types": config.wrapper.default_types,
         "quiet": config.wrapper.quiet,
         "sbatch": sbatch,
         "slurm_conf": str(config.slurm.conf) if config.slurm.conf else None,
+    }
+
+
+def _rollout(found: Rollout) -> dict[str, object] | None:
+    """None where every job that opts in is managed."""
+    if not (found.accounts or found.users or found.percent < 100):
+        return None
+    return {
+        "accounts": list(found.accounts),
+        "users": list(found.users),
+        "percent": found.percent,
     }
 
 

@@ -252,6 +252,10 @@ class Store:
         """The moves and stops with this outcome."""
         return self._entries("WHERE kind='move' AND outcome=?", (outcome,))
 
+    def last_move(self, job: str) -> int:
+        """The newest move or stop of a job that has one."""
+        return self._entries("WHERE job=? AND kind='move' ORDER BY id DESC LIMIT 1", (job,))[0].id
+
     def moves_after(self, newest: int, also: Sequence[int]) -> list[Entry]:
         """The moves and stops that came after the entry ``newest``, and those of ``also``, oldest
         first."""

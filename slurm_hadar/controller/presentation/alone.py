@@ -59,7 +59,7 @@ def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanati
             *([f"Not steered: {job.outside}"] if job.outside else []),
             *formatters.changed(job, seen, config),
             *formatters.undo(job, seen, config),
-            "Source: Slurm and the job's own files; no controller answers on this host",
+            "Source: Slurm and the job's own files; no controller answers questions on this host",
         ],
     )
 

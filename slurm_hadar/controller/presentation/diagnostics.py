@@ -3,22 +3,19 @@
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 
-from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
-from slurm_hadar.controller.backfill import idle_nodes
-from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.lock import is_fresh
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.presentation import self_saving
+from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import Heartbeat
-from slurm_hadar.exchange.plan_file import JobPlan, plan_path, read_plan
+from slurm_hadar.exchange.plan_file import plan_path
 from slurm_hadar.exchange.progress import own_files
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.job_report import Problem
@@ -33,52 +30,10 @@ _OPT_IN = (
 )
 
 
-@dataclass(frozen=True)
-class JobContext:
-    """All that is known of one job. ``controller_uid``: whose files are believed; ``entries``
-    oldest first; ``journal``: whether the controller's own file was read."""
-
-    id: str
-    seen: Observed
-    config: Config
-    controller_uid: int
-    beat: Heartbeat | None = None
-    entries: tuple[Entry, ...] = ()
-    decisions: tuple[Decision, ...] = ()
-    last: Decision | None = None
-    journal: bool = True
-
-    @property
-    def job(self) -> Job | None:
-        """The job as Slurm shows it."""
-        return self.seen.jobs.get(self.id)
-
-    @property
-    def under_way(self) -> Entry | None:
-        """The move that the job is in the middle of."""
-        found = [e for e in self.entries if e.kind == "move" and e.outcome is None]
-        return found[-1] if found else None
-
-    @property
-    def controller_lives(self) -> bool:
-        """Whether a controller manages the job now."""
-        beat = self.beat
-        return beat is not None and beat.mode == "act" and is_fresh(beat, self.seen.now)
-
-    @property
-    def on_idle_nodes(self) -> bool:
-        """Whether it trains on what is idle."""
-        return any(job.id == self.id for job in idle_nodes.on_idle_nodes(self.seen, self.config))
-
-    @cached_property
-    def plan(self) -> JobPlan | None:
-        """The job's plan file, where it can be believed."""
-        return read_plan(self.config.site.exchange_dir, self.id, (self.controller_uid,))
-
-
 def problems(known: JobContext) -> Iterator[Problem]:
     """Everything wrong that shows, the gravest first."""
     job = known.job
+    yield from self_saving.after_signal(known, job)
     if job is None or job.state is JobState.FINISHED:
         return
     yield from _not_ours(job)
@@ -180,17 +135,14 @@ def _files(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
 def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
     if job.state is not JobState.RUNNING:
         return
+    if declared.habit == "watch":
+        yield from self_saving.watched(known, job, declared)
+        return
     now, progress = known.seen.now, known.seen.progress.get(job.id)
     ran = now - job.start_s
     said = progress is not None and progress.restarts == job.restarts
     if not said:
-        if declared.habit == "watch" and ran > _SILENT_S:
-            yield Problem(
-                f"no report of a watcher since it started {formats.duration(ran)} ago: when it "
-                "saves is not known, so it is not moved",
-                ("start it in the script: python -m slurm_hadar.runtime.watch &",),
-            )
-        elif declared.habit == "yes" and ran > _SILENT_S:
+        if declared.habit == "yes" and ran > _SILENT_S:
             look = f"ls -l {shlex.quote(str(known.config.site.exchange_dir))}/progress.{job.id}.*"
             yield Problem(
                 f"no report since it started {formats.duration(ran)} ago: it cannot be moved, and "
@@ -212,7 +164,7 @@ def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pr
             (f"scancel {job.id}", 'a training with nonfinite="end" ends by itself'),
         )
     since = now - (progress.checkpoint.time if progress.checkpoint else job.start_s)
-    if declared.habit in ("yes", "watch") and since > _LONG_WITHOUT_SAVING_S:
+    if declared.habit == "yes" and since > _LONG_WITHOUT_SAVING_S:
         saved = "its last checkpoint is" if progress.checkpoint else "it saved nothing in"
         old = " old" if progress.checkpoint else ""
         yield Problem(
@@ -266,12 +218,17 @@ def _moves(known: JobContext, job: Job, declared: Declaration) -> Iterator[Probl
     if not moves:
         return
     last, effect = moves[-1], moves[-1].effect or {}
+    late = (
+        reconciliation.after_its_signal(last, job)
+        if last.details.get("habit") == "signal"
+        else None
+    )
     if (last.outcome or "").startswith(SAVED):
         yield Problem(
             f"its last move came too late: {last.outcome}",
             ("scontrol ping, and the controller's log: a later tick may move it",),
         )
-    elif (last.outcome or "").startswith(NOT_SAVED):
+    elif (last.outcome or "").startswith(NOT_SAVED) and not late:
         ask, *only = _ask_to_save(known, job, declared)
         yield Problem(
             f"it was asked to move and did not answer: {last.outcome}",

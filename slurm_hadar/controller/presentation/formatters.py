@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from slurm_hadar.controller.actuation.hints import waits_for
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.presentation import move_text
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import bills, chaining
@@ -37,6 +38,8 @@ _SAME = 1 - 1e-6
 _EXPLAINED = 50
 """Lines of a job's history."""
 _NOTHING = "nothing"
+IDLE_NODES = "idle nodes: "
+"""How the line on the whole cluster's idle nodes begins."""
 _ANY_JOB = re.compile(r"\bjob (\d+(?:[_+]\d+)?)\b")
 
 
@@ -138,7 +141,7 @@ def _on_idle_nodes(report: TickReport) -> str:
     held = {node for target in idle.schedulable.values() for node in target.held}
     holders = sum(bool(target.held) for target in idle.schedulable.values())
     return (
-        f"idle nodes: {len(held)} train, {len(idle.idle)} free, {len(idle.taken)} left to others; "
+        f"{IDLE_NODES}{len(held)} train, {len(idle.idle)} free, {len(idle.taken)} left to others; "
         f"trainings: {holders} running, {len(idle.schedulable) - holders} waiting"
     )
 
@@ -227,7 +230,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         rates=_rates(job, seen, controller),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
-        reason=decision.reason if decision else "",
+        reason=_reason(decision, history, seen.now, controller.config),
         moves=[move_row(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
             *([f"Not steered: {job.outside}"] if job.outside else []),
@@ -237,6 +240,13 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         ],
         gpus=gpu_use.rows(seen, job, known),
     )
+
+
+def _reason(decision: Decision | None, history: list[Entry], now: float, config: Config) -> str:
+    moves = (one for one in history if one.kind == Kind.MOVE.value and one.outcome is None)
+    if (entry := next(moves, None)) is not None:
+        return move_text.under_way(entry, now, config)
+    return decision.reason if decision else ""
 
 
 def named(seen: Observed, id_: str) -> str:
@@ -317,9 +327,9 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
     )
 
 
-def without_others(text: str, id_: str) -> str:
-    """A text about one job, with no number of another one."""
-    return _ANY_JOB.sub(lambda found: found[0] if found[1] == id_ else "another job", text)
+def without_others(text: str, ids: Collection[str]) -> str:
+    """A text about some jobs, with no number of another one."""
+    return _ANY_JOB.sub(lambda found: found[0] if found[1] in ids else "another job", text)
 
 
 def _declared(declaration: Declaration) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import MOST_TOLD
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import formatters
-from slurm_hadar.controller.presentation.diagnostics import JobContext
+from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.reports import formats

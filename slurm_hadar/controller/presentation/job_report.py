@@ -16,8 +16,9 @@ from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry, is_in_vain
 from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import formatters, job_history
-from slurm_hadar.controller.presentation.diagnostics import JobContext, problems
+from slurm_hadar.controller.presentation import formatters, job_history, move_text
+from slurm_hadar.controller.presentation.diagnostics import problems
+from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.at_risk import UNASKED, may_stop_for_s
 from slurm_hadar.domain.errors import UsageError
@@ -139,7 +140,7 @@ def _facts(known: JobContext) -> Iterator[tuple[str, str]]:
         yield "Done", formats.percent(row.done)
     if row.samples_per_s:
         yield "Speed", f"{formats.rate(row.samples_per_s)} samples/s"
-    yield "Moves", str(row.moves)
+    yield "Moves", formats.number(row.moves)
     if job.restarts:
         yield "Restarts", f"{job.restarts}, as Slurm counts them"
     if known.on_idle_nodes:
@@ -161,7 +162,9 @@ def _now(known: JobContext) -> Iterator[str]:
         yield f"{job.slurm_state}{reason}"
     if _over(job):
         return
-    if last is not None:
+    if known.under_way is not None:
+        yield move_text.under_way(known.under_way, known.seen.now, known.config)
+    elif last is not None:
         yield f"{last.placement}: {last.reason}"
     elif not known.journal:
         plan = known.plan
@@ -187,7 +190,7 @@ def _next(known: JobContext) -> Iterator[str]:
 
 def _of_move(entry: Entry, config: Config) -> Iterator[str]:
     if entry.phase == "asked":
-        wait = config.moving.ack_wait_s
+        wait = move_text.allowed_s(entry, config)
         yield f"It was asked to save; if it does not within {wait:.0f} s it stays where it is."
     else:
         yield "It is requeued; the next tick releases it, and without a tick Slurm starts it."

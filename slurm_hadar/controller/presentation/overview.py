@@ -2,11 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.backfill import idle_nodes
@@ -14,7 +16,7 @@ from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation import interactive, rollout
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.presentation import formatters, move_text
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import Heartbeat
@@ -56,13 +58,14 @@ class Sight:
     controller: ControllerState
     source: str
     decisions: Mapping[str, Decision]
-    entries: Iterable[Entry] | None = None
+    entries: Sequence[Entry] | None = None
     trust: Mapping[int, float] | None = None
 
 
 def overview(sight: Sight, viewer: Viewer) -> Overview:
     """All that this user may see."""
     seen = sight.seen
+    moving = {one.job: one for one in sight.entries or () if one.outcome is None}
     visible = [job for job in seen.jobs.values() if job.state in _SHOWN and viewer.sees(job)]
     rows: dict[str, StatusRow] = {}
     counts = {managed: Counter({one.value: 0 for one in _SHOWN}) for managed in (True, False)}
@@ -70,7 +73,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         managed = job.managed
         counts[managed][job.state.value] += 1
         if managed or job.outside:
-            rows[job.id] = _row(job, sight, viewer)
+            rows[job.id] = _row(job, sight, viewer, moving)
     moves = None
     if sight.entries is not None:
         counted = [one for one in sight.entries if _may_count(one, seen, viewer)]
@@ -215,20 +218,25 @@ def _may_count(entry: Entry, seen: Observed, viewer: Viewer) -> bool:
     return viewer.everything or (job is not None and viewer.sees(job))
 
 
-def _row(job: Job, sight: Sight, viewer: Viewer) -> StatusRow:
+def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) -> StatusRow:
     in_full = viewer.sees_decisions(job)
     decision = sight.decisions.get(job.id) if in_full else None
+    entry = moving.get(job.id) if in_full else None
+    if entry is not None:
+        where = job_updates.placement_text(steering_of(entry.details, 0.0).gpus)
+        text = move_text.under_way(entry, sight.seen.now, sight.config)
+        decision = Decision(job.id, entry.changed_s, where, text)
     # What is read from a job's plan file may be older than the last tick.
     age = "decided" if sight.source == SLURM else ""
     age = age if sight.controller.alive else "OLD, decided"
     row = formatters.row_of(job, sight.seen, decision, age)
-    if decision is not None and not row.planned and decision.placement:
+    if decision is not None and decision.placement and (entry or not row.planned):
         found = {kind: int(count) for count, kind in _PLACED.findall(decision.placement)}
         row = replace(row, planned=found)
     if viewer.hidden_jobs and not viewer.everything:
-        row = replace(row, reason=formatters.without_others(row.reason, job.id))
+        row = replace(row, reason=formatters.without_others(row.reason, (job.id,)))
     if in_full:
         return row
     # Of others' jobs it tells what squeue does.
     slurm = f"Slurm: {job.reason}" if job.state is JobState.PENDING and job.reason else ""
-    return replace(row, planned={}, done=None, samples_per_s=None, reason=slurm)
+    return replace(row, planned={}, done=None, samples_per_s=None, moves=None, reason=slurm)

@@ -6,7 +6,7 @@ a request.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -26,6 +26,7 @@ from slurm_hadar.controller.presentation.overview import (
     midnight,
     overview,
 )
+from slurm_hadar.controller.presentation.own_plan import own_plan
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.service.placement_history import DAY_S, PlacementHistory
@@ -182,14 +183,21 @@ class Published:
                 f"Declared work of this user's jobs counts {trust:.1f} times (false declarations)"
             )
             found = replace(found, notes=[*found.notes, note])
-        return _without_others(asdict(found), job.id, viewer)
+        return _without_others(asdict(found), (job.id,), viewer)
 
     def _doctor(self, now: _Tick, viewer: Viewer, id_: str) -> dict[str, Any]:
         report = now.report
         assert report is not None
         job = _own(report.seen, viewer, id_)
         found = job_report.of_controller(self._reader(report), job.id)
-        return _without_others(asdict(found), job.id, viewer)
+        return _without_others(asdict(found), (job.id,), viewer)
+
+    def _plan(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
+        report = now.report
+        assert report is not None
+        jobs = report.seen.jobs.values()
+        ids = {job.id for job in jobs if job.managed and viewer.sees_decisions(job)}
+        return _without_others(asdict(own_plan(report, ids)), ids, viewer)
 
     def _reader(self, report: TickReport) -> "_TickSource":
         """The state file is opened once, in the thread that answers."""
@@ -212,6 +220,7 @@ _ANSWERS: dict[str, Callable[[Published, _Tick, Viewer, str], dict[str, Any] | b
     "latest": Published._latest,
     "explain": Published._explain,
     "doctor": Published._doctor,
+    "plan": Published._plan,
 }
 
 
@@ -257,14 +266,14 @@ def _own(seen: Observed, viewer: Viewer, id_: str) -> Job:
     )
 
 
-def _without_others(found: dict[str, Any], id_: str, viewer: Viewer) -> dict[str, Any]:
+def _without_others(found: dict[str, Any], ids: Collection[str], viewer: Viewer) -> dict[str, Any]:
     """Under PrivateData no number of another job."""
     if viewer.everything or not viewer.hidden_jobs:
         return found
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, str):
-            return formatters.without_others(value, id_)
+            return formatters.without_others(value, ids)
         if isinstance(value, dict):
             return {key: cleaned(one) for key, one in value.items()}
         return [cleaned(one) for one in value] if isinstance(value, list | tuple) else value

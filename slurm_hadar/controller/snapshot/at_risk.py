@@ -13,7 +13,7 @@ UNASKED = ("restart", "watch")
 """Habits of jobs that are stopped without being asked."""
 _CLOCKS_S = 5.0
 """Clocks of a cluster differ by less."""
-_FRESH_S = 60.0
+FRESH_S = 60.0
 """An older report of a watcher does not say that no checkpoint is being written now."""
 
 
@@ -31,7 +31,7 @@ def work_at_risk_s(job: Job, progress: Progress | None, now: float) -> float:
         told = progress is not None and progress.restarts == job.restarts
         if not told or progress is None or progress.checkpoint is None:
             return inf
-        if abs(now - progress.time) > _FRESH_S:
+        if abs(now - progress.time) > FRESH_S:
             return inf
         since = max(since, progress.checkpoint.time)
     passed = now - since

@@ -17,9 +17,9 @@ from slurm_hadar.controller.snapshot import (
     cpus,
     distance,
     pending_demand,
+    staying,
 )
 from slurm_hadar.controller.snapshot.eligibility import (
-    ControllerHistory,
     SchedulableJob,
     placed,
     tasks_of,
@@ -27,6 +27,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
 from slurm_hadar.controller.snapshot.groups import Groups
 from slurm_hadar.controller.snapshot.resource_request import cpus_per_copy
 from slurm_hadar.controller.snapshot.sources import JobRates, Sources
+from slurm_hadar.controller.snapshot.staying import first_guess_s
 from slurm_hadar.controller.snapshot.work import JobWork, work_of
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
@@ -34,7 +35,6 @@ from slurm_hadar.domain.traits import Prospects
 from slurm_hadar.domain.view import PRIORITIES, BoolArray, FloatArray, JobArrays, NodeArrays
 from slurm_hadar.profiles.specs import lookup
 
-_FIRST_GUESS_RESTART_S = 30.0
 _SLOWEST = 1e-3
 """samples/s assumed where a job runs although no rate is known to be possible."""
 
@@ -142,7 +142,7 @@ def job_arrays(
         rate=rate,
         known=speeds.known,
         running=np.array([bool(target.held) for target in targets], bool),
-        movable=np.array([_movable(t, seen, config, past) for t in targets], bool),
+        movable=np.array([not staying.why(t, seen, config, past) for t in targets], bool),
         mixable=np.array([_mixable(target, seen) for target in targets], bool),
         held=np.array(held, dtype=np.int64).reshape(-1, 4),
         since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
@@ -165,7 +165,7 @@ def job_arrays(
             restarts=np.array([job.restarts for job in jobs], np.int64),
             first_start_s=np.full(count, np.nan),
             work_unknown=work.unknown,
-            movable_from_s=np.array([_movable_from_s(t, seen, config, past) for t in targets]),
+            movable_from_s=np.array([staying.until_s(t, seen, config, past) for t in targets]),
             batch_in_place=np.zeros(count, dtype=bool),
         ),
     )
@@ -268,66 +268,3 @@ def _restart_s(job: Job, seen: Observed) -> float:
         return restart
     again = at_risk.work_at_risk_s(job, progress, seen.now)
     return restart + (again if again < np.inf else 0.0)
-
-
-def first_guess_s(job: Job) -> float:
-    """Seconds that a restart costs, before any was measured."""
-    declared = job.declaration.restart_cost if job.declaration else 0.0
-    return declared or _FIRST_GUESS_RESTART_S
-
-
-def _movable(
-    target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory
-) -> bool:
-    if not target.held:
-        return _may_move(target, seen, config)
-    settled = seen.now - _settles_at(target.job, past)
-    return settled >= _stay_s(target.job, config, past) and _may_move(target, seen, config)
-
-
-def _movable_from_s(
-    target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory
-) -> float:
-    """Time from which it may be moved, s; 0 for one that waits, inf for one that may not."""
-    if not _may_move(target, seen, config):
-        return np.inf
-    if not target.held:
-        return 0.0
-    return _settles_at(target.job, past) + _stay_s(target.job, config, past)
-
-
-def _settles_at(job: Job, past: ControllerHistory) -> float:
-    last = past.last_moves.get(job.id, 0.0)
-    if job.declaration is not None and job.declaration.habit == "restart":
-        # The sooner after its start, the less is lost.
-        return last
-    return max(job.start_s, last)
-
-
-def _stay_s(job: Job, config: Config, past: ControllerHistory) -> float:
-    return config.guards.between_moves_s(past.unanswered.get(job.id, 0))
-
-
-def _may_move(target: SchedulableJob, seen: Observed, config: Config) -> bool:
-    """Whether it may be moved once it has been long enough where it is."""
-    job, declaration = target.job, target.job.declaration
-    if job.state is not JobState.RUNNING or declaration is None or target.starting:
-        return not target.held
-    if not target.held:
-        # Slurm does not say which GPUs it has, as after a restart of slurmctld that lost count.
-        return False
-    progress = seen.progress.get(job.id)
-    unasked = declaration.habit in at_risk.UNASKED
-    if progress is not None and progress.restarts != job.restarts and not unasked:
-        # It is still starting: it would not hear the wish to save, and a signal would kill it.
-        return False
-    if declaration.habit == "signal" and seen.now - job.start_s < first_guess_s(job):
-        # It says nothing of itself, so it is given the time that a start takes.
-        return False
-    return (
-        declaration.may_move
-        and at_risk.may_stop_for_s(job, progress, seen.now) >= 0
-        and job.requeue
-        and not (job.expedited or job.external)
-        and seen.steered(job.id).moves < config.guards.max_moves_per_job
-    )

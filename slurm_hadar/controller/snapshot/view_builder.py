@@ -1,13 +1,13 @@
 """From what Slurm shows to what a policy sees."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot import pending_demand, staying
 from slurm_hadar.controller.snapshot.eligibility import (
     ControllerHistory,
     SchedulableJob,
@@ -43,6 +43,8 @@ class Snapshot:
     """Of the same jobs as the view."""
     shared: frozenset[str]
     """GPU types that unmanaged jobs accept beside others: jobs that may be moved keep these."""
+    staying: dict[str, str] = field(default_factory=dict)
+    """Why each running job may not be moved now, of those that may not."""
     faults: Sequence[str] = ()
     """Faults of ours that one job's own data brought up; that job alone is left out for it."""
 
@@ -146,4 +148,9 @@ def snapshot_of(
         np.where(speeds.sure, speeds.own, np.nan),
         work,
         pending_demand.accepted_by_others(seen),
+        {
+            target.job.id: staying.why(target, seen, config, sources.past)
+            for target, movable in zip(jobs, arrays.movable, strict=True)
+            if not movable
+        },
     )

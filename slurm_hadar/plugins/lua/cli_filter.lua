@@ -125,7 +125,9 @@ local function help_out(options, offset)
   end
   if result.comment then set[#set + 1] = {"comment", result.comment} end
   help.assign(options, set)
-  remark = #words > 0 and #set > 0 and help.told(result) or nil
+  remark = #words > 0 and #set > 0
+    and help.told(result, help.outside(site, os.getenv("USER"), given(options, "account") and options.account or nil))
+    or nil
 end
 
 local theirs = slurm_cli_pre_submit

@@ -40,6 +40,12 @@ function help.checked(site)
       assert(good, "site.lua: groups." .. tostring(name))
     end
   end
+  if site.rollout ~= nil then
+    local limits = site.rollout
+    local good = type(limits) == "table" and type(limits.accounts) == "table"
+      and type(limits.users) == "table" and type(limits.percent) == "number"
+    assert(good, "site.lua: rollout")
+  end
   for _, name in ipairs(site.order) do assert(site.types[name], "site.lua: order") end
   return site
 end
@@ -292,10 +298,30 @@ function help.plain(text, notes)
   return text
 end
 
+-- Whether the site leaves a job out that opted in, and a sentence. The account is nil where it is
+-- not known, and so is the job's number, by which a share of all is drawn.
+function help.outside(site, user, account)
+  local limits = site.rollout
+  if not limits then return false, nil end
+  if limits.percent <= 0 then return true, "outside the site's rollout, which takes no job now" end
+  local maybe = "only if the site's rollout takes it, which hadar explain says"
+  local by_account, by_user = next(limits.accounts) ~= nil, next(limits.users) ~= nil
+  if by_account or by_user then
+    local named = account and limits.accounts[account] or user and limits.users[user]
+    if not named and (account and account ~= "" or not by_account) then
+      return true, "outside the site's rollout: neither its account nor its user is in it"
+    end
+    if not named then return false, maybe end
+  end
+  return false, limits.percent < 100 and maybe or nil
+end
+
 -- One sentence on what was done.
-function help.told(result)
+function help.told(result, outside, why)
   if (result.comment or ""):find(" off=yes", 1, true) then return "slurm-hadar: the job is not managed: off=yes" end
   if result.no_gpus then return help.plain("slurm-hadar: the job is not managed", result.notes) end
+  if outside then return help.plain("slurm-hadar: the job is not managed", {why}) end
+  if why then result.notes[#result.notes + 1] = why end
   return help.plain("slurm-hadar: the job is managed", result.notes)
 end
 

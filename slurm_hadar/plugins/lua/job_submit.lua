@@ -67,6 +67,13 @@ local function changes(job, all)
   return result, why, batch, #words > 0
 end
 
+-- Only where the site has limits is Slurm asked for the names.
+local function limits(job)
+  if not site.rollout then return false, nil end
+  local account = job.account or job.default_account
+  return help.outside(site, job.user_name, account ~= "" and account or nil)
+end
+
 local function help_out(job, all)
   local result, why, batch, declares = changes(job, all)
   if not result then
@@ -91,7 +98,9 @@ local function help_out(job, all)
       if result.progress then job.environment["HADAR_PROGRESS"] = result.progress end
     end)
   end
-  if declares and #set > 0 and not site.quiet then slurm.log_user("%s", help.told(result)) end
+  if declares and #set > 0 and not site.quiet then
+    slurm.log_user("%s", help.told(result, limits(job)))
+  end
 end
 
 local theirs = slurm_job_submit

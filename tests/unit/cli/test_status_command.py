@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -9,8 +11,8 @@ from typer.testing import CliRunner
 from slurm_hadar import config
 from slurm_hadar.cli import status
 from slurm_hadar.cli.main import app
-from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.reports.status import CONTROLLER, ControllerState, Overview
+from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.reports.status import CONTROLLER, ControllerState, GpuCounts, Overview
 from slurm_hadar.reports.text import StatusRow
 
 ROWS = [
@@ -26,7 +28,9 @@ def shown(tmp_path, monkeypatch):
     """Runs it as an operator, or as another user where ``own`` says whom."""
     site = tmp_path / "hadar.toml"
     site.write_text(f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\n')
-    found = Overview(1000.0, CONTROLLER, ControllerState("acts", "h", 990.0), rows=ROWS)
+    gpus = [GpuCounts("v100", 1, 1, 0), GpuCounts("k80", 2, 0, 2)]
+    acts = ControllerState("acts", "h", 990.0)
+    found = Overview(1000.0, CONTROLLER, acts, gpus=gpus, rows=ROWS)
 
     def run(*words, own="", fails=""):
         monkeypatch.setattr(status, "is_controllers_user", lambda _: not own)
@@ -37,7 +41,9 @@ def shown(tmp_path, monkeypatch):
         monkeypatch.setattr(status, "load", lambda _: config.load(site))
         done = CliRunner().invoke(app, ["status", *words])
         if fails:
-            assert isinstance(done.exception, UsageError) and fails in str(done.exception)
+            assert isinstance(done.exception, HadarError) and fails in str(done.exception)
+            if isinstance(done.exception, UsageError):
+                assert done.exception.exit_code == 2
             return ""
         assert done.exit_code == 0, done.output
         return done.output
@@ -65,6 +71,7 @@ def ids(output):
         (("84",), ["84_2"]),
         (("86", "100"), ["84_2", "100"]),
         (("84_2", "--user", "bob"), []),
+        (("--user", "root"), []),
     ],
 )
 def test_jobs_are_chosen_and_ordered(shown, words, found):
@@ -86,6 +93,11 @@ def test_a_user_sees_their_own_jobs_and_others_when_asked_for(shown):
         (("--watch", "nan"), "between 2 and"),
         (("--watch", "5", "--json"), "leave out --json"),
         (("12;id",), "no job id"),
+        (("999",), "no managed job 999"),
+        (("84", "999", "--json"), "no managed job 999"),
+        (("--type", "h100"), "no node has GPUs of type h100; there are k80, v100"),
+        (("--user", "no-such-user"), "no user no-such-user"),
+        (("--watch", "5", "999"), "no managed job 999"),
     ],
 )
 def test_a_mistake_is_one_sentence(shown, words, says):
@@ -118,3 +130,25 @@ def test_the_pager_gets_words_and_no_shell(tmp_path, monkeypatch):
     assert not status._paged("x")
     monkeypatch.setenv("PAGER", "cat")
     assert not status._paged("x")
+
+
+def test_a_reader_that_needs_no_more_is_no_failure(tmp_path):
+    program = (
+        "import sys; from rich.text import Text; from slurm_hadar.cli import main as m\n"
+        "from slurm_hadar.reports import text\n"
+        "def many():\n"
+        "    console = text.console()\n"
+        "    for _ in range(20000): console.print(Text('x' * 100))\n"
+        "def plain():\n"
+        "    for _ in range(20000): m.typer.echo('x' * 100)\n"
+        "m.app.command()(many); m.app.command()(plain); m.main()\n"
+    )
+    for command in ("many", "plain"):
+        with subprocess.Popen(
+            [sys.executable, "-c", program, command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as child:
+            assert child.stdout.readline().startswith(b"xxx")
+            child.stdout.close()
+            assert child.stderr.read() == b"" and child.wait(60) == 0, command

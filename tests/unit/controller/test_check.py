@@ -1,5 +1,7 @@
 """``hadar check`` without a Slurm to speak to, and its judgements on what Slurm shows."""
 
+import os
+import pwd
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,6 +10,7 @@ from hand_made import CONFIG, config, node, nodes, running
 
 from slurm_hadar.controller.checks import check, check_nodes
 from slurm_hadar.controller.checks.check import findings
+from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.journal.store import make_private
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.domain.job import UNTYPED, JobState
@@ -238,3 +241,18 @@ def test_names_that_nothing_answers_to_are_problems(tmp_path):
     for finding, word in zip(problems, ("hadr", "none.json", "h900"), strict=True):
         assert word in finding.what and finding.cure
     assert not [f for f in check._names(CONFIG) if f.level == "problem"]
+
+
+def test_another_user_than_the_controllers_is_told_whose_it_is(tmp_path, monkeypatch):
+    """What they see is no fault of the site."""
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "exchange").mkdir()
+    (tmp_path / "exchange").chmod(0o1777)
+    known = site(tmp_path)
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    nobody = pwd.getpwnam("nobody").pw_uid
+    monkeypatch.setattr(os, "getuid", lambda: nobody)
+    found = list(folder_findings(known))
+    assert not [one for one in found if one.level == "problem"]
+    (told,) = [one for one in found if one.level == "warning" and "state folder" in one.what]
+    assert f"is {owner}'s" in told.what and f"sudo -u {owner} hadar check" in told.cure

@@ -11,7 +11,8 @@ from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import job_report
-from slurm_hadar.controller.presentation.diagnostics import JobContext, problems
+from slurm_hadar.controller.presentation.diagnostics import problems
+from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import JobState
@@ -392,3 +393,113 @@ def test_a_hostile_name_stays_one_line_of_text(site, store):
     assert "x [red]PROBLEM" in shown and not any(
         line.startswith("[red]") for line in shown.splitlines()
     )
+
+
+def signalled(store, outcome=None, **details):
+    said = {"gpus": {"v100": 1}, "restarts": 0, "habit": "signal", "grace_s": 60.0, **details}
+    entry = store.begin("1", "move", "asked", NOW - 400, said)
+    if outcome is not None:
+        store.end(entry, outcome, NOW - 330)
+
+
+def entries_of(store):
+    return tuple(reversed(store.history("1")))
+
+
+SAVES = Declaration(types=("any",), checkpoint="signal", signal="B:USR1@60")
+GAVE_UP = "the job did not save and leave within 61 s of its signal and stays where it is"
+
+
+def test_a_job_that_requeued_itself_late_is_told_of(site, store):
+    """Its shell ran the trap when the training in front of it had ended."""
+    signalled(store, GAVE_UP)
+    again = job("1", declaration=SAVES, restarts=1, submit_s=NOW - 100)
+    waits = wrong(site, again, entries=tuple(store.history("1")))
+    assert "requeued itself late, 300 s after its signal (USR1)" in waits[0].what
+    assert "allows 60 s" in waits[0].what and "with & and wait" in waits[0].cures[0]
+    assert reconciliation.reconcile(store, seen([again]), 120.0) == ["1"]
+    assert reconciliation.reconcile(store, seen([again]), 120.0) == []
+    here = running("1", HERE, declaration=SAVES, restarts=1, submit_s=NOW - 100)
+    assert lines(wrong(site, here, entries=tuple(store.history("1")))) == lines(waits)
+    # Another restart since is not of this signal.
+    later = replace(here, restarts=2)
+    (entry,) = store.history("1")
+    others = lines(wrong(site, later, entries=(replace(entry, shown=""),)))
+    assert not any("late" in one for one in others)
+
+
+def test_what_a_later_move_did_is_not_taken_for_a_late_requeue(site, store):
+    signalled(store, GAVE_UP)
+    signalled(store, "moved")
+    again = job("1", declaration=SAVES, restarts=1, submit_s=NOW - 100)
+    assert reconciliation.reconcile(store, seen([again]), 120.0) == []
+    assert not any("late" in one for one in lines(wrong(site, again, entries=entries_of(store))))
+
+
+@pytest.mark.parametrize("outcome", ["the signal was refused: no", "the plan cannot be written"])
+def test_a_signal_that_was_not_sent_ended_nothing(site, store, outcome):
+    signalled(store, outcome)
+    ended = running("1", HERE, declaration=SAVES, end_s=NOW - 398)
+    ended = replace(ended, state=JobState.FINISHED, slurm_state="FAILED")
+    assert wrong(site, ended, entries=entries_of(store)) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "after", "told"),
+    [
+        ("FAILED", 0, 2, True),
+        ("FAILED", 1, 61, True),
+        ("COMPLETED", 0, 2, True),
+        ("COMPLETED", 0, 300, False),
+        ("TIMEOUT", 0, 2, False),
+        ("CANCELLED", 0, 2, False),
+        ("FAILED", 85, 2, False),
+    ],
+)
+def test_a_signal_that_ended_the_job_is_told_of(site, store, state, code, after, told):
+    signalled(store, f"the job has ended ({state})")
+    declared = replace(SAVES, checkpoint_exit_code=85)
+    ended = running("1", HERE, declaration=declared, end_s=NOW - 400 + after, exit_code=code)
+    ended = replace(ended, state=JobState.FINISHED, slurm_state=state)
+    found = wrong(site, ended, entries=tuple(store.history("1")))
+    assert len(found) == told
+    if told:
+        assert "signal may have ended it" in found[0].what and f"({state})" in found[0].what
+        assert "scontrol requeue" in found[0].cures[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "says", "cure"),
+    [
+        (None, "no report of a watcher", "python -m slurm_hadar.runtime.watch &"),
+        (report(restarts=5), "no report of a watcher", "slurm_hadar.runtime.watch"),
+        (report(time=NOW - 90), "has not reported for 1 min 30 s", "slurm_hadar.runtime.watch"),
+        (report(checkpoint=None), "no whole checkpoint at /x/ck-*.pt", "ls -l /x/ck-*.pt"),
+        (report(checkpoint=Saved(0, NOW - 9000, 1.0)), "2 h 30 min old", "ls -l"),
+        (report(), "", ""),
+    ],
+)
+def test_a_watcher_that_is_missing_or_sees_nothing_is_told_of(site, said, says, cure):
+    here = running(
+        "1", HERE, start_s=NOW - 100, declaration=Declaration(("m"), checkpoint="watch:/x/ck-*.pt")
+    )
+    found = wrong(site, here, progress=said)
+    assert bool(found) == bool(says)
+    if says:
+        assert says in found[0].what and cure in " ".join(found[0].cures)
+    assert wrong(site, replace(here, start_s=NOW - 30), progress=None) == []
+
+
+def test_the_time_that_the_owner_declared_is_said(site, store):
+    signalled(store)
+    here = running("1", HERE, declaration=SAVES)
+    tale = job_report.of_controller(Reader(site, store, here), "1")
+    assert "does not within 60 s" in printed(tale) and "may take 60 s" in printed(tale)
+
+
+def test_a_signal_that_ended_a_job_that_slurm_forgot_is_told_of(site, store):
+    signalled(store, "the job has ended (FAILED)")
+    (found,) = problems(known(site, entries=entries_of(store)))
+    assert "may have ended it" in found.what and "70 s after its signal" in found.what
+    ended = replace(entries_of(store)[0], outcome="the job has ended (CANCELLED)")
+    assert list(problems(known(site, entries=(ended,)))) == []

@@ -90,7 +90,7 @@ def test_a_plan_says_of_every_managed_job_what_and_why():
     assert would in lines and "would move job 3 to 1 x v100: dictated" in lines
     assert "job 2 waits: not now" in lines
     assert "job 4 stays as it is (1 x k80): dictated" in lines
-    assert "job 7 not now: it cannot be moved now" in lines
+    assert "job 7 not now: it cannot be moved now: it declares no checkpoint" in lines
     assert "job 5 is not steered: it names its nodes itself" in lines
     assert not any("job 6" in line for line in lines)
     assert format_plan(report([], {})) == ["No managed jobs."]

@@ -583,3 +583,9 @@ def test_a_move_whose_placement_is_refused_leaves_no_plan_of_it(context):
     advanced(replace(context, cluster=Refusing()), waiting)
     assert "the placement was refused" in outcome(context)
     assert read_plan(context.config.site.exchange_dir, "1", {os.getuid()}) is None
+
+
+def test_a_late_requeue_of_its_own_counts_as_a_move(context):
+    shown = job("1", restarts=1, uid=os.getuid())
+    repair.count_late_moves(context, seen([shown]), ["1", "gone"])
+    assert decode(context.store.steerings(["1"])["1"]).moves == 1

@@ -133,3 +133,23 @@ def test_the_heartbeat_tells_whether_a_controller_is_alive(age, mode, state):
     beat = Heartbeat("login1", 1, mode, NOW - age, 60.0)
     assert words.controller_state(beat, NOW) == ControllerState(state, "login1", NOW - age)
     assert words.controller_state(None, NOW).state == "never seen"
+
+
+def test_a_job_that_is_asked_to_save_says_so_and_where_it_goes():
+    """While it is, a policy sees it where it goes already."""
+    details = {"gpus": {"k80": 1}, "nodes": {"k1": {"k80": 1}}, "habit": "signal", "grace_s": 60.0}
+    asked = Entry(1, "1", "move", "asked", NOW - 12, NOW - 12, details, None)
+    found = overview(sight(entries=[asked]), ANN)
+    row = rows(found)["1"]
+    assert row.reason == "asked to save 12 s ago, may take 60 s, then moves to 1 x k80 on k1"
+    assert row.planned == {"k80": 1} and row.here == {"v100": 1}
+    sent = replace(asked, phase="requeued")
+    assert "requeued 12 s ago" in rows(overview(sight(entries=[sent]), ANN))["1"].reason
+    assert rows(overview(sight(entries=[replace(asked, outcome="moved")]), ANN))["1"].planned != {
+        "k80": 1
+    }
+
+
+def test_moves_of_others_jobs_are_not_said_as_none():
+    found = rows(overview(sight(), ANN))
+    assert found["1"].moves == 0 and found["2"].moves is None

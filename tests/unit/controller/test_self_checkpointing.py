@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, job, look, running, seen
+from hand_made import NOW, config, decide, job, look, running, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +14,10 @@ from slurm_hadar.controller.actuation.repair import resume_saved
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.controller.snapshot.staying import explained
 from slurm_hadar.domain.declaration import parse
 from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress, Saved
 
@@ -259,3 +261,30 @@ def test_what_slurm_shows_at_the_last_look_counts(context):
     context.store.begin("1", "move", "asked", NOW - 10, asked("signal").details)
     assert "not carried out" in resume_saved(context, seen([ENDED]))[0]
     assert context.cluster.requeued == []
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "why"),
+    [
+        (("checkpoint=no",), {}, "it declares no checkpoint"),
+        (("checkpoint=signal", "pin=yes"), {}, "it is pinned"),
+        (("checkpoint=signal",), {"requeue": False}, "--no-requeue"),
+        (("checkpoint=signal", "restart_cost=1001"), {}, "started less than 1001 s ago"),
+        (("checkpoint=restart", "lose=900"), {}, "more work than the 900 s"),
+    ],
+)
+def test_a_job_that_cannot_be_moved_now_says_why(words, more, why):
+    shown = runs(*words, **more)
+    means = decide(seen([shown]), {"1": {"v100": 1}})
+    assert means.deferred["1"].startswith("it cannot be moved now: ") and why in means.deferred["1"]
+
+
+def test_the_reason_of_a_policy_says_why_a_job_stays():
+    said = Plan({"1": Placement({"k80": 1}, reason="stays; it cannot be moved now")}, {})
+    found = explained(said, {"1": "it is pinned"})
+    assert found.placements["1"].reason == "stays; it cannot be moved now: it is pinned"
+    site = config().model_copy(
+        update={"guards": config().guards.model_copy(update={"min_between_moves_s": 600.0})}
+    )
+    shown, past = runs("checkpoint=signal", started=NOW - 100), ControllerHistory()
+    assert "min_between_moves_s" in look(seen([shown]), site, past).staying["1"]

@@ -289,3 +289,15 @@ def test_an_error_reaches_the_client_with_its_kind(tmp_path, path):
         with pytest.raises(UsageError, match="no job 2 of yours"):
             client.ask(path, ME, {"version": 1, "command": "explain", "job": "2"})
         assert client.ask(path, ME, {"version": 1, "command": "status"})["rows"]
+
+
+@pytest.mark.parametrize("private", [(), ("jobs", "nodes")])
+def test_a_user_gets_the_plan_of_their_own_jobs(tmp_path, private):
+    one = published(tmp_path, private)
+    mine = said(one, 1000, "plan")["result"]
+    assert mine["lines"] == ["job 1 stays as it is (1 x v100): dictated"]
+    assert "secret" not in json.dumps(mine) and "job 2" not in json.dumps(mine)
+    assert mine["summary"]["waiting"] == {} and mine["summary"]["queries"] == {}
+    everything = " ".join(said(one, 0, "plan")["result"]["lines"])
+    assert "job 1 stays" in everything and "job 2" in everything
+    assert said(one, 77, "plan")["result"]["lines"] == ["No managed jobs."]

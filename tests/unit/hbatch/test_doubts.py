@@ -1,6 +1,9 @@
 """Declarations that cannot be meant as they stand: an error where it is impossible, a line where it
 is doubtful, and not a word about what only looks alike."""
 
+import os
+import pwd
+
 import pytest
 from test_hbatch_program import Place, lines
 
@@ -79,6 +82,19 @@ def doubts(done):
             ["-p", "spare"],
             "checkpoint=yes",
         ),
+        ("#HADAR gpus=1 signal=USR1", [], "signal=USR1 has no effect without checkpoint=signal"),
+        ("#HADAR gpus=1 checkpoint=restart lose=9 signal=USR1", [], "signal=USR1 has no effect"),
+        ("#HADAR gpus=1 checkpoint=yes signal=USR1", [], ""),
+        (
+            "#HADAR gpus=1 batch=64:512 checkpoint=signal signal=F:USR1",
+            [],
+            "batch=64:512 has no effect with checkpoint=signal",
+        ),
+        ("#HADAR gpus=1 batch=64 checkpoint=signal signal=F:USR1", [], ""),
+        ("#HADAR gpus=1 batch=64:512 checkpoint=yes", [], ""),
+        ("#HADAR gpus=1 checkpoint=signal signal=F:USR1", ["--no-requeue"], "--no-requeue keeps"),
+        ("#HADAR gpus=1 checkpoint=yes\n#SBATCH --no-requeue", [], "--no-requeue keeps"),
+        ("#HADAR gpus=1", ["--no-requeue"], ""),
         ("#HADAR gpus=1 model=restnet18", [], "resnet18"),
         ("#HADAR gpus=1 model=ResNet-180", [], ""),
         ("#HADAR gpus=4", ["--gres=gpu:1"], "gpus=1"),
@@ -168,3 +184,49 @@ def test_as_many_as_there_are_pass(place):
     # On names of its own Slurm's types tell nothing of ours.
     (place.bin / "sinfo").write_text('#!/bin/sh\necho "v1|gpu:tesla:32"\n')
     assert submitted(place, "#HADAR gpus=12 types=v100", "-N3").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("python train.py", "it would end the job"),
+        ("exec python train.py", ""),
+        ("trap 'kill $!; wait' USR1; python train.py & wait", ""),
+        ("trap x USR1; python train.py", "with & and wait"),
+    ],
+)
+def test_a_wrapped_command_that_does_not_hear_the_signal_is_doubted(place, command, says):
+    place.site(**MODELS)
+    words = ["--hadar-gpus=1", "--hadar-checkpoint=signal", "--hadar-signal=B:USR1"]
+    found = doubts(place.run(*words, f"--wrap={command}"))
+    assert len(found) == bool(says) and says in "".join(found)
+
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+OUT, MAYBE = "not managed: outside the site's rollout", "managed: only if the site's rollout"
+
+
+@pytest.mark.parametrize(
+    ("accounts", "users", "percent", "argv", "says"),
+    [
+        (["ml"], [], 100, ["-A", "phys"], OUT),
+        (["ml"], [], 100, ["-A", "ml"], "the job is managed"),
+        (["ml"], [], 100, [], MAYBE),
+        (["ml"], [ME], 100, ["-A", "phys"], "the job is managed"),
+        ([], ["no-one"], 100, [], OUT),
+        ([], [ME], 100, [], "the job is managed"),
+        ([], [], 10, [], MAYBE),
+        ([], [ME], 10, [], MAYBE),
+        ([], [], 0, [], OUT),
+    ],
+)
+def test_a_job_outside_the_rollout_is_not_said_to_be_managed(
+    place, accounts, users, percent, argv, says
+):
+    limits = {"accounts": accounts, "users": users, "percent": percent}
+    done = submitted(place, "#HADAR gpus=1 types=any", *argv, rollout=limits)
+    (line,) = lines(done)
+    assert says in line and not any(letter.isdigit() for letter in line)
+    assert (says == "the job is managed") == ("rollout" not in line)
+    # What is declared stays: it counts when the rollout grows.
+    assert any("hadar1" in word for word in done.seen["argv"])

@@ -3,9 +3,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lua_room import literal, run
 
+from slurm_hadar.cli import rollout_remark
 from slurm_hadar.cli.additions import add
 from slurm_hadar.cli.submit_prices import Today
-from slurm_hadar.cli.wrapper_site import WrapperSite
+from slurm_hadar.cli.wrapper_site import RolloutLimits, WrapperSite
 from slurm_hadar.domain.declaration import (
     KEYS,
     Declaration,
@@ -474,3 +475,42 @@ def test_the_help_is_that_of_hbatch(tmp_path, words, gres, own, partitions, begi
         assert not behind or own or set(behind[0].split(",")) == {"p", "v100", "a100"}
     else:
         assert behind == [result["partitions"]]
+
+
+@pytest.mark.parametrize("percent", [0, 10, 100])
+@pytest.mark.parametrize("accounts", [(), ("ml",)])
+@pytest.mark.parametrize("users", [(), ("ann",)])
+def test_the_rollout_of_lua_is_that_of_hbatch(tmp_path, monkeypatch, percent, accounts, users):
+    limits = {"accounts": accounts, "users": users, "percent": percent}
+    asked = [("ann", None), ("ann", "phys"), ("bob", "ml"), ("bob", "phys"), ("bob", None)]
+    here = {
+        **limits,
+        "accounts": dict.fromkeys(accounts, True),
+        "users": dict.fromkeys(users, True),
+    }
+    calls = ", ".join(
+        f"{{help.outside(site, {literal(user)}, {literal(account)})}}" for user, account in asked
+    )
+    text = (
+        f'local help, site = dofile(FOLDER .. "/help.lua"), {literal(SITE | {"rollout": here})}\n'
+        f"help.checked(site) local found = {{{calls}}}\n"
+        'for i, one in ipairs(found) do found[i] = tostring(one[1]) .. "|" .. (one[2] or "") end\n'
+        "answer(found)"
+    )
+    wanted = []
+    for user, account in asked:
+        monkeypatch.setattr(rollout_remark, "_user", lambda user=user: user)
+        outside, said = rollout_remark.remark(
+            RolloutLimits({**limits, "accounts": list(accounts), "users": list(users)}),
+            {"account": account},
+        )
+        wanted.append(f"{str(outside).lower()}|{said}")
+    assert run(text, tmp_path) == wanted
+
+
+def test_without_limits_lua_says_nothing_of_a_rollout(tmp_path):
+    text = (
+        f'local help, site = dofile(FOLDER .. "/help.lua"), {literal(SITE)}\n'
+        'answer({tostring(help.outside(site, "ann", nil)), help.told({notes = {}}, false, nil)})'
+    )
+    assert run(text, tmp_path) == ["false", "slurm-hadar: the job is managed"]

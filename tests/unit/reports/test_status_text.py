@@ -195,3 +195,29 @@ def test_other_figures() -> None:
     ]
     assert formats.gpus({"v100": 2, "k80": 1}) == "1 k80 + 2 v100"
     assert formats.percent(0.734) == "73%"
+
+
+STAYING = "stays on 2 x v100 (v1), ends in 3 min; no free placement is worth a restart of 30 s"
+
+
+def test_the_reason_does_not_repeat_where_the_job_is() -> None:
+    row = replace(ROW, reason=f"decided 5 s ago: {STAYING}")
+    _, line = lines([row])
+    assert line.endswith("decided 5 s ago: stays: ends in 3 min; " + STAYING.partition("; ")[2])
+    # Below its job it is whole, and of one that waits nothing says it otherwise.
+    assert STAYING in "".join(lines([row], why=True))
+    assert STAYING in lines([replace(row, here={})])[1]
+
+
+def test_at_80_columns_the_plan_goes_before_the_place_is_cut() -> None:
+    row = replace(ROW, nodes="gpu[01-02]", name="train", moves=0)
+    head, line = lines([row], 80)
+    assert "PLANNED" not in head and "2 v100 (gpu[01-02])" in line
+    assert "PLANNED" in lines([row], 160)[0]
+
+
+def test_nothing_is_said_of_a_controller_that_acts_and_does_not_answer_at_once() -> None:
+    acts = Overview(1000.0, status.SLURM, ControllerState("acts", "vm", 1000.0))
+    said = "\n".join(line.plain for line in status.summary(acts, 1000.0))
+    assert "acts on vm" in said and "no controller" not in said
+    assert "answers no questions on this host" in said

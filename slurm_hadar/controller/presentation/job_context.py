@@ -1,0 +1,56 @@
+"""All that is known of one job, for its report."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.backfill import idle_nodes
+from slurm_hadar.controller.journal.entry import Decision, Entry
+from slurm_hadar.controller.lock import is_fresh
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.domain.job import Job
+from slurm_hadar.exchange.heartbeat import Heartbeat
+from slurm_hadar.exchange.plan_file import JobPlan, read_plan
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """All that is known of one job. ``controller_uid``: whose files are believed; ``entries``
+    oldest first; ``journal``: whether the controller's own file was read."""
+
+    id: str
+    seen: Observed
+    config: Config
+    controller_uid: int
+    beat: Heartbeat | None = None
+    entries: tuple[Entry, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    last: Decision | None = None
+    journal: bool = True
+
+    @property
+    def job(self) -> Job | None:
+        """The job as Slurm shows it."""
+        return self.seen.jobs.get(self.id)
+
+    @property
+    def under_way(self) -> Entry | None:
+        """The move that the job is in the middle of."""
+        found = [e for e in self.entries if e.kind == "move" and e.outcome is None]
+        return found[-1] if found else None
+
+    @property
+    def controller_lives(self) -> bool:
+        """Whether a controller manages the job now."""
+        beat = self.beat
+        return beat is not None and beat.mode == "act" and is_fresh(beat, self.seen.now)
+
+    @property
+    def on_idle_nodes(self) -> bool:
+        """Whether it trains on what is idle."""
+        return any(job.id == self.id for job in idle_nodes.on_idle_nodes(self.seen, self.config))
+
+    @cached_property
+    def plan(self) -> JobPlan | None:
+        """The job's plan file, where it can be believed."""
+        return read_plan(self.config.site.exchange_dir, self.id, (self.controller_uid,))

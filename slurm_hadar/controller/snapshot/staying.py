@@ -1,0 +1,115 @@
+"""Why a running job may not be moved now."""
+
+from dataclasses import replace
+from math import inf
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import at_risk
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, SchedulableJob
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.reports import formats
+
+CANNOT_MOVE = "it cannot be moved now"
+"""What policies say, who do not know why; :func:`explained` adds that."""
+_FIRST_GUESS_RESTART_S = 30.0
+
+
+def first_guess_s(job: Job) -> float:
+    """Seconds that a restart costs, before any was measured."""
+    declared = job.declaration.restart_cost if job.declaration else 0.0
+    return declared or _FIRST_GUESS_RESTART_S
+
+
+def why(target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory) -> str:
+    """Why a job may not be moved now; empty where it may."""
+    found = _never(target, seen, config)
+    if found or not target.held:
+        return found
+    until = _settles_at(target.job, past) + _stay_s(target.job, config, past)
+    if seen.now >= until:
+        return ""
+    failed = past.unanswered.get(target.job.id, 0)
+    moves = f" and {formats.counted(failed, 'failed move')}" if failed else ""
+    return f"not before {formats.moment(until)} (guards.min_between_moves_s{moves})"
+
+
+def until_s(
+    target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory
+) -> float:
+    """Time from which it may be moved, s; 0 for one that waits, inf for one that may not."""
+    if _never(target, seen, config):
+        return inf
+    if not target.held:
+        return 0.0
+    return _settles_at(target.job, past) + _stay_s(target.job, config, past)
+
+
+def explained(plan: Plan, reasons: dict[str, str]) -> Plan:
+    """The plan, with why each job cannot be moved of which the policy says that. ``reasons``: by
+    job."""
+    found = {
+        id_: replace(
+            placement,
+            reason=placement.reason.replace(CANNOT_MOVE, f"{CANNOT_MOVE}: {reasons[id_]}"),
+        )
+        if id_ in reasons and CANNOT_MOVE in placement.reason
+        else placement
+        for id_, placement in plan.placements.items()
+    }
+    return replace(plan, placements=found)
+
+
+def _settles_at(job: Job, past: ControllerHistory) -> float:
+    last = past.last_moves.get(job.id, 0.0)
+    if job.declaration is not None and job.declaration.habit == "restart":
+        # The sooner after its start, the less is lost.
+        return last
+    return max(job.start_s, last)
+
+
+def _stay_s(job: Job, config: Config, past: ControllerHistory) -> float:
+    return config.guards.between_moves_s(past.unanswered.get(job.id, 0))
+
+
+def _never(target: SchedulableJob, seen: Observed, config: Config) -> str:
+    """Why it may not be moved however long it has been where it is; empty where it may."""
+    job, declared = target.job, target.job.declaration
+    if target.starting:
+        return "it is being moved" if target.held else ""
+    if job.state is not JobState.RUNNING or declared is None:
+        return f"it is {job.slurm_state}" if target.held else ""
+    if not target.held:
+        # As after a restart of slurmctld that lost count.
+        return "Slurm does not show which GPUs it has"
+    progress = seen.progress.get(job.id)
+    unasked = declared.habit in at_risk.UNASKED
+    if progress is not None and progress.restarts != job.restarts and not unasked:
+        # It would not hear the wish to save, and a signal would kill it.
+        return "it has not reported since its restart"
+    if declared.habit == "signal" and seen.now - job.start_s < first_guess_s(job):
+        # It says nothing of itself, so it is given the time that a start takes.
+        return f"it started less than {first_guess_s(job):.0f} s ago (restart_cost)"
+    return _consent(job, seen, config)
+
+
+def _consent(job: Job, seen: Observed, config: Config) -> str:
+    declared = job.declaration
+    assert declared is not None
+    if not declared.checkpoint:
+        return "it declares no checkpoint"
+    if declared.pin:
+        return "it is pinned"
+    if at_risk.may_stop_for_s(job, seen.progress.get(job.id), seen.now) < 0:
+        return (
+            f"a stop would cost more work than the {declared.most_lost_s:.0f} s that it may lose, "
+            "or an unknown amount"
+        )
+    if not job.requeue:
+        return "it was submitted with --no-requeue"
+    if job.expedited or job.external:
+        return "Slurm does not requeue it as others (--requeue=expedite, or an external job)"
+    if seen.steered(job.id).moves >= config.guards.max_moves_per_job:
+        return "guards.max_moves_per_job is reached"
+    return ""
