@@ -26,8 +26,8 @@ RELEASES = ("22.05.8", "24.11.5", "26.05.5")
 WORDS = (
     b"model=resnet18\ntypes=v100,k80\ngpus=1-4\ngpu-mem=16G\nbatch=64:512\nsamples=5e6\nepochs=3\n"
     b"dataset_size=50000\ncheckpoint=yes\nsignal=USR1\nrestart_cost=12.5\nfork=1-8\ntasks=4\n"
-    b"backfill=yes\nnodes=1-8\ncpus=1-8\nmem=8G-32G\noff=no\npin=yes\ncheckpoint=watch:/a/%j-*/b?.pt\n"
-    b"checkpoint=restart\nlose=600\nsignal=B:SIGUSR1@60\ncheckpoint_exit_code=85"
+    b"backfill=yes\nnodes=1-8\ncpus=1-8\nmem=8G-32G\noff=no\npin=yes\ncheckpoint=watch:/a/%j/b?-*.pt\n"
+    b"checkpoint=restart\nlose=600\nsignal=B:SIGUSR1@60\ncheckpoint_exit_code=85\nprogress=step={step*64}/"
 )
 COMMENTS = [
     b"mine [x] [hadar1 model=resnet18 types=any gpus=1-4 batch=64-512 checkpoint=yes lease=yes] s",
