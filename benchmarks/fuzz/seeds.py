@@ -27,7 +27,8 @@ WORDS = (
     b"model=resnet18\ntypes=v100,k80\ngpus=1-4\ngpu-mem=16G\nbatch=64:512\nsamples=5e6\nepochs=3\n"
     b"dataset_size=50000\ncheckpoint=yes\nsignal=USR1\nrestart_cost=12.5\nfork=1-8\ntasks=4\n"
     b"backfill=yes\nnodes=1-8\ncpus=1-8\nmem=8G-32G\noff=no\npin=yes\ncheckpoint=watch:/a/%j/b?-*.pt\n"
-    b"checkpoint=restart\nlose=600\nsignal=B:SIGUSR1@60\ncheckpoint_exit_code=85\nmax_requeues=3"
+    b"checkpoint=restart\nlose=600\nsignal=B:SIGUSR1@60\ncheckpoint_exit_code=85\nmax_requeues=3\n"
+    b"progress=step={step*64}/"
 )
 COMMENTS = [
     b"mine [x] [hadar1 model=resnet18 types=any gpus=1-4 batch=64-512 checkpoint=yes lease=yes] s",
