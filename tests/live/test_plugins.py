@@ -257,8 +257,10 @@ def test_an_opt_in_partition_needs_no_declaration(site):
                 words = ("-p", "gpu", "--gres=gpu:v100:1", "scontrol", "show", "job", "-o")
                 done = site.run(program, *words)
                 shown = [one for one in done.stdout.splitlines() if "JobState=RUNNING" in one]
-                assert any("Partition=gpu " in one and "gpu:v100:1" in one for one in shown)
-                assert "[hadar1" not in done.stdout, (plugin, program)
+                assert shown, done.stderr
+                for one in shown:
+                    assert "Partition=gpu " in one and "gpu:v100:1" in one, (plugin, program)
+                    assert "[hadar1" not in one, (plugin, program)
         # The default partition counts on every path.
         names = names_of(site.config)
         assert names.default_partition == "gpu"

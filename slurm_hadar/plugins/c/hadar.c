@@ -34,6 +34,7 @@ static struct spank_option options[] = {
 	OPTION("hadar-signal", "NAME", "signal to save on, such as B:USR1@60"),
 	OPTION("hadar-lose", "S", "seconds of work that a move may cost"),
 	OPTION("hadar-checkpoint-exit-code", "N", "exit code: saved, start me again"),
+	OPTION("hadar-max-requeues", "N", "most requeues before its time limit, where allowed"),
 	OPTION("hadar-progress", "TEXT", "its output: step={step*64}"),
 	OPTION("hadar-restart-cost", "S", "seconds that a restart costs"),
 	OPTION("hadar-wait", "S", "longest wait for a faster GPU type"),
