@@ -15,7 +15,7 @@ from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.status import Overview
 from slurm_hadar.reports.text import Explanation
 from slurm_hadar.slurm.commands import checked_id
-from slurm_hadar.web.feed import Feed
+from slurm_hadar.web.feed import PageFeed
 
 _PREFIX = "/api/v1"
 _KINDS: dict[str, tuple[str, str, Any]] = {
@@ -27,7 +27,7 @@ _KINDS: dict[str, tuple[str, str, Any]] = {
 }
 
 
-def routes(feed: Feed, uid_of: Callable[[Request], int]) -> list[Route]:
+def routes(feed: PageFeed, uid_of: Callable[[Request], int]) -> list[Route]:
     """The routes. ``uid_of``: who asks, or an exception that becomes an answer."""
 
     async def cluster(request: Request) -> tuple[int, ClusterView]:

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.web import api, rendering
-from slurm_hadar.web.choice import Choice, choice_of
-from slurm_hadar.web.feed import Feed
+from slurm_hadar.web.choice import PageChoice, choice_of
+from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.identity import Callers, RefusedCaller
 from slurm_hadar.web.pages import Pages
 from slurm_hadar.web.source import SilentController
@@ -44,7 +44,7 @@ _FILES = {
 }
 
 
-def application(feed: Feed, callers: Callers, site: Config, loopback: bool = False) -> ASGIApp:
+def application(feed: PageFeed, callers: Callers, site: Config, loopback: bool = False) -> ASGIApp:
     """The page as an ASGI application. ``loopback``: it is served on a TCP port, where a foreign
     name for this host is refused, which another site's script might use."""
     app = _App(feed, callers, site)
@@ -75,7 +75,7 @@ def application(feed: Feed, callers: Callers, site: Config, loopback: bool = Fal
 
 
 class _App:
-    def __init__(self, feed: Feed, callers: Callers, site: Config) -> None:
+    def __init__(self, feed: PageFeed, callers: Callers, site: Config) -> None:
         self._feed, self._callers, self._site = feed, callers, site
         self._what_if = WhatIf(feed, site.controller.policy)
         self._pages = Pages(feed, self._what_if)
@@ -111,7 +111,7 @@ class _App:
 
         return page
 
-    def _choice(self, uid: int, kind: str, given: Mapping[str, str]) -> Choice:
+    def _choice(self, uid: int, kind: str, given: Mapping[str, str]) -> PageChoice:
         choice = choice_of(kind, given)
         if choice.kind == "what-if" and not self._callers.sees_everything(uid):
             raise RefusedCaller("what-if shows all jobs: root and the controller's user only")
@@ -134,7 +134,7 @@ class _App:
             headers={"x-accel-buffering": "no"},
         )  # fmt: skip
 
-    async def _changes(self, uid: int, choice: Choice, version: str) -> AsyncIterator[str]:
+    async def _changes(self, uid: int, choice: PageChoice, version: str) -> AsyncIterator[str]:
         self._streams[uid] += 1
         try:
             yield "retry: 2000\n\n"

@@ -36,7 +36,7 @@ SORTS: Mapping[str, str] = {key: words for key, (words, _, _) in _SORTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PageChoice:
     """One page. ``user`` and so on: only rows of that, empty: of all, ``page`` from 1 on."""
 
     kind: Kind = "queue"
@@ -53,7 +53,7 @@ class Choice:
     def address(self, **changes: object) -> str:
         """The query of this page's address, or of one that differs in these."""
         other = replace(self, **changes)  # type: ignore[arg-type]
-        usual = Choice()
+        usual = PageChoice()
         named = {field.name: getattr(other, field.name) for field in fields(other)}
         shown = {
             name: value
@@ -92,7 +92,7 @@ class Choice:
         return "" if self.user == ALL else self.user or own
 
 
-def choice_of(kind: str, given: Mapping[str, str]) -> Choice:
+def choice_of(kind: str, given: Mapping[str, str]) -> PageChoice:
     """A page from its address. Raises UsageError for what is not one."""
     named = next((one for one in KINDS if one == kind), None)
     if named is None:
@@ -108,4 +108,4 @@ def choice_of(kind: str, given: Mapping[str, str]) -> Choice:
     job = given.get("job", "") if named == "job" else ""
     if named == "job":
         checked_id(job)
-    return Choice(named, job, sort=sort, colour=colour, page=int(page), **words)
+    return PageChoice(named, job, sort=sort, colour=colour, page=int(page), **words)

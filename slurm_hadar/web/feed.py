@@ -41,7 +41,7 @@ class _Kept(Generic[_T]):
     value: _T
 
 
-class Feed:
+class PageFeed:
     """Serves while :meth:`looking` is entered."""
 
     def __init__(self, source: ControllerAnswers) -> None:

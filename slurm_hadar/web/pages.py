@@ -8,8 +8,8 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.text import Explanation
 from slurm_hadar.web import rendering
-from slurm_hadar.web.choice import Choice
-from slurm_hadar.web.feed import Feed
+from slurm_hadar.web.choice import PageChoice
+from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.what_if import WhatIf
 
@@ -27,11 +27,11 @@ class _Made:
 class Pages:
     """Keeps the parts of the pages that are looked at."""
 
-    def __init__(self, feed: Feed, what_if: WhatIf) -> None:
+    def __init__(self, feed: PageFeed, what_if: WhatIf) -> None:
         self._feed, self._what_if = feed, what_if
-        self._made: OrderedDict[tuple[int, Choice], _Made] = OrderedDict()
+        self._made: OrderedDict[tuple[int, PageChoice], _Made] = OrderedDict()
 
-    async def parts(self, uid: int, choice: Choice, own: str) -> PageFragments:
+    async def parts(self, uid: int, choice: PageChoice, own: str) -> PageFragments:
         """The page as it is now. Raises HadarError where it cannot be had."""
         key = (uid, choice)
         made = self._made.setdefault(key, _Made())
@@ -45,7 +45,7 @@ class Pages:
                 made.generation = generation
             return made.parts
 
-    async def _make(self, uid: int, choice: Choice, own: str) -> PageFragments:
+    async def _make(self, uid: int, choice: PageChoice, own: str) -> PageFragments:
         shown = await self._feed.shown(uid)
         source, asked = self._feed.source, self._feed.asked
         if choice.kind == "what-if":

@@ -17,7 +17,7 @@ from slurm_hadar.reports.cluster import HIDDEN, JobTimeline, NodeRow
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.text import Explanation, StatusRow
 from slurm_hadar.web import drawing
-from slurm_hadar.web.choice import SORTS, Choice
+from slurm_hadar.web.choice import SORTS, PageChoice
 from slurm_hadar.web.feed import Shown
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.what_if import PolicyOutcome
@@ -28,8 +28,8 @@ _HUES, _TYPE_HUES, _SHADES = 10, 8, 5
 _JOBS_OF_NODE, _CHANGES = 8, 20
 
 
-def queue(shown: Shown, choice: Choice, own: str) -> PageFragments:
-    """The managed jobs. ``own``: see :meth:`Choice.rows`."""
+def queue(shown: Shown, choice: PageChoice, own: str) -> PageFragments:
+    """The managed jobs. ``own``: see :meth:`PageChoice.rows`."""
     rows = choice.rows(shown.view.overview.rows, own)
     part, number = _page(rows, choice.page, ROWS)
     at = choice.address()
@@ -51,7 +51,7 @@ def queue(shown: Shown, choice: Choice, own: str) -> PageFragments:
     )
 
 
-def nodes(shown: Shown, choice: Choice) -> PageFragments:
+def nodes(shown: Shown, choice: PageChoice) -> PageFragments:
     """The map of the nodes and their GPUs."""
     kinds = sorted({kind for node in shown.view.nodes for kind in node.gpus})
     found = [
@@ -78,7 +78,7 @@ def nodes(shown: Shown, choice: Choice) -> PageFragments:
     )
 
 
-def timeline(shown: Shown, choice: Choice, day: JobTimeline, own: str) -> PageFragments:
+def timeline(shown: Shown, choice: PageChoice, day: JobTimeline, own: str) -> PageFragments:
     """The jobs of the last day and their moves."""
     chosen = replace(day, segments=choice.segments(day.segments, own))
     drawn = drawing.draw(chosen, choice.page)
@@ -100,7 +100,7 @@ def timeline(shown: Shown, choice: Choice, day: JobTimeline, own: str) -> PageFr
 
 
 def job(
-    shown: Shown, choice: Choice, report: JobReport | None, found: Explanation | None
+    shown: Shown, choice: PageChoice, report: JobReport | None, found: Explanation | None
 ) -> PageFragments:
     """One job: all for its owner and the operator, and what squeue shows for others. Raises
     UsageError for one that this user may not see."""
@@ -142,7 +142,7 @@ def what_if(shown: Shown, found: Sequence[PolicyOutcome]) -> PageFragments:
 
 
 def page(
-    parts: PageFragments, choice: Choice, shown: Shown | None, extra: Mapping[str, Any]
+    parts: PageFragments, choice: PageChoice, shown: Shown | None, extra: Mapping[str, Any]
 ) -> str:
     """The whole document around a view's parts."""
     view = shown.view if shown is not None else None
@@ -185,7 +185,7 @@ def _page(rows: Sequence[Any], page: int, size: int) -> tuple[Sequence[Any], int
     return rows[(number - 1) * size : number * size], number
 
 
-def _pager(choice: Choice, page: int, number: int, size: int, noun: str) -> dict[str, Any]:
+def _pager(choice: PageChoice, page: int, number: int, size: int, noun: str) -> dict[str, Any]:
     last = max(1, -(-number // size))
     return {
         "page": page,

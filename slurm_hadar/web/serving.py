@@ -19,7 +19,7 @@ from slurm_hadar.controller.presentation.job_report import controllers_uid
 from slurm_hadar.controller.service.server import listen_to_users
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.web.app import application
-from slurm_hadar.web.feed import Feed
+from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.identity import Callers, caller_of
 from slurm_hadar.web.source import ControllerAnswers
 
@@ -52,7 +52,7 @@ class _KnownCaller(H11Protocol):
 class _Server(uvicorn.Server):
     """Ends the streams first, which would keep it waiting."""
 
-    def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
+    def __init__(self, config: uvicorn.Config, feed: PageFeed) -> None:
         super().__init__(config)
         self._feed = feed
 
@@ -104,7 +104,7 @@ def _on_loopback(site: Config, port: int) -> socket.socket:
 def _server(site: Config, listener: socket.socket) -> uvicorn.Server:
     callers = Callers(os.getuid(), controllers_uid(site), _proxy_uid(site))
     _KnownCaller.proxy_uid = callers.proxy_uid
-    feed = Feed(ControllerAnswers(site, callers.own_uid, callers.controllers_uid))
+    feed = PageFeed(ControllerAnswers(site, callers.own_uid, callers.controllers_uid))
     settings = uvicorn.Config(
         application(feed, callers, site, listener.family == socket.AF_INET),
         http=_KnownCaller,

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from slurm_hadar import policies
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.simulator.queue_model import QueueModel, QueueOutcome
-from slurm_hadar.web.feed import Feed
+from slurm_hadar.web.feed import PageFeed
 
 LONGEST_S = 60.0
 _KEPT, _FRESH_S = 24, 600.0
@@ -39,7 +39,7 @@ class PolicyOutcome:
 class WhatIf:
     """Simulates at a request, and keeps what came of it for ten minutes."""
 
-    def __init__(self, feed: Feed, present: str) -> None:
+    def __init__(self, feed: PageFeed, present: str) -> None:
         """``present``: the site's own policy, with which others are compared."""
         self.present = present
         self._feed = feed

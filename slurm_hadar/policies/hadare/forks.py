@@ -107,6 +107,10 @@ class Forks:
 
     def enter(self, job: int, seats: Seats, restart_s: float) -> None:
         """A job that may be forked from these seats; ``restart_s``: what a change costs it."""
+        groups = self._view.nodes.group
+        if not all(self._view.jobs.groups[job, groups[node]] for node, _, _ in seats):
+            # A restart with more copies would not come back to where it may run on only.
+            return
         self.seats[job], self._charge[job] = seats, max(0.0, restart_s)
 
     def rate(self, job: int, seats: Seats) -> float:
