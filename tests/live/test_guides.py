@@ -201,7 +201,7 @@ ORDINARY = re.compile(r"Job |Speed|  GPUS|Last decision|To opt it out|job \d+ st
 def test_the_operators_night(place, training):
     typed = dict(steps("operator"))
     place.types("hadar tick")
-    row = f"{training} ... sums RUNNING 1 v100 (v1) ... stays on 1 x v100 (v1), ends in"
+    row = f"{training} ... sums RUNNING 1 v100 (v1) ... stays: ends in"
     # Its host has another name.
     summary = [one.replace("login1", "...") for one in typed["hadar status"][:-1] if one]
     place.types("hadar status", [*summary, row])
