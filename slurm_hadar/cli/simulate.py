@@ -128,6 +128,12 @@ def jobs(
     steps_error: Annotated[
         float, typer.Option(help="Half the jobs declare their work off by this factor.")
     ] = 1.0,
+    learn: Annotated[
+        bool,
+        typer.Option(
+            "--learn", help="Policies know rates on the least counts, and learn the others."
+        ),
+    ] = False,
     elastic: Annotated[
         bool, typer.Option("--elastic", help="1, 2, 4, 8 GPUs, at most 4 times the request.")
     ] = False,
@@ -178,6 +184,8 @@ def jobs(
             "--order slurm knows no --cpu-profiles, --cpus-per-gpu, --nic-gbps, --whole-steps and "
             "--copies; leave them out"
         )
+    if learn and (in_queue or copies > 1):
+        raise UsageError("--learn knows no --order slurm and no --copies; leave one of them out")
     exchanges = exchange is not ExchangeLevel.NONE
     steers = no_moves or exchanges or preempt or max_wait
     if not in_queue and (unmanaged_share or typed or steers):
@@ -217,7 +225,7 @@ def jobs(
         fabric = Fabric(nic_gbps, oversubscription, overlap)
         work = networked(work, pretend, fabric)
         links = Contention(work, pretend, fabric)
-    seen = estimate(work, noise, steps_error, seed)
+    seen = replace(estimate(work, noise, steps_error, seed), learned=learn)
     for file in (jct_out, report):
         _writable(file)
     queue = SimulationSetting(

@@ -13,6 +13,7 @@ from slurm_hadar.policies.record import Decide as Decide
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates, estimate
+from slurm_hadar.simulator.learning import ProgressReports, RateLearner
 from slurm_hadar.simulator.links import Links
 from slurm_hadar.simulator.node_limits import limits_of
 from slurm_hadar.simulator.outcome import Outcome, Timeline
@@ -116,7 +117,7 @@ class _Run:
         self.beside: dict[int, tuple[int, float | None, int | None]] = {}
         self.on: IntArray = np.zeros((jobs, len(cluster.types)), dtype=np.int64)
         self.started: BoolArray = np.zeros(jobs, dtype=bool)
-        self.moves: IntArray = np.zeros(jobs, dtype=np.int64)
+        self.moves = self.present.moves
         self.decide_s: list[float] = []
         self.timeline = Timeline()
 
@@ -248,6 +249,8 @@ class _Run:
             gpus = self.on[jobs].sum(axis=1)
             lost = np.maximum(1.0 - self.present.slowed[jobs], 0.0)
             self.apart[jobs] += gpus * lost * np.maximum(stop - ready, 0.0)
+        if self.views.learner is not None:
+            self._report(self.views.learner, jobs, steps, np.maximum(stop - ready, 0.0))
         gpu_s = self.on[jobs] * (stop - now)[:, None]
         self.present.attained[jobs] += gpu_s.sum(axis=1)
         self.timeline.add(now, until, gpu_s.sum(axis=0), self._waiting(jobs, now))
@@ -255,6 +258,20 @@ class _Run:
         self.finish[ended] = stop[over]
         self._stop(ended.tolist())
         return until, ended
+
+    def _report(
+        self, learner: RateLearner, jobs: IntArray, work: FloatArray, seconds: FloatArray
+    ) -> None:
+        """What jobs on GPUs of one type say of their progress."""
+        places: list[tuple[int, int, int]] = []
+        rows: list[int] = []
+        for row, job in enumerate(jobs.tolist()):
+            seats = self.seats.of[job]
+            if len({kind for _, kind, _ in seats}) == 1 and self.placed[job].copies == 1:
+                rows.append(row)
+                places.append((seats[0][1], sum(n for _, _, n in seats), len(seats)))
+        kind, gpus, nodes = np.array(places, dtype=np.int64).reshape(-1, 3).T
+        learner.observe(ProgressReports(jobs[rows], kind, gpus, nodes, work[rows], seconds[rows]))
 
     def _waiting(self, running: IntArray, now: float) -> int:
         there = (self.workload.arrival_s <= now) & np.isnan(self.finish)

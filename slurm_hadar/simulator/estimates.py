@@ -20,6 +20,9 @@ class Estimates:
     """(J,)"""
     known: bool
     """Whether the rates are the true ones."""
+    learned: bool = False
+    """Whether a policy knows of ``rate`` only the least count of each type, and learns the others
+    from the jobs' progress."""
     beside: CpuTrait | None = None
     batches: BatchTrait | None = None
     network: NetworkTrait | None = None
@@ -49,4 +52,11 @@ def estimate(
         wrong = rng.permutation(jobs)[: jobs // 2]
         total = total.copy()
         total[wrong] *= np.where(rng.random(len(wrong)) < 0.5, steps_error, 1.0 / steps_error)
-    return Estimates(rate, total, noise == 0.0, workload.beside, batches, workload.network)
+    return Estimates(
+        rate,
+        total,
+        noise == 0.0,
+        beside=workload.beside,
+        batches=batches,
+        network=workload.network,
+    )

@@ -6,10 +6,12 @@ from itertools import chain
 
 import numpy as np
 
+from slurm_hadar.domain.traits import Prospects
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, JobArrays, View
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates
+from slurm_hadar.simulator.learning import RateLearner
 from slurm_hadar.simulator.seats import Seat
 from slurm_hadar.simulator.workload import Workload, doable
 
@@ -30,13 +32,15 @@ class Present:
     """(J,) as in ``domain.traits.Network``."""
     given: FloatArray
     """(J, 2) CPUs and MB per GPU that each job had last."""
+    moves: IntArray
+    """(J,) how often a job that had run before was started again."""
 
     @classmethod
     def nothing(cls, jobs: int) -> "Present":
         """Before anything ran."""
         return cls(
             np.zeros(jobs), np.zeros(jobs), np.zeros(jobs), np.zeros(jobs, dtype=np.int64),
-            np.ones(jobs), np.zeros((jobs, 2)),
+            np.ones(jobs), np.zeros((jobs, 2)), np.zeros(jobs, dtype=np.int64),
         )  # fmt: skip
 
 
@@ -59,6 +63,8 @@ class Views:
         self._ids = np.array(workload.ids, dtype=object)
         self._rate = np.where(doable(workload, cluster), seen.rate, 0.0)
         self._known = np.full(workload.rate.shape, seen.known)
+        self.learner = RateLearner(workload, cluster, self._rate, seed) if seen.learned else None
+        """Of what the jobs report; None: the rates are given."""
         self._priority = np.zeros(jobs)
         self._movable = np.ones(jobs, dtype=bool)
         self._restart = np.full(jobs, costs.pause_s)
@@ -108,6 +114,8 @@ class Views:
             jobs = replace(jobs, batches=replace(jobs.batches, present=batch[active]))
         if jobs.network is not None:
             jobs = replace(jobs, network=replace(jobs.network, slowed=slowed[active]))
+        if self.learner is not None:
+            jobs = _learned(jobs, self.learner, active, present.moves[active], now)
         return View(
             now=now,
             round_s=round_s,
@@ -144,3 +152,25 @@ class Views:
             "batches": seen.batches.take(active) if seen.batches else None,
             "network": seen.network.take(active) if seen.network else None,
         }
+
+
+def _learned(
+    jobs: JobArrays, learner: RateLearner, active: IntArray, moves: IntArray, now: float
+) -> JobArrays:
+    """The same jobs with the rates that were learned, and how sure those are."""
+    learner.learn(active)
+    unknown = np.full(len(active), np.nan)
+    none = np.zeros(len(active), dtype=bool)
+    return replace(
+        jobs,
+        rate=learner.rate[active],
+        known=learner.known[active],
+        prospects=Prospects(
+            rate_error=learner.error[active],
+            restarts=moves,
+            first_start_s=unknown,
+            work_unknown=none,
+            movable_from_s=np.where(jobs.running, now, 0.0),
+            batch_in_place=none,
+        ),
+    )
