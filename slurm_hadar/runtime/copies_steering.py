@@ -39,6 +39,8 @@ class CopiesSteering(TrainingSteering):
         # Rank 0 decides for all copies. A copy's batch stays as it is.
         super().__init__(core, ledger.state, store)
         self._every_s = 0.0
+        # Each copy holds its own passes back; held here too, a round's samples would count again.
+        self._emulation = None
         self.ledger = ledger
 
     @property

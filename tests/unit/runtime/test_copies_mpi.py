@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import torch
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.plan_file import write_plan
 from slurm_hadar.runtime import Copies, Training, check_lineage, checkpoint, lineage
+from slurm_hadar.runtime.fixed_scale import FixedScale
+from slurm_hadar.sandbox.gpu_emulation import GpuEmulation
 
 N = 60
 LAUNCHER = Path(sys.executable).with_name("mpiexec")
@@ -160,6 +163,21 @@ def test_alone_it_is_an_ordinary_training(tmp_path):
     loop(Training(other, optimizer, **words), other)
     assert torch.allclose(model.weight, other.weight, atol=1e-6)
     assert check_lineage(lineage(tmp_path / "a.pt"), N, samples=2 * N, seed=0) is None
+
+
+@pytest.mark.parametrize("kind", [Copies, partial(FixedScale, tasks=2)])
+def test_a_sandbox_holds_it_back_once_for_each_sample(tmp_path, monkeypatch, kind):
+    pace = {"nodes": {"v1": ["v100"]}, "rates": {"m": {"v100": {"1": 200}}}, "time_scale": 1}
+    (tmp_path / "pace.json").write_text(json.dumps(pace))
+    monkeypatch.setenv("HADAR_PACE", str(tmp_path / "pace.json"))
+    monkeypatch.setenv("HADAR_EMULATION", "slurm_hadar.sandbox.gpu_emulation")
+    monkeypatch.setenv("SLURMD_NODENAME", "v1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    model, optimizer, words = alone(None, 4 * N, name="m")
+    held = []
+    monkeypatch.setattr(GpuEmulation, "hold", lambda self, size, stop: held.append(size))
+    loop(kind(model, optimizer, **words), model)
+    assert sum(held) == 4 * N
 
 
 def test_a_training_does_not_take_up_a_checkpoint_with_gaps(tmp_path):
