@@ -189,15 +189,16 @@ class Daemons:
 
     def stop_slurmctld(self) -> None:
         """Stop slurmctld, by its own command if it answers."""
-        pid = self._pid("slurmctld")
-        if pid is None:
+        # Not by its pid file, which a reconfigure may remove: since 23.11 it makes another process.
+        pids = processes.ours(self._places, ("slurmctld",))
+        if not pids:
             return
         with contextlib.suppress(SlurmError):
             scontrol = self._tools.bin_dir / "scontrol"
             programs.run([scontrol, "shutdown", "slurmctld"], self._env, 10.0)
-            if processes.wait_until(lambda: not processes.is_alive(pid), _STOP_S):
+            if processes.wait_until(lambda: not any(map(processes.is_alive, pids)), _STOP_S):
                 return
-        processes.end([pid], _STOP_S)
+        processes.end(pids, _STOP_S)
 
     def stop_all(self) -> None:
         """Cancel the jobs, wait for their steps, stop all daemons. KILL is the last resort."""

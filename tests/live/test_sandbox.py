@@ -251,6 +251,15 @@ def test_slurmd_and_slurmctld_can_go_and_come_back(make_sandbox):
     box.wait_state(submit(box, "true", "--gres=gpu:1"))
 
 
+def test_slurmctld_ends_and_comes_back_without_its_pid_file(sandbox_each):
+    """As after a reconfigure of 24.11, where the old process may remove the new one's file."""
+    sandbox_each.run("scontrol", "reconfigure")
+    (sandbox_each.places.run / "slurmctld.pid").unlink(missing_ok=True)
+    sandbox_each.stop_slurmctld()
+    sandbox_each.start_slurmctld()
+    assert " UP" in sandbox_each.run("scontrol", "ping")
+
+
 def test_when_a_part_does_not_start_nothing_stays(tmp_path, slurm_prefix):
     real = programs.find(slurm_prefix)
     broken = tmp_path / "broken"
