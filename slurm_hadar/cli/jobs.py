@@ -77,9 +77,9 @@ def set_(
 ) -> None:
     """Change the declaration of a job."""
     declared = _change(job, config, words)
-    typed = {key.replace("-", "_"): value for key, _, value in (w.partition("=") for w in words)}
+    given = {key.replace("-", "_"): value for key, _, value in (w.partition("=") for w in words)}
     # Of an array the tasks may declare alike.
-    for doubt in dict.fromkeys(one for each in declared.values() for one in of_saving(each, typed)):
+    for doubt in dict.fromkeys(one for each in declared.values() for one in of_saving(each, given)):
         print(f"hadar: job {job}: {doubt}", file=sys.stderr)
     _tell("set", job, declared, f"job {job}: {' '.join(words)}", as_json)
 

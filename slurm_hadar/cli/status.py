@@ -60,6 +60,20 @@ SORTS: dict[str, Callable[[StatusRow], Any]] = {
 }
 
 
+UserFilter = Annotated[
+    str, typer.Option(help="Jobs of these users, or all; default: one's own, an operator's all.")
+]
+AccountFilter = Annotated[str, typer.Option(help="Jobs of these accounts.")]
+StateFilter = Annotated[str, typer.Option(help="Jobs in these states, such as PD,RUNNING.")]
+TypeFilter = Annotated[
+    str, typer.Option("--type", help="Jobs on these GPU types, or planned there.")
+]
+SortOption = Annotated[
+    str, typer.Option(help=f"Order: {', '.join(SORTS)}; with - before it the largest first.")
+]
+"""What ``hadar top`` takes too."""
+
+
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     app.command()(status)
@@ -72,18 +86,11 @@ def status(
         typer.Argument(help="Only these jobs, arrays or tasks.", metavar="[JOB]..."),
     ] = None,
     config: ConfigOption = None,
-    user: Annotated[
-        str,
-        typer.Option(help="Jobs of these users, or all; default: one's own, an operator's all."),
-    ] = "",
-    account: Annotated[str, typer.Option(help="Jobs of these accounts.")] = "",
-    state: Annotated[str, typer.Option(help="Jobs in these states, such as PD,RUNNING.")] = "",
-    gpu_type: Annotated[
-        str, typer.Option("--type", help="Jobs on these GPU types, or planned there.")
-    ] = "",
-    sort: Annotated[
-        str, typer.Option(help=f"Order: {', '.join(SORTS)}; with - before it the largest first.")
-    ] = "job",
+    user: UserFilter = "",
+    account: AccountFilter = "",
+    state: StateFilter = "",
+    gpu_type: TypeFilter = "",
+    sort: SortOption = "job",
     watch: Annotated[
         float | None, typer.Option(help="Show it again every so many seconds, until Ctrl-C.")
     ] = None,

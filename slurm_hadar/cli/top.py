@@ -19,19 +19,11 @@ def add_to(app: typer.Typer) -> None:
 
 def top(
     config: ConfigOption = None,
-    user: Annotated[
-        str,
-        typer.Option(help="Jobs of these users, or all; default: one's own, an operator's all."),
-    ] = "",
-    account: Annotated[str, typer.Option(help="Jobs of these accounts.")] = "",
-    state: Annotated[str, typer.Option(help="Jobs in these states, such as PD,RUNNING.")] = "",
-    gpu_type: Annotated[
-        str, typer.Option("--type", help="Jobs on these GPU types, or planned there.")
-    ] = "",
-    sort: Annotated[
-        str,
-        typer.Option(help=f"Order: {', '.join(status.SORTS)}; with - before it the largest first."),
-    ] = "job",
+    user: status.UserFilter = "",
+    account: status.AccountFilter = "",
+    state: status.StateFilter = "",
+    gpu_type: status.TypeFilter = "",
+    sort: status.SortOption = "job",
     every: Annotated[float, typer.Option(help="Seconds between two looks.")] = _USUAL_S,
 ) -> None:
     """What hadar status shows, live: sort, filter, and explain a job by a key.

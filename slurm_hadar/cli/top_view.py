@@ -52,7 +52,7 @@ class Explained(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """The widgets."""
         with VerticalScroll(id="job"):
-            yield Static(Text(f"job {self._job}: asking ..."), id="told")
+            yield Static(Text(f"job {self._job}: asking ..."), id="explanation")
         yield Footer()
 
     def on_mount(self) -> None:
@@ -66,7 +66,7 @@ class Explained(ModalScreen[None]):
             found = text.explain(self._explanation(self._job))
         except (HadarError, OSError) as error:
             found = Text(formats.plain(str(error)))
-        self.app.call_from_thread(self.query_one("#told", Static).update, found)
+        self.app.call_from_thread(self.query_one("#explanation", Static).update, found)
 
 
 class TopView(App[None]):

@@ -215,12 +215,17 @@ def _controller(environment: dict[str, str], log: Path) -> Iterator[Callable[[],
             _wait_for(lambda: "tick:" in log.read_text(), alive)
             yield alive
         finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process, 30)
+
+
+def _end(process: "subprocess.Popen[str] | subprocess.Popen[bytes]", grace_s: float) -> None:
+    """TERM, and KILL where it is there after that time, s."""
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @contextmanager
@@ -243,12 +248,7 @@ def live_page(environment: dict[str, str]) -> Iterator[str]:
         try:
             yield process.stdout.readline().removeprefix("hadar web: ").strip()
         finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process, 10)
 
 
 def _nothing_to_check() -> None:

@@ -73,8 +73,8 @@ def _still_starting(job: Job, seen: Observed) -> bool:
     """Whether a signal would end it, since its training does not listen yet."""
     progress = seen.progress.get(job.id)
     by_runtime = job.declaration is not None and job.declaration.habit == "yes"
-    told = progress is None or progress.restarts == job.restarts
-    return by_runtime and (not told or (progress is not None and progress.finished))
+    current = progress is None or progress.restarts == job.restarts
+    return by_runtime and (not current or (progress is not None and progress.finished))
 
 
 def _action(job: Job, seen: Observed) -> Action:

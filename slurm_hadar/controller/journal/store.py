@@ -308,8 +308,8 @@ class Store:
             "SELECT id, job, time_s, placement, reason FROM told WHERE news=1 ORDER BY id LIMIT ?",
             (limit,),
         )
-        told = {int(id_): Decision(*row) for id_, *row in rows}
-        return told, self._entries("WHERE news=1 ORDER BY id LIMIT ?", (limit,))
+        unlogged = {int(id_): Decision(*row) for id_, *row in rows}
+        return unlogged, self._entries("WHERE news=1 ORDER BY id LIMIT ?", (limit,))
 
     def logged(self, decisions: Iterable[int], actions: Iterable[int]) -> None:
         """These are in the event log now."""

@@ -61,12 +61,12 @@ class GpuUseLearner:
             if use is None:
                 continue
             # Files of earlier attempts, on other nodes, are older and stay.
-            told = min(file.time for file in files if _current(file, job, seen.now))
-            new = told - max(self._taken.of(id_), job.start_s)
+            sampled_s = min(file.time for file in files if _current(file, job, seen.now))
+            new = sampled_s - max(self._taken.of(id_), job.start_s)
             if new <= 0:
                 continue
-            self._taken.keep(id_, told)
-            self.sampled.record(id_, told, use, min(new, use.seconds))
+            self._taken.keep(id_, sampled_s)
+            self.sampled.record(id_, sampled_s, use, min(new, use.seconds))
             kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
             if len(kinds) == 1 and use.gpus == job.gpu_count:
                 told_by = seen.progress.get(id_)

@@ -101,7 +101,7 @@ def test_a_job_is_explained_and_what_is_refused_is_said():
     async def steps(top, pilot):
         await pilot.press("down", "enter")
         await pilot.pause(0.3)
-        told = top.screen.query_one("#told", Static).content
+        told = top.screen.query_one("#explanation", Static).content
         assert "because" in str(getattr(told, "renderables", told)) or told is not None
         # The jobs below are looked at meanwhile.
         top._look()
@@ -109,7 +109,7 @@ def test_a_job_is_explained_and_what_is_refused_is_said():
         await pilot.press("escape")
         await pilot.press("up", "enter")
         await pilot.pause(0.3)
-        assert "another user's" in shown(top, "#told")
+        assert "another user's" in shown(top, "#explanation")
         return True
 
     assert driven(view(), steps)
