@@ -1,6 +1,7 @@
 """``hadar top``: by textual's own pilot, and in a real terminal of tmux."""
 
 import asyncio
+import io
 import shlex
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from slurm_hadar.cli.main import app
@@ -101,8 +103,10 @@ def test_a_job_is_explained_and_what_is_refused_is_said():
     async def steps(top, pilot):
         await pilot.press("down", "enter")
         await pilot.pause(0.3)
-        told = top.screen.query_one("#explanation", Static).content
-        assert "because" in str(getattr(told, "renderables", told)) or told is not None
+        console = Console(width=200, file=io.StringIO(), record=True)
+        console.print(top.screen.query_one("#explanation", Static).content)
+        text = console.export_text()
+        assert "because" in text and "\x1b" not in text
         # The jobs below are looked at meanwhile.
         top._look()
         await pilot.pause(0.3)
