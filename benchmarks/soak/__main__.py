@@ -57,6 +57,7 @@ def table(result: Result) -> list[str]:
             "starts without a GPU, by Slurm",
             f"{result.account.bare}, of which {result.account.failed_bare} jobs FAILED",
         ),
+        ("FAILED at a start beside their old step, by Slurm", str(result.account.failed_revoked)),
         (
             "trainings stopped and continued",
             f"{result.stalls}, {result.stalls_in_saves} in the middle of a save",

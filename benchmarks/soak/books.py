@@ -1,7 +1,7 @@
 """What became of every job, by looking at the queue again and again."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -99,6 +99,9 @@ class Account:
     COMPLETING on that node as slurmctld restarted, without any software of ours too."""
     failed_bare: int = 0
     """Jobs that FAILED in such a start: without our runtime, or in the second one running."""
+    failed_revoked: int = 0
+    """Jobs that FAILED as Slurm started them on a node that had just come back with their old step
+    (:func:`benchmarks.soak.slurm_log.revoked`)."""
     hidden: int = 0
     """Starts of jobs without a checkpoint beside another attempt of the same job that ran on,
     unseen by Slurm, on a silent node: nothing prevents that both write."""
@@ -109,8 +112,11 @@ class Account:
     wrong: list[str] = field(default_factory=list)
 
 
-def account(books: Books, folder: Path, silences: Sequence[Silence]) -> Account:
-    """Every job in its place. ``silences``: when a job might run on at a node unseen by Slurm."""
+def account(
+    books: Books, folder: Path, silences: Sequence[Silence], revoked: Collection[str] = ()
+) -> Account:
+    """Every job in its place. ``silences``: when a job might run on at a node unseen by Slurm;
+    ``revoked``: ids of jobs that Slurm ended as they started."""
     found = Account()
     for name in books.missing():
         found.wrong.append(f"{name} ({books.sent[name].kind}): Slurm never showed it")
@@ -128,6 +134,8 @@ def account(books: Books, folder: Path, silences: Sequence[Silence]) -> Account:
                 found.wrong.append(f"{who}: cancelled, and not by us")
         elif end == "FAILED" and _no_more_to_ask(bare, sent):
             found.failed_bare += 1
+        elif end == "FAILED" and job.id in revoked:
+            found.failed_revoked += 1
         elif end != "COMPLETED":
             said = last_words(folder, [sent.name])
             found.wrong.append(f"{who}: ended as {job.slurm_state} ({job.reason}); it said: {said}")

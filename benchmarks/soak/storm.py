@@ -12,7 +12,6 @@ from pathlib import Path
 
 from benchmarks.soak import jobs
 from benchmarks.soak.books import Account, Books, account
-from benchmarks.soak.completing import most_bare
 from benchmarks.soak.daemon import Daemon
 from benchmarks.soak.leftovers import (
     Exchange,
@@ -27,6 +26,7 @@ from benchmarks.soak.memory import Memory
 from benchmarks.soak.nodes import SLURMD_TIMEOUT_S, Faults
 from benchmarks.soak.publications import Publications
 from benchmarks.soak.silence import KILL_WAIT_S
+from benchmarks.soak.slurm_log import most_bare, revoked
 from benchmarks.soak.squatters import Squatters
 from benchmarks.soak.stalls import Stalls
 from benchmarks.soak.watched import Watched, join
@@ -298,7 +298,8 @@ class Storm:
             time.sleep(0.5)
 
     def _result(self, minutes: float, drained_s: float, ended: Sequence[str]) -> Result:
-        found = account(self.books, self.folder, self.faults.silences)
+        log = (self.box.places.log / "slurmctld.log").read_text(errors="replace")
+        found = account(self.books, self.folder, self.faults.silences, revoked(log))
         work = Work(
             jobs=len(self.books.seen),
             starts=len(self.books.seen) + found.restarts,
@@ -311,7 +312,6 @@ class Storm:
         wrong = [*found.wrong, *ended, *self.faults.wrong, *self.memory.wrong()]
         wrong += self.liveness.wrong
         wrong += [*self.publications.wrong, *self.stalls.wrong()]
-        log = (self.box.places.log / "slurmctld.log").read_text(errors="replace")
         if found.bare > (most := most_bare(log, self.books.nodes())):
             wrong.append(
                 f"{found.bare} starts without a GPU: jobs that were COMPLETING as slurmctld "

@@ -22,7 +22,7 @@ _SAID_HERE = {
     "version": "Of this file's form.",
     "site.name": "Shown by hadar check.",
     "slurm.backend": "auto: PySlurm where it fits the site's Slurm, Slurm's commands otherwise.",
-    "slurm.timeout_s": "Longest wait for one answer of Slurm.",
+    "slurm.timeout_s": "Longest silence of a Slurm command; in all it may take ten times as long.",
     "guards.max_moves_per_tick": "Most moves that one tick begins.",
     "guards.max_moves_per_hour": "Most moves begun in an hour.",
     "guards.max_moves_per_job": "Most moves of one job.",

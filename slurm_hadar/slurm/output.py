@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 MOST_BYTES = 1_000_000_000
 """Most that a command may print; squeue's JSON of 100,000 jobs is 0.8 of it (24.11.5)."""
 _CHUNK = 1 << 20
+_MOST_TIMES = 10
+"""An answer that comes in parts may take so many times ``timeout_s`` in all. squeue's JSON of
+60,000 jobs takes longer than the usual 30 s on a busy machine."""
 
 
 class OutputTooLarge(Exception):
@@ -25,9 +28,10 @@ def run(
     """Exit status and standard error; ``text`` goes to its standard input.
 
     Standard output goes to ``take`` as it comes, whose own time does not count as the command's.
+    ``timeout_s`` is how long nothing may come, s; in all it may take ten times as long.
+
     Raises :class:`subprocess.TimeoutExpired` with what stood on standard error, OSError where it
-    cannot be started, and :class:`OutputTooLarge` for more than
-    :data:`MOST_BYTES`.
+    cannot be started, and :class:`OutputTooLarge` for more than :data:`MOST_BYTES`.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
@@ -49,6 +53,7 @@ def _exchanged(
     """Standard error, and until when (monotonic) the command has to end."""
     assert process.stdin and process.stdout and process.stderr
     end, said = time.monotonic() + timeout_s, bytearray()
+    last = end + (_MOST_TIMES - 1) * timeout_s
     size, left = 0, memoryview(text)
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -80,7 +85,9 @@ def _exchanged(
                     continue
                 began = time.monotonic()
                 take(data)
-                end += time.monotonic() - began
+                taken_s = time.monotonic() - began
+                last += taken_s
+                end = min(last, max(end + taken_s, time.monotonic() + timeout_s))
     return bytes(said), end
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.soak import jobs
 from benchmarks.soak.books import Books, account
-from benchmarks.soak.completing import completing, late_steps, most_bare
 from benchmarks.soak.jobs import Sent
 from benchmarks.soak.silence import GRACE_S, Silence
+from benchmarks.soak.slurm_log import completing, late_steps, most_bare, revoked
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import GpuRequest, Job, JobState
@@ -99,6 +99,32 @@ def test_a_start_without_a_gpu_is_explained_by_a_step_that_outlived_a_requeue():
     """Lines of slurmctld 22.05.8."""
     assert late_steps(LATE_STEPS) == ["231141", "611_1"]
     assert most_bare(RESTARTS + LATE_STEPS, {"604": 1, "606": 1, "611_1": 1}) == 5
+
+
+BACK = """\
+[2026-11-25T17:26:12.971] error: Registered PENDING JobId=647902 StepId=647902.batch on node v1
+[2026-11-25T17:26:12.971] Node v1 now responding
+[2026-11-25T17:26:13.120] Killing non-startable batch JobId=647902: Job credential revoked
+"""
+"""The first two lines are slurmctld's (22.05.8); the third has the text of its source."""
+
+
+def test_a_start_beside_an_old_step_that_came_back_is_told_from_one_that_was_asked_for():
+    assert revoked(BACK) == {"647902"}
+    assert revoked(BACK.replace("PENDING JobId=647902", "PENDING JobId=611_1(647902)")) == {"611_1"}
+    assert not revoked(BACK.replace("17:26:13", "17:26:16"))
+    assert not revoked(BACK.replace("17:26:13", "17:26:11"))
+    assert not revoked(BACK.splitlines(keepends=True)[2])
+    assert not revoked(BACK.replace("batch JobId=647902", "batch JobId=647903"))
+
+
+def test_a_job_that_slurm_failed_beside_its_old_step_is_counted_apart(books, tmp_path):
+    books.seen["0"] = a_job("soak0", "FAILED")
+    found = account(books, tmp_path, (), {"7"})
+    assert not found.wrong and found.failed_revoked == 1
+    assert "ended as FAILED" in account(books, tmp_path, (), {"8"}).wrong[0]
+    books.seen["0"] = a_job("soak0", "TIMEOUT")
+    assert "ended as TIMEOUT" in account(books, tmp_path, (), {"7"}).wrong[0]
 
 
 def test_what_trains_on_several_nodes_may_leave_as_many_without_their_gpus(books):
