@@ -31,7 +31,7 @@ _LEAST_MB = 1000
 """A smaller number of MB without a unit is taken for GB."""
 _LIKE = 0.8
 _LOOKALIKE = re.compile(
-    rb"[ \t]*#[ \t]*hadar[ \t]*:?[ \t]+(?:[^#]*[ \t])?(?:%s)=[^ \t]" % "|".join(KEYS).encode(),
+    rb"[ \t]*#[ \t]*(h\w{2,7})[ \t]*:?[ \t]+(?:[^#]*[ \t])?(?:%s)=[^ \t]" % "|".join(KEYS).encode(),
     re.IGNORECASE,
 )
 _OURS = re.compile(rb"#HADAR[ \t\r]")
@@ -49,7 +49,8 @@ def lookalikes(body: bytes, name: str) -> list[str]:
         if not head and b"<<" in line:
             # What follows may be another script that this one writes.
             break
-        if not _LOOKALIKE.match(line):
+        match = _LOOKALIKE.match(line)
+        if match is None or not _like_hadar(match[1].decode().lower()):
             continue
         if not head:
             what = "comes after the first command; move it up to the #SBATCH lines"
@@ -61,6 +62,12 @@ def lookalikes(body: bytes, name: str) -> list[str]:
         if len(found) == _MOST_LOOKALIKES:
             break
     return found
+
+
+def _like_hadar(word: str) -> bool:
+    from difflib import SequenceMatcher
+
+    return word == "hadar" or SequenceMatcher(None, word, "hadar").ratio() >= _LIKE
 
 
 def doubts(
@@ -84,6 +91,8 @@ def doubts(
         if all(part.isdecimal() for part in numbers) and int(numbers[-1]) < _LEAST_MB:
             more = "-".join(f"{part}G" for part in numbers)
             yield f"{key}={text} is in MB; did you mean {key}={more}?"
+    if "wait" in typed and not declaration.total_samples:
+        yield f"wait={typed['wait']} has no effect without samples=N: when it would end is unknown"
     yield from of_saving(declaration, typed)
     yield from _of_requeues(declaration, held, site)
     if declaration.checkpoint and "no-requeue" in held and "requeue" not in held:

@@ -121,11 +121,17 @@ def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
         refuse_impossible(declared, submit.program, submit.environment)
         found += doubts(declared, _typed(submit), submit.held, submit.site)
         found += unheard(declared, submit.held, submit.body)
-    if b"hadar" in submit.body.lower():
+    if b"hadar" in submit.body.lower() or _nearly_hadar(submit.body):
         from slurm_hadar.cli.doubts import lookalikes
 
         found += lookalikes(submit.body, submit.name)
     return found
+
+
+def _nearly_hadar(body: bytes) -> bool:
+    """Whether a comment may be a misspelled declaration; quick, so it says yes too often."""
+    comments = (line.lstrip(b"# \t") for line in body.split(b"\n#")[1:])
+    return any(text[:1] in b"hH" and b"=" in text.partition(b"\n")[0] for text in comments if text)
 
 
 def _typed(submit: Submit) -> dict[str, str]:
@@ -212,7 +218,7 @@ def _additions(submit: Submit, declaration: Declaration) -> SubmitOutcome:
     clusters = held.get("clusters")
     if clusters and not (site and clusters == site.cluster):
         return SubmitOutcome("it may go to another cluster")
-    added = add(declaration, held, site, lambda: _today(site, bool(declaration.checkpoint)))
+    added = add(declaration, held, site, lambda: _today(submit, bool(declaration.checkpoint)))
     if isinstance(added, str):
         return SubmitOutcome(added)
     return SubmitOutcome(added=added, declaration=declaration)
@@ -260,15 +266,18 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
         return "the job is not managed: off=yes"
     else:
         said = "the job is managed"
+        if submit.site is not None and not _acts(submit, submit.site):
+            more.append("no controller is acting now, and without one it is an ordinary job")
     plain = [text for text in more if not any(letter.isdigit() for letter in text)]
     if len(plain) < len(more):
         plain.append("for details: hbatch --hadar-plan")
     return f"{said}: {'; '.join(plain)}" if plain else said
 
 
-def _today(site: WrapperSite | None, moves: bool) -> Today | None:
+def _today(submit: Submit, moves: bool) -> Today | None:
     """What is known of GPU types; None where no controller acts that wants one more list of
-    partitions, or the exchange folder does not answer."""
+    partitions, or the exchange folder does not answer. Notes whether one acts."""
+    site = submit.site
     if site is None:
         return None
     import json
@@ -276,12 +285,12 @@ def _today(site: WrapperSite | None, moves: bool) -> Today | None:
 
     from slurm_hadar.answering import Unanswered, asked
     from slurm_hadar.cli.submit_prices import Today, today
-    from slurm_hadar.cli.wrapper_site import takes_lists
+    from slurm_hadar.cli.wrapper_site import controller_is_active, takes_lists
 
     def look() -> bytes:
         now = time.time()
         if not takes_lists(site, now):
-            return b""
+            return b"acts" if controller_is_active(site, now) else b""
         found = today(site, now, moves)
         return json.dumps([found.prices, sorted(found.shared), found.nodes]).encode()
 
@@ -292,10 +301,29 @@ def _today(site: WrapperSite | None, moves: bool) -> Today | None:
         return None
     except OSError:
         return None
-    if not answer:
+    submit.acts = bool(answer)
+    if not answer.startswith(b"["):
         return None
     prices, shared, nodes = json.loads(answer)
     return Today(prices, frozenset(shared), nodes)
+
+
+def _acts(submit: Submit, site: WrapperSite) -> bool:
+    """Whether a controller acts; yes where the exchange folder does not answer."""
+    if submit.acts is not None:
+        return submit.acts
+    import time
+
+    from slurm_hadar.answering import asked
+    from slurm_hadar.cli.wrapper_site import controller_is_active
+
+    def look() -> bytes:
+        return b"yes" if controller_is_active(site, time.time()) else b"no"
+
+    try:
+        return asked(site.exchange_dir, look) == b"yes"
+    except OSError:
+        return True
 
 
 def _say(text: str) -> None:

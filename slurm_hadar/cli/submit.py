@@ -59,6 +59,8 @@ class Submit:
         self.held: dict[str, str | None] = {}
         self.site: WrapperSite | None = None
         self.site_trouble = ""
+        self.acts: bool | None = None
+        """Whether a controller acts; None where nobody looked."""
         self.once = False
         """Whether the script can be read one time only."""
         self._find_site()
@@ -72,6 +74,10 @@ class Submit:
         config = paths.config_file(self.environment)
         path = paths.wrapper_file(config)
         if not os.access(path, os.F_OK):
+            self.site_trouble = (
+                "no configuration of the site is found, so no controller is known "
+                "(hadar check --write makes it known to hbatch)"
+            )
             return
         from slurm_hadar.cli.handover import is_same
         from slurm_hadar.cli.wrapper_site import SiteError, read_site

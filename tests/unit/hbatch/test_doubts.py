@@ -103,6 +103,10 @@ def doubts(done):
         ("#HADAR: gpus=1", [], "#HADAR"),
         ("#hadar gpus=1 checkpoint=yes", [], "#HADAR"),
         ("  #HADAR gpus=1", [], "#HADAR"),
+        ("#HADR gpus=1 types=any", [], "#HADAR"),
+        ("#HADDAR types=any", [], "#HADAR"),
+        ("#HADAR gpus=1 wait=60", [], "wait=60 has no effect without samples=N"),
+        ("#HADAR gpus=1 wait=60 samples=5", [], ""),
         ("#HADAR model=a\ntrue\n#HADAR gpus=1", ["--gres=gpu:1"], "first command"),
         ("true\n#HADAR gpus=1", [], "first command"),
     ],
@@ -143,6 +147,8 @@ def test_backfill_where_the_site_has_none_is_said(place):
         "# HADAR: see the wiki; use gpus as you like",
         "# export HADAR_CONFIG=/etc/hadar.toml",
         "#hadarize gpus=1",
+        "# header gpus=1",
+        "# host model=a",
         "cat > job.sh <<EOF\n#!/bin/sh\n#HADAR gpus=1\nEOF",
         "true # HADAR gpus=1",
         "echo '#HADAR gpus=1'",
@@ -230,3 +236,10 @@ def test_a_job_outside_the_rollout_is_not_said_to_be_managed(
     assert (says == "the job is managed") == ("rollout" not in line)
     # What is declared stays: it counts when the rollout grows.
     assert any("hadar1" in word for word in done.seen["argv"])
+
+
+def test_a_site_that_is_not_found_is_named(place):
+    """As with a HADAR_CONFIG that names no file: nothing else says why there is no list."""
+    place.env["HADAR_CONFIG"] = str(place.folder / "nowhere.toml")
+    (line,) = lines(place.run(place.script("#!/bin/sh\n#HADAR gpus=1 types=any\ntrue\n")))
+    assert "no configuration of the site is found, so no controller is known" in line
