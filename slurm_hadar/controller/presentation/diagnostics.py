@@ -9,6 +9,7 @@ from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.presentation import self_saving
+from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
@@ -33,8 +34,13 @@ _OPT_IN = (
 def problems(known: JobContext) -> Iterator[Problem]:
     """Everything wrong that shows, the gravest first."""
     job = known.job
-    yield from self_saving.after_signal(known, job)
-    if job is None or job.state is JobState.FINISHED:
+    late = list(self_saving.after_signal(known, job))
+    yield from late
+    if job is None:
+        return
+    if job.state is JobState.FINISHED:
+        if job.managed and not late:
+            yield from ended_badly(known, job)
         return
     yield from _not_ours(job)
     if not job.managed:

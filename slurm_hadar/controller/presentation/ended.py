@@ -1,0 +1,58 @@
+"""What went wrong with a job that has ended."""
+
+from collections.abc import Iterator
+
+from slurm_hadar.controller.presentation.job_context import JobContext
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import Job
+from slurm_hadar.reports.job_report import Problem
+
+_MEANING = {
+    74: "the end of the training is not in its checkpoint",
+    77: "a later attempt of the same training, or another job with the same checkpoint file, had "
+    "taken over",
+    143: "it saved on TERM, work is left",
+}
+"""Exit codes of the runtime: docs/checkpoints.md. slurm_hadar.runtime is not imported here."""
+_AGAIN = "submit it again: it resumes from its checkpoint"
+
+
+def ended_badly(known: JobContext, job: Job) -> Iterator[Problem]:
+    """At most one problem of a job that Slurm shows as ended: its end, where that was no good one.
+
+    Nothing for COMPLETED, for a cancelled job, and for one that a signal ended: why is not known.
+    """
+    declared = job.declaration or Declaration()
+    words = job.slurm_state.split()
+    state = words[0] if words else ""
+    look = f"its output: scontrol show job {job.id} | grep StdOut"
+    match state:
+        case "TIMEOUT":
+            yield Problem(f"it reached its time limit{_left(known, job)}", _longer(declared))
+        case "OUT_OF_MEMORY":
+            yield Problem("it used more memory than it was given", ("ask for more: --mem", look))
+        case "FAILED" if job.exit_code:
+            meaning = _MEANING.get(job.exit_code, "")
+            progress = known.seen.progress.get(job.id)
+            if job.exit_code == 1 and progress is not None and progress.nonfinite:
+                meaning = "its loss or a parameter was not finite"
+            said = f": {meaning}" if meaning else ""
+            again = (_AGAIN,) if job.exit_code in (74, 143) else ()
+            yield Problem(f"it ended with exit code {job.exit_code}{said}", (look, *again))
+
+
+def _left(known: JobContext, job: Job) -> str:
+    """What of its work was left, where it is known."""
+    declared, progress = job.declaration, known.seen.progress.get(job.id)
+    total = declared.total_samples if declared is not None else 0
+    if not total or progress is None or progress.finished or progress.samples >= total:
+        return ""
+    return f" at {progress.samples:,} of {total:,} samples"
+
+
+def _longer(declared: Declaration) -> tuple[str, ...]:
+    saves = declared.habit in ("yes", "signal", "watch")
+    again = _AGAIN if saves else "submit it again with a longer --time"
+    if declared.max_requeues or not saves:
+        return (again,)
+    return (again, "or let it be requeued before its limit, where the site allows: max_requeues=N")
