@@ -65,6 +65,10 @@ class Partition:
     billing: str = ""
     """TRESBillingWeights: what a job there is billed; empty where it has none."""
 
+    def __hash__(self) -> int:
+        """By its name alone: the names of thousands of nodes are not hashed for each job."""
+        return hash(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:

@@ -8,6 +8,7 @@ slow that the rest of the work would not fit in the time limit, all have rate 0.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +109,11 @@ class JobArrays:
     """What the jobs lose when their GPUs are apart; None: not known."""
     prospects: Prospects | None = None
     """How sure the rates are, restarts so far, from when a job may be moved; None: not known."""
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """Job -> its row."""
+        return {id_: row for row, id_ in enumerate(self.ids)}
 
     def __post_init__(self) -> None:
         """Fill in ``end_known``, ``copies`` and ``tasks`` where they were left out."""

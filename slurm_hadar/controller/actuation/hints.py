@@ -109,7 +109,8 @@ def hints(
     for targets in records.values():
         placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
         preference = preferred(placed, known)
-        names = worth_waiting(placed, preference, known)
+        # Behind the head of the queue no job gets a list.
+        names = worth_waiting(placed, preference, known) if left > 0 else preference.names
         wait = None
         if len(names) < len(preference.names):
             until_s = placed.job.eligible_s + longest_wait(placed.job, config)

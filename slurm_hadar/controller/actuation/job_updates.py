@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation import racks
-from slurm_hadar.controller.observation.access import allowed_partitions, kinds_of
+from slurm_hadar.controller.observation.access import allowed_partitions
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import cpus
 from slurm_hadar.controller.snapshot.constraints import with_feature
@@ -243,10 +243,10 @@ def types_of(partitions: Sequence[Partition], seen: Observed) -> dict[str, str]:
     """Partition -> its GPU type; empty where one of them has several types, or none."""
     found = {}
     for partition in partitions:
-        kinds = kinds_of(partition, seen.nodes)
+        kinds = seen.gpu_types[partition.name]
         if len(kinds) != 1:
             return {}
-        found[partition.name] = kinds.pop()
+        (found[partition.name],) = kinds
     return found
 
 

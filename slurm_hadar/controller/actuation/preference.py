@@ -7,7 +7,7 @@ from math import inf
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
-from slurm_hadar.controller.observation.access import allowed_partitions, kinds_of
+from slurm_hadar.controller.observation.access import allowed_partitions
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
@@ -58,7 +58,7 @@ def worth_waiting(
     declared = job.declaration is not None and job.declaration.total_samples > 0
     if len(names) < 2 or job.id not in waits or not declared or left_s <= 0:
         return names
-    row, count = view.jobs.ids.index(job.id), view.counts.index(target.request.count)
+    row, count = view.jobs.rows[job.id], view.counts.index(target.request.count)
     types = job_updates.types_of([seen.partitions[name] for name in names], seen)
     if not all(view.jobs.known[row, view.types.index(kind), count] for kind in types.values()):
         return names
@@ -94,11 +94,7 @@ def _wanted_by_others(kind: str, job: Job, seen: Observed) -> bool:
         and not other.managed
         and pending_demand.rank(other, seen) <= place
         and (not other.request.typed or kind in _kinds(other))
-        and any(
-            kind in kinds_of(seen.partitions[p], seen.nodes)
-            for p in other.partitions
-            if p in seen.partitions
-        )
+        and any(kind in seen.gpu_types.get(name, ()) for name in other.partitions)
         for other in seen.jobs.values()
     )
 
@@ -116,9 +112,9 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
     types = job_updates.types_of(open_to_it, seen)
-    if len(types) < 2 or want.count not in view.counts or job.id not in view.jobs.ids:
+    if len(types) < 2 or want.count not in view.counts or job.id not in view.jobs.rows:
         return Preference()
-    row, count = view.jobs.ids.index(job.id), view.counts.index(want.count)
+    row, count = view.jobs.rows[job.id], view.counts.index(want.count)
     rates = {
         name: float(view.jobs.rate[row, view.types.index(kind), count])
         for name, kind in types.items()

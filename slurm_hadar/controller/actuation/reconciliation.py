@@ -69,7 +69,7 @@ def expected_effect(
             found["rate_before"] = progress.rate
     if job.id not in jobs.ids:
         return found
-    row = jobs.ids.index(job.id)
+    row = jobs.rows[job.id]
     found["cost_expected_s"] = float(jobs.restart_s[row])
     if not jobs.known[row].any():
         return found

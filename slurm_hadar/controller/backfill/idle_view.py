@@ -160,7 +160,7 @@ class IdleNodeView:
         return Trainer(target.job.id, rate, grow, shrink, target.job.user)
 
     def _row(self, job: Job) -> int:
-        return self.shown.jobs.ids.index(job.id)
+        return self.shown.jobs.rows[job.id]
 
     def _kind(self, node: str) -> str | None:
         """The GPU type that the node gives."""
@@ -203,7 +203,7 @@ def update_curves(
         if progress.restart_s is not None and abs(job.start_s - moved) < _MOVED_S:
             # After a preemption it would hold the time in the queue as well.
             curves = curves.restarted(key_of(job), progress.restart_s)
-        row, column = shown.jobs.ids.index(id_), shown.counts.index(per_node(target))
+        row, column = shown.jobs.rows[id_], shown.counts.index(per_node(target))
         expected = sum(
             float(shown.jobs.rate[row, shown.types.index(kind), column])
             for gpus in target.held.values()

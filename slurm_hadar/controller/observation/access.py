@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from slurm_hadar.domain.job import Job
-from slurm_hadar.domain.node import Node, Partition
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm.partition_lines import difference
 
 
@@ -44,11 +44,6 @@ def _members(
     up = [member for member in members if member.up]
     # A job runs in one partition: one that spans the types stays in theirs.
     return up if any(len(member.nodes) >= job.node_count for member in up) else []
-
-
-def kinds_of(partition: Partition, nodes: Mapping[str, Node]) -> set[str]:
-    """The GPU types of a partition's nodes."""
-    return {kind for name in partition.nodes if name in nodes for kind in nodes[name].gpus}
 
 
 def why_not_alike(partition: Partition, members: Sequence[Partition]) -> str:

@@ -48,6 +48,16 @@ class Observed:
             if node.usable and node.name not in closed
         }
 
+    @cached_property
+    def gpu_types(self) -> Mapping[str, frozenset[str]]:
+        """Partition -> the GPU types of its nodes; computed once for all jobs of a tick."""
+        return {
+            name: frozenset(
+                kind for node in one.nodes if node in self.nodes for kind in self.nodes[node].gpus
+            )
+            for name, one in self.partitions.items()
+        }
+
     def reserved_nodes(self, horizon_s: float = 600.0) -> set[str]:
         """Nodes under a reservation that is active, or begins within ``horizon_s``."""
         return {

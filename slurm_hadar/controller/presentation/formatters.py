@@ -341,7 +341,7 @@ def _rates(job: Job, seen: Observed, controller: Source) -> list[RateRow]:
     view = shown.view
     if job.id not in shown.schedulable:
         return []
-    row = view.jobs.ids.index(job.id)
+    row = view.jobs.rows[job.id]
     here = by_type(shown.schedulable[job.id].held)
     speeds, _ = controller.rates.rates_for(
         [(job.uid, profile_key(job), batch_of(job))], view.types, view.counts

@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from slurm_hadar.controller.observation.access import kinds_of
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
@@ -58,10 +57,7 @@ def affordable(
     billed for a sample lies between what each of them is alone.
     """
     found = np.ones(rate.shape, dtype=bool)
-    # Once, as partitions are large and jobs many.
-    types = {
-        name: kinds_of(one, seen.nodes) for name, one in seen.partitions.items() if one.billing
-    }
+    types = {name: seen.gpu_types[name] for name, one in seen.partitions.items() if one.billing}
     for row, target in enumerate(targets):
         want = target.request
         if len(want.counts) < 2 or not _priced(target.job, want.partitions, seen.partitions):

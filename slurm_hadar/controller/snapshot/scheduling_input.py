@@ -7,7 +7,7 @@ import numpy as np
 from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation import racks
-from slurm_hadar.controller.observation.access import allowed_partitions, kinds_of
+from slurm_hadar.controller.observation.access import allowed_partitions
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import (
     at_risk,
@@ -193,8 +193,7 @@ def _partitions(target: SchedulableJob, seen: Observed, config: Config) -> list[
 def _mixable(target: SchedulableJob, seen: Observed) -> bool:
     """Whether it may have GPUs of several types: it runs in one partition, which must have them."""
     want = target.request
-    asked = [seen.partitions[name] for name in want.partitions if name in seen.partitions]
-    return want.mixable and any(len(kinds_of(partition, seen.nodes)) > 1 for partition in asked)
+    return want.mixable and any(len(seen.gpu_types.get(name, ())) > 1 for name in want.partitions)
 
 
 def _cpus(target: SchedulableJob) -> int:

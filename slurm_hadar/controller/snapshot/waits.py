@@ -147,9 +147,9 @@ def run_times(target: SchedulableJob, snapshot: Snapshot) -> dict[str, float]:
     """GPU type -> seconds that the job's work takes on it with the GPUs that it asks for; without
     the types that it may not have."""
     view, id_ = snapshot.view, target.job.id
-    if id_ not in view.jobs.ids or target.request.count not in view.counts:
+    if id_ not in view.jobs.rows or target.request.count not in view.counts:
         return {}
-    row, count = view.jobs.ids.index(id_), view.counts.index(target.request.count)
+    row, count = view.jobs.rows[id_], view.counts.index(target.request.count)
     left = float(view.jobs.left[row])
     rates = {kind: float(view.jobs.rate[row, i, count]) for i, kind in enumerate(view.types)}
     return {kind: left / rate for kind, rate in rates.items() if rate > 0}
@@ -159,11 +159,11 @@ def far_slower(target: SchedulableJob, snapshot: Snapshot, fits: Collection[str]
     """The GPU types that a job which named none leaves out: far slower than another one of those
     on which it ``fits``. One that may be moved keeps those that unmanaged jobs accept."""
     view, job, declaration = snapshot.view, target.job, target.job.declaration
-    if declaration is None or declaration.types != (ANY,) or job.id not in view.jobs.ids:
+    if declaration is None or declaration.types != (ANY,) or job.id not in view.jobs.rows:
         return frozenset()
     if target.request.count not in view.counts:
         return frozenset()
-    row, count = view.jobs.ids.index(job.id), view.counts.index(target.request.count)
+    row, count = view.jobs.rows[job.id], view.counts.index(target.request.count)
     own = {kind: float(snapshot.own[row, at, count]) for at, kind in enumerate(view.types)}
     # What is slow beside a type on which it may not fit is not slow for this job.
     best = max((own[kind] for kind in fits if isfinite(own.get(kind, inf))), default=0.0)
