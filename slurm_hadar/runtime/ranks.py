@@ -7,6 +7,7 @@ counted, so that every process takes part in the same step.
 import atexit
 import contextlib
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -48,8 +49,23 @@ class Ranks:
             self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
             if self.size > 1:
                 # A group on the CPU: asking the GPU's would wait for the GPU in every step.
-                self._group = distributed.new_group(backend="gloo")
-                _part_at_exit(self._group)
+                self._group = self.another_group()
+
+    @property
+    def group(self) -> Any:
+        """The group on the CPU; None for one process alone."""
+        return self._group
+
+    def another_group(self) -> Any:
+        """A further group on the CPU, for another thread; None for one process alone. In every
+        process alike."""
+        if self.size == 1:
+            return None
+        import torch
+
+        group = torch.distributed.new_group(backend="gloo")
+        _part_at_exit(group)
+        return group
 
     @property
     def first(self) -> bool:
@@ -106,6 +122,13 @@ class Ranks:
             import torch
 
             torch.distributed.barrier(group=self._group)
+
+
+def is_sharded(value: object) -> bool:
+    """Whether it is a tensor of which each process has a part (a DTensor, as of FSDP2)."""
+    # Without this module there is none, and to import it takes time.
+    found = sys.modules.get("torch.distributed.tensor")
+    return found is not None and isinstance(value, found.DTensor)
 
 
 def _part_at_exit(group: Any) -> None:
