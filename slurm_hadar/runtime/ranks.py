@@ -147,6 +147,34 @@ def _part_at_exit(group: Any) -> None:
     atexit.register(part)
 
 
+def _restarted_on_one_node() -> bool:
+    """Whether torchrun restarted these processes, all of them on this node.
+
+    Agents of several nodes count their restarts apart.
+    """
+    get = os.environ.get
+    return (
+        get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        and get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        and get("LOCAL_WORLD_SIZE") == get("WORLD_SIZE")
+    )
+
+
+def _store_of_restart(size: int) -> Any:
+    """Where the processes of this restart find each other.
+
+    torchrun keeps its store over restarts, with the addresses of processes that have ended: one
+    that reads before its peer has written connects to them, and fails
+    (https://github.com/pytorch/pytorch/issues/135712).
+    """
+    import torch
+
+    distributed: Any = torch.distributed
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    kept = distributed.TCPStore(host, port, size, is_master=False)
+    return distributed.PrefixStore(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}", kept)
+
+
 def join(backend: str = "", **options: Any) -> tuple[int, int, int]:
     """Join the other processes; returns (rank, number of ranks, rank on this node).
 
@@ -167,6 +195,8 @@ def join(backend: str = "", **options: Any) -> tuple[int, int, int]:
         missing = [key for key in ("MASTER_ADDR", "MASTER_PORT") if key not in os.environ]
         if missing and "init_method" not in options:
             raise UsageError(f"{' and '.join(missing)} must be set for {size} processes")
+        if "init_method" not in options and "store" not in options and _restarted_on_one_node():
+            options["store"] = _store_of_restart(size)
         chosen = backend or ("nccl" if torch.cuda.is_available() else "gloo")
         torch.distributed.init_process_group(chosen, rank=rank, world_size=size, **options)
         if chosen == "gloo":
