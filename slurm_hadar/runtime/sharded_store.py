@@ -8,6 +8,7 @@ newest, and a stale attempt publishes nothing. A folder that neither ``PATH`` no
 names is what a killed save left; the next save removes it, by a rename into the attempt's folder.
 """
 
+import copy
 import os
 import shutil
 import time
@@ -182,6 +183,8 @@ class ShardedStore(CheckpointStore):
             return self.save(state)
         begin, kept = time.monotonic(), self.describe(state, moving=False)
         content, tensors = self._cut(kept)
+        # DCP copies what goes into shards; the loop changes the rest in its place, too.
+        content["parts"] = copy.deepcopy(content["parts"])
         written = self._written(content)
         if self._group is None:
             self._group = self._ranks.another_group()

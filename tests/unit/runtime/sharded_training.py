@@ -96,7 +96,8 @@ def session_loop(rank, size, run, seen):
         optimizer, scheduler = optimizer_and_scheduler(model)
     options = {key: run[key] for key in ("background", "every_s", "sharded") if key in run}
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    session = Session("run.pt", **parts, note={"by": size}, **options)
+    note = {"steps": []}
+    session = Session("run.pt", **parts, note=note, **options)
     for epoch in session.epochs(EPOCHS):
         if sampler is not None:
             sampler.set_epoch(epoch)
@@ -110,6 +111,7 @@ def session_loop(rank, size, run, seen):
             optimizer.step()
             optimizer.zero_grad()
             scheduler.step()
+            note["steps"].append(number)
             time.sleep(run.get("step_s", 0.0))
             if rank == 1 % size and session.samples + TOGETHER == run.get("term", -1) * TOGETHER:
                 os.kill(os.getpid(), signal.SIGTERM)
