@@ -192,6 +192,8 @@ def test_a_restart_by_torchrun_is_an_attempt_of_its_own_within_one_start_of_the_
     options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1"]
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "PMI"))}
     job = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "3", "GLOO_SOCKET_IFNAME": "lo"}
+    # torchrun leaves its folder of logs behind.
+    job["TMPDIR"] = str(tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *options, PROGRAM, tmp_path, runs],
         env={**clean, **job}, capture_output=True, text=True, check=False,
