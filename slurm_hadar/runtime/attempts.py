@@ -139,12 +139,12 @@ class Attempt:
     def _begin(cls, path: Path, job: str, restarts: int) -> "Attempt":
         _check_replaceable(path)
         container = attempts_folder(path)
-        _make_folder(container)
+        make_folder(container)
         _probe(container)
         token = os.urandom(8).hex()
         attempt = cls(path, next_attempt(job or "none", restarts, present(path), token))
         try:
-            _make_folder(attempt.folder)
+            make_folder(attempt.folder)
             (attempt.folder / _OWNER).write_text(f"{socket.gethostname()} {os.getpid()}\n")
         finally:
             # Before any error: a later attempt may have removed the folder already.
@@ -216,7 +216,8 @@ def _check_replaceable(path: Path) -> None:
             raise PermissionError(None, "the file belongs to another user", str(path))
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make it, if it is not there, with the group and the rights of the folder around it."""
     folder.mkdir(exist_ok=True)
     with contextlib.suppress(OSError):
         # A group that shares the folder of its checkpoints shares this one.

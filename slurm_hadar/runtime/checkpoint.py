@@ -153,12 +153,17 @@ def sync(path: Path) -> None:
 
 
 def load(
-    path: Path, say: Callable[[str], None], *, trusted: bool = False
+    path: Path,
+    say: Callable[[str], None],
+    *,
+    trusted: bool = False,
+    check: Callable[[Content], None] = lambda content: None,
 ) -> tuple[Content, Path] | None:
     """The newest checkpoint that is whole and its file; None when there is none at all.
 
     A damaged newest one is reported in one line and the previous one is taken. ``trusted`` allows
-    objects other than tensors and plain values. Raises HadarError when there are files but none
+    objects other than tensors and plain values. ``check`` raises DamagedCheckpoint where something
+    that belongs to the contents is not whole. Raises HadarError when there are files but none
     can be read, and for one that is whole but needs another release or ``trusted``: to go on from
     an older one would throw work away.
     """
@@ -166,6 +171,7 @@ def load(
     for candidate in (path, previous(path)):
         try:
             content = read(candidate, trusted=trusted)
+            check(content)
         except FileNotFoundError:
             continue
         except DamagedCheckpoint as error:

@@ -72,11 +72,11 @@ class CopiesSteering(TrainingSteering):
         # The ledger notes in the lineage what went in.
         self._agreed = self._state.samples
 
-    def save(self, *, moving: bool = False) -> bool:
+    def save(self, *, moving: bool = False, background: bool = False) -> bool:
         """Save unless this position, pieces behind gaps included, is saved already."""
         if self.ledger.done != self._saved_done:
             self._saved_samples = -1
-        saved = super().save(moving=moving)
+        saved = super().save(moving=moving, background=background)
         if saved:
             self._saved_done = self.ledger.done
         return saved

@@ -28,7 +28,8 @@ def say(line: str) -> None:
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """What each kind of training takes; the meaning is that in
-    :class:`slurm_hadar.runtime.Training`. ``every_s``: seconds between two saves.
+    :class:`slurm_hadar.runtime.Training`. ``every_s``: seconds between two saves. ``sharded``,
+    ``background``: see :class:`slurm_hadar.runtime.Session`.
 
     Raises UsageError for a value that makes no sense.
     """
@@ -39,10 +40,14 @@ class SessionOptions:
     signal: str | None = None
     nonfinite: str = "report"
     log: Callable[[str], None] = say
+    sharded: bool | None = None
+    background: bool = False
 
     def __post_init__(self) -> None:
         if self.nonfinite not in WHEN_NOT_FINITE:
             raise UsageError(f"nonfinite={self.nonfinite!r}: {' or '.join(WHEN_NOT_FINITE)}")
+        if self.background and self.sharded is False:
+            raise UsageError("background=True writes shards, which sharded=False forbids")
 
 
 class SessionCore:

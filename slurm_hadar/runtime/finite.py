@@ -40,6 +40,9 @@ def _extremes(tensor: Any) -> Any:
     """(2,) the least and the greatest value, NaN where one is; None where there are no numbers."""
     import torch
 
+    # Of a tensor that is spread over processes the part that is here: no process waits for others.
+    local = getattr(tensor, "to_local", None)
+    tensor = tensor if local is None else local()
     try:
         if tensor.is_quantized or tensor.is_meta:
             return None

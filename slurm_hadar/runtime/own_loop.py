@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DistributedSampler
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.progress import Saved
@@ -19,8 +20,10 @@ _WRAPPERS = {
     "DistributedDataParallel": "module",
     "DataParallel": "module",
     "OptimizedModule": "_orig_mod",
+    "AcceleratedOptimizer": "optimizer",
+    "AcceleratedScheduler": "scheduler",
 }
-"""Classes around a model, and where they have it: a checkpoint fits with and without them."""
+"""Classes around a part, and where they have it: a checkpoint fits with and without them."""
 
 
 class OwnLoopSteering(TrainingSteering):
@@ -95,7 +98,8 @@ class LoaderPlace:
     def __init__(self, processes: int) -> None:
         self.epoch = self.batch = self.length = 0
         self.start: dict[str, Any] | None = None
-        self._processes = processes
+        self._processes = self._dealt_to = processes
+        self._together = 0
         self._generators: list[Any] = []
         self._states: list[Any] = []
         self._loaded = False
@@ -107,32 +111,45 @@ class LoaderPlace:
             "epoch": self.epoch,
             "batch": self.batch,
             "length": self.length,
-            "processes": self._processes,
+            "processes": self._dealt_to,
+            "together": self._together,
             "start": self.start if self.batch else None,
             "generators": self._states if self.batch or not live else live,
         }
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
-        """Raises UsageError in the middle of an epoch of another number of processes."""
+        """What :meth:`state_dict` returned."""
         self.epoch, self.batch, self.length = kept["epoch"], kept["batch"], kept["length"]
         self.start, self._states, self._loaded = kept["start"], kept["generators"], True
-        if self.batch and kept["processes"] != self._processes:
-            raise UsageError(
-                f"the checkpoint is in the middle of an epoch of {kept['processes']} processes; "
-                f"{self._processes} would read other samples: start as many again, or declare "
-                f"gpus={kept['processes']}"
-            )
+        # Releases before 0.2 refused another number of processes, and did not keep it.
+        self._dealt_to, self._together = kept["processes"], kept.get("together", 0)
+        if self.batch and self._dealt_to != self._processes and not self._together:
+            raise self._other_samples()
+
+    def _other_samples(self) -> UsageError:
+        before = self._dealt_to
+        return UsageError(
+            f"the checkpoint is in the middle of an epoch of {before} processes; "
+            f"{self._processes} would read other samples: start as many again, declare "
+            f"gpus={before}, or keep the global batch (see Session.batches)"
+        )
 
     def next_epoch(self) -> None:
         """The epoch ended."""
         self.epoch, self.batch, self.start = self.epoch + 1, 0, None
 
-    def open(self, loader: Any) -> Iterator[Any]:
+    def open(self, loader: Any, global_batch: int = 0) -> Iterator[Any]:
         """The epoch's iterator from this place on: what was trained is read and left out, so that
         the loader's order and its random augmentation are those of a loop that never stopped.
 
-        Raises UsageError where the loader has another length than when the checkpoint was written.
+        ``global_batch``: see :meth:`slurm_hadar.runtime.Session.batches`. Raises UsageError where
+        the loader has another length than when the checkpoint was written, or would deal other
+        samples to another number of processes.
         """
+        together = global_batch or _global_batch(loader, self._processes)
+        if self.batch and self._dealt_to != self._processes and self._together != together:
+            raise self._other_samples()
+        self._dealt_to, self._together = self._processes, together
         length = 0
         with contextlib.suppress(TypeError, NotImplementedError):
             length = len(loader)
@@ -151,6 +168,21 @@ class LoaderPlace:
         for _ in range(self.batch):
             next(batches, None)
         return batches
+
+
+def _global_batch(loader: Any, processes: int) -> int:
+    """Samples of one batch of all processes together, where it is known that the k-th such batches
+    have the k-th samples of the epoch's order, whatever the number of processes; else 0.
+
+    torch's DistributedSampler deals single samples in turn, Accelerate's loaders batches or parts
+    of them.
+    """
+    if type(loader).__name__ in ("DataLoaderShard", "DataLoaderDispatcher"):
+        return int(getattr(loader, "total_batch_size", 0) or 0)
+    sampler, size = getattr(loader, "sampler", None), getattr(loader, "batch_size", None)
+    if type(sampler) is not DistributedSampler or sampler.num_replicas != processes:
+        return 0
+    return int(size or 0) * processes
 
 
 def _generators(loader: Any) -> list[torch.Generator]:

@@ -7,6 +7,7 @@ counted, so that every process takes part in the same step.
 import atexit
 import contextlib
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -48,8 +49,23 @@ class Ranks:
             self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
             if self.size > 1:
                 # A group on the CPU: asking the GPU's would wait for the GPU in every step.
-                self._group = distributed.new_group(backend="gloo")
-                _part_at_exit(self._group)
+                self._group = self.another_group()
+
+    @property
+    def group(self) -> Any:
+        """The group on the CPU; None for one process alone."""
+        return self._group
+
+    def another_group(self) -> Any:
+        """A further group on the CPU, for another thread; None for one process alone. In every
+        process alike."""
+        if self.size == 1:
+            return None
+        import torch
+
+        group = torch.distributed.new_group(backend="gloo")
+        _part_at_exit(group)
+        return group
 
     @property
     def first(self) -> bool:
@@ -108,6 +124,13 @@ class Ranks:
             torch.distributed.barrier(group=self._group)
 
 
+def is_sharded(value: object) -> bool:
+    """Whether it is a tensor of which each process has a part (a DTensor, as of FSDP2)."""
+    # Without this module there is none, and to import it takes time.
+    found = sys.modules.get("torch.distributed.tensor")
+    return found is not None and isinstance(value, found.DTensor)
+
+
 def _part_at_exit(group: Any) -> None:
     """Destroy a gloo group (None: all) when the process ends.
 
@@ -122,6 +145,34 @@ def _part_at_exit(group: Any) -> None:
             torch.distributed.destroy_process_group(group)
 
     atexit.register(part)
+
+
+def _restarted_on_one_node() -> bool:
+    """Whether torchrun restarted these processes, all of them on this node.
+
+    Agents of several nodes count their restarts apart.
+    """
+    get = os.environ.get
+    return (
+        get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        and get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        and get("LOCAL_WORLD_SIZE") == get("WORLD_SIZE")
+    )
+
+
+def _store_of_restart(size: int) -> Any:
+    """Where the processes of this restart find each other.
+
+    torchrun keeps its store over restarts, with the addresses of processes that have ended: one
+    that reads before its peer has written connects to them, and fails
+    (https://github.com/pytorch/pytorch/issues/135712).
+    """
+    import torch
+
+    distributed: Any = torch.distributed
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    kept = distributed.TCPStore(host, port, size, is_master=False)
+    return distributed.PrefixStore(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}", kept)
 
 
 def join(backend: str = "", **options: Any) -> tuple[int, int, int]:
@@ -144,6 +195,8 @@ def join(backend: str = "", **options: Any) -> tuple[int, int, int]:
         missing = [key for key in ("MASTER_ADDR", "MASTER_PORT") if key not in os.environ]
         if missing and "init_method" not in options:
             raise UsageError(f"{' and '.join(missing)} must be set for {size} processes")
+        if "init_method" not in options and "store" not in options and _restarted_on_one_node():
+            options["store"] = _store_of_restart(size)
         chosen = backend or ("nccl" if torch.cuda.is_available() else "gloo")
         torch.distributed.init_process_group(chosen, rank=rank, world_size=size, **options)
         if chosen == "gloo":

@@ -38,7 +38,8 @@ from slurm_hadar.runtime.own_loop import (
     restore_random,
     samples_in,
 )
-from slurm_hadar.runtime.store import CheckpointStore, State
+from slurm_hadar.runtime.store import State
+from slurm_hadar.runtime.stores import open_store
 
 _PLACE = "session"
 _OPTIONS = {field.name for field in fields(SessionOptions)}
@@ -56,7 +57,10 @@ class Session:
 
     Options, as in :class:`slurm_hadar.runtime.Training`: ``name`` of the model in the profiles,
     ``every_s`` seconds between two saves (600), ``signal``, ``gpus``, ``nonfinite``, ``log``,
-    ``trusted``.
+    ``trusted``. ``sharded``: whether the processes write the tensors of models and optimizers into
+    shards of one checkpoint, which any number of them reads (default: where a model is spread over
+    the processes by ``fully_shard``, or the checkpoint has shards). ``background``: the saves every
+    ``every_s`` seconds are written in shards while the training goes on, from a copy.
 
     To make it takes over from earlier attempts and restores the newest checkpoint: make it last
     before the loop, with all parts as they are at the start. Raises UsageError for a part that
@@ -84,10 +88,10 @@ class Session:
         core.find_gpus(parts.get("model"))
         self._place = LoaderPlace(core.ranks.size)
         self._state = State(1, 0, 1, 1, samples)
-        self._store = CheckpointStore(
+        self._store = open_store(
             None if path is None else Path(path).absolute(),
             {**kept, _PLACE: self._place},
-            core.say,
+            core,
             trusted=trusted,
         )
         self._steering = OwnLoopSteering(core, self._state, self._store)
@@ -141,7 +145,7 @@ class Session:
         finally:
             self._core.signals.restore()
 
-    def batches(self, loader: Any) -> "Batches":
+    def batches(self, loader: Any, *, global_batch: int = 0) -> "Batches":
         """The batches of ``loader`` that are still to do in this epoch; between two of them the
         session saves, reports its progress, answers and leaves.
 
@@ -149,10 +153,18 @@ class Session:
         batches again from the same random state; what was trained is read again and left out. With
         an optimizer among the parts nothing is saved before it stepped, so gradients may be
         accumulated over batches.
-        """
-        return Batches(self, loader)
 
-    def _iterate(self, loader: Any) -> Iterator[Any]:
+        Another number of processes goes on in the middle of an epoch where their batches together
+        are as large as before, and are the same samples: so with torch's DistributedSampler and
+        Accelerate's loaders. ``global_batch`` says this of another loader: the k-th batches of all
+        processes together are the k-th ``global_batch`` samples of the epoch, by however many
+        processes. Raises UsageError where it is not known.
+        """
+        if global_batch < 0:
+            raise UsageError(f"global_batch={global_batch}: samples, 1 or more")
+        return Batches(self, loader, global_batch)
+
+    def _iterate(self, loader: Any, global_batch: int) -> Iterator[Any]:
         place, first = self._place, self._core.ranks.first
         if self._read == place.epoch:
             raise UsageError("batches() was called twice in one epoch; one loader is counted")
@@ -160,7 +172,7 @@ class Session:
         if not self._by_epochs:
             self._start_epoch()
         skipped = place.batch > 0
-        batches = place.open(loader)
+        batches = place.open(loader, global_batch)
         if skipped and self._random is not None:
             restore_random(self._random, first=first)
         self._random = None
@@ -310,11 +322,11 @@ class Session:
 class Batches:
     """What is left of a loader's epoch; ``len`` is that of the loader."""
 
-    def __init__(self, session: Session, loader: Any) -> None:
-        self._session, self._loader = session, loader
+    def __init__(self, session: Session, loader: Any, global_batch: int) -> None:
+        self._session, self._loader, self._global_batch = session, loader, global_batch
 
     def __iter__(self) -> Iterator[Any]:
-        return self._session._iterate(self._loader)
+        return self._session._iterate(self._loader, self._global_batch)
 
     def __len__(self) -> int:
         return len(self._loader)

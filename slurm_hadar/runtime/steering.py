@@ -164,7 +164,7 @@ class TrainingSteering:
             self._signals.asked = False
             self._answer()
         elif agreed.due:
-            self.save()
+            self.save(background=True)
         self._change_batch(agreed.batch)
 
     def _consult(self) -> Agreement:
@@ -305,35 +305,42 @@ class TrainingSteering:
                 self._ranks.agree(asked=False, leave=False, digest=self._digest).digest
             )
 
-    def save(self, *, moving: bool = False) -> bool:
-        """Save unless this position is saved already; whether it is saved now."""
+    def save(self, *, moving: bool = False, background: bool = False) -> bool:
+        """Save unless this position is saved already; whether it is saved now.
+
+        ``background``: it need only be begun, where the store writes while the training goes on.
+        """
         if self._store.path is None:
             return False
         self.settle()
+        self._finish_background()
         if self._saved_samples == self._state.samples:
             return True
         if not self.is_finite():
             # Looked at again soon: a loss may have been out of range for one step.
             self._saved_at = time.monotonic() - max(0.0, self._every_s - _AGAIN_S)
             return False
-        begin, done = time.monotonic(), True
-        superseded: Superseded | None = None
+        begin = time.monotonic()
         self._state.owed = self._emulation.owed if self._emulation is not None else 0.0
-        if self._ranks.first or self._store.collective:
-            try:
-                done = self._store.save(self._state, moving=moving)
-            except Superseded as raised:
-                superseded = raised
-        for found, saved in self._ranks.gather((superseded, done)):
-            if found is not None:
-                raise superseded or found
-            done = done and saved
+        store, state = self._store, self._state
+        if background:
+            done = store.in_all_ranks(self._ranks, lambda: store.begin_save(state))
+        else:
+            done = store.in_all_ranks(self._ranks, lambda: store.save(state, moving=moving))
         self._saved_at = time.monotonic()
         self._skip(self._saved_at - begin)
         if done:
             self._saved_samples = self._state.samples
             self._tell()
         return done
+
+    def _finish_background(self) -> None:
+        """Wait for a save in the background; where it failed its position is to be saved again."""
+        if self._store.saving:
+            begin = time.monotonic()
+            if not self._store.in_all_ranks(self._ranks, self._store.finish_save):
+                self._saved_samples = -1
+            self._skip(time.monotonic() - begin)
 
     def forget_saved(self) -> None:
         """The iteration goes on after a save, so this position is to be saved again at its end."""
@@ -342,7 +349,7 @@ class TrainingSteering:
     def is_finite(self) -> bool:
         """Whether loss and parameters may go into a checkpoint; in every process alike."""
         bad = "the loss" if self.loss.bad else ""
-        if not bad and self._ranks.first:
+        if not bad and (self._ranks.first or self._store.collective):
             bad = self._store.nonfinite()
         found = [one for one in self._ranks.gather(bad) if one]
         self._note_finite(found[0] if found else "")

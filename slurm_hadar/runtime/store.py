@@ -1,9 +1,10 @@
 """Everything that makes a training resume, in one checkpoint: parts, random state, position."""
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ class CheckpointStore:
         self.stamp = self.stamp_now()
         if self.path is None:
             return None
-        found = checkpoint.load(self.path, self._say, trusted=self._trusted)
+        found = self._read()
         if found is None:
             return None
         content, source = found
@@ -165,16 +166,36 @@ class CheckpointStore:
             self.attempt.newest_is_damaged = self._newest_is_damaged
         kept = json.loads(content["state"])
         self.check(state, kept)
-        try:
+        self._load_parts(content)
+        self.restore(state, kept)
+        return dict(content["random"])
+
+    def _read(self) -> tuple[checkpoint.Content, Path] | None:
+        """The newest whole checkpoint and its file; see :func:`.checkpoint.load`."""
+        assert self.path is not None
+        return checkpoint.load(self.path, self._say, trusted=self._trusted)
+
+    def _load_parts(self, content: checkpoint.Content) -> None:
+        """Put the parts where ``content`` was. Raises UsageError where they do not fit."""
+        if "shards" in content:
+            raise UsageError(
+                f"checkpoint {self.path} is in shards, which this training does not read; go on "
+                "with Session or Training, and without sharded=False"
+            )
+        with self._fitting():
             for key, part in self._parts.items():
                 part.load_state_dict(content["parts"][key])
+
+    @contextlib.contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Raises UsageError where the parts are not those of the checkpoint."""
+        try:
+            yield
         except (KeyError, RuntimeError, ValueError) as error:
             first = str(error).splitlines()[0]
             raise UsageError(
                 f"checkpoint {self.path} does not fit this training: {first}"
             ) from None
-        self.restore(state, kept)
-        return dict(content["random"])
 
     def check(self, state: State, kept: Mapping[str, Any]) -> None:
         """Raises UsageError when ``kept`` is of another training than ``state``, HadarError when a
@@ -246,18 +267,54 @@ class CheckpointStore:
         self.saved = Saved(state.samples, kept["time"], time.monotonic() - begin)
         return True
 
+    def in_all_ranks(self, ranks: Ranks, save: Callable[[], bool]) -> bool:
+        """Call ``save`` in the processes that save; whether each of them could. Raises Superseded
+        in all processes."""
+        done, superseded = True, None
+        if ranks.first or self.collective:
+            try:
+                done = save()
+            except Superseded as raised:
+                superseded = raised
+        for found, saved in ranks.gather((superseded, done)):
+            if found is not None:
+                raise superseded or found
+            done = done and saved
+        return done
+
+    def begin_save(self, state: State) -> bool:
+        """As :meth:`save`, where a store can: only begin, so that the training goes on meanwhile.
+
+        In every process alike, after :meth:`finish_save`.
+        """
+        return self.save(state)
+
+    @property
+    def saving(self) -> bool:
+        """Whether a save that was begun is not finished; the same in all processes."""
+        return False
+
+    def finish_save(self) -> bool:
+        """Wait until the save that was begun is over; whether the disk took it.
+
+        In every process alike. Raises Superseded as :meth:`save`.
+        """
+        return True
+
     def _write(self, kept: Mapping[str, Any]) -> None:
         """Make the newest checkpoint with ``kept`` in it. Raises OSError and Superseded."""
         if self.attempt is None:
             raise UsageError("save() belongs inside the loop over the training, or behind it")
-        checkpoint.save(
-            self.attempt,
-            {
-                "parts": {key: part.state_dict() for key, part in self._parts.items()},
-                "random": checkpoint.random_state(),
-                "state": json.dumps(kept),
-            },
-        )
+        parts = {key: part.state_dict() for key, part in self._parts.items()}
+        checkpoint.save(self.attempt, self._content(kept, parts))
+
+    def _content(self, kept: Mapping[str, Any], parts: Mapping[str, Any]) -> checkpoint.Content:
+        """What a checkpoint's file holds."""
+        return {
+            "parts": dict(parts),
+            "random": checkpoint.random_state(),
+            "state": json.dumps(kept),
+        }
 
 
 def lineage(path: str | Path) -> list[Segment]:

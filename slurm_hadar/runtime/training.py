@@ -24,6 +24,7 @@ from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.steering import ChosenBatch, TrainingSteering
 from slurm_hadar.runtime.store import CheckpointStore, State, stateful_parts
+from slurm_hadar.runtime.stores import has_shards, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +107,20 @@ class Training:
         core = self._core = SessionCore(options)
         core.join()
         self._signals, self._ranks = core.signals, core.ranks
-        if self._ranks.size > 1 and type(model).__name__ != "DistributedDataParallel":
+        spread = has_shards(model)
+        wrapped = type(model).__name__ == "DistributedDataParallel"
+        if self._ranks.size > 1 and not wrapped and not spread:
             raise UsageError(
                 f"{self._ranks.size} processes train together: wrap the model in "
-                "torch.nn.parallel.DistributedDataParallel"
+                "torch.nn.parallel.DistributedDataParallel, or shard it by fully_shard"
             )
         core.find_gpus(model)
         self.gpus = core.gpus
         """GPUs that train together."""
         self._state = State(dataset_size, seed, low, per_gpu or -(-low // max(1, self.gpus)))
         parts = stateful_parts(model, optimizer, scheduler, scaler, also or {})
-        store = CheckpointStore(
-            None if path is None else Path(path).absolute(), parts, core.say, trusted=trusted
-        )
+        where = None if path is None else Path(path).absolute()
+        store = open_store(where, parts, core, trusted=trusted)
         self._per_gpu = per_gpu
         self._random: dict[str, Any] | None = None
         self._load(store)
@@ -127,7 +129,8 @@ class Training:
             optimizer,
             self._ranks.size,
             first=self._ranks.first,
-            active=low < high,
+            # Of a sharded model no process has the gradients of its own samples alone.
+            active=low < high and not spread,
             before=before.noise_scale if before else None,
         )
         chosen = ChosenBatch(low, high, optimizer, scheduler, learning_rate)
