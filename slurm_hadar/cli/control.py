@@ -1,5 +1,6 @@
 """The operator's commands: tick, run, plan, backfill."""
 
+import gc
 import os
 import signal
 import threading
@@ -254,6 +255,10 @@ class _Shown:
     def serve(self) -> None:
         """Open the sockets, once. Not before the first tick has come to an end: a controller that
         is refused then has said one thing."""
+        if self.servers:
+            # What is loaded by now stays: no collection looks through it while users wait.
+            gc.collect()
+            gc.freeze()
         while self.servers:
             try:
                 self.stack.enter_context(self.servers.pop(0))

@@ -32,7 +32,7 @@ class ClusterView:
     the epoch; ``interval_s``: between two ticks."""
 
     overview: Overview
-    nodes: Sequence[NodeRow] = ()
+    nodes: list[NodeRow] = field(default_factory=list)
     expected_s: Mapping[str, float] = field(default_factory=dict)
     interval_s: float = 60.0
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -18,6 +19,7 @@ _LONGEST = 64
 _MOST_PAGES = 10_000
 
 
+@lru_cache(maxsize=2**15)
 def _natural(id_: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", id_)]
 

@@ -1,8 +1,9 @@
 """The newest answers of the controller, asked for once for all who see the same.
 
-One task looks every :data:`LOOK_S` whether there is a new tick. What a user sees is asked for when
-a page is open, once for each tick, and is kept for :data:`_MOST_USERS` users. While the controller
-is silent the last answers stay, and are marked as stale.
+One task looks every :data:`_GLANCE_S` at the time of the controller's socket, and asks whether
+there is a new tick where that has changed, or :data:`_LOOK_S` have passed. What a user sees is
+asked for when a page is open, once for each tick, and is kept for :data:`_MOST_USERS` users. While
+the controller is silent the last answers stay, and are marked as stale.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.cluster import ClusterView
 from slurm_hadar.web.source import ControllerAnswers, Latest, SilentController
 
-LOOK_S = 0.25
+_GLANCE_S, _LOOK_S = 0.04, 0.25
 _MOST_USERS = 32
 _STALE_AFTER_INTERVALS, _STALE_AFTER_S = 3.0, 30.0
 _SILENT_LOOKS = 8
@@ -124,9 +125,13 @@ class PageFeed:
             self._locks.pop(old, None)
 
     async def _look_again(self) -> None:
+        looked, known = time.monotonic(), self.source.news()
         while True:
-            await asyncio.sleep(LOOK_S)
-            await self._look()
+            await asyncio.sleep(_GLANCE_S)
+            found = self.source.news()
+            if found != known or time.monotonic() - looked > _LOOK_S:
+                looked, known = time.monotonic(), found
+                await self._look()
 
     async def _look(self) -> None:
         before = (self._latest, self._stale_s, self._problem)

@@ -1,6 +1,7 @@
 """The process: a socket, uvicorn on it, and the caller's UID beside each request."""
 
 import asyncio
+import gc
 import os
 import pwd
 import signal
@@ -104,6 +105,9 @@ def _on_loopback(site: Config, port: int) -> socket.socket:
 def _server(site: Config, listener: socket.socket) -> uvicorn.Server:
     callers = Callers(os.getuid(), controllers_uid(site), _proxy_uid(site))
     _KnownCaller.proxy_uid = callers.proxy_uid
+    # What is loaded by now stays: a collection that looks through it stops all pages for 50 ms.
+    gc.collect()
+    gc.freeze()
     feed = PageFeed(ControllerAnswers(site, callers.own_uid, callers.controllers_uid))
     settings = uvicorn.Config(
         application(feed, callers, site, listener.family == socket.AF_INET),

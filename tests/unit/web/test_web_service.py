@@ -27,6 +27,7 @@ from slurm_hadar.web import what_if
 from slurm_hadar.web.choice import choice_of
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.identity import Callers, RefusedCaller, caller_of
+from slurm_hadar.web.source import ControllerAnswers
 
 PROXIED = f'[web]\nproxy_user = "{ME}"\n'
 (FIRST, SECOND, _) = (name for name, _ in OTHERS)
@@ -237,6 +238,20 @@ def test_only_what_changed_is_sent_and_a_controller_may_come_back(tmp_path):
             while "Stale since" in (state := json.loads(next(heard))["set"]["state"]):
                 pass
             assert "Controller acts" in state
+
+
+def test_news_are_seen_at_the_socket_without_asking(tmp_path):
+    world = PretendController(tmp_path, 12, 6)
+    source = ControllerAnswers(world.site, os.getuid(), os.getuid())
+    assert source.news() is None
+    with world:
+        before = source.news()
+        assert source.news() == before
+        world.tick()
+        assert source.news() != before
+        before = source.news()
+        world.published.fault("squeue failed")
+        assert source.news() != before
 
 
 def test_without_a_controller_it_says_what_to_do(tmp_path):
