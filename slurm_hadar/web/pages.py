@@ -11,6 +11,7 @@ from slurm_hadar.web import rendering
 from slurm_hadar.web.choice import PageChoice
 from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.fragments import PageFragments
+from slurm_hadar.web.source import SilentController
 from slurm_hadar.web.what_if import WhatIf
 
 _MOST = 128
@@ -63,8 +64,8 @@ class Pages:
             try:
                 report = await asked(lambda: source.report(uid, choice.job))
                 known = await asked(lambda: source.explain(uid, choice.job))
-            except UsageError:
-                # Another user's job, or one that did not opt in.
+            except (UsageError, SilentController):
+                # Another user's job, one that did not opt in, or the queue is Slurm's.
                 pass
             return rendering.job(shown, choice, report, known)
         return rendering.queue(shown, choice, own)

@@ -111,7 +111,7 @@ def job(
     row = found.row if found is not None else row
     parts = {
         "state": str(module.state(shown)),
-        "job-now": str(module.job_now(choice.job, row, report)),
+        "job-now": str(module.job_now(choice.job, row, report, shown.alone)),
     }
     if found is not None:
         fastest = max((one.samples_per_s or 0.0 for one in found.rates), default=0.0)
