@@ -270,7 +270,8 @@ class _Shown:
 @contextmanager
 def _shown(site: Config, controller: Controller) -> Iterator[_Shown]:
     """What ticks come to, for every user and for Prometheus as far as that is possible."""
-    published, metrics = Published(site, os.getuid()), _metrics(site, controller)
+    published = Published(site, os.getuid(), controller.store.connection)
+    metrics = _metrics(site, controller)
     servers: list[Server] = []
     if site.status.serve:
         servers.append(UserServer(site.status_socket, published.answer, published.close))

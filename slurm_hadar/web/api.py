@@ -44,7 +44,7 @@ def routes(feed: PageFeed, uid_of: Callable[[Request], int]) -> list[Route]:
 
     async def timeline(request: Request) -> Response:
         uid = uid_of(request)
-        return _answer("timeline", asdict(await feed.asked(lambda: feed.source.timeline(uid))))
+        return _answer("timeline", asdict(await feed.timeline(uid)))
 
     async def explain(request: Request) -> Response:
         uid, job = uid_of(request), checked_id(request.path_params["job"])

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.reports.cluster import ClusterView
+from slurm_hadar.reports.cluster import ClusterView, JobTimeline
 from slurm_hadar.web.source import ControllerAnswers, Latest, SilentController
 from slurm_hadar.web.without_controller import QueueOfSlurm
 
@@ -130,9 +130,7 @@ class PageFeed:
                     raise
                 silent = str(error)
         try:
-            view = await asyncio.get_running_loop().run_in_executor(
-                self._slurm_thread, lambda: self._slurm.cluster(uid)
-            )
+            view = await self._of_slurm(lambda: self._slurm.cluster(uid))
         except HadarError as error:
             raise SilentController(f"{silent}. Slurm does not answer either: {error}") from None
         if self._answered and view.overview.controller.alive:
@@ -140,6 +138,16 @@ class PageFeed:
             state = replace(view.overview.controller, state="silent")
             view = replace(view, overview=replace(view.overview, controller=state))
         return _Kept(generation, view, True)
+
+    async def timeline(self, uid: int) -> JobTimeline:
+        """The last day, or that before the controller's end. Raises HadarError."""
+        try:
+            return await self.asked(lambda: self.source.timeline(uid))
+        except SilentController:
+            return await self._of_slurm(lambda: self._slurm.timeline(uid))
+
+    async def _of_slurm(self, question: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._slurm_thread, question)
 
     async def asked(self, question: Callable[[], _T]) -> _T:
         """The answer to a question that blocks."""

@@ -56,7 +56,7 @@ class Pages:
         if choice.kind == "nodes":
             return rendering.nodes(shown, choice)
         if choice.kind == "timeline":
-            day = await asked(lambda: source.timeline(uid))
+            day = await self._feed.timeline(uid)
             return rendering.timeline(shown, choice, day, own)
         if choice.kind == "job":
             report: JobReport | None = None

@@ -20,9 +20,10 @@ from slurm_hadar.controller.presentation.overview import (
     controller_state,
     midnight,
 )
+from slurm_hadar.controller.service.placement_history import DAY_S, PlacementHistory
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.heartbeat import read_heartbeat
-from slurm_hadar.reports.cluster import ClusterView
+from slurm_hadar.reports.cluster import ClusterView, JobTimeline
 from slurm_hadar.reports.status import STATE_FILE
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
@@ -43,9 +44,24 @@ class QueueOfSlurm:
     def cluster(self, uid: int) -> ClusterView:
         """The cluster and the queue, as this user may see them. Raises HadarError."""
         sight, private = self._newest(time.time())
+        return cluster_view(sight, self._viewer(uid, private))
+
+    def timeline(self, uid: int) -> JobTimeline:
+        """The day before the controller's last tick, as the state file has it, to this user.
+        Raises HadarError where that cannot be read."""
+        if os.getuid() != self._controllers_uid:
+            raise HadarError("the timeline is the controller's; it is shown when one runs")
+        viewer = self._viewer(uid, self._newest(time.time())[1])
+        with closing(Store.open(self._config.site.state_dir)) as store, store.readable_errors():
+            day = PlacementHistory(store.connection)
+            day.read(time.time())
+            until = day.last_s or time.time()
+            return day.timeline(until, store.moves_since(until - DAY_S), viewer)
+
+    def _viewer(self, uid: int, private: frozenset[str]) -> Viewer:
         everything = uid in (0, self._controllers_uid)
         hidden = frozenset() if everything else private
-        return cluster_view(sight, Viewer(uid, everything, "jobs" in hidden, "nodes" in hidden))
+        return Viewer(uid, everything, "jobs" in hidden, "nodes" in hidden)
 
     def _newest(self, now: float) -> tuple[Sight, frozenset[str]]:
         if self._failed is not None and now - _FAILED_S < self._failed[0] <= now:

@@ -7,6 +7,7 @@ a request.
 import contextlib
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
@@ -56,10 +57,14 @@ class _Tick:
 class Published:
     """Answers for the socket; :meth:`publish` and :meth:`fault` are called by the daemon."""
 
-    def __init__(self, config: Config, own_uid: int) -> None:
+    def __init__(
+        self, config: Config, own_uid: int, connection: sqlite3.Connection | None = None
+    ) -> None:
+        """``connection``: the state file's, of the thread that publishes; without one the
+        timeline ends with the process."""
         self._config, self._uid = config, own_uid
         self._tick = _Tick()
-        self._day = PlacementHistory()
+        self._day = PlacementHistory(connection)
         self._answered: dict[tuple[int, bytes], bytes] = {}
         self._answered_of: _Tick | None = None
         self._source: _TickSource | None = None
@@ -67,7 +72,9 @@ class Published:
 
     def publish(self, report: TickReport) -> None:
         """A tick is over."""
-        self._day.record(report.seen)
+        # A disk that is full costs the history of this tick, and no more.
+        with contextlib.suppress(sqlite3.Error):
+            self._day.record(report.seen)
         self._tick = _Tick(report)
         self._say_so()
 

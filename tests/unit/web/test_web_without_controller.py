@@ -12,6 +12,7 @@ from benchmarks.page.world import PretendController
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import observed
+from slurm_hadar.controller.service.placement_history import PlacementHistory
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.web import feed, without_controller
 from slurm_hadar.web.feed import PageFeed
@@ -79,6 +80,17 @@ def test_each_user_sees_what_slurm_would_show_them(world, slurm, private):
         {FIRST} if hides else {n for n, _ in OTHERS}
     )
     assert bool(mine.nodes) != hides
+
+
+def test_the_timeline_is_that_before_the_controllers_end(world, slurm):
+    slurm.settings["PrivateData"] = "jobs"
+    with closing(Store.open(world.site.site.state_dir)) as store:
+        PlacementHistory(store.connection).record(world.seen())
+    queue = QueueOfSlurm(world.site, ME)
+    for uid, names in ((ME, {name for name, _ in OTHERS}), (FIRST_UID, {FIRST})):
+        day = queue.timeline(uid)
+        assert {one.user for one in day.segments} == names
+        assert all(one.end_s == day.to_s for one in day.segments)
 
 
 def test_slurm_is_asked_again_after_a_while_and_a_failure_is_not_repeated_at_once(
