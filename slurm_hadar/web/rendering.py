@@ -17,7 +17,7 @@ from slurm_hadar.reports.cluster import HIDDEN, JobTimeline, NodeRow
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.text import Explanation, StatusRow
 from slurm_hadar.web import drawing
-from slurm_hadar.web.choice import SORTS, PageChoice
+from slurm_hadar.web.choice import HOURS, SORTS, PageChoice
 from slurm_hadar.web.feed import Shown
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.what_if import PolicyOutcome
@@ -55,7 +55,9 @@ def nodes(shown: Shown, choice: PageChoice) -> PageFragments:
     """The map of the nodes and their GPUs."""
     kinds = sorted({kind for node in shown.view.nodes for kind in node.gpus})
     found = [
-        node for node in shown.view.nodes if not choice.gpu_type or choice.gpu_type in node.gpus
+        node
+        for node in shown.view.nodes
+        if (not choice.gpu_type or choice.gpu_type in node.gpus) and choice.text in node.name
     ]
     part, number = _page(found, choice.page, NODES)
     module = _module()
@@ -81,7 +83,7 @@ def nodes(shown: Shown, choice: PageChoice) -> PageFragments:
 def timeline(shown: Shown, choice: PageChoice, day: JobTimeline, own: str) -> PageFragments:
     """The jobs of the last day and their moves."""
     chosen = replace(day, segments=choice.segments(day.segments, own))
-    drawn = drawing.draw(chosen, choice.page)
+    drawn = drawing.draw(chosen, choice.page, choice.hours)
     module = _module()
     moves = sorted(day.moves, key=lambda one: one.move.time_s, reverse=True)[:ROWS]
     return PageFragments(
@@ -152,6 +154,7 @@ def page(
         choice=choice,
         sorts=SORTS,
         policies=policies.names(),
+        hours=HOURS,
         base="../" if choice.kind == "job" else "./",
         states=sorted({row.state for row in rows}),
         kinds=sorted({use.gpu_type for use in view.overview.gpus}) if view is not None else [],

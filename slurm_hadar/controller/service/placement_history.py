@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.journal.stays import StayTable, StoredStay
+from slurm_hadar.controller.journal.placement_tables import StayTable, StoredStay
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import formatters
 from slurm_hadar.controller.presentation.overview import Viewer

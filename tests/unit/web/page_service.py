@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 import shutil
 import socket
 import subprocess
@@ -87,6 +88,21 @@ def client(address, **more):
         return httpx.Client(base_url=address, timeout=30, **more)
     transport = httpx.HTTPTransport(uds=address)
     return httpx.Client(transport=transport, base_url="http://page", timeout=30, **more)
+
+
+def rows(page, path="api/v1/status", **more):
+    return page.get(path, **more).json()["result"]["rows"]
+
+
+def events(stream):
+    """The data of each event, and "" for a comment."""
+    for line in stream.iter_lines():
+        if line.startswith("data: "):
+            yield line[6:]
+
+
+def version(page, path="/"):
+    return re.search(r'data-version="(\w+)"', page.get(path).text)[1]
 
 
 @contextmanager

@@ -15,15 +15,27 @@ from urllib.parse import parse_qsl
 import httpx2 as httpx
 import jsonschema
 import pytest
-from page_service import HADAR, HOSTILE, ME, OTHERS, Relay, client, serving
+from page_service import (
+    HADAR,
+    HOSTILE,
+    ME,
+    OTHERS,
+    Relay,
+    client,
+    events,
+    rows,
+    serving,
+    version,
+)
 
 from benchmarks.page.world import PretendController
 from slurm_hadar.cli.status import asked
 from slurm_hadar.demo.show import live_page
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.reports.cluster import JobTimeline, Stay
 from slurm_hadar.reports.status import Overview
 from slurm_hadar.simulator import queue_model
-from slurm_hadar.web import what_if
+from slurm_hadar.web import drawing, what_if
 from slurm_hadar.web.choice import choice_of
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.identity import Callers, RefusedCaller, caller_of
@@ -45,10 +57,6 @@ def world(tmp_path_factory):
 def page(world):
     with serving(world) as path, client(path) as found:
         yield found
-
-
-def rows(page, path="api/v1/status", **more):
-    return page.get(path, **more).json()["result"]["rows"]
 
 
 def test_the_socket_is_in_the_state_folder_and_open_to_every_user(world, page):
@@ -101,7 +109,8 @@ def test_no_page_holds_a_name_that_could_act_and_each_has_a_strict_policy(page, 
 
 
 @pytest.mark.parametrize("path", ["/?page=0", "/?page=x", "/?sort=rm", "/nodes?colour=9",
-                                  "/jobs/1;2", "/events?view=all", "/events?view=job"])  # fmt: skip
+                                  "/jobs/1;2", "/timeline?hours=2", "/events?view=all",
+                                  "/events?view=job"])  # fmt: skip
 def test_an_address_without_sense_is_a_page_that_says_so(page, path):
     answer = page.get(path)
     assert answer.status_code == 404 and "Traceback" not in answer.text
@@ -114,9 +123,30 @@ def test_the_queue_is_paged_filtered_and_sorted(page):
     assert page.get(f"/?user={FIRST}").text.count('<tr id="job-') == 4
     assert page.get("/?text=1003").text.count('<tr id="job-') == 1
     assert page.get("/?user=nobody-such").text.count('<tr id="job-') == 0
+    assert re.findall(r'<li id="node-(\w+)"', page.get("/nodes?text=p").text) == ["p2", "p5"]
+    assert "of this choice" in page.get("/nodes?text=none-such").text
     first = re.search(r'<tr id="job-(\d+)"', page.get("/?sort=done").text)[1]
     done = {row["id"]: row["done"] or 0 for row in rows(page)}
     assert first == max(done, key=lambda id_: done[id_])
+
+
+def test_the_timeline_is_drawn_for_the_hours_that_are_asked_for():
+    stays = [Stay("1", "ann", "n", {"v100": 1}, "v1", 0.0, 80_000.0),
+             Stay("2", "ann", "n", {"v100": 1}, "v1", 70_000.0, 86_400.0, True),
+             Stay("3", "ann", "n", {"k80": 1}, "k1", 84_600.0, 86_400.0, True)]  # fmt: skip
+    day = JobTimeline(0.0, 86_400.0, 0.0, stays)
+    for hours, jobs, first in (
+        (24, "321", "24 h ago"),
+        (6, "321", "6 h ago"),
+        (1, "32", "1 h ago"),
+    ):
+        drawn = drawing.draw(day, 1, hours)
+        assert [row.job for row in drawn.rows] == list(jobs)
+        assert drawn.ticks[0][1] == first and drawn.ticks[-1][1] == "now"
+        (bar,) = drawn.rows[0].bars
+        assert bar.x + bar.width == drawing.WIDTH - drawing.MARGIN
+        assert bar.width == pytest.approx((drawing.WIDTH - 20) * 0.5 / hours, abs=0.1)
+    assert drawing.draw(day, 1, 1).ticks[1][1] == "50 min ago"
 
 
 def test_a_header_of_someone_who_is_not_the_proxy_is_no_name(page):
@@ -201,17 +231,6 @@ def test_a_port_is_for_a_sandbox_and_knows_its_caller(world, tmp_path):
         [HADAR, "web", "--config", site, "--port", "0"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and "sandbox" in done.stderr and "Traceback" not in done.stderr
-
-
-def events(stream):
-    """The data of each event, and "" for a comment."""
-    for line in stream.iter_lines():
-        if line.startswith("data: "):
-            yield line[6:]
-
-
-def version(page, path="/"):
-    return re.search(r'data-version="(\w+)"', page.get(path).text)[1]
 
 
 def test_only_what_changed_is_sent_and_a_controller_may_come_back(tmp_path):
