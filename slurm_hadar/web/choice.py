@@ -12,8 +12,8 @@ from slurm_hadar.reports.cluster import Stay
 from slurm_hadar.reports.text import StatusRow
 from slurm_hadar.slurm.commands import checked_id
 
-Kind = Literal["queue", "nodes", "job", "timeline", "what-if"]
-KINDS: tuple[Kind, ...] = ("queue", "nodes", "job", "timeline", "what-if")
+Kind = Literal["queue", "nodes", "job", "timeline", "what-if", "report"]
+KINDS: tuple[Kind, ...] = ("queue", "nodes", "job", "timeline", "what-if", "report")
 ALL, COLOURS = "all", ("job", "type", "use")
 HOURS = (1, 6, 24)
 """Of the timeline, up to now."""

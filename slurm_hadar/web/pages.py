@@ -12,6 +12,7 @@ from slurm_hadar.web.choice import PageChoice
 from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.source import SilentController
+from slurm_hadar.web.usage import UsageReports
 from slurm_hadar.web.what_if import WhatIf
 
 _MOST = 128
@@ -28,8 +29,8 @@ class _Made:
 class Pages:
     """Keeps the parts of the pages that are looked at."""
 
-    def __init__(self, feed: PageFeed, what_if: WhatIf) -> None:
-        self._feed, self._what_if = feed, what_if
+    def __init__(self, feed: PageFeed, what_if: WhatIf, usage: UsageReports) -> None:
+        self._feed, self._what_if, self._usage = feed, what_if, usage
         self._made: OrderedDict[tuple[int, PageChoice], _Made] = OrderedDict()
 
     async def parts(self, uid: int, choice: PageChoice, own: str) -> PageFragments:
@@ -53,6 +54,8 @@ class Pages:
             return rendering.what_if(
                 shown, self._what_if.of(choice.policy) if choice.policy else []
             )
+        if choice.kind == "report":
+            return rendering.report(shown, self._usage.of(own))
         if choice.kind == "nodes":
             return rendering.nodes(shown, choice)
         if choice.kind == "timeline":

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.reports import formats
+from slurm_hadar.reports import formats, usage
 from slurm_hadar.reports.cluster import HIDDEN, JobTimeline, NodeRow
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.text import Explanation, StatusRow
@@ -20,6 +20,7 @@ from slurm_hadar.web import drawing
 from slurm_hadar.web.choice import HOURS, SORTS, PageChoice
 from slurm_hadar.web.feed import Shown
 from slurm_hadar.web.fragments import PageFragments
+from slurm_hadar.web.usage import WeeksUse
 from slurm_hadar.web.what_if import PolicyOutcome
 
 ROWS, NODES = 100, 250
@@ -140,6 +141,17 @@ def what_if(shown: Shown, found: Sequence[PolicyOutcome]) -> PageFragments:
     return PageFragments(
         "What if",
         {"state": str(module.state(shown)), "what-if": str(module.what_if(found, gains))},
+    )
+
+
+def report(shown: Shown, found: WeeksUse) -> PageFragments:
+    """The GPU use of the last week."""
+    module = _module()
+    known = found.report
+    texts = (usage.title(known), usage.tables(known), usage.notes(known)) if known else ("", (), ())
+    return PageFragments(
+        "Report",
+        {"state": str(module.state(shown)), "report": str(module.report(found, *texts))},
     )
 
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from page_service import HOSTILE, ME, OTHERS, Relay, axe, browser, serving
+from page_service import HOSTILE, ME, OTHERS, Relay, axe, browser, serving, with_accounting
 
 from benchmarks.page.world import PretendController
 
@@ -15,6 +15,7 @@ VIEWS = {
     "timeline": "timeline",
     "job": "jobs/1002",
     "what-if": "what-if?policy=fifo",
+    "report": "report",
 }
 LOOKS = {
     "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}},
@@ -40,7 +41,9 @@ def pretend(folder, jobs, nodes, **more):
 def site(request, tmp_path_factory):
     jobs = request.param
     nodes = {12: 6, 5000: 2000}[jobs]
-    world = pretend(tmp_path_factory.mktemp("site"), jobs, nodes)
+    folder = tmp_path_factory.mktemp("site")
+    accounting = with_accounting(folder, (1, ME), (2, HOSTILE[0]))
+    world = pretend(folder, jobs, nodes, more=accounting)
     with world, serving(world, "--port", "0") as url:
         world.moved("1002")
         yield jobs, url
@@ -100,6 +103,9 @@ def _shows(chromium, url, jobs, view, look):
             assert "v100" in page.locator("#job-speed").inner_text()
             assert "moved" in page.locator("#job-moves").inner_text()
             assert "samples/s" in page.locator("#job-now").inner_text()
+        if view == "report":
+            # It comes by itself.
+            page.locator("#report").get_by_text(f"acct-{HOSTILE[0]}").first.wait_for()
         if view == "what-if" and jobs == 12:
             # It comes by itself when it is done.
             page.get_by_text("12 of 12").nth(1).wait_for()

@@ -26,6 +26,7 @@ from page_service import (
     rows,
     serving,
     version,
+    with_accounting,
 )
 
 from benchmarks.page.world import PretendController
@@ -47,7 +48,8 @@ PROXIED = f'[web]\nproxy_user = "{ME}"\n'
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    world = PretendController(tmp_path_factory.mktemp("page"), 12, 6)
+    folder = tmp_path_factory.mktemp("page")
+    world = PretendController(folder, 12, 6, more=with_accounting(folder, (1, ME)))
     world.users, world.names = OTHERS, HOSTILE
     with world:
         yield world
