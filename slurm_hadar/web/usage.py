@@ -6,17 +6,16 @@ import os
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import account_usage
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.usage import UsageReport
 from slurm_hadar.slurm import accounting
 from slurm_hadar.slurm.commands import Commands
 from slurm_hadar.web.feed import PageFeed
+from slurm_hadar.web.state_file import opened
 
 DAYS = 7
 _KEPT, _FRESH_S, _FAILED_S = 64, 600.0, 60.0
@@ -93,7 +92,6 @@ class UsageReports:
         notes = [f"unreadable lines of sacct's answer, which are not counted: {bad}"] if bad else []
         known = None
         if os.getuid() == self._controllers_uid:
-            folder = self._config.site.state_dir
-            with closing(Store.open(folder)) as store, store.readable_errors():
+            with opened(self._config) as store:
                 known = account_usage.recorded(store, window.from_s)
         return account_usage.usage(ours, known, window, self._config, notes)

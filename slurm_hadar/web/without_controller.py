@@ -7,10 +7,8 @@ page that a user started knows what Slurm shows to that user.
 
 import os
 import time
-from contextlib import closing
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observer import Observer
 from slurm_hadar.controller.presentation import alone
 from slurm_hadar.controller.presentation.cluster_map import cluster_view
@@ -26,6 +24,7 @@ from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.reports.cluster import ClusterView, JobTimeline
 from slurm_hadar.reports.status import STATE_FILE
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
+from slurm_hadar.web.state_file import opened
 
 _LEAST_S, _FAILED_S = 30.0, 10.0
 
@@ -52,7 +51,7 @@ class QueueOfSlurm:
         if os.getuid() != self._controllers_uid:
             raise HadarError("the timeline is the controller's; it is shown when one runs")
         viewer = self._viewer(uid, self._newest(time.time())[1])
-        with closing(Store.open(self._config.site.state_dir)) as store, store.readable_errors():
+        with opened(self._config) as store:
             day = PlacementHistory(store.connection)
             day.read(time.time())
             until = day.last_s or time.time()
@@ -80,7 +79,7 @@ class QueueOfSlurm:
             # Slurm has hidden what the caller may not see.
             return alone.sight(self._config, self._cluster, now), frozenset()
         beat = read_heartbeat(self._config.site.exchange_dir, self._controllers_uid)
-        with closing(Store.open(self._config.site.state_dir)) as store:
+        with opened(self._config) as store:
             observer = Observer(self._config, self._cluster, store, os.getuid(), racks=False)
             seen = observer.observe(now)
             sight = Sight(

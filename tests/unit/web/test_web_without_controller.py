@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from page_service import OTHERS
@@ -112,6 +113,15 @@ def test_slurm_is_asked_again_after_a_while_and_a_failure_is_not_repeated_at_onc
     now += queue.again_s + 1
     queue.cluster(ME)
     assert slurm.asked == 3
+
+
+def test_a_state_file_that_cannot_be_opened_is_said(world, slurm, monkeypatch):
+    def refused(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "chmod", refused)
+    with pytest.raises(HadarError, match="Read-only file system"):
+        QueueOfSlurm(world.site, ME).cluster(ME)
 
 
 def test_a_page_goes_from_the_controller_to_slurm_and_back(world, slurm, monkeypatch):
