@@ -193,3 +193,35 @@ def test_two_users_under_private_data_see_their_own(chromium, tmp_path):
                 page.goto(f"{relay.url}jobs/{foreign}")
                 assert page.get_by_text(f"no job {foreign} that you may see").is_visible()
                 tab.faults = [one for one in tab.faults if "404" not in one]
+
+
+def test_a_job_and_its_nodes_are_found_with_the_tab_key_alone(chromium, site):
+    _, url = site
+    with Tab(chromium, "phone") as tab:
+        page = tab.page
+        page.goto(url)
+
+        def tab_to(text):
+            for _ in range(60):
+                page.keyboard.press("Tab")
+                found = page.evaluate(
+                    "() => { const one = document.activeElement, box = one.getBoundingClientRect();"
+                    " return [one.textContent.trim(), getComputedStyle(one).outlineStyle,"
+                    " box.width > 0 && box.right <= innerWidth + 1 && box.bottom > 0"
+                    " && box.top < innerHeight]; }"
+                )
+                if found[0] == text:
+                    # What has the focus is seen, and is on the screen.
+                    assert found[1:] == ["solid", True]
+                    return
+            raise AssertionError(f"no Tab leads to {text}")
+
+        tab_to("1000")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/jobs/1000")
+        tab_to("Nodes")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/nodes")
+        tab_to("1001")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/jobs/1001")
