@@ -7,6 +7,7 @@ import pytest
 from page_service import HOSTILE, ME, OTHERS, Relay, axe, browser, serving, with_accounting
 
 from benchmarks.page.world import PretendController
+from slurm_hadar.web.what_if import LONGEST_S
 
 PROXIED = f'[web]\nproxy_user = "{ME}"\n'
 VIEWS = {
@@ -107,8 +108,8 @@ def _shows(chromium, url, jobs, view, look):
             # It comes by itself.
             page.locator("#report").get_by_text(f"acct-{HOSTILE[0]}").first.wait_for()
         if view == "what-if" and jobs == 12:
-            # It comes by itself when it is done.
-            page.get_by_text("12 of 12").nth(1).wait_for()
+            # It comes by itself when it is done: two simulations, one after the other.
+            page.get_by_text("12 of 12").nth(1).wait_for(timeout=2500 * LONGEST_S)
             assert page.locator("#what-if tbody").first.locator("tr").count() == 2
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0
