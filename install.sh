@@ -118,7 +118,7 @@ check() {
 
 tests() {
   debian slurmctld slurmd slurm-client munge python3 python3-venv libslurm-dev gcc libc6-dev zsh fish \
-    groff-base prometheus slurmdbd mariadb-server-core mariadb-client-core chromium fonts-dejavu-core
+    groff-base prometheus slurmdbd mariadb-server-core mariadb-client-core chromium nginx-light fonts-dejavu-core
   environment "$venv" test
   # What looks for barriers in the page; without npm those checks are skipped.
   if command -v npm >/dev/null && [[ ! -d $venv/node_modules/axe-core ]]; then

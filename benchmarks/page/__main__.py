@@ -9,6 +9,7 @@ answers and of ``hadar web`` for all viewers, hang least on what else the machin
 """
 
 import argparse
+import gc
 import json
 import os
 import socket
@@ -91,6 +92,9 @@ def measure(jobs: int, nodes: int, viewers: int, updates: int) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         world = _Asked(Path(folder), jobs, nodes)
         world.watch()
+        # As hadar run does before it answers.
+        gc.collect()
+        gc.freeze()
         with world:
             argv = [str(_HADAR), "web", "--config", str(world.config_path)]
             page = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)

@@ -1,5 +1,6 @@
 """The operator's commands: tick, run, plan, backfill."""
 
+import gc
 import os
 import signal
 import threading
@@ -254,6 +255,10 @@ class _Shown:
     def serve(self) -> None:
         """Open the sockets, once. Not before the first tick has come to an end: a controller that
         is refused then has said one thing."""
+        if self.servers:
+            # What is loaded by now stays: no collection looks through it while users wait.
+            gc.collect()
+            gc.freeze()
         while self.servers:
             try:
                 self.stack.enter_context(self.servers.pop(0))
@@ -265,7 +270,8 @@ class _Shown:
 @contextmanager
 def _shown(site: Config, controller: Controller) -> Iterator[_Shown]:
     """What ticks come to, for every user and for Prometheus as far as that is possible."""
-    published, metrics = Published(site, os.getuid()), _metrics(site, controller)
+    published = Published(site, os.getuid(), controller.store.connection)
+    metrics = _metrics(site, controller)
     servers: list[Server] = []
     if site.status.serve:
         servers.append(UserServer(site.status_socket, published.answer, published.close))

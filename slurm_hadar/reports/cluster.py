@@ -32,7 +32,7 @@ class ClusterView:
     the epoch; ``interval_s``: between two ticks."""
 
     overview: Overview
-    nodes: Sequence[NodeRow] = ()
+    nodes: list[NodeRow] = field(default_factory=list)
     expected_s: Mapping[str, float] = field(default_factory=dict)
     interval_s: float = 60.0
 
@@ -63,10 +63,12 @@ class JobMove:
 @dataclass(frozen=True, slots=True)
 class JobTimeline:
     """The last day. ``from_s`` to ``to_s``: what is shown; ``known_s``: since when jobs that have
-    ended since are known; all in s since the epoch."""
+    ended since are known; ``gaps``: from when to when no controller looked; all in s since the
+    epoch."""
 
     from_s: float
     to_s: float
     known_s: float
-    segments: Sequence[Stay] = ()
-    moves: Sequence[JobMove] = ()
+    segments: list[Stay] = field(default_factory=list)
+    moves: list[JobMove] = field(default_factory=list)
+    gaps: Sequence[tuple[float, float]] = ()

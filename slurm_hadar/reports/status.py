@@ -81,7 +81,8 @@ class Overview:
     rollout: str = ""
     interactive: int = 0
     """Of the others: salloc, srun, Open OnDemand and JupyterHub."""
-    rows: Sequence[StatusRow] = ()
+    rows: list[StatusRow] = field(default_factory=list)
+    """A list: of another sequence pydantic writes each item twice."""
 
 
 def summary(found: Overview, now: float) -> list[Text]:

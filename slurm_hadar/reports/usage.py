@@ -68,7 +68,9 @@ class UsageReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class UsageTable:
+    """One table of the report: what it shows, its columns, its rows."""
+
     head: str
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -76,15 +78,15 @@ class _Table:
 
 def text(report: UsageReport) -> RenderableType:
     """The report for a terminal."""
-    parts: list[RenderableType] = [Text(_title(report), style="bold", overflow="fold")]
-    for one in _tables(report):
+    parts: list[RenderableType] = [Text(title(report), style="bold", overflow="fold")]
+    for one in tables(report):
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 2))
         for place, head in enumerate(one.heads):
             table.add_column(head, justify="right" if place else "left", overflow="fold")
         for row in one.rows:
             table.add_row(*(Text(cell) for cell in row))
         parts += [Text(""), Text(one.head, style="bold"), table]
-    if lines := _notes(report):
+    if lines := notes(report):
         parts += [Text(""), *(Text(f"- {formats.plain(line)}", overflow="fold") for line in lines)]
     return Group(*parts)
 
@@ -94,7 +96,7 @@ def page(report: UsageReport) -> str:
     most = max((one.received_gpu_h for one in report.accounts), default=0.0) or 1.0
     return pages.render(
         _TEMPLATE,
-        title=_title(report),
+        title=title(report),
         bars=[
             {
                 "name": formats.plain(one.account) or formats.ABSENT,
@@ -105,12 +107,13 @@ def page(report: UsageReport) -> str:
             for one in report.accounts
             if one.received_gpu_h
         ],
-        tables=_tables(report),
-        notes=[formats.plain(line) for line in _notes(report)],
+        tables=tables(report),
+        notes=[formats.plain(line) for line in notes(report)],
     )
 
 
-def _title(report: UsageReport) -> str:
+def title(report: UsageReport) -> str:
+    """From when to when, and how much."""
     return (
         f"GPU use from {formats.moment(report.from_s)} to {formats.moment(report.to_s)}: "
         f"{report.total.received_gpu_h:,.1f} GPU-hours, "
@@ -124,10 +127,11 @@ def _bar_text(one: AccountUse) -> str:
     return f"{one.received_gpu_h:,.1f} GPU-hours{held}"
 
 
-def _tables(report: UsageReport) -> list[_Table]:
+def tables(report: UsageReport) -> list[UsageTable]:
+    """Its figures as text."""
     rows = [*report.accounts, report.total] if len(report.accounts) > 1 else report.accounts
     found = [
-        _Table(
+        UsageTable(
             "Asked for, waited for, received",
             ("Account", "Users", "Jobs", "Asked GPU h", "Starts", "Mean wait", "95% within",
              "Waiting", "Received GPU h"),
@@ -143,7 +147,7 @@ def _tables(report: UsageReport) -> list[_Table]:
         )
     ]  # fmt: skip
     if report.total.moves is not None:
-        found.append(_Table(
+        found.append(UsageTable(
             "Wasted and gained",
             ("Account", "Sampled", "Held idle GPU h", "Moves", "Gained GPU h", "Lost GPU h",
              "On idle nodes GPU h", "Energy kWh", *(("CO2 kg",) if report.co2_g_per_kwh else ())),
@@ -159,7 +163,7 @@ def _tables(report: UsageReport) -> list[_Table]:
             ],
         ))  # fmt: skip
     if report.groups:
-        found.append(_Table(
+        found.append(UsageTable(
             "Jobs that opted in, by the rollout",
             ("Jobs", "Count", "Received GPU h", "Mean wait", "95% within", "Held idle", "Moves",
              "Gained GPU h", "Lost GPU h", "Failed"),
@@ -178,7 +182,8 @@ def _tables(report: UsageReport) -> list[_Table]:
     return found
 
 
-def _notes(report: UsageReport) -> list[str]:
+def notes(report: UsageReport) -> list[str]:
+    """What to know of the figures."""
     found = list(report.notes)
     if report.total.energy_gpu_h:
         share = formats.percent(_share(report.total.energy_gpu_h, report.total.received_gpu_h))

@@ -59,18 +59,23 @@ class JobRun:
         return max(0.0, min(self.end_s, to_s) - max(self.start_s, from_s))
 
 
-def command(from_s: float, to_s: float) -> list[str]:
-    """The query, as an argument list: all jobs of these times that the caller may see."""
+def command(from_s: float, to_s: float, user: str = "") -> list[str]:
+    """The query, as an argument list: all jobs of these times that the caller may see, or that
+    user's."""
+    whose = ["-u", user] if user else ["-a"]
     window = ["-S", times.printed(from_s), "-E", times.printed(to_s)]
-    return ["sacct", "-a", "-X", "-D", "-P", "-n", *window, "-o", ",".join(_COLUMNS)]
+    return ["sacct", *whose, "-X", "-D", "-P", "-n", *window, "-o", ",".join(_COLUMNS)]
 
 
-def read_runs(commands: Commands, from_s: float, to_s: float) -> tuple[list[JobRun], int]:
-    """Runs of GPU jobs between two times, and how many lines could not be read.
+def read_runs(
+    commands: Commands, from_s: float, to_s: float, user: str = ""
+) -> tuple[list[JobRun], int]:
+    """Runs of GPU jobs between two times, of that user or of all, and how many lines could not be
+    read.
 
     Raises SlurmError where sacct does not answer, or prints nothing that can be read.
     """
-    argv = command(from_s, to_s)
+    argv = command(from_s, to_s, user)
     return parse_runs(commands.read(argv[0], argv[1:]))
 
 

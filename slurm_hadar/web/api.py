@@ -1,6 +1,6 @@
 """``/api/v1``: the objects that ``--json`` prints, and the OpenAPI document that describes them."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,7 @@ from slurm_hadar.reports.cluster import ClusterView, JobTimeline, NodeRow
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.status import Overview
 from slurm_hadar.reports.text import Explanation
+from slurm_hadar.reports.usage import UsageReport
 from slurm_hadar.slurm.commands import checked_id
 from slurm_hadar.web.feed import PageFeed
 
@@ -22,13 +23,24 @@ _KINDS: dict[str, tuple[str, str, Any]] = {
     "/status": ("status", "What hadar status --json prints, of all jobs.", Overview),
     "/nodes": ("nodes", "The nodes, their GPUs and the jobs on them.", list[NodeRow]),
     "/timeline": ("timeline", "Where the jobs of the last day were, and their moves.", JobTimeline),
+    "/report": (
+        "report",
+        "What hadar report --json prints of the last week; others than operators: "
+        "of their own jobs.",
+        UsageReport,
+    ),
     "/jobs/{job}": ("explain", "What hadar explain JOB --json prints.", Explanation),
     "/jobs/{job}/report": ("doctor", "What hadar doctor JOB --json prints.", JobReport),
 }
 
 
-def routes(feed: PageFeed, uid_of: Callable[[Request], int]) -> list[Route]:
-    """The routes. ``uid_of``: who asks, or an exception that becomes an answer."""
+def routes(
+    feed: PageFeed,
+    uid_of: Callable[[Request], int],
+    usage_of: Callable[[int], Awaitable[UsageReport]],
+) -> list[Route]:
+    """The routes. ``uid_of``: who asks, or an exception that becomes an answer; ``usage_of``: what
+    that user may know of the week's GPU use."""
 
     async def cluster(request: Request) -> tuple[int, ClusterView]:
         uid = uid_of(request)
@@ -44,7 +56,10 @@ def routes(feed: PageFeed, uid_of: Callable[[Request], int]) -> list[Route]:
 
     async def timeline(request: Request) -> Response:
         uid = uid_of(request)
-        return _answer("timeline", asdict(await feed.asked(lambda: feed.source.timeline(uid))))
+        return _answer("timeline", asdict(await feed.timeline(uid)))
+
+    async def usage(request: Request) -> Response:
+        return _answer("report", asdict(await usage_of(uid_of(request))))
 
     async def explain(request: Request) -> Response:
         uid, job = uid_of(request), checked_id(request.path_params["job"])
@@ -62,6 +77,7 @@ def routes(feed: PageFeed, uid_of: Callable[[Request], int]) -> list[Route]:
         "/status": status,
         "/nodes": nodes,
         "/timeline": timeline,
+        "/report": usage,
         "/jobs/{job}": explain,
         "/jobs/{job}/report": report,
         "/openapi.json": description,

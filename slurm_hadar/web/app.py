@@ -22,6 +22,7 @@ from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.identity import Callers, RefusedCaller
 from slurm_hadar.web.pages import Pages
 from slurm_hadar.web.source import SilentController
+from slurm_hadar.web.usage import UsageReports
 from slurm_hadar.web.what_if import WhatIf
 
 _KEEP_ALIVE_S = 15.0
@@ -58,10 +59,11 @@ def application(feed: PageFeed, callers: Callers, site: Config, loopback: bool =
             Route("/nodes", app.view("nodes")),
             Route("/timeline", app.view("timeline")),
             Route("/what-if", app.view("what-if")),
+            Route("/report", app.view("report")),
             Route("/jobs/{job}", app.view("job")),
             Route("/events", app.events),
             Route("/static/{name}", app.file),
-            *api.routes(feed, app.uid),
+            *api.routes(feed, app.uid, lambda uid: app.usage.finished(app.own(uid))),
         ],
         middleware=middleware,
         exception_handlers={
@@ -78,7 +80,8 @@ class _App:
     def __init__(self, feed: PageFeed, callers: Callers, site: Config) -> None:
         self._feed, self._callers, self._site = feed, callers, site
         self._what_if = WhatIf(feed, site.controller.policy)
-        self._pages = Pages(feed, self._what_if)
+        self.usage = UsageReports(feed, site, callers.controllers_uid)
+        self._pages = Pages(feed, self._what_if, self.usage)
         self._streams: Counter[int] = Counter()
 
     @contextlib.asynccontextmanager
@@ -88,6 +91,7 @@ class _App:
                 yield
             finally:
                 self._what_if.close()
+                self.usage.close()
 
     def uid(self, request: Request) -> int:
         """Who asks. Raises RefusedCaller."""
@@ -100,7 +104,7 @@ class _App:
         async def page(request: Request) -> Response:
             uid = self.uid(request)
             choice = self._choice(uid, kind, {**request.query_params, **request.path_params})
-            parts = await self._pages.parts(uid, choice, self._own(uid))
+            parts = await self._pages.parts(uid, choice, self.own(uid))
             shown = await self._feed.shown(uid)
             extra = {
                 "site": self._site.site.name,
@@ -117,7 +121,8 @@ class _App:
             raise RefusedCaller("what-if shows all jobs: root and the controller's user only")
         return choice
 
-    def _own(self, uid: int) -> str:
+    def own(self, uid: int) -> str:
+        """The name of a user who sees their own jobs; empty: all."""
         return "" if self._callers.sees_everything(uid) else rendering.user_name(uid)
 
     async def events(self, request: Request) -> Response:
@@ -142,7 +147,7 @@ class _App:
             while not self._feed.closing:
                 generation = self._feed.generation
                 try:
-                    parts = await self._pages.parts(uid, choice, self._own(uid))
+                    parts = await self._pages.parts(uid, choice, self.own(uid))
                 except HadarError as error:
                     yield f"event: gone\ndata: {formatted(error)}\n\n"
                 else:

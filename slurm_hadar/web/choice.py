@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -11,13 +12,16 @@ from slurm_hadar.reports.cluster import Stay
 from slurm_hadar.reports.text import StatusRow
 from slurm_hadar.slurm.commands import checked_id
 
-Kind = Literal["queue", "nodes", "job", "timeline", "what-if"]
-KINDS: tuple[Kind, ...] = ("queue", "nodes", "job", "timeline", "what-if")
+Kind = Literal["queue", "nodes", "job", "timeline", "what-if", "report"]
+KINDS: tuple[Kind, ...] = ("queue", "nodes", "job", "timeline", "what-if", "report")
 ALL, COLOURS = "all", ("job", "type", "use")
+HOURS = (1, 6, 24)
+"""Of the timeline, up to now."""
 _LONGEST = 64
 _MOST_PAGES = 10_000
 
 
+@lru_cache(maxsize=2**15)
 def _natural(id_: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", id_)]
 
@@ -48,6 +52,7 @@ class PageChoice:
     sort: str = "job"
     colour: str = "job"
     policy: str = ""
+    hours: int = 24
     page: int = 1
 
     def address(self, **changes: object) -> str:
@@ -102,10 +107,15 @@ def choice_of(kind: str, given: Mapping[str, str]) -> PageChoice:
     sort, colour = given.get("sort", "job"), given.get("colour", "job")
     if sort not in SORTS or colour not in COLOURS:
         raise UsageError(f"sort takes {', '.join(SORTS)}; colour takes {', '.join(COLOURS)}")
+    hours = given.get("hours", "24")
+    if hours not in map(str, HOURS):
+        raise UsageError(f"hours takes one of {', '.join(map(str, HOURS))}")
     page = given.get("page", "1")
     if not (page.isascii() and page.isdigit() and 1 <= int(page[:9]) <= _MOST_PAGES):
         raise UsageError(f"page takes a number from 1 to {_MOST_PAGES}")
     job = given.get("job", "") if named == "job" else ""
     if named == "job":
         checked_id(job)
-    return PageChoice(named, job, sort=sort, colour=colour, page=int(page), **words)
+    return PageChoice(
+        named, job, sort=sort, colour=colour, hours=int(hours), page=int(page), **words
+    )

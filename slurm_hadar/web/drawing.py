@@ -1,7 +1,7 @@
 """The last day as a drawing: one row for each job, a bar for each stay on its GPUs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.cluster import JobTimeline, Stay
@@ -10,7 +10,8 @@ ROWS = 50
 """Jobs on one page."""
 WIDTH, MARGIN, ROW, TOP = 1000.0, 10.0, 38.0, 22.0
 """Units of the drawing."""
-_HOURS = 3
+_TICKS_MIN = {24: 180, 6: 60, 1: 10}
+"""Hours that are drawn -> minutes between two lines."""
 _LEAST = 2.0
 _HUES = 8
 
@@ -49,8 +50,11 @@ class DayDrawing:
     hues: Sequence[tuple[str, str]]
 
 
-def draw(day: JobTimeline, page: int) -> DayDrawing:
-    """One page of the last day; the jobs that came last stand first."""
+def draw(day: JobTimeline, page: int, hours: int = 24) -> DayDrawing:
+    """One page of the day's last 24, 6 or 1 hours; the jobs that came last stand first."""
+    from_s = day.to_s - hours * 3600
+    shown_stays = [one for one in day.segments if one.end_s > from_s]
+    day = replace(day, from_s=from_s, segments=shown_stays)
     kinds = sorted({kind for one in day.segments for kind in one.gpus})
     hues = {kind: f"t{number % _HUES}" for number, kind in enumerate(kinds)}
     by_job: dict[str, list[Stay]] = {}
@@ -61,12 +65,19 @@ def draw(day: JobTimeline, page: int) -> DayDrawing:
     number = min(page, last)
     shown = order[(number - 1) * ROWS : number * ROWS]
     rows = [_row(stays, place, day, hues) for place, stays in enumerate(shown)]
+    step = _TICKS_MIN[hours]
     ticks = [
-        (_x(day.to_s - hours * 3600, day), f"{hours} h ago" if hours else "now")
-        for hours in range(24, -1, -_HOURS)
+        (_x(day.to_s - minutes * 60, day), _ago(minutes))
+        for minutes in range(hours * 60, -1, -step)
     ]
     height = TOP + max(1, len(rows)) * ROW
     return DayDrawing(number, len(order), height, rows, ticks, [(hues[k], k) for k in kinds])
+
+
+def _ago(minutes: int) -> str:
+    if not minutes:
+        return "now"
+    return f"{minutes // 60} h ago" if minutes % 60 == 0 else f"{minutes} min ago"
 
 
 def _row(stays: list[Stay], place: int, day: JobTimeline, hues: dict[str, str]) -> Row:

@@ -1,8 +1,10 @@
 """The newest answers of the controller, asked for once for all who see the same.
 
-One task looks every :data:`LOOK_S` whether there is a new tick. What a user sees is asked for when
-a page is open, once for each tick, and is kept for :data:`_MOST_USERS` users. While the controller
-is silent the last answers stay, and are marked as stale.
+One task looks every :data:`_GLANCE_S` at the time of the controller's socket, and asks whether
+there is a new tick where that has changed, or :data:`_LOOK_S` have passed. What a user sees is
+asked for when a page is open, once for each tick, and is kept for :data:`_MOST_USERS` users. While
+the controller is silent Slurm itself is asked; where that does not answer either the last answers
+stay, and are marked as stale.
 """
 
 import asyncio
@@ -11,14 +13,15 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.reports.cluster import ClusterView
+from slurm_hadar.reports.cluster import ClusterView, JobTimeline
 from slurm_hadar.web.source import ControllerAnswers, Latest, SilentController
+from slurm_hadar.web.without_controller import QueueOfSlurm
 
-LOOK_S = 0.25
+_GLANCE_S, _LOOK_S = 0.04, 0.25
 _MOST_USERS = 32
 _STALE_AFTER_INTERVALS, _STALE_AFTER_S = 3.0, 30.0
 _SILENT_LOOKS = 8
@@ -28,37 +31,44 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What one user sees. ``stale_s``: since when it is old, s since the epoch; 0: it is not."""
+    """What one user sees. ``stale_s``: since when it is old, s since the epoch; 0: it is not.
+    ``alone``: it is from Slurm, as no controller answers."""
 
     view: ClusterView
     stale_s: float = 0.0
     problem: str = ""
+    alone: bool = False
 
 
-@dataclass(slots=True)
-class _Kept(Generic[_T]):
+@dataclass(frozen=True, slots=True)
+class _Kept:
     generation: int
-    value: _T
+    view: ClusterView
+    alone: bool
 
 
 class PageFeed:
     """Serves while :meth:`looking` is entered."""
 
-    def __init__(self, source: ControllerAnswers) -> None:
+    def __init__(self, source: ControllerAnswers, slurm: QueueOfSlurm) -> None:
         self.source = source
+        self._slurm = slurm
         self.generation = 0
         """Counts what has changed."""
         self.closing = False
         self._latest: Latest | None = None
         self._failed_looks = 0
+        self._answered = False
         self._problem = ""
         self._stale_s = 0.0
         self._interval_s = 60.0
-        self._views: OrderedDict[int, _Kept[ClusterView]] = OrderedDict()
+        self._views: OrderedDict[int, _Kept] = OrderedDict()
         self._locks: dict[int, asyncio.Lock] = {}
         self._changed = asyncio.Condition()
         # The controller takes four connections of one user at a time.
         self._threads = ThreadPoolExecutor(3, thread_name_prefix="ask")
+        # Of its own: Slurm may take long to answer.
+        self._slurm_thread = ThreadPoolExecutor(1, thread_name_prefix="slurm")
 
     @contextlib.asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:
@@ -70,7 +80,8 @@ class PageFeed:
         finally:
             task.cancel()
             await self.close()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            for one in (self._threads, self._slurm_thread):
+                one.shutdown(wait=False, cancel_futures=True)
 
     async def close(self) -> None:
         """Ends the streams."""
@@ -96,17 +107,47 @@ class PageFeed:
         lock = self._locks.setdefault(uid, asyncio.Lock())
         async with lock:
             kept = self._views.get(uid)
-            if kept is None or (kept.generation != self.generation and not self._silent):
+            if kept is None or kept.generation != self.generation:
                 try:
-                    view = await self.asked(lambda: self.source.cluster(uid))
-                    kept = _Kept(self.generation, view)
-                    self._interval_s = view.interval_s
+                    kept = await self._newest(uid, kept is None)
                     self._keep(uid, kept)
                 except HadarError:
                     # A controller that has just started knows nothing before its first tick.
                     if kept is None:
                         raise
-        return Shown(kept.value, self._stale_s, self._problem)
+        return Shown(kept.view, 0.0 if kept.alone else self._stale_s, self._problem, kept.alone)
+
+    async def _newest(self, uid: int, first: bool) -> _Kept:
+        """``first``: better Slurm's answer now than the controller's soon."""
+        generation, silent = self.generation, self._problem
+        if not self._silent:
+            try:
+                view = await self.asked(lambda: self.source.cluster(uid))
+                self._interval_s, self._answered = view.interval_s, True
+                return _Kept(generation, view, False)
+            except SilentController as error:
+                if not first:
+                    raise
+                silent = str(error)
+        try:
+            view = await self._of_slurm(lambda: self._slurm.cluster(uid))
+        except HadarError as error:
+            raise SilentController(f"{silent}. Slurm does not answer either: {error}") from None
+        if self._answered and view.overview.controller.alive:
+            # Its last heartbeat is still fresh.
+            state = replace(view.overview.controller, state="silent")
+            view = replace(view, overview=replace(view.overview, controller=state))
+        return _Kept(generation, view, True)
+
+    async def timeline(self, uid: int) -> JobTimeline:
+        """The last day, or that before the controller's end. Raises HadarError."""
+        try:
+            return await self.asked(lambda: self.source.timeline(uid))
+        except SilentController:
+            return await self._of_slurm(lambda: self._slurm.timeline(uid))
+
+    async def _of_slurm(self, question: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._slurm_thread, question)
 
     async def asked(self, question: Callable[[], _T]) -> _T:
         """The answer to a question that blocks."""
@@ -116,7 +157,7 @@ class PageFeed:
     def _silent(self) -> bool:
         return self._failed_looks >= _SILENT_LOOKS
 
-    def _keep(self, uid: int, kept: _Kept[ClusterView]) -> None:
+    def _keep(self, uid: int, kept: _Kept) -> None:
         self._views[uid] = kept
         self._views.move_to_end(uid)
         while len(self._views) > _MOST_USERS:
@@ -124,9 +165,17 @@ class PageFeed:
             self._locks.pop(old, None)
 
     async def _look_again(self) -> None:
+        looked = asked_again = time.monotonic()
+        known = self.source.news()
         while True:
-            await asyncio.sleep(LOOK_S)
-            await self._look()
+            await asyncio.sleep(_GLANCE_S)
+            found = self.source.news()
+            if found != known or time.monotonic() - looked > _LOOK_S:
+                looked, known = time.monotonic(), found
+                await self._look()
+            if self._silent and looked - asked_again > self._slurm.again_s:
+                asked_again = looked
+                await self.touch()
 
     async def _look(self) -> None:
         before = (self._latest, self._stale_s, self._problem)

@@ -11,6 +11,8 @@ from slurm_hadar.web import rendering
 from slurm_hadar.web.choice import PageChoice
 from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.fragments import PageFragments
+from slurm_hadar.web.source import SilentController
+from slurm_hadar.web.usage import UsageReports
 from slurm_hadar.web.what_if import WhatIf
 
 _MOST = 128
@@ -27,8 +29,8 @@ class _Made:
 class Pages:
     """Keeps the parts of the pages that are looked at."""
 
-    def __init__(self, feed: PageFeed, what_if: WhatIf) -> None:
-        self._feed, self._what_if = feed, what_if
+    def __init__(self, feed: PageFeed, what_if: WhatIf, usage: UsageReports) -> None:
+        self._feed, self._what_if, self._usage = feed, what_if, usage
         self._made: OrderedDict[tuple[int, PageChoice], _Made] = OrderedDict()
 
     async def parts(self, uid: int, choice: PageChoice, own: str) -> PageFragments:
@@ -52,10 +54,12 @@ class Pages:
             return rendering.what_if(
                 shown, self._what_if.of(choice.policy) if choice.policy else []
             )
+        if choice.kind == "report":
+            return rendering.report(shown, self._usage.of(own))
         if choice.kind == "nodes":
             return rendering.nodes(shown, choice)
         if choice.kind == "timeline":
-            day = await asked(lambda: source.timeline(uid))
+            day = await self._feed.timeline(uid)
             return rendering.timeline(shown, choice, day, own)
         if choice.kind == "job":
             report: JobReport | None = None
@@ -63,8 +67,8 @@ class Pages:
             try:
                 report = await asked(lambda: source.report(uid, choice.job))
                 known = await asked(lambda: source.explain(uid, choice.job))
-            except UsageError:
-                # Another user's job, or one that did not opt in.
+            except (UsageError, SilentController):
+                # Another user's job, one that did not opt in, or the queue is Slurm's.
                 pass
             return rendering.job(shown, choice, report, known)
         return rendering.queue(shown, choice, own)

@@ -12,14 +12,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.reports import formats
+from slurm_hadar.reports import formats, usage
 from slurm_hadar.reports.cluster import HIDDEN, JobTimeline, NodeRow
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.text import Explanation, StatusRow
 from slurm_hadar.web import drawing
-from slurm_hadar.web.choice import SORTS, PageChoice
+from slurm_hadar.web.choice import HOURS, SORTS, PageChoice
 from slurm_hadar.web.feed import Shown
 from slurm_hadar.web.fragments import PageFragments
+from slurm_hadar.web.usage import WeeksUse
 from slurm_hadar.web.what_if import PolicyOutcome
 
 ROWS, NODES = 100, 250
@@ -55,7 +56,9 @@ def nodes(shown: Shown, choice: PageChoice) -> PageFragments:
     """The map of the nodes and their GPUs."""
     kinds = sorted({kind for node in shown.view.nodes for kind in node.gpus})
     found = [
-        node for node in shown.view.nodes if not choice.gpu_type or choice.gpu_type in node.gpus
+        node
+        for node in shown.view.nodes
+        if (not choice.gpu_type or choice.gpu_type in node.gpus) and choice.text in node.name
     ]
     part, number = _page(found, choice.page, NODES)
     module = _module()
@@ -81,7 +84,7 @@ def nodes(shown: Shown, choice: PageChoice) -> PageFragments:
 def timeline(shown: Shown, choice: PageChoice, day: JobTimeline, own: str) -> PageFragments:
     """The jobs of the last day and their moves."""
     chosen = replace(day, segments=choice.segments(day.segments, own))
-    drawn = drawing.draw(chosen, choice.page)
+    drawn = drawing.draw(chosen, choice.page, choice.hours)
     module = _module()
     moves = sorted(day.moves, key=lambda one: one.move.time_s, reverse=True)[:ROWS]
     return PageFragments(
@@ -111,7 +114,7 @@ def job(
     row = found.row if found is not None else row
     parts = {
         "state": str(module.state(shown)),
-        "job-now": str(module.job_now(choice.job, row, report)),
+        "job-now": str(module.job_now(choice.job, row, report, shown.alone)),
     }
     if found is not None:
         fastest = max((one.samples_per_s or 0.0 for one in found.rates), default=0.0)
@@ -141,6 +144,17 @@ def what_if(shown: Shown, found: Sequence[PolicyOutcome]) -> PageFragments:
     )
 
 
+def report(shown: Shown, found: WeeksUse) -> PageFragments:
+    """The GPU use of the last week."""
+    module = _module()
+    known = found.report
+    texts = (usage.title(known), usage.tables(known), usage.notes(known)) if known else ("", (), ())
+    return PageFragments(
+        "Report",
+        {"state": str(module.state(shown)), "report": str(module.report(found, *texts))},
+    )
+
+
 def page(
     parts: PageFragments, choice: PageChoice, shown: Shown | None, extra: Mapping[str, Any]
 ) -> str:
@@ -152,6 +166,7 @@ def page(
         choice=choice,
         sorts=SORTS,
         policies=policies.names(),
+        hours=HOURS,
         base="../" if choice.kind == "job" else "./",
         states=sorted({row.state for row in rows}),
         kinds=sorted({use.gpu_type for use in view.overview.gpus}) if view is not None else [],

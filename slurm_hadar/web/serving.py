@@ -1,6 +1,7 @@
 """The process: a socket, uvicorn on it, and the caller's UID beside each request."""
 
 import asyncio
+import gc
 import os
 import pwd
 import signal
@@ -22,6 +23,7 @@ from slurm_hadar.web.app import application
 from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.identity import Callers, caller_of
 from slurm_hadar.web.source import ControllerAnswers
+from slurm_hadar.web.without_controller import QueueOfSlurm
 
 _FAILURE = "the page is not served"
 _MOST_CONNECTIONS, _MOST_PER_USER = 512, 64
@@ -104,7 +106,13 @@ def _on_loopback(site: Config, port: int) -> socket.socket:
 def _server(site: Config, listener: socket.socket) -> uvicorn.Server:
     callers = Callers(os.getuid(), controllers_uid(site), _proxy_uid(site))
     _KnownCaller.proxy_uid = callers.proxy_uid
-    feed = PageFeed(ControllerAnswers(site, callers.own_uid, callers.controllers_uid))
+    # What is loaded by now stays: a collection that looks through it stops all pages for 50 ms.
+    gc.collect()
+    gc.freeze()
+    feed = PageFeed(
+        ControllerAnswers(site, callers.own_uid, callers.controllers_uid),
+        QueueOfSlurm(site, callers.controllers_uid),
+    )
     settings = uvicorn.Config(
         application(feed, callers, site, listener.family == socket.AF_INET),
         http=_KnownCaller,

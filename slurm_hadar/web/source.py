@@ -1,7 +1,7 @@
 """What the controller of this host answers, asked for the user who looks at the page."""
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -29,9 +29,20 @@ class Latest:
     failed: bool
 
 
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {
-    kind: TypeAdapter(kind)
-    for kind in (Latest, ClusterView, JobTimeline, Explanation, JobReport, QueueModel)
+@dataclass(frozen=True)
+class _Answer(Generic[_T]):
+    version: Literal[1]
+    result: _T
+
+
+# From the text at once: of 5,000 jobs in half the time that json and then a check take.
+_ADAPTERS: dict[type[Any], TypeAdapter[_Answer[Any]]] = {
+    Latest: TypeAdapter(_Answer[Latest]),
+    ClusterView: TypeAdapter(_Answer[ClusterView]),
+    JobTimeline: TypeAdapter(_Answer[JobTimeline]),
+    Explanation: TypeAdapter(_Answer[Explanation]),
+    JobReport: TypeAdapter(_Answer[JobReport]),
+    QueueModel: TypeAdapter(_Answer[QueueModel]),
 }
 
 
@@ -43,6 +54,14 @@ class ControllerAnswers:
     config: Config
     own_uid: int
     controllers_uid: int
+
+    def news(self) -> tuple[int, int] | None:
+        """Differs where there may be something new; costs a system call. None: no controller."""
+        try:
+            found = self.config.status_socket.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
 
     def latest(self) -> Latest:
         """Whether there is something new."""
@@ -72,13 +91,16 @@ class ControllerAnswers:
         question: dict[str, object] = {"version": 1, "command": command, "job": job}
         if uid != self.own_uid:
             question["for"] = uid
-        answer = client.ask(self.config.status_socket, self.controllers_uid, question)
-        if answer is None:
+        heard = client.ask_for_text(self.config.status_socket, self.controllers_uid, question)
+        if heard is not None:
+            try:
+                found: _T = _ADAPTERS[kind].validate_json(heard).result
+                return found
+            except ValidationError:
+                pass
+        # Only a refusal is read twice.
+        if heard is None or client.result_of(heard) is None:
             raise SilentController("no controller answers on this host; start it: hadar run")
-        try:
-            found: _T = _ADAPTERS[kind].validate_python(answer)
-        except ValidationError:
-            raise HadarError(
-                "the controller on this host is of another release; install the same release here"
-            ) from None
-        return found
+        raise HadarError(
+            "the controller on this host is of another release; install the same release here"
+        )

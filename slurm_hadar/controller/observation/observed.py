@@ -15,6 +15,8 @@ from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.slurm.cluster import Cluster
 
+_NOT_STEERED = Steering()
+
 
 @dataclass(frozen=True)
 class Observed:
@@ -69,7 +71,7 @@ class Observed:
 
     def steered(self, job: str) -> Steering:
         """What we did to a job so far."""
-        return self.steering.get(job, Steering())
+        return self.steering.get(job, _NOT_STEERED)
 
 
 def read(cluster: Cluster, now: float, config: Config, own_uid: int) -> Observed:

@@ -25,12 +25,17 @@ def status(config: Config, cluster: Cluster, now: float) -> Overview:
     Raises SlurmError.
     """
     uid = os.getuid()
+    # What the caller may not see Slurm did not show.
+    return overview(sight(config, cluster, now), Viewer(uid, everything=uid == 0))
+
+
+def sight(config: Config, cluster: Cluster, now: float) -> Sight:
+    """What :func:`status` shows, before it is. Raises SlurmError."""
+    uid = os.getuid()
     seen = job_report.observe_as_owner(config, cluster, now)
     beat = read_heartbeat(config.site.exchange_dir, job_report.controllers_uid(config))
     decided = dict(_decisions(config, (j for j in seen.jobs.values() if j.uid == uid)))
-    sight = Sight(seen, config, controller_state(beat, now), SLURM, decided)
-    # What the caller may not see Slurm did not show.
-    return overview(sight, Viewer(uid, everything=uid == 0))
+    return Sight(seen, config, controller_state(beat, now), SLURM, decided)
 
 
 def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanation:

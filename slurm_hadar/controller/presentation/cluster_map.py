@@ -16,7 +16,7 @@ def cluster_view(sight: Sight, viewer: Viewer) -> ClusterView:
     waiting = (jobs[row.id] for row in found.rows if jobs[row.id].state is JobState.PENDING)
     return ClusterView(
         overview=found,
-        nodes=() if viewer.hidden_nodes else _nodes(sight.seen, viewer),
+        nodes=[] if viewer.hidden_nodes else _nodes(sight.seen, viewer),
         expected_s={job.id: job.start_s for job in waiting if job.start_s > sight.seen.now},
         interval_s=sight.config.controller.interval_s,
     )

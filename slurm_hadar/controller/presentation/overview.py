@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from slurm_hadar.config import Config
@@ -51,7 +51,8 @@ class Viewer:
 @dataclass(frozen=True)
 class Sight:
     """What is known at a request. ``entries``: the moves since midnight, None: not known;
-    ``trust``: uid -> how many times a user's declared work counts, None: not known."""
+    ``trust``: uid -> how many times a user's declared work counts, None: not known; ``rows``: those
+    made so far, for other users who see the same, by job and by how much of it is shown."""
 
     seen: Observed
     config: Config
@@ -60,6 +61,7 @@ class Sight:
     decisions: Mapping[str, Decision]
     entries: Sequence[Entry] | None = None
     trust: Mapping[int, float] | None = None
+    rows: dict[tuple[str, bool, bool], StatusRow] = field(default_factory=dict)
 
 
 def overview(sight: Sight, viewer: Viewer) -> Overview:
@@ -73,7 +75,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         managed = job.managed
         counts[managed][job.state.value] += 1
         if managed or job.outside:
-            rows[job.id] = _row(job, sight, viewer, moving)
+            rows[job.id] = _shared_row(job, sight, viewer, moving)
     moves = None
     if sight.entries is not None:
         counted = [one for one in sight.entries if _may_count(one, seen, viewer)]
@@ -218,6 +220,18 @@ def _may_count(entry: Entry, seen: Observed, viewer: Viewer) -> bool:
     return viewer.everything or (job is not None and viewer.sees(job))
 
 
+def _shared_row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) -> StatusRow:
+    if job.id in moving:
+        # The journal may know more of it than at the last request.
+        return _row(job, sight, viewer, moving)
+    hides = viewer.hidden_jobs and not viewer.everything
+    key = (job.id, viewer.sees_decisions(job), hides)
+    row = sight.rows.get(key)
+    if row is None:
+        row = sight.rows[key] = _row(job, sight, viewer, moving)
+    return row
+
+
 def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) -> StatusRow:
     in_full = viewer.sees_decisions(job)
     decision = sight.decisions.get(job.id) if in_full else None
@@ -232,7 +246,8 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     row = formatters.row_of(job, sight.seen, decision, age)
     if decision is not None and decision.placement and (entry or not row.planned):
         found = {kind: int(count) for count, kind in _PLACED.findall(decision.placement)}
-        row = replace(row, planned=found)
+        if found != row.planned:
+            row = replace(row, planned=found)
     if viewer.hidden_jobs and not viewer.everything:
         row = replace(row, reason=formatters.without_others(row.reason, (job.id,)))
     if in_full:

@@ -21,6 +21,13 @@ def ask(path: Path, controller_uid: int, question: dict[str, object]) -> Any | N
     ``controller_uid``: whose answers are believed. Raises UsageError and HadarError with the
     controller's message where it refuses.
     """
+    heard = ask_for_text(path, controller_uid, question)
+    return None if heard is None else result_of(heard)
+
+
+def ask_for_text(path: Path, controller_uid: int, question: dict[str, object]) -> bytes | None:
+    """As :func:`ask`, but the answer as it came: JSON with ``version``, and ``result`` or
+    ``error``."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_TIMEOUT_S)
         try:
@@ -31,9 +38,18 @@ def ask(path: Path, controller_uid: int, question: dict[str, object]) -> Any | N
             if _CREDENTIALS.unpack(peer)[1] != controller_uid:
                 return None
             connection.sendall(json.dumps(question).encode() + b"\n")
-            answer = json.loads(_all(connection))
-        except (OSError, ValueError, RecursionError):
+            return _all(connection)
+        except (OSError, ValueError):
             return None
+
+
+def result_of(heard: bytes) -> Any | None:
+    """What an answer says; None where it is of another release, or no answer. Raises UsageError and
+    HadarError as :func:`ask` does."""
+    try:
+        answer = json.loads(heard)
+    except (ValueError, RecursionError):
+        return None
     if not isinstance(answer, dict) or answer.get("version") != 1:
         return None
     if "error" in answer:

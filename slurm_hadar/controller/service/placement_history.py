@@ -1,13 +1,16 @@
-"""Where the jobs of the last day were, as the ticks of this process saw it.
+"""Where the jobs of the last day were, as the ticks saw it, also those before a restart.
 
 The journal has the moves only, and Slurm forgets a job some minutes after its end.
 """
 
+import sqlite3
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import replace
+from itertools import pairwise
 
 from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.placement_tables import StayTable, StoredStay
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import formatters
 from slurm_hadar.controller.presentation.overview import Viewer
@@ -18,83 +21,122 @@ from slurm_hadar.reports.cluster import JobMove, JobTimeline, Stay
 DAY_S = 86_400.0
 _MOST = 20_000
 """Stays of jobs that are kept; the oldest are dropped first."""
+_GAP_S = 300.0
+"""A shorter restart misses nothing: Slurm shows a job for as long after its end."""
+_Key = tuple[str, float, str]
 
 
-@dataclass(slots=True)
-class _Stay:
-    job: Job
-    """As it was last seen there."""
-    gpus: dict[str, int]
-    begin_s: float
-    seen_s: float
-    over: bool = False
-
-
-@dataclass
 class PlacementHistory:
     """Records each tick; answers from another thread."""
 
-    since_s: float = 0.0
-    _stays: dict[tuple[str, float, tuple[str, ...]], _Stay] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, connection: sqlite3.Connection | None = None) -> None:
+        """``connection``: the state file's, of the thread that records; without one nothing
+        outlives the process. Raises sqlite3.Error."""
+        self._table = StayTable(connection)
+        self._stays: dict[_Key, StoredStay] = {}
+        self._watched: list[tuple[float, float]] = []
+        self._lock = threading.Lock()
+
+    def read(self, now: float) -> None:
+        """What was recorded before now, s since the epoch. Raises sqlite3.Error."""
+        with self._lock:
+            self._stays = {_key(one): one for one in self._table.since(now - DAY_S)}
+            self._watched = self._table.watched()
 
     def record(self, seen: Observed) -> None:
-        """A tick is over."""
+        """A tick is over. Raises sqlite3.Error where it could not be written."""
+        if not self._watched:
+            self.read(seen.now)
         with self._lock:
-            self.since_s = self.since_s or seen.now
-            here = set()
+            last = self._watched[-1] if self._watched else None
+            if last is not None and last[0] <= seen.now <= last[1] + _GAP_S:
+                self._watched[-1] = (last[0], seen.now)
+            else:
+                self._watched.append((seen.now, seen.now))
+            here = {}
             for job in seen.jobs.values():
-                if job.state is not JobState.RUNNING or not job.gpus:
-                    continue
-                key = (job.id, job.start_s, job.nodes)
-                here.add(key)
-                stay = self._stays.get(key)
-                if stay is None:
-                    gpus = dict(by_type(placed(job, seen.nodes)))
-                    self._stays[key] = _Stay(job, gpus, job.start_s, seen.now)
-                else:
-                    stay.job, stay.seen_s, stay.over = job, seen.now, False
-            self._close(seen, here)
+                if job.state is JobState.RUNNING and job.gpus:
+                    here[job.id, job.start_s, ",".join(job.nodes)] = job
+            ended = self._ended(seen, here, last[1] if last is not None else seen.now)
+            begun = [
+                _stay(job, key, seen)
+                for key, job in here.items()
+                if key not in self._stays or self._stays[key].end_s is not None
+            ]
+            changed = [*begun, *ended]
+            self._stays |= {_key(one): one for one in changed}
+            self._forget(seen.now - DAY_S)
+            watched = self._watched[-1]
+        self._table.keep(changed, watched, seen.now - DAY_S)
 
-    def _close(self, seen: Observed, here: set[tuple[str, float, tuple[str, ...]]]) -> None:
-        for key, stay in list(self._stays.items()):
-            if stay.over and stay.seen_s < seen.now - DAY_S:
-                del self._stays[key]
-            elif key not in here and not stay.over:
-                job = seen.jobs.get(stay.job.id)
-                stay.over = True
-                # Of a job that moved only the tick knows that it has left.
-                ended = job is not None and job.start_s == stay.begin_s
-                if job is not None and ended and stay.begin_s < job.end_s <= seen.now:
-                    stay.seen_s = job.end_s
+    def _ended(self, seen: Observed, here: dict[_Key, Job], last_s: float) -> list[StoredStay]:
+        """``last_s``: when a tick looked before this one."""
+        found = []
+        for key, stay in self._stays.items():
+            if key in here or stay.end_s is not None:
+                continue
+            job = seen.jobs.get(stay.job)
+            # Of a job that moved only the tick knows that it has left.
+            same = job is not None and job.start_s == stay.begin_s
+            known = job is not None and same and stay.begin_s < job.end_s <= seen.now
+            found.append(replace(stay, end_s=job.end_s if job is not None and known else last_s))
+        return found
+
+    def _forget(self, before_s: float) -> None:
+        for key in [key for key, one in self._stays.items() if (one.end_s or before_s) < before_s]:
+            del self._stays[key]
         while len(self._stays) > _MOST:
             del self._stays[next(iter(self._stays))]
+        self._watched = [one for one in self._watched if one[1] >= before_s]
+
+    @property
+    def last_s(self) -> float:
+        """When a tick looked last, s since the epoch; 0: none did."""
+        return self._watched[-1][1] if self._watched else 0.0
 
     def timeline(self, now: float, moves: Iterable[Entry], viewer: Viewer) -> JobTimeline:
         """What this user may see of it. ``moves``: the journal's of this day."""
         begin = now - DAY_S
         with self._lock:
-            stays = [one for one in self._stays.values() if viewer.sees(one.job)]
-            owners = {one.job.id: one.job for one in stays}
-            segments = [_segment(one, begin, now) for one in stays if one.seen_s > begin]
+            stays = [
+                one
+                for one in self._stays.values()
+                if viewer.everything or one.uid == viewer.uid or not viewer.hidden_jobs
+            ]
+            watched = list(self._watched)
+        owners = {one.job: one.uid for one in stays}
         shown = [
             JobMove(entry.job, formatters.move_row(entry))
             for entry in moves
-            if viewer.everything
-            or (entry.job in owners and viewer.sees_decisions(owners[entry.job]))
+            if viewer.everything or owners.get(entry.job) == viewer.uid
         ]
-        return JobTimeline(begin, now, max(begin, self.since_s), segments, shown)
+        known_s = max(begin, watched[0][0]) if watched else now
+        gaps = [
+            (left[1], right[0])
+            for left, right in pairwise(watched)
+            if right[0] > max(begin, left[1])
+        ]
+        segments = [_segment(one, begin, now) for one in stays if (one.end_s or now) > begin]
+        return JobTimeline(begin, now, known_s, segments, shown, gaps)
 
 
-def _segment(stay: _Stay, begin: float, now: float) -> Stay:
-    job = stay.job
+def _key(stay: StoredStay) -> _Key:
+    return stay.job, stay.begin_s, stay.nodes
+
+
+def _stay(job: Job, key: _Key, seen: Observed) -> StoredStay:
+    gpus = by_type(placed(job, seen.nodes))
+    return StoredStay(*key, job.uid, job.user, job.name, gpus)
+
+
+def _segment(stay: StoredStay, begin: float, now: float) -> Stay:
     return Stay(
-        job=job.id,
-        user=job.user,
-        name=job.name,
+        job=stay.job,
+        user=stay.user,
+        name=stay.name,
         gpus=stay.gpus,
-        nodes=",".join(job.nodes),
+        nodes=stay.nodes,
         begin_s=max(begin, stay.begin_s),
-        end_s=stay.seen_s if stay.over else now,
-        open=not stay.over,
+        end_s=now if stay.end_s is None else stay.end_s,
+        open=stay.end_s is None,
     )

@@ -1,5 +1,7 @@
 """Where the jobs of the last day were: what the ticks saw, and who is shown which part."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 from hand_made import NOW, job, running, seen
@@ -57,6 +59,56 @@ def test_after_a_day_it_is_forgotten_and_the_memory_is_bounded(monkeypatch):
     assert len(history._stays) == 3
     long = running("1", {"v1": {"v100": 1}}, start_s=NOW - 2 * DAY_S)
     assert shown(*watched((NOW, [long]))) == [("1", {"v100": 1}, -DAY_S, 0.0, True)]
+
+
+def restarted(path, *ticks):
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        found = PlacementHistory(connection)
+        for now, jobs in ticks:
+            found.record(seen(jobs, now=now))
+    return found
+
+
+def test_a_restart_keeps_the_day_and_a_longer_gap_is_named(tmp_path):
+    path = tmp_path / "state.sqlite"
+    one = running("1", {"v1": {"v100": 1}}, start_s=NOW - 100)
+    two = running("2", {"k1": {"k80": 2}}, start_s=NOW - 50)
+    late = running("3", {"v1": {"v100": 2}}, start_s=NOW + HOUR)
+    restarted(path, (NOW, [one, two]), (NOW + 60, [two]))
+    history = restarted(path, (NOW + 120, [two]))
+    assert shown(history, NOW + 120) == [
+        ("1", {"v100": 1}, -100.0, 0.0, False),
+        ("2", {"k80": 2}, -50.0, 120.0, True),
+    ]
+    assert not history.timeline(NOW + 120, (), ALL).gaps
+    history = restarted(path, (NOW + 2 * HOUR, [late]))
+    assert shown(history, NOW + 2 * HOUR) == [
+        ("1", {"v100": 1}, -100.0, 0.0, False),
+        ("2", {"k80": 2}, -50.0, 120.0, False),
+        ("3", {"v100": 2}, HOUR, 2 * HOUR, True),
+    ]
+    day = history.timeline(NOW + 2 * HOUR, (), ALL)
+    assert day.gaps == [(NOW + 120, NOW + 2 * HOUR)] and day.known_s == NOW
+    # Who may see a job of before the restart is known too.
+    assert shown(history, NOW + 2 * HOUR, Viewer(1001, hidden_jobs=True)) == []
+    history = restarted(path, (NOW + 2 * DAY_S, []))
+    assert shown(history, NOW + 2 * DAY_S) == []
+    assert history.timeline(NOW + 2 * DAY_S, (), ALL).known_s == NOW + 2 * DAY_S
+    with closing(sqlite3.connect(path)) as connection:
+        assert not connection.execute("SELECT * FROM stay").fetchall()
+
+
+def test_cells_that_a_bad_disk_changed_are_left_out(tmp_path):
+    path = tmp_path / "state.sqlite"
+    restarted(path, (NOW, [running(str(n), {"v1": {"v100": 1}}) for n in range(5)]))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for job, cell, value in (("0", "gpus", "[x"), ("1", "gpus", "3"), ("2", "uid", "x"),
+                                 ("3", "begin_s", "y")):  # fmt: skip
+            connection.execute(f"UPDATE stay SET {cell}=? WHERE job=?", (value, job))
+        connection.execute("INSERT INTO watched VALUES ('x', 'y')")
+        history = PlacementHistory(connection)
+        history.read(NOW)
+    assert [row[0] for row in shown(history, NOW)] == ["4"]
 
 
 def test_under_private_data_a_user_sees_their_own_and_moves_of_others_never():

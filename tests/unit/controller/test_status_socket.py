@@ -251,6 +251,21 @@ def test_under_private_data_a_user_sees_no_job_of_others(tmp_path):
     assert not any(word in answer for word in ("bob", "secret", '"eve"', '"id": "2"'))
 
 
+@pytest.mark.parametrize("private", [(), ("jobs",)])
+def test_what_a_user_sees_does_not_hang_on_who_asked_before(tmp_path, private):
+    def of(folder, users):
+        folder.mkdir()
+        one = published(folder, private)
+        answers = [said(one, uid, "status")["result"]["rows"] for uid in users]
+        return dict(zip(users, answers, strict=True))
+
+    users = (0, OTHER, 1000, 1002)
+    found = of(tmp_path / "first", users)
+    assert found == of(tmp_path / "second", users[::-1])
+    reasons = {uid: {row["id"]: row["reason"] for row in rows} for uid, rows in found.items()}
+    assert reasons[0]["2"] == reasons[OTHER]["2"] != reasons[1000].get("2")
+
+
 @pytest.mark.parametrize(
     "line", [b"", b"[]", b"null", b'{"version": 2}', b'{"version": 1, "command": ["status"]}',
              b'{"version": 1, "command": "explain", "job": "1; rm -rf /"}', b"\xff", b"[" * 1000]

@@ -15,18 +15,32 @@ from urllib.parse import parse_qsl
 import httpx2 as httpx
 import jsonschema
 import pytest
-from page_service import HADAR, HOSTILE, ME, OTHERS, Relay, client, serving
+from page_service import (
+    HADAR,
+    HOSTILE,
+    ME,
+    OTHERS,
+    Relay,
+    client,
+    events,
+    rows,
+    serving,
+    version,
+    with_accounting,
+)
 
 from benchmarks.page.world import PretendController
 from slurm_hadar.cli.status import asked
 from slurm_hadar.demo.show import live_page
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.reports.cluster import JobTimeline, Stay
 from slurm_hadar.reports.status import Overview
 from slurm_hadar.simulator import queue_model
-from slurm_hadar.web import what_if
+from slurm_hadar.web import drawing, what_if
 from slurm_hadar.web.choice import choice_of
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.identity import Callers, RefusedCaller, caller_of
+from slurm_hadar.web.source import ControllerAnswers
 
 PROXIED = f'[web]\nproxy_user = "{ME}"\n'
 (FIRST, SECOND, _) = (name for name, _ in OTHERS)
@@ -34,7 +48,8 @@ PROXIED = f'[web]\nproxy_user = "{ME}"\n'
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    world = PretendController(tmp_path_factory.mktemp("page"), 12, 6)
+    folder = tmp_path_factory.mktemp("page")
+    world = PretendController(folder, 12, 6, more=with_accounting(folder, (1, ME)))
     world.users, world.names = OTHERS, HOSTILE
     with world:
         yield world
@@ -44,10 +59,6 @@ def world(tmp_path_factory):
 def page(world):
     with serving(world) as path, client(path) as found:
         yield found
-
-
-def rows(page, path="api/v1/status", **more):
-    return page.get(path, **more).json()["result"]["rows"]
 
 
 def test_the_socket_is_in_the_state_folder_and_open_to_every_user(world, page):
@@ -100,7 +111,8 @@ def test_no_page_holds_a_name_that_could_act_and_each_has_a_strict_policy(page, 
 
 
 @pytest.mark.parametrize("path", ["/?page=0", "/?page=x", "/?sort=rm", "/nodes?colour=9",
-                                  "/jobs/1;2", "/events?view=all", "/events?view=job"])  # fmt: skip
+                                  "/jobs/1;2", "/timeline?hours=2", "/events?view=all",
+                                  "/events?view=job"])  # fmt: skip
 def test_an_address_without_sense_is_a_page_that_says_so(page, path):
     answer = page.get(path)
     assert answer.status_code == 404 and "Traceback" not in answer.text
@@ -113,9 +125,30 @@ def test_the_queue_is_paged_filtered_and_sorted(page):
     assert page.get(f"/?user={FIRST}").text.count('<tr id="job-') == 4
     assert page.get("/?text=1003").text.count('<tr id="job-') == 1
     assert page.get("/?user=nobody-such").text.count('<tr id="job-') == 0
+    assert re.findall(r'<li id="node-(\w+)"', page.get("/nodes?text=p").text) == ["p2", "p5"]
+    assert "of this choice" in page.get("/nodes?text=none-such").text
     first = re.search(r'<tr id="job-(\d+)"', page.get("/?sort=done").text)[1]
     done = {row["id"]: row["done"] or 0 for row in rows(page)}
     assert first == max(done, key=lambda id_: done[id_])
+
+
+def test_the_timeline_is_drawn_for_the_hours_that_are_asked_for():
+    stays = [Stay("1", "ann", "n", {"v100": 1}, "v1", 0.0, 80_000.0),
+             Stay("2", "ann", "n", {"v100": 1}, "v1", 70_000.0, 86_400.0, True),
+             Stay("3", "ann", "n", {"k80": 1}, "k1", 84_600.0, 86_400.0, True)]  # fmt: skip
+    day = JobTimeline(0.0, 86_400.0, 0.0, stays)
+    for hours, jobs, first in (
+        (24, "321", "24 h ago"),
+        (6, "321", "6 h ago"),
+        (1, "32", "1 h ago"),
+    ):
+        drawn = drawing.draw(day, 1, hours)
+        assert [row.job for row in drawn.rows] == list(jobs)
+        assert drawn.ticks[0][1] == first and drawn.ticks[-1][1] == "now"
+        (bar,) = drawn.rows[0].bars
+        assert bar.x + bar.width == drawing.WIDTH - drawing.MARGIN
+        assert bar.width == pytest.approx((drawing.WIDTH - 20) * 0.5 / hours, abs=0.1)
+    assert drawing.draw(day, 1, 1).ticks[1][1] == "50 min ago"
 
 
 def test_a_header_of_someone_who_is_not_the_proxy_is_no_name(page):
@@ -202,17 +235,6 @@ def test_a_port_is_for_a_sandbox_and_knows_its_caller(world, tmp_path):
     assert done.returncode == 2 and "sandbox" in done.stderr and "Traceback" not in done.stderr
 
 
-def events(stream):
-    """The data of each event, and "" for a comment."""
-    for line in stream.iter_lines():
-        if line.startswith("data: "):
-            yield line[6:]
-
-
-def version(page, path="/"):
-    return re.search(r'data-version="(\w+)"', page.get(path).text)[1]
-
-
 def test_only_what_changed_is_sent_and_a_controller_may_come_back(tmp_path):
     world = PretendController(tmp_path, 200, 60)
     with world, serving(world) as path, client(path) as page:
@@ -237,6 +259,20 @@ def test_only_what_changed_is_sent_and_a_controller_may_come_back(tmp_path):
             while "Stale since" in (state := json.loads(next(heard))["set"]["state"]):
                 pass
             assert "Controller acts" in state
+
+
+def test_news_are_seen_at_the_socket_without_asking(tmp_path):
+    world = PretendController(tmp_path, 12, 6)
+    source = ControllerAnswers(world.site, os.getuid(), os.getuid())
+    assert source.news() is None
+    with world:
+        before = source.news()
+        assert source.news() == before
+        world.tick()
+        assert source.news() != before
+        before = source.news()
+        world.published.fault("squeue failed")
+        assert source.news() != before
 
 
 def test_without_a_controller_it_says_what_to_do(tmp_path):
@@ -266,7 +302,7 @@ def test_what_if_is_simulated_aside_with_a_limit_and_for_operators_only(tmp_path
             assert "What if" in page.get("").text
             assert page.get("what-if?policy=no-such").status_code == 404
             assert "being simulated" in page.get("what-if?policy=srtf").text
-            end = time.monotonic() + 60
+            end = time.monotonic() + 2.5 * what_if.LONGEST_S
             while "being simulated" in (text := page.get("what-if?policy=srtf").text):
                 assert time.monotonic() < end
                 time.sleep(0.3)
