@@ -171,8 +171,10 @@ site() {
     locked "$built/tools" packaging/locked/build.txt
     how=(--no-build-isolation)
   fi
-  "$built/tools/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps ${how[@]+"${how[@]}"} -w "$built" . 2> >(grep -v '^WARNING: Location' >&2)
+  "$built/tools/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps ${how[@]+"${how[@]}"} -w "$built" . ./packaging/runtime 2> >(grep -v '^WARNING: Location' >&2)
   wheel=$prefix/share/slurm-hadar/$(basename "$built"/slurm_hadar-*.whl)
+  local runtime
+  runtime=$prefix/share/slurm-hadar/$(basename "$built"/slurm_hadar_runtime-*.whl)
   if ! cmp -s "$built"/slurm_hadar-*.whl "$wheel" || ! "$dir/bin/hadar" --help >/dev/null 2>&1; then
     say "installing the package into $prefix"
     cp "$built"/slurm_hadar-*.whl "$wheel"
@@ -184,6 +186,7 @@ site() {
     "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
   fi
   isolate "$dir"
+  cmp -s "$built"/slurm_hadar_runtime-*.whl "$runtime" || cp "$built"/slurm_hadar_runtime-*.whl "$runtime"
   cp -r site_configs "$prefix/share/slurm-hadar/"
   system_files "$prefix" "$exchange"
   "$dir/bin/hadar" manual "$prefix/share/man" >/dev/null
@@ -195,7 +198,7 @@ site() {
   ln -sf "$dir/bin/hbatch" "$dir/bin/hadar" "$prefix/bin/"
   pyslurm "$dir"
   say "hbatch and hadar are in $prefix/bin; put that on PATH"
-  say "researchers whose training uses the runtime: pip install --no-deps $wheel"
+  say "researchers whose training uses the runtime: pip install $runtime"
   say "services for systemd and cron, with their user and folders: $prefix/share/slurm-hadar/system"
   say "next: copy an example of $prefix/share/slurm-hadar/site_configs to /etc/slurm-hadar/hadar.toml (or ~/.config/slurm-hadar/hadar.toml), then: hadar check --write"
 }

@@ -50,6 +50,7 @@ if [[ -z $wheel ]]; then
   pip wheel --no-deps -w "$room" "$root"
   wheel=$(echo "$room"/slurm_hadar-*.whl)
 fi
+pip wheel --no-deps -w "$room" "$root/packaging/runtime"
 mkdir -p "${lib%/*}"
 "$python" -m venv --without-pip "$lib"
 pip --python "$lib/bin/python" install --no-compile "$wheel[web]"
@@ -89,7 +90,7 @@ cp "$root/LICENSE" "$share/doc/$name/copyright"
 mkdir -p "$share/$name"
 cp -r "$root/site_configs" "$root/packaging/prometheus" "$share/$name/"
 # For the environments of researchers whose training uses the runtime.
-cp "$wheel" "$share/$name/"
+cp "$wheel" "$room"/slurm_hadar_runtime-*.whl "$share/$name/"
 
 "$lib/bin/python" -m compileall -q -j 2 -s "$stage" -p / "$lib/lib"
 named=$(grep -rIl "$room" "$stage" || true)

@@ -52,7 +52,7 @@ MEANING = {
         "N",
         "most times it is requeued before its time limit ends, where the site allows it; default 0",
     ),
-    "progress": ("PATTERN", "how its output shows how far it is, such as step={step*64}"),
+    "progress": ("PATTERN", "how its output or files show how far it is, such as step={step*64}"),
     "restart_cost": ("SECONDS", "cost of a move, until it is measured"),
     "wait": ("SECONDS", "longest wait for a type on which it would end sooner; 0: none"),
     "cost": ("any", "may be billed more than its request; default: never knowingly"),

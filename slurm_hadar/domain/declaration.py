@@ -44,13 +44,16 @@ USUAL_SIGNAL = "USR2"
 _LONGEST_OF_SBATCH_S = 65535
 LONGEST_GRACE_S = 900.0
 """A move keeps its destination planned while the job saves."""
-PROGRESS = (
-    r"(?P<before>[A-Za-z0-9_.:/@+,=*-]*)"
-    r"\{(?:samples|(?:step|epoch)\*(?P<unit>[1-9][0-9]{0,11}))\}"
-    r"(?P<after>[A-Za-z0-9_.:/@+,=*-]*)"
-)
+_COUNT = r"\{(?:samples|(?:step|epoch)\*(?P<unit>[1-9][0-9]{0,11}))\}"
+PROGRESS = r"(?P<before>[A-Za-z0-9_.:/@+,=*-]*)" + _COUNT + r"(?P<after>[A-Za-z0-9_.:/@+,=*-]*)"
 """Pattern of ``progress``: text, ``*`` for anything, and the number that counts, once. In a step
 or an epoch are so many samples."""
+PROGRESS_FILES = (
+    r"(?P<writer>tensorboard|wandb):(?P<path>(?:[A-Za-z0-9_.:/@+,=-]|%[jAa])+)" + _COUNT
+)
+"""The other form of ``progress``: where a program writes its scalars, and what their step counts.
+Text that begins so is never a :data:`PROGRESS`."""
+_WRITERS = ("tensorboard:", "wandb:")
 _LONGEST_PROGRESS = 200
 USUAL_LOSS_S = 120.0
 """Work that a move may cost a job with ``checkpoint=watch:PATH`` that declares no ``lose``."""
@@ -98,8 +101,8 @@ class Declaration:
     (by itself, now and then). ``lose`` None: what is usual, see :attr:`most_lost_s`.
     ``checkpoint_exit_code`` 0: none. ``max_requeues``: how many times it may be requeued before its
     time limit ends, to go on from its checkpoint; 0: its limit ends it. ``progress``: how the job's
-    output shows how far it is, see :data:`PROGRESS`; empty: it does not, or its runtime reports
-    that.
+    output or files show how far it is, see :data:`PROGRESS` and :data:`PROGRESS_FILES`; empty: they
+    do not, or its runtime reports that.
     """
 
     model: str = ""
@@ -335,6 +338,14 @@ def _requeues(text: str) -> int:
 
 
 def _progress(text: str) -> str:
+    if text.startswith(_WRITERS):
+        if len(text) > _LONGEST_PROGRESS or re.fullmatch(PROGRESS_FILES, text, re.ASCII) is None:
+            raise ValueError(
+                f"{text.partition(':')[0]}:PATH with {{step*64}}, {{samples}} or {{epoch*50000}} "
+                "behind it for what the step of its scalars counts; PATH has letters, digits and "
+                f"_.:/@+,=- (at most {_LONGEST_PROGRESS} in all), %j is the job's id"
+            )
+        return text
     if len(text) > _LONGEST_PROGRESS or re.fullmatch(PROGRESS, text, re.ASCII) is None:
         raise ValueError(
             "text of the job's output, of letters, digits and _.:/@+,=- (at most "

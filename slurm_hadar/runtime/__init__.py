@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from slurm_hadar.runtime.copies import Copies
     from slurm_hadar.runtime.fixed_scale import FixedScale
+    from slurm_hadar.runtime.local_folder import LocalFolder
     from slurm_hadar.runtime.ranks import join
     from slurm_hadar.runtime.samples import Segment, check_lineage
     from slurm_hadar.runtime.session import Session
@@ -20,6 +21,7 @@ _HOME = {
     "Batch": "training",
     "Copies": "copies",
     "FixedScale": "fixed_scale",
+    "LocalFolder": "local_folder",
     "Segment": "samples",
     "Session": "session",
     "Training": "training",
@@ -31,6 +33,7 @@ __all__ = [
     "Batch",
     "Copies",
     "FixedScale",
+    "LocalFolder",
     "Segment",
     "Session",
     "Training",

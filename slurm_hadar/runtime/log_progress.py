@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from slurm_hadar.domain.declaration import PROGRESS
-from slurm_hadar.runtime.meter import Meter
+from slurm_hadar.runtime.meter import SampleCount
 
 _MOST_BYTES = 1 << 20
 """Read at one look; of more the end."""
@@ -57,19 +57,14 @@ class LinePattern:
         return int(value) if value <= _MOST_SAMPLES else None
 
 
-class LogProgress:
+class LogProgress(SampleCount):
     """The newest count in a growing file, and its rate. What was there before is not read."""
 
     def __init__(self, pattern: LinePattern, log: Path) -> None:
-        self._pattern, self._log, self._meter = pattern, log, Meter()
+        super().__init__()
+        self._pattern, self._log = pattern, log
         self._at: int | None = None
         self._rest = ""
-        self.samples = 0
-
-    @property
-    def rate(self) -> tuple[float, float]:
-        """(samples/s, s of the window); (0, 0) while too little was seen."""
-        return self._meter.rate()
 
     def look(self) -> None:
         """Read what was printed since the last look. A file that cannot be read says nothing."""
@@ -77,13 +72,8 @@ class LogProgress:
         self._rest = lines.pop()[:_LONGEST]
         counts = [self._pattern.samples(line[:_LONGEST]) for line in lines]
         last = next((count for count in reversed(counts) if count is not None), None)
-        if last is None or last == self.samples:
-            return
-        if last < self.samples or not self.samples:
-            # The first number of an attempt, or it began again from a checkpoint: no rate yet.
-            self._meter = Meter()
-        self._meter.add(max(0, last - self.samples) if self.samples else 0)
-        self.samples = last
+        if last is not None:
+            self.note(last)
 
     def _new(self) -> bytes:
         try:

@@ -1,4 +1,5 @@
-"""Samples/s over a recent window, without the times in which nothing was trained."""
+"""Samples/s over a recent window, without the times in which nothing was trained; and counts that
+a program shows."""
 
 import time
 from collections import deque
@@ -50,3 +51,30 @@ class Meter:
             return 0.0, 0, 0
         first, last = self._marks[0], self._marks[-1]
         return last[0] - first[0], last[1] - first[1], last[2] - first[2]
+
+
+class SampleCount:
+    """The newest count of samples that a training shows by itself, and its rate."""
+
+    def __init__(self) -> None:
+        self._meter = Meter()
+        self.samples = 0
+
+    @property
+    def rate(self) -> tuple[float, float]:
+        """(samples/s, s of the window); (0, 0) while too little was seen."""
+        return self._meter.rate()
+
+    def note(self, count: int) -> None:
+        """The training shows ``count`` samples now."""
+        if count == self.samples:
+            return
+        if count < self.samples or not self.samples:
+            # The first number of an attempt, or it began again from a checkpoint: no rate yet.
+            self._meter = Meter()
+        self._meter.add(max(0, count - self.samples) if self.samples else 0)
+        self.samples = count
+
+    def look(self) -> None:
+        """Read what is new."""
+        raise NotImplementedError

@@ -7,39 +7,31 @@ and writes the progress file of the job: the controller reads no folder of a use
 and stops no training.
 """
 
-import contextlib
 import os
 import re
 import signal
-import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from slurm_hadar.domain.declaration import parse
+from slurm_hadar.domain.declaration import PROGRESS_FILES, parse
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.job_side import Exchange, host, in_step
 from slurm_hadar.exchange.progress import Progress, Saved
+from slurm_hadar.runtime.found_files import MOST, TooMuch, found
 from slurm_hadar.runtime.log_progress import LinePattern, LogProgress, output_of
+from slurm_hadar.runtime.meter import SampleCount
+from slurm_hadar.runtime.scalar_files import ScalarFileProgress
 
 LOOK_S = 2.0
 STABLE_S = 3.0
 """What has not changed for so long is whole."""
-_MOST = 5000
-"""Names that one look takes in; with more below PATH nothing is reported."""
-_DEPTH = 3
-"""Folders below a checkpoint that is a folder."""
 _KEPT_ALIVE = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT)
 """Meant for the training; a signal to the batch shell's children reaches this process too."""
 
 Seen = tuple[tuple[str, int, int], ...]
 """Name, mtime in ns and size of each file that belongs to a checkpoint."""
-
-
-class TooMuch(Exception):
-    """More lies below PATH than is looked at."""
 
 
 class Newest:
@@ -81,40 +73,6 @@ class Newest:
         return self.saved
 
 
-def found(pattern: Path) -> Iterator[tuple[str, int, int]]:
-    """The files of all checkpoints at a path: a file, a folder, or a name with ``*`` and ``?``."""
-    left = [_MOST]
-    if "*" in pattern.name or "?" in pattern.name:
-        for name in _names(pattern.parent, left):
-            if fnmatchcase(name, pattern.name) and not name.startswith("."):
-                yield from _below(pattern.parent / name, _DEPTH, left)
-    else:
-        yield from _below(pattern, _DEPTH + 1, left)
-
-
-def _below(path: Path, depth: int, left: list[int]) -> Iterator[tuple[str, int, int]]:
-    try:
-        status = path.stat()
-    except OSError:
-        return
-    if stat.S_ISDIR(status.st_mode) and depth > 0:
-        for name in _names(path, left):
-            yield from _below(path / name, depth - 1, left)
-    elif stat.S_ISREG(status.st_mode):
-        yield str(path), status.st_mtime_ns, status.st_size
-
-
-def _names(folder: Path, left: list[int]) -> Iterator[str]:
-    names: list[str] = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            left[0] -= 1
-            if left[0] < 0:
-                raise TooMuch
-            names.append(entry.name)
-    yield from names
-
-
 def path_of(words: Sequence[str], environment: Mapping[str, str]) -> Path:
     """The path to watch: the first word, else what the job declared; ``%j``, ``%A`` and ``%a`` are
     replaced as by sbatch. Raises :class:`UsageError`."""
@@ -122,55 +80,60 @@ def path_of(words: Sequence[str], environment: Mapping[str, str]) -> Path:
     declared = parse([f"checkpoint={text}"] if text else [], "watch")
     if declared.habit != "watch":
         raise UsageError("no path: name one, or declare checkpoint=watch:PATH or progress=PATTERN")
+    return _resolved(declared.checkpoint.partition(":")[2], environment)
+
+
+def _resolved(path: str, environment: Mapping[str, str]) -> Path:
     numbers = {
         "%j": environment.get("SLURM_JOB_ID", ""),
         "%A": environment.get("SLURM_ARRAY_JOB_ID", environment.get("SLURM_JOB_ID", "")),
         "%a": environment.get("SLURM_ARRAY_TASK_ID", ""),
     }
-    path = declared.checkpoint.partition(":")[2]
     path = re.sub(
         "%[jAa]", lambda match: re.sub("[^0-9]", "", numbers[match[0]]), path, flags=re.ASCII
     )
     return Path.cwd() / path
 
 
-def log_of(environment: Mapping[str, str], task: int) -> LogProgress | None:
-    """The output of process ``task``, to be read as the job declared; None where it did not.
-    Raises :class:`UsageError`."""
+def progress_of(environment: Mapping[str, str], task: int) -> SampleCount | None:
+    """What the job declared to show how far it is: files, or the output of process ``task``; None
+    where it did not. Raises :class:`UsageError`."""
     text = environment.get("HADAR_PROGRESS")
     if not text:
         return None
-    declared = parse([f"progress={text}"], "watch")
-    return LogProgress(LinePattern(declared.progress), output_of(task))
+    declared = parse([f"progress={text}"], "watch").progress
+    if files := re.fullmatch(PROGRESS_FILES, declared, re.ASCII):
+        return ScalarFileProgress(declared, _resolved(files["path"], environment))
+    return LogProgress(LinePattern(declared), output_of(task))
 
 
 def watch(
     exchange: Exchange,
     path: Path | None,
     alive: Callable[[], bool],
-    log: LogProgress | None = None,
+    shown: SampleCount | None = None,
     look_s: float = LOOK_S,
 ) -> None:
     """Look and tell until the job is gone. ``path``: None where no checkpoint is watched."""
     newest, started, last = Newest(path) if path is not None else None, time.time(), None
     while alive():
-        if log is not None:
-            log.look()
         try:
+            if shown is not None:
+                shown.look()
             saved = newest.look(time.time(), time.monotonic()) if newest is not None else None
-        except TooMuch:
-            print(f"hadar: more than {_MOST} files at {path}; not watched", file=sys.stderr)
+        except TooMuch as error:
+            print(f"hadar: more than {MOST} files at {error}; not watched", file=sys.stderr)
             return
         if exchange.due() or saved != last:
-            exchange.tell(_report(exchange, saved, started, log))
+            exchange.tell(_report(exchange, saved, started, shown))
         last = saved
         time.sleep(look_s)
 
 
 def _report(
-    exchange: Exchange, saved: Saved | None, started: float, log: LogProgress | None
+    exchange: Exchange, saved: Saved | None, started: float, shown: SampleCount | None
 ) -> Progress:
-    rate, window_s = log.rate if log is not None else (0.0, 0.0)
+    rate, window_s = shown.rate if shown is not None else (0.0, 0.0)
     return Progress(
         job=exchange.job,
         time=time.time(),
@@ -180,7 +143,7 @@ def _report(
         in_step=in_step(os.environ),
         started=started,
         model="",
-        samples=log.samples if log is not None else 0,
+        samples=shown.samples if shown is not None else 0,
         rate=rate,
         window_s=window_s,
         batch=0,
@@ -195,15 +158,15 @@ def run(words: Sequence[str], alive: Callable[[], bool], task: int) -> int:
     for number in _KEPT_ALIVE:
         signal.signal(number, signal.SIG_IGN)
     try:
-        log = log_of(os.environ, task)
+        shown = progress_of(os.environ, task)
         unwatched = not os.environ.get("HADAR_CHECKPOINT", "").startswith("watch:")
-        path = None if log and unwatched and not words else path_of(words, os.environ)
+        path = None if shown and unwatched and not words else path_of(words, os.environ)
     except UsageError as error:
         print(f"hadar: {error}", file=sys.stderr)
         return 2
     exchange = Exchange.from_env(lambda text: print(f"hadar: {text}", file=sys.stderr))
     if exchange is not None:
-        watch(exchange, path, alive, log)
+        watch(exchange, path, alive, shown)
     return 0
 
 

@@ -1,106 +1,29 @@
 """Jobs that checkpoint themselves, on a real Slurm: as their scripts are, moved as they declare."""
 
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from dictated import HBATCH, Dictated, first_on
+from dictated import HBATCH, first_on
+from habits import Habits
 
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.exchange.heartbeat import write_heartbeat
-from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.plugins import programs
+from slurm_hadar.profiles.measured import MeasuredStore
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
-SCRIPT = """#!/bin/bash
-#SBATCH --gres=gpu:1 {options}
-#HADAR types=any {declared}
-cd {folder}
-state=$SLURM_JOB_ID.state log=$SLURM_JOB_ID.steps
-n=0
-if [ -f $state ]; then n=$(cat $state); fi
-echo "begin ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME $n" >> $SLURM_JOB_ID.log
-save() {{ echo $n > $state.new; mv $state.new $state; }}
-asked=0
-{trap}
-while [ $n -lt {steps} ]; do
-    sleep 0.1
-    n=$((n + 1)); echo $n >> $log
-    if [ $asked = 1 ]; then {when_asked}; fi
-    if [ $((n % {every})) = 0 ]; then save; fi
-done
-echo "done $n" >> $SLURM_JOB_ID.log
-"""
 SUBMITIT = Path(__file__).with_name("submitit_counts.py")
 LIGHTNING = Path(__file__).with_name("lightning_counts.py")
+SHOWS = Path(__file__).with_name("shows_its_steps.py")
+OWN_LOOPS = Path(__file__).parents[1] / "unit" / "runtime"
 REQUEUES_ITSELF = "save; scontrol requeue $SLURM_JOB_ID; sleep 60"
-
-
-class Habits(Dictated):
-    def script(
-        self,
-        declared,
-        options="",
-        trap="trap 'asked=1' USR1",
-        when_asked=":",
-        steps=600,
-        every=100_000,
-    ):
-        write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
-        path = self.folder / f"job{time.monotonic_ns()}.sh"
-        path.write_text(
-            SCRIPT.format(
-                declared=declared, options=options, trap=trap, when_asked=when_asked,
-                steps=steps, folder=self.folder, every=every,
-            )
-        )  # fmt: skip
-        env = {**self.env, "PATH": f"{self.box.programs.bin_dir}:{os.environ['PATH']}"}
-        command = [HBATCH, "--parsable", "-o", str(self.folder / "%j.out"), *first_on("k80")]
-        done = subprocess.run(
-            [*command, str(path)],
-            env=env, cwd=self.folder, capture_output=True, text=True, timeout=90,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        id_ = done.stdout.strip()
-        self.want[id_] = {"k80": 1}
-        self.until(lambda: len(self.steps(id_)) > 10)
-        return id_
-
-    def lines(self, id_, what):
-        path = self.folder / f"{id_}.{what}"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def steps(self, id_):
-        return [int(line) for line in self.lines(id_, "steps")]
-
-    def begun(self, id_):
-        """Where each attempt began: (restarts, node, step)."""
-        rows = [line.split() for line in self.lines(id_, "log")]
-        return [(int(r[1]), r[2], int(r[3])) for r in rows if r[0] == "begin"]
-
-    def moved(self, id_, kind="v100"):
-        self.want[id_] = {kind: 1}
-        self.until(lambda: self.patient_tick() and self.where(id_) == {kind})
-
-    def asked(self, id_):
-        """Tick until the job was asked to move."""
-        self.want[id_] = {"v100": 1}
-        self.until(lambda: self.patient_tick() and self.history(id_))
-
-    def ends(self, id_, seconds=150.0):
-        self.until(lambda: self.patient_tick() and self.state(id_) is JobState.FINISHED, seconds)
-        return self.job(id_).slurm_state
-
-    def told(self, id_):
-        return read_progress(self.config.site.exchange_dir, id_, os.getuid())
-
-    def state(self, id_):
-        return self.job(id_).state
 
 
 @pytest.fixture(scope="module")
@@ -327,23 +250,13 @@ def test_submitit_resumes_by_its_own_means(site, tmp_path):
 
 def test_lightning_requeues_itself_on_the_signal_to_its_step(site, tmp_path):
     pytest.importorskip("lightning")
-    write_heartbeat(site.config.site.exchange_dir, "act", 5.0)
     script = tmp_path / "train.sh"
     script.write_text(
         "#!/bin/bash\n#SBATCH --gres=gpu:1 --ntasks=1 --job-name=line\n"
         "#HADAR types=any checkpoint=signal signal=USR1 restart_cost=5\n"
         f"srun {sys.executable} {LIGHTNING} {tmp_path} 600\n"
     )
-    path = f"{site.box.programs.bin_dir}:{os.environ['PATH']}"
-    command = [HBATCH, "--parsable", "-o", str(site.folder / "%j.out"), *first_on("k80")]
-    done = subprocess.run(
-        [*command, str(script)],
-        env={**site.env, "PATH": path, "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    id_ = done.stdout.strip()
-    site.want[id_] = {"k80": 1}
+    id_ = site.hbatch(script, "-o", str(site.folder / "%j.out"), OMP_NUM_THREADS="1")
     counted = tmp_path / "steps"
     site.until(lambda: counted.exists() and counted.read_text().count("\n") > 20, 150)
     site.moved(id_)
@@ -352,3 +265,82 @@ def test_lightning_requeues_itself_on_the_signal_to_its_step(site, tmp_path):
     steps = [int(line) for line in counted.read_text().split()]
     # It trains on between its save and its end: these passes are done again, and none is left out.
     assert sorted(set(steps)) == list(range(600)) and len(steps) <= 640
+
+
+def test_a_loop_of_its_own_is_moved_and_is_the_run_that_never_stopped(site, tmp_path):
+    torch = pytest.importorskip("torch")
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    expected = subprocess.run(
+        [sys.executable, OWN_LOOPS / "own_loop_plain.py"],
+        cwd=plain, check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --gres=gpu:1\n#HADAR types=any checkpoint=yes restart_cost=1\n"
+        # Its pace is its own, not that of a pretend GPU.
+        "unset HADAR_EMULATION\n"
+        f"exec {sys.executable} {OWN_LOOPS / 'own_loop_session.py'} --pace 0.3\n"
+    )
+    id_ = site.hbatch(script, "-o", str(tmp_path / "out"), "-e", str(site.folder / "own.out"))
+    site.until(lambda: site.patient_tick() and site.trains(id_), 150)
+    site.moves(id_, "v100")
+    assert site.ends(id_) == "COMPLETED"
+    assert site.job(id_).restarts == 1
+    # Each batch once, in its order, and every loss of a validation the same: also across the move.
+    assert (tmp_path / "out").read_text().splitlines() == expected
+    said = (site.folder / "own.out").read_text()
+    resumed = int(re.search(r"resumed at ([0-9]+) samples \(attempt 2", said)[1])
+    assert 0 < resumed < len(expected) * 16
+    for name in ("end.pt", "best.pt"):
+        one, other = (torch.load(folder / name) for folder in (plain, tmp_path))
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_a_training_that_shows_how_far_it_is_is_moved_and_its_speed_is_known(site, tmp_path):
+    pytest.importorskip("torch.utils.tensorboard")
+    files = f"tensorboard:{tmp_path}/tensorboard/runs/%j"
+    shown = {"print": "step={step*64}/", "tensorboard": files + "{step*64}"}
+    ids = {}
+    for how, pattern in shown.items():
+        folder = tmp_path / how
+        folder.mkdir()
+        script = folder / "train.sh"
+        script.write_text(
+            "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
+            f"#HADAR types=any checkpoint=watch:{folder}/*.ckpt lose=10 restart_cost=1\n"
+            f"#HADAR model={how} samples={600 * 64} progress={pattern}\n"
+            f"{sys.executable} -m slurm_hadar.runtime.watch &\n"
+            f"{sys.executable} {SHOWS} {folder} 600 {'--' + how if how != 'print' else ''}\n"
+        )
+        ids[how] = site.hbatch(script, "-o", str(site.folder / f"{how}.out"))
+
+    found = {}
+
+    def each_is_moved_once_its_speed_is_known():
+        site.patient_tick()
+        for how, id_ in ids.items():
+            told = site.told(id_)
+            if told is not None and told.rate:
+                site.want[id_] = {"v100": 1}
+                if told.restarts:
+                    found[how] = told
+        return found.keys() == ids.keys()
+
+    site.until(each_is_moved_once_its_speed_is_known, 240)
+    for how, id_ in ids.items():
+        told = found[how]
+        assert site.ends(id_) == "COMPLETED"
+        (first, zero), (then, resumed) = (
+            line.split() for line in (tmp_path / how / "begun").read_text().splitlines()
+        )
+        assert (first, zero, then) == ("k1", "0", "v1") and int(resumed) >= 60
+        steps = [int(line) for line in (tmp_path / how / "steps").read_text().split()]
+        # The work that a move may cost is done again and counted again; its place is known.
+        assert sorted(set(steps)) == list(range(1, 601)) and len(steps) - 600 <= 10 * 10 + 50
+        # It counts on from the checkpoint, and a step takes a tenth of a second.
+        assert told.samples % 64 == 0 and int(resumed) < told.samples / 64 <= 600
+        assert 64 < told.rate <= 640 * 3
+        measured_of = MeasuredStore(site.stores[-1].connection).of(how)
+        rates = {one.gpu_type: one.samples_per_s for one in measured_of}
+        assert set(rates) == {"k80", "v100"} and max(rates.values()) <= 640 * 3

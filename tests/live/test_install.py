@@ -43,7 +43,8 @@ def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
     assert (prefix / "share/slurm-hadar/system/prometheus/slurm-hadar.rules.yml").is_file()
     unit = (prefix / "share/slurm-hadar/system/slurm-hadar.service").read_text()
     assert f"ExecStart={prefix}/bin/hadar run" in unit and "ReadWritePaths=/ex" in unit
-    wheel = next((prefix / "share/slurm-hadar").glob("*.whl"))
+    (wheel,) = (prefix / "share/slurm-hadar").glob("slurm_hadar-*.whl")
+    assert list((prefix / "share/slurm-hadar").glob("slurm_hadar_runtime-*.whl"))
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in INSIDE if f"slurm_hadar/{name}" not in names]
 

@@ -124,10 +124,17 @@ local function requeues(text)
   return value and value <= 1000 and value or nil
 end
 
--- A line of the job's output: text, * for anything, and the number that counts, once.
+-- A line of the job's output: text, * for anything, and the number that counts, once; or where
+-- TensorBoard or wandb writes, and what its step counts.
 local function progress(text)
   local before, inside, after = text:match("^([^{}]*){([^{}]*)}([^{}]*)$")
-  if not before or #text > 200 or (before .. after):find("[^%w_.:/@+,=*-]") then return nil end
+  if not before or #text > 200 then return nil end
+  local path = before:match("^tensorboard:(.*)$") or before:match("^wandb:(.*)$")
+  if path then
+    if path == "" or after ~= "" or path:gsub("%%[jAa]", ""):find("[^%w_.:/@+,=-]") then return nil end
+  elseif (before .. after):find("[^%w_.:/@+,=*-]") then
+    return nil
+  end
   local unit = inside:match("^step%*(%d+)$") or inside:match("^epoch%*(%d+)$")
   return (inside == "samples" or unit and #unit <= 12 and unit:sub(1, 1) ~= "0") and text or nil
 end

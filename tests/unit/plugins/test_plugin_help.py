@@ -68,6 +68,7 @@ checkpoint=signal checkpoint=Restart checkpoint=watch:/a/%j/b?=1-*.pt checkpoint
 signal=B:USR1@60 signal=f:sigusr1 signal=10 signal=B:12@00060 lose=600 checkpoint_exit_code=85
 max_requeues=10 max_requeues=0 max_requeues=1000
 progress={samples} progress=step={step*64}/ progress=Ep*{epoch*50000}*loss
+progress=tensorboard:/a/%j{step*64} progress=wandb:wandb{samples} progress=tensorboard={samples}
 off=yes pin=no checkpoint=OFF gpu_mem=500mb signal=usr2 gpus=2:4 samples=1.5e3
 gpus=4,8 gpus=8,1e0,4,8
 """
@@ -111,7 +112,7 @@ PIECES = st.lists(
     st.sampled_from([*"0123456789", "-", ":", ".", "e", "G", "m", ",", "any", "v100", "yes", "NO",
                      "USR1", "/", "%", "]", " ", "é", "+", "T", "B", "B:", "@", "60",
                      "SIG", "watch:", "signal", "restart", "%j", "*", "?", "{samples}", "{step*",
-                     "}", "{epoch*1"]),
+                     "}", "tensorboard:", "wandb:", "{epoch*1"]),
     min_size=1, max_size=6,
 ).map("".join)  # fmt: skip
 

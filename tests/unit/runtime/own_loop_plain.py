@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import time
 
 import torch
 from torch import nn
@@ -67,6 +68,7 @@ def main():
     arguments.add_argument("--accumulate", type=int, default=2)
     arguments.add_argument("--workers", type=int, default=0)
     arguments.add_argument("--patience", type=int, default=2)
+    arguments.add_argument("--pace", type=float, default=0.0)
     arguments.add_argument("--compile", action="store_true")
     args = arguments.parse_args()
 
@@ -97,6 +99,7 @@ def main():
                 optimizer.zero_grad()
                 scheduler.step()
                 ema.update(model)
+            time.sleep(args.pace)
         loss = validate(ema.model, held_out)
         print("epoch", epoch, loss, scheduler.get_last_lr()[0], flush=True)
         if loss < track["best"]:

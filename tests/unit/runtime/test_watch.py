@@ -10,9 +10,10 @@ import pytest
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.progress import read_progress
-from slurm_hadar.runtime import watch
+from slurm_hadar.runtime import found_files
+from slurm_hadar.runtime.found_files import TooMuch
 from slurm_hadar.runtime.log_progress import LinePattern, LogProgress
-from slurm_hadar.runtime.watch import Newest, TooMuch, path_of
+from slurm_hadar.runtime.watch import Newest, path_of
 
 T0 = 1_000_000.0
 
@@ -77,7 +78,7 @@ def test_what_does_not_match_says_nothing(tmp_path):
 
 
 def test_a_huge_folder_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(watch, "_MOST", 5)
+    monkeypatch.setattr(found_files, "MOST", 5)
     for number in range(6):
         put(tmp_path / f"{number}")
     with pytest.raises(TooMuch):
