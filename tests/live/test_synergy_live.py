@@ -116,6 +116,8 @@ def test_what_was_changed_is_undone(make_sandbox, tmp_path, slurm_prefix):
         job = site.job(id_)
         assert (job.cpus, job.cpus_per_task) == (3, 3)
         assert (job.mem_per_node_mb, job.mem_per_cpu_mb) == (per_node, per_cpu)
+        # Slurm starts it again when the begin time that it gave it has come.
+        site.cluster.apply([Update(id_, {"StartTime": "now"})])
         site.until(site.runs(id_), ticks=False)
 
 
