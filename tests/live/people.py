@@ -180,6 +180,11 @@ class Site:
         self.until(lambda: not self.box.run("squeue", "-h").strip())
         self.until(lambda: set(self.nodes()) <= {"idle", "reserved"})
 
+    def recalculates(self):
+        """slurmctld reckons priorities once a minute, and when it starts."""
+        self.box.stop_slurmctld()
+        self.box.start_slurmctld()
+
     def nodes(self):
         """Their states."""
         return self.box.run("sinfo", "-h", "-N", "-o", "%T").split()

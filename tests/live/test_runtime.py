@@ -113,6 +113,7 @@ def two_types(box: Sandbox) -> tuple[str, str]:
     return first, second
 
 
+@pytest.mark.each_slurm
 def test_asked_by_the_plan_it_saves_answers_waits_and_resumes_elsewhere(sandbox_each, tmp_path):
     first, second = two_types(sandbox_each)
     job = Job(sandbox_each, tmp_path, "pytorch_single", first)

@@ -10,6 +10,7 @@ from trainings import MODEL, ROOT, moves_of, start_sandbox
 from slurm_hadar.domain import steering
 from slurm_hadar.profiles import cpu_table
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.slurm.cluster import Update
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
