@@ -219,6 +219,7 @@ def test_a_job_that_saves_by_itself_is_moved_right_after_a_checkpoint(site):
         f"checkpoint=watch:{site.folder}/%j.stat? lose=8 restart_cost=1",
         trap=f"{sys.executable} -m slurm_hadar.runtime.watch &",
         every=150,
+        steps=1000,
     )
     site.moved(id_)
     until = len(site.steps(id_))
@@ -227,9 +228,9 @@ def test_a_job_that_saves_by_itself_is_moved_right_after_a_checkpoint(site):
     assert (zero, then) == (0, "v1") and resumed >= 150 and resumed % 150 == 0
     # What was done again is what it may lose, at ten steps a second at most.
     steps = site.steps(id_)
-    again = len(steps) - 600
+    again = len(steps) - 1000
     assert 0 <= again <= 8 * 10 + 20, (again, until)
-    assert sorted(set(steps)) == list(range(1, 601))
+    assert sorted(set(steps)) == list(range(1, 1001))
 
 
 def test_a_watched_job_that_has_not_saved_yet_stays(site):
@@ -272,13 +273,13 @@ def test_the_task_prolog_watches_a_script_that_knows_nothing_of_it(site):
 
 
 def test_jobs_longer_than_their_time_limit_are_requeued_before_it_until_they_are_done(site):
-    site.controller = site.another(site.with_settings(moving={"ack_wait_s": 8.0}))
-    plain = site.script("checkpoint=signal signal=B:USR1@8", "--time=1", steps=100_000)
+    site.controller = site.another(site.with_settings(moving={"ack_wait_s": 20.0}))
+    plain = site.script("checkpoint=signal signal=B:USR1@20", "--time=1", steps=100_000)
     signalled = site.script(
-        "checkpoint=signal signal=B:USR1@8 max_requeues=20", "--time=1",
+        "checkpoint=signal signal=B:USR1@20 max_requeues=20", "--time=1",
         when_asked=REQUEUES_ITSELF, steps=900,
     )  # fmt: skip
-    ours = site.submit(6_500, "max_requeues=20", words=("--time=1",))
+    ours = site.submit(6_100, "max_requeues=20", words=("--time=1",))
     ids = [plain, signalled, ours]
     # No move of theirs is wanted: each stays where Slurm starts it.
     site.want.clear()
