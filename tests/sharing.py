@@ -3,10 +3,11 @@
 Live tests mostly wait and unit tests compute. So one process in three begins with the unit tests,
 at a lower priority, and the others begin with the live tests. Each takes what takes longest first,
 as LIST says. Tests of a file stay together, since they share what the file starts. A line of LIST
-may be one test, which is then shared out by itself.
+may be one test, or a pattern of tests (``*``), which are then shared out apart from their file.
 """
 
 import os
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from xdist.scheduler import LoadFileScheduling
@@ -45,13 +46,15 @@ class Sharing(LoadFileScheduling):
     def __init__(self, config, log=None):
         super().__init__(config, log)
         self._rank = {name: rank for rank, name in enumerate(longest())}
+        self._patterns = [name for name in self._rank if "*" in name]
 
     def _split_scope(self, nodeid):
         function = nodeid.partition("[")[0]
         for scope in (nodeid, function):
             if scope in self._rank:
                 return scope
-        return function.partition("::")[0]
+        matching = (pattern for pattern in self._patterns if fnmatchcase(nodeid, pattern))
+        return next(matching, function.partition("::")[0])
 
     def _assign_work_unit(self, node):
         unit_first = begins_with_unit_tests(node.gateway.id, self.numnodes)
