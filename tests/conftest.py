@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, settings
 from sharing import Sharing, yield_to_live_tests
 
 # Hypothesis would call 200 ms for one example, and a second for making ten, a fault of the test.
+# Each run tries other examples, so one run needs few.
 settings.register_profile(
     "any machine",
     settings.default,
     deadline=None,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any machine")
