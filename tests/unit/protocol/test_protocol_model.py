@@ -37,8 +37,6 @@ EITHER_STALLS = Bounds(
 )
 """By hand: ``explore(EITHER_STALLS)`` takes a minute."""
 STALL = replace(EITHER_STALLS, name="the first of two hosts stalls", first_stalls=True)
-ONE_MOVE = replace(STALL, left=Left(moves=1, stalls=1))
-"""Enough for what a planted fault breaks."""
 
 
 @pytest.mark.parametrize(
@@ -120,7 +118,7 @@ STALLED = "an attempt was requeued that did not acknowledge this move"
 
 def test_a_controller_that_does_not_look_again_acts_beside_another_one():
     parts = replace(PRODUCT, taken_over_from=lambda beat, who, now: "")
-    found = explore(replace(ONE_MOVE, parts=parts))
+    found = explore(replace(STALL, parts=parts))
     assert found.broken == STALLED, str(found)
 
 
@@ -130,7 +128,8 @@ def test_controllers_that_are_told_apart_by_their_hosts_name_alone_act_beside_ea
         rival_in=lambda beat, who, now: rival_in(beat, Who(who.host), now),
         taken_over_from=lambda beat, who, now: taken_over_from(beat, Who(who.host), now),
     )
-    found = explore(replace(ONE_MOVE, parts=parts))
+    # One move is enough to find it.
+    found = explore(replace(STALL, left=Left(moves=1, stalls=1), parts=parts))
     assert found.broken == STALLED, str(found)
 
 
