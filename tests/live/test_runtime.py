@@ -53,6 +53,7 @@ class Job:
                     *("--model", MODEL, "--samples", str(self.samples)),
                     *("--checkpoint", str(folder / "c.pt")),
                     *("--lineage", str(folder / "lineage.json")),
+                    *("--data", str(folder.parent / "digits.npy")),
                 ],
                 **({"gres": "gpu:2"} if template == "pytorch_single" else {}),
                 **({"nodes": 1, "gpus_per_node": 2} if template == "pytorch_ddp" else {}),

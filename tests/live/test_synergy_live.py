@@ -132,7 +132,7 @@ def test_a_running_job_moves_for_more_cpus(make_sandbox, tmp_path, slurm_prefix)
         f"#!/bin/bash\n#HADAR model={MODEL} types=any cpus=1-12 mem=1G-4G batch=8 checkpoint=yes "
         f"samples={samples} restart_cost=1\n#SBATCH -c3 --mem=4G --gres=gpu:1\n"
         f"exec {sys.executable} {ROOT}/examples/train_digits.py --model {MODEL} --batch 8 "
-        f"--samples {samples} --checkpoint {tmp_path}/a.pt --data {tmp_path}/digits.npy "
+        f"--samples {samples} --checkpoint {tmp_path}/a.pt --data {tmp_path.parent}/digits.npy "
         f"--lineage {tmp_path}/a.json --every 600\n"
     )
     id_ = site.hbatch(script)
