@@ -14,7 +14,7 @@ from xdist.scheduler import LoadFileScheduling
 
 LIST = Path(__file__).with_name("longest.txt")
 _LIVE = "tests/live/"
-_NICE = 5
+_NICE = 2
 
 
 def longest() -> list[str]:

@@ -149,7 +149,7 @@ class Site:
         end = time.monotonic() + timeout_s
         while not holds():
             assert time.monotonic() < end, self.seen()
-            time.sleep(0.3)
+            time.sleep(0.5)
 
     def seen(self):
         """What there was when something did not come about."""

@@ -54,7 +54,7 @@ class Shell:
         end = time.monotonic() + timeout_s
         while not holds():
             assert time.monotonic() < end, "it did not come about in time"
-            time.sleep(0.2)
+            time.sleep(0.5)
 
     @contextlib.contextmanager
     def daemon(self):

@@ -86,7 +86,7 @@ class Site:
         end = time.monotonic() + timeout_s
         while not holds():
             assert time.monotonic() < end, self.seen()
-            time.sleep(0.2)
+            time.sleep(0.4)
 
     def seen(self):
         """What there was when something did not come about."""

@@ -88,7 +88,7 @@ def run(site, id_, request):
     while site.job(id_).state is not JobState.FINISHED:
         assert time.monotonic() < end, (request, site.job(id_), site._seen())
         site.tick()
-        time.sleep(0.1)
+        time.sleep(0.2)
     assert site.job(id_).slurm_state.startswith("COMPLETED"), (request, site.log(id_))
     return ran(site, id_)
 
