@@ -273,10 +273,10 @@ def test_the_task_prolog_watches_a_script_that_knows_nothing_of_it(site):
 
 
 def test_jobs_longer_than_their_time_limit_are_requeued_before_it_until_they_are_done(site):
-    site.controller = site.another(site.with_settings(moving={"ack_wait_s": 20.0}))
-    plain = site.script("checkpoint=signal signal=B:USR1@20", "--time=1", steps=100_000)
+    site.controller = site.another(site.with_settings(moving={"ack_wait_s": 8.0}))
+    plain = site.script("checkpoint=signal signal=B:USR1@8", "--time=1", steps=100_000)
     signalled = site.script(
-        "checkpoint=signal signal=B:USR1@20 max_requeues=20", "--time=1",
+        "checkpoint=signal signal=B:USR1@8 max_requeues=20", "--time=1",
         when_asked=REQUEUES_ITSELF, steps=900,
     )  # fmt: skip
     ours = site.submit(6_100, "max_requeues=20", words=("--time=1",))
