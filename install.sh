@@ -131,10 +131,14 @@ tests() {
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .
   "$venv/bin/lint-imports" --no-cache
-  "$venv/bin/mypy"
-  # The live tests mostly wait for Slurm, so three at a time cost little. Files with few tests are
-  # the longest here: in the order of their names the quick ones are left to fill the end.
-  exec "$venv/bin/python" -m pytest -n 3 --dist loadfile --no-loadscope-reorder "$@"
+  "$venv/bin/mypy" &
+  local types=$!
+  # Each of the processes below reads all tests: here they are compiled once, beside mypy.
+  export PYTHONDONTWRITEBYTECODE=
+  "$venv/bin/python" -m pytest --collect-only -qq >/dev/null 2>&1 || true
+  wait "$types"
+  # The live tests mostly wait for Slurm. tests/sharing.py says which processes begin with them.
+  exec "$venv/bin/python" -m pytest -n 6 --dist loadfile "$@"
 }
 
 # The releases of a lock file, each with one of its hashes: locked VENV FILE

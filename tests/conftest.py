@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from sharing import Sharing, yield_to_live_tests
 
 # Hypothesis would call 200 ms for one example, and a second for making ten, a fault of the test.
+# Each run tries other examples, so one run needs few.
 settings.register_profile(
     "any machine",
     settings.default,
     deadline=None,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any machine")
@@ -27,8 +30,14 @@ def pytest_configure(config):
         config.add_cleanup(lambda: _remove_if_empty(kernels))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Our order, where files are to stay together."""
+    return Sharing(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items):
-    """A live test waits for daemons that share two cores with two more tests: what fails once and
+    """A live test waits for daemons that share two cores with other tests: what fails once and
     then passes is named in the summary as RERUN, and is to be looked at.
 
     Not where a rare failure is what is looked for: tests marked ``once``.
@@ -36,6 +45,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("live") and not item.get_closest_marker("once"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+    yield_to_live_tests([item.nodeid for item in items])
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -134,8 +134,9 @@ def _is_ours(pid: int, places: SandboxPaths) -> bool:
     folder = Path(f"/proc/{pid}")
     try:
         environ = (folder / "environ").read_bytes().split(b"\0")
-        if b"SLURM_CONF=" + os.fsencode(places.slurm_conf) in environ:
-            return True
+        named = [word for word in environ if word.startswith(b"SLURM_CONF=")]
+        if named:
+            return named == [b"SLURM_CONF=" + os.fsencode(places.slurm_conf)]
         words = (folder / "cmdline").read_bytes().split(b"\0")
         if b"--socket=" + os.fsencode(places.munge_socket) in words:
             return True

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from missing import missing
@@ -13,6 +14,8 @@ from slurm_hadar.sandbox.cluster import Sandbox
 
 SECOND = "HADAR_TEST_SLURM"
 """Environment variable that names the prefix of a second Slurm."""
+ALL = "HADAR_TEST_SLURM_ALL"
+"""Set: each test that can runs on both Slurms, else only those marked ``each_slurm``."""
 
 
 def slurm_prefixes() -> list[Path | None]:
@@ -33,9 +36,19 @@ def _name(prefix: Path | None) -> str:
     return prefix.name if prefix else "path"
 
 
-@pytest.fixture(scope="module", params=slurm_prefixes(), ids=_name)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Which Slurms a test runs on. One of them is the same for all tests of a file, since they
+    may share a sandbox; the names of the files spread them."""
+    if "slurm_prefix" in metafunc.fixturenames:
+        found = slurm_prefixes()
+        if not os.environ.get(ALL) and not metafunc.definition.get_closest_marker("each_slurm"):
+            found = [found[crc32(metafunc.module.__name__.encode()) % len(found)]]
+        metafunc.parametrize("slurm_prefix", found, ids=_name, scope="module", indirect=True)
+
+
+@pytest.fixture(scope="module")
 def slurm_prefix(request: pytest.FixtureRequest) -> Path | None:
-    """Each Slurm in turn."""
+    """One Slurm, or each in turn."""
     prefix: Path | None = request.param
     need(prefix)
     return prefix
@@ -64,7 +77,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 def sandbox_each(
     slurm_prefix: Path | None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Sandbox]:
-    """Like ``sandbox``, on each Slurm in turn."""
+    """Like ``sandbox``, on the Slurms of ``slurm_prefix``."""
     box = Sandbox.up(tmp_path_factory.mktemp("sandbox") / "box", slurm_prefix=slurm_prefix)
     yield box
     _take_down(box)

@@ -241,7 +241,7 @@ class Dictated:
         end = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < end, self.seen()
-            time.sleep(0.2)
+            time.sleep(0.4)
 
     def seen(self):
         """What there was when something did not come about."""

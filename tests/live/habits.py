@@ -20,9 +20,12 @@ if [ -f $state ]; then n=$(cat $state); fi
 echo "begin ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME $n" >> $SLURM_JOB_ID.log
 save() {{ echo $n > $state.new; mv $state.new $state; }}
 asked=0
+# What is left is quick once it was moved.
+pause=0.1
+if [ "${{SLURM_RESTART_COUNT:-0}}" != 0 ]; then pause=0.01; fi
 {trap}
 while [ $n -lt {steps} ]; do
-    sleep 0.1
+    sleep $pause
     n=$((n + 1)); echo $n >> $log
     if [ $asked = 1 ]; then {when_asked}; fi
     if [ $((n % {every})) = 0 ]; then save; fi

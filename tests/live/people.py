@@ -149,7 +149,7 @@ class Site:
         end = time.monotonic() + timeout_s
         while not holds():
             assert time.monotonic() < end, self.seen()
-            time.sleep(0.3)
+            time.sleep(0.5)
 
     def seen(self):
         """What there was when something did not come about."""
@@ -179,6 +179,11 @@ class Site:
         self.box.run("scancel", "--state=RUNNING")
         self.until(lambda: not self.box.run("squeue", "-h").strip())
         self.until(lambda: set(self.nodes()) <= {"idle", "reserved"})
+
+    def recalculates(self):
+        """slurmctld reckons priorities once a minute, and when it starts."""
+        self.box.stop_slurmctld()
+        self.box.start_slurmctld()
 
     def nodes(self):
         """Their states."""

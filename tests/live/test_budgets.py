@@ -92,18 +92,18 @@ def test_a_job_that_would_not_start_again_stays(site, name, need):
     moves(site, hers)
 
 
-@pytest.mark.parametrize("name", ["GrpTRESMins=cpu=", "GrpTRESRunMins=cpu="])
-def test_a_job_stays_where_another_of_its_account_would_take_its_minutes(site, name):
-    spent = 0 if "Run" in name else used(site, name)
-    limit(site, f"{name}{spent + 300}")
+def test_a_job_stays_where_another_of_its_account_would_take_its_minutes(site):
     hers = on_the_slow_one(site)
-    his = site.submit(BOB, "-p", "v100", "-c8", "-t20", script=job("v100"))
-    site.until(lambda: "AssocGrp" in site.show(his, "%r"))
-    assert f"move job {hers}" not in site.tick()
-    assert f"jobs that wait may take what {name.rstrip('=')} of account phys" in explained(
-        site, hers
-    )
-    site.box.run("scancel", his)
+    for name in ("GrpTRESMins=cpu=", "GrpTRESRunMins=cpu="):
+        spent = 0 if "Run" in name else used(site, name)
+        limit(site, f"{name}{spent + 300}")
+        his = site.submit(BOB, "-p", "v100", "-c8", "-t20", script=job("v100"))
+        site.until(lambda his=his: "AssocGrp" in site.show(his, "%r"))
+        assert f"move job {hers}" not in site.tick()
+        said = explained(site, hers)
+        assert f"jobs that wait may take what {name.rstrip('=')} of account phys" in said, said
+        site.box.run("scancel", his)
+        limit(site, f"{name}100000")
     moves(site, hers)
 
 
@@ -119,14 +119,14 @@ def gold(site):
     site.admin("sacctmgr", "-i", "delete", "qos", "gold")
 
 
-@pytest.mark.parametrize("name", ["GrpTRESMins=cpu", "MaxTRESRunMinsPU=cpu"])
-def test_a_qos_of_the_partition_that_it_would_move_to_binds_too(gold, name):
+def test_a_qos_of_the_partition_that_it_would_move_to_binds_too(gold):
     site, modify = gold, ("sacctmgr", "-i", "modify", "qos", "gold", "set")
     hers = on_the_slow_one(site)
-    site.admin(*modify, f"{name}=239")
-    assert f"move job {hers}" not in site.tick()
-    assert f"would not fit into {name} of QOS gold" in explained(site, hers)
-    site.admin(*modify, f"{name}=1000")
+    for name in ("GrpTRESMins=cpu", "MaxTRESRunMinsPU=cpu"):
+        site.admin(*modify, f"{name}=239")
+        assert f"move job {hers}" not in site.tick()
+        assert f"would not fit into {name} of QOS gold" in explained(site, hers)
+        site.admin(*modify, f"{name}=1000")
     moves(site, hers)
 
 

@@ -86,7 +86,7 @@ class Site:
         end = time.monotonic() + timeout_s
         while not holds():
             assert time.monotonic() < end, self.seen()
-            time.sleep(0.2)
+            time.sleep(0.4)
 
     def seen(self):
         """What there was when something did not come about."""
@@ -149,7 +149,7 @@ def training(folder, samples=12_000, name="a", before=""):
         f"#HADAR model=resnet18 types=any gpus=1 batch=64 samples={samples} checkpoint=yes\n"
         f"{before}\n"
         f"exec {sys.executable} {TRAIN} --model resnet18 --batch 64 --samples {samples} "
-        f"--checkpoint {folder}/{name}.pt --data {folder}/digits.npy "
+        f"--checkpoint {folder}/{name}.pt --data {folder.parent}/digits.npy "
         f"--lineage {folder}/{name}.json --every 600\n"
     )
 

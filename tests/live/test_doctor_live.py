@@ -70,8 +70,8 @@ def train(site):
         f"#!/bin/bash\n#HADAR model={MODEL} types=any batch=8 samples={SAMPLES} checkpoint=yes "
         "restart_cost=1\n#SBATCH -J secret-name --gres=gpu:1\n"
         f"exec {sys.executable} {ROOT}/examples/train_digits.py --model {MODEL} --batch 8 "
-        f"--samples {SAMPLES} --checkpoint {site.folder}/a.pt --data {site.folder}/digits.npy "
-        f"--lineage {site.folder}/a.json --every 600\n",
+        f"--samples {SAMPLES} --checkpoint {site.folder}/a.pt --lineage {site.folder}/a.json "
+        f"--data {site.folder.parent}/digits.npy --every 600\n",
         *("-p", "k80,v100,p100"),
     )
 

@@ -99,6 +99,7 @@ def forked(make_sandbox, folder, samples, **options):
     return site, id_
 
 
+@pytest.mark.each_slurm
 def test_a_job_that_slurm_starts_during_the_tick_keeps_its_nodes(
     make_sandbox, tmp_path, slurm_prefix, monkeypatch
 ):

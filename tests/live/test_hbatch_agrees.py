@@ -53,6 +53,7 @@ def shell(slurm_prefix, tmp_path_factory):
         made.close()
 
 
+@pytest.mark.each_slurm
 def test_a_thousand_submits_are_judged_alike(shell, slurm_prefix):
     cases = submits(COUNT_ELSEWHERE if slurm_prefix else COUNT, SEED)
     accepted = rejected = managed = 0

@@ -38,6 +38,9 @@ def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
     prefix = tmp_path / "opt"
     # Without a Slurm of its own to fit, no PySlurm is built.
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SLURM_CONF": "/nowhere"}
+    # What was loaded before is not loaded again, and what is not used here is not compiled: pip
+    # takes the second one for the value of "compile".
+    bare |= {"PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip"), "PIP_NO_COMPILE": "0"}
     _, said = ran(["./install.sh", "site", "--prefix", prefix, "--exchange", "/ex"], bare)
     assert f"{prefix}/bin" in said
     assert (prefix / "share/slurm-hadar/system/prometheus/slurm-hadar.rules.yml").is_file()

@@ -113,7 +113,8 @@ def test_priorities_forecasts_and_times_are_those_of_sbatch(site):
     rows = three(site, "-p", "k80,v100"), three(site, "-p", "gpu")
     jobs = [job for row in rows for job in row]
     steered(site, *(managed for _, managed, _ in rows))
-    site.until(lambda: int(factors(site)[jobs[0]][0]["AGE"]) > 0)
+    site.recalculates()
+    site.until(lambda: all(int(factors(site)[job][0]["AGE"]) > 0 for job in jobs))
     assert "0 changes sent" in site.tick()
     site.until(lambda: not {"N/A", "None"} & {forecasts(site)[job] for job in jobs})
     shown, starts = factors(site), forecasts(site)

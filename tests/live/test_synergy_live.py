@@ -10,6 +10,7 @@ from trainings import MODEL, ROOT, moves_of, start_sandbox
 from slurm_hadar.domain import steering
 from slurm_hadar.profiles import cpu_table
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.slurm.cluster import Update
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -116,6 +117,8 @@ def test_what_was_changed_is_undone(make_sandbox, tmp_path, slurm_prefix):
         job = site.job(id_)
         assert (job.cpus, job.cpus_per_task) == (3, 3)
         assert (job.mem_per_node_mb, job.mem_per_cpu_mb) == (per_node, per_cpu)
+        # Slurm starts it again when the begin time that it gave it has come.
+        site.cluster.apply([Update(id_, {"StartTime": "now"})])
         site.until(site.runs(id_), ticks=False)
 
 
@@ -129,7 +132,7 @@ def test_a_running_job_moves_for_more_cpus(make_sandbox, tmp_path, slurm_prefix)
         f"#!/bin/bash\n#HADAR model={MODEL} types=any cpus=1-12 mem=1G-4G batch=8 checkpoint=yes "
         f"samples={samples} restart_cost=1\n#SBATCH -c3 --mem=4G --gres=gpu:1\n"
         f"exec {sys.executable} {ROOT}/examples/train_digits.py --model {MODEL} --batch 8 "
-        f"--samples {samples} --checkpoint {tmp_path}/a.pt --data {tmp_path}/digits.npy "
+        f"--samples {samples} --checkpoint {tmp_path}/a.pt --data {tmp_path.parent}/digits.npy "
         f"--lineage {tmp_path}/a.json --every 600\n"
     )
     id_ = site.hbatch(script)

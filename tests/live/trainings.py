@@ -158,7 +158,7 @@ class Trainings:
             assert time.monotonic() < end, self._seen()
             if ticks:
                 self.tick()
-            time.sleep(0.3)
+            time.sleep(0.5)
 
     def _seen(self):
         """What there was when something did not come about: queue, nodes, the jobs' own output."""

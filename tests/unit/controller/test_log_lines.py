@@ -86,7 +86,7 @@ def written(store, said, people="ids"):
     return kept.lines
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     fields=st.dictionaries(
         st.text(max_size=100),

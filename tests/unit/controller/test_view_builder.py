@@ -132,7 +132,7 @@ RIVAL = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(RIVAL, max_size=6),
     st.fixed_dictionaries({n: st.integers(0, 4) for n in ("v1", "v2", "p1", "p2", "k1", "k2")}),

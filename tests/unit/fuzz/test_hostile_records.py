@@ -24,7 +24,7 @@ ANY_TEXT = st.text(st.characters(), max_size=60) | st.sampled_from(
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_one_jobs_texts_spoil_no_other_job(release: str, data: st.DataObject) -> None:
     document: dict[str, Any] = json.loads((DATA / release / "squeue_forms.json").read_text())
@@ -38,7 +38,7 @@ def test_one_jobs_texts_spoil_no_other_job(release: str, data: st.DataObject) ->
     assert found[0].gpus == before[0].gpus and found[0].uid == before[0].uid
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(comment=st.text(st.characters(), max_size=80), constraint=st.text(max_size=30))
 def test_a_declaration_comes_back_out_of_any_comment(comment: str, constraint: str) -> None:
     declared = Declaration(model="resnet18", gpus=(1, 4), constraint=constraint)
@@ -58,7 +58,7 @@ def test_seconds_of_a_declaration_keep_all_their_digits(seconds: float) -> None:
     assert decode(encode(declared)) == declared
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(reason=st.text(st.characters(exclude_categories=["Cs", "Zl", "Zp", "Cc"]), max_size=60))
 def test_a_reason_on_a_node_spoils_no_other_node(reason: str) -> None:
     text = (DATA / "24.11.5" / "nodes.txt").read_text()

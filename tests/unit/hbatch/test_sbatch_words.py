@@ -188,7 +188,7 @@ _SHORT_WORD = st.text(alphabet=[*SHORT, "1", "-"], min_size=1, max_size=4).map(
 _PLAIN_WORD = st.sampled_from(["job.sh", "2", "", "-", "--", "a=b", "x"])
 
 
-@settings(max_examples=600)
+@settings(max_examples=240)
 @given(st.lists(st.one_of(_LONG_WORD, _SHORT_WORD, _PLAIN_WORD), max_size=6))
 def test_any_line_is_read_as_the_c_library_reads_it(argv):
     line, expected = read_argv(argv), c_getopt(argv)

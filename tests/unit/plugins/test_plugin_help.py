@@ -35,7 +35,7 @@ SITE = {
 }
 MODEL = [["model", "m", "here"]]
 IN_ROOM = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

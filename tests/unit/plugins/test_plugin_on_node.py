@@ -53,7 +53,7 @@ def test_a_plan_of_somebody_else_is_not_believed(tmp_path, monkeypatch):
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.text(max_size=30), st.integers(0, 10**6))
 def test_no_value_can_become_a_command_of_slurm(tmp_path, kind, count):

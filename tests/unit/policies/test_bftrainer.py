@@ -54,7 +54,7 @@ def random_view(seed: int, types: int = 1) -> IdleView:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(DECIDES), st.sampled_from((1, 1, 1, 2)))
 def test_maps_are_valid_and_the_same_twice(seed: int, decide: object, types: int) -> None:
     seen = random_view(seed, types)

@@ -29,7 +29,7 @@ def _all(values: list[np.ndarray], nodes: int):
             yield counts, sum(v[k] for v, k in zip(values, counts, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(SEEDS)
 def test_counts_are_the_best_of_all(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -40,7 +40,7 @@ def test_counts_are_the_best_of_all(seed: int) -> None:
     assert worth == max(value for _, value in _all(values, nodes))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(SEEDS)
 def test_caps_of_owners_hold_and_the_rest_is_best(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -60,7 +60,7 @@ def test_best_values_is_minus_infinity_where_not_so_many_can_be_taken() -> None:
     assert best_values([np.array([0.0, 3.0]), np.array([0.0, 5.0])], 9).tolist() == [0, 5, 8]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(SEEDS)
 def test_chunks_are_the_best_of_all_that_keep_the_order(seed: int) -> None:
     random = np.random.default_rng(seed)

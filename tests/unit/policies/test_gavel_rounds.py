@@ -17,7 +17,7 @@ from slurm_hadar.testing.strategies import views
 
 GAVEL = ("gavel_ftf", "gavel_las", "gavel_makespan", "gavel_throughput")
 ALL = (*GAVEL, "tiresias")
-_QUICK = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 pytestmark = pytest.mark.filterwarnings("error")
 

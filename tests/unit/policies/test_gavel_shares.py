@@ -57,7 +57,7 @@ def oracle(problem: Problem, together: bool) -> float:
 
 
 @given(problems())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_least_gain_is_the_largest_there_is(problem: Problem) -> None:
     gain, gpus, capacity = problem
     found = largest_least(gain, gpus, capacity)
@@ -75,7 +75,7 @@ def test_the_least_gain_is_the_largest_there_is(problem: Problem) -> None:
 
 
 @given(problems())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_sum_is_the_largest_there_is(problem: Problem) -> None:
     gain, gpus, capacity = problem
     found = largest_sum(gain, gpus, capacity)
@@ -84,7 +84,7 @@ def test_the_sum_is_the_largest_there_is(problem: Problem) -> None:
 
 
 @given(problems(), st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_who_is_alike_gets_alike_and_the_order_of_the_jobs_does_not_matter(
     problem: Problem, random: object
 ) -> None:

@@ -22,7 +22,7 @@ from slurm_hadar.testing.strategies import views
 pytestmark = pytest.mark.filterwarnings("error")
 
 NAMES = ("network", "network_consolidate", "network_never_wait")
-_QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

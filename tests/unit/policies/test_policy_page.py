@@ -6,14 +6,17 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from policy_page import NAME, PAGE, install, sources, write
 
-from slurm_hadar import api, testing
+from slurm_hadar import api, simulator, testing
 from slurm_hadar.policies.record import Trait
 
 HADAR = (sys.executable, "-m", "slurm_hadar.cli.main")
+TRACE = Path(simulator.__file__).parent / "data" / "trace_120.csv"
+JOBS = 20
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +27,14 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def target(source, tmp_path_factory):
     return install(source, tmp_path_factory.mktemp("target") / "empty")
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """The first jobs of a shipped trace."""
+    short = tmp_path_factory.mktemp("trace") / "short.csv"
+    short.write_text("".join(TRACE.read_text().splitlines(keepends=True)[: JOBS + 1]))
+    return short
 
 
 def ran(*words, cwd, path=None):
@@ -39,16 +50,16 @@ def hadar(*words, cwd, path=None):
     return done.stdout
 
 
-def test_the_installed_package_is_listed_and_simulated_with_its_option(target, tmp_path):
+def test_the_installed_package_is_listed_and_simulated_with_its_option(target, trace, tmp_path):
     listed = json.loads(hadar("policies", NAME, "--json", cwd=tmp_path, path=target))
     (row,) = listed["result"]
     assert row["source"] == "big-first 1.0" and row["uses"] == ["order"]
     assert [one["name"] for one in row["options"]] == ["patience_s"]
-    words = ("simulate", "jobs", "trace_120", "--policy", NAME, "--policy", "fifo", "--json")
+    words = ("simulate", "jobs", trace, "--policy", NAME, "--policy", "fifo", "--json")
     cluster = ("--cluster", "v100=20,p100=20,k80=20")
     done = json.loads(hadar(*words, *cluster, cwd=tmp_path, path=target))["result"]
     assert [one["policy"] for one in done] == [NAME, "fifo"]
-    assert [one["finished"] for one in done] == [120, 120]
+    assert [one["finished"] for one in done] == [JOBS, JOBS]
     bad = ran(*HADAR, *words, "--option", "patience_s=long", cwd=tmp_path, path=target)
     assert bad.returncode == 2
     assert bad.stderr == "hadar: policy option patience_s: 'long' is not a number\n"
@@ -60,9 +71,9 @@ def test_where_it_is_not_installed_the_name_is_unknown(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_the_file_alone_and_the_module_are_simulated_alike(source, target, tmp_path):
+def test_the_file_alone_and_the_module_are_simulated_alike(source, target, trace, tmp_path):
     def result(policy, **where):
-        words = ("simulate", "jobs", "trace_120", "--json", "--policy", policy)
+        words = ("simulate", "jobs", trace, "--json", "--policy", policy)
         (found,) = json.loads(hadar(*words, **where))["result"]
         return {key: found[key] for key in found if not key.startswith(("decide_s", "wall_s"))}
 

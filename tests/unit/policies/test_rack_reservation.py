@@ -169,7 +169,7 @@ def test_nobody_gives_way_to_a_job_that_may_not_have_the_place() -> None:
     ends=st.lists(st.sampled_from([1.0, 1e3, 1e5, float("inf")]), min_size=2, max_size=2),
     sizes=st.lists(st.sampled_from([TWO, HALF, SIX, GANG]), min_size=12, max_size=12),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_plans_with_promises_keep_to_what_there_is(
     left: list[float], ends: list[float], sizes: list[object]
 ) -> None:

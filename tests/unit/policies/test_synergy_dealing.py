@@ -36,7 +36,7 @@ def work(view: View, plan: Plan) -> float:
     st.lists(st.tuples(st.sampled_from(CURVES), st.sampled_from([1, 1, 2])), min_size=1, max_size=8)
     .filter(lambda jobs: sum(gpus for _, gpus in jobs) <= 8)
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_on_one_node_no_deal_is_much_better(jobs: list[tuple[str, int]]) -> None:
     view = servers(1, jobs)
     best = 0.0

@@ -71,7 +71,7 @@ ROWS = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(ROWS, max_size=5), st.integers(20, 250), st.booleans())
 def test_whatever_a_job_is_called_each_line_fits_and_no_character_acts(rows, width, why) -> None:
     found = status.table(rows, width, why)

@@ -34,6 +34,8 @@ def watch(event, arguments):
 
 
 sys.addaudithook(watch)
+if KIND not in ("lightning", "huggingface"):
+    import no_compiler  # noqa: F401
 import torch  # noqa: E402
 
 torch.set_num_threads(1)

@@ -27,7 +27,7 @@ def ledger(total: int = 3 * N) -> Ledger:
     return Ledger(State(N, 0, 8, 8), total)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_each_sample_once_through_any_rounds_sizes_and_stops(data):
     total = data.draw(st.integers(1, 4 * N))

@@ -20,10 +20,11 @@ from slurm_hadar.sandbox.gpu_emulation import GpuEmulation
 
 N = 60
 LAUNCHER = Path(sys.executable).with_name("mpiexec")
+HERE = str(Path(__file__).parent)
 
 PROGRAM = """
 import json, os, sys, time
-import torch
+import no_compiler, torch
 from slurm_hadar.runtime import Copies
 
 path, samples, pause, options = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
@@ -69,7 +70,7 @@ def start(folder: Path, ranks: int, samples: int, pause: float = 0.0, **options:
     words = [str(folder / "c.pt"), str(samples), str(pause), json.dumps(options)]
     return subprocess.Popen(
         [LAUNCHER, "-n", str(ranks), sys.executable, program, *words],
-        env={**kept, "HYDRA_IFACE": "lo", "OMP_NUM_THREADS": "1"},
+        env={**kept, "HYDRA_IFACE": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": HERE},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

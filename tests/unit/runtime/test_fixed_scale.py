@@ -16,10 +16,11 @@ from slurm_hadar.runtime.fixed_scale_tracker import _without
 
 N, BATCH, TASKS = 90, 28, 7
 LAUNCHER = Path(sys.executable).with_name("mpiexec")
+HERE = str(Path(__file__).parent)
 
 PROGRAM = """
 import json, os, signal, sys, time
-import torch
+import no_compiler, torch
 from slurm_hadar.runtime.fixed_scale import FixedScale
 
 path, samples, pause, options = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
@@ -68,7 +69,7 @@ def run(folder: Path, samples: int, ranks: int = 3, pause: float = 0.0, **option
     words = [str(folder / "c.pt"), str(samples), str(pause), json.dumps(options)]
     done = subprocess.run(
         [LAUNCHER, "-n", str(ranks), sys.executable, program, *words],
-        env={**kept, "HYDRA_IFACE": "lo", "OMP_NUM_THREADS": "1"},
+        env={**kept, "HYDRA_IFACE": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": HERE},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

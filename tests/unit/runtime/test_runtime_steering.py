@@ -52,6 +52,8 @@ class Job:
             "HADAR_PAUSE_S": str(self.pause_s),
         }
         words = ["--model", "m", "--samples", str(self.samples), "--lineage", "lineage.json"]
+        # Tests share the data: a process that has to make them imports scikit-learn.
+        words += ["--data", str(self.folder.parent / "digits.npy")]
         return subprocess.Popen(
             [sys.executable, SCRIPT, *words, "--checkpoint", "c.pt", *self.options],
             cwd=self.folder,

@@ -97,7 +97,7 @@ def test_what_was_not_saved_is_trained_again_and_counts_once(tmp_path):
     assert check_lineage(lineage(tmp_path / "b.pt"), N, samples=3 * N, seed=0) is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     data=st.data(),
     lives=st.lists(

@@ -39,7 +39,7 @@ def asks_no_more(now, before):
     return len(rows) == len(now) and larger[rows, columns].sum() == 0
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(lines())
 def test_whoever_takes_no_part_keeps_its_place_and_sees_no_more_ahead(found):
     who = exchanged(found)
@@ -52,7 +52,7 @@ def test_whoever_takes_no_part_keeps_its_place_and_sees_no_more_ahead(found):
             assert asks_no_more(ahead, list(found.asks[:place]))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=7), st.data())
 def test_nor_once_some_have_started(gpus, data):
     """Some start from the places that they have, and the rest is exchanged anew, several times."""

@@ -42,7 +42,7 @@ def networks(draw):
 
 
 @given(networks())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_shares_are_max_min_fair(network) -> None:
     demand, pairs, capacity = network
     found = shares(demand, pairs, capacity)

@@ -299,7 +299,7 @@ def _workloads(draw: st.DrawFn) -> object:
     return work(rate, total, arrival, counts=(1, 2))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     jobs=_workloads(),
     name=st.sampled_from(["fifo", "srtf", "tiresias", "hadar", "gavel_las", "gavel_makespan"]),

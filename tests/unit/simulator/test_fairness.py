@@ -75,7 +75,7 @@ def test_every_run_reports_it() -> None:
 
 
 @given(seed=st.integers(0, 10**6), jobs=st.integers(1, 40), users=st.integers(1, 6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_bounds_of_the_figures(seed: int, jobs: int, users: int) -> None:
     rng = np.random.default_rng(seed)
     some = work(

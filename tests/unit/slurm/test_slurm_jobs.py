@@ -188,7 +188,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_a_damaged_record_is_a_job_or_a_clear_error(data: st.DataObject) -> None:
     document = json.loads((DATA / "24.11.5" / "squeue.json").read_text())

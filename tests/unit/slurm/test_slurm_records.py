@@ -114,7 +114,7 @@ def test_reserved_memory_and_cores_are_not_offered() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_damaged_output_is_records_or_a_clear_error(version: str, data: st.DataObject) -> None:
     name, parse = data.draw(

@@ -61,7 +61,7 @@ def total(space):
 
 
 @given(st.integers(0, 2**31), st.integers(0, 2**31))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_operators_keep_gangs_whole_and_capacity(seed, luck):
     space = space_of(seed)
     rng = np.random.default_rng(luck)
@@ -75,7 +75,7 @@ def test_operators_keep_gangs_whole_and_capacity(seed, luck):
 
 
 @given(st.integers(0, 2**31), st.integers(0, 2**31))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_reorder_makes_gangs_contiguous_and_is_read_back_as_it_was(seed, luck):
     space = space_of(seed)
     found = crowd(space, luck)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slurm_hadar.solvers.hare_list import Rule, alpha, list_schedule
 from slurm_hadar.solvers.hare_relaxation import Relaxed, RoundJobs, paper_order, relax
 
-_QUICK = settings(max_examples=60, deadline=None)
+_QUICK = settings(max_examples=30, deadline=None)
 
 
 @st.composite

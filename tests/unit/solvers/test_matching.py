@@ -13,7 +13,7 @@ optimize = pytest.importorskip("scipy.optimize")
 @given(
     rows=st.integers(1, 12), more=st.integers(0, 20), seed=st.integers(0, 10**6), tie=st.booleans()
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_it_is_as_cheap_as_scipys(rows: int, more: int, seed: int, tie: bool) -> None:
     rng = np.random.default_rng(seed)
     cost = rng.uniform(-5.0, 50.0, (rows, rows + more))

@@ -15,7 +15,7 @@ _UNIT = st.floats(0.0, 1.0)
 
 
 @given(st.floats(1e-9, 1.0), st.floats(1.0, 1e6), st.integers(1, 64), st.lists(_UNIT, min_size=2))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_price_rises_from_the_lower_bound_to_the_upper(
     low: float, ratio: float, capacity: int, used: list[float]
 ) -> None:
@@ -53,7 +53,7 @@ def test_bounds_by_hand() -> None:
         max_size=5,
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_lower_bound_is_never_above_the_upper(rows: list[tuple[float, float, float]]) -> None:
     table = np.array(rows).reshape(-1, 3)
     found = dual_price(table[:, :1], table[:, 1], table[:, 2], 8.0, 360.0)
@@ -93,7 +93,7 @@ def _lp(work: np.ndarray, capacity: np.ndarray) -> float:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 30), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_scarcity_is_a_bound_of_the_lp_and_close_to_it(seed: int, jobs: int, kinds: int) -> None:
     random = np.random.default_rng(seed)
     work = random.uniform(1.0, 100.0, (jobs, kinds))

@@ -23,7 +23,7 @@ from slurm_hadar.solvers.share_choice import choose
     st.integers(0, 9),
     st.integers(0, 9),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_choices_fit_and_the_optimum_bounds_them(
     jobs: list[list[tuple[int, int, int]]], cpus: int, mem: int
 ) -> None:

@@ -69,13 +69,13 @@ _FREE = st.tuples(st.integers(0, 4), st.integers(0, 4))
 
 
 @given(_ITEMS, _FREE)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_best_there_is_when_nothing_is_cut(items: list[Item], free: tuple[int, int]) -> None:
     assert _solve(items, free, _NEVER_CUTS).value == pytest.approx(_all(items, free))
 
 
 @given(_ITEMS, _FREE, st.integers(1, 4), st.floats(0.0, 3.0))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_what_is_said_is_what_was_done(
     items: list[Item], free: tuple[int, int], width: int, promise: float
 ) -> None:

@@ -165,7 +165,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(st.lists(st.lists(WORDS | st.text(max_size=8), min_size=1, max_size=16), max_size=8))
 def test_hostile_lines_give_an_answer_or_one_clear_sentence(lines: list[list[str]]) -> None:
     body = "\n".join("|".join(cells) for cells in lines)
