@@ -195,3 +195,28 @@ def test_a_report_of_nothing_is_a_page_too():
     found = report([])
     assert found.accounts == [] and found.total.wait_mean_s is None
     assert "0 jobs" in shown.page(found)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_at_any_width_an_account_is_one_line_and_no_figure_is_cut(width):
+    runs = [
+        run(str(n), f"group-{n % 40:02d}-of-a-long-name", 0.0, 24.0, gpus=64, submit_s=T - 30 * H,
+            queued_s=T - 30 * H)
+        for n in range(2000)
+    ]  # fmt: skip
+    samples = [SampledUse(str(n), DAY, 64 * 24 * H, 9 * H, 7.2e9, H) for n in range(2000)]
+    moves = [told(moved(str(n), rate_before=90.0)) for n in range(0, 2000, 2)]
+    site = config("[rollout]\npercent = 50\n[energy]\nco2_g_per_kwh = 400\n")
+    odd = frozenset(str(n) for n in range(1, 2000, 2))
+    known = RecordedUse(samples, moves, frozenset(map(str, range(2000))) - odd, odd)
+    found = report(runs, known, site=site)
+    file = io.StringIO()
+    Console(width=width, file=file).print(shown.text(found))
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    # The title, then for each account and all together one line in two tables.
+    assert sum(line.startswith("group-") for line in lines) == 2 * 40
+    whole = [line for line in lines if line.startswith("all ")]
+    assert len(whole) == 2 and "3,072,000" in whole[0] and "4,000,000" in whole[1]
+    assert "1.2 d" in whole[0] and not any("…" in line[20:] for line in lines)
+    assert any(line.startswith("managed") for line in lines)
