@@ -69,10 +69,8 @@ def measure(
         groups += [
             NodeGroup(f"{kind[0]}def", each, kind, gpus_per_node, started=False) for kind in _TYPES
         ]
-        layout, cli = (
-            Layout(groups=tuple(groups)),
-            {"slurm": {"backend": "cli", "timeout_s": 120.0}},
-        )
+        layout = Layout(groups=tuple(groups))
+        cli: dict[str, dict[str, str | float]] = {"slurm": {"backend": "cli", "timeout_s": 120.0}}
         with Sandbox.up(
             Path(folder) / "box", layout, prefix, mode="act", settings=cli, wait_s=_LONGEST_S
         ) as box:
