@@ -282,7 +282,7 @@ class AlertSettings(_Section):
     held_idle_s: float = Field(default=3600.0, ge=0)
     """Time in which a job holds its GPUs and computes nothing."""
     preempt_held_idle_s: float = Field(default=0.0, ge=0)
-    """Time after its owner was told of that until a job that can resume makes way: it is asked to
+    """Time from the message to its owner until a job that can resume makes way: it is asked to
     save and requeued when another job waits for its GPUs; 0: never. Needs ``enabled``, ``owners``
     and ``held_idle_s``."""
     preempt_again_s: float = Field(default=86_400.0, ge=60)
@@ -301,7 +301,7 @@ class AlertSettings(_Section):
         if self.preempt_held_idle_s and not (self.enabled and self.owners and self.held_idle_s):
             raise ValueError(
                 "preempt_held_idle_s needs enabled = true, owners = true and held_idle_s: the "
-                "owner is told first"
+                "owner has to know first"
             )
         return self
 

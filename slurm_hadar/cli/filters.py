@@ -1,4 +1,4 @@
-"""Filters by users and accounts: a name that nobody has is one sentence, not an empty list."""
+"""Filters by users and accounts: an unknown name is one sentence, not an empty list."""
 
 import os
 import pwd

@@ -8,7 +8,7 @@ import people
 import pytest
 from people import ADA, BOB, EVE, HADAR
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 SCRIPT = "#!/bin/sh\n#HADAR types=v100,k80 gpus=1 model=transformer\nsleep 600\n"
 

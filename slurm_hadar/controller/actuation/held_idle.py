@@ -1,7 +1,7 @@
 """GPUs that a job holds and leaves idle, offered to jobs that wait: where the site wants that.
 
-First the job's owner is told (:mod:`slurm_hadar.controller.alerts`). Where that changes nothing the
-job is stopped as a policy stops one: it saves, is requeued, and waits for its turn.
+First a message goes to the job's owner (:mod:`slurm_hadar.controller.alerts`). Where that changes
+nothing the job is stopped as a policy stops one: it saves, is requeued, and waits for its turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -106,9 +106,9 @@ def _note(job: Job, staying: str, seen: Observed, config: Config, known: IdleRec
     if told_s is None or not gpu_use.in_vain(seen, job.id):
         return ""
     due_s = _due_s(job, seen, config, known)
-    said = f"its owner was told at {formats.moment(told_s)} that its GPUs are idle"
+    said = f"its owner has known since {formats.moment(told_s)} that its GPUs are idle"
     if staying:
-        return f"{said}; it makes way for nobody: {staying}"
+        return f"{said}; it makes way for no job: {staying}"
     if due_s > seen.now:
         return f"{said}; from {formats.moment(due_s)} on it makes way for jobs that wait"
     return f"{said}; it makes way as soon as a job waits for what it holds"
@@ -127,7 +127,7 @@ def _due_s(job: Job, seen: Observed, config: Config, known: IdleRecord) -> float
 
 def _why(job: Job, known: IdleRecord) -> str:
     told_s = known.told[job.user, job.id]
-    return f"its GPUs are idle, which its owner was told at {formats.moment(told_s)}"
+    return f"its GPUs are idle, which its owner has known since {formats.moment(told_s)}"
 
 
 def _action(job: Job, seen: Observed, known: IdleRecord) -> Action:

@@ -1,4 +1,4 @@
-"""What ``hadar alerts`` told owners, as it keeps it in the state folder, for what follows of it."""
+"""Which alerts owners know of, as ``hadar alerts`` keeps it in the state folder."""
 
 import json
 from pathlib import Path

@@ -99,7 +99,7 @@ def test_a_job_makes_way_when_its_owner_knew_for_long_and_another_waits(tick):
     asked, reason, _ = tick([idle(), replace(WAITS, request=GpuRequest(per_node={"k80": 1}))])
     assert asked == [] and "makes way as soon as a job waits" in reason
     asked, reason, _ = tick([idle(), WAITS], told=[("ann", "1", NOW - 600)])
-    assert asked == [] and "its owner was told at" in reason and "from" in reason
+    assert asked == [] and "its owner has known since" in reason and "from" in reason
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_job_makes_way_when_its_owner_knew_for_long_and_another_waits(tick):
 )
 def test_it_stays_otherwise(tick, changes, more, says):
     asked, reason, _ = tick([idle(**changes), WAITS], **more)
-    assert asked == [] and says in reason and ("told at" in reason) == bool(says)
+    assert asked == [] and says in reason and ("has known since" in reason) == bool(says)
 
 
 def test_it_is_asked_once_a_day(tick):
@@ -204,5 +204,5 @@ def test_when_an_alert_was_first_sent_is_kept_while_it_lasts():
 def test_the_owner_has_to_be_told(missing):
     key = missing.partition(" ")[0]
     lines = [line for line in ON.splitlines() if not line.startswith(f"{key} ")]
-    with pytest.raises(UsageError, match="the owner is told first"):
+    with pytest.raises(UsageError, match="the owner has to know first"):
         config("\n".join([*lines, missing, ""]))
