@@ -1,12 +1,15 @@
 """One tick on a large cluster, by its parts.
 
-``python -m benchmarks.tick --nodes 2000 --jobs 5000 [--wide 100] [--slurm /opt/slurm-24.11]``
+``python -m benchmarks.tick --nodes 2000 --jobs 5000 [--wide 100] [--slurm /opt/slurm-24.11]
+[--watched 10]``
 
 A real slurmctld with that many defined nodes (a few have a slurmd), managed jobs on all of them,
 and that many managed jobs that wait. ``--wide``: the nodes of most of those that fill the cluster;
 Slurm needs minutes to start 10,000 jobs of one node. The first tick decides and sends lists of
 partitions to the jobs that are next; the second should send nothing. Before the third ten running
-jobs have ended.
+jobs have ended. ``--watched``: then so many ticks with everything that watches and so many without,
+in turn: metrics, GPU samples of all running jobs, what reports need, the policy for GPUs held
+idle, and the socket, which a ``hadar top`` asks.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.many_jobs import comment
+from benchmarks.watched_ticks import watched
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.metrics.export import MetricsExporter
@@ -48,9 +52,14 @@ _NARROW = 50
 
 
 def measure(
-    nodes: int, jobs: int, gpus_per_node: int, wide: int = 1, prefix: Path | None = None
+    nodes: int,
+    jobs: int,
+    gpus_per_node: int,
+    wide: int = 1,
+    prefix: Path | None = None,
+    pairs: int = 0,
 ) -> dict[str, object]:
-    """Times in s and what three ticks send, one after the other.
+    """Times in s and what three ticks send, one after the other, then ``pairs`` ticks of each kind.
 
     ``prefix``: of a Slurm that PySlurm fits; None: that of PATH, whose jobs sbatch submits.
     """
@@ -60,7 +69,8 @@ def measure(
         groups += [
             NodeGroup(f"{kind[0]}def", each, kind, gpus_per_node, started=False) for kind in _TYPES
         ]
-        layout, cli = Layout(groups=tuple(groups)), {"slurm": {"backend": "cli"}}
+        layout = Layout(groups=tuple(groups))
+        cli: dict[str, dict[str, str | float]] = {"slurm": {"backend": "cli", "timeout_s": 120.0}}
         with Sandbox.up(
             Path(folder) / "box", layout, prefix, mode="act", settings=cli, wait_s=_LONGEST_S
         ) as box:
@@ -83,6 +93,7 @@ def measure(
             first, second = (_timed(controller, box, metrics) for _ in range(2))
             _end_ten(box, cluster)
             third = _timed(controller, box, metrics)
+            seen_by = watched(controller, site, pairs) if pairs else {}
             store.close()
             return {
                 "nodes": 3 * (each + 1),
@@ -93,6 +104,7 @@ def measure(
                 "first_tick": first,
                 "second_tick": second,
                 "third_tick": third,
+                **seen_by,
                 "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             }
 
@@ -202,9 +214,11 @@ def main() -> None:
     words.add_argument("--gpus-per-node", type=int, default=4)
     words.add_argument("--wide", type=int, default=1)
     words.add_argument("--slurm", type=Path, help="prefix of a Slurm that this PySlurm fits")
+    words.add_argument("--watched", type=int, default=0)
     words.add_argument("--json", action="store_true")
     args = words.parse_args()
-    found = measure(args.nodes, args.jobs, args.gpus_per_node, args.wide, args.slurm)
+    found = measure(args.nodes, args.jobs, args.gpus_per_node, args.wide, args.slurm,
+                    args.watched)  # fmt: skip
     if args.json:
         print(json.dumps({"version": 1, "command": "benchmarks.tick", "result": found}))
         return
@@ -218,6 +232,14 @@ def main() -> None:
             f"{tick['decide_s']:.2f} + act {tick['act_s']:.2f}, then metrics "
             f"{tick['metrics_s']:.3f}; {tick['placed']} placed, "
             f"{tick['changes_sent']} changes sent, {tick['rpcs']} RPCs, queries {tick['queries']}"
+        )
+    if args.watched:
+        print(
+            f"{args.watched} ticks each: {found['alone_cpu_s']:.3f} CPU-seconds without and "
+            f"{found['watched_cpu_s']:.3f} with all that watches (medians), "
+            f"{100 * float(str(found['share_cpu'])):+.1f}% (median of the pairs; "
+            f"{100 * float(str(found['share_clock'])):+.1f}% by the clock); "
+            f"{found['sampled']} jobs with samples, {found['answers']} answers"
         )
     print(f"peak memory of the controller: {found['peak_memory_mb']:.0f} MB")
 

@@ -18,6 +18,7 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
     field_validator,
+    model_validator,
 )
 
 from slurm_hadar import paths, reading
@@ -280,6 +281,12 @@ class AlertSettings(_Section):
     """Changes that Slurm refuses within an hour."""
     held_idle_s: float = Field(default=3600.0, ge=0)
     """Time in which a job holds its GPUs and computes nothing."""
+    preempt_held_idle_s: float = Field(default=0.0, ge=0)
+    """Time from the message to its owner until a job that can resume makes way: it is asked to
+    save and requeued when another job waits for its GPUs; 0: never. Needs ``enabled``, ``owners``
+    and ``held_idle_s``."""
+    preempt_again_s: float = Field(default=86_400.0, ge=60)
+    """Least time between two such requests to one job."""
     no_progress_s: float = Field(default=3600.0, ge=0)
     """Time in which a training's count of samples stands still."""
     nonfinite: bool = True
@@ -288,6 +295,15 @@ class AlertSettings(_Section):
     """The same alert goes to the same recipient again after this time."""
     most_per_day: int = Field(default=10, ge=1)
     """Messages to one recipient in 24 hours; one has all new alerts of a look."""
+
+    @model_validator(mode="after")
+    def _told_first(self) -> "AlertSettings":
+        if self.preempt_held_idle_s and not (self.enabled and self.owners and self.held_idle_s):
+            raise ValueError(
+                "preempt_held_idle_s needs enabled = true, owners = true and held_idle_s: the "
+                "owner has to know first"
+            )
+        return self
 
 
 class Energy(_Section):

@@ -29,6 +29,7 @@ from slurm_hadar.cli import (
     widen,
 )
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.reports import formats
 
 app = typer.Typer(
     name="hadar",
@@ -84,7 +85,9 @@ def main() -> None:
             _reader_is_gone()
         raise
     except HadarError as error:
-        print(f"hadar: {error}", file=sys.stderr)
+        # It may quote a file, a name or an argument with characters that would act.
+        said = "\n".join(formats.plain(line) for line in str(error).split("\n"))
+        print(f"hadar: {said}", file=sys.stderr)
         sys.exit(error.exit_code)
     except PermissionError as error:
         # A folder of the configuration below one that this user may not enter.

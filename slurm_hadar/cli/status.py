@@ -24,6 +24,7 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
+from slurm_hadar.cli.filters import ALL, me, names_of, require_accounts, require_users
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
 from slurm_hadar.controller.presentation import alone, formatters, job_report, overview
@@ -38,7 +39,6 @@ from slurm_hadar.reports.text import Explanation, StatusRow
 from slurm_hadar.slurm.commands import checked_id
 
 _SHORTEST_WATCH_S, _LONGEST_WATCH_S = 2.0, 86400.0
-_ALL = "all"
 _STATES = {"R": "RUNNING", "PD": "PENDING", "S": "SUSPENDED", "CG": "COMPLETING"}
 _T = TypeVar("_T")
 
@@ -148,10 +148,13 @@ def explanation(site: Config, job: str) -> Explanation:
     return answer or alone.explain(site, cluster_of(site), job, time.time())
 
 
-def asked(site: Config, command: str, kind: type[_T], job: str = "") -> _T | None:
+def asked(
+    site: Config, command: str, kind: type[_T], job: str = "", since_s: float | None = None
+) -> _T | None:
     """What the controller of this host answers; None where none does. Raises HadarError where it
     refuses."""
     question: dict[str, object] = {"version": 1, "command": command, "job": job}
+    question |= {} if since_s is None else {"since_s": since_s}
     answer = client.ask(site.status_socket, job_report.controllers_uid(site), question)
     if answer is None:
         return None
@@ -186,7 +189,7 @@ class Choice:
         found = [
             row
             for row in rows
-            if (not users or _ALL in users or row.user in users)
+            if (not users or ALL in users or row.user in users)
             and (not self.accounts or row.account in self.accounts)
             and (not self.states or row.state.upper() in self.states)
             and (not self.types or not {*row.here, *row.planned}.isdisjoint(self.types))
@@ -194,53 +197,40 @@ class Choice:
         ]
         return sorted(found, key=SORTS[self.sort], reverse=self.reverse)
 
-    def unknown(self, found: Overview) -> str:
-        """Why a filter can find nothing, as it names what is not there; empty where all are."""
+    def require_known(self, found: Overview, site: Config) -> None:
+        """Raises HadarError for a job, GPU type, user or account that is not there."""
         rows = found.rows
         for job in self.jobs:
             if not any(job in row.names for row in rows):
-                return (
+                raise HadarError(
                     f"no managed job {job} waits or runs that you may see; squeue shows the jobs "
                     "of Slurm"
                 )
-        kinds = {use.gpu_type for use in found.gpus}
+        # Under PrivateData=nodes a user sees no node.
+        kinds = {use.gpu_type for use in found.gpus} or set(site.gpu_types)
         for kind in self.types:
             if kinds and kind not in kinds:
-                return f"no node has GPUs of type {kind}; there are {', '.join(sorted(kinds))}"
-        for user in self.users:
-            if user != _ALL and not any(row.user == user for row in rows) and not _is_user(user):
-                return f"there is no user {user} on this host"
-        return ""
+                raise HadarError(
+                    f"no node has GPUs of type {kind}; there are {', '.join(sorted(kinds))}"
+                )
+        require_users({*self.users} - {ALL, *(row.user for row in rows)})
+        require_accounts(site, {*self.accounts} - {row.account for row in rows})
 
 
 def choice(user: str, account: str, state: str, gpu_type: str, sort: str) -> Choice:
     """As options say it. Raises UsageError."""
     return Choice(
-        users=_names(user),
-        accounts=_names(account),
+        users=names_of(user),
+        accounts=names_of(account),
         states=_states(state),
-        types=_names(gpu_type),
+        types=names_of(gpu_type),
         sort=sort.removeprefix("-"),
         reverse=sort.startswith("-"),
     )
 
 
-def _is_user(name: str) -> bool:
-    import pwd
-
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True
-
-
-def _names(value: str) -> list[str]:
-    return [name for name in value.split(",") if name]
-
-
 def _states(value: str) -> list[str]:
-    names = [name.upper() for name in _names(value)]
+    names = [name.upper() for name in names_of(value)]
     known = {*_STATES, *_STATES.values()}
     for name in names:
         if name not in known:
@@ -253,16 +243,16 @@ def chosen_overview(
     site: Config, chosen: Choice, live: bool = False, strict: bool = False
 ) -> Overview:
     """``live``: asked for again and again, so of the controller rather than of Slurm. ``strict``:
-    raises HadarError for a job, type or user that is unknown."""
+    raises HadarError for a job, type, user or account that is unknown."""
     found = overview_of(site, live)
-    if strict and (why := chosen.unknown(found)):
-        raise HadarError(why)
+    if strict:
+        chosen.require_known(found, site)
     return replace(found, rows=chosen.of(found.rows, own_name(site)))
 
 
 def own_name(site: Config) -> str:
     """Whose jobs are shown without a choice; empty: all."""
-    return "" if is_controllers_user(site) or os.getuid() == 0 else _me()
+    return "" if is_controllers_user(site) or os.getuid() == 0 else me()
 
 
 def overview_of(site: Config, live: bool) -> Overview:
@@ -300,15 +290,6 @@ def _own(site: Config) -> Overview:
             controller.declared_work.factors(seen.now),
         )
         return overview.overview(sight, Viewer(os.getuid(), everything=True))
-
-
-def _me() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def _show(found: Overview, why: bool, again: bool = False) -> None:

@@ -1,12 +1,13 @@
 """From what one tick sees to what it means to change: the policy, and the guards around it."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import lent_places, priority_exchange
-from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, PlanDiff, diff
+from slurm_hadar.controller.actuation import held_idle, lent_places, priority_exchange
+from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.hints import hints
 from slurm_hadar.controller.actuation.minute_guard import MinuteGuard
 from slurm_hadar.controller.actuation.priority_exchange import NewPlaces
@@ -77,10 +78,29 @@ class Decider:
         idle = self._backfill(tick, shown, means, budget.left)
         requeued = means.of(Kind.MOVE, Kind.STOP)
         idle = idle.without(guard.refused([*requeued, *idle.of(Kind.MOVE, Kind.STOP)]))
+        requeued += idle.of(Kind.MOVE, Kind.STOP)
+        offered = self._idle_preemptions(tick, shown, requeued, budget)
+        refused = budget.refused([*requeued, *offered]) if offered else {}
         everything = PlanDiff(
-            (*hinted, *means.actions, *idle.actions), {**means.deferred, **idle.deferred}
+            (
+                *hinted,
+                *means.actions,
+                *idle.actions,
+                *(action for action in offered if action.job.id not in refused),
+            ),
+            {**means.deferred, **idle.deferred},
         )
         return Changes(everything, idle, places)
+
+    def _idle_preemptions(
+        self, tick: TickContext, shown: Snapshot, requeued: Sequence[Action], budget: MoveBudget
+    ) -> list[Action]:
+        """Stops of jobs that leave their GPUs idle, as far as the limits on moves allow beside
+        those that the policy wants."""
+        left = min(budget.left, self._config.guards.max_moves_per_tick) - len(requeued)
+        found = held_idle.preemptions(shown, tick.others, self._config, tick.idle, left)
+        moved = {action.job.id for action in requeued}
+        return [action for action in found if action.job.id not in moved]
 
     def _exchange(self, tick: TickContext, shown: Snapshot, plan: Plan) -> NewPlaces:
         if not self._rules.ages:

@@ -11,6 +11,7 @@ from slurm_hadar.controller.actuation import (
     apply,
     chained,
     confirm_exchange,
+    held_idle,
     lent_places,
     mails,
     moves,
@@ -197,7 +198,7 @@ class Controller:
         self._room = queue_head.has_capacity(tick.others)
         decide_s = watch.lap()
         changes = self._decider.changes(tick, shown, answer.plan)
-        shown, answer, changes = self._with_chains(tick, shown, answer, changes)
+        shown, answer, changes = self._with_requeues(tick, shown, answer, changes)
         if mode.keep:
             self._record(tick, shown, answer, changes)
             if mode.may_act and not stopped:
@@ -305,6 +306,7 @@ class Controller:
             past=self._past(sent, received.now),
             refusals=apply.refusals(self.store),
             lent=lent_places.remembered(self.store.policy_state(lent_places.NAME)),
+            idle=held_idle.record(self.store, self.config, seen.now),
         )
         shown = take_snapshot(tick.others, self.config, self.rates, tick.past)
         shown = priority_exchange.in_own_places(shown, tick.others, tick.lent, tick.refused_now)
@@ -333,15 +335,19 @@ class Controller:
         }
         return self.store.serve(running, seen.now, seen.jobs)
 
-    def _with_chains(
+    def _with_requeues(
         self, tick: TickContext, shown: Snapshot, answer: PolicyAnswer, changes: Changes
     ) -> tuple[Snapshot, PolicyAnswer, Changes]:
-        """With the requeues of jobs whose time limit ends soon, which no policy decides."""
+        """With the requeues of jobs whose time limit ends soon, which no policy decides, and what
+        is said of these and of jobs that leave their GPUs idle."""
         past = tick.past
         ending = chained.due(
             tick.others, self.config, past.chains, past.moving, self.backoff.interval_s
         )
         notes = chained.notes(tick.others.jobs, self.config, past.chains)
+        offered = changes.diff.of(Kind.STOP_IDLE)
+        held = held_idle.notes(shown, tick.others, self.config, tick.idle, offered)
+        notes = {id_: notes.get(id_, "") + held.get(id_, "") for id_ in {**notes, **held}}
         left_alone = {id_: why + notes.get(id_, "") for id_, why in shown.excluded.items()}
         return (
             replace(shown, excluded=left_alone),
@@ -389,12 +395,13 @@ class Controller:
         sent = [Sent(refused=later), unsent, done]
         sent.append(confirm_exchange.confirm(context, hinted, done.refused))
         # First those whose time ends.
-        for action in means.of(Kind.CHAIN) + means.of(Kind.MOVE, Kind.STOP):
+        for action in means.of(Kind.CHAIN) + means.of(Kind.MOVE, Kind.STOP, Kind.STOP_IDLE):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
             hopes = reconciliation.expected_effect(shown, action, progress)
             hopes |= chained.details(action, seen, tick.past.chains)
+            hopes |= held_idle.details(action, tick.idle)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), hopes))
         settled = moves.settle(context, seen.jobs, self._clock, self._sleep, self._stopped)
         return Sent(

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import held_idle
+from slurm_hadar.controller.actuation.held_idle import IdleRecord
 from slurm_hadar.controller.actuation.hints import Refusals
 from slurm_hadar.controller.actuation.lent_places import Memory
 from slurm_hadar.controller.observation.observed import Observed
@@ -30,6 +32,8 @@ class TickContext:
     past: ControllerHistory
     refusals: Mapping[str, Refusals]
     lent: Memory
+    idle: IdleRecord = held_idle.NONE
+    """What is known of jobs that leave their GPUs idle."""
 
     @cached_property
     def refused_now(self) -> frozenset[str]:

@@ -7,7 +7,7 @@ Beside the samples/s of :mod:`.measured`, from the samples that the jobs' own pr
 import math
 import sqlite3
 import time
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from slurm_hadar.profiles.gpu_sampling import TrainingUse
 from slurm_hadar.profiles.measured import HALF_LIFE_S, MOST_ROWS_PER_USER
@@ -86,10 +86,12 @@ class GpuUses:
         key = (uid, model_key(model), gpu_type, use.gpus, batch or 0)
         if not (key[1] and gpu_type and 0 < seconds < 1e9 and 0 <= key[4] < 2**53):
             return False
-        old = next(
-            (known for known in self.of(model, uid) if astuple(known)[:5] == key),
-            None,
+        rows = self._connection.execute(
+            f"SELECT {_COLUMNS} FROM gpu_use"
+            " WHERE uid=? AND model=? AND gpu_type=? AND gpus=? AND batch=?",
+            key,
         )
+        old = next((MeasuredGpuUse(*row) for row in rows if _whole(row)), None)
         if old is None and self._rows(uid) >= MOST_ROWS_PER_USER:
             self._connection.execute(
                 "DELETE FROM gpu_use WHERE rowid = (SELECT rowid FROM gpu_use WHERE uid=?"

@@ -19,6 +19,8 @@ CONTROLLER, STATE_FILE, SLURM = "controller", "state file", "Slurm"
 """The source of an overview."""
 _STAYS = re.compile(r"\bstays on [^();]*\([^()]*\)[,;]? ")
 """What a reason says that ON says as well: ``stays on 1 x k80 (k1), ``."""
+_TURN = re.compile(r"^Slurm: (?:Priority|Resources); (?=\S)")
+"""That a job waits for its turn, before what was decided."""
 _ALARM, _WARNING = "bold red", "yellow"
 
 
@@ -120,13 +122,17 @@ def summary(found: Overview, now: float) -> list[Text]:
 def table(rows: Sequence[StatusRow], width: int | None, why: bool = False) -> list[Text]:
     """A header and one line for each job.
 
-    ``width``: cells that a line may take, None: as many as it needs; columns that do not fit are
-    left out, the least important first. ``why``: the whole reason stands below its job instead.
+    ``width``: cells that a line may take, None: as many as it needs; columns that are empty or do
+    not fit are left out, the least important first. ``why``: the whole reason stands below its job
+    instead.
     """
     if not rows:
         return [Text("No jobs to show.")]
     shown = [_Column(*one) for one in _COLUMNS]
     cells = {column.head: [formats.plain(column.cell(row)) for row in rows] for column in shown}
+    if width is not None:
+        shown = [c for c in shown if any(cell != formats.ABSENT for cell in cells[c.head])]
+        cells = {column.head: cells[column.head] for column in shown}
     least = min(_LEAST_REASON, (width or _LEAST_REASON * 3) // 3)
     sizes = _sizes(shown, cells, width, 0 if why else least)
     kept = [column for column in shown if column.head in sizes]
@@ -137,6 +143,8 @@ def table(rows: Sequence[StatusRow], width: int | None, why: bool = False) -> li
         reason = formats.plain(row.reason)
         if row.here and not why:
             reason = _STAYS.sub("stays: ", reason)
+        elif width is not None and not why:
+            reason = _TURN.sub("", reason)
         line = Text(_cut(_join(parts if why else [*parts, reason]).rstrip(), width))
         style = STATE_STYLES.get(row.state.lower(), "")
         if style and "STATE" in sizes:

@@ -11,6 +11,8 @@ from slurm_hadar.reports import formats, pages
 
 _TEMPLATE = "usage.html.j2"
 _LEAST_SHARE = 0.005
+_WHOLE = 1000.0
+"""Hours from which on their tenths are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,16 @@ def text(report: UsageReport) -> RenderableType:
     """The report for a terminal."""
     parts: list[RenderableType] = [Text(title(report), style="bold", overflow="fold")]
     for one in tables(report):
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 2))
+        table = Table(box=None, header_style="dim", pad_edge=False, collapse_padding=True)
         for place, head in enumerate(one.heads):
-            table.add_column(head, justify="right" if place else "left", overflow="fold")
+            # Where there is little room a name is cut, and no figure.
+            table.add_column(
+                head.replace(" ", "\n", 1) if place else head,
+                justify="right" if place else "left",
+                overflow="ellipsis",
+                no_wrap=bool(place),
+                vertical="bottom",
+            )
         for row in one.rows:
             table.add_row(*(Text(cell) for cell in row))
         parts += [Text(""), Text(one.head, style="bold"), table]
@@ -133,13 +142,13 @@ def tables(report: UsageReport) -> list[UsageTable]:
     found = [
         UsageTable(
             "Asked for, waited for, received",
-            ("Account", "Users", "Jobs", "Asked GPU h", "Starts", "Mean wait", "95% within",
-             "Waiting", "Received GPU h"),
+            ("Account", "Users", "Jobs", "Asked GPU-h", "Starts", "Mean wait", "95% within",
+             "Waiting", "Received GPU-h"),
             [
                 [
                     _name(one), formats.number(one.users), formats.number(one.jobs),
                     _hours(one.asked_gpu_h), formats.number(one.starts),
-                    formats.duration(one.wait_mean_s), formats.duration(one.wait_p95_s),
+                    _time(one.wait_mean_s), _time(one.wait_p95_s),
                     formats.number(one.waiting), _hours(one.received_gpu_h),
                 ]
                 for one in rows
@@ -149,8 +158,8 @@ def tables(report: UsageReport) -> list[UsageTable]:
     if report.total.moves is not None:
         found.append(UsageTable(
             "Wasted and gained",
-            ("Account", "Sampled", "Held idle GPU h", "Moves", "Gained GPU h", "Lost GPU h",
-             "On idle nodes GPU h", "Energy kWh", *(("CO2 kg",) if report.co2_g_per_kwh else ())),
+            ("Account", "Sampled", "Idle GPU-h", "Moves", "Gained GPU-h", "Lost GPU-h",
+             "Backfill GPU-h", "Energy kWh", *(("CO2 kg",) if report.co2_g_per_kwh else ())),
             [
                 [
                     _name(one), formats.percent(_share(one.sampled_gpu_h, one.received_gpu_h)),
@@ -165,13 +174,13 @@ def tables(report: UsageReport) -> list[UsageTable]:
     if report.groups:
         found.append(UsageTable(
             "Jobs that opted in, by the rollout",
-            ("Jobs", "Count", "Received GPU h", "Mean wait", "95% within", "Held idle", "Moves",
-             "Gained GPU h", "Lost GPU h", "Failed"),
+            ("Jobs", "Count", "Received GPU-h", "Mean wait", "95% within", "Held idle", "Moves",
+             "Gained GPU-h", "Lost GPU-h", "Failed"),
             [
                 [
                     one.use.account, formats.number(one.use.jobs),
-                    _hours(one.use.received_gpu_h), formats.duration(one.use.wait_mean_s),
-                    formats.duration(one.use.wait_p95_s),
+                    _hours(one.use.received_gpu_h), _time(one.use.wait_mean_s),
+                    _time(one.use.wait_p95_s),
                     formats.percent(_share(one.use.held_idle_gpu_h, one.use.sampled_gpu_h)),
                     formats.number(one.use.moves), _hours(one.use.gained_gpu_h),
                     _hours(one.use.lost_gpu_h), formats.percent(one.failed),
@@ -198,7 +207,19 @@ def _name(one: AccountUse) -> str:
 
 
 def _hours(value: float | None) -> str:
-    return formats.ABSENT if value is None else f"{value:,.1f}"
+    if value is None:
+        return formats.ABSENT
+    return f"{value:,.1f}" if abs(value) < _WHOLE else f"{value:,.0f}"
+
+
+def _time(seconds: float | None) -> str:
+    """Short, as columns are: ``42 s``, ``7 min``, ``3.1 h``, ``2.2 d``."""
+    if seconds is None:
+        return formats.ABSENT
+    for unit, size in (("d", 86400.0), ("h", 3600.0)):
+        if seconds >= size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

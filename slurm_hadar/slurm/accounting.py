@@ -1,10 +1,12 @@
-"""Each run of each GPU job in Slurm's accounting: one bulk query of sacct.
+"""Each run of each GPU job in Slurm's accounting: one bulk query of sacct; and whose jobs a user
+may see there.
 
 A requeue begins another run, with a line of its own (``-D``): without those, the GPU time of a job
 before its last move would be missing.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import inf
 
@@ -18,6 +20,9 @@ _COLUMNS = (
 )  # fmt: skip
 """The last one may hold the separator."""
 _MOST_ROWS = 2_000_000
+_NAME = re.compile(r"[^\s,|='\"+-][^\s,|='\"]{0,99}", re.ASCII)
+"""Of a user or account; sacctmgr takes a comma for the beginning of another name."""
+_ADMINS = ("operator", "administrator")
 TIMEOUT_S = 300.0
 """A database takes its time for a month of jobs."""
 
@@ -133,3 +138,47 @@ def _run(line: str) -> JobRun | None:
         gpus=held or asked,
         asked_gpu_s=(asked or held) * 60.0 * int(limit) if limit.isdecimal() else 0.0,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AccountingRights:
+    """Whose jobs Slurm's accounting shows to a user beside their own, whatever is private:
+    ``everything`` to operators, and to coordinators those of their ``accounts``."""
+
+    everything: bool = False
+    accounts: frozenset[str] = frozenset()
+
+
+def read_rights(commands: Commands, user: str) -> AccountingRights:
+    """A user's. Raises SlurmError where sacctmgr does not answer."""
+    if not _NAME.fullmatch(user):
+        return AccountingRights()
+    words = ["-n", "-P", "show", "user", "withcoord", "format=User,AdminLevel,Coord"]
+    return parse_rights(commands.read("sacctmgr", [*words, "where", f"name={user}"]), user)
+
+
+def parse_rights(text: str, user: str) -> AccountingRights:
+    """The same of what sacctmgr printed."""
+    everything, accounts = False, set[str]()
+    for line in text.splitlines():
+        name, _, rest = line.partition("|")
+        if name != user:
+            continue
+        level, _, coordinates = rest.partition("|")
+        everything |= level.lower() in _ADMINS
+        accounts |= {one for one in coordinates.split(",") if one}
+    return AccountingRights(everything, frozenset(accounts))
+
+
+def unknown_accounts(commands: Commands, names: Collection[str]) -> list[str]:
+    """Those of some accounts that the accounting does not show to the caller.
+
+    Raises SlurmError where sacctmgr does not answer.
+    """
+    asked = [name for name in names if _NAME.fullmatch(name)]
+    known: set[str] = set()
+    if asked:
+        words = ["-n", "-P", "show", "account", "format=Account", "where"]
+        said = commands.read("sacctmgr", [*words, f"name={','.join(asked)}"])
+        known = {line.strip() for line in said.splitlines()}
+    return [name for name in names if name not in known]

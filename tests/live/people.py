@@ -209,7 +209,8 @@ class Site:
             yield self.folder / "run.log"
         finally:
             daemon.terminate()
-            assert daemon.wait(60) == 0
+            code = daemon.wait(60)
+            assert code == 0, (self.folder / "run.log").read_text()
             log.close()
 
 

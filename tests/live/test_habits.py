@@ -12,9 +12,13 @@ from dictated import HBATCH, first_on
 from habits import Habits
 
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED
+from slurm_hadar.controller.alerts.look import AlertSource, look
+from slurm_hadar.controller.presentation import formatters
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.plugins import programs
+from slurm_hadar.profiles.gpu_sampling import GpuUse
+from slurm_hadar.profiles.gpu_sampling_files import NodeUse, new_path, write_use
 from slurm_hadar.profiles.measured import MeasuredStore
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -347,3 +351,63 @@ def test_a_training_that_shows_how_far_it_is_is_moved_and_its_speed_is_known(sit
         measured_of = MeasuredStore(site.stores[-1].connection).of(how)
         rates = {one.gpu_type: one.samples_per_s for one in measured_of}
         assert set(rates) == {"k80", "v100"} and max(rates.values()) <= 640 * 3
+
+
+def test_gpus_held_idle_go_to_others_once_the_owner_knows(site, tmp_path):
+    told = tmp_path / "told"
+    sink = tmp_path / "sink"
+    sink.write_text(f"#!/bin/sh\ncat >> {told}; echo >> {told}\n")
+    sink.chmod(0o755)
+    alerts = {
+        "enabled": True, "held_idle_s": 1.0, "preempt_held_idle_s": 1.0, "command": (str(sink),),
+    }  # fmt: skip
+    config = site.with_settings(alerts=alerts)
+    site.controller = site.another(config)
+    folder = config.site.exchange_dir
+    source = AlertSource(
+        lambda: site.controller.store, lambda: site.controller.observe(), lambda: ""
+    )
+    id_ = site.running("k80")
+    path = new_path(folder, id_)
+
+    def idle():
+        """As its sampler writes: nothing was computed for ten minutes. The owner is told."""
+        gpu = GpuUse("G", "P", 600.0, 0.0, None, None, 50.0, 0.0, 600.0, 0.0)
+        write_use(path, NodeUse(id_, "k1", 1, time.time(), False, (gpu,)))
+        looked = look(config, source, dry_run=False)
+        assert not looked.problems, looked.problems
+        return looked.sent
+
+    def said():
+        """Ticks, and what is decided on the job then."""
+        idle()
+        site.patient_tick()
+        return formatters.explanation_of(site.controller, id_).reason
+
+    def asked():
+        return [one for one in site.history(id_) if "held_idle" in one.details]
+
+    site.until(idle)
+    assert f"hadar pin {id_}" in told.read_text() and told.read_text().count("held_idle") == 1
+    others = site.full()
+    # Nobody waits for what it has: it stays.
+    site.until(lambda: "makes way as soon as a job waits" in said())
+    assert site.state(id_) is JobState.RUNNING and not asked()
+    waits = site.plain("-p", "k80")
+    site.until(lambda: said() and site.state(waits) is JobState.RUNNING)
+    (stop,) = asked()
+    site.until(lambda: said() and asked()[0].outcome == "stopped")
+    assert site.state(id_) is JobState.PENDING and site.job(waits).nodes == ("k1",)
+    assert "as its GPUs were idle" in said()
+    assert ": stop, as its GPUs were idle" in str(formatters.move_row(stop))
+    # Undone by Slurm's own commands: it goes on from its checkpoint.
+    saved = site.told(id_).samples
+    site.box.run("scontrol", "update", f"JobId={id_}", "StartTime=now")
+    site.slurm.cancel([waits])
+    site.until(lambda: site.patient_tick() and site.trains(id_, 1))
+    site.until(lambda: site.told(id_).samples > saved)
+    # Idle again: it is not stopped again for a day, whoever waits.
+    again = site.plain("-p", "k80")
+    site.until(lambda: "from" in said().partition("GPUs are idle")[2])
+    assert told.read_text().count("held_idle") == 2 and len(asked()) == 1
+    site.ended(again, *others)

@@ -1,20 +1,27 @@
 """``hadar report`` agrees with sacct, and shows each user what Slurm's accounting does."""
 
 import json
+import sys
 from datetime import datetime
 
 import people
 import pytest
 from people import ADA, BOB, EVE, HADAR
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 SCRIPT = "#!/bin/sh\n#HADAR types=v100,k80 gpus=1 model=transformer\nsleep 600\n"
 
 
 def report(site, user, *more):
-    text = site(user, "hadar", "report", "--since", "24h", "--json", *more)
-    return json.loads(text)["result"]
+    return reports(site, user, more)[0]
+
+
+def reports(site, user, *options):
+    """Several, by one process."""
+    answers = site.many(user, [["report", "--since", "24h", "--json", *one] for one in options])
+    assert not [said for code, said in answers if code]
+    return [json.loads(said)["result"] for _, said in answers]
 
 
 def sacct_gpu_s(site, *more):
@@ -31,55 +38,104 @@ def sacct_gpu_s(site, *more):
     return total
 
 
+# As the controller's user keeps what samplers saw: 0.1 GPU-hours of each job.
+SAMPLED = """
+import sqlite3, sys, time
+connection = sqlite3.connect(sys.argv[1])
+now = time.time()
+for job in sys.argv[2:]:
+    row = (job, int(now // 86400), 360.0, 180.0, 3600.0, 360.0)
+    connection.execute("INSERT OR REPLACE INTO sampled_use VALUES (?,?,?,?,?,?)", row)
+connection.commit()
+"""
+
+
 def test_the_figures_are_those_of_sacct_and_of_ones_own(tmp_path):
     with people.staffed() as site:
         phys = [site.submit(ADA, script=SCRIPT), site.submit(BOB, script=SCRIPT)]
-        chem = site.submit(EVE, "--gres=gpu:2", script="#!/bin/sh\nsleep 600\n")
-        site.until(lambda: all(site.show(job, "%T") == "RUNNING" for job in (*phys, chem)))
+        chem = site.submit(EVE, "-p", "k80", script=SCRIPT)
+        array = site.submit(BOB, "--array=3,5", script=SCRIPT)
+        tasks = [f"{array}_3", f"{array}_5"]
+        everything = [*phys, chem, *tasks]
+        site.until(lambda: all(site.show(job, "%T") == "RUNNING" for job in everything))
         site.tick()
         # Another run of the same job: sacct alone would show the last one only.
-        site.admin("scontrol", "requeue", phys[0])
-        site.until(lambda: "PENDING" in site.show(phys[0], "%T"))
+        for job in (phys[0], tasks[0]):
+            site.admin("scontrol", "requeue", job)
+        site.until(lambda: all("PENDING" in site.show(j, "%T") for j in (phys[0], tasks[0])))
+        site.admin("scontrol", "update", f"JobId={tasks[0]}", "StartTime=now")
+        site.until(lambda: site.show(tasks[0], "%T") == "RUNNING")
         # sacct shows no job that could not start in the time that is asked for.
         site.submit(ADA, "--begin=now+1hour", script=SCRIPT)
         site.cancel()
 
         def ended():
             states = site.admin("sacct", "-a", "-X", "-n", "-P", "-o", "JobID,State,End")
-            return all(f"{job}|CANCELLED" in states for job in (*phys, chem)) and not any(
+            return all(f"{job}|CANCELLED" in states for job in everything) and not any(
                 word in states for word in ("RUNNING", "PENDING", "Unknown")
             )
 
         site.until(ended)
-        found = report(site, HADAR)
+        found, only, of_bob = reports(site, HADAR, (), ("--account", "chem"), ("--user", BOB))
         by_name = {one["account"]: one for one in found["accounts"]}
         for name, words in (("phys", ["-A", "phys"]), ("chem", ["-A", "chem"])):
             assert by_name[name]["received_gpu_h"] * 3600 == pytest.approx(
                 sacct_gpu_s(site, *words)
             ), name
         assert found["total"]["received_gpu_h"] * 3600 == pytest.approx(sacct_gpu_s(site))
-        assert sacct_gpu_s(site) > 0 and by_name["phys"]["jobs"] == len(phys)
-        assert by_name["phys"]["starts"] == 2 and by_name["phys"]["moves"] == 0
-        assert by_name["chem"]["users"] == 1
-        only = report(site, HADAR, "--account", "chem")
+        assert sacct_gpu_s(site) > 0 and by_name["phys"]["jobs"] == len(phys + tasks)
+        assert by_name["phys"]["starts"] == 5 and by_name["phys"]["moves"] == 0
+        assert of_bob["total"]["received_gpu_h"] * 3600 == pytest.approx(
+            sacct_gpu_s(site, "-u", BOB)
+        )
+        assert by_name["chem"]["users"] == 1 and by_name["chem"]["jobs"] == 1
         assert [one["account"] for one in only["accounts"]] == ["chem"]
-        assert report(site, HADAR, "--account", "$(reboot);'")["accounts"] == []
         page = site.homes[HADAR] / "use.html"
-        assert "phys" in site(HADAR, "hadar", "report", "--html", str(page))
-        assert "phys" in page.read_text()
+        names = ("$(reboot);'", "no-such")
+        *wrong, text, looked = site.many(
+            HADAR,
+            [
+                *(
+                    [command, "--account", name]
+                    for command in ("report", "status")
+                    for name in names
+                ),
+                ["report", "--html", str(page)],
+                # What is to be reported by mail: nothing here, and that is for the operator.
+                ["alerts"],
+            ],
+        )
+        for (code, said), name in zip(wrong, names * 2, strict=True):
+            assert code == 1 and f"Slurm shows you no account {name}" in said
+        assert "phys" in text[1] and "phys" in page.read_text()
+        assert looked[1].strip() == "alerts.enabled is false: nothing is sent"
         began = datetime.now().strftime("%Y-%m-%d")
-        assert "chem" in site(EVE, "hadar", "report", "--since", began)
+        since, refused = site.many(EVE, [["report", "--since", began], ["alerts"]])
+        assert "chem" in since[1] and refused[0] == 1 and f"owned by {HADAR}" in refused[1]
 
-        # What is to be reported by mail: nothing here, and that is for the operator.
-        looked = site(HADAR, "hadar", "alerts")
-        assert looked.strip() == "alerts.enabled is false: nothing is sent"
-        assert f"owned by {HADAR}" in site(EVE, "hadar", "alerts", code=1)
-
-        # A user sees what the accounting shows to them.
-        hers = report(site, EVE)
-        assert hers["total"]["moves"] is None and "operator" in hers["notes"][0]
+        # A user sees their own jobs, and without a controller nothing that it alone knows.
+        hers, everyones = reports(site, EVE, (), ("--user", "all"))
+        assert {one["account"] for one in hers["accounts"]} == {"chem"}
+        assert hers["total"]["moves"] is None and "no controller answers" in str(hers["notes"])
+        assert everyones["total"]["jobs"] == found["total"]["jobs"]
         conf = site.box.conf.parent / "slurmdbd.conf"
-        conf.write_text(conf.read_text() + "PrivateData=jobs,usage\n")
+        conf.write_text(conf.read_text() + "PrivateData=jobs,usage,users,accounts\n")
         site.admin("sacctmgr", "-i", "reconfigure")
-        site.until(lambda: {one["account"] for one in report(site, EVE)["accounts"]} == {"chem"})
+        site.until(lambda: report(site, EVE, "--user", "all")["total"]["jobs"] == 1)
+        state = site.folder / "state" / "hadar.sqlite"
+        site(HADAR, sys.executable, "-c", SAMPLED, str(state), *everything)
+        # Ada coordinates an account above phys.
+        site.admin("sacctmgr", "-i", "add", "account", "science")
+        site.admin("sacctmgr", "-i", "modify", "account", "phys", "set", "parent=science")
+        site.admin("sacctmgr", "-i", "add", "coordinator", "account=science", f"names={ADA}")
+        with site.runs():
+            for user, accounts, jobs, sampled in (
+                (EVE, {"chem"}, 1, 0.1), (BOB, {"phys"}, 3, 0.3), (ADA, {"phys"}, 4, 0.4),
+                (HADAR, {"chem", "phys"}, 5, 0.5), (None, {"chem", "phys"}, 5, 0.5),
+            ):  # fmt: skip
+                for shown in reports(site, user, (), ("--user", "all")):
+                    assert {one["account"] for one in shown["accounts"]} == accounts, user
+                    assert shown["total"]["jobs"] == jobs, user
+                    assert shown["total"]["moves"] == 0 and not shown["notes"], user
+                    assert shown["total"]["sampled_gpu_h"] == pytest.approx(sampled), user
         assert report(site, HADAR)["total"]["jobs"] == found["total"]["jobs"]

@@ -1,18 +1,20 @@
 """Every user gets the state and the reasons of their own jobs with one command, from a running
 controller and without one, and nothing of others' under PrivateData."""
 
+import importlib.util
 import json
 import re
+import shutil
 from http.client import HTTPConnection
 
 import people
 import pytest
-from people import ADA, BOB, EVE, HADAR
+from people import ADA, BIN, BOB, EVE, HADAR
 from scraped import program, scraping
 
 from slurm_hadar.config import load
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 SCRIPT = "#!/bin/sh\n#HADAR types=v100,k80 gpus=1 model=transformer\nsleep 600\n"
 HOSTILE = "new\x1b]0;owned\x07t\x1b[2J\r\nfake"
@@ -35,6 +37,39 @@ def status(site, user, *words):
 
 def ids(found):
     return {row["id"] for row in found["rows"]}
+
+
+def top_shows(site, user, job, not_job):
+    """``hadar top`` in a terminal of 80x24 that grows to 200x60: the user's own job, and why."""
+    if not (shutil.which("tmux") and importlib.util.find_spec("textual")):
+        return
+    tmux = ["tmux", "-S", str(site.homes[user] / "tmux")]
+    # Where these are set they count, not the terminal.
+    command = f"exec env -u COLUMNS -u LINES {BIN / 'hadar'} top"
+    env = {"SHELL": "/bin/sh", "TERM": "xterm-256color"}
+
+    def screen():
+        return site(user, *tmux, "capture-pane", "-p")
+
+    size = ("-x", "80", "-y", "24")
+    site(user, *tmux, "-f", "/dev/null", "new-session", "-d", *size, command, env=env)
+    try:
+        for width, height in ((80, 24), (200, 60)):
+            site(user, *tmux, "resize-window", "-x", str(width), "-y", str(height))
+            site.until(lambda: job in screen())
+            found = screen()
+            lines = found.splitlines()
+            assert max(map(len, lines)) <= width and len(lines) <= height
+            assert "REASON" in found and "acts on" in found and not_job not in found
+        assert "owned" not in site(user, *tmux, "display-message", "-p", "#{pane_title}")
+        site(user, *tmux, "send-keys", "Enter")
+        site.until(lambda: "Last decision" in screen())
+        site(user, *tmux, "send-keys", "Escape")
+        site.until(lambda: "REASON" in screen())
+        site(user, *tmux, "send-keys", "q")
+        site.until(lambda: site.run(user, *tmux, "list-sessions").returncode != 0)
+    finally:
+        site.run(user, *tmux, "kill-server")
 
 
 def test_each_user_asks_the_running_controller_and_slurm_without_one(site):
@@ -68,6 +103,7 @@ def test_each_user_asks_the_running_controller_and_slurm_without_one(site):
         for command in ("explain", "doctor"):
             assert f"no job {his} of yours" in site(ADA, "hadar", command, his, code=2)
         assert ids(status(site, EVE)) == set()
+        top_shows(site, ADA, hers, his)
         port = load(site.box.config_path).metrics.port
         connection = HTTPConnection("127.0.0.1", port, timeout=10)
         connection.request("GET", "/metrics")

@@ -26,6 +26,8 @@ class Kind(Enum):
     STOP = "stop"
     CHAIN = "chain"
     """A requeue before the time limit ends."""
+    STOP_IDLE = "stop idle"
+    """A stop of a job that leaves its GPUs idle."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def due(
 
 def with_due(means: PlanDiff, found: tuple[Action, ...]) -> PlanDiff:
     """With these actions, but of jobs that move or stop anyway: a requeue is one."""
-    requeued = {action.job.id for action in means.of(Kind.MOVE, Kind.STOP)}
+    requeued = {action.job.id for action in means.of(Kind.MOVE, Kind.STOP, Kind.STOP_IDLE)}
     return replace(
         means, actions=(*means.actions, *(one for one in found if one.job.id not in requeued))
     )

@@ -19,13 +19,7 @@ def needless_preemptions(
     plan would start now."""
     if not stopped:
         return {}
-    free = pending_demand.free_now(seen)
-    for job in stopped:
-        for name, gpus in placed(job, seen.nodes).items():
-            for kind, count in gpus.items():
-                if name in free:
-                    free[name][kind] = free[name].get(kind, 0) + count
-    takers = _takers(seen, free)
+    takers = _takers(seen, _left_by(stopped, seen))
     found = {}
     for job in stopped:
         there = [taker for name in job.gpus for taker in takers.get(name, ())]
@@ -34,6 +28,37 @@ def needless_preemptions(
         elif not set(there) & set(newcomers):
             found[job.id] = f"job {there[0]}, which waits, gets these GPUs first"
     return found
+
+
+def sufficient_preemptions(jobs: Sequence[Job], most: int, seen: Observed) -> list[Job]:
+    """Of running jobs that may be stopped, ``most`` at most: those without which fewer waiting jobs
+    could start. The first of them go first."""
+
+    def starting(stopped: Sequence[Job]) -> set[str]:
+        return {taker for some in _takers(seen, _left_by(stopped, seen)).values() for taker in some}
+
+    waiting = [id_ for id_, job in seen.jobs.items() if job.state is JobState.PENDING]
+    vain = needless_preemptions(jobs, waiting, seen)
+    found = [job for job in jobs if job.id not in vain][: max(0, most)]
+    if not found:
+        return []
+    all_of_them = starting(found)
+    for job in found[::-1]:
+        rest = [one for one in found if one is not job]
+        if starting(rest) >= all_of_them:
+            found = rest
+    return found
+
+
+def _left_by(stopped: Sequence[Job], seen: Observed) -> pending_demand.Free:
+    """What is free when these jobs have left."""
+    free = pending_demand.free_now(seen)
+    for job in stopped:
+        for name, gpus in placed(job, seen.nodes).items():
+            for kind, count in gpus.items():
+                if name in free:
+                    free[name][kind] = free[name].get(kind, 0) + count
+    return free
 
 
 def _takers(seen: Observed, free: pending_demand.Free) -> dict[str, list[str]]:

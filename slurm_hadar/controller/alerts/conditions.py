@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from slurm_hadar.config import AlertSettings
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.profiling import gpu_use
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.status import ControllerState
@@ -35,13 +36,16 @@ class Alert:
 class AlertMemory:
     """What one look keeps for the next. ``idle``: job -> since when its GPUs are held in vain;
     ``samples``: job -> (restarts, samples, since when); ``ticks``: (time, failed ticks, refusals)
-    of the looks in the last hour; ``sent``: recipient|alert -> when; ``mails``: recipient -> times
+    of the looks in the last hour; ``sent``: recipient|alert -> when; ``first``: the same, of the
+    first time since it began; ``looked_s``: when the latest look was; ``mails``: recipient -> times
     of the messages of the last day. Times in s since the epoch."""
 
     idle: dict[str, float] = field(default_factory=dict)
     samples: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     ticks: list[tuple[float, float, float]] = field(default_factory=list)
     sent: dict[str, float] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)
+    looked_s: float = 0.0
     mails: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -93,16 +97,16 @@ def of_jobs(seen: Observed, memory: AlertMemory, settings: AlertSettings) -> lis
     """GPUs held idle, trainings without progress, NaN: of running managed jobs."""
     running = [j for j in seen.jobs.values() if j.managed and j.state is JobState.RUNNING]
     return [
-        *_held_idle(running, seen, memory, settings.held_idle_s),
+        *_held_idle(running, seen, memory, settings),
         *_no_progress(running, seen, memory, settings.no_progress_s),
         *_nonfinite(running, seen, settings.nonfinite),
     ]
 
 
 def _held_idle(
-    jobs: Iterable[Job], seen: Observed, memory: AlertMemory, longest_s: float
+    jobs: Iterable[Job], seen: Observed, memory: AlertMemory, settings: AlertSettings
 ) -> list[Alert]:
-    since, found = {}, []
+    since, found, longest_s = {}, [], settings.held_idle_s
     for job in jobs:
         if not gpu_use.in_vain(seen, job.id):
             continue
@@ -112,11 +116,22 @@ def _held_idle(
             text = (
                 f"job {job.id} has held {formats.counted(job.gpu_count, 'GPU')} and computed "
                 f"nothing for {formats.duration(idle_s)}. Look at its output, or run: "
-                f"scancel {job.id}"
+                f"scancel {job.id}{_what_follows(job, settings)}"
             )
             found.append(Alert("held_idle", text, job.id, job.user))
     memory.idle = since
     return found
+
+
+def _what_follows(job: Job, settings: AlertSettings) -> str:
+    declared = job.declaration or Declaration()
+    if not settings.preempt_held_idle_s or not declared.checkpoint or declared.pin:
+        return ""
+    more = formats.duration(settings.preempt_held_idle_s)
+    return (
+        f". If this lasts {more} more, the job is asked to save and is requeued when other jobs "
+        f"wait for its GPUs; to keep it where it is run: hadar pin {job.id}"
+    )
 
 
 def _no_progress(
@@ -167,6 +182,8 @@ def due(
             wanted.setdefault(one, []).append(alert)
     keys = {f"{one}|{alert.key}" for one, mine in wanted.items() for alert in mine}
     memory.sent = {key: time for key, time in memory.sent.items() if key in keys}
+    memory.first = {key: time for key, time in memory.first.items() if key in keys}
+    memory.looked_s = now
     day = 24 * _HOUR_S
     memory.mails = {
         one: recent
@@ -187,3 +204,4 @@ def mark_sent(recipient: str, alerts: Iterable[Alert], memory: AlertMemory, now:
     memory.mails.setdefault(recipient, []).append(now)
     for alert in alerts:
         memory.sent[f"{recipient}|{alert.key}"] = now
+        memory.first.setdefault(f"{recipient}|{alert.key}", now)

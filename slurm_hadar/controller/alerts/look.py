@@ -11,15 +11,13 @@ from slurm_hadar import reading
 from slurm_hadar.config import Config
 from slurm_hadar.controller.alerts import conditions, sinks
 from slurm_hadar.controller.alerts.conditions import Alert, AlertMemory
+from slurm_hadar.controller.journal.notified_owners import FILE, MOST_BYTES
 from slurm_hadar.controller.journal.store import Store, make_private
 from slurm_hadar.controller.metrics.totals import NAME, remembered
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation.overview import controller_state
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.heartbeat import read_heartbeat
-
-_FILE = "sent_alerts.json"
-_MOST_BYTES = 64_000_000
 
 
 @dataclass
@@ -92,7 +90,7 @@ def _mail_prog(config: Config, source: AlertSource) -> str:
 
 def _memory(config: Config) -> AlertMemory:
     try:
-        data = reading.content(config.site.state_dir / _FILE, _MOST_BYTES)
+        data = reading.content(config.site.state_dir / FILE, MOST_BYTES)
         return TypeAdapter(AlertMemory).validate_json(data)
     except (OSError, ValidationError):
         # The first look, or a damaged file: an alert may come once more.
@@ -100,8 +98,8 @@ def _memory(config: Config) -> AlertMemory:
 
 
 def _keep(config: Config, memory: AlertMemory, problems: list[str]) -> None:
-    path = config.site.state_dir / _FILE
-    aside = path.with_name(f".{_FILE}.aside")
+    path = config.site.state_dir / FILE
+    aside = path.with_name(f".{FILE}.aside")
     try:
         aside.write_text(json.dumps(asdict(memory)))
         aside.replace(path)

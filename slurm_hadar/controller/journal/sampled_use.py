@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from slurm_hadar.profiles.gpu_sampling import TrainingUse
 
 DAY_S = 86400.0
-_KEEP_S = 30 * DAY_S
+KEEP_S = 30 * DAY_S
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sampled_use (
     job TEXT NOT NULL, day INTEGER NOT NULL, gpu_s REAL NOT NULL, idle_gpu_s REAL NOT NULL,
@@ -63,14 +63,15 @@ class SampledUses:
                 "INSERT OR REPLACE INTO outside_rollout VALUES (?,?)", rows
             )
 
-    def forget(self, now: float) -> None:
-        """Drop what is older than 30 days; looks once a day."""
+    def forget(self, now: float) -> bool:
+        """Drop what is older than 30 days; looks once a day. Whether it has looked."""
         if int(now // DAY_S) == self._forgotten:
-            return
+            return False
         self._forgotten = int(now // DAY_S)
-        before = now - _KEEP_S
+        before = now - KEEP_S
         self._connection.execute("DELETE FROM sampled_use WHERE day<?", (int(before // DAY_S),))
         self._connection.execute("DELETE FROM outside_rollout WHERE seen_s<?", (before,))
+        return True
 
     def since(self, from_s: float) -> Iterator[SampledUse]:
         """Rows of the days since ``from_s``."""

@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.move_steps import MOVED
 from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.job_owners import StoredOwners
 from slurm_hadar.controller.journal.sampled_use import DAY_S, SampledUse, SampledUses
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import rollout
@@ -23,15 +24,33 @@ _SAME_TIME_S = 30.0
 _J_PER_KWH = 3.6e6
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedMove:
+    """A move of the journal. Times in s since the epoch; ``gained_gpus``: the GPUs that it saves
+    while the job is where it went; ``lost_gpu_s``: what it cost."""
+
+    job: str
+    opened_s: float
+    requeued_s: float
+    gained_gpus: float
+    lost_gpu_s: float
+
+
 @dataclass(frozen=True)
 class RecordedUse:
-    """What the state file adds to Slurm's accounting. ``moves``: all that it has; ``managed`` and
-    ``outside``: the jobs that opted in, by whether the rollout takes them."""
+    """What the state file adds to Slurm's accounting, of all jobs (``everything``) or of the
+    reader's own and those of the ``accounts`` that the reader coordinates.
+
+    ``moves``: all that it has; ``managed`` and ``outside``: the jobs that opted in, by whether the
+    rollout takes them, where it is of all jobs.
+    """
 
     samples: Sequence[SampledUse] = ()
-    moves: Sequence[Entry] = ()
-    managed: Collection[str] = field(default_factory=frozenset)
-    outside: Collection[str] = field(default_factory=frozenset)
+    moves: Sequence[RecordedMove] = ()
+    managed: frozenset[str] = frozenset()
+    outside: frozenset[str] = frozenset()
+    everything: bool = True
+    accounts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -46,12 +65,34 @@ class UsageWindow:
 def recorded(store: Store, from_s: float) -> RecordedUse:
     """What the state file has for a report from ``from_s`` on."""
     samples = SampledUses(store.connection)
-    outside = samples.outside()
+    outside = frozenset(samples.outside())
     return RecordedUse(
         list(samples.since(from_s)),
-        store.moves_that_ended(MOVED),
-        {id_ for id_ in store.decisions() if id_ not in outside},
+        [recorded_move(entry) for entry in store.moves_that_ended(MOVED)],
+        frozenset(id_ for id_ in store.decisions() if id_ not in outside),
         outside,
+    )
+
+
+def recorded_of(
+    store: Store, from_s: float, uid: int, accounts: Collection[str] = ()
+) -> RecordedUse:
+    """The same, of a user's own jobs and those of some accounts alone."""
+    jobs = StoredOwners(store.connection).jobs_of(uid, accounts)
+    found = recorded(store, from_s)
+    return RecordedUse(
+        [one for one in found.samples if one.job in jobs],
+        [one for one in found.moves if one.job in jobs],
+        everything=False,
+        accounts=frozenset(accounts),
+    )
+
+
+def recorded_move(entry: Entry) -> RecordedMove:
+    """What a report needs of a move."""
+    requeued_s = entry.reached_s(REQUEUED) or entry.opened_s
+    return RecordedMove(
+        entry.job, entry.opened_s, requeued_s, gained_gpus(entry), lost_gpu_s(entry)
     )
 
 
@@ -192,20 +233,19 @@ def _moves(
     """Job -> its moves of the window. A move gains while the run lasts that it led to, as far as
     that lies in the window, also where the move itself was before."""
     found: dict[str, _Moved] = {}
-    for entry in known.moves if known is not None else ():
-        runs = by_job.get(entry.job)
-        if runs is None or entry.opened_s > window.to_s:
+    for move in known.moves if known is not None else ():
+        runs = by_job.get(move.job)
+        if runs is None or move.opened_s > window.to_s:
             continue
-        requeued = entry.reached_s(REQUEUED) or entry.opened_s
         # A requeue counts as a submission to Slurm.
-        after = [run for run in runs if abs(run.submit_s - requeued) <= _SAME_TIME_S]
+        after = [run for run in runs if abs(run.submit_s - move.requeued_s) <= _SAME_TIME_S]
         stood = sum(run.held_s(window.from_s, window.to_s) for run in after[:1])
-        new = entry.opened_s >= window.from_s
-        old = found.get(entry.job, _Moved())
-        found[entry.job] = _Moved(
+        new = move.opened_s >= window.from_s
+        old = found.get(move.job, _Moved())
+        found[move.job] = _Moved(
             old.count + new,
-            old.gained_gpu_s + gained_gpus(entry) * stood,
-            old.lost_gpu_s + (lost_gpu_s(entry) if new else 0.0),
+            old.gained_gpu_s + move.gained_gpus * stood,
+            old.lost_gpu_s + (move.lost_gpu_s if new else 0.0),
         )
     return found
 
@@ -213,8 +253,9 @@ def _moves(
 def _groups(
     totals: _Totals, known: RecordedUse | None, by_job: Mapping[str, list[JobRun]], config: Config
 ) -> list[GroupUse]:
-    """The jobs that opted in, managed and left out by the rollout; none without a rollout."""
-    if known is None or not rollout.limited(config.rollout):
+    """The jobs that opted in, managed and left out by the rollout; none without a rollout, or
+    where only some jobs are known."""
+    if known is None or not known.everything or not rollout.limited(config.rollout):
         return []
     return [
         GroupUse(use=totals.of(name, jobs), failed=totals.failed(jobs))

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Protocol
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import job_updates, reconciliation
+from slurm_hadar.controller.actuation import held_idle, job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.hints import waits_for
 from slurm_hadar.controller.journal.entry import Decision, Entry
@@ -289,6 +289,8 @@ def _line(action: Action) -> str:
             return f"stop job {action.job.id} for jobs that gain more"
         case Kind.CHAIN:
             return f"requeue job {action.job.id} before its time limit ends"
+        case Kind.STOP_IDLE:
+            return f"stop job {action.job.id}, whose GPUs are idle, for jobs that wait"
 
 
 def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -> StatusRow:
@@ -371,6 +373,8 @@ def move_row(entry: Entry) -> MoveRow:
         where = f": {assignments(fields)}"
     if chaining.DETAIL in entry.details:
         where = ": requeue before its time limit ends"
+    elif held_idle.DETAIL in entry.details:
+        where = ": stop, as its GPUs were idle"
     effect = reconciliation.effect_text(entry)
     outcome = (entry.outcome or "") + (f"; {effect}" if effect else "")
     return MoveRow(entry.opened_s, f"{entry.kind}{where}", outcome)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from slurm_hadar.controller.actuation import reconciliation
+from slurm_hadar.controller.actuation import held_idle, reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.journal.entry import Entry
@@ -75,8 +75,11 @@ def _action(entry: Entry) -> Event:
     meant, fields = steering_of(entry.details, 0.0), entry.details.get("fields")
     what = _KINDS.get(entry.kind, entry.kind)
     if entry.kind == "move" and not meant.gpus:
-        chain = chaining.DETAIL in entry.details
-        what = "requeue before its time limit ends" if chain else "stop for other jobs"
+        what = "stop for other jobs"
+        if chaining.DETAIL in entry.details:
+            what = "requeue before its time limit ends"
+        elif held_idle.DETAIL in entry.details:
+            what = "stop for other jobs, as its GPUs were idle"
     elif meant.gpus:
         what += f": {formatters.steering_text(meant)}"
     elif entry.kind == Kind.HINT.value and isinstance(fields, dict):

@@ -3,8 +3,9 @@
 import sqlite3
 from collections.abc import Mapping, Sequence
 
+from slurm_hadar.controller.journal.job_owners import StoredOwners
 from slurm_hadar.controller.journal.last_reports import LastReports
-from slurm_hadar.controller.journal.sampled_use import SampledUses
+from slurm_hadar.controller.journal.sampled_use import KEEP_S, SampledUses
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
 from slurm_hadar.domain.declaration import ANY
@@ -47,13 +48,16 @@ class GpuUseLearner:
     def __init__(self, connection: sqlite3.Connection | None) -> None:
         self.uses = GpuUses(connection)
         self.sampled = SampledUses(connection)
+        self.owners = StoredOwners(connection)
         self._taken = LastReports(connection, "gpus")
 
     def learn(self, seen: Observed) -> None:
         """Take in the use of running jobs; into the profiles of those with samples of all their
         GPUs, of one type."""
         self._taken.forget_others(seen.gpus)
-        self.sampled.forget(seen.now)
+        if self.sampled.forget(seen.now):
+            self.owners.forget(seen.now - KEEP_S)
+        self.owners.note((j for j in seen.jobs.values() if j.managed or j.outside), seen.now)
         outside = [id_ for id_, job in seen.jobs.items() if job.outside]
         self.sampled.note_outside(outside, seen.now)
         for id_, files in seen.gpus.items():

@@ -20,7 +20,8 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import formatters, job_report
+from slurm_hadar.controller.presentation import account_usage, formatters, job_report
+from slurm_hadar.controller.presentation.account_usage import RecordedUse
 from slurm_hadar.controller.presentation.cluster_map import cluster_view
 from slurm_hadar.controller.presentation.overview import (
     Sight,
@@ -33,6 +34,7 @@ from slurm_hadar.controller.presentation.own_plan import own_plan
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.service.placement_history import DAY_S, PlacementHistory
+from slurm_hadar.controller.service.rights import RightsCache
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.job import Job
@@ -69,6 +71,7 @@ class Published:
         self._answered_of: _Tick | None = None
         self._source: _TickSource | None = None
         self._sight_of: tuple[_Tick, Sight] | None = None
+        self._rights = RightsCache(config.slurm)
 
     def publish(self, report: TickReport) -> None:
         """A tick is over."""
@@ -121,7 +124,8 @@ class Published:
             if now.report is None:
                 return {"error": now.fault or _NOT_YET}
             viewer = self._viewer(uid, now.report)
-            return {"result": answer(self, now, viewer, str(question.get("job", "")))}
+            about = question.get("job", "") or question.get("since_s", "")
+            return {"result": answer(self, now, viewer, str(about))}
         except HadarError as error:
             return {"error": str(error), "usage": isinstance(error, UsageError)}
         except (ValueError, RecursionError):
@@ -157,6 +161,18 @@ class Published:
         moves = self._reader(report).store.moves_since(report.seen.now - DAY_S)
         day = self._day.timeline(report.seen.now, moves, viewer)
         return _writer(JobTimeline).dump_json(day)
+
+    def _report(self, now: _Tick, viewer: Viewer, since_s: str) -> bytes:
+        """What the state file adds to the jobs that Slurm's accounting shows to this user."""
+        report = now.report
+        assert report is not None
+        from_s = float(since_s)
+        store = self._reader(report).store
+        if viewer.everything or (rights := self._rights.of(viewer.uid)).everything:
+            found = account_usage.recorded(store, from_s)
+        else:
+            found = account_usage.recorded_of(store, from_s, viewer.uid, rights.accounts)
+        return _writer(RecordedUse).dump_json(found)
 
     def _queue_model(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
         assert now.report is not None
@@ -244,6 +260,7 @@ _ANSWERS: dict[str, Callable[[Published, _Tick, Viewer, str], dict[str, Any] | b
     "explain": Published._explain,
     "doctor": Published._doctor,
     "plan": Published._plan,
+    "report": Published._report,
 }
 
 

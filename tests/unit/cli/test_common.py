@@ -37,6 +37,17 @@ def test_a_folder_that_may_not_be_entered_is_one_sentence(monkeypatch, capsys):
     assert capsys.readouterr().err == said
 
 
+def test_what_an_error_quotes_does_not_act_on_the_terminal(monkeypatch, capsys):
+    def refused():
+        raise HadarError("no account \x1b[2J\x1b]0;owned\x07\u202e of\r\nthis site")
+
+    monkeypatch.setattr(main, "app", refused)
+    with pytest.raises(SystemExit):
+        main.main()
+    said = capsys.readouterr().err
+    assert said == "hadar: no account  [2J ]0;owned   of \nthis site\n"
+
+
 def test_a_state_folder_that_was_closed_is_told_with_its_cure():
     with tempfile.TemporaryDirectory(prefix="hadar-test-", dir="/tmp") as name:
         folder = Path(name) / "state"

@@ -1,13 +1,15 @@
 """``hadar report``: its arguments."""
 
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
 
-from slurm_hadar.cli import report
+from slurm_hadar.cli import report, status
 from slurm_hadar.cli.main import app
-from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.controller.presentation.account_usage import RecordedUse
+from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 
 
 def test_how_long_back():
@@ -74,3 +76,67 @@ def test_what_cannot_be_done_is_one_sentence(asked):
     (asked.folder / "sacct").write_text("#!/bin/sh\necho 'sacct: error: no database' >&2\nexit 1\n")
     done = asked("")
     assert isinstance(done.exception, SlurmError) and "no database" in str(done.exception)
+
+
+def test_a_user_sees_their_own_jobs_and_those_of_accounts_that_they_coordinate(asked, monkeypatch):
+    rights = asked.folder / "sacctmgr"
+    monkeypatch.setattr(report, "is_controllers_user", lambda _: False)
+    monkeypatch.setattr(report, "me", lambda: "ann")
+    monkeypatch.setattr(os, "getuid", lambda: 1234)
+    rows = line() + line("8", account="chem").replace("|ann|", "|bob|") + line("9", account="bio")
+
+    def jobs(level, coordinates, *words):
+        rights.write_text(f"#!/bin/sh\necho 'ann|{level}|{coordinates}'\n")
+        rights.chmod(0o755)
+        done = asked(rows, "--since", "2026-01-01", "--json", *words)
+        assert done.exit_code == 0, done.exception
+        found = json.loads(done.stdout)["result"]
+        assert found["total"]["moves"] is None
+        return {one["account"] for one in found["accounts"]}, " ".join(found["notes"])
+
+    own, notes = jobs("None", "")
+    assert own == {"phys", "bio"} and "your own jobs alone; --user all" in notes
+    assert "no controller answers on this host" in notes
+    assert jobs("None", "", "--user", "all")[0] == {"phys", "bio", "chem"}
+    assert jobs("None", "", "--user", "bob")[0] == {"chem"}
+    also, notes = jobs("None", "chem,other")
+    assert also == {"phys", "bio", "chem"} and "your own" not in notes
+    assert jobs("Operator", "")[0] == {"phys", "bio", "chem"}
+    # What the controller answers counts, not what the client makes of it.
+    answer = RecordedUse(everything=False, accounts=frozenset({"chem"}))
+    monkeypatch.setattr(status, "asked", lambda *_, **more: answer)
+    done = asked(rows, "--since", "2026-01-01", "--json", "--user", "bob,ann")
+    assert json.loads(done.stdout)["result"]["total"]["moves"] == 0
+    assert json.loads(done.stdout)["result"]["notes"] == []
+
+    def refuses(*_, **more):
+        raise HadarError("the controller has not finished its first tick yet")
+
+    monkeypatch.setattr(status, "asked", refuses)
+    assert "first tick yet" in jobs("None", "")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--account", "no-such"), "no account no-such"),
+        (("--account", "a'; reboot"), "no account a'; reboot"),
+        (("--user", "no-such-user"), "no user no-such-user"),
+        (("--user", "\x1b[2J"), "no user ?[2J"),
+    ],
+)
+def test_a_filter_that_nobody_has_is_one_sentence(asked, words, says):
+    manager = asked.folder / "sacctmgr"
+    manager.write_text("#!/bin/sh\necho phys; echo chem\n")
+    manager.chmod(0o755)
+    done = asked(line(), "--since", "2026-01-01", *words)
+    assert isinstance(done.exception, HadarError) and says in str(done.exception)
+
+
+def test_an_account_or_a_user_without_jobs_is_said(asked):
+    manager = asked.folder / "sacctmgr"
+    manager.write_text("#!/bin/sh\necho phys; echo chem\n")
+    manager.chmod(0o755)
+    for words in (("--account", "chem"), ("--user", "root")):
+        done = asked(line(), "--since", "2026-01-01", *words)
+        assert done.exit_code == 0 and "had no GPU job" in " ".join(done.stdout.split())

@@ -36,7 +36,7 @@ def shown(tmp_path, monkeypatch):
         monkeypatch.setattr(status, "is_controllers_user", lambda _: not own)
         monkeypatch.setattr(status, "asked", lambda *_: found)
         monkeypatch.setattr(status, "_own", lambda _: found)
-        monkeypatch.setattr(status, "_me", lambda: own)
+        monkeypatch.setattr(status, "me", lambda: own)
         monkeypatch.setattr(os, "getuid", lambda: 1234)
         monkeypatch.setattr(status, "load", lambda _: config.load(site))
         done = CliRunner().invoke(app, ["status", *words])
@@ -102,6 +102,43 @@ def test_a_user_sees_their_own_jobs_and_others_when_asked_for(shown):
 )
 def test_a_mistake_is_one_sentence(shown, words, says):
     shown(*words, fails=says)
+
+
+@pytest.mark.parametrize(
+    ("types", "fails"), [("h100", "no node has GPUs of type h100"), ("t4", "")]
+)
+def test_without_the_nodes_types_are_those_of_the_configuration(types, fails):
+    site = config.parse("[gpu_types.t4]\n", "site")
+    hidden = Overview(1000.0, CONTROLLER, ControllerState("acts"), rows=ROWS)
+    chosen = status.choice("", "", "", types, "job")
+    if fails:
+        with pytest.raises(HadarError, match=fails):
+            chosen.require_known(hidden, site)
+    else:
+        chosen.require_known(hidden, site)
+
+
+def test_an_account_that_slurm_does_not_know_is_one_sentence(tmp_path):
+    manager = tmp_path / "sacctmgr"
+    manager.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho phys\necho idle\n')
+    manager.chmod(0o755)
+    site = config.parse(f'[slurm]\nbin_dir = "{tmp_path}"\n', "site")
+    found = Overview(1000.0, CONTROLLER, ControllerState("acts"), rows=ROWS)
+
+    def check(accounts):
+        status.choice("", accounts, "", "", "job").require_known(found, site)
+
+    # Accounts with jobs are known without a question.
+    check("phys,ml")
+    assert not (tmp_path / "asked").exists()
+    check("idle")
+    for name in ("typo", "$(reboot)", "-i delete", 'a"b'):
+        with pytest.raises(HadarError, match="shows you no account"):
+            check(name)
+    assert "delete" not in (tmp_path / "asked").read_text()
+    # Without a database of accounts an account is any word.
+    manager.write_text("#!/bin/sh\nexit 1\n")
+    check("typo")
 
 
 def test_why_tells_all_of_the_reason(shown):

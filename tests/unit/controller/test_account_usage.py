@@ -7,10 +7,11 @@ from html.parser import HTMLParser
 from math import inf
 
 import pytest
-from hand_made import config
+from hand_made import config, job
 from rich.console import Console
 
 from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.job_owners import StoredOwners
 from slurm_hadar.controller.journal.sampled_use import DAY_S, SampledUse, SampledUses
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import account_usage
@@ -45,6 +46,9 @@ def moved(job="1", at_h=3.0, **effect):
                  effect={**known, **effect})  # fmt: skip
 
 
+told = account_usage.recorded_move
+
+
 def report(runs, known=None, window=WINDOW, site=SITE):
     return account_usage.usage(runs, known, window, site)
 
@@ -72,7 +76,7 @@ def test_hours_are_gpus_times_the_part_of_each_run_in_the_window():
 def test_moves_gain_as_long_as_the_run_lasts_that_they_led_to():
     after = run(start_h=3.1, end_h=5.1, submit_s=T + 3 * H, queued_s=T + 3.03 * H, gpus=1)
     later = run(start_h=6.0, end_h=9.0, submit_s=T + 5.5 * H, queued_s=T + 5.5 * H)
-    known = RecordedUse(moves=[moved(), moved("77")])
+    known = RecordedUse(moves=[told(moved()), told(moved("77"))])
     found = report([run(), after, later], known).total
     # Two hours on one v100 did what eight hours of two k80 would.
     assert found.moves == 1 and found.gained_gpu_h == pytest.approx(2 * (4 * 2 - 1))
@@ -83,7 +87,7 @@ def test_moves_gain_as_long_as_the_run_lasts_that_they_led_to():
     assert found.moves == 0 and found.gained_gpu_h == pytest.approx(7) and found.lost_gpu_h == 0
     # Of a run that the window does not have nothing is counted, whatever ran later.
     assert report([later], known).total.gained_gpu_h == 0
-    assert report([after], RecordedUse(moves=[moved(rate_before=0)])).total.gained_gpu_h == 0
+    assert report([after], RecordedUse(moves=[told(moved(rate_before=0))])).total.gained_gpu_h == 0
 
 
 def test_samples_count_as_far_as_their_jobs_ran_in_the_window():
@@ -105,6 +109,8 @@ def test_both_sides_of_a_rollout_are_compared():
     assert (ours.use.account, ours.use.jobs, ours.failed) == ("managed", 1, 0.0)
     assert (others.use.jobs, others.failed, others.use.wait_mean_s) == (1, 1.0, 10 * H)
     assert report(runs, known).groups == []
+    # A comparison needs the jobs of all.
+    assert report(runs, replace(known, everything=False), site=site).groups == []
 
 
 def test_the_state_file_keeps_samples_by_day_and_who_is_outside(tmp_path):
@@ -125,6 +131,38 @@ def test_the_state_file_keeps_samples_by_day_and_who_is_outside(tmp_path):
     store.close()
 
 
+def test_a_user_gets_what_is_kept_of_their_own_jobs_and_of_accounts_that_they_coordinate(tmp_path):
+    tmp_path.chmod(0o700)
+    store = Store.open(tmp_path)
+    use = TrainingUse(0.0, 2, 0.5, None, None, 300.0, None, 0.25, 0.25, 600.0)
+    samples, owners = SampledUses(store.connection), StoredOwners(store.connection)
+    jobs = [job("1", uid=1000, account="phys"), job("2", uid=1001, account="phys"),
+            job("3", uid=1002, account="chem")]  # fmt: skip
+    owners.note(jobs, T)
+    for one in jobs:
+        samples.record(one.id, T + 600, use, 600.0)
+        entry = store.begin(one.id, "move", "asked", T, moved().details)
+        store.end(entry, "moved", T + 5)
+
+    def of(uid, *accounts):
+        found = account_usage.recorded_of(store, T, uid, accounts)
+        assert {one.job for one in found.samples} == {one.job for one in found.moves}
+        assert not (found.everything or found.managed or found.outside)
+        return {one.job for one in found.samples}
+
+    assert of(1000) == {"1"} and of(1002, "phys") == {"1", "2", "3"} and of(7) == set()
+    # A number that Slurm gives to another user's job, and an account that is changed.
+    owners.note([replace(jobs[0], uid=1002, account="chem")], T + 60)
+    assert of(1000) == set() and of(1001, "chem") == {"1", "2", "3"}
+    owners.forget(T + 30)
+    assert of(1001, "chem") == {"1"}
+    # Of a job that stays it is written once a day.
+    changes = store.connection.total_changes
+    owners.note([replace(jobs[0], uid=1002, account="chem")], T + 120)
+    assert store.connection.total_changes == changes
+    store.close()
+
+
 class _Tags(HTMLParser):
     def __init__(self):
         super().__init__()
@@ -137,7 +175,9 @@ class _Tags(HTMLParser):
 def test_the_page_escapes_names_and_loads_nothing():
     hostile = '"><script src=//x>alert(1)</script>\u202e'
     site = config("[rollout]\npercent = 50\n[energy]\nco2_g_per_kwh = 400\n")
-    known = RecordedUse([SampledUse("1", DAY, H, H, 1e6, H)], [moved()], {"1"}, {"2"})
+    known = RecordedUse(
+        [SampledUse("1", DAY, H, H, 1e6, H)], [told(moved())], frozenset("1"), frozenset("2")
+    )
     found = report([run(account=hostile), run("2")], known, site=site)
     tags = _Tags()
     tags.feed(shown.page(found))
@@ -155,3 +195,28 @@ def test_a_report_of_nothing_is_a_page_too():
     found = report([])
     assert found.accounts == [] and found.total.wait_mean_s is None
     assert "0 jobs" in shown.page(found)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_at_any_width_an_account_is_one_line_and_no_figure_is_cut(width):
+    runs = [
+        run(str(n), f"group-{n % 40:02d}-of-a-long-name", 0.0, 24.0, gpus=64, submit_s=T - 30 * H,
+            queued_s=T - 30 * H)
+        for n in range(2000)
+    ]  # fmt: skip
+    samples = [SampledUse(str(n), DAY, 64 * 24 * H, 9 * H, 7.2e9, H) for n in range(2000)]
+    moves = [told(moved(str(n), rate_before=90.0)) for n in range(0, 2000, 2)]
+    site = config("[rollout]\npercent = 50\n[energy]\nco2_g_per_kwh = 400\n")
+    odd = frozenset(str(n) for n in range(1, 2000, 2))
+    known = RecordedUse(samples, moves, frozenset(map(str, range(2000))) - odd, odd)
+    found = report(runs, known, site=site)
+    file = io.StringIO()
+    Console(width=width, file=file).print(shown.text(found))
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    # The title, then for each account and all together one line in two tables.
+    assert sum(line.startswith("group-") for line in lines) == 2 * 40
+    whole = [line for line in lines if line.startswith("all ")]
+    assert len(whole) == 2 and "3,072,000" in whole[0] and "4,000,000" in whole[1]
+    assert "1.2 d" in whole[0] and not any("…" in line[20:] for line in lines)
+    assert any(line.startswith("managed") for line in lines)

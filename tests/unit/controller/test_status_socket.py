@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import socket
 import stat
 import subprocess
@@ -15,11 +16,14 @@ import pytest
 from hand_made import CONFIG, config, dictate, job, look, ordinary, running, seen
 
 from slurm_hadar.controller.actuation.actions import PlanDiff
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.service import client, server
 from slurm_hadar.controller.service.published import Published
 from slurm_hadar.controller.service.server import MOST_PER_USER, UserServer, short_name
 from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.profiles.gpu_sampling import TrainingUse
 
 ME = os.getuid()
 OTHER = 1001
@@ -316,3 +320,50 @@ def test_a_user_gets_the_plan_of_their_own_jobs(tmp_path, private):
     everything = " ".join(said(one, 0, "plan")["result"]["lines"])
     assert "job 1 stays" in everything and "job 2" in everything
     assert said(one, 77, "plan")["result"]["lines"] == ["No managed jobs."]
+
+
+@pytest.mark.parametrize(
+    ("level", "coordinates", "sees"),
+    [
+        ("None", "", {"1"}), ("Operator", "", {"1", "2", "3"}), ("None", "phys,sub", {"1", "2"}),
+        ("Administrator", "", {"1", "2", "3"}),
+    ],
+)  # fmt: skip
+def test_a_report_is_of_the_jobs_that_the_accounting_shows_to_the_user(
+    tmp_path, level, coordinates, sees
+):
+    me_ = pwd.getpwuid(1)
+    sacctmgr = tmp_path / "sacctmgr"
+    sacctmgr.write_text(
+        f"#!/bin/sh\necho $@ >> {tmp_path}/asked\n"
+        f"echo '{me_.pw_name}x|Administrator|chem'\necho '{me_.pw_name}|{level}|{coordinates}'\n"
+    )
+    sacctmgr.chmod(0o755)
+    site = config(
+        f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\n'
+        f'[slurm]\nbin_dir = "{tmp_path}"\n'
+    )
+    one = published(tmp_path, ("jobs",), site=site)
+    learner = GpuUseLearner(Store.open(tmp_path / "s").connection)
+    owners = [("1", me_.pw_uid, "bio"), ("2", OTHER, "phys"), ("3", 1002, "chem")]
+    learner.owners.note([job(id_, uid=uid, account=a) for id_, uid, a in owners], 5e4)
+    use = TrainingUse(0.0, 2, 0.5, None, None, 300.0, None, 0.25, 0.25, 600.0)
+    for id_, _, _ in owners:
+        learner.sampled.record(id_, 5e4, use, 600.0)
+
+    def asks(uid, since_s=0.0, command="report"):
+        line = json.dumps({"version": 1, "command": command, "since_s": since_s})
+        return json.loads(one.answer(uid, line.encode()))
+
+    found = asks(me_.pw_uid)["result"]
+    assert {row["job"] for row in found["samples"]} == sees
+    assert found["everything"] == (len(sees) == 3)
+    again = asks(me_.pw_uid, 10.0)["result"]
+    assert again["samples"] == found["samples"]
+    assert len((tmp_path / "asked").read_text().splitlines()) == 1
+    assert len(asks(0)["result"]["samples"]) == 3
+    # Without a database of accounts, or without such a user, nobody coordinates anything.
+    sacctmgr.write_text("#!/bin/sh\nexit 1\n")
+    assert {row["job"] for row in asks(OTHER)["result"]["samples"]} == {"2"}
+    assert asks(4_000_000)["result"]["samples"] == []
+    assert asks(0, "nonsense")["usage"] and asks(0, float("nan"))["usage"]

@@ -59,6 +59,21 @@ def test_at_80_columns_no_header_is_cut_and_the_reason_has_room() -> None:
     assert "MOVES" not in head and "JOB" in head and "STATE" in head
 
 
+def test_where_there_is_little_room_nothing_is_said_that_tells_nothing() -> None:
+    waits = StatusRow("85", "bob", "b", "PENDING", reason="Slurm: Priority; no GPU is free")
+    limit = replace(waits, reason="Slurm: QOSMaxGRESPerUser; no GPU is free")
+    bare = replace(waits, reason="Slurm: Resources")
+    head, *found = lines([waits, limit, bare], 80)
+    assert found[0].endswith("  no GPU is free") and "Slurm: QOSMaxGRES" in found[1]
+    assert found[2].endswith("  Slurm: Resources")
+    # No job has a speed or a place: so there is more room for the reasons.
+    assert not {"ON", "DONE", "PLANNED", "SAMPLES/S"} & set(head.split())
+    assert {"ON", "DONE"} <= set(lines([waits, ROW], 80)[0].split())
+    everything = lines([waits])
+    assert "DONE" in everything[0] and "Slurm: Priority; no GPU" in everything[1]
+    assert "Slurm: Priority; no GPU" in " ".join(lines([waits], 80, why=True))
+
+
 NAMES = st.text(max_size=40) | st.text("\x00\x1b\x07\n[]mHJ\u202e\u4e2d\U0001f600", max_size=40)
 ROWS = st.builds(
     StatusRow,

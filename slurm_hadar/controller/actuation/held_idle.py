@@ -1,0 +1,137 @@
+"""GPUs that a job holds and leaves idle, offered to jobs that wait: where the site wants that.
+
+First a message goes to the job's owner (:mod:`slurm_hadar.controller.alerts`). Where that changes
+nothing the job is stopped as a policy stops one: it saves, is requeued, and waits for its turn.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import job_updates, preemption
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.journal.notified_owners import first_notified
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.profiling import gpu_use
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.reports import formats
+
+ALERT = "held_idle"
+DETAIL = "held_idle"
+"""Under this name the journal entry of such a stop has since when the owner knew, s."""
+
+
+@dataclass(frozen=True)
+class IdleRecord:
+    """``told``: (user, job) -> since when the owner knows; ``asked``: job -> when it was last asked
+    to make way for that. Times in s since the epoch."""
+
+    told: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    asked: Mapping[str, float] = field(default_factory=dict)
+
+    def told_s(self, job: Job) -> float | None:
+        """Since when the owner of a running job knows, in this attempt."""
+        found = self.told.get((job.user, job.id))
+        return found if found is not None and found >= job.start_s else None
+
+
+NONE = IdleRecord()
+
+
+def record(store: Store, config: Config, now: float) -> IdleRecord:
+    """What is known; nothing where the site does not want it."""
+    if not config.alerts.preempt_held_idle_s:
+        return NONE
+    entries = store.entries_with(Kind.MOVE.value, DETAIL)
+    return IdleRecord(
+        first_notified(config.site.state_dir, ALERT, now),
+        {entry.job: entry.opened_s for entry in entries},
+    )
+
+
+def preemptions(
+    shown: Snapshot, seen: Observed, config: Config, known: IdleRecord, left: int
+) -> list[Action]:
+    """The jobs that are asked to make way now, ``left`` of them at most: those for whose GPUs a job
+    waits, the longest known first."""
+    if not known.told:
+        return []
+    found = [
+        (known.told[target.job.user, id_], target.job)
+        for id_, target in shown.schedulable.items()
+        if not target.starting
+        and id_ not in shown.staying
+        and _due_s(target.job, seen, config, known) <= seen.now
+    ]
+    jobs = [job for _, job in sorted(found, key=lambda one: (one[0], one[1].id))]
+    stopped = preemption.sufficient_preemptions(jobs, left, seen)
+    return [_action(job, seen, known) for job in stopped]
+
+
+def details(action: Action, known: IdleRecord) -> dict[str, object]:
+    """For the journal."""
+    if action.kind is not Kind.STOP_IDLE:
+        return {}
+    return {DETAIL: known.told[action.job.user, action.job.id]}
+
+
+def notes(
+    shown: Snapshot, seen: Observed, config: Config, known: IdleRecord, asked: Sequence[Action]
+) -> dict[str, str]:
+    """A sentence for the decision on each job that this is about. ``asked``: what this tick
+    sends."""
+    if not config.alerts.preempt_held_idle_s:
+        return {}
+    now_asked = {action.job.id for action in asked if action.kind is Kind.STOP_IDLE}
+    found = {}
+    for id_, target in shown.schedulable.items():
+        said = _note(target.job, shown.staying.get(id_, ""), seen, config, known)
+        if id_ in now_asked:
+            said = f"it makes way now: {_why(target.job, known)}"
+        if said:
+            found[id_] = f"; {said}"
+    return found
+
+
+def _note(job: Job, staying: str, seen: Observed, config: Config, known: IdleRecord) -> str:
+    asked_s = known.asked.get(job.id, 0.0)
+    if job.state is not JobState.RUNNING:
+        if not asked_s or asked_s <= seen.now - config.alerts.preempt_again_s:
+            return ""
+        return f"it was asked at {formats.moment(asked_s)} to make way, as its GPUs were idle"
+    told_s = known.told_s(job)
+    if told_s is None or not gpu_use.in_vain(seen, job.id):
+        return ""
+    due_s = _due_s(job, seen, config, known)
+    said = f"its owner has known since {formats.moment(told_s)} that its GPUs are idle"
+    if staying:
+        return f"{said}; it makes way for no job: {staying}"
+    if due_s > seen.now:
+        return f"{said}; from {formats.moment(due_s)} on it makes way for jobs that wait"
+    return f"{said}; it makes way as soon as a job waits for what it holds"
+
+
+def _due_s(job: Job, seen: Observed, config: Config, known: IdleRecord) -> float:
+    """From when on it makes way, s since the epoch; inf where it does not."""
+    settings, told_s = config.alerts, known.told_s(job)
+    if not settings.preempt_held_idle_s or told_s is None or job.state is not JobState.RUNNING:
+        return float("inf")
+    if not gpu_use.in_vain(seen, job.id):
+        return float("inf")
+    again_s = known.asked.get(job.id, -float("inf")) + settings.preempt_again_s
+    return max(told_s + settings.preempt_held_idle_s, again_s)
+
+
+def _why(job: Job, known: IdleRecord) -> str:
+    told_s = known.told[job.user, job.id]
+    return f"its GPUs are idle, which its owner has known since {formats.moment(told_s)}"
+
+
+def _action(job: Job, seen: Observed, known: IdleRecord) -> Action:
+    steered = seen.steered(job.id)
+    ours = Steering(time=seen.now, moves=steered.moves + 1, foreign=steered.foreign)
+    fields = job_updates.undo_fields(job, steered)
+    return Action(Kind.STOP_IDLE, job, fields, ours, _why(job, known))
