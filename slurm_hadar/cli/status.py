@@ -26,7 +26,7 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
-from slurm_hadar.controller.presentation import alone, formatters, job_report, overview
+from slurm_hadar.controller.presentation import alone, job_explanation, job_report, overview
 from slurm_hadar.controller.presentation.overview import Sight, Viewer
 from slurm_hadar.controller.service import client
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -134,7 +134,7 @@ def explain(
     checked_id(job)
     found = explanation(load(config), job)
     if as_json:
-        print_json("explain", formatters.plain(found))
+        print_json("explain", job_explanation.plain(found))
     else:
         text.console().print(text.explain(found))
 
@@ -143,7 +143,7 @@ def explanation(site: Config, job: str) -> Explanation:
     """What the caller may know of one job. Raises HadarError."""
     if is_controllers_user(site):
         with reader_of(site) as controller:
-            return formatters.explanation_of(controller, job)
+            return job_explanation.explanation_of(controller, job)
     answer = asked(site, "explain", Explanation, job)
     return answer or alone.explain(site, cluster_of(site), job, time.time())
 

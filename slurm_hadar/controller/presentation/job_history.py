@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 
-from slurm_hadar.controller.actuation import reconciliation
+from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import MOST_TOLD
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import formatters
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.job import Job, JobState
@@ -78,9 +77,9 @@ def _action(entry: Entry) -> Event:
         chain = chaining.DETAIL in entry.details
         what = "requeue before its time limit ends" if chain else "stop for other jobs"
     elif meant.gpus:
-        what += f": {formatters.steering_text(meant)}"
+        what += f": {job_updates.steering_text(meant)}"
     elif entry.kind == Kind.HINT.value and isinstance(fields, dict):
-        what += f": {formatters.assignments(fields)}"
+        what += f": {job_updates.assignments(fields)}"
     parts = [f"{phase} after {time - entry.opened_s:.0f} s" for phase, time in entry.steps]
     if entry.outcome is None:
         parts.append(f"under way ({entry.phase})")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.presentation import job_explanation
 from slurm_hadar.controller.presentation.overview import Viewer
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
@@ -78,7 +78,7 @@ class PlacementHistory:
             owners = {one.job.id: one.job for one in stays}
             segments = [_segment(one, begin, now) for one in stays if one.seen_s > begin]
         shown = [
-            JobMove(entry.job, formatters.move_row(entry))
+            JobMove(entry.job, job_explanation.move_row(entry))
             for entry in moves
             if viewer.everything
             or (entry.job in owners and viewer.sees_decisions(owners[entry.job]))
