@@ -222,7 +222,7 @@ def _words(controller: Controller, report: TickReport) -> None:
         controller.config,
         controller_state(None, report.seen.now),
         STATE_FILE,
-        controller.store.decisions(),
+        controller.store.decisions.last(),
     )
     found = overview(sight, Viewer(0, everything=True))
     results = [tick_text.summary(report), tick_text.backfill_summary(report)]

@@ -295,7 +295,7 @@ def _own(site: Config) -> Overview:
             site,
             overview.controller_state(beat, time.time()),
             STATE_FILE,
-            controller.store.decisions(list(seen.jobs)),
+            controller.store.decisions.last(list(seen.jobs)),
             controller.store.moves_since(since),
             controller.declared_work.factors(seen.now),
         )

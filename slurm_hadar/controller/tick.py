@@ -145,7 +145,7 @@ class Controller:
 
     def _seen_since(self, time_s: float) -> list[str]:
         with self.store.readable_errors():
-            decided = self.store.decisions().values()
+            decided = self.store.decisions.last().values()
         return [one.job for one in decided if one.time_s >= time_s]
 
     def plan(self) -> TickReport:
@@ -360,7 +360,7 @@ class Controller:
             self.store.keep_policy_state(BACKFILL, changes.backfill.state)
         self._observer.returned.keep()
         means, idle = changes.diff, changes.backfill
-        self.store.decide(decisions(tick.seen, shown, answer.explained, means, idle))
+        self.store.decisions.record(decisions(tick.seen, shown, answer.explained, means, idle))
         self.store.forget(tick.seen.now - _KEEP_S)
 
     def _publish(self, seen: Observed, shown: Snapshot) -> list[str]:

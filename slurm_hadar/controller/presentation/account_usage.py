@@ -50,7 +50,7 @@ def recorded(store: Store, from_s: float) -> RecordedUse:
     return RecordedUse(
         list(samples.since(from_s)),
         store.moves_that_ended(MOVED),
-        {id_ for id_ in store.decisions() if id_ not in outside},
+        {id_ for id_ in store.decisions.last() if id_ not in outside},
         outside,
     )
 

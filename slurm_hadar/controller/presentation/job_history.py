@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import steering_of
+from slurm_hadar.controller.journal.decision_history import MOST_DECISIONS
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.journal.store import MOST_TOLD
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import chaining
@@ -31,11 +31,11 @@ def events(known: JobContext) -> list[Event]:
 
 def missing_history(known: JobContext) -> Iterator[str]:
     """What of its past is not known any more, or never was."""
-    if len(known.decisions) >= MOST_TOLD:
+    if len(known.decisions) >= MOST_DECISIONS:
         since = formats.moment(known.decisions[0].time_s)
         yield (
             f"Decisions from before {since} are not kept: the state file holds the last "
-            f"{MOST_TOLD} of a job that differ."
+            f"{MOST_DECISIONS} of a job that differ."
         )
 
 

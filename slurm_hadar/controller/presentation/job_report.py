@@ -44,8 +44,8 @@ def of_controller(controller: job_explanation.Source, id_: str) -> JobReport:
         replace(
             known,
             entries=tuple(reversed(store.history(id_))),
-            decisions=tuple(store.decision_history(id_)),
-            last=store.decisions().get(id_),
+            decisions=tuple(store.decisions.of(id_)),
+            last=store.decisions.last().get(id_),
         )
     )
 

@@ -193,9 +193,9 @@ def moved(store):
     store.end(entry, "done", NOW - 900)
     for number in range(5):
         why = f"ends in {20 - number} min; no free placement is worth a restart of 8 s"
-        store.decide([Decision("1", NOW - 840 + 60 * number, "1 x k80 on k1", why)])
+        store.decisions.record([Decision("1", NOW - 840 + 60 * number, "1 x k80 on k1", why)])
     details = {"gpus": {"v100": 1}, "nodes": {"v1": {"v100": 1}}, "restarts": 0, "rate_before": 5.0}
-    store.decide([Decision("1", NOW - 500, "1 x v100 on v1", "saves 5 min")])
+    store.decisions.record([Decision("1", NOW - 500, "1 x v100 on v1", "saves 5 min")])
     entry = store.begin("1", "move", "asked", NOW - 500, details)
     store.advance(entry, "requeued", NOW - 495)
     store.end(entry, "moved", NOW - 492)
@@ -249,7 +249,7 @@ def restless(store, moves):
     for number in range(moves):
         for step in range(6):
             at += 60
-            store.decide([Decision("1", at, f"1 x k80 on k{step % 2}", "by the test")])
+            store.decisions.record([Decision("1", at, f"1 x k80 on k{step % 2}", "by the test")])
             hint = store.begin("1", "hint", "sent", at, LISTED)
             store.end(hint, "done", at)
         refused = store.begin("1", "hint", "sent", at + 2, LISTED)
