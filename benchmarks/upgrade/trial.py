@@ -107,7 +107,7 @@ class Trial:
         if "Traceback" in done.stderr or done.returncode not in ((-9,) if dies else (0,)):
             verdict.wrong.append(
                 f"the controller of {release.name} ended with {done.returncode}: "
-                f"{done.stderr[-1500:]}"
+                f"{done.stdout[-1500:]}{done.stderr[-1500:]}"
             )
         return done.stdout
 

@@ -26,6 +26,7 @@ from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.exchange.plan_file import JobPlan
 from slurm_hadar.exchange.progress import Progress, read_all_progress
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.times import at_once, begin_time
@@ -242,7 +243,10 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         if theirs:
             context.remove_plan(job)
         else:
-            complaint = context.write_plan(job, ours.gpus, reason, "", copies, shares, batch)
+            plan = JobPlan(
+                job.id, gpus=ours.gpus, batch=batch, copies=copies, shares=shares, reason=reason
+            )
+            complaint = context.write_plan(job, plan)
             said += [complaint] if complaint else []
         changes = dict(fields) if isinstance(fields, dict) else {}
         if ours.gpus or (theirs and steering_of(entry.details, now).gpus):

@@ -18,7 +18,7 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, merge
 from slurm_hadar.exchange.heartbeat import Heartbeat
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import Progress, Saved
 from slurm_hadar.reports import text
 from slurm_hadar.reports.job_report import format_report
@@ -377,7 +377,7 @@ def test_the_owner_is_told_of_his_own_job_and_of_no_other(site):
     folder = site.site.exchange_dir.parent / "state"
     folder.mkdir(mode=0o700)
     site = site.model_copy(update={"site": site.site.model_copy(update={"state_dir": folder})})
-    write_plan(site.site.exchange_dir, "1", gpus={"k80": 1}, reason="waits for a k80")
+    write_plan(site.site.exchange_dir, JobPlan("1", gpus={"k80": 1}, reason="waits for a k80"))
     mine = job_report.of_owner(site, Cluster(job("1", uid=ME)), "1", NOW)
     assert mine.now[-1] == "the controller said: waits for a k80"
     assert dict(mine.facts)["Source"].startswith("Slurm and the job's own files")
