@@ -25,7 +25,7 @@ from slurm_hadar.simulator import cluster as clusters
 from slurm_hadar.simulator.contention import Contention, Fabric, networked
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.cpu_profiles import with_cpu_profiles
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.queue import engine as queue_engine
 from slurm_hadar.simulator.queue.requests import Drawn
@@ -239,19 +239,16 @@ def jobs(
     if in_queue:
         done = [queue_engine.simulate(queue, decide, name) for name, decide in decides.items()]
     else:
+        rounds = RoundSetting(
+            costs=costs,
+            clock=Clock(round_s, whole_steps),
+            seed=seed,
+            options=settings,
+            seen=seen,
+            links=links,
+        )
         done = [
-            simulate(
-                work,
-                pretend,
-                decide,
-                costs=costs,
-                clock=Clock(round_s, whole_steps),
-                seed=seed,
-                options=settings,
-                seen=seen,
-                links=links,
-                policy=name,
-            )
+            simulate(work, pretend, decide, rounds, name)
             for name, decide in decides.items()
             if decide is not None
         ]
