@@ -33,8 +33,9 @@ LEASE_S = 300
 _STEP = Path(__file__).with_name("step.py")
 _HERE = Path(__file__).resolve().parents[2]
 _TRAINING = "tests/live/quick_training.py"
-_SAMPLES = 2500
-_LONGEST_S = 150.0
+_SAMPLES = 5000
+"""100 a second: on a busy machine it takes half a minute to submit the jobs beside a training."""
+_LONGEST_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
