@@ -34,9 +34,8 @@ from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.contention import Contention, Fabric, networked
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
+from slurm_hadar.simulator.engine import Clock, Links, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
-from slurm_hadar.simulator.links import Links
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.simulator.workload import Workload
 

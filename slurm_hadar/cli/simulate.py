@@ -10,11 +10,9 @@ from typing import Annotated
 
 import typer
 
-from slurm_hadar import config as configuration
 from slurm_hadar import policies
 from slurm_hadar.cli import simulate_idle, simulate_output, simulate_tasks
-from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
-from slurm_hadar.config import Config
+from slurm_hadar.cli.common import ConfigOption, JsonOption, load_if_any, print_json
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.profiles import cpu_table
 from slurm_hadar.profiles.rates import open_rates
@@ -188,7 +186,7 @@ def jobs(
             "--order slurm"
         )
     settings = _options(option or [])
-    site = _site(config)
+    site = load_if_any(config)
     pretend = replace(
         clusters.parse(cluster, gpus_per_node, nodes_per_rack),
         cpus_per_gpu=cpus_per_gpu,
@@ -281,13 +279,6 @@ def _decides(words: Sequence[str], in_queue: bool) -> dict[str, policies.Decide 
             raise UsageError(f"--policy {word}: another policy is named {policy.name}; rename one")
         found[policy.name] = policy.decide
     return found
-
-
-def _site(path: Path | None) -> Config:
-    """The site's configuration where there is one; a simulation needs none."""
-    if path is not None or configuration.find().exists():
-        return load(path)
-    return Config()
 
 
 def _options(pairs: Sequence[str]) -> dict[str, object]:

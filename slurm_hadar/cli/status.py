@@ -26,7 +26,12 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
-from slurm_hadar.controller.presentation import alone, job_explanation, job_report, overview
+from slurm_hadar.controller.lock import controllers_uid
+from slurm_hadar.controller.presentation import (
+    job_explanation,
+    overview,
+    without_controller,
+)
 from slurm_hadar.controller.presentation.overview import Sight, Viewer
 from slurm_hadar.controller.service import client
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -145,14 +150,14 @@ def explanation(site: Config, job: str) -> Explanation:
         with reader_of(site) as controller:
             return job_explanation.explanation_of(controller, job)
     answer = asked(site, "explain", Explanation, job)
-    return answer or alone.explain(site, cluster_of(site), job, time.time())
+    return answer or without_controller.explain(site, cluster_of(site), job, time.time())
 
 
 def asked(site: Config, command: str, kind: type[_T], job: str = "") -> _T | None:
     """What the controller of this host answers; None where none does. Raises HadarError where it
     refuses."""
     question: dict[str, object] = {"version": 1, "command": command, "job": job}
-    answer = client.ask(site.status_socket, job_report.controllers_uid(site), question)
+    answer = client.ask(site.status_socket, controllers_uid(site), question)
     if answer is None:
         return None
     try:
@@ -272,14 +277,14 @@ def overview_of(site: Config, live: bool) -> Overview:
     if not ours or live:
         found = asked(site, "status", Overview)
     if found is not None:
-        beat = read_heartbeat(site.site.exchange_dir, job_report.controllers_uid(site))
+        beat = read_heartbeat(site.site.exchange_dir, controllers_uid(site))
         state = overview.controller_state(beat, time.time())
         found = replace(found, controller=replace(state, fault=found.controller.fault))
     elif ours:
         found = _own(site)
     else:
         widen_own(site)
-        found = alone.status(site, cluster_of(site), time.time())
+        found = without_controller.status(site, cluster_of(site), time.time())
     return found
 
 

@@ -9,7 +9,7 @@ from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import (
     apply,
-    chained,
+    chain_requeues,
     confirm_exchange,
     lent_places,
     mails,
@@ -24,8 +24,8 @@ from slurm_hadar.controller.actuation.apply import ActionContext, Sent
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
-from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
+from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.store import AttainedTime, Store
 from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
@@ -338,15 +338,15 @@ class Controller:
     ) -> tuple[Snapshot, PolicyAnswer, Changes]:
         """With the requeues of jobs whose time limit ends soon, which no policy decides."""
         past = tick.past
-        ending = chained.due(
+        ending = chain_requeues.due(
             tick.others, self.config, past.chains, past.moving, self.backoff.interval_s
         )
-        notes = chained.notes(tick.others.jobs, self.config, past.chains)
+        notes = chain_requeues.notes(tick.others.jobs, self.config, past.chains)
         left_alone = {id_: why + notes.get(id_, "") for id_, why in shown.excluded.items()}
         return (
             replace(shown, excluded=left_alone),
             replace(answer, explained=with_sentences(answer.explained, notes)),
-            replace(changes, diff=chained.with_due(changes.diff, ending)),
+            replace(changes, diff=chain_requeues.with_due(changes.diff, ending)),
         )
 
     # -- record and apply --------------------------------------------------------------------
@@ -394,7 +394,7 @@ class Controller:
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
             hopes = reconciliation.expected_effect(shown, action, progress)
-            hopes |= chained.details(action, seen, tick.past.chains)
+            hopes |= chain_requeues.details(action, seen, tick.past.chains)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), hopes))
         settled = moves.settle(context, seen.jobs, self._clock, self._sleep, self._stopped)
         return Sent(

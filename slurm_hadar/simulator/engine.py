@@ -1,8 +1,9 @@
 """The simulation: rounds or events, the same ``decide`` as the controller's, jobs as arrays."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -13,11 +14,10 @@ from slurm_hadar.policies.record import Decide as Decide
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates, estimate
+from slurm_hadar.simulator.job_owners import owners
 from slurm_hadar.simulator.learning import ProgressReports, RateLearner
-from slurm_hadar.simulator.links import Links
 from slurm_hadar.simulator.node_limits import limits_of
 from slurm_hadar.simulator.outcome import Outcome, Timeline
-from slurm_hadar.simulator.people import owners
 from slurm_hadar.simulator.seats import Seat, Seats
 from slurm_hadar.simulator.speed import TrueRates
 from slurm_hadar.simulator.views import Present, Views
@@ -47,6 +47,20 @@ class Clock:
             raise UsageError(f"--round {self.round_s:g}: it must be 0 (events) or a length in s")
         if self.whole_steps and not self.round_s:
             raise UsageError("whole steps need rounds: --round must be above 0")
+
+
+class Links(Protocol):
+    """A model of links that jobs share: what each loses to the traffic of the others. Asked once
+    after every decision, as a job that comes or goes changes the others' speed."""
+
+    def factors(self, jobs: IntArray, seats: Sequence[tuple[Seat, ...]]) -> FloatArray:
+        """(K,) rate of each of these K jobs over what it has on the same seats with the links to
+        itself, 0 < factor <= 1. ``seats``: where each of them runs."""
+        ...
+
+    def alone(self, jobs: IntArray, seats: Sequence[tuple[Seat, ...]]) -> FloatArray:
+        """(K,) rate on these seats with the links to itself, over the rate on one machine."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

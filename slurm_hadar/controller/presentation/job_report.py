@@ -6,7 +6,6 @@ and what is wrong.
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
@@ -14,6 +13,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry, is_in_vain
+from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import job_explanation, job_history, move_text
@@ -83,14 +83,6 @@ def observe_as_owner(config: Config, cluster: Cluster, now: float) -> Observed:
 def _known(config: Config, seen: Observed, id_: str, uid: int) -> JobContext:
     beat = read_heartbeat(config.site.exchange_dir, uid)
     return JobContext(id_, seen, config, uid, beat)
-
-
-def controllers_uid(config: Config) -> int:
-    """Whose files are believed by other users than the controller's own."""
-    if not config.site.controller_user:
-        with suppress(OSError):
-            return config.site.state_dir.stat().st_uid
-    return config.controller_uid
 
 
 def _told(known: JobContext) -> JobReport:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.decided import decisions
+from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import job_explanation, job_report

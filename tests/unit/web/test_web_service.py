@@ -24,9 +24,9 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.status import Overview
 from slurm_hadar.simulator import queue_model
 from slurm_hadar.web import what_if
-from slurm_hadar.web.choice import choice_of
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.identity import Callers, RefusedCaller, caller_of
+from slurm_hadar.web.page_query import choice_of
 
 PROXIED = f'[web]\nproxy_user = "{ME}"\n'
 (FIRST, SECOND, _) = (name for name, _ in OTHERS)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import job_explanation, job_report
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, controller_state, overview
@@ -26,7 +27,7 @@ def status(config: Config, cluster: Cluster, now: float) -> Overview:
     """
     uid = os.getuid()
     seen = job_report.observe_as_owner(config, cluster, now)
-    beat = read_heartbeat(config.site.exchange_dir, job_report.controllers_uid(config))
+    beat = read_heartbeat(config.site.exchange_dir, controllers_uid(config))
     decided = dict(_decisions(config, (j for j in seen.jobs.values() if j.uid == uid)))
     sight = Sight(seen, config, controller_state(beat, now), SLURM, decided)
     # What the caller may not see Slurm did not show.
@@ -47,7 +48,7 @@ def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanati
         )
     job_explanation.ensure_managed(job)
     decision = dict(_decisions(config, [job])).get(job.id)
-    beat = read_heartbeat(config.site.exchange_dir, job_report.controllers_uid(config))
+    beat = read_heartbeat(config.site.exchange_dir, controllers_uid(config))
     old = "" if controller_state(beat, now).alive else "OLD: no controller is alive. "
     return Explanation(
         row=job_explanation.row_of(job, seen, None),
@@ -70,7 +71,7 @@ def _of(seen: Observed, uid: int) -> Observed:
 
 
 def _decisions(config: Config, jobs: Iterator[Job] | list[Job]) -> Iterator[tuple[str, Decision]]:
-    uid = job_report.controllers_uid(config)
+    uid = controllers_uid(config)
     for job in jobs:
         if job.managed and job.state is not JobState.FINISHED:
             plan = read_plan(config.site.exchange_dir, job.id, (uid,))
