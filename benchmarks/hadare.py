@@ -35,7 +35,7 @@ from slurm_hadar import policies
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.workload import Workload
 from slurm_hadar.solvers.prices import scarcity
@@ -177,10 +177,12 @@ def _once(case: Case, jobs: int, name: str) -> Outcome:
         work,
         pretend,
         policies.get(name),
-        costs=Costs(restart_s=case.restart_s, copies_loss=case.averaging),
-        clock=Clock(360.0),
-        seed=case.seed,
-        options={"averaging": case.averaging},
+        RoundSetting(
+            costs=Costs(restart_s=case.restart_s, copies_loss=case.averaging),
+            clock=Clock(360.0),
+            seed=case.seed,
+            options={"averaging": case.averaging},
+        ),
         policy=name,
     )
     if out.unfinished:

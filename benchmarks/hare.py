@@ -46,7 +46,7 @@ from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.tasks import TaskCosts, TaskJobs
 from slurm_hadar.simulator.tasks_orders import round_jobs
 from slurm_hadar.simulator.tasks_policies import NAMES, simulate_tasks
@@ -177,10 +177,12 @@ def run_ordinary(cell: Cell, policy: str) -> dict[str, object]:
         ordinary(jobs, elastic=policy != "hadar"),
         cluster.build(dict(zip(TYPES, MIXES[cell.mix], strict=True)), 4),
         policies.get(policy),
-        costs=Costs(restart_s=SWITCH_S),
-        clock=Clock(_ROUND_S),
-        seed=cell.seed,
-        options={"averaging": 0.0, "exchange": 0.0},
+        RoundSetting(
+            costs=Costs(restart_s=SWITCH_S),
+            clock=Clock(_ROUND_S),
+            seed=cell.seed,
+            options={"averaging": 0.0, "exchange": 0.0},
+        ),
         policy=policy,
     )
     if out.unfinished:

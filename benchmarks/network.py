@@ -22,7 +22,7 @@ from slurm_hadar.profiles.sizes import gradient_bytes
 from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.contention import Contention, Fabric, networked
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.workload import Workload
 
 LOADS = (0.6, 0.9, 1.2, float("inf"))
@@ -101,10 +101,9 @@ def run(load: float, oversubscription: float, policy: str) -> Case:
         work,
         built,
         policies.get(policy),
-        costs=COSTS,
-        clock=Clock(ROUND_S),
-        seed=SEED,
-        links=Contention(work, built, fabric),
+        RoundSetting(
+            costs=COSTS, clock=Clock(ROUND_S), seed=SEED, links=Contention(work, built, fabric)
+        ),
         policy=policy,
     )
     return Case(

@@ -41,7 +41,7 @@ from slurm_hadar.policies.ones.settings import OnesOptions
 from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, Decide, simulate
+from slurm_hadar.simulator.engine import Clock, Decide, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.workload import Workload
 
@@ -99,9 +99,12 @@ def run(
     if plain != policy:
         decide = _with_batches(plain)
     out = simulate(
-        work, built(gpus), decide, costs=COSTS, clock=Clock(360.0), seed=seed, seen=seen,
-        policy=policy, options=options,
-    )  # fmt: skip
+        work,
+        built(gpus),
+        decide,
+        RoundSetting(costs=COSTS, clock=Clock(360.0), seed=seed, seen=seen, options=options or {}),
+        policy=policy,
+    )
     return Case(
         cluster=name,
         seed=seed,
@@ -131,7 +134,7 @@ def _first_view(work: Workload, site: VirtualCluster) -> View:
         raise _SeenError(view)
 
     try:
-        simulate(work, site, decide, costs=COSTS)
+        simulate(work, site, decide, RoundSetting(costs=COSTS))
     except _SeenError as seen:
         return seen.view
     raise AssertionError("no decision was asked for")

@@ -21,7 +21,7 @@ import numpy as np
 from slurm_hadar import policies
 from slurm_hadar.simulator import cluster, gavel_trace
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.workload import Workload, doable, resampled
 from slurm_hadar.solvers.lower_bounds import Bounds, bounds
@@ -74,11 +74,13 @@ def run(
         work,
         built,
         policies.get(policy),
-        costs=Costs(restart_s=10.0),
-        clock=Clock(360.0),
-        seed=seed,
-        options=options,
-        seen=estimate(work, noise=noise, steps_error=steps_error, seed=seed),
+        RoundSetting(
+            costs=Costs(restart_s=10.0),
+            clock=Clock(360.0),
+            seed=seed,
+            options=options,
+            seen=estimate(work, noise=noise, steps_error=steps_error, seed=seed),
+        ),
         policy=policy,
     )
     return Case(

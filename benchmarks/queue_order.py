@@ -26,7 +26,7 @@ from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.simulator import cluster as clusters
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock
+from slurm_hadar.simulator.engine import Clock, RoundSetting
 from slurm_hadar.simulator.engine import simulate as in_own_order
 from slurm_hadar.simulator.estimates import Estimates, estimate
 from slurm_hadar.simulator.outcome import Outcome
@@ -115,9 +115,8 @@ class Bench:
         true = replace(self.work, total=self.work.total * longer)
         decide = policies.get(self.policy)
         if row.free:
-            return in_own_order(
-                true, self.cluster, decide, costs=COSTS, clock=Clock(360.0), seen=self.told
-            )
+            rounds = RoundSetting(costs=COSTS, clock=Clock(360.0), seen=self.told)
+            return in_own_order(true, self.cluster, decide, rounds)
         if row.steering is None:
             drawn = Drawn(1.0, typed=row.typed)
             return simulate(SimulationSetting(true, self.cluster, drawn, costs=COSTS), None)

@@ -20,7 +20,7 @@ import numpy as np
 
 from slurm_hadar import policies
 from slurm_hadar.simulator import cluster
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.traces import open_trace
 
@@ -79,8 +79,7 @@ def replay(
         work,
         pretend,
         policies.get(policy),
-        clock=Clock(360.0, whole_steps),
-        options={"as_gavel": True},
+        RoundSetting(clock=Clock(360.0, whole_steps), options={"as_gavel": True}),
         policy=policy,
     )
     cpu_s = time.process_time() - began

@@ -45,7 +45,7 @@ from slurm_hadar.domain.view import State, View
 from slurm_hadar.profiles.cpu_table import cpu_trait_of, shipped
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.workload import Workload
 
@@ -177,10 +177,12 @@ def run(
         workload(share, load, jobs),
         servers(),
         watch,
-        costs=Costs(restart_s=RESTART_S),
-        clock=Clock(0.0),
-        seed=SEED,
-        options={"order": order, "leftover": leftover},
+        RoundSetting(
+            costs=Costs(restart_s=RESTART_S),
+            clock=Clock(0.0),
+            seed=SEED,
+            options={"order": order, "leftover": leftover},
+        ),
         policy=policy,
     )
     if out.unfinished:

@@ -34,9 +34,8 @@ from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.contention import Contention, Fabric, networked
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, Links, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
-from slurm_hadar.simulator.links import Links
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.simulator.workload import Workload
 
@@ -158,10 +157,18 @@ def run(name: str, policy: str) -> Cell:
     ground = GROUNDS[name]()
     try:
         out = simulate(
-            ground.work, ground.site, policies.get(policy), costs=COSTS,
-            clock=Clock(ground.round_s), seed=SEED, seen=estimate(ground.work),
-            links=ground.links, policy=policy,
-        )  # fmt: skip
+            ground.work,
+            ground.site,
+            policies.get(policy),
+            RoundSetting(
+                costs=COSTS,
+                clock=Clock(ground.round_s),
+                seed=SEED,
+                seen=estimate(ground.work),
+                links=ground.links,
+            ),
+            policy=policy,
+        )
     except HadarError as error:
         return Cell(name, policy, *(4 * (float("nan"),))[:3], 0, 0, 0.0, str(error))
     return Cell(

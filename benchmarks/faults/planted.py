@@ -1,14 +1,15 @@
 """Faults put into the controller on purpose: a harness that lets them pass proves nothing."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from slurm_hadar.controller import retire
 from slurm_hadar.controller.actuation import apply, moves
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 
 Acts = Callable[[], None]
 """Called whenever a fault comes to act."""
@@ -51,13 +52,11 @@ def _swapped_plans(acts: Acts) -> None:
     tell = apply.ActionContext.write_plan
     swapped = {"k80": "v100", "v100": "k80"}
 
-    def wrong(
-        self: apply.ActionContext, job: Any, gpus: Mapping[str, int], *rest: Any, **m: Any
-    ) -> Any:
-        others = {swapped.get(kind, kind): count for kind, count in gpus.items()}
-        if others != gpus:
+    def wrong(self: apply.ActionContext, job: Any, plan: JobPlan) -> Any:
+        others = {swapped.get(kind, kind): count for kind, count in plan.gpus.items()}
+        if others != plan.gpus:
             acts()
-        return tell(self, job, others, *rest, **m)
+        return tell(self, job, replace(plan, gpus=others))
 
     _put(apply.ActionContext, write_plan=wrong)
 
@@ -65,9 +64,9 @@ def _swapped_plans(acts: Acts) -> None:
 def _another_batch(acts: Acts) -> None:
     """A job is told another batch than was decided."""
 
-    def wrong(*rest: Any, **more: Any) -> None:
+    def wrong(folder: Path, plan: JobPlan, check: Any = None) -> None:
         acts()
-        write_plan(*rest, **{**more, "batch": 12})
+        write_plan(folder, replace(plan, batch=12), check)
 
     _put(apply, write_plan=wrong)
 

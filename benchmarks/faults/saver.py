@@ -107,7 +107,7 @@ def _move(points: "Points", folder: Path) -> None:
     """Move this attempt: when it first tells its progress it is asked to save, by its plan and the
     signal, as a controller does; when it has answered it gets TERM, as Slurm sends it."""
     from slurm_hadar.exchange.job_side import Exchange
-    from slurm_hadar.exchange.plan_file import write_plan
+    from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 
     write = Exchange.tell
     sent: set[signal.Signals] = set()
@@ -120,7 +120,7 @@ def _move(points: "Points", folder: Path) -> None:
         sent.add(wanted)
         if wanted == signal.SIGUSR2:
             with points.unnoted():
-                write_plan(folder, JOB, gpus={}, save=WISH, restarts=0)
+                write_plan(folder, JobPlan(JOB, save=WISH))
         signal.raise_signal(wanted)
 
     setattr(Exchange, "tell", write_and_signal)  # noqa: B010

@@ -53,7 +53,7 @@ def _all_of(store: Store) -> object:
         with store.readable_errors():
             found = [
                 store.open_entries(), store.history("3"), store.counts_since("move", 0.0),
-                store.last_time("3", "move"), store.last_times("move"), store.decisions(),
+                store.last_time("3", "move"), store.last_times("move"), store.decisions.last(),
                 store.counts_after("move", "not", "moved"),
                 store.steerings(["3"]), store.policy_state("hadar"),
                 store.serve({"3": (2, seeds.CLOSED)}, seeds.CLOSED + 9),

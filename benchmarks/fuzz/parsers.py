@@ -22,6 +22,7 @@ from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.simulator import cluster, idle_fragments, idle_trainers
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.slurm import (
+    array_tasks,
     hosts,
     jobs,
     minutes,
@@ -94,8 +95,8 @@ def _declared(words: list[str]) -> object:
 def _notations(text: str) -> None:
     """Slurm's small notations, each of which may refuse what the others take."""
     for read in (
-        hosts.expand, tres.parse_gpus, times.parse_date, times.parse_duration, jobs.task_ranges,
-        lambda words: jobs.least_nodes(words, 1), tres.bare,
+        hosts.expand, tres.parse_gpus, times.parse_date, times.parse_duration,
+        array_tasks.task_ranges, lambda words: jobs.least_nodes(words, 1), tres.bare,
         lambda words: tres.prefixed(words, (24, 11, 0)),
     ):  # fmt: skip
         for line in text.split("\n")[:20]:

@@ -295,7 +295,9 @@ def journal() -> bytes:
             store.advance(entry, "requeued", CLOSED)
             if number % 2:
                 store.end(entry, "it runs where it was sent", CLOSED)
-        store.decide([Decision(f"{n}", CLOSED, "2 v100", "pays by 1.3") for n in range(20)])
+        store.decisions.record(
+            [Decision(f"{n}", CLOSED, "2 v100", "pays by 1.3") for n in range(20)]
+        )
         store.serve({f"{n}": (2, CLOSED) for n in range(20)}, CLOSED)
         store.keep_steering("3", "[hadarplan;t=1]")
         store.keep_policy_state("hadar", {"prices": [1.0, 2.0], "seen": {"1": 2}})

@@ -18,7 +18,13 @@ from benchmarks.fuzz import seeds
 from benchmarks.fuzz.hostile import ANN, BOB, EVE, NOW
 from slurm_hadar import config, policies
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation import event_log, formatters, job_report, log_file
+from slurm_hadar.controller.presentation import (
+    event_log,
+    job_explanation,
+    job_report,
+    log_file,
+    tick_text,
+)
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, controller_state, overview
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import constraints
@@ -208,18 +214,18 @@ def _one(site: config.Config, slurm: Commands, now: float) -> TickReport:
 
 def _words(controller: Controller, report: TickReport) -> None:
     """All that a person or a program may ask after a tick; JSON knows no NaN."""
-    lines = [*formatters.format_tick(report), *formatters.format_plan(report)]
-    for line in [*lines, *formatters.format_backfill(report)]:
+    lines = [*tick_text.format_tick(report), *tick_text.format_plan(report)]
+    for line in [*lines, *tick_text.format_backfill(report)]:
         line.encode()
     sight = Sight(
         report.seen,
         controller.config,
         controller_state(None, report.seen.now),
         STATE_FILE,
-        controller.store.decisions(),
+        controller.store.decisions.last(),
     )
     found = overview(sight, Viewer(0, everything=True))
-    results = [formatters.summary(report), formatters.backfill_summary(report)]
+    results = [tick_text.summary(report), tick_text.backfill_summary(report)]
     results.append(asdict(found))
     with contextlib.redirect_stdout(io.StringIO()):
         console = text.console()
@@ -227,8 +233,8 @@ def _words(controller: Controller, report: TickReport) -> None:
             console.print(shown)
         for id_ in (EVE, "2", "5", "6"):
             with contextlib.suppress(UsageError):
-                explained = formatters.explanation_of(controller, id_)
-                results.append(formatters.plain(explained))
+                explained = job_explanation.explanation_of(controller, id_)
+                results.append(job_explanation.plain(explained))
                 console.print(text.explain(explained))
             whole = job_report.of_controller(controller, id_)
             results.append(asdict(whole))

@@ -9,6 +9,7 @@ import contextlib
 import os
 import pwd
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -57,6 +58,7 @@ EQUAL = ("PriorityType=priority/multifactor", "PriorityWeightPartition=1000")
 """All jobs have one priority, so that the first submitted is the first in the queue."""
 _BIN = Path(sys.executable).parent
 _OURS = ("PriorityType=", "SchedulerParameters=")
+_LONGEST_COMMAND_S = 300.0
 _SETTINGS: dict[str, dict[str, float | int]] = {
     # The values of a site, but that a round and the least time between two moves are one tick.
     "controller": {"interval_s": 60.0, "round_s": 60.0},
@@ -76,13 +78,19 @@ class Site:
     def run_as(
         self, user: str, argv: Sequence[str], env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as that user, in the user's folder, with the sandbox's Slurm."""
+        """Run a command as that user, in the user's folder, with the sandbox's Slurm. Raises
+        HadarError for one that does not end."""
         who = pwd.getpwnam(user)
-        return subprocess.run(
-            list(argv), env={**self.env(user), **(env or {})}, cwd=self.home(user),
-            user=who.pw_uid, group=who.pw_gid, extra_groups=[who.pw_gid],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        try:
+            return subprocess.run(
+                list(argv), env={**self.env(user), **(env or {})}, cwd=self.home(user),
+                user=who.pw_uid, group=who.pw_gid, extra_groups=[who.pw_gid],
+                capture_output=True, text=True, timeout=_LONGEST_COMMAND_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise HadarError(
+                f"{shlex.join(argv)} did not end within {_LONGEST_COMMAND_S:g} s"
+            ) from None
 
     def home(self, user: str) -> Path:
         """The folder in which that user's jobs write."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.controller.actuation.queue_head import MOST_RECORDS
-from slurm_hadar.controller.journal.store import MOST_TOLD, Store
+from slurm_hadar.controller.journal.decision_history import MOST_DECISIONS
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.exchange_folder import KEEP_S, ExchangeFolder
 
 _ABOUT_JOBS = ("journal", "told", "decision", "attained", "steering")
@@ -63,7 +64,7 @@ class Journal:
         most |= {"last_report": 2 * work.jobs}
         # What is decided on a job that waits may differ at each tick, so in a short soak this can
         # only tell of more than one row a tick; in a long one, that what is kept has no end.
-        most["told"] = work.jobs * min(work.ticks, MOST_TOLD)
+        most["told"] = work.jobs * min(work.ticks, MOST_DECISIONS)
         if hints > (most_hints := _HINTS_A_TICK * work.ticks + work.jobs):
             found.append(f"{hints} hints in {work.ticks} ticks; at most {most_hints} were expected")
         found += [

@@ -57,9 +57,16 @@ def main() -> None:
         for number in range(args.ticks):
             if number:
                 time.sleep(_PAUSE_S)
-            for line in controller.tick().said:
+            report: Any = controller.tick()
+            for line in [*report.said, *_not_now(report)]:
                 print(line, flush=True)
         store.close()
+
+
+def _not_now(report: Any) -> list[str]:
+    """Why the dictated moves are not made; the release before does not keep that."""
+    deferred = getattr(getattr(report, "diff", None), "deferred", {})
+    return [f"job {job} not now: {why}" for job, why in deferred.items()]
 
 
 def _dictated(want: dict[str, dict[str, int]]) -> Callable[[View, State], tuple[Plan, State]]:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from slurm_hadar.domain.declaration import (
     ANY,
     COMMENT_LIMIT,
-    CountList,
     Declaration,
     merge,
-    of_sbatch,
 )
+from slurm_hadar.domain.declaration_values import CountList, signal_of_sbatch
 from slurm_hadar.domain.errors import SlurmError, UsageError
 
 TYPE_CHECKING = False
@@ -135,7 +134,7 @@ def saves_on(declaration: Declaration, held: Settings) -> str:
     """``signal``; where none is declared, what the job's own ``--signal`` says that it hears."""
     if declaration.habit != "signal" or declaration.signal:
         return declaration.signal
-    return of_sbatch(held.get("signal") or "")
+    return signal_of_sbatch(held.get("signal") or "")
 
 
 def _types(declaration: Declaration, request: Request | None) -> tuple[str, ...]:

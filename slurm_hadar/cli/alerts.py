@@ -21,7 +21,7 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats
 
 if TYPE_CHECKING:
-    from slurm_hadar.controller.alerts.look import AlertSource
+    from slurm_hadar.controller.alerts.dispatch import AlertSource
     from slurm_hadar.controller.tick import Controller
 
 
@@ -40,7 +40,7 @@ def alerts(
 
     Sends nothing unless alerts.enabled is set.
     """
-    from slurm_hadar.controller.alerts import look as looking
+    from slurm_hadar.controller.alerts import dispatch
 
     site = load(config)
     owned(site)
@@ -48,10 +48,10 @@ def alerts(
         raise UsageError("--test needs alerts.enabled = true and alerts.operators in hadar.toml")
     with _source(site) as source:
         if test:
-            for one in looking.send_test(site, source):
+            for one in dispatch.send_test(site, source):
                 typer.echo(f"sent to {one}")
             return
-        found = looking.look(site, source, dry_run or not site.alerts.enabled)
+        found = dispatch.look(site, source, dry_run or not site.alerts.enabled)
     if as_json:
         print_json("alerts", {**asdict(found), "enabled": site.alerts.enabled})
     else:
@@ -69,7 +69,7 @@ def alerts(
 
 @contextmanager
 def _source(site: Config) -> "Iterator[AlertSource]":
-    from slurm_hadar.controller.alerts.look import AlertSource
+    from slurm_hadar.controller.alerts.dispatch import AlertSource
 
     opened: list[Controller] = []
     with ExitStack() as stack:

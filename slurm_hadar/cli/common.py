@@ -39,6 +39,13 @@ def load(path: Path | None) -> Config:
     return config
 
 
+def load_if_any(path: Path | None) -> Config:
+    """The configuration where there is one; a simulation needs none. Raises UsageError."""
+    if path is not None or configuration.find().exists():
+        return load(path)
+    return Config()
+
+
 def cluster_of(config: Config) -> Cluster:
     """The site's Slurm."""
     return open_cluster(config.slurm)

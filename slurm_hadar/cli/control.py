@@ -28,7 +28,7 @@ from slurm_hadar.cli.status import asked
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import DamagedStateFile
 from slurm_hadar.controller.observation.accounting_limits import ForbiddenIdentity, refuse_root
-from slurm_hadar.controller.presentation import event_log, formatters
+from slurm_hadar.controller.presentation import event_log, tick_text
 from slurm_hadar.controller.presentation.log_file import EventLog, open_log
 from slurm_hadar.controller.presentation.own_plan import OwnPlan
 from slurm_hadar.controller.report import TickReport
@@ -85,7 +85,7 @@ def tick(
         if metrics is not None:
             _told(metrics.learn(report, controller.store, controller.backoff.interval_s))
     if as_json:
-        print_json("tick", formatters.summary(report))
+        print_json("tick", tick_text.summary(report))
     else:
         _say(report)
 
@@ -198,9 +198,9 @@ def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     with reader_of(site) as controller:
         report = controller.plan()
     if as_json:
-        print_json("plan", formatters.summary(report))
+        print_json("plan", tick_text.summary(report))
         return
-    for line in formatters.format_plan(report):
+    for line in tick_text.format_plan(report):
         typer.echo(line)
 
 
@@ -225,9 +225,9 @@ def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     with reader_of(load(config)) as controller:
         report = controller.plan()
     if as_json:
-        print_json("backfill", formatters.backfill_summary(report))
+        print_json("backfill", tick_text.backfill_summary(report))
         return
-    for line in formatters.format_backfill(report):
+    for line in tick_text.format_backfill(report):
         typer.echo(line)
 
 
@@ -342,7 +342,7 @@ def _failed(controller: Controller, shown: _Shown, why: str) -> None:
 
 
 def _say(report: TickReport) -> None:
-    for line in formatters.format_tick(report):
+    for line in tick_text.format_tick(report):
         typer.echo(f"{_clock()} {line}")
 
 

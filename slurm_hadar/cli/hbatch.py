@@ -116,13 +116,13 @@ def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
     declared = outcome.declaration if submit.declares else None
     found: list[str] = []
     if declared is not None and not declared.off:
-        from slurm_hadar.cli.doubts import doubts, refuse_impossible, unheard
+        from slurm_hadar.cli.declaration_warnings import doubts, refuse_impossible, unheard
 
         refuse_impossible(declared, submit.program, submit.environment)
         found += doubts(declared, _typed(submit), submit.held, submit.site)
         found += unheard(declared, submit.held, submit.body)
     if b"hadar" in submit.body.lower() or _nearly_hadar(submit.body):
-        from slurm_hadar.cli.doubts import lookalikes
+        from slurm_hadar.cli.declaration_warnings import lookalikes
 
         found += lookalikes(submit.body, submit.name)
     return found

@@ -15,7 +15,7 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
-from slurm_hadar.cli.doubts import of_saving
+from slurm_hadar.cli.declaration_warnings import of_saving
 from slurm_hadar.cli.other_types import with_other_types
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import mails

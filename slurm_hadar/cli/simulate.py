@@ -1,7 +1,5 @@
 """``hadar simulate``: a trace of jobs under one or more policies."""
 
-import csv
-import io
 import math
 import os
 from collections.abc import Sequence
@@ -11,34 +9,28 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from slurm_hadar import config as configuration
 from slurm_hadar import policies
-from slurm_hadar.cli import simulate_idle, simulate_tasks
-from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
-from slurm_hadar.config import Config
+from slurm_hadar.cli import simulate_idle, simulate_output, simulate_tasks
+from slurm_hadar.cli.common import ConfigOption, JsonOption, load_if_any, print_json
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.profiles import cpu_table
 from slurm_hadar.profiles.rates import open_rates
-from slurm_hadar.reports import formats
-from slurm_hadar.reports.simulation import Simulated, page
+from slurm_hadar.reports.simulation import page
 from slurm_hadar.reports.text import console
 from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.simulator import cluster as clusters
 from slurm_hadar.simulator.contention import Contention, Fabric, networked
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.cpu_profiles import with_cpu_profiles
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
-from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.queue import engine as queue_engine
 from slurm_hadar.simulator.queue.requests import Drawn
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.simulator.traces import open_trace
 
-_MOST_NAMED = 10
 PLAIN = "plain"
 """In place of a policy's name: plain Slurm."""
 
@@ -194,7 +186,7 @@ def jobs(
             "--order slurm"
         )
     settings = _options(option or [])
-    site = _site(config)
+    site = load_if_any(config)
     pretend = replace(
         clusters.parse(cluster, gpus_per_node, nodes_per_rack),
         cpus_per_gpu=cpus_per_gpu,
@@ -245,34 +237,31 @@ def jobs(
     if in_queue:
         done = [queue_engine.simulate(queue, decide, name) for name, decide in decides.items()]
     else:
+        rounds = RoundSetting(
+            costs=costs,
+            clock=Clock(round_s, whole_steps),
+            seed=seed,
+            options=settings,
+            seen=seen,
+            links=links,
+        )
         done = [
-            simulate(
-                work,
-                pretend,
-                decide,
-                costs=costs,
-                clock=Clock(round_s, whole_steps),
-                seed=seed,
-                options=settings,
-                seen=seen,
-                links=links,
-                policy=name,
-            )
+            simulate(work, pretend, decide, rounds, name)
             for name, decide in decides.items()
             if decide is not None
         ]
-    notes = _notes(done)
+    notes = simulate_output.notes_of(done)
     for one in done:
         if jct_out:
-            _write(_file_of(jct_out, one.policy, len(done)), _jct(one))
+            _write(_file_of(jct_out, one.policy, len(done)), simulate_output.jct_csv(one))
     if report:
         turn = "Slurm's order" if in_queue else "the policy's order"
         what = f"{len(work.ids)} jobs of {work.name} on {pretend.text}, in {turn}"
-        _write(report, page([_simulated(one) for one in done], what, notes))
+        _write(report, page([simulate_output.for_page(one) for one in done], what, notes))
     if as_json:
         print_json("simulate jobs", [one.summary() for one in done])
     else:
-        console().print(_table(done))
+        console().print(simulate_output.table(done))
     for note in notes:
         typer.echo(f"hadar: {note}", err=True)
 
@@ -290,13 +279,6 @@ def _decides(words: Sequence[str], in_queue: bool) -> dict[str, policies.Decide 
             raise UsageError(f"--policy {word}: another policy is named {policy.name}; rename one")
         found[policy.name] = policy.decide
     return found
-
-
-def _site(path: Path | None) -> Config:
-    """The site's configuration where there is one; a simulation needs none."""
-    if path is not None or configuration.find().exists():
-        return load(path)
-    return Config()
 
 
 def _options(pairs: Sequence[str]) -> dict[str, object]:
@@ -337,90 +319,3 @@ def _write(path: Path, text: str) -> None:
 
 def _file_of(path: Path, policy: str, policies_: int) -> Path:
     return path if policies_ == 1 else path.with_name(f"{path.stem}.{policy}{path.suffix}")
-
-
-def _jct(one: Outcome) -> str:
-    """job_id,arrival_s,finish_s,jct_s,order; the times of its end are empty for a job that never
-    finished."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("job_id", "arrival_s", "finish_s", "jct_s", "order"))
-    for id_, arrival, finish in zip(
-        one.workload.ids, one.workload.arrival_s.tolist(), one.finish_s.tolist(), strict=True
-    ):
-        ended = math.isfinite(finish)
-        row = (f"{finish:.3f}", f"{finish - arrival:.3f}") if ended else ("", "")
-        writer.writerow((id_, f"{arrival:.3f}", *row, one.order))
-    return out.getvalue()
-
-
-def _notes(done: Sequence[Outcome]) -> list[str]:
-    notes = []
-    left_out = done[0].workload.left_out
-    if left_out:
-        notes.append(f"{len(left_out)} rows of the trace are not simulated: {_named(left_out)}")
-    for one in done:
-        if one.unfinished:
-            notes.append(
-                f"{one.policy}: {len(one.unfinished)} of {len(one.finish_s)} jobs never finished "
-                f"and are in no average: {_named(one.unfinished)}"
-            )
-    return notes
-
-
-def _named(words: Sequence[str]) -> str:
-    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
-    return "; ".join(words[:_MOST_NAMED]) + more
-
-
-def _simulated(one: Outcome) -> Simulated:
-    line = one.timeline
-    return Simulated(
-        policy=one.policy,
-        summary=one.summary(),
-        jct_s=[jct for jct in one.jct_s.tolist() if math.isfinite(jct)],
-        start_s=line.start_s,
-        end_s=line.end_s,
-        gpu_s=[float(used.sum()) for used in line.gpu_s],
-        gpus=int(one.capacity.sum()),
-    )
-
-
-def _table(done: Sequence[Outcome]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    heads: tuple[str, ...] = (
-        "POLICY", "ORDER", "FINISHED", "MEAN JCT h", "MEDIAN h", "P99 h", "MAKESPAN h", "USED",
-        "MOVES", "WORST RHO", "JAIN", "DECIDE s", "WALL s",
-    )  # fmt: skip
-    network = any(one.apart is not None for one in done)
-    heads += ("NETWORK",) if network else ()
-    apart = any(one.unmanaged_jct_s.size for one in done)
-    heads += ("MANAGED h", "UNMANAGED h") if apart else ()
-    for head in heads:
-        table.add_column(head, justify="left" if head in heads[:2] else "right", no_wrap=True)
-    for one in done:
-        figures = one.summary()
-        table.add_row(
-            one.policy,
-            one.order,
-            f"{one.finished}/{len(one.finish_s)}",
-            *(_hours(figures[key]) for key in ("avg_jct_h", "median_jct_h", "p99_jct_h")),
-            _hours(figures["makespan_h"]),
-            formats.percent(one.utilization) if one.finished else formats.ABSENT,
-            formats.number(int(one.moves.sum())),
-            _hours(figures["user_worst_rho"]),
-            _hours(figures["user_jain"]),
-            f"{one.decide_s.mean():.4f}" if len(one.decide_s) else formats.ABSENT,
-            f"{one.wall_s:.1f}",
-            *([formats.percent(one.communication_share)] if network else []),
-            *(
-                [_hours(figures["managed_jct_h"]), _hours(figures["unmanaged_jct_h"])]
-                if apart
-                else []
-            ),
-        )
-    return table
-
-
-def _hours(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else formats.ABSENT

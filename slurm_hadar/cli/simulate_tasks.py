@@ -1,15 +1,12 @@
 """``hadar simulate tasks``: rounds of tasks, relaxed or as gangs (Hare)."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from slurm_hadar import config as configuration
-from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
-from slurm_hadar.config import Config
+from slurm_hadar.cli.common import ConfigOption, JsonOption, load_if_any, print_json
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.reports import formats
@@ -50,7 +47,7 @@ def tasks(
             raise UsageError(f"there is no policy {name!r} for tasks; known: {', '.join(NAMES)}")
     costs = TaskCosts(switch)
     pretend = clusters.parse(cluster, "1", 0)
-    site = _site(config)
+    site = load_if_any(config)
     work = open_trace(trace, pretend.types, open_rates(site))
     jobs = from_workload(work, task, exchange, per_round)
     number = int((jobs.rounds * jobs.tasks).sum())
@@ -63,12 +60,6 @@ def tasks(
         print_json("simulate tasks", [one.summary() for one in done])
     else:
         console().print(_table(done))
-
-
-def _site(path: Path | None) -> Config:
-    if path is not None or configuration.find().exists():
-        return load(path)
-    return Config()
 
 
 def _table(done: Sequence[TaskOutcome]) -> Table:

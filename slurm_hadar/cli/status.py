@@ -27,7 +27,12 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.filters import ALL, me, names_of, require_accounts, require_users
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
-from slurm_hadar.controller.presentation import alone, formatters, job_report, overview
+from slurm_hadar.controller.lock import controllers_uid
+from slurm_hadar.controller.presentation import (
+    job_explanation,
+    overview,
+    without_controller,
+)
 from slurm_hadar.controller.presentation.overview import Sight, Viewer
 from slurm_hadar.controller.service import client
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -134,7 +139,7 @@ def explain(
     checked_id(job)
     found = explanation(load(config), job)
     if as_json:
-        print_json("explain", formatters.plain(found))
+        print_json("explain", job_explanation.plain(found))
     else:
         text.console().print(text.explain(found))
 
@@ -143,9 +148,9 @@ def explanation(site: Config, job: str) -> Explanation:
     """What the caller may know of one job. Raises HadarError."""
     if is_controllers_user(site):
         with reader_of(site) as controller:
-            return formatters.explanation_of(controller, job)
+            return job_explanation.explanation_of(controller, job)
     answer = asked(site, "explain", Explanation, job)
-    return answer or alone.explain(site, cluster_of(site), job, time.time())
+    return answer or without_controller.explain(site, cluster_of(site), job, time.time())
 
 
 def asked(
@@ -155,7 +160,7 @@ def asked(
     refuses."""
     question: dict[str, object] = {"version": 1, "command": command, "job": job}
     question |= {} if since_s is None else {"since_s": since_s}
-    answer = client.ask(site.status_socket, job_report.controllers_uid(site), question)
+    answer = client.ask(site.status_socket, controllers_uid(site), question)
     if answer is None:
         return None
     try:
@@ -262,14 +267,14 @@ def overview_of(site: Config, live: bool) -> Overview:
     if not ours or live:
         found = asked(site, "status", Overview)
     if found is not None:
-        beat = read_heartbeat(site.site.exchange_dir, job_report.controllers_uid(site))
+        beat = read_heartbeat(site.site.exchange_dir, controllers_uid(site))
         state = overview.controller_state(beat, time.time())
         found = replace(found, controller=replace(state, fault=found.controller.fault))
     elif ours:
         found = _own(site)
     else:
         widen_own(site)
-        found = alone.status(site, cluster_of(site), time.time())
+        found = without_controller.status(site, cluster_of(site), time.time())
     return found
 
 
@@ -285,7 +290,7 @@ def _own(site: Config) -> Overview:
             site,
             overview.controller_state(beat, time.time()),
             STATE_FILE,
-            controller.store.decisions(list(seen.jobs)),
+            controller.store.decisions.last(list(seen.jobs)),
             controller.store.moves_since(since),
             controller.declared_work.factors(seen.now),
         )

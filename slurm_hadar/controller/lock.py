@@ -167,3 +167,12 @@ def is_fresh(beat: Heartbeat, now: float) -> bool:
     """Whether the writer of a heartbeat is taken for alive; a tick may be late, a clock ahead."""
     longest_s = 3 * min(beat.interval_s, _LONGEST_INTERVAL_S) + 30
     return -max(longest_s, _MOST_AHEAD_S) < now - beat.time < longest_s
+
+
+def controllers_uid(config: Config) -> int:
+    """UID of who runs the controller, or will, as far as is known: the owner of the state folder,
+    whose files other users believe."""
+    if not config.site.controller_user:
+        with suppress(OSError):
+            return config.site.state_dir.stat().st_uid
+    return config.controller_uid

@@ -9,7 +9,7 @@ from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import (
     apply,
-    chained,
+    chain_requeues,
     confirm_exchange,
     held_idle,
     lent_places,
@@ -25,8 +25,8 @@ from slurm_hadar.controller.actuation.apply import ActionContext, Sent
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
-from slurm_hadar.controller.decided import decisions
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
+from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.store import AttainedTime, Store
 from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
@@ -146,7 +146,7 @@ class Controller:
 
     def _seen_since(self, time_s: float) -> list[str]:
         with self.store.readable_errors():
-            decided = self.store.decisions().values()
+            decided = self.store.decisions.last().values()
         return [one.job for one in decided if one.time_s >= time_s]
 
     def plan(self) -> TickReport:
@@ -341,10 +341,10 @@ class Controller:
         """With the requeues of jobs whose time limit ends soon, which no policy decides, and what
         is said of these and of jobs that leave their GPUs idle."""
         past = tick.past
-        ending = chained.due(
+        ending = chain_requeues.due(
             tick.others, self.config, past.chains, past.moving, self.backoff.interval_s
         )
-        notes = chained.notes(tick.others.jobs, self.config, past.chains)
+        notes = chain_requeues.notes(tick.others.jobs, self.config, past.chains)
         offered = changes.diff.of(Kind.STOP_IDLE)
         held = held_idle.notes(shown, tick.others, self.config, tick.idle, offered)
         notes = {id_: notes.get(id_, "") + held.get(id_, "") for id_ in {**notes, **held}}
@@ -352,7 +352,7 @@ class Controller:
         return (
             replace(shown, excluded=left_alone),
             replace(answer, explained=with_sentences(answer.explained, notes)),
-            replace(changes, diff=chained.with_due(changes.diff, ending)),
+            replace(changes, diff=chain_requeues.with_due(changes.diff, ending)),
         )
 
     # -- record and apply --------------------------------------------------------------------
@@ -366,7 +366,7 @@ class Controller:
             self.store.keep_policy_state(BACKFILL, changes.backfill.state)
         self._observer.returned.keep()
         means, idle = changes.diff, changes.backfill
-        self.store.decide(decisions(tick.seen, shown, answer.explained, means, idle))
+        self.store.decisions.record(decisions(tick.seen, shown, answer.explained, means, idle))
         self.store.forget(tick.seen.now - _KEEP_S)
 
     def _publish(self, seen: Observed, shown: Snapshot) -> list[str]:
@@ -400,7 +400,7 @@ class Controller:
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
             hopes = reconciliation.expected_effect(shown, action, progress)
-            hopes |= chained.details(action, seen, tick.past.chains)
+            hopes |= chain_requeues.details(action, seen, tick.past.chains)
             hopes |= held_idle.details(action, tick.idle)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), hopes))
         settled = moves.settle(context, seen.jobs, self._clock, self._sleep, self._stopped)

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
-from slurm_hadar.domain import segments
+from slurm_hadar.domain import declaration_values, segments
+from slurm_hadar.domain.declaration_values import LONGEST_GRACE_S, CountList
 from slurm_hadar.domain.errors import UsageError
 
 ANY = "any"
@@ -19,42 +20,11 @@ queue gains is lost where jobs take types on which they are 11 times slower. Whe
 a guess keeps no job from a free GPU."""
 COMMENT_LIMIT = 1024
 """Bytes that Slurm takes in a Comment."""
-MOST_TASKS = 1_000_000
-"""Parts of a global batch; each is dealt by itself."""
 
-MOST_COUNTS = 16
-"""GPU counts considered for one job; a wider range is thinned to powers of two."""
-MOST_REQUEUES = 1000
-"""At the time limit of one job."""
 
 _SEGMENT = "hadar1"
-SIGNALS = {
-    "USR1": 10,
-    "USR2": 12,
-    "HUP": 1,
-    "INT": 2,
-    "TERM": 15,
-    "CONT": 18,
-    "URG": 23,
-    "WINCH": 28,
-}
-"""Each with its number on Linux, which ``sbatch --signal`` takes too."""
 USUAL_SIGNAL = "USR2"
 """Where none is declared, nor said by the job's own ``--signal``."""
-_LONGEST_OF_SBATCH_S = 65535
-LONGEST_GRACE_S = 900.0
-"""A move keeps its destination planned while the job saves."""
-_COUNT = r"\{(?:samples|(?:step|epoch)\*(?P<unit>[1-9][0-9]{0,11}))\}"
-PROGRESS = r"(?P<before>[A-Za-z0-9_.:/@+,=*-]*)" + _COUNT + r"(?P<after>[A-Za-z0-9_.:/@+,=*-]*)"
-"""Pattern of ``progress``: text, ``*`` for anything, and the number that counts, once. In a step
-or an epoch are so many samples."""
-PROGRESS_FILES = (
-    r"(?P<writer>tensorboard|wandb):(?P<path>(?:[A-Za-z0-9_.:/@+,=-]|%[jAa])+)" + _COUNT
-)
-"""The other form of ``progress``: where a program writes its scalars, and what their step counts.
-Text that begins so is never a :data:`PROGRESS`."""
-_WRITERS = ("tensorboard:", "wandb:")
-_LONGEST_PROGRESS = 200
 USUAL_LOSS_S = 120.0
 """Work that a move may cost a job with ``checkpoint=watch:PATH`` that declares no ``lose``."""
 TYPE_CHECKING = False
@@ -63,16 +33,9 @@ if TYPE_CHECKING:
 
     _Reached = Literal["steps", "batch", "full"]
 
-_HABITS = ("signal", "restart")
 _TO: dict[str, _Reached] = {"": "steps", "B:": "batch", "F:": "full"}
 """Prefix of a signal, as of ``sbatch --signal``, and whom it reaches, as of ``scancel``; ``F:`` is
 ours."""
-
-
-class CountList(tuple[int, ...]):
-    """GPU counts that were written as a list, rising: these and none between them."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,200 +156,44 @@ class Declaration:
         return ANY in self.types or gpu_type in self.types
 
 
-def _whole(text: str) -> int:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("a whole number such as 50000 or 5e6") from None
-    if not 0 < value <= 1e18 or value != int(value):
-        raise ValueError("a whole number above 0, such as 50000 or 5e6")
-    return int(value)
-
-
-def _tasks(text: str) -> int:
-    value = _whole(text)
-    if value > MOST_TASKS:
-        raise ValueError(f"a whole number up to {MOST_TASKS}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("seconds, such as 30") from None
-    if not 0 <= value <= 1e6:
-        raise ValueError("seconds between 0 and 1000000")
-    return value
-
-
-def _megabytes(text: str) -> int:
-    match = re.fullmatch(r"(\d{1,9})([MGT]?)B?", text.upper())
-    if match is None or int(match[1]) == 0:
-        raise ValueError("memory such as 24G or 500M")
-    return int(match[1]) * {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}[match[2]]
-
-
-def _span(parse: Callable[[str], int], example: str) -> Callable[[str], tuple[int, int]]:
-    def read(text: str) -> tuple[int, int]:
-        low, _, high = text.replace(":", "-").partition("-")
-        try:
-            least = parse(low)
-            most = parse(high) if high else least
-        except ValueError:
-            raise ValueError(f"a number or a range such as {example}") from None
-        if least > most:
-            raise ValueError(f"a range with the smaller number first, such as {example}")
-        return least, most
-
-    return read
-
-
-def _gpus(text: str) -> tuple[int, ...]:
-    if "," not in text:
-        return _span(_whole, "1-4")(text)
-    try:
-        counts = CountList(sorted({_whole(part) for part in text.split(",")}))
-    except ValueError:
-        raise ValueError("a number, a range such as 1-4 or a list such as 4,8") from None
-    if len(counts) > MOST_COUNTS:
-        raise ValueError(f"a list of at most {MOST_COUNTS} counts")
-    return counts if len(counts) > 1 else (counts[0], counts[0])
-
-
-def _yes(text: str) -> bool:
-    if text.lower() in ("yes", "true", "1", "on"):
-        return True
-    if text.lower() in ("no", "false", "0", "off"):
-        return False
-    raise ValueError("yes or no")
-
-
-def _word(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.:/@+-]{1,100}", text):
-        raise ValueError("one word of letters, digits and _.:/@+- (at most 100)")
-    return text
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(_word(part) for part in text.split(",")) if text else ()
-
-
 def _cost(text: str) -> str:
     if text.lower() != ANY:
         raise ValueError(f"{ANY}: more GPUs, CPUs or memory may be billed more than the request")
     return ANY
 
 
-def _signal(text: str) -> str:
-    match = re.fullmatch(r"((?:[BF]:)?)(?:SIG)?([A-Z0-9]{1,5})(@[0-9]{1,5})?", text.upper())
-    numbers = {str(number): name for name, number in SIGNALS.items()}
-    name = numbers.get(match[2], match[2]) if match else ""
-    seconds = int(match[3][1:]) if match and match[3] else 1
-    if match is None or name not in SIGNALS or not 1 <= seconds <= LONGEST_GRACE_S:
-        raise ValueError(
-            "NAME, B:NAME for the batch shell or F:NAME for shell and steps, maybe with @SECONDS "
-            f"that it takes to save, at most {LONGEST_GRACE_S:.0f}, such as B:USR1@60; names: "
-            + ", ".join(SIGNALS)
-        )
-    return f"{match[1]}{name}" + (f"@{seconds}" if match[3] else "")
-
-
-def of_sbatch(text: str) -> str:
-    """``signal`` from a value of ``sbatch --signal`` such as ``B:USR1@60``; empty where it is none
-    that a job may save on. Longer times than :data:`LONGEST_GRACE_S` count as that."""
-    flags, colon, rest = text.upper().rpartition(":")
-    name, at, seconds = rest.partition("@")
-    if re.fullmatch("[0-9]{3,5}", seconds, re.ASCII) and int(seconds) <= _LONGEST_OF_SBATCH_S:
-        rest = f"{name}{at}{min(int(seconds), int(LONGEST_GRACE_S))}"
-    try:
-        return _signal(("B:" if "B" in flags else "") + rest) if colon else _signal(rest)
-    except ValueError:
-        return ""
-
-
-def _checkpoint(text: str) -> str:
-    word, colon, path = text.partition(":")
-    word = word.lower()
-    if word == "watch":
-        # No shell ever sees it, and a Comment has room for it beside the other keys.
-        if not re.fullmatch(r"(?:[A-Za-z0-9_.:/@+,=*?-]|%[jAa]){1,300}", path, re.ASCII):
-            raise ValueError(
-                "watch:PATH with letters, digits and _.:/@+,=*?- (at most 300); %j is the job's id"
-            )
-        if re.search("[*?]", path.rpartition("/")[0]):
-            raise ValueError("watch:PATH with * and ? in its last part only")
-        return f"watch:{path}"
-    if not colon and word in _HABITS:
-        return word
-    try:
-        return "yes" if _yes(text) else ""
-    except ValueError:
-        raise ValueError("yes, no, signal, restart or watch:PATH") from None
-
-
-def _exit_code(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) or not 1 <= int(text) <= 125:
-        raise ValueError("a number from 1 to 125, such as 85: 0 says that the work is done")
-    return int(text)
-
-
-def _requeues(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,4}", text, re.ASCII) or int(text) > MOST_REQUEUES:
-        raise ValueError(f"a number from 0 to {MOST_REQUEUES}, such as 10")
-    return int(text)
-
-
-def _progress(text: str) -> str:
-    if text.startswith(_WRITERS):
-        if len(text) > _LONGEST_PROGRESS or re.fullmatch(PROGRESS_FILES, text, re.ASCII) is None:
-            raise ValueError(
-                f"{text.partition(':')[0]}:PATH with {{step*64}}, {{samples}} or {{epoch*50000}} "
-                "behind it for what the step of its scalars counts; PATH has letters, digits and "
-                f"_.:/@+,=- (at most {_LONGEST_PROGRESS} in all), %j is the job's id"
-            )
-        return text
-    if len(text) > _LONGEST_PROGRESS or re.fullmatch(PROGRESS, text, re.ASCII) is None:
-        raise ValueError(
-            "text of the job's output, of letters, digits and _.:/@+,=- (at most "
-            f"{_LONGEST_PROGRESS}), * for anything else, with {{samples}}, {{step*64}} or "
-            "{epoch*50000} once, where the number stands; 64 and 50000 are the samples in one"
-        )
-    return text
-
-
 _READ: dict[str, Callable[[str], object]] = {
-    "model": _word,
-    "types": _words,
-    "gpus": _gpus,
-    "gpu_mem": _megabytes,
-    "batch": _span(_whole, "64:512"),
-    "samples": _whole,
-    "epochs": _whole,
-    "dataset_size": _whole,
-    "checkpoint": _checkpoint,
-    "signal": _signal,
-    "lose": _seconds,
-    "checkpoint_exit_code": _exit_code,
-    "max_requeues": _requeues,
-    "progress": _progress,
-    "restart_cost": _seconds,
-    "wait": _seconds,
+    "model": declaration_values.identifier,
+    "types": declaration_values.identifiers,
+    "gpus": declaration_values.gpus,
+    "gpu_mem": declaration_values.megabytes,
+    "batch": declaration_values.range_of(declaration_values.whole_number, "64:512"),
+    "samples": declaration_values.whole_number,
+    "epochs": declaration_values.whole_number,
+    "dataset_size": declaration_values.whole_number,
+    "checkpoint": declaration_values.checkpoint,
+    "signal": declaration_values.signal,
+    "lose": declaration_values.duration_s,
+    "checkpoint_exit_code": declaration_values.exit_code,
+    "max_requeues": declaration_values.requeues,
+    "progress": declaration_values.progress,
+    "restart_cost": declaration_values.duration_s,
+    "wait": declaration_values.duration_s,
     "cost": _cost,
-    "fork": _span(_whole, "1-8"),
-    "tasks": _tasks,
-    "backfill": _yes,
-    "nodes": _span(_whole, "1-8"),
-    "cpus": _span(_whole, "1-8"),
-    "mem": _span(_megabytes, "8G-32G"),
-    "off": _yes,
-    "pin": _yes,
+    "fork": declaration_values.range_of(declaration_values.whole_number, "1-8"),
+    "tasks": declaration_values.tasks,
+    "backfill": declaration_values.yes_or_no,
+    "nodes": declaration_values.range_of(declaration_values.whole_number, "1-8"),
+    "cpus": declaration_values.range_of(declaration_values.whole_number, "1-8"),
+    "mem": declaration_values.range_of(declaration_values.megabytes, "8G-32G"),
+    "off": declaration_values.yes_or_no,
+    "pin": declaration_values.yes_or_no,
 }
 _RECORDED: dict[str, Callable[[str], object]] = {
     "constraint": str,
-    "partitions": _words,
+    "partitions": declaration_values.identifiers,
     "added": str,
-    "lease": _yes,
+    "lease": declaration_values.yes_or_no,
 }
 KEYS = tuple(_READ)
 """The keys that a user may write."""

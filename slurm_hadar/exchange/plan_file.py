@@ -14,13 +14,14 @@ _JOB = re.compile(r"\d{1,10}(_\d{1,10})?")
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """One plan file. ``gpus`` by type over the job, ``batch`` global in samples (None: as it is).
+    """One plan file. ``time``: when it was written, s since the epoch; ``gpus`` by type over the
+    job, ``batch`` global in samples (None: as it is).
 
     A non-empty ``save`` asks the job whose restart count is ``restarts`` to save once.
     """
 
     job: str
-    time: float
+    time: float = 0.0
     gpus: Mapping[str, int] = field(default_factory=dict)
     batch: int | None = None
     copies: int = 1
@@ -46,37 +47,25 @@ def plan_path(folder: Path, job_id: str) -> Path:
     return folder / f"plan.{job_id}.json"
 
 
-def write_plan(
-    folder: Path,
-    job_id: str,
-    *,
-    gpus: Mapping[str, int],
-    batch: int | None = None,
-    copies: int = 1,
-    shares: tuple[float, ...] = (),
-    cpus_per_gpu: float | None = None,
-    save: str = "",
-    restarts: int = 0,
-    reason: str = "",
-    check: files.Check | None = None,
-) -> None:
-    """Write a job's plan. Raises OSError, and ValueError for what is no job id or too large.
+def write_plan(folder: Path, plan: JobPlan, check: files.Check | None = None) -> None:
+    """Write a job's plan, with the time that it is now. Raises OSError, and ValueError for what is
+    no job id or too large.
 
     ``check``: see :func:`files.write_json`.
     """
     files.write_json(
-        plan_path(folder, job_id),
+        plan_path(folder, plan.job),
         {
-            "job": job_id,
+            "job": plan.job,
             "time": time.time(),
-            "gpus": dict(gpus),
-            "batch": batch,
-            "copies": copies,
-            "shares": list(shares),
-            "cpus_per_gpu": cpus_per_gpu,
-            "save": save,
-            "restarts": restarts,
-            "reason": reason[:1000],
+            "gpus": dict(plan.gpus),
+            "batch": plan.batch,
+            "copies": plan.copies,
+            "shares": list(plan.shares),
+            "cpus_per_gpu": plan.cpus_per_gpu,
+            "save": plan.save,
+            "restarts": plan.restarts,
+            "reason": plan.reason[:1000],
         },
         check,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import IntArray, View
 
 _FINE = 1_000_000
@@ -365,3 +365,13 @@ class FreeCapacity:
         if most_nodes <= 1:
             return f"a node with {gpus} GPUs, their CPUs and their memory free together"
         return f"{gpus} GPUs of a type that are free on at most {most_nodes} nodes together"
+
+
+def nothing_to_place(view: View) -> Plan | None:
+    """The plan where no job waits or runs, or no node has a GPU for one; None elsewhere."""
+    if not view.jobs.ids:
+        return Plan(notes=("no managed job waits or runs",))
+    if not view.nodes.gpus.any() and not len(view.jobs.held):
+        why = "no node has a GPU that managed jobs may use"
+        return Plan(waiting=dict.fromkeys(view.jobs.ids, why), notes=(why,))
+    return None

@@ -14,7 +14,7 @@ from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.profiles.cpu_table import load as load_cpus
 from slurm_hadar.profiles.estimate import Estimator, ExpectedRate
 from slurm_hadar.profiles.measured import MeasuredStore, RateSample
-from slurm_hadar.profiles.recent import Recent
+from slurm_hadar.profiles.recent_cache import Recent
 from slurm_hadar.profiles.table import Table, load, model_key, shipped
 from slurm_hadar.profiles.tiers import TierRates
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_hadar.reports import formats
+from slurm_hadar.reports.text import bounded_text
 
-_LONGEST = 2000
 _RUN, _WHOLE = (2, 3), (60, 60)
 """Lines of the beginning and of the end: of many minor events in a row, and of all."""
 
@@ -63,25 +63,29 @@ def format_report(story: JobReport, everything: bool = False) -> RenderableType:
     if story.facts:
         table = _table()
         for key, value in story.facts:
-            table.add_row(_text(key), _text(value))
+            table.add_row(bounded_text(key), bounded_text(value))
         parts.append(table)
     if story.events:
         shown = list(story.events) if everything else _short(story.events)
         parts += [Text(""), Text("What happened", style="bold"), _events(shown)]
         if len(shown) < len(story.events):
-            parts.append(_text(f"  Each of them: hadar doctor {story.id} --all"))
-        parts += [_text(f"  {line}") for line in story.missing_history]
+            parts.append(bounded_text(f"  Each of them: hadar doctor {story.id} --all"))
+        parts += [bounded_text(f"  {line}") for line in story.missing_history]
     for title, lines in (("Now", story.now), ("Next", story.next)):
         if lines:
-            parts += [Text(""), Text(title, style="bold"), *(_text(f"  {line}") for line in lines)]
+            parts += [
+                Text(""),
+                Text(title, style="bold"),
+                *(bounded_text(f"  {line}") for line in lines),
+            ]
     parts += [Text(""), Text("Problems", style="bold")]
     parts += [] if story.problems else [Text("  No problems detected.")]
     for one in story.problems:
-        parts.append(Text.assemble(("  ! ", "red"), _text(one.what)))
-        parts += [_text(f"      {cure}") for cure in one.cures]
+        parts.append(Text.assemble(("  ! ", "red"), bounded_text(one.what)))
+        parts += [bounded_text(f"      {cure}") for cure in one.cures]
     if story.undo:
         parts += [Text(""), Text("Undo by hand", style="bold")]
-        parts += [_text(f"  {line}") for line in story.undo]
+        parts += [bounded_text(f"  {line}") for line in story.undo]
     return Group(*parts)
 
 
@@ -119,7 +123,9 @@ def _events(events: Sequence[Event]) -> Table:
     for one in events:
         stood = one.until_s - one.time_s
         length = f" (for {formats.duration(stood)})" if stood >= 1 else ""
-        table.add_row(formats.moment(one.time_s), _text(one.what + length), _text(one.detail))
+        table.add_row(
+            formats.moment(one.time_s), bounded_text(one.what + length), bounded_text(one.detail)
+        )
     return table
 
 
@@ -129,8 +135,3 @@ def _table() -> Table:
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     return table
-
-
-def _text(value: str) -> Text:
-    line = formats.plain(value)
-    return Text(line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…")

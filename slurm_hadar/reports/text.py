@@ -128,7 +128,7 @@ def explain(found: Explanation) -> RenderableType:
     parts += _section("GPUs", _pairs(found.gpus) if found.gpus else None)
     if found.decision or found.reason:
         when = f" ({formats.moment(found.decided_s)})" if found.decided_s else ""
-        lines = [_text(line) for line in (found.decision, found.reason) if line]
+        lines = [bounded_text(line) for line in (found.decision, found.reason) if line]
         parts += _section(f"Last decision{when}", Group(*lines))
     parts += _section("History", _moves(found.moves) if found.moves else None)
     parts += _notes(found.notes)
@@ -138,7 +138,8 @@ def explain(found: Explanation) -> RenderableType:
 STATE_STYLES = {"running": "green", "pending": "yellow", "waiting": "yellow", "unknown": "red"}
 
 
-def _text(value: str, most: int = 2000) -> Text:
+def bounded_text(value: str, most: int = 2000) -> Text:
+    """Foreign text on one line, cut to ``most`` characters."""
     line = formats.plain(value)
     return Text(line if len(line) <= most else line[: most - 1] + "…")
 
@@ -152,7 +153,7 @@ def where(row: StatusRow) -> str:
 
 
 def _notes(notes: Sequence[str]) -> list[RenderableType]:
-    return [Text(""), *(_text(note) for note in notes)] if notes else []
+    return [Text(""), *(bounded_text(note) for note in notes)] if notes else []
 
 
 def _section(title: str, body: RenderableType | None) -> list[RenderableType]:
@@ -162,7 +163,7 @@ def _section(title: str, body: RenderableType | None) -> list[RenderableType]:
 def _pairs(pairs: Sequence[tuple[str, str]]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
     for key, value in pairs:
-        table.add_row(_text(key), _text(value))
+        table.add_row(bounded_text(key), bounded_text(value))
     return table
 
 
@@ -178,7 +179,7 @@ def _rates(rows: Sequence[RateRow]) -> Table:
         table.add_row(
             Text(formats.gpus({row.gpu_type: row.gpus}) + (" (now)" if row.here else "")),
             Text(speed, style="bold" if row.here else ""),
-            _text(row.source),
+            bounded_text(row.source),
         )
     return table
 
@@ -187,6 +188,8 @@ def _moves(rows: Sequence[MoveRow]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
     for row in rows:
         table.add_row(
-            formats.moment(row.time_s), _text(row.action), _text(row.outcome or "under way")
+            formats.moment(row.time_s),
+            bounded_text(row.action),
+            bounded_text(row.outcome or "under way"),
         )
     return table

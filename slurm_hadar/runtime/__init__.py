@@ -8,13 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from slurm_hadar.runtime.checkpoint_store import lineage
     from slurm_hadar.runtime.copies import Copies
     from slurm_hadar.runtime.fixed_scale import FixedScale
     from slurm_hadar.runtime.local_folder import LocalFolder
     from slurm_hadar.runtime.ranks import join
     from slurm_hadar.runtime.samples import Segment, check_lineage
     from slurm_hadar.runtime.session import Session
-    from slurm_hadar.runtime.store import lineage
     from slurm_hadar.runtime.training import Batch, Training
 
 _HOME = {
@@ -27,7 +27,7 @@ _HOME = {
     "Training": "training",
     "check_lineage": "samples",
     "join": "ranks",
-    "lineage": "store",
+    "lineage": "checkpoint_store",
 }
 __all__ = [
     "Batch",

@@ -20,6 +20,7 @@ import torch
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import checkpoint
+from slurm_hadar.runtime.checkpoint_store import CheckpointStore, State, stateful_parts
 from slurm_hadar.runtime.copies_data import Orders, RoundPart
 from slurm_hadar.runtime.copies_flat import Flat, reset_state
 from slurm_hadar.runtime.copies_ledger import Ledger
@@ -32,7 +33,6 @@ from slurm_hadar.runtime.core import SessionCore, SessionOptions, say
 from slurm_hadar.runtime.leaving import LeftOnTerm
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.signals import Signals
-from slurm_hadar.runtime.store import CheckpointStore, State, stateful_parts
 from slurm_hadar.runtime.training import Batch
 
 
@@ -226,17 +226,21 @@ class Copies:
         if self._signals.leave:
             raise LeftOnTerm
 
+    def _begin_emulation(self, now: float) -> None:
+        """Time between the rounds counts as no step's."""
+        if self._emulation is not None:
+            if self._emulation_began:
+                self._emulation.shift(now - self._idle_since)
+            else:
+                self._emulation.start()
+            self._emulation_began = True
+
     def _train(
         self, order: RoundOrder, stop: Callable[[], bool]
     ) -> Generator[Batch, None, CopyReport]:
         """Train the ranges of ``order``, or as much as there is time for; returns the Report."""
         began = time.monotonic()
-        if self._emulation is not None:
-            if self._emulation_began:
-                self._emulation.shift(began - self._idle_since)
-            else:
-                self._emulation.start()
-            self._emulation_began = True
+        self._begin_emulation(began)
         for group, rate in zip(self._optimizer.param_groups, order.rates, strict=False):
             group["lr"] = rate
         part = RoundPart(self._orders, order.ranges, self._state.batch)

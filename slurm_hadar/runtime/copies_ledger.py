@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from math import fsum
 
 from slurm_hadar.runtime import samples
+from slurm_hadar.runtime.checkpoint_store import State
 from slurm_hadar.runtime.samples import Segment
-from slurm_hadar.runtime.store import State
 
 Range = tuple[int, int]
 Piece = tuple[int, int, int]

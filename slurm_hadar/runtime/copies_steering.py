@@ -3,10 +3,10 @@
 from typing import Any
 
 from slurm_hadar.exchange.job_side import Exchange
+from slurm_hadar.runtime.checkpoint_store import CheckpointStore, Say
 from slurm_hadar.runtime.copies_ledger import Ledger
 from slurm_hadar.runtime.core import SessionCore
 from slurm_hadar.runtime.steering import TrainingSteering
-from slurm_hadar.runtime.store import CheckpointStore, Say
 
 _SAVES = 20.0
 """A save is due again after this many times its own seconds (5%)."""

@@ -10,10 +10,10 @@ import torch
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.job_side import Exchange, node_gpus
+from slurm_hadar.runtime.checkpoint_store import Say
 from slurm_hadar.runtime.emulation import Emulation, emulation
 from slurm_hadar.runtime.ranks import Ranks
 from slurm_hadar.runtime.signals import Signals
-from slurm_hadar.runtime.store import Say
 from slurm_hadar.runtime.without_gpus import leave_without_gpus
 
 WHEN_NOT_FINITE = ("report", "end")

@@ -101,12 +101,7 @@ class FixedScale(Copies):
     def _tasks_of(self, order: RoundOrder) -> Generator[Batch, None, CopyReport]:
         """Add up the gradients of this copy's part of a step; all of it, or the step would wait."""
         began = time.monotonic()
-        if self._emulation is not None:
-            if self._emulation_began:
-                self._emulation.shift(began - self._idle_since)
-            else:
-                self._emulation.start()
-            self._emulation_began = True
+        self._begin_emulation(began)
         part = RoundPart(self._orders, order.ranges, self._task)
         for number in range(part.steps):
             indices, epoch = part.indices(number)

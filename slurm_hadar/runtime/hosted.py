@@ -17,9 +17,9 @@ from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.exchange.progress import Saved
 from slurm_hadar.runtime import batches, finite, samples
 from slurm_hadar.runtime.attempts import Attempt, Superseded
+from slurm_hadar.runtime.checkpoint_store import CheckpointStore, Say, State
 from slurm_hadar.runtime.core import SessionCore, SessionOptions, say
 from slurm_hadar.runtime.steering import ChosenBatch, TrainingSteering
-from slurm_hadar.runtime.store import CheckpointStore, Say, State
 
 
 class HostedStore(CheckpointStore):

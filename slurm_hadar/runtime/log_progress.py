@@ -5,7 +5,7 @@ import re
 import stat
 from pathlib import Path
 
-from slurm_hadar.domain.declaration import PROGRESS
+from slurm_hadar.domain.declaration_values import PROGRESS
 from slurm_hadar.runtime.meter import SampleCount
 
 _MOST_BYTES = 1 << 20

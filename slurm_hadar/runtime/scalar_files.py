@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from slurm_hadar.domain.declaration import PROGRESS_FILES
+from slurm_hadar.domain.declaration_values import PROGRESS_FILES
 from slurm_hadar.runtime.found_files import found
 from slurm_hadar.runtime.meter import SampleCount
 

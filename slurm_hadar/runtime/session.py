@@ -29,6 +29,7 @@ from typing import Any
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import checkpoint
+from slurm_hadar.runtime.checkpoint_store import State
 from slurm_hadar.runtime.core import SessionCore, SessionOptions
 from slurm_hadar.runtime.leaving import fail_at_exit
 from slurm_hadar.runtime.own_loop import (
@@ -38,7 +39,6 @@ from slurm_hadar.runtime.own_loop import (
     restore_random,
     samples_in,
 )
-from slurm_hadar.runtime.store import State
 from slurm_hadar.runtime.stores import open_store
 
 _PLACE = "session"

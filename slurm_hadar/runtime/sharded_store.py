@@ -22,9 +22,9 @@ from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.exchange.progress import Saved
 from slurm_hadar.runtime import checkpoint, finite, shards
 from slurm_hadar.runtime.attempts import Attempt, AttemptId, Superseded, make_folder
+from slurm_hadar.runtime.checkpoint_store import CheckpointStore, State
 from slurm_hadar.runtime.core import SessionCore
 from slurm_hadar.runtime.ranks import Ranks
-from slurm_hadar.runtime.store import CheckpointStore, State
 
 
 def shards_folder(path: Path) -> Path:

@@ -12,6 +12,7 @@ from slurm_hadar.exchange.plan_file import JobPlan, save_wish
 from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.runtime import batches, samples
 from slurm_hadar.runtime.attempts import Superseded
+from slurm_hadar.runtime.checkpoint_store import CheckpointStore, State
 from slurm_hadar.runtime.core import SessionCore
 from slurm_hadar.runtime.finite import NOT_FINITE, LossWatch
 from slurm_hadar.runtime.leaving import NOT_SAVED, LeftOnTerm, fail_at_exit
@@ -19,7 +20,6 @@ from slurm_hadar.runtime.meter import Meter
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.ranks import Agreement
 from slurm_hadar.runtime.samples import Segment
-from slurm_hadar.runtime.store import CheckpointStore, State
 
 _PAUSE_S = 10.0
 _LOOK_S = 0.05

@@ -6,9 +6,9 @@ from typing import Any
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.runtime import checkpoint
+from slurm_hadar.runtime.checkpoint_store import CheckpointStore
 from slurm_hadar.runtime.core import SessionCore
 from slurm_hadar.runtime.ranks import is_sharded
-from slurm_hadar.runtime.store import CheckpointStore
 
 
 def open_store(

@@ -18,12 +18,12 @@ import torch
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import batches, checkpoint, samples
+from slurm_hadar.runtime.checkpoint_store import CheckpointStore, State, stateful_parts
 from slurm_hadar.runtime.core import SessionCore, SessionOptions, say
 from slurm_hadar.runtime.leaving import fail_at_exit
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.steering import ChosenBatch, TrainingSteering
-from slurm_hadar.runtime.store import CheckpointStore, State, stateful_parts
 from slurm_hadar.runtime.stores import has_shards, open_store
 
 

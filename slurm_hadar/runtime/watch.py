@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from slurm_hadar.domain.declaration import PROGRESS_FILES, parse
+from slurm_hadar.domain.declaration import parse
+from slurm_hadar.domain.declaration_values import PROGRESS_FILES
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.job_side import Exchange, host, in_step
 from slurm_hadar.exchange.progress import Progress, Saved

@@ -1,8 +1,9 @@
 """The simulation: rounds or events, the same ``decide`` as the controller's, jobs as arrays."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -13,11 +14,10 @@ from slurm_hadar.policies.record import Decide as Decide
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates, estimate
+from slurm_hadar.simulator.job_owners import owners
 from slurm_hadar.simulator.learning import ProgressReports, RateLearner
-from slurm_hadar.simulator.links import Links
 from slurm_hadar.simulator.node_limits import limits_of
 from slurm_hadar.simulator.outcome import Outcome, Timeline
-from slurm_hadar.simulator.people import owners
 from slurm_hadar.simulator.seats import Seat, Seats
 from slurm_hadar.simulator.speed import TrueRates
 from slurm_hadar.simulator.views import Present, Views
@@ -49,39 +49,48 @@ class Clock:
             raise UsageError("whole steps need rounds: --round must be above 0")
 
 
+class Links(Protocol):
+    """A model of links that jobs share: what each loses to the traffic of the others. Asked once
+    after every decision, as a job that comes or goes changes the others' speed."""
+
+    def factors(self, jobs: IntArray, seats: Sequence[tuple[Seat, ...]]) -> FloatArray:
+        """(K,) rate of each of these K jobs over what it has on the same seats with the links to
+        itself, 0 < factor <= 1. ``seats``: where each of them runs."""
+        ...
+
+    def alone(self, jobs: IntArray, seats: Sequence[tuple[Seat, ...]]) -> FloatArray:
+        """(K,) rate on these seats with the links to itself, over the rate on one machine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSetting:
+    """How one simulation goes. ``options``: the policy's. ``seen``: what the policy sees; None: the
+    truth. ``links``: what jobs lose to each other's traffic; None: nothing."""
+
+    costs: Costs = field(default_factory=Costs)
+    clock: Clock = field(default_factory=Clock)
+    seed: int = 0
+    options: Mapping[str, object] = field(default_factory=dict)
+    seen: Estimates | None = None
+    links: Links | None = None
+
+
 def simulate(
     workload: Workload,
     cluster: VirtualCluster,
     decide: Decide,
-    *,
-    costs: Costs | None = None,
-    clock: Clock | None = None,
-    seed: int = 0,
-    options: Mapping[str, object] | None = None,
-    seen: Estimates | None = None,
-    links: Links | None = None,
+    setting: RoundSetting | None = None,
     policy: str = "",
 ) -> Outcome:
     """Run all jobs to their end.
 
-    ``seen``: what the policy sees, the truth by default. ``options``: the policy's. ``links``:
-    what jobs lose to each other's traffic; None: nothing. Raises
-    UsageError for a job that fits nowhere, HadarError for a plan that cannot be carried out.
+    Raises UsageError for a job that fits nowhere, HadarError for a plan that cannot be carried out.
     A policy that leaves jobs waiting without end ends with those unfinished, not in an endless
     loop.
     """
     check(workload, cluster)
-    run = _Run(
-        workload,
-        cluster,
-        decide,
-        costs or Costs(),
-        clock or Clock(),
-        seed,
-        options or {},
-        seen,
-        links,
-    )
+    run = _Run(workload, cluster, decide, setting or RoundSetting())
     started = time.perf_counter()
     run.to_the_end()
     return run.outcome(policy, time.perf_counter() - started)
@@ -89,21 +98,14 @@ def simulate(
 
 class _Run:
     def __init__(
-        self,
-        workload: Workload,
-        cluster: VirtualCluster,
-        decide: Decide,
-        costs: Costs,
-        clock: Clock,
-        seed: int,
-        options: Mapping[str, object],
-        seen: Estimates | None,
-        links: Links | None,
+        self, workload: Workload, cluster: VirtualCluster, decide: Decide, setting: RoundSetting
     ) -> None:
         jobs = len(workload.ids)
         self.workload, self.cluster, self.decide = workload, cluster, decide
-        self.costs, self.clock, self.links, self.seed = costs, clock, links, seed
-        self.views = Views(workload, cluster, seen or estimate(workload), costs, seed, options)
+        costs, self.seed = setting.costs, setting.seed
+        self.costs, self.clock, self.links = costs, setting.clock, setting.links
+        seen = setting.seen or estimate(workload)
+        self.views = Views(workload, cluster, seen, costs, setting.seed, setting.options)
         limits = limits_of(cluster, workload)
         self.seats, self.speeds = Seats(cluster, limits), TrueRates(workload, cluster, costs)
         self.index = {id_: at for at, id_ in enumerate(workload.ids)}

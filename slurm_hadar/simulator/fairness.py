@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.simulator.people import JobOwners
+from slurm_hadar.simulator.job_owners import JobOwners
 from slurm_hadar.simulator.workload import Workload
 
 

@@ -11,7 +11,7 @@ from slurm_hadar import policies
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.view import View
 from slurm_hadar.simulator.cluster import VirtualCluster
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.workload import Workload, doable
 
 
@@ -77,7 +77,9 @@ def run(model: QueueModel, policy: str) -> QueueOutcome:
     cluster. Raises UsageError for an unknown policy, and where no job can run."""
     decide = policies.get(policy)
     workload, cluster = _workload(model)
-    found = simulate(workload, cluster, decide, clock=Clock(model.round_s), policy=policy)
+    found = simulate(
+        workload, cluster, decide, RoundSetting(clock=Clock(model.round_s)), policy=policy
+    )
     hours = found.finish_s / 3600.0
     ended = hours[~np.isnan(hours)]
     return QueueOutcome(

@@ -35,7 +35,8 @@ import pyslurm
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node, Partition, Reservation
-from slurm_hadar.slurm import commands, jobs, pyslurm_records, tres, updates
+from slurm_hadar.slurm import commands, pyslurm_records, tres, updates
+from slurm_hadar.slurm.array_tasks import tasks_of
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.interface import TASKS_PER_ARRAY, Target, Update
 from slurm_hadar.slurm.limits import AccountLimits
@@ -100,7 +101,7 @@ class PySlurmCluster:
         found = []
         for job, task_list in shown:
             whole = pyslurm_records.complete(job, requests)
-            parts, notes = jobs.tasks(whole, task_list, wanted, tasks_per_array)
+            parts, notes = tasks_of(whole, task_list, wanted, tasks_per_array)
             found += parts
             self.notes += notes
         return found

@@ -12,6 +12,6 @@ def open_cluster(settings: config.Slurm) -> Cluster:
     ``auto`` takes PySlurm where it can be imported and its X.Y is that of the site's Slurm, the
     commands otherwise. Raises :class:`SlurmError` where ``pyslurm`` is demanded and cannot be had.
     """
-    from slurm_hadar.slurm import choice
+    from slurm_hadar.slurm import backend_choice
 
-    return choice.open_cluster(settings)
+    return backend_choice.open_cluster(settings)

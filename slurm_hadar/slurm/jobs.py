@@ -20,6 +20,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import GpuRequest, Job, JobState
 from slurm_hadar.slurm import hosts, states, tres
+from slurm_hadar.slurm.array_tasks import tasks_of
 from slurm_hadar.slurm.members import Members
 
 Record = Mapping[str, object]
@@ -91,7 +92,7 @@ class _Taken:
         if not isinstance(record, dict):
             raise SlurmError("squeue answered with a job that is no record", retry=True)
         try:
-            found, notes = tasks(
+            found, notes = tasks_of(
                 one(record), _text(record, "array_task_string"), self._ids, self._most
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -253,66 +254,6 @@ def least_nodes(requested: str, shown: int) -> int:
     """
     match = re.search(r"(?:^|,)node=(\d{1,9})(?:,|$)", requested)
     return max(1, int(match[1])) if match else shown
-
-
-def tasks(
-    job: Job, task_list: str, ids: Collection[str] | None, most: int
-) -> tuple[list[Job], list[str]]:
-    """The job itself, or one Job per task of a waiting array such as ``0-3,7%2``.
-
-    At most ``most`` tasks, lowest first, and all that ``ids`` names.
-    """
-    if not (task_list and job.array_job_id and "_" not in job.id):
-        return ([job] if _wanted(job, ids) else []), []
-    array = str(job.array_job_id)
-    ranges, cut = task_ranges(task_list)
-    chosen: dict[int, None] = {}
-    notes: list[str] = []
-    if ids is None or array in ids:
-        total = sum(len(span) for span in ranges)
-        chosen.update(dict.fromkeys(_first(ranges, most)))
-        if cut or total > most:
-            more = "more than " if cut else ""
-            notes.append(
-                f"array {array}: {len(chosen)} of {more}{total} waiting tasks are looked at"
-            )
-    for wanted in ids or ():
-        head, _, tail = wanted.partition("_")
-        if head == array and tail and any(int(tail) in span for span in ranges):
-            chosen[int(tail)] = None
-    record = replace(job, array_tasks="" if cut else task_list.partition("%")[0])
-    return [replace(record, id=f"{array}_{task}") for task in sorted(chosen)], notes
-
-
-def task_ranges(text: str) -> tuple[list[range], bool]:
-    """Ranges of a task list such as ``0-3,7,10-20:2%4``, and whether Slurm cut it short."""
-    body = text.partition("%")[0]
-    parts = [part for part in body.split(",") if part]
-    cut = body.endswith("...")
-    if cut:
-        parts.pop()
-    ranges = []
-    for part in parts:
-        match = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10})(?::(\d{1,10}))?)?", part, re.ASCII)
-        if match is None or match[3] == "0":
-            raise SlurmError(f"Slurm shows tasks as {text[:80]!r}, which is not understood")
-        low = int(match[1])
-        ranges.append(range(low, int(match[2] or low) + 1, int(match[3] or 1)))
-    return ranges, cut
-
-
-def _first(ranges: list[range], most: int) -> list[int]:
-    found: list[int] = []
-    for span in ranges:
-        found += span[: max(0, most - len(found))]
-    return found
-
-
-def _wanted(job: Job, ids: Collection[str] | None) -> bool:
-    if ids is None or job.id in ids or str(job.raw_id) in ids:
-        return True
-    array, het = str(job.array_job_id), job.id.partition("+")[0]
-    return (job.array_job_id > 0 and array in ids) or (job.het and het in ids)
 
 
 def _allocated(

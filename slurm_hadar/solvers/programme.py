@@ -6,7 +6,7 @@ import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.solvers.quiet import new_solver
+from slurm_hadar.solvers.milp import new_solver
 
 INFINITY = float(highspy.kHighsInf)
 

@@ -19,7 +19,7 @@ from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.simulator.csv_rows import CsvRow, rows_of
 from slurm_hadar.simulator.sacct_trace import NEEDED
 from slurm_hadar.slurm import times, tres
-from slurm_hadar.tuning.asked import OPEN, RequestedTypes
+from slurm_hadar.tuning.requested_types import OPEN, RequestedTypes
 from slurm_hadar.tuning.site import SlurmSite
 
 COLUMNS = (
@@ -291,9 +291,8 @@ def _whole(text: str) -> int:
     return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else 0
 
 
-def _shown(text: str, most: int = 60) -> str:
-    words = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    return "".join(c if c.isprintable() else "?" for c in words)
+def _shown(text: str) -> str:
+    return reading.shown(text, 60)
 
 
 def texts(history: History, rows: Sequence[int]) -> str:

@@ -28,8 +28,8 @@ from slurm_hadar.simulator.queue.requests import Drawn, requests
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.simulator.workload import Queued, Workload, doable
-from slurm_hadar.tuning.asked import OPEN
 from slurm_hadar.tuning.history import History, texts
+from slurm_hadar.tuning.requested_types import OPEN
 from slurm_hadar.tuning.site import SlurmSite
 
 OWN = "own types"

@@ -12,7 +12,7 @@ from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.csv_rows import text_of
 from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.slurm import times
-from slurm_hadar.slurm.choice import find_conf
+from slurm_hadar.slurm.backend_choice import find_conf
 from slurm_hadar.slurm.cluster import open_cluster
 from slurm_hadar.slurm.commands import Commands
 from slurm_hadar.tuning import conf, history, replay, simulated, site

@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.web import api, rendering
-from slurm_hadar.web.choice import PageChoice, choice_of
 from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.identity import Callers, RefusedCaller
+from slurm_hadar.web.page_query import PageChoice, choice_of
 from slurm_hadar.web.pages import Pages
 from slurm_hadar.web.source import SilentController
 from slurm_hadar.web.usage import UsageReports

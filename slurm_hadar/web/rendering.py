@@ -17,9 +17,9 @@ from slurm_hadar.reports.cluster import HIDDEN, JobTimeline, NodeRow
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.text import Explanation, StatusRow
 from slurm_hadar.web import drawing
-from slurm_hadar.web.choice import HOURS, SORTS, PageChoice
 from slurm_hadar.web.feed import Shown
 from slurm_hadar.web.fragments import PageFragments
+from slurm_hadar.web.page_query import HOURS, SORTS, PageChoice
 from slurm_hadar.web.usage import WeeksUse
 from slurm_hadar.web.what_if import PolicyOutcome
 

@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.presentation.job_report import controllers_uid
+from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.service.server import listen_to_users
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.web.app import application

@@ -10,7 +10,7 @@ import time
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observer import Observer
-from slurm_hadar.controller.presentation import alone
+from slurm_hadar.controller.presentation import without_controller
 from slurm_hadar.controller.presentation.cluster_map import cluster_view
 from slurm_hadar.controller.presentation.overview import (
     Sight,
@@ -77,7 +77,7 @@ class QueueOfSlurm:
         self._cluster = self._cluster or open_cluster(self._config.slurm)
         if os.getuid() != self._controllers_uid:
             # Slurm has hidden what the caller may not see.
-            return alone.sight(self._config, self._cluster, now), frozenset()
+            return without_controller.sight(self._config, self._cluster, now), frozenset()
         beat = read_heartbeat(self._config.site.exchange_dir, self._controllers_uid)
         with opened(self._config) as store:
             observer = Observer(self._config, self._cluster, store, os.getuid(), racks=False)
@@ -87,7 +87,7 @@ class QueueOfSlurm:
                 self._config,
                 controller_state(beat, now),
                 STATE_FILE,
-                store.decisions(list(seen.jobs)),
+                store.decisions.last(list(seen.jobs)),
                 store.moves_since(midnight(now)),
             )
         return sight, observer.rules.private

@@ -14,7 +14,7 @@ from trainings import moves_of
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.presentation import job_explanation
 from slurm_hadar.controller.retire import retire
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.job import JobState
@@ -299,7 +299,7 @@ def test_a_running_job_moves_and_every_sample_goes_in_exactly_once(site):
     assert len({row[3] for row in lineage["segments"]}) == 2, "it ran in two attempts"
     assert lineage["samples"] == 12_000
     assert _fault(lineage) is None
-    story = formatters.explanation_of(site.controller, id_)
+    story = job_explanation.explanation_of(site.controller, id_)
     assert story.moves[-1].outcome == "moved"
 
 

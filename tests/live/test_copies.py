@@ -13,7 +13,7 @@ import pytest
 import step_processes
 from trainings import consolidated, until_it_saves
 
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import Progress, read_progress
 from slurm_hadar.runtime import check_lineage
 from slurm_hadar.runtime.samples import Segment, from_plain
@@ -261,10 +261,10 @@ def test_2_then_8_then_3_copies_in_the_middle_of_an_epoch(box, tmp_path):
 def test_asked_by_the_plan_the_copies_save_answer_and_wait(box, tmp_path):
     job = Job(box, tmp_path, 2000, slowest=30.0)
     job.wait_for(trained)
-    write_plan(box.exchange, job.id, gpus={}, copies=3, save="n1", restarts=0)
+    write_plan(box.exchange, JobPlan(job.id, gpus={}, copies=3, save="n1", restarts=0))
     acked = job.wait_for(lambda p: p.ack is not None)
     assert acked.ack is not None and acked.ack.save == "n1"
     time.sleep(1)
     assert job.wait_for(lambda p: True).samples == acked.samples, "trains in vain while it waits"
-    write_plan(box.exchange, job.id, gpus={}, copies=3, shares=(4.0, 2.0, 1.0), restarts=0)
+    write_plan(box.exchange, JobPlan(job.id, gpus={}, copies=3, shares=(4.0, 2.0, 1.0), restarts=0))
     job.segments()

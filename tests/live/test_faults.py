@@ -19,7 +19,7 @@ from trainings import moves_of
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.presentation import job_report
-from slurm_hadar.controller.presentation.formatters import format_tick
+from slurm_hadar.controller.presentation.tick_text import format_tick
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.exchange import progress

@@ -10,7 +10,7 @@ from conftest import need
 from dictated import Dictated
 
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.presentation import tick_text
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
 
@@ -99,7 +99,7 @@ def test_a_move_must_gain_more_than_it_costs(site, two):
         ).plan()
         for factor in (1.0, 1e7)
     }
-    assert moves_of(reports[1.0]), formatters.format_plan(reports[1.0])
+    assert moves_of(reports[1.0]), tick_text.format_plan(reports[1.0])
     assert not moves_of(reports[1e7])
     assert "worth a restart" in reports[1e7].plan.placements[two[0]].reason
 

@@ -12,8 +12,8 @@ from dictated import HBATCH, first_on
 from habits import Habits
 
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED
-from slurm_hadar.controller.alerts.look import AlertSource, look
-from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.alerts.dispatch import AlertSource, look
+from slurm_hadar.controller.presentation import job_explanation
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.plugins import programs
@@ -382,7 +382,7 @@ def test_gpus_held_idle_go_to_others_once_the_owner_knows(site, tmp_path):
         """Ticks, and what is decided on the job then."""
         idle()
         site.patient_tick()
-        return formatters.explanation_of(site.controller, id_).reason
+        return job_explanation.explanation_of(site.controller, id_).reason
 
     def asked():
         return [one for one in site.history(id_) if "held_idle" in one.details]
@@ -399,7 +399,7 @@ def test_gpus_held_idle_go_to_others_once_the_owner_knows(site, tmp_path):
     site.until(lambda: said() and asked()[0].outcome == "stopped")
     assert site.state(id_) is JobState.PENDING and site.job(waits).nodes == ("k1",)
     assert "as its GPUs were idle" in said()
-    assert ": stop, as its GPUs were idle" in str(formatters.move_row(stop))
+    assert ": stop, as its GPUs were idle" in str(job_explanation.move_row(stop))
     # Undone by Slurm's own commands: it goes on from its checkpoint.
     saved = site.told(id_).samples
     site.box.run("scontrol", "update", f"JobId={id_}", "StartTime=now")

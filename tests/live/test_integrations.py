@@ -11,7 +11,7 @@ import pytest
 import torch
 from missing import missing
 
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import check_lineage, checkpoint
 from slurm_hadar.runtime.samples import from_plain
@@ -95,7 +95,7 @@ class Job:
         words = ",".join(["ALL", *(f"{key}={value}" for key, value in export.items())])
         self.id = box.run("sbatch", "--parsable", f"--export={words}", text=script).strip()
         # It saves at its first step and then waits to be moved.
-        write_plan(box.exchange, self.id, gpus={self.second: 2}, save="n1", restarts=0)
+        write_plan(box.exchange, JobPlan(self.id, gpus={self.second: 2}, save="n1", restarts=0))
 
     @property
     def out(self):

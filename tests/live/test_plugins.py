@@ -17,7 +17,7 @@ from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import names_of, write_wrapper_site
 from slurm_hadar.domain.declaration import KEYS, Declaration, decode
 from slurm_hadar.exchange.heartbeat import write_heartbeat
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.plugins import changes, spank
 from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned, removal
 from slurm_hadar.profiles.gpu_sampling_files import read_all_uses
@@ -393,7 +393,7 @@ def test_all_together_from_the_submit_to_the_tasks(site, with_spank):
     found = site.show(job)
     assert decode(found["Comment"]).model == "resnet18" and found["TresPerNode"] == "gres:gpu:1"
     try:
-        write_plan(site.box.exchange, job, gpus={"v100": 1})
+        write_plan(site.box.exchange, JobPlan(job, gpus={"v100": 1}))
         site.box.run("scontrol", "release", job)
         # Its nodes have just taken the new configuration, and may have to be asked again.
         site.box.wait_state(job, ("COMPLETED",), 150)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from step_processes import ignores
 
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import Progress, read_progress
 from slurm_hadar.runtime import check_lineage, checkpoint
 from slurm_hadar.runtime.samples import from_plain
@@ -124,7 +124,7 @@ def test_asked_by_the_plan_it_saves_answers_waits_and_resumes_elsewhere(sandbox_
     job = Job(sandbox_each, tmp_path, "pytorch_single", first)
     running = job.wait_for(lambda p: p.samples > 0 and p.rate > 0)
     assert not running.in_step and running.gpus == 2 and running.model == MODEL
-    write_plan(sandbox_each.exchange, job.id, gpus={second: 2}, save="n1", restarts=0)
+    write_plan(sandbox_each.exchange, JobPlan(job.id, gpus={second: 2}, save="n1", restarts=0))
     acked = job.wait_for(lambda p: p.ack is not None)
     assert acked.ack is not None and acked.ack.save == "n1"
     time.sleep(1)
@@ -178,7 +178,7 @@ def test_started_without_its_gpus_it_asks_for_another_start_once(sandbox_each, t
     shell = ("bash", "-c", f'{forgets}; exec "$@"', "bash")
     job = Job(sandbox_each, tmp_path, "pytorch_single", first, shell)
     if planned:
-        write_plan(sandbox_each.exchange, job.id, gpus={first: 2})
+        write_plan(sandbox_each.exchange, JobPlan(job.id, gpus={first: 2}))
     sandbox_each.run("scontrol", "update", f"JobId={job.id}", "StartTime=now")
     until = time.monotonic() + 120
     while "it is asked to requeue the job" not in job.out:

@@ -29,14 +29,14 @@ SCRIPT = """
 import sqlite3, subprocess, sys
 from pathlib import Path
 from benchmarks.faults.touches import Touches
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 folder = Path(sys.argv[1])
 link = sqlite3.connect(folder / "file", isolation_level=None)
 link.execute("CREATE TABLE t (x)")
 Touches(folder / "log", sys.argv[2]).watch(link)
 link.execute("INSERT INTO t VALUES (1)")
 link.execute("INSERT INTO t VALUES (2)")
-write_plan(folder, "7", gpus={})
+write_plan(folder, JobPlan("7", gpus={}))
 subprocess.run(["touch", str(folder / "done")], check=True)
 """
 

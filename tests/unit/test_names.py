@@ -25,8 +25,8 @@ INSTEAD = {
     "past": "history", "picture": "snapshot", "post": "incumbent", "room": "free capacity",
     "rules": "accounting limits", "said": "job reports", "seen": "observation",
     "somebody": "the user", "stays": "idle survival", "story": "job report",
-    "targets": "eligibility", "telling": "formatters", "throw": "sandbox", "together": "composite",
-    "told": "reported", "trail": "reconciliation", "trouble": "problem",
+    "targets": "eligibility", "telling": "presentation", "throw": "sandbox",
+    "together": "composite", "told": "reported", "trail": "reconciliation", "trouble": "problem",
     "troubles": "diagnostics", "turns": "offer loop", "viewing": "view builder",
     "wanted": "resource request", "whoever": "the user", "words": "text",
 }  # fmt: skip

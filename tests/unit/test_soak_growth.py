@@ -9,7 +9,7 @@ from benchmarks.soak.daemon import Daemon
 from benchmarks.soak.leftovers import Exchange, Journal, Work, read_exchange
 from benchmarks.soak.memory import Memory
 from benchmarks.soak.watched import Watched, join
-from slurm_hadar.controller.journal.store import MOST_TOLD
+from slurm_hadar.controller.journal.decision_history import MOST_DECISIONS
 
 
 def weighed(seconds, mb):
@@ -90,9 +90,9 @@ def test_a_journal_that_grows_with_more_than_the_jobs_is_told(change, says):
 
 
 def test_a_job_on_which_the_decision_goes_to_and_fro_does_not_fill_the_disk():
-    told = replace(JOURNAL, rows={"told": 10 * MOST_TOLD + 1}, size_mb=0.3)
+    told = replace(JOURNAL, rows={"told": 10 * MOST_DECISIONS + 1}, size_mb=0.3)
     assert "2001 rows of told" in told.wrong(replace(WORK, ticks=9999))[0]
-    assert not replace(told, rows={"told": 10 * MOST_TOLD}).wrong(replace(WORK, ticks=9999))
+    assert not replace(told, rows={"told": 10 * MOST_DECISIONS}).wrong(replace(WORK, ticks=9999))
 
 
 @pytest.mark.parametrize(

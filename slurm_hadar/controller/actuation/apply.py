@@ -26,7 +26,7 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.exchange.plan_file import remove_plan, write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, remove_plan, write_plan
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Update
 
@@ -112,35 +112,18 @@ class ActionContext:
         if not self.in_the_job:
             steering_store.keep(self.config, self.store, job.id, ours, self.check)
 
-    def write_plan(
-        self,
-        job: Job,
-        gpus: Mapping[str, int],
-        reason: str,
-        save: str = "",
-        copies: int = 1,
-        shares: tuple[float, ...] = (),
-        batch: int | None = None,
-    ) -> str | None:
-        """Tell the job what it will run with; ``save`` asks it to checkpoint now.
+    def write_plan(self, job: Job, plan: JobPlan) -> str | None:
+        """Tell the job what it will run with; ``save`` of the plan asks this attempt of it to
+        checkpoint now.
 
         A complaint where the file cannot be written, as when another user made one of that name:
         the job then goes by what Slurm gives it.
         """
+        # Everybody may read the file, and other jobs are nobody's business.
+        reason = _OTHER.sub("another job", plan.reason)
+        plan = replace(plan, restarts=job.restarts, reason=reason)
         try:
-            write_plan(
-                self.config.site.exchange_dir,
-                job.id,
-                gpus=gpus,
-                batch=batch,
-                copies=copies,
-                shares=shares,
-                save=save,
-                restarts=job.restarts,
-                # Everybody may read the file, and other jobs are nobody's business.
-                reason=_OTHER.sub("another job", reason),
-                check=self.check,
-            )
+            write_plan(self.config.site.exchange_dir, plan, self.check)
         except (OSError, ValueError) as error:
             return f"job {job.id}: its plan file cannot be written: {error}"
         return None
@@ -293,7 +276,10 @@ def ask_to_save(
     if declared.habit in UNASKED:
         return Sent()
     # Copies and shares are said when it has been requeued: now they would be of no use to it.
-    complaint = context.write_plan(action.job, action.steering.gpus, action.reason, save=nonce)
+    complaint = context.write_plan(
+        action.job,
+        JobPlan(action.job.id, gpus=action.steering.gpus, reason=action.reason, save=nonce),
+    )
     if complaint:
         context.store.end(entry, complaint, now)
         return Sent((complaint,), frozenset({action.job.id}))
@@ -347,7 +333,8 @@ def _given_back(store: Store, action: Action) -> int:
 def write_unmoved_plan(context: ActionContext, job: Job) -> str | None:
     """Tell a running job that it goes on with what it has, and need not save; see write_plan."""
     copies = len(job.gpus) if may_have_copies(job) else 1
-    return context.write_plan(job, context.held(job), "stays", copies=copies)
+    plan = JobPlan(job.id, gpus=context.held(job), reason="stays", copies=copies)
+    return context.write_plan(job, plan)
 
 
 def _details(action: Action) -> dict[str, object]:

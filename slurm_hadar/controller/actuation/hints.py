@@ -17,7 +17,7 @@ from types import MappingProxyType
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates, queue_head
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.preference import (
+from slurm_hadar.controller.actuation.partition_preference import (
     PreferenceInput,
     expected_end,
     longest_wait,

@@ -271,3 +271,13 @@ def placement_text(gpus: Mapping[str, int], nodes: Sequence[str] = ()) -> str:
     """A placement for people: ``2 x v100 on v1``."""
     what = " + ".join(f"{count} x {kind}" for kind, count in sorted(gpus.items()))
     return f"{what} on {fold(tuple(nodes))}" if nodes else what
+
+
+def assignments(fields: Mapping[str, object]) -> str:
+    """Fields of a request as ``scontrol update`` takes them: ``Partition=v100,k80``."""
+    return " ".join(f"{key}={value}" for key, value in fields.items())
+
+
+def steering_text(ours: Steering) -> str:
+    """Where a job was sent: ``1 x k80 on k1``."""
+    return placement_text(ours.gpus, list(ours.nodes))

@@ -11,6 +11,29 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Cluster, Update
 
 FIELD = "MailType"
+_MAILS_OF_A_MOVE = ("BEGIN", "REQUEUE")
+
+
+def switch_off(context: ActionContext, jobs: Sequence[Job]) -> None:
+    """Keep Slurm from mailing the requeue and the start of a move to those who asked for mails of
+    these (``--mail-type``). When the job runs again its owner's wish is restored."""
+    try:
+        asked = context.cluster.read_mail_types([job.raw_id for job in jobs])
+    except SlurmError:
+        # A mail more is no reason not to move.
+        return
+    updates = []
+    for job in jobs:
+        types, ours = asked.get(job.raw_id, ()), context.steering_of(job)
+        left = ",".join(name for name in types if name not in _MAILS_OF_A_MOVE) or "NONE"
+        if "MailType" not in ours.was and left != ",".join(types or ("NONE",)):
+            was = {**ours.was, "MailType": ",".join(types)}
+            wrote = {**ours.wrote, "MailType": left}
+            ours = replace(ours, was=was, wrote=wrote)
+            updates.append(context.update(job, {"MailType": left}, ours))
+    if updates:
+        # Refused, or not answered: there are more mails, and what is restored is what is there.
+        context.cluster.apply(updates)
 
 
 def of_others(

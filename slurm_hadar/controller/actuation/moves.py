@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from slurm_hadar.controller.actuation import mails, move_priority
 from slurm_hadar.controller.actuation.apply import (
     STOOD_FIELDS,
     ActionContext,
@@ -25,17 +26,12 @@ from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.exchange.plan_file import JobPlan
 from slurm_hadar.exchange.progress import Progress, read_all_progress
 from slurm_hadar.slurm import pending
-from slurm_hadar.slurm.cluster import Update
-from slurm_hadar.slurm.times import at_once, begin_time, set_back
+from slurm_hadar.slurm.times import at_once, begin_time
 
-_MAILS_OF_A_MOVE = ("BEGIN", "REQUEUE")
 _POLL_S = 0.5
-_MOST_NICE = 2_147_483_645
-"""Slurm takes no more."""
-_LEAST_PRIORITY = 1
-"""Slurm shows no less of a job that is not held."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,7 @@ def _requeue(
     said: list[str] = []
     if not moved:
         return said
-    _send_no_mails(context, [job for _, job, _ in moved])
+    mails.switch_off(context, [job for _, job, _ in moved])
     # ``now`` is when the jobs were read, which may be some time ago.
     sent_s = context.clock()
     entries = [entry for entry, _, until in moved if sent_s <= until]
@@ -191,28 +187,6 @@ def _requeue(
             context.store.end(entry.id, outcome, now)
             said.append(f"job {entry.job}: {outcome}")
     return said
-
-
-def _send_no_mails(context: ActionContext, jobs: Sequence[Job]) -> None:
-    """Keep Slurm from mailing the requeue and the start of a move to those who asked for mails of
-    these (``--mail-type``). When the job runs again its owner's wish is restored."""
-    try:
-        asked = context.cluster.read_mail_types([job.raw_id for job in jobs])
-    except SlurmError:
-        # A mail more is no reason not to move.
-        return
-    updates = []
-    for job in jobs:
-        types, ours = asked.get(job.raw_id, ()), context.steering_of(job)
-        left = ",".join(name for name in types if name not in _MAILS_OF_A_MOVE) or "NONE"
-        if "MailType" not in ours.was and left != ",".join(types or ("NONE",)):
-            was = {**ours.was, "MailType": ",".join(types)}
-            wrote = {**ours.wrote, "MailType": left}
-            ours = replace(ours, was=was, wrote=wrote)
-            updates.append(context.update(job, {"MailType": left}, ours))
-    if updates:
-        # Refused, or not answered: there are more mails, and what is restored is what is there.
-        context.cluster.apply(updates)
 
 
 def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Steering:
@@ -249,7 +223,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             said.append(f"job {job.id}: {outcome}")
     if not waiting:
         return said
-    nices = _nices(context, waiting, now)
+    nices = move_priority.restoring_nices(context, waiting, now)
     updates = []
     before = {job.id: context.steering_of(job) for _, job in waiting}
     sure: dict[str, Steering] = {}
@@ -269,7 +243,10 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         if theirs:
             context.remove_plan(job)
         else:
-            complaint = context.write_plan(job, ours.gpus, reason, "", copies, shares, batch)
+            plan = JobPlan(
+                job.id, gpus=ours.gpus, batch=batch, copies=copies, shares=shares, reason=reason
+            )
+            complaint = context.write_plan(job, plan)
             said += [complaint] if complaint else []
         changes = dict(fields) if isinstance(fields, dict) else {}
         if ours.gpus or (theirs and steering_of(entry.details, now).gpus):
@@ -282,7 +259,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             changes["StartTime"] = begin_time(job.eligible_s)
         if job.id in nices:
             changes["Nice"] = nices[job.id].value
-            ours = _with_nice(ours, job, nices[job.id].value)
+            ours = move_priority.with_nice(ours, job, nices[job.id].value)
         sure[job.id] = ours
         if not ours.gpus and not context.in_the_job:
             # It gets its owner's request back, which is kept until Slurm has taken it.
@@ -310,96 +287,8 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             outcome = f"the placement was refused, Slurm starts it as it was: {error}"
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")
-    _keep_places(context, taken)
+    move_priority.correct_nices(context, taken)
     return said
-
-
-@dataclass(frozen=True)
-class _Nice:
-    """A Nice for a moved job. ``exact``: it has then the priority that it had, else maybe more."""
-
-    value: str
-    exact: bool
-
-
-def _nices(
-    context: ActionContext, waiting: Sequence[tuple[Entry, Job]], now: float
-) -> dict[str, _Nice]:
-    """The Nice that gives each moved job the priority that it had: a requeue takes its age away.
-
-    Slurm shows that after an update only, so one is sent that changes nothing. Thus a job never has
-    less while it may start. Without those that may start already.
-    """
-    before = {
-        job.id: (priority, job)
-        for entry, job in waiting
-        if isinstance(priority := entry.details.get("priority"), int)
-        and steering_of(entry.details, now).gpus
-        and job.eligible_s > now + 1
-        and not set_back(job, now)
-    }
-    if not (context.ages and before):
-        return {}
-    same = [
-        Update(id_, {"StartTime": begin_time(job.eligible_s)}) for id_, (_, job) in before.items()
-    ]
-    errors = context.cluster.apply(same)
-    names = [update.job_id for update, error in zip(same, errors, strict=True) if error is None]
-    try:
-        shown = context.cluster.read_jobs(names) if names else []
-    except SlurmError:
-        return {}
-    return {
-        job.id: _nice(job, before[job.id][0])
-        for job in shown
-        if job.state is JobState.PENDING and 0 < job.priority < before[job.id][0]
-    }
-
-
-def _nice(job: Job, priority: int) -> _Nice:
-    exact = job.priority > _LEAST_PRIORITY
-    # With a Nice of 0 it has some priority, so with this one it has enough.
-    wanted = job.nice - (priority - job.priority) if exact else min(job.nice, 0) - priority
-    return _Nice(str(max(wanted, -_MOST_NICE)), exact)
-
-
-def _with_nice(ours: Steering, job: Job, nice: str) -> Steering:
-    was, wrote = {"Nice": str(job.nice), **ours.was}, {**ours.wrote, "Nice": nice}
-    return replace(ours, was=was, wrote=wrote)
-
-
-def _keep_places(context: ActionContext, entries: Sequence[Entry]) -> None:
-    """Correct the Nice of jobs that were sent on, where it was not known which one they need."""
-    before = {
-        entry.job: priority
-        for entry in entries
-        if isinstance(priority := entry.details.get("priority"), int)
-    }
-    # Twice: the first time a job may get too much.
-    for _ in range(2 if context.ages else 0):
-        try:
-            shown = context.cluster.read_jobs(list(before)) if before else []
-        except SlurmError:
-            return
-        wrong = []
-        for job in shown:
-            had, ours = before.get(job.id, 0), context.steering_of(job)
-            too_much = ours.wrote.get("Nice") == str(job.nice) and job.priority > had
-            waits = job.state is JobState.PENDING and job.priority > 0
-            if waits and (job.priority < had or too_much):
-                wrong.append((job, ours, _nice(job, had)))
-        updates = [
-            context.update(job, {"Nice": nice.value}, _with_nice(ours, job, nice.value))
-            for job, ours, nice in wrong
-        ]
-        answers = context.cluster.apply(updates) if updates else []
-        unclear = {}
-        for (job, ours, nice), error in zip(wrong, answers, strict=True):
-            if error is None and not nice.exact:
-                unclear[job.id] = before[job.id]
-            elif error is not None and not error.retry:
-                context.keep(job, ours)
-        before = unclear
 
 
 def _done(ours: Steering) -> tuple[str, str]:

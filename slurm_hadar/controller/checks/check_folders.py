@@ -3,12 +3,12 @@
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.checks.finding import Finding, me, user_name
 from slurm_hadar.controller.checks.state_disk import disk_finding
+from slurm_hadar.controller.lock import controllers_uid
 
 
 def folder_findings(config: Config) -> Iterator[Finding]:
@@ -44,14 +44,6 @@ def folder_findings(config: Config) -> Iterator[Finding]:
     yield exchange_finding(config, config.site.exchange_dir)
 
 
-def _controllers_uid(config: Config) -> int:
-    """Who runs the controller, or will, as far as is known."""
-    if not config.site.controller_user:
-        with suppress(OSError):
-            return config.site.state_dir.stat().st_uid
-    return config.controller_uid
-
-
 def exchange_finding(config: Config, folder: Path) -> Finding:
     """Whether jobs and the controller can use the exchange folder, and no other user can use our
     files."""
@@ -69,7 +61,7 @@ def exchange_finding(config: Config, folder: Path) -> Finding:
             f"chmod 1777 {folder}",
         )
     owner = folder.stat().st_uid
-    controller = _controllers_uid(config)
+    controller = controllers_uid(config)
     if config.site.rights == "operator" and owner != controller:
         return Finding(
             "problem",

@@ -9,14 +9,14 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from slurm_hadar.controller.journal.decision_history import DecisionHistory
 from slurm_hadar.controller.journal.entry import (
     COLUMNS,
     Decision,
     Entry,
     entry_of,
-    gist,
     is_in_vain,
 )
 from slurm_hadar.controller.journal.store_file import (
@@ -27,14 +27,13 @@ from slurm_hadar.controller.journal.store_file import (
     make_private,
     open_file,
     put_aside,
+    rows_of,
     state_file_error,
+    transaction,
 )
 from slurm_hadar.domain.view import State
 
 __all__ = ["VERSION", "DamagedStateFile", "Store", "make_private"]
-
-MOST_TOLD = 200
-"""Decisions that are kept of one job."""
 
 
 class AttainedTime(NamedTuple):
@@ -49,6 +48,7 @@ class Store:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
+        self.decisions = DecisionHistory(connection)
         row = connection.execute("PRAGMA database_list").fetchone()
         self._path = Path(row[2] if row else "hadar.sqlite")
         self._file = identity(self._path)
@@ -273,43 +273,13 @@ class Store:
         rows = self.connection.execute(f"SELECT {COLUMNS} FROM journal {where}", values)
         return [entry_of(row) for row in rows]
 
-    # -- decisions, service, policy ----------------------------------------------------------
-
-    def decide(self, decisions: Iterable[Decision]) -> None:
-        """Keep the last decision on each job, and those that are new beside the older ones."""
-        told = list(decisions)
-        last = self.decisions({one.job for one in told})
-        rows = []
-        with self.transaction():
-            for one in told:
-                before = last.get(one.job)
-                if before is None or gist(before) != gist(one):
-                    self._tell(one)
-                last[one.job] = one
-                rows.append((one.job, one.time_s, one.placement, one.reason))
-            self.connection.executemany("INSERT OR REPLACE INTO decision VALUES (?,?,?,?)", rows)
-
-    def _tell(self, one: Decision) -> None:
-        self.connection.execute(
-            "INSERT INTO told (job, time_s, placement, reason) VALUES (?,?,?,?)",
-            (one.job, one.time_s, one.placement, one.reason),
-        )
-        # A job on which the decision goes to and fro must not fill the disk.
-        self.connection.execute(
-            "DELETE FROM told WHERE job=? AND id <= (SELECT id FROM told WHERE job=?"
-            " ORDER BY id DESC LIMIT 1 OFFSET ?)",
-            (one.job, one.job, MOST_TOLD),
-        )
+    # -- event log, attained time, steering, policy --------------------------------------------
 
     def unlogged(self, limit: int) -> tuple[dict[int, Decision], list[Entry]]:
         """Decisions by their number, and actions, that are not in the event log yet: the oldest
         ``limit`` of each."""
-        rows = self.connection.execute(
-            "SELECT id, job, time_s, placement, reason FROM told WHERE news=1 ORDER BY id LIMIT ?",
-            (limit,),
-        )
-        unlogged = {int(id_): Decision(*row) for id_, *row in rows}
-        return unlogged, self._entries("WHERE news=1 ORDER BY id LIMIT ?", (limit,))
+        actions = self._entries("WHERE news=1 ORDER BY id LIMIT ?", (limit,))
+        return self.decisions.unlogged(limit), actions
 
     def logged(self, decisions: Iterable[int], actions: Iterable[int]) -> None:
         """These are in the event log now."""
@@ -318,26 +288,6 @@ class Store:
                 self.connection.executemany(
                     f"UPDATE {table} SET news=0 WHERE id=?", [(id_,) for id_ in ids]
                 )
-
-    def decision_history(self, job: str) -> list[Decision]:
-        """The decisions on a job that differed from the one before, oldest first."""
-        rows = self.connection.execute(
-            "SELECT job, time_s, placement, reason FROM told WHERE job=? ORDER BY id", (job,)
-        )
-        return [Decision(*row) for row in rows]
-
-    def decisions(self, jobs: Collection[str] | None = None) -> dict[str, Decision]:
-        """The last decision on each job, or on each of ``jobs``."""
-        rows = self._rows("SELECT job, time_s, placement, reason FROM decision", jobs)
-        return {row[0]: Decision(*row) for row in rows}
-
-    def _rows(self, select: str, jobs: Collection[str] | None) -> Iterator[tuple[Any, ...]]:
-        """Rows of all jobs, or of some: a month's jobs are not read for those of a tick."""
-        if jobs is None:
-            yield from self.connection.execute(select)
-        else:
-            for job in jobs:
-                yield from self.connection.execute(f"{select} WHERE job=?", (job,))
 
     def serve(
         self,
@@ -351,7 +301,7 @@ class Store:
         and the running ones.
         """
         jobs = None if shown is None else {*shown, *running}
-        rows = self._rows("SELECT job, gpu_s, seen_s FROM attained", jobs)
+        rows = rows_of(self.connection, "SELECT job, gpu_s, seen_s FROM attained", jobs)
         known = {str(job): (float(gpu_s), float(seen)) for job, gpu_s, seen in rows}
         before = {job: attained for job, (attained, _) in known.items()}
         changed = []
@@ -371,7 +321,7 @@ class Store:
 
     def steerings(self, jobs: Collection[str]) -> dict[str, str]:
         """What :meth:`keep_steering` kept of these jobs."""
-        return dict(self._rows("SELECT job, text FROM steering", jobs))
+        return dict(rows_of(self.connection, "SELECT job, text FROM steering", jobs))
 
     def policy_state(self, name: str) -> State:
         """A policy's memory, empty where it has none yet."""
@@ -391,8 +341,7 @@ class Store:
             self.connection.execute(
                 "DELETE FROM journal WHERE outcome IS NOT NULL AND changed_s<?", (before_s,)
             )
-            self.connection.execute("DELETE FROM told WHERE time_s<?", (before_s,))
-            self.connection.execute("DELETE FROM decision WHERE time_s<?", (before_s,))
+            self.decisions.forget(before_s)
             self.connection.execute("DELETE FROM attained WHERE seen_s<?", (before_s,))
             self.connection.execute(
                 "DELETE FROM steering WHERE job NOT IN (SELECT job FROM decision)"
@@ -402,10 +351,5 @@ class Store:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Several statements, all or none."""
-        self.connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self.connection):
             yield
-        except BaseException:
-            self.connection.execute("ROLLBACK")
-            raise
-        self.connection.execute("COMMIT")

@@ -5,7 +5,10 @@ import os
 import sqlite3
 import stat
 import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from slurm_hadar import reading
 from slurm_hadar.domain.errors import HadarError
@@ -105,6 +108,29 @@ def open_file(path: Path) -> sqlite3.Connection:
         _close(connection)
         raise
     return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Several statements, all or none."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def rows_of(
+    connection: sqlite3.Connection, select: str, jobs: Collection[str] | None
+) -> Iterator[tuple[Any, ...]]:
+    """Rows of all jobs, or of some: a month's jobs are not read for those of a tick."""
+    if jobs is None:
+        yield from connection.execute(select)
+    else:
+        for job in jobs:
+            yield from connection.execute(f"{select} WHERE job=?", (job,))
 
 
 def state_file_error(error: sqlite3.Error, path: Path) -> HadarError:

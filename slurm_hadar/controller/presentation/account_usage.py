@@ -69,7 +69,7 @@ def recorded(store: Store, from_s: float) -> RecordedUse:
     return RecordedUse(
         list(samples.since(from_s)),
         [recorded_move(entry) for entry in store.moves_that_ended(MOVED)],
-        frozenset(id_ for id_ in store.decisions() if id_ not in outside),
+        frozenset(id_ for id_ in store.decisions.last() if id_ not in outside),
         outside,
     )
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 
-from slurm_hadar.controller.actuation import held_idle, reconciliation
+from slurm_hadar.controller.actuation import held_idle, job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import steering_of
+from slurm_hadar.controller.journal.decision_history import MOST_DECISIONS
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.journal.store import MOST_TOLD
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import formatters
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.job import Job, JobState
@@ -32,11 +31,11 @@ def events(known: JobContext) -> list[Event]:
 
 def missing_history(known: JobContext) -> Iterator[str]:
     """What of its past is not known any more, or never was."""
-    if len(known.decisions) >= MOST_TOLD:
+    if len(known.decisions) >= MOST_DECISIONS:
         since = formats.moment(known.decisions[0].time_s)
         yield (
             f"Decisions from before {since} are not kept: the state file holds the last "
-            f"{MOST_TOLD} of a job that differ."
+            f"{MOST_DECISIONS} of a job that differ."
         )
 
 
@@ -81,9 +80,9 @@ def _action(entry: Entry) -> Event:
         elif held_idle.DETAIL in entry.details:
             what = "stop for other jobs, as its GPUs were idle"
     elif meant.gpus:
-        what += f": {formatters.steering_text(meant)}"
+        what += f": {job_updates.steering_text(meant)}"
     elif entry.kind == Kind.HINT.value and isinstance(fields, dict):
-        what += f": {formatters.assignments(fields)}"
+        what += f": {job_updates.assignments(fields)}"
     parts = [f"{phase} after {time - entry.opened_s:.0f} s" for phase, time in entry.steps]
     if entry.outcome is None:
         parts.append(f"under way ({entry.phase})")

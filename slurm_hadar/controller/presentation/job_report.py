@@ -6,17 +6,17 @@ and what is wrong.
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import reconciliation
+from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import Entry, is_in_vain
+from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import formatters, job_history, move_text
+from slurm_hadar.controller.presentation import job_explanation, job_history, move_text
 from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import chaining
@@ -30,12 +30,12 @@ from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.slurm.cluster import Cluster
 
 
-def of_controller(controller: formatters.Source, id_: str) -> JobReport:
+def of_controller(controller: job_explanation.Source, id_: str) -> JobReport:
     """Made with the controller's own file. Raises UsageError for an unknown job."""
     store = controller.store
     config = controller.config
     seen = controller.observe()
-    id_ = formatters.named(seen, id_)
+    id_ = job_explanation.named(seen, id_)
     known = _known(config, seen, id_, config.controller_uid)
     job = known.job
     if job is not None and known.config.site.rights == "user" and job.uid != controller.own_uid:
@@ -44,8 +44,8 @@ def of_controller(controller: formatters.Source, id_: str) -> JobReport:
         replace(
             known,
             entries=tuple(reversed(store.history(id_))),
-            decisions=tuple(store.decision_history(id_)),
-            last=store.decisions().get(id_),
+            decisions=tuple(store.decisions.of(id_)),
+            last=store.decisions.last().get(id_),
         )
     )
 
@@ -55,9 +55,9 @@ def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> JobRepor
     user's."""
     uid = os.getuid()
     seen = observe_as_owner(config, cluster, now)
-    id_ = formatters.named(seen, id_)
+    id_ = job_explanation.named(seen, id_)
     job = seen.jobs.get(id_)
-    formatters.no_array(seen, id_)
+    job_explanation.no_array(seen, id_)
     if job is None or job.uid != uid:
         return None
     return _told(replace(_known(config, seen, id_, controllers_uid(config)), journal=False))
@@ -85,18 +85,10 @@ def _known(config: Config, seen: Observed, id_: str, uid: int) -> JobContext:
     return JobContext(id_, seen, config, uid, beat)
 
 
-def controllers_uid(config: Config) -> int:
-    """Whose files are believed by other users than the controller's own."""
-    if not config.site.controller_user:
-        with suppress(OSError):
-            return config.site.state_dir.stat().st_uid
-    return config.controller_uid
-
-
 def _told(known: JobContext) -> JobReport:
     seen, job = known.seen, known.job
     if job is None:
-        formatters.no_array(seen, known.id)
+        job_explanation.no_array(seen, known.id)
         if not known.entries and not known.decisions:
             raise UsageError(
                 f"Slurm shows no job {known.id}, and the journal knows none; "
@@ -112,7 +104,7 @@ def _told(known: JobContext) -> JobReport:
         now=tuple(_now(known)),
         next=tuple(_next(known)),
         problems=tuple(problems(known)),
-        undo=tuple(formatters.undo(job, seen, known.config))
+        undo=tuple(job_explanation.undo(job, seen, known.config))
         if job and job.managed and not _over(job)
         else (),
     )
@@ -126,13 +118,13 @@ def _facts(known: JobContext) -> Iterator[tuple[str, str]]:
     job, seen = known.job, known.seen
     if job is None:
         return
-    row = formatters.row_of(job, seen, None)
+    row = job_explanation.row_of(job, seen, None)
     yield "Name", f"{row.name} ({row.user})"
     yield "Partition", ",".join(job.partitions)
     if job.declaration is not None:
         words = " ".join(f"{key}={value}" for key, value in job.declaration.assignments().items())
         yield "Declared", words or "opted in by its partition"
-    for line in formatters.changed(job, seen, known.config):
+    for line in job_explanation.changed(job, seen, known.config):
         yield "Changed", line
     if row.here:
         yield "Runs on", reconciliation.where(job, seen)
@@ -209,7 +201,7 @@ def _of_waiting(job: Job, known: JobContext) -> Iterator[str]:
     elif steered.gpus:
         length = known.config.moving.commit_s
         yield (
-            f"Slurm starts it on {formatters.steering_text(steered)} when that is free; "
+            f"Slurm starts it on {job_updates.steering_text(steered)} when that is free; "
             f"if it has not within {length:.0f} s it may start anywhere that its owner asked for."
         )
     elif job.start_s > now:

@@ -16,7 +16,7 @@ from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation import interactive, rollout
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import formatters, move_text
+from slurm_hadar.controller.presentation import job_explanation, move_text
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import Heartbeat
@@ -243,13 +243,13 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     # What is read from a job's plan file may be older than the last tick.
     age = "decided" if sight.source == SLURM else ""
     age = age if sight.controller.alive else "OLD, decided"
-    row = formatters.row_of(job, sight.seen, decision, age)
+    row = job_explanation.row_of(job, sight.seen, decision, age)
     if decision is not None and decision.placement and (entry or not row.planned):
         found = {kind: int(count) for count, kind in _PLACED.findall(decision.placement)}
         if found != row.planned:
             row = replace(row, planned=found)
     if viewer.hidden_jobs and not viewer.everything:
-        row = replace(row, reason=formatters.without_others(row.reason, (job.id,)))
+        row = replace(row, reason=job_explanation.without_others(row.reason, (job.id,)))
     if in_full:
         return row
     # Of others' jobs it tells what squeue does.

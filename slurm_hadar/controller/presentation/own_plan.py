@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from slurm_hadar.controller.actuation.actions import PlanDiff
-from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.presentation import tick_text
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.domain.placement import Plan
 
@@ -27,11 +27,11 @@ def own_plan(report: TickReport, ids: Collection[str]) -> OwnPlan:
     own = _of(report, ids)
     lines = [
         line.replace("would ", "sent: ", 1) if report.acted and line.startswith("would ") else line
-        for line in formatters.format_plan(own)
+        for line in tick_text.format_plan(own)
         # Of the whole cluster, which this is not.
-        if not line.startswith(formatters.IDLE_NODES)
+        if not line.startswith(tick_text.IDLE_NODES)
     ]
-    return OwnPlan(report.seen.now, lines, formatters.summary(own))
+    return OwnPlan(report.seen.now, lines, tick_text.summary(own))
 
 
 def _of(report: TickReport, ids: Collection[str]) -> TickReport:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.placement_tables import StayTable, StoredStay
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.presentation import job_explanation
 from slurm_hadar.controller.presentation.overview import Viewer
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
@@ -106,7 +106,7 @@ class PlacementHistory:
             watched = list(self._watched)
         owners = {one.job: one.uid for one in stays}
         shown = [
-            JobMove(entry.job, formatters.move_row(entry))
+            JobMove(entry.job, job_explanation.move_row(entry))
             for entry in moves
             if viewer.everything or owners.get(entry.job) == viewer.uid
         ]

@@ -17,10 +17,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.decided import decisions
+from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import account_usage, formatters, job_report
+from slurm_hadar.controller.presentation import account_usage, job_explanation, job_report
 from slurm_hadar.controller.presentation.account_usage import RecordedUse
 from slurm_hadar.controller.presentation.cluster_map import cluster_view
 from slurm_hadar.controller.presentation.overview import (
@@ -215,7 +215,7 @@ class Published:
         report = now.report
         assert report is not None
         job = _own(report.seen, viewer, id_)
-        found = formatters.explanation_of(self._reader(report), job.id)
+        found = job_explanation.explanation_of(self._reader(report), job.id)
         trust = report.understated.get(job.uid)
         if trust is not None:
             note = (
@@ -265,7 +265,7 @@ _ANSWERS: dict[str, Callable[[Published, _Tick, Viewer, str], dict[str, Any] | b
 
 
 class _TickSource:
-    """A :class:`formatters.Source` of what a tick saw."""
+    """A :class:`job_explanation.Source` of what a tick saw."""
 
     report: TickReport
 
@@ -293,13 +293,13 @@ def _writer(kind: type[Any]) -> TypeAdapter[Any]:
 def _own(seen: Observed, viewer: Viewer, id_: str) -> Job:
     """The job, where this user may know what was decided on it. Raises UsageError."""
     checked_id(id_)
-    job = seen.jobs.get(formatters.named(seen, id_))
+    job = seen.jobs.get(job_explanation.named(seen, id_))
     if job is not None and viewer.sees_decisions(job):
         return job
     if viewer.everything or any(
         viewer.sees_decisions(task) for task in seen.jobs.values() if str(task.array_job_id) == id_
     ):
-        formatters.no_array(seen, id_)
+        job_explanation.no_array(seen, id_)
     raise UsageError(
         f"no job {id_} of yours was shown by Slurm at the last tick; squeue --me shows those that "
         "wait and run, and only its owner and the operator see what was decided on a job"
@@ -313,7 +313,7 @@ def _without_others(found: dict[str, Any], ids: Collection[str], viewer: Viewer)
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, str):
-            return formatters.without_others(value, ids)
+            return job_explanation.without_others(value, ids)
         if isinstance(value, dict):
             return {key: cleaned(one) for key, one in value.items()}
         return [cleaned(one) for one in value] if isinstance(value, list | tuple) else value

@@ -6,7 +6,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from slurm_hadar.controller.snapshot.constraints import readable
-from slurm_hadar.domain.declaration import ANY, MOST_COUNTS, CountList, Declaration
+from slurm_hadar.domain.declaration import ANY, Declaration
+from slurm_hadar.domain.declaration_values import MOST_COUNTS, CountList
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.tres import parse_gpus

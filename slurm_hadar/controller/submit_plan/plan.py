@@ -18,7 +18,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
 from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
 from slurm_hadar.controller.snapshot.sources import Sources
 from slurm_hadar.controller.snapshot.view_builder import snapshot_of
-from slurm_hadar.controller.submit_plan.asking import Asking, copy_of_store, place_in
+from slurm_hadar.controller.submit_plan.hypothetical_job import Asking, copy_of_store, place_in
 from slurm_hadar.controller.submit_plan.request import ID, Asked, count_option, job_of
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering

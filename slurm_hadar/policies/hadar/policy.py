@@ -24,6 +24,7 @@ from slurm_hadar.policies.allocation import (
     FreeCapacity,
     ResourcePools,
     demands_of,
+    nothing_to_place,
     resource_pools,
 )
 from slurm_hadar.policies.hadar import reasons
@@ -50,11 +51,8 @@ _SETTLING = 20
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for an option that cannot be understood."""
     settings = HadarOptions.read(view.options)
-    if not view.jobs.ids:
-        return Plan(notes=("no managed job waits or runs",)), dict(state)
-    if not view.nodes.gpus.any() and not len(view.jobs.held):
-        why = "no node has a GPU that managed jobs may use"
-        return Plan(waiting=dict.fromkeys(view.jobs.ids, why), notes=(why,)), dict(state)
+    if (nothing := nothing_to_place(view)) is not None:
+        return nothing, dict(state)
     floor = resource_pools(view)
     valued = worth(view, floor, settings)
     planner = _Planner(view, floor, valued, settings)

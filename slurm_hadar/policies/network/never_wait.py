@@ -6,18 +6,14 @@ order as ``network``; no job moves.
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
-from slurm_hadar.policies.network.offer_loop import WHERE, OfferLoop, RackOffer
+from slurm_hadar.policies.network.offer_loop import WHERE, RackOffer, one_round
 from slurm_hadar.policies.network.settings import NetworkOptions
 from slurm_hadar.policies.record import Policy, Trait
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round; running jobs keep their place."""
-    turns = OfferLoop(view, NetworkOptions.read(view.options))
-    for job in turns.held:
-        turns.keep(job, "keeps what it holds")
-    turns.serve(turns.order(), _answer)
-    return turns.plan(), dict(state)
+    return one_round(view, _answer), dict(state)
 
 
 def _answer(job: int, offer: RackOffer) -> tuple[bool, str]:

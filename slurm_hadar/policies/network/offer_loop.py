@@ -265,3 +265,13 @@ class OfferLoop:
         placed = placement_of(view, floor, parts, why)
         tier = TIERS[self.ground.tier_of(parts)]
         self.placements[view.jobs.ids[job]] = replace(placed, tier=tier)
+
+
+def one_round(view: View, answer: Answer) -> Plan:
+    """The plan of one round in which running jobs keep their place. Raises UsageError for an option
+    that cannot be understood."""
+    offers = OfferLoop(view, NetworkOptions.read(view.options))
+    for job in offers.held:
+        offers.keep(job, "keeps what it holds")
+    offers.serve(offers.order(), answer)
+    return offers.plan()

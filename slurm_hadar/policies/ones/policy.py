@@ -14,13 +14,13 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
-from slurm_hadar.policies.allocation import resource_pools
+from slurm_hadar.policies.allocation import nothing_to_place, resource_pools
 from slurm_hadar.policies.ones import memory
-from slurm_hadar.policies.ones.laid import LaidRound
 from slurm_hadar.policies.ones.limits import limits_of
 from slurm_hadar.policies.ones.problem import BatchProblem, greedy, present, problem_of
 from slurm_hadar.policies.ones.progress import factors
 from slurm_hadar.policies.ones.reasons import tell
+from slurm_hadar.policies.ones.round_result import LaidRound
 from slurm_hadar.policies.ones.score import Score
 from slurm_hadar.policies.ones.settings import OnesOptions
 from slurm_hadar.policies.record import Policy, Trait
@@ -41,11 +41,8 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for an option that cannot be understood."""
     settings = OnesOptions.read(view.options)
     jobs = view.jobs
-    if not jobs.ids:
-        return Plan(notes=("no managed job waits or runs",)), {}
-    if not view.nodes.gpus.any() and not len(jobs.held):
-        why = "no node has a GPU that managed jobs may use"
-        return Plan(waiting=dict.fromkeys(jobs.ids, why), notes=(why,)), dict(state)
+    if (nothing := nothing_to_place(view)) is not None:
+        return nothing, dict(state) if jobs.ids else {}
     floor = resource_pools(view)
     past = memory.recall(state, view, floor)
     limits = limits_of(view, past.limits) if settings.limits == "paper" else None

@@ -12,7 +12,12 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, View
-from slurm_hadar.policies.allocation import Allocation, ResourcePools, resource_pools
+from slurm_hadar.policies.allocation import (
+    Allocation,
+    ResourcePools,
+    held_allocations,
+    resource_pools,
+)
 from slurm_hadar.policies.synergy.balance import balance
 from slurm_hadar.policies.synergy.demands import Demands, counted, demands, shares
 from slurm_hadar.policies.synergy.order import Pick
@@ -20,7 +25,7 @@ from slurm_hadar.policies.synergy.placing import Given, Placing
 from slurm_hadar.policies.synergy.reasons import reason
 from slurm_hadar.policies.synergy.rounds import keep_pinned, needed
 from slurm_hadar.policies.synergy.settings import SynergyOptions
-from slurm_hadar.policies.synergy.wishes import held_resources, options_of, wishes_of
+from slurm_hadar.policies.synergy.wishes import options_of, wishes_of
 
 
 def at_best(view: View) -> View:
@@ -59,7 +64,7 @@ def completed(
         return plan
     floor, row = resource_pools(view), {id_: at for at, id_ in enumerate(view.jobs.ids)}
     placing = Placing(view, floor, needed(view, True))
-    held = held_resources(view, floor)
+    held = held_allocations(view, floor)
     places: dict[int, Allocation] = {}
     for id_, placement in plan.placements.items():
         parts = _parts(view, floor.slot_of, placement)

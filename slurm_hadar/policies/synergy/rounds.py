@@ -6,14 +6,20 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, View
-from slurm_hadar.policies.allocation import Allocation, Demand, ResourcePools, resource_pools
+from slurm_hadar.policies.allocation import (
+    Allocation,
+    Demand,
+    ResourcePools,
+    held_allocations,
+    resource_pools,
+)
 from slurm_hadar.policies.synergy.balance import balance
 from slurm_hadar.policies.synergy.demands import Demands, counted, shares
 from slurm_hadar.policies.synergy.order import OrderedJobs, Pick, queue_of
 from slurm_hadar.policies.synergy.placing import Placing, ResourceWish
 from slurm_hadar.policies.synergy.reasons import plan
 from slurm_hadar.policies.synergy.settings import SynergyOptions
-from slurm_hadar.policies.synergy.wishes import held_resources, options_of, wishes_of
+from slurm_hadar.policies.synergy.wishes import options_of, wishes_of
 
 _UNKNOWN = "the dependence of speed on CPUs and memory is unknown: each job gets what it asks for"
 
@@ -32,7 +38,7 @@ def decide_round(
         return Plan(notes=("no managed job waits or runs",))
     floor, known = resource_pools(view), counted(view)
     queue = queue_of(view, settings)
-    held = held_resources(view, floor)
+    held = held_allocations(view, floor)
     wishes, asks = wishes_of(view, floor, queue.picks, held, settings, proportional)
     notes: tuple[str, ...] = () if known else (_UNKNOWN,)
     if prepare is not None and known and wishes:

@@ -13,15 +13,6 @@ from slurm_hadar.policies.synergy.placing import ResourceWish
 from slurm_hadar.policies.synergy.settings import SynergyOptions
 
 
-def held_resources(view: View, floor: ResourcePools) -> dict[int, Allocation]:
-    """What running jobs hold, as parts."""
-    held: dict[int, Allocation] = {}
-    for job, node, kind, count in view.jobs.held.tolist():
-        if count > 0:
-            held[job] = (*held.get(job, ()), (floor.slot_of[node, kind], count))
-    return held
-
-
 def wishes_of(
     view: View,
     floor: ResourcePools,

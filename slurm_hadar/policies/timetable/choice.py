@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.policies.timetable.given import GivenRound
 from slurm_hadar.policies.timetable.plan import Timetable, respond
+from slurm_hadar.policies.timetable.round_input import GivenRound
 from slurm_hadar.policies.timetable.work import Options
 from slurm_hadar.solvers.gang_assignment import assign
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.policies.timetable.given import GivenRound
+from slurm_hadar.policies.timetable.round_input import GivenRound
 from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.speeds import ObservedRates
 from slurm_hadar.policies.timetable.work import Options

@@ -19,15 +19,15 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
-from slurm_hadar.policies.allocation import resource_pools
+from slurm_hadar.policies.allocation import nothing_to_place, resource_pools
 from slurm_hadar.policies.composite import wrapped
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable import memory
 from slurm_hadar.policies.timetable.choice import choose
-from slurm_hadar.policies.timetable.given import GivenRound
 from slurm_hadar.policies.timetable.places import place
 from slurm_hadar.policies.timetable.plan import solve
 from slurm_hadar.policies.timetable.reasons import tell
+from slurm_hadar.policies.timetable.round_input import GivenRound
 from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.speeds import learn, remember
 from slurm_hadar.policies.timetable.work import options_of
@@ -43,11 +43,8 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
 def _planned(view: View, state: State) -> tuple[Plan, State]:
     settings = TimetableOptions.read(view.options)
     jobs = view.jobs
-    if not jobs.ids:
-        return Plan(notes=("no managed job waits or runs",)), {}
-    if not view.nodes.gpus.any() and not len(jobs.held):
-        why = "no node has a GPU that managed jobs may use"
-        return Plan(waiting=dict.fromkeys(jobs.ids, why), notes=(why,)), dict(state)
+    if (nothing := nothing_to_place(view)) is not None:
+        return nothing, dict(state) if jobs.ids else {}
     floor = resource_pools(view)
     seen = learn(view, state)
     options = options_of(view, floor, seen.rate, settings.min_stay_s)

@@ -14,9 +14,9 @@ from slurm_hadar.policies.allocation import (
 )
 from slurm_hadar.policies.ends import UNKNOWN, ends, time_left
 from slurm_hadar.policies.timetable.choice import RoundChoice
-from slurm_hadar.policies.timetable.given import GivenRound
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.plan import Timetable
+from slurm_hadar.policies.timetable.round_input import GivenRound
 
 
 def tell(given: GivenRound, choice: RoundChoice, places: PlacedJobs, table: Timetable) -> Plan:

@@ -21,8 +21,8 @@ from slurm_hadar.scheduling.profile import Profile
 from slurm_hadar.scheduling.schedule import Waiting
 from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.estimates import estimate
+from slurm_hadar.simulator.job_owners import JobOwners
 from slurm_hadar.simulator.outcome import Outcome, Timeline
-from slurm_hadar.simulator.people import JobOwners
 from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
 from slurm_hadar.simulator.queue.making_way import AWAY_S, stopped
 from slurm_hadar.simulator.queue.order import QueueOrder

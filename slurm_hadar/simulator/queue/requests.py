@@ -7,7 +7,7 @@ import numpy as np
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.simulator.cluster import VirtualCluster
-from slurm_hadar.simulator.people import owners
+from slurm_hadar.simulator.job_owners import owners
 from slurm_hadar.simulator.workload import Workload, doable
 
 

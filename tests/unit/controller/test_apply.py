@@ -14,7 +14,7 @@ from slurm_hadar.controller.actuation.repair import with_unsent
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.steering import Steering, decode, merge
-from slurm_hadar.exchange.plan_file import read_plan, write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, read_plan, write_plan
 
 LIST = "v100,p100,k80"
 OURS = Steering(time=NOW, was={"Partition": "gpu"}, wrote={"Partition": LIST})
@@ -76,7 +76,7 @@ def test_a_hint_leaves_the_plan_that_a_job_has(context):
     folder = context.config.site.exchange_dir
     sent(context, None)
     assert read_plan(folder, "1", {os.getuid()}) is None
-    write_plan(folder, "1", gpus={"k80": 4}, batch=64, save="abc")
+    write_plan(folder, JobPlan("1", gpus={"k80": 4}, batch=64, save="abc"))
     before = read_plan(folder, "1", {os.getuid()})
     sent(context, REFUSED)
     assert read_plan(folder, "1", {os.getuid()}) == before

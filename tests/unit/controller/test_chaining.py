@@ -15,7 +15,7 @@ from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.moves import advance
 from slurm_hadar.controller.checks.check_partitions import partition_findings
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.presentation import tick_text
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.chaining import NONE, ChainRecord
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
@@ -168,7 +168,7 @@ def test_a_tick_asks_jobs_whose_time_ends(controller, shown, told, asked):
     plan = controller.look_at(shown, told)
     found = plan.diff.of(Kind.CHAIN)
     assert [action.job.id for action in found] == (["1"] if asked else [])
-    assert any("before its time limit" in one for one in formatters.format_plan(plan)) >= asked
+    assert any("before its time limit" in one for one in tick_text.format_plan(plan)) >= asked
 
 
 def test_the_decision_says_what_becomes_of_it_at_its_limit(controller):

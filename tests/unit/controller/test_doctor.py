@@ -18,7 +18,7 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, merge
 from slurm_hadar.exchange.heartbeat import Heartbeat
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import Progress, Saved
 from slurm_hadar.reports import text
 from slurm_hadar.reports.job_report import format_report
@@ -225,9 +225,9 @@ def moved(store):
     store.end(entry, "done", NOW - 900)
     for number in range(5):
         why = f"ends in {20 - number} min; no free placement is worth a restart of 8 s"
-        store.decide([Decision("1", NOW - 840 + 60 * number, "1 x k80 on k1", why)])
+        store.decisions.record([Decision("1", NOW - 840 + 60 * number, "1 x k80 on k1", why)])
     details = {"gpus": {"v100": 1}, "nodes": {"v1": {"v100": 1}}, "restarts": 0, "rate_before": 5.0}
-    store.decide([Decision("1", NOW - 500, "1 x v100 on v1", "saves 5 min")])
+    store.decisions.record([Decision("1", NOW - 500, "1 x v100 on v1", "saves 5 min")])
     entry = store.begin("1", "move", "asked", NOW - 500, details)
     store.advance(entry, "requeued", NOW - 495)
     store.end(entry, "moved", NOW - 492)
@@ -281,7 +281,7 @@ def restless(store, moves):
     for number in range(moves):
         for step in range(6):
             at += 60
-            store.decide([Decision("1", at, f"1 x k80 on k{step % 2}", "by the test")])
+            store.decisions.record([Decision("1", at, f"1 x k80 on k{step % 2}", "by the test")])
             hint = store.begin("1", "hint", "sent", at, LISTED)
             store.end(hint, "done", at)
         refused = store.begin("1", "hint", "sent", at + 2, LISTED)
@@ -409,7 +409,7 @@ def test_the_owner_is_told_of_his_own_job_and_of_no_other(site):
     folder = site.site.exchange_dir.parent / "state"
     folder.mkdir(mode=0o700)
     site = site.model_copy(update={"site": site.site.model_copy(update={"state_dir": folder})})
-    write_plan(site.site.exchange_dir, "1", gpus={"k80": 1}, reason="waits for a k80")
+    write_plan(site.site.exchange_dir, JobPlan("1", gpus={"k80": 1}, reason="waits for a k80"))
     mine = job_report.of_owner(site, Cluster(job("1", uid=ME)), "1", NOW)
     assert mine.now[-1] == "the controller said: waits for a k80"
     assert dict(mine.facts)["Source"].startswith("Slurm and the job's own files")

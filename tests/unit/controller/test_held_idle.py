@@ -17,7 +17,7 @@ from slurm_hadar.controller.alerts import conditions
 from slurm_hadar.controller.alerts.conditions import AlertMemory
 from slurm_hadar.controller.journal.notified_owners import FILE, first_notified
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.presentation import tick_text
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.errors import UsageError
@@ -94,7 +94,7 @@ WAITS = ordinary("9", request=GpuRequest(per_node={"v100": 1}))
 def test_a_job_makes_way_when_its_owner_knew_for_long_and_another_waits(tick):
     asked, reason, plan = tick([idle(), WAITS])
     assert asked == ["1"] and "it makes way now: its GPUs are idle" in reason
-    assert any("stop job 1, whose GPUs are idle" in one for one in formatters.format_plan(plan))
+    assert any("stop job 1, whose GPUs are idle" in one for one in tick_text.format_plan(plan))
     # Nobody waits for what it has.
     asked, reason, _ = tick([idle(), replace(WAITS, request=GpuRequest(per_node={"k80": 1}))])
     assert asked == [] and "makes way as soon as a job waits" in reason

@@ -10,7 +10,7 @@ from hand_made import NOW, RATES, config, job, look, node, ordinary, running, se
 
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import interactive, observed
-from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.presentation import job_explanation
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import UsageError
@@ -80,10 +80,10 @@ def test_they_are_shown_as_such_and_nothing_is_sent(controller):
     (line,) = [str(one) for one in summary(overview_of(plan.seen), NOW) if "managed" in str(one)]
     assert line.endswith("1 pending; not managed: 2 running, 1 pending (3 interactive)")
     for id_ in ("1", "2"):
-        notes = formatters.explanation_of(asked, id_).notes
+        notes = job_explanation.explanation_of(asked, id_).notes
         assert any(note.startswith("Not steered: it is") for note in notes)
     with pytest.raises(UsageError, match=r"it is interactive \(salloc or srun\)"):
-        formatters.explanation_of(asked, "4")
+        job_explanation.explanation_of(asked, "4")
 
 
 def test_a_job_that_was_changed_before_it_counted_as_one_stays_managed():

@@ -18,8 +18,9 @@ from hand_made import (
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.snapshot.resource_request import MOST_COUNTS, resource_request
+from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.declaration_values import MOST_COUNTS
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering, decode, merge

@@ -17,7 +17,7 @@ from slurm_hadar.controller.lock import identity_of, me, only_one, rival, taken_
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.heartbeat import NAME, write_heartbeat
-from slurm_hadar.exchange.plan_file import read_plan, write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, read_plan, write_plan
 
 HOLD = """
 import sys
@@ -125,7 +125,7 @@ def test_a_plan_that_a_stopped_controller_was_writing_takes_no_later_plans_place
     def another_takes_over():
         beat(tmp_path)
         ExchangeFolder(tmp_path).remove_unfinished()
-        write_plan(tmp_path, "1", gpus={"v100": 2}, batch=16)
+        write_plan(tmp_path, JobPlan("1", gpus={"v100": 2}, batch=16))
 
     def look():
         if taken_over_before == "the look":
@@ -138,7 +138,7 @@ def test_a_plan_that_a_stopped_controller_was_writing_takes_no_later_plans_place
     context = ActionContext(None, None, site, taken_over=look)
     if taken_over_before == "the file aside":
         another_takes_over()
-    complaint = context.write_plan(job("1"), {"k80": 1}, "old", save="nonce")
+    complaint = context.write_plan(job("1"), JobPlan("1", gpus={"k80": 1}, save="nonce"))
     plan = read_plan(tmp_path, "1", {os.getuid()})
     if taken_over_before == "nothing":
         assert complaint is None and plan.save == "nonce"

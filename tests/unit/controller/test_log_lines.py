@@ -109,7 +109,7 @@ def test_whatever_stands_in_a_line_it_is_one_bounded_line(fields):
 def test_who_it_is_about_is_told_up_to_the_level_and_no_further(store, people):
     shown = hostile(job("1"))
     why = "partition gpu does not admit account SECRET; groups of SECRETann; 'SECRET' is no word"
-    store.decide([Decision("1", NOW, "not steered", why)])
+    store.decisions.record([Decision("1", NOW, "not steered", why)])
     details = {"gpus": {"k80": 1}, "reason": why, "from": {"k1": {"v100": 1}}}
     entry = store.begin("1", "move", "asked", NOW, details)
     store.end(entry, f"refused: {why}", NOW + 2)
@@ -127,16 +127,16 @@ def test_who_it_is_about_is_told_up_to_the_level_and_no_further(store, people):
 
 def test_a_line_is_written_once_and_later_when_more_is_known(store):
     entry = store.begin("7", "move", "asked", NOW, {"gpus": {"v100": 1}, "rate_before": 50.0})
-    store.decide([Decision("7", NOW, "1 x v100", "ends in 8 min")])
+    store.decisions.record([Decision("7", NOW, "1 x v100", "ends in 8 min")])
     first = written(store, report())
     assert [line["event"] for line in first] == ["decision", "action", "tick"]
     assert first[1]["state"] == "asked" and first[1]["rate_before"] == 50.0
-    store.decide([Decision("7", NOW + 60, "1 x v100", "ends in 7 min")])
+    store.decisions.record([Decision("7", NOW + 60, "1 x v100", "ends in 7 min")])
     assert [line["event"] for line in written(store, report())] == ["tick"]
     # A controller died between these and its log: the next one writes them.
     store.advance(entry, "requeued", NOW + 3)
     store.end(entry, "moved", NOW + 5)
-    store.decide([Decision("7", NOW + 120, "waits", "no place")])
+    store.decisions.record([Decision("7", NOW + 120, "waits", "no place")])
     decision, action, _ = written(store, report())
     assert decision["decision"] == "waits"
     assert (action["state"], action["outcome"]) == ("answered", "moved")
@@ -334,7 +334,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_line_leaves_whole_lines(tmp_path
 
 def test_what_could_not_be_written_is_written_once_when_it_can_be(store, capsys):
     def done(job_):
-        store.decide([Decision(job_, NOW, "1 x k80", "by the test")])
+        store.decisions.record([Decision(job_, NOW, "1 x k80", "by the test")])
         store.end(store.begin(job_, "move", "asked", NOW, {"gpus": {"k80": 1}}), "moved", NOW + 2)
 
     sink = Kept(full=4)

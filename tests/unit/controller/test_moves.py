@@ -17,7 +17,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, decode, merge
-from slurm_hadar.exchange.plan_file import read_plan
+from slurm_hadar.exchange.plan_file import JobPlan, read_plan
 from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.slurm.traffic import Paused, Traffic
 
@@ -155,16 +155,16 @@ def test_who_may_not_write_there_keeps_it_in_his_own_file(context, rights):
 
 
 def test_a_plan_file_that_cannot_be_written_is_a_complaint_and_no_more(context):
-    assert context.write_plan(job(), {"k80": 1}, "x") is None
+    assert context.write_plan(job(), JobPlan("1", gpus={"k80": 1})) is None
     folder = context.config.site.exchange_dir
     assert json.loads((folder / "plan.1.json").read_text())["gpus"] == {"k80": 1}
     (folder / "plan.1.json").unlink()
     (folder / "plan.1.json").mkdir()
     # A folder in its place is put away.
-    assert context.write_plan(job(), {"k80": 1}, "x") is None
+    assert context.write_plan(job(), JobPlan("1", gpus={"k80": 1})) is None
     assert (folder / "plan.1.json").is_file()
     away = folder.rename(folder.with_name("away"))
-    assert "plan file cannot be written" in context.write_plan(job(), {"k80": 1}, "x")
+    assert "plan file cannot be written" in context.write_plan(job(), JobPlan("1", gpus={"k80": 1}))
     # Nothing half written is left beside what was there.
     assert sum(path.is_file() for path in away.iterdir()) == 1
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_hadar.config import Rollout
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import observed, rollout
-from slurm_hadar.controller.presentation import formatters
+from slurm_hadar.controller.presentation import job_explanation
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import steering
@@ -110,5 +110,5 @@ def test_status_and_explain_say_who_is_outside_and_why(look_at):
     reasons = {row.id: row.reason for row in found.rows}
     assert reasons["2"].startswith("not steered: outside the rollout: neither its account")
     assert "rollout" not in reasons["1"]
-    notes = formatters.explanation_of(controller, "2").notes
+    notes = job_explanation.explanation_of(controller, "2").notes
     assert any("outside the rollout" in note for note in notes)

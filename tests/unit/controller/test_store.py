@@ -63,9 +63,9 @@ def test_a_policys_memory_comes_back_as_it_was_kept(shared, state, name):
 @settings(max_examples=50, deadline=None)
 @given(job=st.text(min_size=1), where=st.text(), reason=st.text(), text=st.text())
 def test_decisions_and_steering_come_back(shared, job, where, reason, text):
-    shared.decide([Decision(job, 1.0, "old", ""), Decision(job, 2.0, where, reason)])
+    shared.decisions.record([Decision(job, 1.0, "old", ""), Decision(job, 2.0, where, reason)])
     shared.keep_steering(job, text)
-    assert shared.decisions()[job] == Decision(job, 2.0, where, reason)
+    assert shared.decisions.last()[job] == Decision(job, 2.0, where, reason)
     assert shared.steerings([job])[job] == text
 
 
@@ -131,13 +131,13 @@ def test_moves_in_a_row_that_came_to_nothing_are_counted(store):
 def test_what_is_closed_and_old_is_forgotten_and_what_is_open_is_not(store):
     store.end(store.begin("1", "move", "asked", 1.0, {}), "moved", 2.0)
     store.begin("2", "move", "asked", 1.0, {})
-    store.decide([Decision("1", 1.0, "", ""), Decision("3", 100.0, "", "")])
+    store.decisions.record([Decision("1", 1.0, "", ""), Decision("3", 100.0, "", "")])
     store.serve({"1": (1, 0.0)}, 1.0)
     store.keep_steering("1", "gone")
     store.keep_steering("3", "kept")
     store.forget(50.0)
     assert store.history("1") == [] and [e.job for e in store.open_entries()] == ["2"]
-    assert list(store.decisions()) == ["3"] and store.serve({}, 60.0).now == {}
+    assert list(store.decisions.last()) == ["3"] and store.serve({}, 60.0).now == {}
     assert store.steerings(["1", "3"]) == {"3": "kept"}
 
 
@@ -275,8 +275,10 @@ def test_what_an_older_release_wrote_is_carried_on(tmp_path, version):
     opened.advance(entry.id, "requeued", 7.5)
     opened.end(entry.id, "moved", 8.0)
     assert opened.history("7")[0].steps == (("requeued", 7.5),)
-    opened.decide([Decision("7", 9.0, "1 x k80", "why"), Decision("8", 9.0, "waits", "x")])
-    assert opened.decision_history("7") == [] and len(opened.decision_history("8")) == 1
+    opened.decisions.record(
+        [Decision("7", 9.0, "1 x k80", "why"), Decision("8", 9.0, "waits", "x")]
+    )
+    assert opened.decisions.of("7") == [] and len(opened.decisions.of("8")) == 1
     opened.close()
 
 
@@ -302,14 +304,16 @@ def test_a_file_that_is_taken_away_is_not_written_any_longer(tmp_path):
 
 def test_decisions_that_differ_in_figures_only_are_one(store):
     for number in range(20):
-        store.decide([Decision("1", float(number), "1 x k80", f"ends in {20 - number} min")])
-    assert [d.time_s for d in store.decision_history("1")] == [0.0]
-    assert store.decisions()["1"].reason == "ends in 1 min"
+        store.decisions.record(
+            [Decision("1", float(number), "1 x k80", f"ends in {20 - number} min")]
+        )
+    assert [d.time_s for d in store.decisions.of("1")] == [0.0]
+    assert store.decisions.last()["1"].reason == "ends in 1 min"
     for number in range(500):
-        store.decide([Decision("1", 100.0 + number, ("waits", "1 x k80")[number % 2], "")])
-    assert (
-        len(store.decision_history("1")) == 200 and store.decision_history("1")[-1].time_s == 599.0
-    )
+        store.decisions.record(
+            [Decision("1", 100.0 + number, ("waits", "1 x k80")[number % 2], "")]
+        )
+    assert len(store.decisions.of("1")) == 200 and store.decisions.of("1")[-1].time_s == 599.0
 
 
 def test_a_full_disk_is_one_clear_sentence(store):
@@ -360,13 +364,13 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
 def test_a_months_jobs_cost_a_tick_nothing(store):
     """Memory and time of a tick go with the jobs that Slurm shows, not with those that ended."""
     told = [Decision(str(job), 100.0, "2 v100", "pays by 1.3") for job in range(20_000)]
-    store.decide(told)
+    store.decisions.record(told)
     store.serve({one.job: (2, 50.0) for one in told}, 100.0)
     now = [replace(one, time_s=200.0) for one in told[:40]]
     running, shown = {"7": (2, 50.0)}, {one.job for one in now}
     tracemalloc.start()
     try:
-        store.decide(now)
+        store.decisions.record(now)
         attained = store.serve(running, 200.0, shown).now
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -374,4 +378,4 @@ def test_a_months_jobs_cost_a_tick_nothing(store):
     assert peak < 300_000
     assert attained == {job: 300.0 if job == "7" else 100.0 for job in shown}
     assert store.serve({}, 300.0, ["new"]).now == {}
-    assert len(store.decision_history("7")) == 1 and store.decisions()["7"].time_s == 200.0
+    assert len(store.decisions.of("7")) == 1 and store.decisions.last()["7"].time_s == 200.0

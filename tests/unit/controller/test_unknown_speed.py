@@ -12,7 +12,7 @@ from slurm_hadar import policies
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation.formatters import explanation_of, plain
+from slurm_hadar.controller.presentation.job_explanation import explanation_of, plain
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering

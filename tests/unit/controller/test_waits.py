@@ -8,7 +8,7 @@ from hand_made import NOW, RATES, config, decide, hinted, job, look, nodes, ordi
 
 from slurm_hadar.controller.actuation import queue_head
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.presentation.formatters import changed
+from slurm_hadar.controller.presentation.job_explanation import changed
 from slurm_hadar.controller.snapshot.waits import expected_waits, far_slower, run_times
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.domain import declaration
-from slurm_hadar.domain.declaration import CountList, Declaration
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.declaration_values import CountList
 from slurm_hadar.domain.errors import UsageError
 
 words = st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=20)

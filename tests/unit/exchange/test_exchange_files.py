@@ -68,7 +68,7 @@ def test_a_file_of_another_user_is_not_believed(tmp_path):
     os.chown(path, 12345, 12345)
     assert read_progress(tmp_path, "84_2", ME) is None
     assert read_progress(tmp_path, "84_2", 12345) == RECORD
-    plan_file.write_plan(tmp_path, "84_2", gpus={"v100": 1})
+    plan_file.write_plan(tmp_path, plan_file.JobPlan("84_2", gpus={"v100": 1}))
     os.chown(tmp_path / "plan.84_2.json", 12345, 12345)
     assert plan_file.read_plan(tmp_path, "84_2", {ME}) is None
     assert plan_file.read_plan(tmp_path, "84_2", {ME, 12345}) is not None
@@ -158,7 +158,8 @@ def test_another_version_or_job_is_not_ours(tmp_path):
 
 def test_plan(tmp_path):
     plan_file.write_plan(
-        tmp_path, "7", gpus={"v100": 2}, batch=128, save="n", restarts=3, reason="why"
+        tmp_path,
+        plan_file.JobPlan("7", gpus={"v100": 2}, batch=128, save="n", restarts=3, reason="why"),
     )
     plan = plan_file.read_plan(tmp_path, "7", {ME})
     assert plan is not None
@@ -167,9 +168,11 @@ def test_plan(tmp_path):
     plan_file.remove_plan(tmp_path, "7")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="no job id"):
-        plan_file.write_plan(tmp_path, "../7", gpus={})
+        plan_file.write_plan(tmp_path, plan_file.JobPlan("../7", gpus={}))
     with pytest.raises(ValueError, match="at most"):
-        plan_file.write_plan(tmp_path, "7", gpus={str(n): 1 for n in range(10**4)})
+        plan_file.write_plan(
+            tmp_path, plan_file.JobPlan("7", gpus={str(n): 1 for n in range(10**4)})
+        )
     assert list(tmp_path.iterdir()) == []
 
 

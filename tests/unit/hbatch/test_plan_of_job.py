@@ -11,7 +11,7 @@ from slurm_hadar import config
 from slurm_hadar.cli import plan_of_job_text as telling
 from slurm_hadar.cli.sbatch_arguments import read_argv
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.submit_plan.asking import copy_of_store
+from slurm_hadar.controller.submit_plan.hypothetical_job import copy_of_store
 from slurm_hadar.controller.submit_plan.plan import PlanRow, SubmitPlan
 from slurm_hadar.controller.submit_plan.request import Asked, count_option, job_of
 from slurm_hadar.domain.job import UNTYPED

@@ -11,10 +11,10 @@ from slurm_hadar.domain.declaration import (
     KEYS,
     Declaration,
     decode,
-    of_sbatch,
     parse,
     script_arguments,
 )
+from slurm_hadar.domain.declaration_values import signal_of_sbatch
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.slurm.tres import parse_gpus
 
@@ -88,7 +88,7 @@ def test_what_a_person_would_write_means_the_same_in_lua(tmp_path, word):
 def test_the_jobs_own_signal_is_read_as_hbatch_reads_it(tmp_path, text):
     result, why = changes(tmp_path, declared=[["checkpoint", "signal", "here"]], signal=text)
     assert result, why
-    assert declared(result).signal == of_sbatch(text)
+    assert declared(result).signal == signal_of_sbatch(text)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.exchange import files
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.plugins import on_node, programs
 from slurm_hadar.profiles.gpu_sampling import GpuReading, SampledGpu
@@ -27,7 +27,7 @@ OTHER = 65533
 
 
 def test_the_plan_becomes_fixed_names_and_plain_values(tmp_path):
-    write_plan(tmp_path, "7", gpus={"v100": 2}, batch=256, copies=2, shares=(0.25, 0.75))
+    write_plan(tmp_path, JobPlan("7", gpus={"v100": 2}, batch=256, copies=2, shares=(0.25, 0.75)))
     assert on_node.task_output(tmp_path, UID, {"SLURM_JOB_ID": "7"}).splitlines() == [
         "export HADAR_PLAN_GPUS=2",
         "export HADAR_PLAN_TYPE=v100",
@@ -40,14 +40,14 @@ def test_the_plan_becomes_fixed_names_and_plain_values(tmp_path):
 
 
 def test_an_array_task_has_a_plan_of_its_own(tmp_path):
-    write_plan(tmp_path, "7_3", gpus={"v100": 1, "p100": 2})
+    write_plan(tmp_path, JobPlan("7_3", gpus={"v100": 1, "p100": 2}))
     of_task = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
     lines = on_node.task_output(tmp_path, UID, {**of_task, "HADAR_EXCHANGE": "/other"})
     assert "export HADAR_PLAN_TYPE=mixed\n" in lines and "HADAR_EXCHANGE" not in lines
 
 
 def test_a_plan_of_somebody_else_is_not_believed(tmp_path, monkeypatch):
-    write_plan(tmp_path, "7", gpus={"v100": 2})
+    write_plan(tmp_path, JobPlan("7", gpus={"v100": 2}))
     monkeypatch.setattr(os, "getuid", lambda: UID + 1)
     assert on_node.task_output(tmp_path, UID + 1, {"SLURM_JOB_ID": "7"}) == ""
 
@@ -68,7 +68,7 @@ def test_no_value_can_become_a_command_of_slurm(tmp_path, kind, count):
 
 
 def test_the_task_prolog_as_slurm_runs_it(tmp_path):
-    write_plan(tmp_path, "7", gpus={"v100": 2}, batch=64)
+    write_plan(tmp_path, JobPlan("7", gpus={"v100": 2}, batch=64))
     path = tmp_path / "task_prolog"
     path.write_text(programs.program("task_prolog", programs.Path(sys.executable), tmp_path, UID))
     done = subprocess.run(

@@ -14,7 +14,7 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import simulate
+from slurm_hadar.simulator.engine import RoundSetting, simulate
 from slurm_hadar.simulator.workload import Workload
 from slurm_hadar.testing import NOW, ROUND_S, jobs_of, nodes_of, place_of, view_of
 from slurm_hadar.testing.strategies import views
@@ -315,7 +315,7 @@ def test_simulated_copies_share_the_work_and_pay_for_averaging() -> None:
         np.array([[[8.0], [5.0], [3.0]]]), np.ones(1), ("",), np.ones(1, np.int64), none, none,
     )  # fmt: skip
     assert simulate(one, pretend, decide).finish_s[0] == pytest.approx(7200.0)
-    out = simulate(one.forked(3), pretend, decide, costs=Costs(10.0, copies_loss=0.1))
+    out = simulate(one.forked(3), pretend, decide, RoundSetting(costs=Costs(10.0, copies_loss=0.1)))
     assert out.finish_s[0] == pytest.approx(3600.0 / 0.9)
     assert out.moves.sum() == 0
     assert out.utilization == pytest.approx(1.0)

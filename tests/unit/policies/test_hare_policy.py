@@ -18,7 +18,7 @@ from slurm_hadar.policies.hare.completion import completed
 from slurm_hadar.policies.hare.policy import queues
 from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.workload import Workload
 from slurm_hadar.testing import NOW, ROUND_S, jobs_of, nodes_of, place_of, view_of
 from slurm_hadar.testing import check_plan as check
@@ -295,9 +295,7 @@ def test_the_simulation_charges_the_dealt_round() -> None:
         work,
         cluster.build({"a": 1, "b": 1}, 1),
         decide,
-        costs=Costs(),
-        clock=Clock(0.0),
-        options={"exchange": 0.0},
+        RoundSetting(costs=Costs(), clock=Clock(0.0), options={"exchange": 0.0}),
     )
     # Three tasks 2:1, so a round of 3 takes max(2 / 5, 1 / 2) s: 6 a second.
     assert out.finish_s[0] == pytest.approx(7_000.0 / 6.0)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.runtime import check_lineage, samples
+from slurm_hadar.runtime.checkpoint_store import State
 from slurm_hadar.runtime.copies_data import Orders, RoundPart
 from slurm_hadar.runtime.copies_ledger import (
     MOST_RANGES,
@@ -18,7 +19,6 @@ from slurm_hadar.runtime.copies_ledger import (
     length,
     round_samples,
 )
-from slurm_hadar.runtime.store import State
 
 N = 50
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.runtime import Copies, Training, check_lineage, checkpoint, lineage
 from slurm_hadar.runtime.fixed_scale import FixedScale
 from slurm_hadar.sandbox.gpu_emulation import GpuEmulation
@@ -147,7 +147,7 @@ def loop(run, model):
 def test_the_plan_may_say_the_shares_before_speeds_are_known(tmp_path, monkeypatch):
     monkeypatch.setenv("HADAR_EXCHANGE", str(tmp_path))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    write_plan(tmp_path, "7", gpus={"v100": 1, "k80": 2}, copies=3, shares=(0.5, 0.3, 0.2))
+    write_plan(tmp_path, JobPlan("7", gpus={"v100": 1, "k80": 2}, copies=3, shares=(0.5, 0.3, 0.2)))
     model, optimizer, words = alone(tmp_path / "a.pt", N)
     run = Copies(model, optimizer, **words)
     assert run._steering.planned_shares(3) == (0.5, 0.3, 0.2)

@@ -14,7 +14,7 @@ import torch
 from small_training import outside_slurm
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import Session
 from slurm_hadar.runtime.attempts import Superseded
@@ -242,7 +242,7 @@ def test_a_loop_that_saves_by_its_own_code_answers_and_leaves(tmp_path, monkeypa
     session = Session(samples=100, name="m", every_s=1e9, gpus=1, log=said.append)
     session.progress(8)
     assert (session.should_save(), session.should_leave()) == (False, False)
-    write_plan(exchange, "12", save="now", gpus={"v100": 1}, restarts=0)
+    write_plan(exchange, JobPlan("12", save="now", gpus={"v100": 1}, restarts=0))
 
     def leave_when_answered():
         until = time.monotonic() + 60

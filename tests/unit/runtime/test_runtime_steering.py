@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import check_lineage
 from slurm_hadar.runtime.samples import from_plain
@@ -92,8 +92,8 @@ def proven(job: Job) -> None:
 def test_a_move_asked_by_plan_alone(job):
     process = job.start()
     job.wait_for(lambda p: p.samples > 1000)
-    write_plan(job.exchange, "12", gpus={"v100": 1}, save="old", restarts=5)
-    write_plan(job.exchange, "12", gpus={"v100": 1}, save="n1", restarts=0)
+    write_plan(job.exchange, JobPlan("12", gpus={"v100": 1}, save="old", restarts=5))
+    write_plan(job.exchange, JobPlan("12", gpus={"v100": 1}, save="n1", restarts=0))
     acked = job.wait_for(lambda p: p.ack is not None)
     assert acked.ack.save == "n1" and acked.checkpoint.samples == acked.ack.samples
     time.sleep(0.5)
@@ -150,11 +150,11 @@ def test_a_wish_taken_back_ends_the_pause(tmp_path):
     job.pause_s = 80
     process = job.start()
     job.wait_for(lambda p: p.samples > 1000)
-    write_plan(job.exchange, "12", gpus={"v100": 1}, save="n1", restarts=0)
+    write_plan(job.exchange, JobPlan("12", gpus={"v100": 1}, save="n1", restarts=0))
     process.send_signal(signal.SIGUSR2)
     acked = job.wait_for(lambda p: p.ack is not None)
     begin = time.monotonic()
-    write_plan(job.exchange, "12", gpus={"v100": 1})
+    write_plan(job.exchange, JobPlan("12", gpus={"v100": 1}))
     job.wait_for(lambda p: p.samples > acked.samples)
     assert time.monotonic() - begin < 40
     process.communicate(timeout=60)
@@ -185,10 +185,10 @@ def test_a_plan_changes_the_batch_within_the_range(tmp_path):
     job = Job(tmp_path, 20_000, "--batch", "64:256")
     process = job.start()
     job.wait_for(lambda p: p.samples > 1000)
-    write_plan(job.exchange, "12", gpus={"v100": 1}, batch=512)
+    write_plan(job.exchange, JobPlan("12", gpus={"v100": 1}, batch=512))
     refused = "the plan's batch 512 is not taken; allowed are 64 to 256"
     assert any(refused in line for line in process.stderr)
-    write_plan(job.exchange, "12", gpus={"v100": 1}, batch=128)
+    write_plan(job.exchange, JobPlan("12", gpus={"v100": 1}, batch=128))
     job.wait_for(lambda p: p.batch == 128)
     _, err = process.communicate(timeout=60)
     assert "global batch 64 -> 128" in err and "learning rate x 2 (linear)" in err

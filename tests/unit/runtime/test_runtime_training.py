@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import HadarError, UsageError
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import Training, check_lineage, checkpoint, lineage
 
@@ -377,7 +377,7 @@ def test_state_is_readable_json(tmp_path):
 def test_asked_without_a_checkpoint_it_goes_on_and_says_so_once(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     monkeypatch.setenv("HADAR_EXCHANGE", str(tmp_path))
-    write_plan(tmp_path, "5", gpus={}, save="n1")
+    write_plan(tmp_path, JobPlan("5", gpus={}, save="n1"))
     said: list[str] = []
     run, _, _ = attempt(None, log=said.append)
     assert run.samples == 3 * N

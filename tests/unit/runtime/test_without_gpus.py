@@ -12,7 +12,7 @@ import torch
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.files import write_json
 from slurm_hadar.exchange.job_side import Exchange
-from slurm_hadar.exchange.plan_file import write_plan
+from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.runtime import Training, without_gpus
 from slurm_hadar.runtime.hosted import Hosted
@@ -38,7 +38,7 @@ def bare(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURMD_NODENAME", "v1")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("HADAR_EXCHANGE", str(tmp_path))
-    write_plan(tmp_path, "7", gpus={"v100": 1})
+    write_plan(tmp_path, JobPlan("7", gpus={"v100": 1}))
     return tmp_path
 
 
@@ -90,7 +90,7 @@ def test_what_slurm_says_of_gpus_counts(bare, monkeypatch, key, value, none):
 def test_a_job_whose_plan_names_none_misses_none(bare, monkeypatch, shown):
     squeue(bare, monkeypatch, f"echo {shown}")
     (bare / "plan.7.json").unlink()
-    write_plan(bare, "7", gpus={})
+    write_plan(bare, JobPlan("7", gpus={}))
     assert not given_none(exchange())
     assert not (bare / "looked").exists()
 
@@ -198,7 +198,7 @@ def test_of_an_array_its_own_task_alone_is_requeued(bare, monkeypatch):
     monkeypatch.setattr(without_gpus, "WAIT_S", 0.5)
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
-    write_plan(bare, "7_3", gpus={"v100": 1})
+    write_plan(bare, JobPlan("7_3", gpus={"v100": 1}))
     with pytest.raises(LeftOnTerm):
         leave_without_gpus(exchange(), Signals(), print)
     assert (bare / "asked").read_text() == "requeue Incomplete 7_3\n"

@@ -8,7 +8,7 @@ from pretend import machines, on, scripted, work
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.simulator.contention import Contention, Fabric, networked, ring_bytes
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.fair_share import max_min
 
 
@@ -117,13 +117,13 @@ def test_the_simulation_charges_it_and_says_how_much_time_it_took() -> None:
         seen.append(view.jobs.network.slowed.tolist())
         return script(view, state)
 
-    out = simulate(known, cluster, decide, clock=Clock(100.0), links=links)
+    out = simulate(known, cluster, decide, RoundSetting(clock=Clock(100.0), links=links))
     # Both are there until the end: 6 s a unit.
     assert out.finish_s.tolist() == pytest.approx([600.0, 600.0])
     assert seen[0] == [1.0, 1.0] and seen[1] == pytest.approx([1 / 6, 1 / 6])
     assert out.communication_share == pytest.approx(5 / 6)
     assert out.summary()["communication_share"] == pytest.approx(5 / 6)
-    alone = simulate(known, cluster, decide, clock=Clock(100.0))
+    alone = simulate(known, cluster, decide, RoundSetting(clock=Clock(100.0)))
     assert alone.finish_s.tolist() == pytest.approx([400.0, 400.0])
     assert "communication_share" not in alone.summary()
 
@@ -133,7 +133,10 @@ def test_a_job_that_comes_slows_the_one_that_is_there() -> None:
     one = {"j0": on("fast", 2, nodes={"fast-1": {"fast": 1}, "fast-3": {"fast": 1}})}
     two = one | {"j1": on("fast", 2, nodes={"fast-2": {"fast": 1}, "fast-4": {"fast": 1}})}
     out = simulate(
-        known, cluster, scripted({0.0: one, 200.0: two}), clock=Clock(100.0), links=links
+        known,
+        cluster,
+        scripted({0.0: one, 200.0: two}),
+        RoundSetting(clock=Clock(100.0), links=links),
     )
     # 50 units at 4 s, the other 50 at 6 s.
     assert out.finish_s[0] == pytest.approx(500.0)

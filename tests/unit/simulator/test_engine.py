@@ -12,7 +12,7 @@ from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.workload import resampled
 
@@ -34,7 +34,9 @@ def test_a_job_ends_when_its_work_is_done_and_its_gpu_is_free_at_the_next_round(
 
 def test_a_move_pauses_the_job_and_its_gpus_are_held_meanwhile() -> None:
     script = scripted({0.0: {"j0": on("slow")}, 360.0: {"j0": on("fast")}})
-    out = simulate(work(ONE), machines(), script, costs=Costs(restart_s=30.0, checkpoint_s=10.0))
+    out = simulate(
+        work(ONE), machines(), script, RoundSetting(costs=Costs(restart_s=30.0, checkpoint_s=10.0))
+    )
     # 360 done on the slow one, 40 s lost, 640 left at 2/s.
     assert out.finish_s.tolist() == [360.0 + 40.0 + 320.0]
     assert out.attained.tolist() == [720.0]
@@ -43,21 +45,21 @@ def test_a_move_pauses_the_job_and_its_gpus_are_held_meanwhile() -> None:
 
 def test_a_job_that_was_stopped_pays_for_its_restart_on_the_same_gpus() -> None:
     script = scripted({0.0: {"j0": on("fast")}, 360.0: {}, 720.0: {"j0": on("fast")}})
-    out = simulate(work(ONE), machines(), script, costs=Costs(restart_s=20.0))
+    out = simulate(work(ONE), machines(), script, RoundSetting(costs=Costs(restart_s=20.0)))
     assert out.finish_s.tolist() == [720.0 + 20.0 + 140.0]
     assert out.moves.tolist() == [1]
 
 
 def test_a_restart_longer_than_a_round_goes_on_in_the_next() -> None:
     script = scripted({0.0: {"j0": on("slow")}, 360.0: {"j0": on("fast")}})
-    out = simulate(work(ONE), machines(), script, costs=Costs(restart_s=500.0))
+    out = simulate(work(ONE), machines(), script, RoundSetting(costs=Costs(restart_s=500.0)))
     assert out.finish_s.tolist() == [360.0 + 500.0 + 320.0]
 
 
 def test_naming_the_nodes_it_has_already_is_no_move() -> None:
     named = on("fast", nodes={"fast-1": {"fast": 1}})
     script = scripted({0.0: {"j0": on("fast")}, 360.0: {"j0": named}})
-    out = simulate(work(ONE), machines(), script, costs=Costs(restart_s=99.0))
+    out = simulate(work(ONE), machines(), script, RoundSetting(costs=Costs(restart_s=99.0)))
     assert out.finish_s.tolist() == [500.0]
     assert out.moves.tolist() == [0]
 
@@ -92,7 +94,7 @@ def test_events_decide_at_arrivals_and_finishes() -> None:
         seen.append(view.now)
         return policies.get("fifo")(view, state)
 
-    out = simulate(jobs, machines(), decide, clock=Clock(0.0))
+    out = simulate(jobs, machines(), decide, RoundSetting(clock=Clock(0.0)))
     # j0 on the fast one until 150, then j2 there; j1 on the slow one until 500.
     assert out.finish_s.tolist() == [150.0, 500.0, 200.0]
     assert seen == [0.0, 40.0, 150.0, 200.0]
@@ -101,14 +103,18 @@ def test_events_decide_at_arrivals_and_finishes() -> None:
 def test_whole_steps_as_gavel_counts_them() -> None:
     # int(0.99 x 360) = 356 steps a round, which take 359.6 s; the next round follows at once.
     jobs = work([[[0.99], [0.0]]], total=400.0)
-    out = simulate(jobs, machines(), policies.get("srtf"), clock=Clock(360.0, whole_steps=True))
+    out = simulate(
+        jobs, machines(), policies.get("srtf"), RoundSetting(clock=Clock(360.0, whole_steps=True))
+    )
     assert out.finish_s[0] == pytest.approx(356 / 0.99 + 44 / 0.99)
     assert out.timeline.end_s[0] == pytest.approx(356 / 0.99)
 
 
 def test_whole_steps_do_not_stop_a_job_that_is_slower_than_a_step_a_round() -> None:
     jobs = work([[[0.001], [0.0]]], total=1.0)
-    out = simulate(jobs, machines(), policies.get("srtf"), clock=Clock(360.0, whole_steps=True))
+    out = simulate(
+        jobs, machines(), policies.get("srtf"), RoundSetting(clock=Clock(360.0, whole_steps=True))
+    )
     assert out.finish_s[0] == pytest.approx(1000.0)
 
 
@@ -117,7 +123,7 @@ def test_several_nodes_and_racks_cost_what_they_are_said_to() -> None:
     costs = Costs(node_loss=0.5, rack_loss=0.2)
     for per_node, per_rack, speed in (("4", 0, 8.0), ("2", 0, 4.0), ("2", 2, 4.0), ("2", 1, 3.2)):
         pretend = machines("fast=4", per_node, per_rack)
-        out = simulate(jobs, pretend, policies.get("srtf"), costs=costs)
+        out = simulate(jobs, pretend, policies.get("srtf"), RoundSetting(costs=costs))
         assert out.finish_s[0] == pytest.approx(1000.0 / speed)
 
 
@@ -129,7 +135,7 @@ def test_cpus_and_memory_count_where_their_cost_is_on() -> None:
         (Costs(mem_exponent=0.5), 1.0),
         (Costs(cpu_exponent=1.0, mem_exponent=0.5), 0.5),
     ):
-        out = simulate(work(ONE), machines(), half, costs=costs)
+        out = simulate(work(ONE), machines(), half, RoundSetting(costs=costs))
         assert out.finish_s[0] == pytest.approx(1000.0 / speed)
 
 
@@ -199,7 +205,9 @@ def test_endless_restarts_come_to_an_end() -> None:
         kind = ("fast", "slow")[len(state)]
         return Plan({"j0": on(kind)}), {} if state else {"turn": 1}
 
-    out = simulate(work(ONE, total=9e9), machines(), restless, costs=Costs(restart_s=400.0))
+    out = simulate(
+        work(ONE, total=9e9), machines(), restless, RoundSetting(costs=Costs(restart_s=400.0))
+    )
     assert out.unfinished == ("j0",)
 
 
@@ -213,9 +221,13 @@ def test_what_a_policy_sees() -> None:
 
     jobs = work([[[2.0], [1.0]], [[1.0], [0.0]]], total=3000.0, arrival=[0.0, 100.0])
     simulate(
-        jobs, machines(), look, costs=Costs(restart_s=10.0, checkpoint_s=5.0), seed=7,
-        options={"colour": "red"},
-    )  # fmt: skip
+        jobs,
+        machines(),
+        look,
+        RoundSetting(
+            costs=Costs(restart_s=10.0, checkpoint_s=5.0), seed=7, options={"colour": "red"}
+        ),
+    )
     first, second, third, fourth = views[:4]
     assert first.jobs.ids == ("j0",)
     assert not first.jobs.running.any()
@@ -256,7 +268,7 @@ def test_estimates_are_what_the_policy_sees_and_the_truth_is_what_happens() -> N
         assert (view.jobs.left >= 1.0).all()
         return Plan({view.jobs.ids[0]: on("fast")}), state
 
-    out = simulate(jobs, machines(), look, seen=seen)
+    out = simulate(jobs, machines(), look, RoundSetting(seen=seen))
     assert not any(known)
     assert out.finish_s[0] == 500.0
     with pytest.raises(UsageError, match="noise"):
@@ -310,7 +322,9 @@ def test_whatever_the_policy_time_and_work_add_up(
     jobs: object, name: str, round_s: float, cost: float
 ) -> None:
     pretend = machines("fast=3,slow=2", "2")
-    out = simulate(jobs, pretend, policies.get(name), costs=Costs(cost), clock=Clock(round_s))  # type: ignore[arg-type]
+    out = simulate(
+        jobs, pretend, policies.get(name), RoundSetting(costs=Costs(cost), clock=Clock(round_s))
+    )  # type: ignore[arg-type]
     workload = out.workload
     assert out.finished == len(workload.ids)
     best = workload.rate.max(axis=(1, 2))
@@ -324,7 +338,10 @@ def test_whatever_the_policy_time_and_work_add_up(
     assert (used <= spans[:, None] * pretend.capacity + 1e-6).all()
     assert used.sum() == pytest.approx(out.attained.sum())
     again = simulate(
-        replace(workload), pretend, policies.get(name), costs=Costs(cost), clock=Clock(round_s)
+        replace(workload),
+        pretend,
+        policies.get(name),
+        RoundSetting(costs=Costs(cost), clock=Clock(round_s)),
     )
     assert np.array_equal(out.finish_s, again.finish_s)
     assert np.array_equal(out.moves, again.moves)

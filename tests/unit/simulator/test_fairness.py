@@ -11,7 +11,7 @@ from pretend import machines, work
 from slurm_hadar import policies
 from slurm_hadar.simulator.engine import simulate
 from slurm_hadar.simulator.fairness import fairness, jain
-from slurm_hadar.simulator.people import JobOwners, owners
+from slurm_hadar.simulator.job_owners import JobOwners, owners
 from slurm_hadar.simulator.workload import Queued
 
 ONE = np.array([1, 1])

@@ -11,7 +11,7 @@ from slurm_hadar import policies
 from slurm_hadar.cli.main import app
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import State, View
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
 
 COUNTS = (1, 2, 4)
@@ -30,9 +30,11 @@ def views(script, total: float = 1e5) -> list[View]:
 
     jobs = work(RATE, total=total, counts=COUNTS)
     simulate(
-        jobs, machines("fast=4,slow=4"), watch, clock=Clock(100.0),
-        seen=replace(estimate(jobs), learned=True),
-    )  # fmt: skip
+        jobs,
+        machines("fast=4,slow=4"),
+        watch,
+        RoundSetting(clock=Clock(100.0), seen=replace(estimate(jobs), learned=True)),
+    )
     return seen
 
 
@@ -73,7 +75,7 @@ def test_the_rates_that_are_kept_back_change_nothing_until_they_are_tried() -> N
             return policies.get("hadar")(view, state)
 
         learned = replace(estimate(jobs), learned=True)
-        simulate(jobs, machines("fast=4,slow=4"), watch, seen=learned)
+        simulate(jobs, machines("fast=4,slow=4"), watch, RoundSetting(seen=learned))
         found.append(seen[0])
     assert (found[0] == found[1]).all()
 
@@ -82,9 +84,9 @@ def test_the_rates_that_are_kept_back_change_nothing_until_they_are_tried() -> N
 def test_policies_run_to_the_end_on_learned_rates(policy: str) -> None:
     jobs = work(RATE * 6, total=4e4, arrival=[0, 0, 50, 500, 500, 900], counts=COUNTS)
     seen = replace(estimate(jobs, noise=0.3, seed=1), learned=True)
-    out = simulate(jobs, machines("fast=4,slow=4"), policies.get(policy), seen=seen)
+    out = simulate(jobs, machines("fast=4,slow=4"), policies.get(policy), RoundSetting(seen=seen))
     assert not out.unfinished
-    again = simulate(jobs, machines("fast=4,slow=4"), policies.get(policy), seen=seen)
+    again = simulate(jobs, machines("fast=4,slow=4"), policies.get(policy), RoundSetting(seen=seen))
     assert again.finish_s.tolist() == out.finish_s.tolist()
 
 

@@ -9,7 +9,7 @@ from pretend import machines, on, scripted, work
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.traits import CpuTrait
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 
 
 def two_jobs(**more):
@@ -23,7 +23,7 @@ def counting(cpus=3, mem=1500):
 
 def run(jobs, cluster, **script):
     plan = {0.0: script}
-    return simulate(jobs, cluster, scripted(plan), clock=Clock(100.0))
+    return simulate(jobs, cluster, scripted(plan), RoundSetting(clock=Clock(100.0)))
 
 
 def test_what_fits_is_taken_and_given_back():
@@ -81,7 +81,9 @@ def test_other_cpus_change_the_speed_and_cost_a_restart():
         more = {} if view.now < 250.0 else {"cpus_per_gpu": 4.0}
         return scripted({0.0: {"j0": on("fast", **more)}})(view, state)
 
-    out = simulate(jobs, counting(), decide, clock=Clock(100.0), costs=Costs(restart_s=50.0))
+    out = simulate(
+        jobs, counting(), decide, RoundSetting(clock=Clock(100.0), costs=Costs(restart_s=50.0))
+    )
     # 300 s at 1, a restart, then twice as fast: 300 + 50 + 350.
     assert out.makespan_s == pytest.approx(700.0) and out.moves.tolist() == [1]
     assert seen[:5] == [[0.0], [2.0], [2.0], [2.0], [4.0]]

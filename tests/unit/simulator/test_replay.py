@@ -8,7 +8,7 @@ import pytest
 
 from slurm_hadar import policies
 from slurm_hadar.simulator import cluster
-from slurm_hadar.simulator.engine import Clock, simulate
+from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.traces import open_trace
 
 _FOLDER = Path(__file__).resolve().parents[2] / "data" / "gavel"
@@ -25,7 +25,7 @@ def test_gavels_figures_come_out_within_one_percent(
     pretend = cluster.parse("v100=20,p100=20,k80=20", "4")
     work = open_trace(trace, pretend.types)
     clock = Clock(360.0, whole_steps)
-    out = simulate(work, pretend, policies.get(policy), clock=clock)
+    out = simulate(work, pretend, policies.get(policy), RoundSetting(clock=clock))
     with (_FOLDER / f"{trace}__{_THEIRS[policy]}_jct.csv").open(newline="") as file:
         jct = {row["job_id"]: float(row["jct_s"]) for row in csv.DictReader(file)}
     theirs = np.array([jct[id_] for id_ in work.ids])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar import config
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
-from slurm_hadar.slurm import choice, commands, pyslurm_records, updates
+from slurm_hadar.slurm import backend_choice, commands, pyslurm_records, updates
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.cluster import Update, open_cluster
 from slurm_hadar.slurm.commands import Commands
@@ -217,7 +217,7 @@ def test_the_commands_are_chosen_by_name(silent_controller: Path) -> None:
 
 @needs_slurm
 def test_without_a_slurm_conf_pyslurm_is_never_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_USUAL_CONFS", ())
+    monkeypatch.setattr(backend_choice, "_USUAL_CONFS", ())
     monkeypatch.delenv("SLURM_CONF", raising=False)
     cluster = open_cluster(config.Slurm())
     assert cluster.backend == "commands"
@@ -262,10 +262,10 @@ def test_a_pyslurm_that_lacks_what_is_called_is_not_chosen(
     conf.write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(choice, "_bound", None)
+    monkeypatch.setattr(backend_choice, "_bound", None)
     plain = CommandsCluster(Commands())
     plain._version = (22, 5, 8)
-    found = choice.pyslurm_obstacle(plain, conf)
+    found = backend_choice.pyslurm_obstacle(plain, conf)
     assert obstacle in found and bool(found) == bool(obstacle)
 
 

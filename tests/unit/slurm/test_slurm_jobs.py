@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.slurm import jobs
+from slurm_hadar.slurm import array_tasks, jobs
 from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.commands import Commands
 
@@ -137,14 +137,14 @@ def test_long_arrays_are_cut_and_it_is_said(version: str) -> None:
     ],
 )
 def test_task_lists(text: str, tasks: list[int], cut: bool) -> None:
-    ranges, was_cut = jobs.task_ranges(text)
+    ranges, was_cut = array_tasks.task_ranges(text)
     assert [task for span in ranges for task in span] == tasks
     assert was_cut is cut
 
 
 def test_a_huge_array_costs_nothing() -> None:
-    ranges, _ = jobs.task_ranges("0-3999999%10")
-    assert jobs._first(ranges, 3) == [0, 1, 2]
+    ranges, _ = array_tasks.task_ranges("0-3999999%10")
+    assert array_tasks._first(ranges, 3) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("version", ["22.05.8", "24.11.5", "26.05.5"])

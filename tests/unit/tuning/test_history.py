@@ -11,7 +11,7 @@ from made_history import line, text
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.tuning import conf, history, site
-from slurm_hadar.tuning.asked import OPEN
+from slurm_hadar.tuning.requested_types import OPEN
 from slurm_hadar.tuning.usage import usage
 
 SITE = site.of_conf(conf.parse(made_history.CONF, Path("/slurm.conf")))

@@ -37,9 +37,9 @@ from slurm_hadar.reports.cluster import JobTimeline, Stay
 from slurm_hadar.reports.status import Overview
 from slurm_hadar.simulator import queue_model
 from slurm_hadar.web import drawing, what_if
-from slurm_hadar.web.choice import choice_of
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.identity import Callers, RefusedCaller, caller_of
+from slurm_hadar.web.page_query import choice_of
 from slurm_hadar.web.source import ControllerAnswers
 
 PROXIED = f'[web]\nproxy_user = "{ME}"\n'

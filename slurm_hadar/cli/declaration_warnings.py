@@ -13,7 +13,8 @@ import re
 from dataclasses import replace
 
 from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request, saves_on
-from slurm_hadar.domain.declaration import ANY, KEYS, SIGNALS, USUAL_SIGNAL, CountList, Declaration
+from slurm_hadar.domain.declaration import ANY, KEYS, USUAL_SIGNAL, Declaration
+from slurm_hadar.domain.declaration_values import SIGNALS, CountList
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 
 TYPE_CHECKING = False

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation import formatters, job_report
+from slurm_hadar.controller.presentation import job_explanation, job_report
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, controller_state, overview
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
@@ -33,7 +34,7 @@ def sight(config: Config, cluster: Cluster, now: float) -> Sight:
     """What :func:`status` shows, before it is. Raises SlurmError."""
     uid = os.getuid()
     seen = job_report.observe_as_owner(config, cluster, now)
-    beat = read_heartbeat(config.site.exchange_dir, job_report.controllers_uid(config))
+    beat = read_heartbeat(config.site.exchange_dir, controllers_uid(config))
     decided = dict(_decisions(config, (j for j in seen.jobs.values() if j.uid == uid)))
     return Sight(seen, config, controller_state(beat, now), SLURM, decided)
 
@@ -42,28 +43,28 @@ def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanati
     """One of the caller's own jobs. Raises UsageError for another one."""
     uid = os.getuid()
     seen = job_report.observe_as_owner(config, cluster, now)
-    id_ = formatters.named(seen, id_)
+    id_ = job_explanation.named(seen, id_)
     job = seen.jobs.get(id_)
     if job is None or job.uid != uid:
-        formatters.no_array(_of(seen, uid), id_)
+        job_explanation.no_array(_of(seen, uid), id_)
         raise UsageError(
             f"Slurm shows no job {id_} of yours; squeue --me shows those that wait and run, and "
             "only its owner and the operator see what was decided on a job"
         )
-    formatters.ensure_managed(job)
+    job_explanation.ensure_managed(job)
     decision = dict(_decisions(config, [job])).get(job.id)
-    beat = read_heartbeat(config.site.exchange_dir, job_report.controllers_uid(config))
+    beat = read_heartbeat(config.site.exchange_dir, controllers_uid(config))
     old = "" if controller_state(beat, now).alive else "OLD: no controller is alive. "
     return Explanation(
-        row=formatters.row_of(job, seen, None),
+        row=job_explanation.row_of(job, seen, None),
         declaration=list((job.declaration or Declaration()).assignments().items()),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
         reason=old + decision.reason if decision else "",
         notes=[
             *([f"Not steered: {job.outside}"] if job.outside else []),
-            *formatters.changed(job, seen, config),
-            *formatters.undo(job, seen, config),
+            *job_explanation.changed(job, seen, config),
+            *job_explanation.undo(job, seen, config),
             "Source: Slurm and the job's own files; no controller answers questions on this host",
         ],
     )
@@ -75,7 +76,7 @@ def _of(seen: Observed, uid: int) -> Observed:
 
 
 def _decisions(config: Config, jobs: Iterator[Job] | list[Job]) -> Iterator[tuple[str, Decision]]:
-    uid = job_report.controllers_uid(config)
+    uid = controllers_uid(config)
     for job in jobs:
         if job.managed and job.state is not JobState.FINISHED:
             plan = read_plan(config.site.exchange_dir, job.id, (uid,))

@@ -1,0 +1,95 @@
+"""What is known of one job, in a row and as an explanation."""
+
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hand_made import NOW, RATES, config, job, running, seen
+
+from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.presentation.job_explanation import (
+    changed,
+    explanation_of,
+    named,
+    row_of,
+    undo,
+)
+from slurm_hadar.controller.presentation.job_report import of_controller
+from slurm_hadar.controller.tick import Controller
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.reports import text
+from slurm_hadar.slurm.traffic import Traffic
+
+SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
+LIST = Declaration(types=("v100", "p100", "k80"), model="resnet50", checkpoint="yes")
+
+
+def test_status_names_slurms_own_reason_while_a_job_waits():
+    waits, runs = job("1", reason="Resources"), running("2", {"k1": {"k80": 1}})
+    decided = Decision("1", NOW, "waits", "no GPU is free")
+    shown = seen([waits, runs])
+    assert row_of(waits, shown, decided).reason == "Slurm: Resources; no GPU is free"
+    assert row_of(waits, shown, None).reason == "Slurm: Resources"
+    assert row_of(replace(runs, reason="x"), shown, decided).reason == "no GPU is free"
+
+
+def test_each_changed_field_is_told_with_its_owners_value():
+    was = {"Partition": "gpu", "Features": "", "ReqNodeList": "v1", "NumNodes": "1-1"}
+    one = job(partitions=("v100", "p100", "k80"), features="k80", node_count=1)
+    known = {"1": Steering({"k80": 1}, time=NOW, was=was)}
+    assert changed(one, seen([one], steering=known), SITE) == [
+        "Partition: v100,p100,k80 (asked for: gpu)",
+        "Features: k80 (asked for: nothing)",
+        "ReqNodeList: nothing (asked for: v1)",
+    ]
+    assert changed(one, seen([one]), SITE) == []
+
+
+def test_the_list_that_hbatch_wrote_is_told_before_any_tick():
+    declared = replace(LIST, partitions=("gpu",))
+    one = job(partitions=("v100", "p100"), declaration=declared)
+    assert changed(one, seen([one]), SITE) == ["Partition: v100,p100 (asked for: gpu)"]
+    assert undo(one, seen([one]), SITE)[1] == ("By hand: scontrol update JobId=1 Partition=gpu")
+    runs = running("1", {"v1": {"v100": 1}}, partitions=("v100",), declaration=declared)
+    assert changed(runs, seen([runs]), SITE) == ["Partition: v100 (asked for: gpu)"]
+    typed = replace(runs, declaration=replace(declared, partitions=("k80", "v100")))
+    assert changed(typed, seen([typed]), SITE) == []
+
+
+@pytest.mark.parametrize("asked", ["84_2", "86"])
+def test_a_task_of_an_array_is_found_by_its_own_job_id_too(tmp_path, asked):
+    """What SLURM_JOB_ID says in the task. The last task of an array has the array's."""
+    task = replace(job("84_2", array_job_id=84), raw_id=86)
+    last = job("84_3", array_job_id=84)
+    shown = seen([task, last])
+    assert named(shown, "84") == "84", "an array of several"
+    assert named(shown, "87") == "87" and named(shown, "84_3") == "84_3"
+    with closing(Store.open(tmp_path / "state")) as store:
+        controller = Controller(
+            SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0
+        )
+        controller.observe = lambda: shown
+        assert explanation_of(controller, asked).row.id == "84_2"
+        assert of_controller(controller, asked).id == "84_2"
+
+
+def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path):
+    one = job(declaration=LIST, partitions=("v100", "p100", "k80"))
+    known = {"1": Steering(time=NOW, was={"Partition": "gpu"})}
+    with closing(Store.open(tmp_path / "state")) as store:
+        cluster = SimpleNamespace(traffic=Traffic(lambda: NOW))
+        controller = Controller(SITE, cluster, store, RATES, 0)
+        controller.observe = lambda: seen([one], steering=known)
+        found = explanation_of(controller, "1")
+    assert found.notes == [
+        "Partition: v100,p100,k80 (asked for: gpu)",
+        "To opt it out: hadar optout 1",
+        "By hand: scontrol update JobId=1 Partition=gpu",
+    ]
+    console = text.console(width=100)
+    with console.capture() as kept:
+        console.print(text.explain(found))
+    assert "Partition: v100,p100,k80 (asked for: gpu)" in kept.get()
