@@ -217,7 +217,8 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         no_array(seen, id_)
         raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
     ensure_managed(job)
-    decision = controller.store.decisions().get(id_)
+    # Of one that is left alone by now, the last decision holds no more.
+    decision = None if job.outside else controller.store.decisions().get(id_)
     known = controller.gpus.uses_of(job)
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
     hints = [gpu_use.too_small(job, known, memory), bills.note(job, seen.partitions)]
