@@ -140,6 +140,12 @@ class Rates:
             self._users.drop(lambda model: model == key)
         return taken
 
+    def read_again(self) -> None:
+        """Take in what another process or thread has recorded in the same file since."""
+        self.store.read_again()
+        for cache in (self._blocks, self._corrections, self._users):
+            cache.drop(lambda _: True)
+
     def forget_unused(self) -> None:
         """Drop the results for models that were not asked for since the last call.
 

@@ -79,8 +79,8 @@ class AccountingLimits:
         self._limits: AccountLimits | None = None
 
     def begin_tick(self, now: float) -> None:
-        """Read the configuration anew. Raises ForbiddenIdentity where this process is SlurmUser, who may do
-        all that root may, and SlurmError where the configuration cannot be read.
+        """Read the configuration anew. Raises ForbiddenIdentity where this process is SlurmUser,
+        who may do all that root may, and SlurmError where the configuration cannot be read.
         """
         self._until = 0.0
         self.read(now)
