@@ -170,6 +170,9 @@ class Rates:
         for whom in dict.fromkeys((user, None)):
             correction = self._correction(key, whom, False)
             if not spread and correction.measured(gpu_type, gpus, batch) is not None:
+                if short_s := correction.short_s(gpu_type, gpus, batch):
+                    words = self._estimator.cell(key, gpu_type, gpus, batch).how
+                    return f"{words}, measured for {short_s:.0f} s only"
                 own = whom == uid
                 return _measured_words(
                     correction, gpu_type, gpus, batch, "" if own else " by other users"
