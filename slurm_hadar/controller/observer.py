@@ -97,6 +97,11 @@ class Observer:
             texts = self._store.steerings(managed)
             ours = {id_: known for id_, text in texts.items() if (known := decode(text))}
         changed = rollout.changed(ours) | {entry.job for entry in self._store.open_entries()}
+        # One that was moved or requeued may have its owner's request again.
+        requeued = {id_: job for id_, job in managed.items() if job.restarts and id_ not in changed}
+        if requeued:
+            changed |= self._store.counts(Kind.MOVE.value, REQUEUED).keys() & requeued.keys()
+            changed |= rollout.changed(self._recall(requeued))
         jobs = interactive.applied(seen.jobs, guards, changed)
         return replace(seen, jobs=rollout.applied(jobs, settings, changed))
 

@@ -61,7 +61,7 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
 
     ``only_show``: name them, change nothing. Raises HadarError where another controller acts.
     """
-    controller.rules.refuse_slurm_user(now)
+    controller.rules.begin_tick(now)
     other = rival(controller.config, now)
     if other is not None and not only_show:
         raise HadarError(

@@ -111,7 +111,7 @@ class Controller:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
         it changes nothing in Slurm. Whether it is time for one, see ``backoff``."""
         with self.backoff.tick():
-            self.rules.refuse_slurm_user(self._clock())
+            self.rules.begin_tick(self._clock())
             return self._tick()
 
     def _tick(self) -> TickReport:

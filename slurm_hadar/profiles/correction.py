@@ -6,9 +6,14 @@ pair tells something of all others of that model.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_hadar.profiles.measured import Measurement
+
+SURE_S = 20.0
+"""A pair that was measured for less counts by the expected ratio to those that were measured longer
+(to the mean of all where none was): a busy moment after a start must not change the order of the
+types."""
 
 Expected = Callable[[str, int, int | None], float]
 """(GPU type, GPUs, global batch or None) -> samples/s."""
@@ -38,7 +43,7 @@ class Correction:
             grouped.setdefault((found.gpu_type, found.gpus, found.batch), []).append(found)
         self.rows = grouped
         self._exact: dict[tuple[str, int, int], _Pair] = {}
-        by_count: dict[str, dict[int, list[_Pair]]] = {}
+        grounds: dict[tuple[str, int, int], float] = {}
         for (kind, gpus, batch), rows in grouped.items():
             rate = _median(row.samples_per_s for row in rows)
             ground = expected(kind, gpus, batch or None)
@@ -46,15 +51,37 @@ class Correction:
             ratio = min(max(math.log(rate / ground), -bound), bound) if ground > 0 else 0.0
             if ground > 0:
                 rate = ground * math.exp(ratio)
+                grounds[kind, gpus, batch] = ground
             pair = _Pair(ratio, rate, sum(row.weight_s for row in rows))
             self._exact[kind, gpus, batch] = pair
-            if ground > 0:
-                by_count.setdefault(kind, {}).setdefault(gpus, []).append(pair)
-        self._ratios = {
+        sure = [place for place in grounds if self._exact[place].weight >= SURE_S]
+        by_count: dict[str, dict[int, list[_Pair]]] = {}
+        for kind, gpus, batch in sure or grounds:
+            pair = self._exact[kind, gpus, batch]
+            by_count.setdefault(kind, {}).setdefault(gpus, []).append(pair)
+        ratios = {
             kind: {gpus: _mean(pair.ratio for pair in pairs) for gpus, pairs in row.items()}
             for kind, row in by_count.items()
         }
-        self._overall = _mean(_mean(row.values()) for row in self._ratios.values())
+        self._overall = _mean(_mean(row.values()) for row in ratios.values())
+        self._ratios = ratios if sure else {}
+        self._short = grounds.keys() - set(sure) if len(grounds) > 1 else set()
+        for place in self._short:
+            ratio = math.log(self.factor(place[0], place[1]))
+            rate = grounds[place] * math.exp(ratio)
+            self._exact[place] = replace(self._exact[place], ratio=ratio, rate=rate)
+
+    def short_s(self, gpu_type: str, gpus: int, batch: int | None) -> float:
+        """For how many seconds a pair was measured that counts by the expected ratio for that
+        alone; 0 of any other. Without a batch: over all that are short, where all are."""
+        places = [
+            place
+            for place in self._exact
+            if place[:2] == (gpu_type, gpus) and batch in (None, place[2])
+        ]
+        if not all(place in self._short for place in places):
+            return 0.0
+        return sum(self._exact[place].weight for place in places)
 
     def measured(self, gpu_type: str, gpus: int, batch: int | None) -> float | None:
         """The measured samples/s itself, None where this was not measured.

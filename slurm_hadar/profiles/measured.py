@@ -82,9 +82,12 @@ class MeasuredStore:
         self._write(_SCHEMA.format(table=table))
         self._found: dict[str, dict[tuple[int, str, str, int, int], Measurement]] = {}
         self._rows: dict[int, int] = {}
-        self._read()
+        self.read_again()
 
-    def _read(self) -> None:
+    def read_again(self) -> None:
+        """Have what the file holds now."""
+        self._found.clear()
+        self._rows.clear()
         for row in self._connection.execute(f"SELECT {_COLUMNS} FROM {self._table}"):
             # SQLite keeps whatever a bad disk made of a cell.
             if all(isinstance(cell, kind) for cell, kind in zip(row, _KINDS, strict=True)):

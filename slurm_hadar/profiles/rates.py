@@ -140,6 +140,12 @@ class Rates:
             self._users.drop(lambda model: model == key)
         return taken
 
+    def read_again(self) -> None:
+        """Take in what another process or thread has recorded in the same file since."""
+        self.store.read_again()
+        for cache in (self._blocks, self._corrections, self._users):
+            cache.drop(lambda _: True)
+
     def forget_unused(self) -> None:
         """Drop the results for models that were not asked for since the last call.
 
@@ -164,6 +170,9 @@ class Rates:
         for whom in dict.fromkeys((user, None)):
             correction = self._correction(key, whom, False)
             if not spread and correction.measured(gpu_type, gpus, batch) is not None:
+                if short_s := correction.short_s(gpu_type, gpus, batch):
+                    words = self._estimator.cell(key, gpu_type, gpus, batch).how
+                    return f"{words}, measured for {short_s:.0f} s only"
                 own = whom == uid
                 return _measured_words(
                     correction, gpu_type, gpus, batch, "" if own else " by other users"

@@ -113,8 +113,10 @@ def summary(found: Overview, now: float) -> list[Text]:
     if found.source == SLURM:
         said = "Slurm and the jobs' own files"
         if found.controller.alive:
-            # As under a timer, or where this is not its host.
-            said += "; the controller answers no questions on this host"
+            # As under a timer, where this is not its host, or where this user may not reach it.
+            host = formats.plain(found.controller.host) or "its host"
+            said += "; the controller's socket gave no answer here: only hadar run has one, "
+            said += f"on {host} (status.socket)"
         lines.append(_line("Source", said))
     return lines
 

@@ -98,6 +98,8 @@ class SessionCore:
             self.emulation = emulation(self.options.name, nodes=nodes)
         else:
             self.emulation = emulation(self.options.name, planned, self.ranks.gather)
+        if self.emulation is not None and self.emulation.note:
+            self.say(self.emulation.note)
         given = self.options.gpus
         self.gpus = given if given is not None else self._count_gpus(model)
 

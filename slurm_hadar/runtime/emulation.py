@@ -22,6 +22,8 @@ class Emulation(Protocol):
 
     gpus: Mapping[str, int]
     """The job's GPUs by type."""
+    note: str
+    """What the job's output should say of it; empty where that is nothing."""
 
     def start(self, owed: float = 0.0) -> None:
         """Begin to count now; ``owed`` samples were trained faster than the GPU would have."""

@@ -28,19 +28,18 @@ def true_rate(rates: Table, model: str, gpus: Mapping[str, int]) -> float:
     """Samples/s of ``model`` on ``gpus`` (type -> count), before time scaling.
 
     Case and punctuation of the model's name do not matter. A count that the file lacks is scaled
-    from the nearest. Mixed types run at (GPUs) x (the slowest type's rate per GPU).
-    Raises HadarError when the file has no such model or type.
+    from the nearest. Mixed types run at (GPUs) x (the slowest type's rate per GPU). 0 where the
+    file has no such model, or not on one of the types. Raises HadarError without a GPU.
     """
     total = sum(gpus.values())
     if total < 1:
         raise HadarError(f"{ENV}: the job has no emulated GPU")
     per_gpu = []
-    named = next((name for name in rates if _key(name) == _key(model)), model)
+    by_type = next((rates[name] for name in rates if _key(name) == _key(model)), {})
     for gpu_type in gpus:
-        try:
-            table = {int(count): float(rate) for count, rate in rates[named][gpu_type].items()}
-        except KeyError:
-            raise HadarError(f"{ENV}: no rate for model {model!r} on {gpu_type}") from None
+        if gpu_type not in by_type:
+            return 0.0
+        table = {int(count): float(rate) for count, rate in by_type[gpu_type].items()}
         nearest = min(table, key=lambda count: (abs(count - total), count))
         per_gpu.append(table[nearest] / nearest)
     return total * min(per_gpu)
@@ -110,14 +109,18 @@ class GpuEmulation:
 
     rate: float
     gpus: Mapping[str, int]
+    note: str = ""
+    """For the job's output: why it is not held back."""
     _due: float = 0.0
 
     def start(self, owed: float = 0.0) -> None:
         """Begin to count now; ``owed`` samples were trained faster than the GPU would have."""
-        self._due = time.monotonic() + owed / self.rate
+        self._due = time.monotonic() + (owed / self.rate if self.rate else 0.0)
 
     def hold(self, samples: int, stop: Callable[[], bool]) -> None:
         """Sleep until ``samples`` more would be done; ``stop`` is asked between short sleeps."""
+        if not self.rate:
+            return
         now = time.monotonic()
         self._due = max(self._due, now - _DEBT_S) + samples / self.rate
         while now < self._due and not stop():
@@ -143,8 +146,9 @@ def from_env(
     """The pace that ``HADAR_PACE`` sets for this job; None without it or on real GPUs.
 
     ``gather`` collects a value from all processes of the training. ``nodes``: the nodes that
-    train together, those of the allocation by default; none: this process's own. Raises
-    HadarError when the file cannot be used: an unpaced job would spoil a comparison.
+    train together, those of the allocation by default; none: this process's own. A model that the
+    file lacks is not held back. Raises HadarError when the file cannot be used: an unpaced job
+    would spoil a comparison.
     """
     path = os.environ.get(ENV)
     if not path or _real_gpus():
@@ -157,7 +161,21 @@ def from_env(
     here = os.environ.get("SLURMD_NODENAME", ""), node_gpus(os.environ)
     allocation = job_nodes(os.environ) if nodes is None else nodes
     gpus = job_gpus(gather(here), allocation, types, planned)
-    return GpuEmulation(true_rate(rates, model, gpus) * scale, gpus)
+    rate = true_rate(rates, model, gpus) * scale
+    return GpuEmulation(rate, gpus, "" if rate else _unpaced(rates, model, gpus))
+
+
+def _unpaced(rates: Table, model: str, gpus: Mapping[str, int]) -> str:
+    if not model:
+        why = 'the training names no model (name="resnet50" and the like)'
+    elif any(_key(name) == _key(model) for name in rates):
+        why = f"it has no rate for model {model!r} on {' or '.join(sorted(gpus))}"
+    else:
+        why = f"it has no rate for model {model!r}"
+    return (
+        f"not held back to the speed of the sandbox's GPUs ({ENV}): {why}; it runs as fast as this "
+        "machine can, on each GPU type alike"
+    )
 
 
 def _real_gpus() -> bool:

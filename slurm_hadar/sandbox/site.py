@@ -35,6 +35,9 @@ def site_toml(
             "state_dir": str(places.hadar_state),
             "exchange_dir": str(places.exchange),
         },
+        # Not in the state folder, which other users may not enter.
+        "status": {"socket": str(places.folder / "hadar.sock")},
+        "web": {"socket": str(places.folder / "web.sock")},
         "slurm": {"bin_dir": str(bin_dir), "conf": str(places.slurm_conf)},
         "partitions": {"groups": _partition_groups(layout)},
         "guards": {

@@ -145,8 +145,6 @@ def test_an_interactive_job_is_left_alone_and_shown_as_such(site):
 def test_under_private_data_nothing_of_others_is_told(site):
     conf = site.box.conf
     before = conf.read_text()
-    conf.write_text(f"{before}PrivateData=jobs,nodes,usage\n")
-    site.box.run("scontrol", "reconfigure")
     site.fill()
     try:
         hers = site.submit(ADA, "-p", "k80,v100", script=SCRIPT)
@@ -154,6 +152,11 @@ def test_under_private_data_nothing_of_others_is_told(site):
         with site.runs() as log:
             site.until(lambda: f"update job {his}: Partition=" in log.read_text())
             site.until(lambda: ids(status(site, BOB)) == {his})
+            assert ids(status(site, ADA, "--user", "all")) == {hers, his}
+            # It holds for the answers of a controller that runs from its next tick on.
+            conf.write_text(f"{before}PrivateData=jobs,nodes,usage\n")
+            site.box.run("scontrol", "reconfigure")
+            site.until(lambda: ids(status(site, ADA, "--user", "all")) == {hers})
             seen = [
                 site(ADA, "hadar", "status", "--user", "all", "--json"),
                 site(ADA, "hadar", "status", "--user", BOB, "--why"),

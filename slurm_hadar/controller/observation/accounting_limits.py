@@ -36,10 +36,10 @@ class ForbiddenIdentity(HadarError):
 
 
 def refuse_root(config: Config) -> None:
-    """Raise TooMuch where root or SlurmUser would control a site's Slurm.
+    """Raise ForbiddenIdentity where root or SlurmUser would control a site's Slurm.
 
     A throw-away Slurm of one's own is no site's. An operator's SlurmUser is refused when Slurm has
-    said who that is, see :meth:`AccountingLimits.refuse_slurm_user`.
+    said who that is, see :meth:`AccountingLimits.begin_tick`.
     """
     if config.site.rights == "operator":
         if os.geteuid() == 0:
@@ -53,10 +53,11 @@ def refuse_root(config: Config) -> None:
 
 
 class AccountingLimits:
-    """Read at the start and every ten minutes. Which scheduler Slurm has counts in every mode. All
-    else binds a site's controller only: an owner's own updates are judged by Slurm, and a sandbox
-    has no users to protect. Limits on minutes bind every requeue, so an owner's controller looks at
-    them too when it means to move a job."""
+    """The configuration is read at the beginning of every tick: what ``scontrol reconfigure`` hides
+    (PrivateData), the next tick hides. Limits are read every ten minutes. Which scheduler Slurm has
+    and what it hides count in every mode. All else binds a site's controller only: an owner's own
+    updates are judged by Slurm, and a sandbox has no users to protect. Limits on minutes bind every
+    requeue, so an owner's controller looks at them too when it means to move a job."""
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
         self._cluster = cluster
@@ -77,11 +78,11 @@ class AccountingLimits:
         self._enforced = False
         self._limits: AccountLimits | None = None
 
-    def refuse_slurm_user(self, now: float) -> None:
-        """Raise TooMuch where this process is SlurmUser, who may do all that root may.
-
-        Raises SlurmError where the configuration cannot be read.
+    def begin_tick(self, now: float) -> None:
+        """Read the configuration anew. Raises ForbiddenIdentity where this process is SlurmUser,
+        who may do all that root may, and SlurmError where the configuration cannot be read.
         """
+        self._until = 0.0
         self.read(now)
         if self._slurm_user == os.geteuid():
             raise ForbiddenIdentity(f"SlurmUser {_TOO_MUCH}")

@@ -24,7 +24,7 @@ def why(job: Job, guards: Guards) -> str:
 def applied(jobs: Mapping[str, Job], guards: Guards, ours: Collection[str]) -> dict[str, Job]:
     """The jobs, with why each interactive one that opted in is left alone.
 
-    ``ours``: jobs whose request we have changed already: they stay managed to their end.
+    ``ours``: jobs that we have changed already: they stay managed to their end.
     """
     return {
         id_: replace(job, outside=reason)

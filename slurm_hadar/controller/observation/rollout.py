@@ -18,15 +18,16 @@ def limited(rollout: Rollout) -> bool:
 
 
 def changed(ours: Mapping[str, Steering]) -> set[str]:
-    """The jobs whose request the controller has changed. ``ours``: what is known of each."""
-    return {id_ for id_, known in ours.items() if known.was or known.gpus}
+    """The jobs that the controller has changed: their request, or where they ran. ``ours``: what
+    is known of each."""
+    return {id_ for id_, known in ours.items() if known.was or known.gpus or known.moves}
 
 
 def applied(jobs: Mapping[str, Job], rollout: Rollout, ours: Collection[str]) -> dict[str, Job]:
     """The jobs, with why the site leaves each alone that is outside.
 
-    ``ours``: jobs whose request we have changed already: they stay managed to their end, or
-    nothing would restore what was changed.
+    ``ours``: jobs that we have changed already: they stay managed to their end, or nothing would
+    restore what was changed, nor requeue them at the next end of their time limit.
     """
     if not limited(rollout):
         return dict(jobs)

@@ -14,13 +14,12 @@ from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import move_text
+from slurm_hadar.controller.presentation.speeds import rate_rows
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.snapshot import bills, chaining
 from slurm_hadar.controller.snapshot.eligibility import (
-    batch_of,
     by_type,
     placed,
-    profile_key,
 )
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
@@ -28,9 +27,8 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
+from slurm_hadar.reports.text import Explanation, MoveRow, StatusRow
 
-_SAME = 1 - 1e-6
 _EXPLAINED = 50
 """Lines of a job's history."""
 _NOTHING = "nothing"
@@ -78,7 +76,8 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         no_array(seen, id_)
         raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
     ensure_managed(job)
-    decision = controller.store.decisions.last().get(id_)
+    # Of one that is left alone by now, the last decision holds no more.
+    decision = None if job.outside else controller.store.decisions.last().get(id_)
     known = controller.gpus.uses_of(job)
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
     hints = [gpu_use.too_small(job, known, memory), bills.note(job, seen.partitions)]
@@ -88,7 +87,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
     return Explanation(
         row=row_of(job, seen, decision),
         declaration=_declared(job.declaration or Declaration()),
-        rates=_rates(job, seen, controller),
+        rates=rate_rows(id_, seen, controller.snapshot(seen), controller.rates, controller.config),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
         reason=_reason(decision, history, seen.now, controller.config),
@@ -182,32 +181,6 @@ def without_others(text: str, ids: Collection[str]) -> str:
 
 def _declared(declaration: Declaration) -> list[tuple[str, str]]:
     return list(declaration.assignments().items())
-
-
-def _rates(job: Job, seen: Observed, controller: Source) -> list[RateRow]:
-    shown = controller.snapshot(seen)
-    view = shown.view
-    if job.id not in shown.schedulable:
-        return []
-    row = view.jobs.rows[job.id]
-    here = by_type(shown.schedulable[job.id].held)
-    speeds, _ = controller.rates.rates_for(
-        [(job.uid, profile_key(job), batch_of(job))], view.types, view.counts
-    )
-    possible = view.jobs.rate[row] >= speeds[0] * _SAME
-    # Of an unknown model only the ratios mean something.
-    told = controller.rates.anchored(profile_key(job))
-    found = []
-    for r, kind in enumerate(view.types):
-        for c, count in enumerate(view.counts):
-            if count not in shown.schedulable[job.id].request.counts:
-                continue
-            source = controller.rates.source(profile_key(job), kind, count, batch_of(job), job.uid)
-            if not possible[r, c]:
-                source += "; not used: its owner excludes it, or its time limit would not do"
-            speed = float(speeds[0, r, c]) if told else None
-            found.append(RateRow(kind, count, speed, source, here == {kind: count}))
-    return found
 
 
 def move_row(entry: Entry) -> MoveRow:

@@ -212,7 +212,10 @@ def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
     progress, declared = known.seen.progress.get(job.id), job.declaration
     if progress and declared and progress.rate and declared.total_samples > progress.samples:
         left = (declared.total_samples - progress.samples) / progress.rate
-        yield f"At its present speed it ends in {formats.duration(left)}."
+        yield (
+            f"At the {formats.rate(progress.rate)} samples/s that it reported last it ends in "
+            f"{formats.duration(left)}. A decision counts with the speeds of hadar explain."
+        )
     if job.end_s > now and job.time_limit_s != float("inf"):
         chain = chaining.records(known.entries).get(job.id, chaining.NONE)
         why_not = chaining.why_not(job, known.config, chain)

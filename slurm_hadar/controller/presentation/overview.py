@@ -234,7 +234,8 @@ def _shared_row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Ent
 
 def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) -> StatusRow:
     in_full = viewer.sees_decisions(job)
-    decision = sight.decisions.get(job.id) if in_full else None
+    # Of one that is left alone by now, the last decision holds no more.
+    decision = sight.decisions.get(job.id) if in_full and not job.outside else None
     entry = moving.get(job.id) if in_full else None
     if entry is not None:
         where = job_updates.placement_text(steering_of(entry.details, 0.0).gpus)

@@ -272,8 +272,17 @@ class _TickSource:
     def __init__(self, config: Config, own_uid: int) -> None:
         self.config, self.own_uid = config, own_uid
         self.store = Store.open(config.site.state_dir)
-        self.rates: Rates = open_rates(config, self.store.connection)
         self.gpus = GpuUseLearner(self.store.connection)
+        self._rates = open_rates(config, self.store.connection)
+        self._rates_of: TickReport | None = None
+
+    @property
+    def rates(self) -> Rates:
+        """With what was measured up to this tick, which another thread writes into the file."""
+        if self._rates_of is not self.report:
+            self._rates.read_again()
+            self._rates_of = self.report
+        return self._rates
 
     def observe(self) -> Observed:
         """What the tick saw."""

@@ -104,7 +104,7 @@ def test_only_an_operator_goes_past_limits(rights):
     slurm = Slurm(limits=AccountLimits(accounts=frozenset({"phys"})), user=f"me({os.getuid()})")
     site = config(f'[site]\nrights = "{rights}"\n')
     assert left(slurm, site) == WIDE and slurm.asked == 0
-    AccountingLimits(slurm, site).refuse_slurm_user(NOW)
+    AccountingLimits(slurm, site).begin_tick(NOW)
 
 
 @pytest.mark.parametrize("rights", ["operator", "user", "sandbox"])
@@ -197,9 +197,28 @@ def test_they_are_asked_for_every_ten_minutes_and_known_while_the_database_is_aw
 
 def test_more_than_an_operator_is_refused(monkeypatch):
     with pytest.raises(HadarError, match="SlurmUser has more rights"):
-        AccountingLimits(Slurm(user=f"me({os.geteuid()})"), config()).refuse_slurm_user(NOW)
-    AccountingLimits(Slurm(user="slurm(4000000)"), config()).refuse_slurm_user(NOW)
-    AccountingLimits(Slurm(user="slurm"), config()).refuse_slurm_user(NOW)
+        AccountingLimits(Slurm(user=f"me({os.geteuid()})"), config()).begin_tick(NOW)
+    AccountingLimits(Slurm(user="slurm(4000000)"), config()).begin_tick(NOW)
+    AccountingLimits(Slurm(user="slurm"), config()).begin_tick(NOW)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(HadarError, match="root has more rights"):
         refuse_root(config())
+
+
+@pytest.mark.parametrize("rights", ["operator", "user", "sandbox"])
+def test_what_slurm_hides_is_known_at_the_next_tick(rights):
+    """``PrivateData`` holds from ``scontrol reconfigure`` on; nothing is asked twice in a tick."""
+    slurm = Slurm(limits=AccountLimits())
+    site = config(f'[site]\nrights = "{rights}"\n')
+    rules = AccountingLimits(slurm, site)
+    asked = []
+    slurm.read_config = lambda: asked.append(1) or slurm.settings
+    rules.begin_tick(NOW)
+    rules.read(NOW + 5)
+    assert not rules.private and len(asked) == 1
+    slurm.settings |= {"PrivateData": "jobs,nodes,usage"}
+    rules.begin_tick(NOW + 1)
+    assert rules.private == {"jobs", "nodes"} and len(asked) == 2
+    assert rules.jobs_are_hidden == (rights == "operator")
+    # The accounting database is asked rarely: its answer costs more.
+    assert slurm.asked == (rights == "operator")

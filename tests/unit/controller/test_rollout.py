@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.config import Rollout
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import observed, rollout
+from slurm_hadar.controller.observation.returned_nodes import REQUEUED
 from slurm_hadar.controller.presentation import job_explanation
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
 from slurm_hadar.controller.tick import Controller
@@ -101,6 +104,25 @@ def test_a_tick_leaves_the_others_alone_and_keeps_what_it_has_begun(look_at):
     assert "2" not in report.snapshot.schedulable and "2" not in report.snapshot.excluded
 
 
+def test_a_job_that_was_moved_or_requeued_stays_managed_after_its_request_was_restored(look_at):
+    """Its second requeue left it with the owner's own request again."""
+    again = {"account": "phys", "restarts": 2}
+    controller = look_at(
+        running("1", {"v1": {"v100": 1}}, **again, admin_comment="[hadarplan;t=1;moves=5]"),
+        # Of these only the journal knows: one was requeued by us, one by Slurm.
+        running("2", {"v2": {"v100": 1}}, **again),
+        running("3", {"p1": {"p100": 1}}, **again),
+        # Another job's number, long ago.
+        job("4", account="phys"),
+    )
+    for id_ in ("2", "4"):
+        entry = controller.store.begin(id_, Kind.MOVE.value, "asked", NOW, {})
+        controller.store.advance(entry, REQUEUED, NOW)
+        controller.store.end(entry, "moved", NOW)
+    found = controller.observe().jobs
+    assert [id_ for id_, one in found.items() if one.managed] == ["1", "2"]
+
+
 def test_status_and_explain_say_who_is_outside_and_why(look_at):
     controller = look_at(job("1", account="ml"), job("2", account="phys", user="bob"))
     shown = controller.observe()
@@ -110,5 +132,13 @@ def test_status_and_explain_say_who_is_outside_and_why(look_at):
     reasons = {row.id: row.reason for row in found.rows}
     assert reasons["2"].startswith("not steered: outside the rollout: neither its account")
     assert "rollout" not in reasons["1"]
-    notes = job_explanation.explanation_of(controller, "2").notes
+    # What was decided while it was inside holds no more.
+    old = Decision("2", NOW - 60, "1 x v100", "stays: it would gain nothing")
+    rows = overview(replace(sight, decisions={"2": old}), Viewer(0, everything=True)).rows
+    (row,) = [row for row in rows if row.id == "2"]
+    assert row.reason == reasons["2"] and not row.planned
+    controller.store.decisions.record([old])
+    told = job_explanation.explanation_of(controller, "2")
+    assert not told.reason and not told.decision
+    notes = told.notes
     assert any("outside the rollout" in note for note in notes)

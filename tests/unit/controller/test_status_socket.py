@@ -22,8 +22,13 @@ from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.service import client, server
 from slurm_hadar.controller.service.published import Published
 from slurm_hadar.controller.service.server import MOST_PER_USER, UserServer, short_name
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.controller.snapshot.view_builder import take_snapshot
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.profiles.gpu_sampling import TrainingUse
+from slurm_hadar.profiles.measured import RateSample
+from slurm_hadar.profiles.rates import open_rates
 
 ME = os.getuid()
 OTHER = 1001
@@ -238,6 +243,35 @@ def test_each_user_sees_their_own_and_the_operator_all(tmp_path):
     notes = said(one, OTHER, "explain", "2")["result"]["notes"]
     assert any("counts 2.5 times" in note for note in notes)
     assert said(one, OTHER, "doctor", "2")["result"]["id"] == "2"
+
+
+def test_explain_shows_what_was_measured_since_its_last_answer_and_calls_no_type_unused(tmp_path):
+    """Ticks of another thread write it. A speed that changes excludes nothing."""
+    site = config(f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\n')
+    declared = Declaration(types=("any",), checkpoint="yes", model="ResNet-18", batch=(16, 16))
+    one = running("1", {"v1": {"v100": 1}}, declaration=declared)
+    kept = published(tmp_path, jobs=[one], site=site)
+
+    def rows():
+        found = said(kept, 1000, "explain", "1")["result"]["rates"]
+        return {row["gpu_type"]: row for row in found if row["gpus"] == 1}
+
+    before = rows()
+    assert {row["source"] for row in before.values()} == {"table (Gavel)"}
+    with closing(Store.open(site.site.state_dir)) as store:
+        learned = open_rates(site, store.connection)
+        speed = before["k80"]["samples_per_s"] / 3
+        learned.record(RateSample("ResNet-18", "k80", 1, 16, speed, 60.0, uid=1000, run="1.0"))
+        shown = seen([one])
+        view = take_snapshot(shown, site, learned, ControllerHistory())
+    plan = dictate(view.view, {"1": {"v100": 1}})
+    kept.publish(TickReport(shown, view, plan, PlanDiff(()), True))
+    after = rows()
+    assert after["k80"]["source"] == "measured (1 run, 60 s)"
+    assert after["k80"]["samples_per_s"] == pytest.approx(speed)
+    assert after["v100"]["samples_per_s"] < before["v100"]["samples_per_s"]
+    assert after["v100"]["source"] == "table (Gavel), corrected by what was measured"
+    kept.close()
 
 
 @pytest.mark.parametrize("private", [(), ("jobs", "nodes")])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from slurm_hadar import config
 from slurm_hadar.exchange.progress import FASTEST, SLOWEST
 from slurm_hadar.profiles import rates as rating
+from slurm_hadar.profiles.correction import SURE_S
 from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER, MeasuredStore, RateSample
 from slurm_hadar.profiles.rates import OTHERS_MOST, Rates, open_rates
 from slurm_hadar.profiles.recent_cache import Recent
@@ -55,6 +56,29 @@ def test_the_factor_of_other_types_is_the_geometric_mean() -> None:
     rates.record(RateSample("lm", "k80", 1, 40, before[2, 0] * 0.5, 100))
     after, _ = rates.rates("lm", 40, TYPES, COUNTS)
     np.testing.assert_allclose(after, before * np.array([[2], [1], [0.5], [1]]))
+
+
+@pytest.mark.parametrize("uid", [0, 7])
+@pytest.mark.parametrize("longer", [True, False])
+def test_short_runs_do_not_change_the_order_of_the_types(uid: int, longer: bool) -> None:
+    """A busy moment after a move made the fastest type look slower than the slowest."""
+    rates = Rates()
+    before, _ = rates.rates("ResNet-18", 64, TYPES[:3], (1,))
+    long_s = SURE_S if longer else SURE_S - 1
+    for kind, rate, seconds in (("k80", 512.0, long_s), ("p100", 408.0, 9), ("v100", 290.0, 10)):
+        rates.record(RateSample("ResNet-18", kind, 1, 64, rate, seconds, uid=3))
+    for asked in (3, uid or None):
+        after, known = rates.rates("ResNet-18", 64, TYPES[:3], (1,), uid=asked)
+        assert after[0, 0] > after[1, 0] > after[2, 0] and known.all()
+        if longer:
+            np.testing.assert_allclose(after, before * 512.0 / before[2, 0])
+    said = rates.source("ResNet-18", "v100", 1, 64, uid=3)
+    assert said == "table (Gavel), measured for 10 s only"
+    # What was measured long enough counts, whatever a table says.
+    rates.record(RateSample("ResNet-18", "v100", 1, 64, 290.0, SURE_S, uid=3))
+    after, _ = rates.rates("ResNet-18", 64, TYPES[:3], (1,), uid=3)
+    assert after[0, 0] == pytest.approx(290)
+    assert rates.source("ResNet-18", "v100", 1, 64, uid=3).startswith("measured (2 runs")
 
 
 def test_between_measured_counts_the_ratio_is_interpolated() -> None:

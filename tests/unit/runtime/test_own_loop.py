@@ -1,6 +1,7 @@
 """A loop of the user's own: resumable by few lines, and bit for bit the run that never stopped."""
 
 import difflib
+import json
 import os
 import signal
 import subprocess
@@ -269,6 +270,22 @@ def test_a_loop_that_saves_by_its_own_code_answers_and_leaves(tmp_path, monkeypa
     assert left.value.code == 143
     session.finish()
     assert any("saved at 116 samples as asked" in line for line in said)
+
+
+def test_in_a_sandbox_a_session_without_a_name_is_not_held_back_and_says_so(tmp_path, monkeypatch):
+    pace = {"nodes": {"v1": ["v100"]}, "rates": {"m": {"v100": {"1": 1.0}}}, "time_scale": 1.0}
+    (tmp_path / "pace.json").write_text(json.dumps(pace))
+    monkeypatch.setenv("HADAR_PACE", str(tmp_path / "pace.json"))
+    monkeypatch.setenv("HADAR_EMULATION", "slurm_hadar.sandbox.gpu_emulation")
+    monkeypatch.setenv("SLURMD_NODENAME", "v1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said = []
+    _, _, session = small(tmp_path / "run.pt", log=said.append)
+    for batch in session.batches(torch.utils.data.DataLoader(torch.randn(4000, 2), 1000)):
+        assert len(batch) == 1000
+    session.finish()
+    assert sum("not held back" in line and "names no model" in line for line in said) == 1
 
 
 SEVERAL = """

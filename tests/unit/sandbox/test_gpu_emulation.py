@@ -35,8 +35,6 @@ def test_names_are_compared_as_people_write_them():
 
 
 def test_what_the_file_lacks_is_told():
-    with pytest.raises(HadarError, match="model 'x' on v100"):
-        true_rate(RATES, "x", {"v100": 1})
     with pytest.raises(HadarError, match="no emulated GPU"):
         true_rate(RATES, "m", {})
     with pytest.raises(HadarError, match="node z9"):
@@ -147,6 +145,29 @@ def test_no_pace_without_the_file(paced, monkeypatch):
         emulation("m")
     monkeypatch.delenv("HADAR_PACE")
     assert emulation("m") is None
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("", "the training names no model"),
+        ("x", "it has no rate for model 'x'"),
+        ("only-k80", "it has no rate for model 'only-k80' on v100"),
+    ],
+)
+def test_a_model_without_a_rate_runs_as_fast_as_it_can_and_says_so(paced, model, why):
+    content = json.loads(paced.read_text())
+    content["rates"]["only-k80"] = {"k80": {"1": 5.0}}
+    paced.write_text(json.dumps(content))
+    pace = emulation(model)
+    assert pace is not None and dict(pace.gpus) == {"v100": 2}
+    assert why in pace.note and "not held back" in pace.note
+    begin = paces.time.monotonic()
+    pace.start(owed=100.0)
+    pace.hold(10**9, lambda: False)
+    pace.shift(0.1)
+    assert pace.owed == 0 and paces.time.monotonic() - begin < 5
+    assert emulation("m").note == ""
 
 
 def test_a_hook_that_cannot_be_used_is_named_and_none_is_needed(paced, monkeypatch):

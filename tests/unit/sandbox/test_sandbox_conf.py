@@ -103,6 +103,9 @@ def test_the_task_prolog_names_the_pacing_file(tmp_path):
 
 def test_the_site_is_one_that_config_reads():
     read = config.parse(site_toml(DEFAULT, PLACES, Path("/bin"), "act"), "test")
+    # The state folder is closed to all users but the controller's.
+    assert read.status_socket == PLACES.folder / "hadar.sock"
+    assert read.web_socket == PLACES.folder / "web.sock"
     assert read.site.mode == "act" and read.site.rights == "sandbox"
     assert read.slurm.conf == PLACES.slurm_conf
     assert read.gpu_types["v100"].memory_gb > 0

@@ -1,0 +1,90 @@
+"""A job's speed on each GPU type, where that is known from, and why a type is not used."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import bills
+from slurm_hadar.controller.snapshot.eligibility import (
+    SchedulableJob,
+    batch_of,
+    by_type,
+    profile_key,
+)
+from slurm_hadar.controller.snapshot.scheduling_input import accepts
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.view import FloatArray
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.reports.text import RateRow
+
+
+@dataclass(frozen=True)
+class _Round:
+    seen: Observed
+    shown: Snapshot
+    config: Config
+
+
+def rate_rows(
+    id_: str, seen: Observed, shown: Snapshot, rates: Rates, config: Config
+) -> list[RateRow]:
+    """A row for each type and number of GPUs that a job accepts; none of one that takes no part in
+    the round of ``shown``."""
+    target = shown.schedulable.get(id_)
+    if target is None:
+        return []
+    job, view = target.job, shown.view
+    model, batch, here = profile_key(job), batch_of(job), by_type(target.held)
+    speeds, _ = rates.rates_for([(job.uid, model, batch)], view.types, view.counts)
+    # Of an unknown model only the ratios mean something.
+    told = rates.anchored(model)
+    where = _Round(seen, shown, config)
+    found = []
+    for r, kind in enumerate(view.types):
+        for c, count in enumerate(view.counts):
+            if count not in target.request.counts:
+                continue
+            source = rates.source(model, kind, count, batch, job.uid)
+            placed = here == {kind: count}
+            if not placed and (why := _why_not_used(target, (r, c), speeds[0], where)):
+                source += f"; not used: {why}"
+            speed = float(speeds[0, r, c]) if told else None
+            found.append(RateRow(kind, count, speed, source, placed))
+    return found
+
+
+def _why_not_used(
+    target: SchedulableJob, cell: tuple[int, int], speeds: FloatArray, where: _Round
+) -> str:
+    """Why the round left a type and number out for a job; empty where it may be used.
+
+    ``cell``: its place in the axes (R, C) of ``speeds``, samples/s.
+    """
+    view, declared = where.shown.view, target.job.declaration or Declaration()
+    row, kind = view.jobs.rows[target.job.id], view.types[cell[0]]
+    if target.request.types and kind not in target.request.types:
+        return "its owner excludes this type"
+    if not accepts(target, kind, where.config):
+        return f"it has less memory than gpu_mem={declared.gpu_mem / 1024:g}G"
+    open_ = view.jobs.groups[row][view.nodes.group]
+    if not any(
+        kind in where.seen.nodes[name].gpus
+        for name, is_open in zip(view.nodes.names, open_, strict=True)
+        if is_open
+    ):
+        return "its partitions, its constraint or a reservation leave it no node of this type"
+    used = view.jobs.rate[row]
+    if used[cell] > 0:
+        return ""
+    if speeds[cell] <= 0:
+        return "it cannot run so"
+    alone = np.where(used > 0, speeds, 0.0)
+    alone[cell] = speeds[cell]
+    affordable = bills.affordable(alone[None], [target], where.seen, view.types, view.counts)[0]
+    if not affordable[cell]:
+        return "it would be billed more than its request could be (TRESBillingWeights)"
+    requeues = ", its requeues counted" if declared.max_requeues else ""
+    return f"the rest of its work does not fit in its time limit there{requeues}"
