@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.policies.timetable.doubt import concave, part_kept, restart_factor
+from slurm_hadar.policies.timetable.doubt import concave, move_factor, restart_factor
 from slurm_hadar.policies.timetable.given import GivenRound
 from slurm_hadar.policies.timetable.plan import Timetable, respond
 from slurm_hadar.policies.timetable.work import Options
@@ -41,7 +41,7 @@ class RoundChoice:
     critical: BoolArray
     price: FloatArray
     gives_way: BoolArray | None = None
-    """(J,) who may change nodes so that a gang gets one; None: nobody need."""
+    """(J,) which jobs may change nodes so that a gang gets one; None: none has to."""
 
 
 def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoice:
@@ -64,18 +64,18 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
     # nothing does.
     power = 1.0 - (1.0 - settings.doubt_power) * float(doubt.work.mean())
     gain[options.gpus > doubt.reach[:, None]] = 0.0
-    kept_part = part_kept(given.view, options, doubt)
-    value = gain * concave(options, power, kept_part) * (1.0 + settings.follow * share)
+    move_part = move_factor(given.view, options, doubt)
+    value = gain * concave(options, power, move_part) * (1.0 + settings.follow * share)
     gain *= concave(options, power)
-    # What counts that were not tried may well do has gone into the tightness; of work that is an
-    # assumption nobody knows it.
+    # What counts that were not tried may well do has gone into the tightness; with work that is an
+    # assumption it is not known.
     critical = (tight >= 1.0) & ~doubt.work
     if critical.any():
         top = float((value / options.gpus).max())
         planned = np.where(possible, _MIX * mix + share, 0.0)
         planned /= np.maximum(planned.max(axis=1, initial=0.0), 1e-9)[:, None]
         ahead = _AHEAD * top * tight[:, None] * planned * options.gpus
-        value += np.where(critical[:, None] & (gain > 0), ahead * kept_part, 0.0)
+        value += np.where(critical[:, None] & (gain > 0), ahead * move_part, 0.0)
     _stays(given, table, value)
     _none_stops(given, value)
     option = options.now if kept else _assigned(options, value)
@@ -85,9 +85,10 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
 
 def _stays(given: GivenRound, table: Timetable, value: FloatArray) -> None:
     """Change ``value`` (J, O): what a restart costs makes the present place worth more, others
-    less. Of a job in doubt nobody knows over which time a move would pay: see ``part_kept``."""
+    less. Where the work is an assumption, over which time a move would pay is not known: there
+    ``move_factor`` counts what the moves so far have cost."""
     options, settings = given.options, given.settings
-    there = np.flatnonzero((options.now >= 0) & ~given.doubt.job)
+    there = np.flatnonzero((options.now >= 0) & ~given.doubt.work)
     horizon = table.deadline_s - table.start_s
     cost = settings.gain_over_cost * given.view.jobs.restart_s[there]
     present = value[there, options.now[there]]
@@ -103,7 +104,7 @@ def _stays(given: GivenRound, table: Timetable, value: FloatArray) -> None:
 
 def _none_stops(given: GivenRound, value: FloatArray) -> None:
     """Change ``value`` (J, O): while all jobs fit on the fewest GPUs that each needs, none of which
-    the work is not known waits for another one to have more."""
+    the work is an assumption waits for another one to have more."""
     options = given.options
     able = value > 0
     some = np.flatnonzero(able.any(axis=1) & given.doubt.work)

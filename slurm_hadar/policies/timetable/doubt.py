@@ -3,13 +3,14 @@
 A job is in doubt while a count of GPUs that may be its fastest has not been tried, or while its
 work is an assumption. A plan of all its work is then a guess. So
 
-- its next restart is judged by its past, not by the time over which a move would pay;
 - it grows step by step, and an untried speed counts for what it may well be;
 - a gang gets one node though smaller jobs must change theirs, as speeds apart are not known;
 - the horizon is farther.
 
-Where the work is an assumption, besides, a further GPU counts for less than its speed says, nobody
-is stopped while there is a GPU for each, and nobody goes before others by the need that is assumed.
+Where the work is an assumption, besides, the next restart is judged by those before and not by the
+time over which it would pay, a further GPU counts for less than its speed says, the job is not
+stopped for others to have more while there is a GPU for each, and it goes before no other by the
+need that is assumed.
 Where all is known nothing of this applies.
 """
 
@@ -125,10 +126,11 @@ def concave(options: Options, power: float, part: FloatArray | None = None) -> F
     return factor
 
 
-def part_kept(view: View, options: Options, doubt: Doubt) -> FloatArray:
-    """(J, O) part of its speed that a running job in doubt keeps on an option; 1 where it is."""
+def move_factor(view: View, options: Options, doubt: Doubt) -> FloatArray:
+    """(J, O) part of its speed that a running job of unknown work keeps on an option; 1 where it
+    is."""
     part = np.ones(options.seconds.shape)
-    there = np.flatnonzero((options.now >= 0) & doubt.job)
+    there = np.flatnonzero((options.now >= 0) & doubt.work)
     part[there] = restart_factor(view)[there, None]
     part[there, options.now[there]] = 1.0
     return part

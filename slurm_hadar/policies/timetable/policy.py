@@ -11,8 +11,7 @@ that decide the makespan, elastic counts where the table has them, moves only wh
   the job's work is worth per second there, more where the timetable has it, first where a job
   would otherwise miss the horizon.
 - Between choices no job moves; a move must be worth several times its restart.
-- Jobs with untried counts or unknown work are in doubt (``doubt.py``): they grow step by step, and
-  are moved by their past.
+- Jobs with untried counts or unknown work are in doubt (``doubt.py``): they grow step by step.
 - Rates are those of the best batch, the fair share of CPUs and the nearest tier, where these are
   known; the plan is completed with batches, CPUs, near nodes and dealt rounds (``together``).
 """

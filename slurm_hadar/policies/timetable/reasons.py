@@ -98,7 +98,7 @@ class _Words:
             words += f"; at most {most} GPUs until it has been tried on so many"
         if self._doubt.work[job]:
             words += "; its work is not known, so each further GPU counts for less than the last"
-        if stays and left < _MUCH:
+        if self._doubt.work[job] and stays and left < _MUCH:
             more = f"{1.0 / left:.1f} times as much" if left > 0 else "more than any is"
             words += f"; after its restarts so far another place must be worth {more}"
         return words

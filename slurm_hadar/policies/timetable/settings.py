@@ -49,7 +49,7 @@ class TimetableOptions(PolicyOptions):
     """A move must gain this many times what it costs."""
     doubt_stretch: Annotated[Amount, Field(ge=1, le=10)] = 2.0
     """``stretch`` where all jobs are in doubt; in between where some are."""
-    doubt_power: Annotated[float, Field(strict=True, ge=-4, le=1)] = -0.5
+    doubt_power: Annotated[float, Field(strict=True, ge=-4, le=1)] = 0.0
     """Where no job's work is known, a speed x counts for 1 + (x^a - 1) / a with this a; in
     proportion where all of it is, in between where some is."""
     curiosity: Annotated[Amount, Field(le=4)] = 1.0
