@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
+from slurm_hadar.policies.timetable.doubt import concave, move_factor, restart_factor
 from slurm_hadar.policies.timetable.plan import Timetable, respond
 from slurm_hadar.policies.timetable.round_input import GivenRound
 from slurm_hadar.policies.timetable.work import Options
@@ -18,6 +19,10 @@ _AHEAD = 3.0
 """Value per GPU of a job without slack, in those of the best other."""
 _ALONE = 0.98
 """Part of the least time for all the work from which a job that needs it alone has no slack."""
+_SERVED = 2.0
+"""What it counts for that a job of unknown work runs at all, in the value of the best place."""
+_EASY = 0.9
+"""Restart factor from which a job may change nodes for another one's sake."""
 _MIX = 0.5
 """Weight of the whole plan of a job without slack beside its plan for now."""
 
@@ -35,6 +40,8 @@ class RoundChoice:
     share: FloatArray
     critical: BoolArray
     price: FloatArray
+    gives_way: BoolArray | None = None
+    """(J,) which jobs may change nodes so that a gang gets one; None: none has to."""
 
 
 def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoice:
@@ -52,27 +59,60 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
     possible = np.isfinite(options.seconds)
     gain = np.where(possible, left[:, None] / np.where(possible, options.seconds, 1.0), 0.0)
     gain = np.where(possible & (weight > 0)[:, None], np.maximum(gain, 1e-12), 0.0)
-    value = gain * (1.0 + settings.follow * share)
-    critical = tight >= 1.0
+    doubt = given.doubt
+    # Where work is declared the plan says what a further GPU is worth; where it is an assumption
+    # nothing does.
+    power = 1.0 - (1.0 - settings.doubt_power) * float(doubt.work.mean())
+    gain[options.gpus > doubt.reach[:, None]] = 0.0
+    move_part = move_factor(given.view, options, doubt)
+    value = gain * concave(options, power, move_part) * (1.0 + settings.follow * share)
+    gain *= concave(options, power)
+    # What counts that were not tried may well do has gone into the tightness; with work that is an
+    # assumption it is not known.
+    critical = (tight >= 1.0) & ~doubt.work
     if critical.any():
         top = float((value / options.gpus).max())
         planned = np.where(possible, _MIX * mix + share, 0.0)
         planned /= np.maximum(planned.max(axis=1, initial=0.0), 1e-9)[:, None]
         ahead = _AHEAD * top * tight[:, None] * planned * options.gpus
-        value += np.where(critical[:, None] & (gain > 0), ahead, 0.0)
-    there = np.flatnonzero(options.now >= 0)
+        value += np.where(critical[:, None] & (gain > 0), ahead * move_part, 0.0)
+    _stays(given, table, value)
+    _none_stops(given, value)
+    option = options.now if kept else _assigned(options, value)
+    easy = restart_factor(given.view) >= _EASY if doubt.job.any() else None
+    return RoundChoice(option, value, gain, share, critical, price, easy)
+
+
+def _stays(given: GivenRound, table: Timetable, value: FloatArray) -> None:
+    """Change ``value`` (J, O): what a restart costs makes the present place worth more, others
+    less. Where the work is an assumption, over which time a move would pay is not known: there
+    ``move_factor`` counts what the moves so far have cost."""
+    options, settings = given.options, given.settings
+    there = np.flatnonzero((options.now >= 0) & ~given.doubt.work)
     horizon = table.deadline_s - table.start_s
     cost = settings.gain_over_cost * given.view.jobs.restart_s[there]
-    stay = value[there, options.now[there]]
+    present = value[there, options.now[there]]
     # A job that has long to run may well restart, however soon all the others end.
     rest = settings.settle * options.seconds[there, options.now[there]]
     often = np.maximum(settings.choose_every * horizon, rest)
-    stay *= 1.0 + np.minimum(cost / np.maximum(often, 1.0), _MOST_BONUS)
+    stay = present * (1.0 + np.minimum(cost / np.maximum(often, 1.0), _MOST_BONUS))
     often = np.maximum(settings.solve_every * horizon, rest)
-    value[there] *= np.maximum(1.0 - cost / np.maximum(often, 1.0), 0.0)[:, None]
+    other = np.maximum(1.0 - cost / np.maximum(often, 1.0), 0.0)
+    value[there] *= other[:, None]
     value[there, options.now[there]] = stay
-    option = options.now if kept else _assigned(options, value)
-    return RoundChoice(option, value, gain, share, critical, price)
+
+
+def _none_stops(given: GivenRound, value: FloatArray) -> None:
+    """Change ``value`` (J, O): while all jobs fit on the fewest GPUs that each needs, none of which
+    the work is an assumption waits for another one to have more."""
+    options = given.options
+    able = value > 0
+    some = np.flatnonzero(able.any(axis=1) & given.doubt.work)
+    if not len(some):
+        return
+    least = np.where(able, options.gpus, np.iinfo(np.int64).max).min(axis=1)
+    if least[able.any(axis=1)].sum() <= options.capacity.sum():
+        value[some] += np.where(able[some], _SERVED * value.max(), 0.0)
 
 
 def _now(

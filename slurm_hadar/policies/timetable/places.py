@@ -9,6 +9,7 @@ import numpy as np
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.allocation import Allocation, FreeCapacity, ResourcePools
 from slurm_hadar.policies.timetable.choice import RoundChoice
+from slurm_hadar.policies.timetable.fewest import NodeMaker
 from slurm_hadar.policies.timetable.work import Options
 
 
@@ -43,6 +44,9 @@ def place(
             found.room.take(parts, need)
     new = [job for job in chosen if job not in found.parts]
     tried = set(new)
+    if choice.gives_way is not None:
+        _close(options, choice, found, new)
+    new = [job for job in new if job not in found.parts]
     failed = _lay(view, options, choice, found, new)
     if failed:
         crowded = {int(options.pool[choice.option[job]]) for job in failed}
@@ -69,6 +73,25 @@ def place(
     if failed:
         _next_best(view, options, choice, found)
     return found
+
+
+def _close(options: Options, choice: RoundChoice, found: PlacedJobs, jobs: Sequence[int]) -> None:
+    """Gangs that one node holds get one, the largest first, though others must change theirs."""
+    assert choice.gives_way is not None
+    maker = NodeMaker(options, found.parts, choice.gives_way & ~options.bound)
+    size = options.gpus[choice.option[list(jobs)]]
+    for job in np.asarray(jobs, dtype=np.int64)[np.argsort(-size, kind="stable")].tolist():
+        option = int(choice.option[job])
+        pool, gpus, need = int(options.pool[option]), int(options.gpus[option]), options.needs[job]
+        parts = found.room.one_node(pool, gpus, need)
+        if parts is not None:
+            found.room.take(parts, need)
+            found.parts[job] = parts
+        elif gpus > 1:
+            made = maker.make(found.room, found.parts, job, option)
+            if made is not None:
+                found.room = made[0]
+                found.parts.update(made[1])
 
 
 def _lay(

@@ -64,8 +64,11 @@ def solve(given: GivenRound, seen: ObservedRates, deadline: float) -> Timetable:
     if seen.wrong > _RARELY:
         least = (1.0 - seen.wrong) * least + seen.wrong * shortest(thrifty, alone=False)[0]
     least = max(least, 1.0)
-    if not now + settings.keep * least <= deadline <= now + _FAR * settings.stretch * least:
-        deadline = now + settings.stretch * least
+    # A horizon of guessed work and guessed speeds cannot be kept to the hour.
+    further = max(settings.doubt_stretch - settings.stretch, 0.0)
+    stretch = settings.stretch + further * given.doubt.share
+    if not now + settings.keep * least <= deadline <= now + _FAR * stretch * least:
+        deadline = now + stretch * least
     horizon = deadline - now
     edges = _edges(horizon, settings)
     best = work.seconds.min(axis=1)

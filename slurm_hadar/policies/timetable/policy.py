@@ -11,6 +11,7 @@ that decide the makespan, elastic counts where the table has them, moves only wh
   the job's work is worth per second there, more where the timetable has it, first where a job
   would otherwise miss the horizon.
 - Between choices no job moves; a move must be worth several times its restart.
+- Jobs with untried counts or unknown work are in doubt (``doubt.py``): they grow step by step.
 - Rates are those of the best batch, the fair share of CPUs and the nearest tier, where these are
   known; the plan is completed with batches, CPUs, near nodes and dealt rounds (``together``).
 """
@@ -24,6 +25,7 @@ from slurm_hadar.policies.composite import wrapped
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable import memory
 from slurm_hadar.policies.timetable.choice import choose
+from slurm_hadar.policies.timetable.doubt import doubt_of, hopeful
 from slurm_hadar.policies.timetable.places import place
 from slurm_hadar.policies.timetable.plan import solve
 from slurm_hadar.policies.timetable.reasons import tell
@@ -47,17 +49,20 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
         return nothing, dict(state) if jobs.ids else {}
     floor = resource_pools(view)
     seen = learn(view, state)
-    options = options_of(view, floor, seen.rate, settings.min_stay_s)
+    rate = hopeful(view, seen.rate, settings.curiosity)
+    options = options_of(view, floor, rate, settings.min_stay_s)
     # Weight 0 means after all others, not never.
     weight = np.maximum(jobs.weight, _LEAST_WEIGHT)
-    given = GivenRound(view, floor, options, weight, settings)
+    doubt = doubt_of(view, floor, options)
+    given = GivenRound(view, floor, options, weight, settings, doubt)
     names = memory.pool_names(view, floor)
     past = memory.recall(state, names)
     if past is None or memory.outdated(past, view, settings):
         deadline = past.table.deadline_s if past else 0.0
         table = solve(given, seen, deadline)
         past = memory.TimetableState(table)
-    kept = memory.unchanged(past, view, options, settings)
+    # What a job in doubt just showed counts at once.
+    kept = not doubt.job.any() and memory.unchanged(past, view, options, settings)
     choice = choose(given, past.table, kept)
     places = place(view, floor, options, choice)
     plan = tell(given, choice, places, past.table)

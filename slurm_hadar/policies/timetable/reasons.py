@@ -14,9 +14,13 @@ from slurm_hadar.policies.allocation import (
 )
 from slurm_hadar.policies.ends import UNKNOWN, ends, time_left
 from slurm_hadar.policies.timetable.choice import RoundChoice
+from slurm_hadar.policies.timetable.doubt import restart_factor
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.plan import Timetable
 from slurm_hadar.policies.timetable.round_input import GivenRound
+
+_MUCH = 0.9
+"""Restart factor below which a job stays for its restarts' sake."""
 
 
 def tell(given: GivenRound, choice: RoundChoice, places: PlacedJobs, table: Timetable) -> Plan:
@@ -35,6 +39,7 @@ class _Words:
     def __init__(self, given: GivenRound, choice: RoundChoice, table: Timetable) -> None:
         self.view, self.floor, self.options = given.view, given.floor, given.options
         self.choice, self.table = choice, table
+        self._doubt, self._restart = given.doubt, restart_factor(given.view)
         options = self.options
         self._price = choice.price[options.pool] * options.gpus
         net = np.where(choice.gain > 0, choice.gain - self._price, -np.inf)
@@ -78,10 +83,24 @@ class _Words:
         else:
             words += "; it fills GPUs that the timetable's gangs leave"
         was = int(self.options.now[job])
-        if not stays and was >= 0:
+        if was == at and not stays:
+            words += "; it changes nodes, so that a gang that is larger gets one of its own"
+        elif not stays and was >= 0:
             words += f"; it moves from {self._name(was)}, worth {self.choice.gain[job, was]:.3g} h"
         elif not stays and was == -1:
             words += self._instead(job, at)
+        return words + (self._doubts(job, stays) if self._doubt.job[job] else "")
+
+    def _doubts(self, job: int, stays: bool) -> str:
+        """What follows from what is not known of the job."""
+        words, most, left = "", int(self._doubt.reach[job]), float(self._restart[job])
+        if most < int(self.options.gpus.max(initial=0)):
+            words += f"; at most {most} GPUs until it has been tried on so many"
+        if self._doubt.work[job]:
+            words += "; its work is not known, so each further GPU counts for less than the last"
+        if self._doubt.work[job] and stays and left < _MUCH:
+            more = f"{1.0 / left:.1f} times as much" if left > 0 else "more than any is"
+            words += f"; after its restarts so far another place must be worth {more}"
         return words
 
     def _instead(self, job: int, at: int) -> str:

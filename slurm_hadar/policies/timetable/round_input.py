@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.policies.allocation import ResourcePools
+from slurm_hadar.policies.timetable.doubt import Doubt
 from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.work import Options
 
@@ -17,3 +18,4 @@ class GivenRound:
     options: Options
     weight: FloatArray
     settings: TimetableOptions
+    doubt: Doubt

@@ -47,5 +47,12 @@ class TimetableOptions(PolicyOptions):
     """A new timetable when this part of the jobs is new; the others are fitted into the old one."""
     gain_over_cost: Amount = 2.0
     """A move must gain this many times what it costs."""
+    doubt_stretch: Annotated[Amount, Field(ge=1, le=10)] = 2.0
+    """``stretch`` where all jobs are in doubt; in between where some are."""
+    doubt_power: Annotated[float, Field(strict=True, ge=-4, le=1)] = 0.0
+    """Where no job's work is known, a speed x counts for 1 + (x^a - 1) / a with this a; in
+    proportion where all of it is, in between where some is."""
+    curiosity: Annotated[Amount, Field(le=4)] = 1.0
+    """A speed that was not tried counts for this many standard deviations more than expected."""
     min_stay_s: Amount = 0.0
     """No move of a job that came to its place less than this ago, s."""

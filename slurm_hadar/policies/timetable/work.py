@@ -10,7 +10,8 @@ from slurm_hadar.policies.allocation import Allocation, Demand, ResourcePools
 
 _OVERDUE = 0.5
 _UNKNOWN_S = 86_400.0
-"""Run time of a job whose work is not known, at its fastest."""
+"""Run time of a job whose work is not known, with the fewest GPUs that it can have: at its fastest,
+a job that may grow far would seem to need the most."""
 _MOST_S = 1e9
 
 
@@ -66,7 +67,9 @@ def options_of(view: View, floor: ResourcePools, rate: FloatArray, min_stay_s: f
     able = open_ & (fastest > 0)
     left = believed(jobs.left, jobs.total)
     known = np.isfinite(left)
-    left = np.where(known, left, _UNKNOWN_S * np.where(able, fastest, 0.0).max(axis=1, initial=0.0))
+    slow = np.where(able, gpus, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
+    fewest = np.where(able & (gpus == slow[:, None]), fastest, 0.0)
+    left = np.where(known, left, _UNKNOWN_S * fewest.max(axis=1, initial=0.0))
     seconds = np.clip(left[:, None] / np.where(able, fastest, 1.0), 1.0, _MOST_S)
     seconds = np.where(able, seconds, np.inf)
     apart: dict[int, IntArray] = {}
@@ -91,7 +94,8 @@ def believed(left: FloatArray, total: FloatArray) -> FloatArray:
     """Samples that are likely left. A job that did more than declared is taken to need as much
     again as a part of what it did: its declaration says nothing any more, and near 0 left it would
     come before all others."""
-    done = np.where(np.isfinite(left), np.maximum(total - left, 0.0), 0.0)
+    with np.errstate(invalid="ignore"):
+        done = np.where(np.isfinite(left), np.maximum(total - left, 0.0), 0.0)
     overdue = left <= np.minimum(1.0, 1e-3 * total)
     result: FloatArray = np.where(
         overdue & np.isfinite(total), np.maximum(left, _OVERDUE * done), left

@@ -9,10 +9,15 @@ from typer.testing import CliRunner
 
 from slurm_hadar import policies
 from slurm_hadar.cli.main import app
+from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import State, View
+from slurm_hadar.profiles.rates import open_rates
+from slurm_hadar.simulator import cluster
+from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
+from slurm_hadar.simulator.traces import open_trace
 
 COUNTS = (1, 2, 4)
 # It scales badly, is twice as fast on the first type, and has no four of the second.
@@ -88,6 +93,17 @@ def test_policies_run_to_the_end_on_learned_rates(policy: str) -> None:
     assert not out.unfinished
     again = simulate(jobs, machines("fast=4,slow=4"), policies.get(policy), RoundSetting(seen=seen))
     assert again.finish_s.tolist() == out.finish_s.tolist()
+
+
+def test_timetable_finds_counts_that_are_faster_than_the_model_says() -> None:
+    """mixed_60 has a training that is 12 times as fast on 8 GPUs as on 1. All known: 44 h."""
+    site = cluster.build({"v100": 8, "p100": 8, "k80": 8}, 4)
+    jobs = open_trace("mixed_60", site.types, open_rates(Config()), elastic=True)
+    seen = replace(estimate(jobs), learned=True)
+    setting = RoundSetting(costs=Costs(restart_s=30.0), clock=Clock(360.0), seen=seen)
+    out = simulate(jobs, site, policies.get("timetable"), setting)
+    assert not out.unfinished
+    assert out.makespan_s < 55.0 * 3600.0 and out.avg_jct_s < 7.4 * 3600.0
 
 
 def test_the_command_takes_it_and_says_where_it_cannot() -> None:
