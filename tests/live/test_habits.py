@@ -203,7 +203,7 @@ def test_jobs_longer_than_their_time_limit_are_requeued_before_it_until_they_are
         "checkpoint=signal signal=B:USR1@8 max_requeues=20", "--time=1",
         when_asked=REQUEUES_ITSELF, steps=900,
     )  # fmt: skip
-    ours = site.submit(6_100, "max_requeues=20", words=("--time=1",))
+    ours = site.submit(9_000, "max_requeues=20", words=("--time=1",))
     ids = [plain, signalled, ours]
     # No move of theirs is wanted: each stays where Slurm starts it.
     site.want.clear()
