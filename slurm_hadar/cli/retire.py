@@ -39,7 +39,7 @@ def retire(
             "retire", {"changed": not dry_run, "jobs": list(done.jobs), "refused": done.refused}
         )
     else:
-        what = "would be" if dry_run else "were"
+        what = "would be" if dry_run else "was" if len(done.jobs) == 1 else "were"
         typer.echo(f"{formats.counted(len(done.jobs), 'managed job')} {what} given back to Slurm")
         for job in done.jobs:
             typer.echo(f"  {job}")

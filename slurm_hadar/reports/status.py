@@ -55,6 +55,10 @@ class GpuCounts:
     down: int = 0
 
 
+CHAINED = "requeued at the time limit"
+"""An outcome that is no move."""
+
+
 @dataclass(frozen=True, slots=True)
 class MovesToday:
     """The moves since midnight, by what became of them, and the GPU-hours that they gained and lost
@@ -286,7 +290,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _today(today: MovesToday) -> str:
-    number = sum(today.moves.values())
+    number = sum(count for outcome, count in today.moves.items() if outcome != CHAINED)
     by = f" ({_counts(today.moves)})" if today.moves else ""
     hours = f"{today.gained_gpu_h:.1f} GPU-hours gained, {today.lost_gpu_h:.1f} lost"
     return f"{number} move{'' if number == 1 else 's'}{by}; {hours}"

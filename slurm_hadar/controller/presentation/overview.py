@@ -17,16 +17,24 @@ from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation import interactive, rollout
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import job_explanation, move_text
+from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import Heartbeat
-from slurm_hadar.reports.status import SLURM, ControllerState, GpuCounts, MovesToday, Overview
+from slurm_hadar.reports.status import (
+    CHAINED,
+    SLURM,
+    ControllerState,
+    GpuCounts,
+    MovesToday,
+    Overview,
+)
 from slurm_hadar.reports.text import StatusRow
 
 _SHOWN = (JobState.RUNNING, JobState.PENDING, JobState.SUSPENDED, JobState.COMPLETING)
 _PLACED = re.compile(r"(\d+) x ([^\s,+]+)")
 """In a decision's text: ``1 x k80 + 2 x v100 on k1``."""
-OUTCOMES = ("moved", "stopped", "not saved", "not carried out", "under way")
+OUTCOMES = ("moved", "stopped", CHAINED, "not saved", "not carried out", "under way")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +154,10 @@ def outcome_of(entry: Entry) -> str:
     """One of :data:`OUTCOMES`."""
     if entry.outcome is None:
         return "under way"
-    if entry.outcome == MOVED:
-        return "moved" if entry.details.get("gpus") else "stopped"
-    if entry.outcome == "stopped":
-        return "stopped"
+    if entry.outcome == MOVED and entry.details.get("gpus"):
+        return "moved"
+    if entry.outcome in (MOVED, "stopped"):
+        return CHAINED if chaining.DETAIL in entry.details else "stopped"
     return "not saved" if entry.outcome.startswith(NOT_SAVED) else "not carried out"
 
 

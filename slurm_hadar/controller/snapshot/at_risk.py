@@ -39,6 +39,17 @@ def work_at_risk_s(job: Job, progress: Progress | None, now: float) -> float:
     return max(0.0, passed) if since > 0 and passed >= -_CLOCKS_S else inf
 
 
+def why_unknown(job: Job, progress: Progress | None, now: float) -> str:
+    """Why :func:`work_at_risk_s` is inf."""
+    if (job.declaration or Declaration()).habit != "watch":
+        return "since when it runs is not known"
+    if progress is None or progress.restarts != job.restarts:
+        return "its watcher has not reported since it started"
+    if progress.checkpoint is None:
+        return "its watcher sees no whole checkpoint yet"
+    return f"its watcher has not reported for more than {FRESH_S:.0f} s"
+
+
 def may_stop_for_s(job: Job, progress: Progress | None, now: float) -> float:
     """How much longer a job may be stopped within what its owner declared, s; below 0: not any
     more; inf for one that is asked to save."""

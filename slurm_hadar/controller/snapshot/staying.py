@@ -1,7 +1,7 @@
 """Why a running job may not be moved now."""
 
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
@@ -101,11 +101,12 @@ def _consent(job: Job, seen: Observed, config: Config) -> str:
         return "it declares no checkpoint"
     if declared.pin:
         return "it is pinned"
-    if at_risk.may_stop_for_s(job, seen.progress.get(job.id), seen.now) < 0:
-        return (
-            f"a stop would cost more work than the {declared.most_lost_s:.0f} s that it may lose, "
-            "or an unknown amount"
-        )
+    progress = seen.progress.get(job.id)
+    if at_risk.may_stop_for_s(job, progress, seen.now) < 0:
+        if isfinite(at_risk.work_at_risk_s(job, progress, seen.now)):
+            may_lose = f"the {declared.most_lost_s:.0f} s that it may lose"
+            return f"a stop now would cost more work than {may_lose}"
+        return at_risk.why_unknown(job, progress, seen.now)
     if not job.requeue:
         return "it was submitted with --no-requeue"
     if job.expedited or job.external:

@@ -47,7 +47,9 @@ def _placement(market: Market, job: int, offer: Bid, place: int, length: int) ->
         if not view.jobs.movable[job]:
             words += "; it cannot be moved now"
         elif not post.movable:
-            words += f"; it came here less than {market.settings.min_stay_s / 60:.0f} min ago"
+            stay_s = market.settings.min_stay_s
+            span = f"{stay_s / 60:.0f} min" if stay_s >= 60 else f"{stay_s:.0f} s"
+            words += f"; it came here less than {span} ago"
         else:
             words += f"; no free placement is worth a restart of {view.jobs.restart_s[job]:.0f} s"
     else:

@@ -8,8 +8,16 @@ from hand_made import CONFIG, NOW, job, node, ordinary, running, seen
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.presentation import overview as words
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
+from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.exchange.heartbeat import Heartbeat
-from slurm_hadar.reports.status import CONTROLLER, SLURM, ControllerState
+from slurm_hadar.reports.status import (
+    CHAINED,
+    CONTROLLER,
+    SLURM,
+    ControllerState,
+    Overview,
+    summary,
+)
 
 ALIVE = ControllerState("acts", "login1", NOW - 5)
 SILENT = ControllerState("silent", "login1", NOW - 7200)
@@ -96,6 +104,18 @@ def test_gpus_are_counted_by_type():
 def move(id_, job_, outcome, effect=None, restarts=0):
     details = {"gpus": {"v100": 1}, "from": {"k1": {"k80": 2}}, "restarts": restarts}
     return Entry(id_, job_, "move", "asked", NOW - 500, NOW - 400, details, outcome, effect=effect)
+
+
+def test_a_requeue_at_the_time_limit_is_no_move():
+    stop = move(1, "1", "stopped")
+    stop = replace(stop, details={**stop.details, "gpus": {}})
+    chained = replace(stop, details={**stop.details, chaining.DETAIL: {"left": 3}})
+    found = words.today([stop, chained, replace(chained, outcome="moved")], seen([]))
+    assert found.moves == {"stopped": 1, CHAINED: 2}
+    printed = "\n".join(
+        str(line) for line in summary(Overview(NOW, CONTROLLER, ALIVE, today=found), NOW)
+    )
+    assert "1 move (1 stopped, 2 requeued at the time limit)" in printed
 
 
 def test_hours_gained_and_lost_are_those_that_the_trainings_reported():
