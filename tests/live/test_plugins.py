@@ -23,7 +23,7 @@ from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned, remova
 from slurm_hadar.profiles.gpu_sampling_files import read_all_uses
 from slurm_hadar.sandbox.processes import is_alive, wait_until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.each_slurm]
 
 BIN = Path(sys.prefix) / "bin"
 WITH_LEASE = Path(__file__).parents[1] / "unit" / "plugins" / "lua_with_lease"
