@@ -70,9 +70,13 @@ def measure(
             NodeGroup(f"{kind[0]}def", each, kind, gpus_per_node, started=False) for kind in _TYPES
         ]
         layout = Layout(groups=tuple(groups))
-        cli: dict[str, dict[str, str | float]] = {"slurm": {"backend": "cli", "timeout_s": 120.0}}
+        # A heartbeat lasts three intervals, and reading may take longer than three of a sandbox.
+        settings: dict[str, dict[str, str | float]] = {
+            "slurm": {"backend": "cli"},
+            "controller": {"interval_s": 60.0},
+        }
         with Sandbox.up(
-            Path(folder) / "box", layout, prefix, mode="act", settings=cli, wait_s=_LONGEST_S
+            Path(folder) / "box", layout, prefix, mode="act", settings=settings, wait_s=_LONGEST_S
         ) as box:
             site = configuration.load(box.config_path)
             cluster = open_cluster(site.slurm)

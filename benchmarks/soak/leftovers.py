@@ -12,7 +12,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.exchange_folder import KEEP_S, ExchangeFolder
 
 _ABOUT_JOBS = ("journal", "told", "decision", "attained", "steering")
-_ONE_A_JOB = ("decision", "attained", "steering", "least_declared")
+_ONE_A_JOB = ("decision", "attained", "steering", "least_declared", "job_owner")
 _A_START = 3
 """Entries of the journal for one start, hints apart; 1.2 were seen."""
 _HINTS_A_TICK = MOST_RECORDS // 3
@@ -60,6 +60,8 @@ class Journal:
         most = dict.fromkeys(self.rows, _BESIDE)
         most |= dict.fromkeys(_ONE_A_JOB, work.jobs)
         most |= {"journal": hints + _A_START * work.starts}
+        # Where it ran, once for each start; a requeue that two ticks see differently is one more.
+        most |= {"stay": 2 * work.starts}
         # Of its progress, and of its GPUs.
         most |= {"last_report": 2 * work.jobs}
         # What is decided on a job that waits may differ at each tick, so in a short soak this can

@@ -50,7 +50,8 @@ if [[ -z $wheel ]]; then
   pip wheel --no-deps -w "$room" "$root"
   wheel=$(echo "$room"/slurm_hadar-*.whl)
 fi
-pip wheel --no-deps -w "$room" "$root/packaging/runtime"
+# The build itself needs its dependencies, whatever pip is told of the package's.
+(unset PIP_NO_DEPS && pip wheel --no-deps -w "$room" "$root/packaging/runtime")
 mkdir -p "${lib%/*}"
 "$python" -m venv --without-pip "$lib"
 pip --python "$lib/bin/python" install --no-compile "$wheel[web]"

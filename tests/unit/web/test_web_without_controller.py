@@ -62,7 +62,7 @@ def rows(view):
 
 def decide(world, job, reason):
     with closing(Store.open(world.site.site.state_dir)) as store:
-        store.decide([Decision(job, time.time() - 600, "waits", reason)])
+        store.decisions.record([Decision(job, time.time() - 600, "waits", reason)])
 
 
 @pytest.mark.parametrize("private", ["none", "jobs,nodes", "all"])
