@@ -101,11 +101,11 @@ class Means:
 
 @dataclass(frozen=True)
 class Bench:
-    """One trace on one cluster. ``told``: what the policy is told of it."""
+    """One trace on one cluster. ``estimates``: what the policy knows of it."""
 
     work: Workload
     cluster: VirtualCluster
-    told: Estimates
+    estimates: Estimates
     policy: str
     wait_h: float = 0.0
 
@@ -115,7 +115,7 @@ class Bench:
         true = replace(self.work, total=self.work.total * longer)
         decide = policies.get(self.policy)
         if row.free:
-            rounds = RoundSetting(costs=COSTS, clock=Clock(360.0), seen=self.told)
+            rounds = RoundSetting(costs=COSTS, clock=Clock(360.0), seen=self.estimates)
             return in_own_order(true, self.cluster, decide, rounds)
         if row.steering is None:
             drawn = Drawn(1.0, typed=row.typed)
@@ -126,7 +126,7 @@ class Bench:
             Drawn(unmanaged),
             costs=COSTS,
             steering=replace(row.steering, max_wait_s=self.wait_h * HOUR),
-            seen=self.told,
+            seen=self.estimates,
         )
         return simulate(setting, decide, row.name)
 
@@ -144,17 +144,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     cluster = clusters.parse("v100=20,p100=20,k80=20", "4", 0)
     work = _work(args.trace, cluster)
-    told = estimate(work, 0.2, 2.0) if args.wrong else estimate(work)
-    bench = Bench(work, cluster, told, args.policy, args.wait)
+    estimates = estimate(work, 0.2, 2.0) if args.wrong else estimate(work)
+    bench = Bench(work, cluster, estimates, args.policy, args.wait)
     plain = next(row for row in ROWS if row.name == "plain")
     seeds = range(args.runs, 2 * args.runs)
     floor = Means.of(bench.run(plain, 1.0, seed) for seed in range(args.runs))
     free = Means.of(bench.run(ROWS[-1], 0.0, seed) for seed in seeds)
     ends = Means.of(bench.run(plain, 1.0, seed) for seed in seeds)
     rows = [row for row in ROWS if any(part in row.name for part in args.rows.split(","))]
-    told_so = ", with wrong estimates" if args.wrong else ""
+    errors = ", with wrong estimates" if args.wrong else ""
     waiting = f", waits of up to {args.wait:g} h" if args.wait else ""
-    print(f"{args.trace}, policy {args.policy}{told_so}{waiting}")
+    print(f"{args.trace}, policy {args.policy}{errors}{waiting}")
     print(_HEAD, flush=True)
     for share in [float(word) for word in args.unmanaged.split(",")]:
         managed = requests(work, cluster, Drawn(share)).managed

@@ -116,11 +116,11 @@ def _samples(site: Config, seen: Observed) -> Iterator[int]:
         write_use(path, NodeUse(str(job.raw_id), job.nodes[0], 1, now + 1, False, (use,)))
         paths.append(path)
         first[f"{job.user}|held_idle|{job.id}"] = now
-    told = site.site.state_dir / FILE
-    told.write_text(json.dumps({"first": first, "looked_s": now, "idle": {}}))
+    notified = site.site.state_dir / FILE
+    notified.write_text(json.dumps({"first": first, "looked_s": now, "idle": {}}))
     try:
         yield len(paths)
     finally:
-        told.unlink()
+        notified.unlink()
         for path in paths:
             path.unlink()

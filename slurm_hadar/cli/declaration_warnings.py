@@ -127,13 +127,18 @@ def of_saving(declaration: Declaration, typed: Mapping[str, str]) -> Iterator[st
         yield "progress has no effect with checkpoint=yes: the runtime reports it"
 
 
+def _partitions(held: Settings) -> set[str]:
+    """Those that the owner named."""
+    return {name for name in (held.get("partition") or "").split(",") if name}
+
+
 def _of_requeues(
     declaration: Declaration, held: Settings, site: WrapperSite | None
 ) -> Iterator[str]:
     if not declaration.max_requeues:
         return
     known = site.chain if site is not None else None
-    named = {name for name in (held.get("partition") or "").split(",") if name}
+    named = _partitions(held)
     if declaration.habit not in ("yes", "signal"):
         yield "max_requeues has no effect without checkpoint=yes or checkpoint=signal"
     elif known == ():
@@ -179,7 +184,7 @@ def _of_backfill(
     if not declaration.backfill:
         return
     known = site.backfill if site is not None else None
-    named = {name for name in (held.get("partition") or "").split(",") if name}
+    named = _partitions(held)
     if known == ():
         yield "backfill=yes has no effect: training on idle nodes is off at this site"
     elif known is not None and not (named and named <= set(known)):

@@ -54,19 +54,19 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     cluster = cluster_of(site)
     changes, undo = [], "off=no"
     jobs, steering = _find(cluster, job), {}
-    told: dict[str, Declaration] = {}
+    changed: dict[str, Declaration] = {}
     for found in jobs:
-        if found.declaration is not None and not told:
+        if found.declaration is not None and not changed:
             words = found.declaration.assignments()
             typed = [f"{key}={words[key]}" for key in declaration.KEYS if key in words]
             undo = " ".join(["off=no", *(one for one in typed if one != "off=yes")])
         steering[found.id] = _steering(found, site) or Steering()
         update = ordinary(found, steering[found.id], time.time(), site.partitions.groups)
-        told[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
+        changed[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
     _send(cluster, mails.without_others(cluster, jobs, changes, steering))
     said = f"job {job} is an ordinary job now; undo with: hadar set {job} {undo}"
-    _tell("optout", job, told, said, as_json)
+    _tell("optout", job, changed, said, as_json)
 
 
 def set_(
@@ -77,9 +77,9 @@ def set_(
 ) -> None:
     """Change the declaration of a job."""
     declared = _change(job, config, words)
-    given = {key.replace("-", "_"): value for key, _, value in (w.partition("=") for w in words)}
+    typed = {key.replace("-", "_"): value for key, _, value in (w.partition("=") for w in words)}
     # Of an array the tasks may declare alike.
-    for doubt in dict.fromkeys(one for each in declared.values() for one in of_saving(each, given)):
+    for doubt in dict.fromkeys(one for each in declared.values() for one in of_saving(each, typed)):
         print(f"hadar: job {job}: {doubt}", file=sys.stderr)
     _tell("set", job, declared, f"job {job}: {' '.join(words)}", as_json)
 
@@ -98,7 +98,7 @@ def _tell(
 def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Declaration]:
     site = load(config)
     cluster = cluster_of(site)
-    changes, told = [], {}
+    changes, changed = [], {}
     for found in _find(cluster, job):
         declared = declaration.parse(words, f"job {job}", found.declaration)
         fields: dict[str, str] = {}
@@ -109,9 +109,9 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Decla
         if len(comment.encode()) > declaration.COMMENT_LIMIT:
             raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
         changes.append(Update(found.id, {**fields, "Comment": comment}))
-        told[found.id] = declared
+        changed[found.id] = declared
     _send(cluster, changes)
-    return told
+    return changed
 
 
 def _steering(job: Job, site: Config) -> Steering | None:

@@ -60,7 +60,7 @@ class Submit:
         self.site: WrapperSite | None = None
         self.site_trouble = ""
         self.acts: bool | None = None
-        """Whether a controller acts; None where nobody looked."""
+        """Whether a controller acts; None: not known."""
         self.once = False
         """Whether the script can be read one time only."""
         self._find_site()

@@ -29,20 +29,6 @@ class Placement:
         """GPUs over all types."""
         return sum(self.gpus.values())
 
-    def same_resources(self, other: "Placement") -> bool:
-        """Whether moving from one to the other would change what the job runs on.
-
-        Nodes count only where both name them: Slurm may pick any node otherwise.
-        """
-        if dict(self.gpus) != dict(other.gpus):
-            return False
-        if self.nodes and other.nodes and self._by_node() != other._by_node():
-            return False
-        return self.batch is None or other.batch is None or self.batch == other.batch
-
-    def _by_node(self) -> dict[str, dict[str, int]]:
-        return {node: dict(gpus) for node, gpus in self.nodes.items()}
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -2,6 +2,7 @@
 a program shows."""
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 
 _WINDOW_S = 30.0
@@ -53,7 +54,7 @@ class Meter:
         return last[0] - first[0], last[1] - first[1], last[2] - first[2]
 
 
-class SampleCount:
+class SampleCount(ABC):
     """The newest count of samples that a training shows by itself, and its rate."""
 
     def __init__(self) -> None:
@@ -75,6 +76,6 @@ class SampleCount:
         self._meter.add(max(0, count - self.samples) if self.samples else 0)
         self.samples = count
 
+    @abstractmethod
     def look(self) -> None:
         """Read what is new."""
-        raise NotImplementedError

@@ -151,6 +151,7 @@ class LoaderPlace:
             raise self._other_samples()
         self._dealt_to, self._together = self._processes, together
         length = 0
+        # The loader of an IterableDataset has no length and says so by one of these.
         with contextlib.suppress(TypeError, NotImplementedError):
             length = len(loader)
         if self.batch and length != self.length:

@@ -94,7 +94,7 @@ class Habits(Dictated):
         self.until(lambda: self.patient_tick() and self.state(id_) is JobState.FINISHED, seconds)
         return self.job(id_).slurm_state
 
-    def told(self, id_):
+    def report_of(self, id_):
         return read_progress(self.config.site.exchange_dir, id_, os.getuid())
 
     def state(self, id_):

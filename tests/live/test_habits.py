@@ -164,10 +164,10 @@ def test_a_watched_job_that_has_not_saved_yet_stays(site):
         steps=10_000,
     )
     site.want[id_] = {"v100": 1}
-    site.until(lambda: site.patient_tick() and site.told(id_) is not None)
+    site.until(lambda: site.patient_tick() and site.report_of(id_) is not None)
     for _ in range(5):
         site.patient_tick()
-    assert site.told(id_).checkpoint is None
+    assert site.report_of(id_).checkpoint is None
     assert site.job(id_).restarts == 0 and not site.history(id_)
 
 
@@ -187,8 +187,8 @@ def test_the_task_prolog_watches_a_script_that_knows_nothing_of_it(site):
         )
     finally:
         own.write_text(kept)
-    site.until(lambda: (told := site.told(id_)) is not None and told.checkpoint is not None)
-    watcher = Path(f"/proc/{site.told(id_).pid}")
+    site.until(lambda: (said := site.report_of(id_)) is not None and said.checkpoint is not None)
+    watcher = Path(f"/proc/{site.report_of(id_).pid}")
     assert b"on_node" in (watcher / "cmdline").read_bytes()
     site.moved(id_)
     assert [restarts for restarts, _, _ in site.begun(id_)] == [0, 1]
@@ -327,16 +327,16 @@ def test_a_training_that_shows_how_far_it_is_is_moved_and_its_speed_is_known(sit
     def each_is_moved_once_its_speed_is_known():
         site.patient_tick()
         for how, id_ in ids.items():
-            told = site.told(id_)
-            if told is not None and told.rate:
+            report = site.report_of(id_)
+            if report is not None and report.rate:
                 site.want[id_] = {"v100": 1}
-                if told.restarts:
-                    found[how] = told
+                if report.restarts:
+                    found[how] = report
         return found.keys() == ids.keys()
 
     site.until(each_is_moved_once_its_speed_is_known, 240)
     for how, id_ in ids.items():
-        told = found[how]
+        report = found[how]
         assert site.ends(id_) == "COMPLETED"
         (first, zero), (then, resumed) = (
             line.split() for line in (tmp_path / how / "begun").read_text().splitlines()
@@ -346,17 +346,17 @@ def test_a_training_that_shows_how_far_it_is_is_moved_and_its_speed_is_known(sit
         # The work that a move may cost is done again and counted again; its place is known.
         assert sorted(set(steps)) == list(range(1, 601)) and len(steps) - 600 <= 10 * 10 + 50
         # It counts on from the checkpoint, and a step takes a tenth of a second.
-        assert told.samples % 64 == 0 and int(resumed) < told.samples / 64 <= 600
-        assert 64 < told.rate <= 640 * 3
+        assert report.samples % 64 == 0 and int(resumed) < report.samples / 64 <= 600
+        assert 64 < report.rate <= 640 * 3
         measured_of = MeasuredStore(site.stores[-1].connection).of(how)
         rates = {one.gpu_type: one.samples_per_s for one in measured_of}
         assert set(rates) == {"k80", "v100"} and max(rates.values()) <= 640 * 3
 
 
 def test_gpus_held_idle_go_to_others_once_the_owner_knows(site, tmp_path):
-    told = tmp_path / "told"
+    mails = tmp_path / "mails"
     sink = tmp_path / "sink"
-    sink.write_text(f"#!/bin/sh\ncat >> {told}; echo >> {told}\n")
+    sink.write_text(f"#!/bin/sh\ncat >> {mails}; echo >> {mails}\n")
     sink.chmod(0o755)
     alerts = {
         "enabled": True, "held_idle_s": 1.0, "preempt_held_idle_s": 1.0, "command": (str(sink),),
@@ -371,7 +371,7 @@ def test_gpus_held_idle_go_to_others_once_the_owner_knows(site, tmp_path):
     path = new_path(folder, id_)
 
     def idle():
-        """As its sampler writes: nothing was computed for ten minutes. The owner is told."""
+        """As its sampler writes: nothing was computed for ten minutes. The owner gets a message."""
         gpu = GpuUse("G", "P", 600.0, 0.0, None, None, 50.0, 0.0, 600.0, 0.0)
         write_use(path, NodeUse(id_, "k1", 1, time.time(), False, (gpu,)))
         looked = look(config, source, dry_run=False)
@@ -388,7 +388,7 @@ def test_gpus_held_idle_go_to_others_once_the_owner_knows(site, tmp_path):
         return [one for one in site.history(id_) if "held_idle" in one.details]
 
     site.until(idle)
-    assert f"hadar pin {id_}" in told.read_text() and told.read_text().count("held_idle") == 1
+    assert f"hadar pin {id_}" in mails.read_text() and mails.read_text().count("held_idle") == 1
     others = site.full()
     # Nobody waits for what it has: it stays.
     site.until(lambda: "makes way as soon as a job waits" in said())
@@ -401,13 +401,13 @@ def test_gpus_held_idle_go_to_others_once_the_owner_knows(site, tmp_path):
     assert "as its GPUs were idle" in said()
     assert ": stop, as its GPUs were idle" in str(job_explanation.move_row(stop))
     # Undone by Slurm's own commands: it goes on from its checkpoint.
-    saved = site.told(id_).samples
+    saved = site.report_of(id_).samples
     site.box.run("scontrol", "update", f"JobId={id_}", "StartTime=now")
     site.slurm.cancel([waits])
     site.until(lambda: site.patient_tick() and site.trains(id_, 1))
-    site.until(lambda: site.told(id_).samples > saved)
+    site.until(lambda: site.report_of(id_).samples > saved)
     # Idle again: it is not stopped again for a day, whoever waits.
     again = site.plain("-p", "k80")
     site.until(lambda: "from" in said().partition("GPUs are idle")[2])
-    assert told.read_text().count("held_idle") == 2 and len(asked()) == 1
+    assert mails.read_text().count("held_idle") == 2 and len(asked()) == 1
     site.ended(again, *others)

@@ -119,7 +119,7 @@ class ActionContext:
         A complaint where the file cannot be written, as when another user made one of that name:
         the job then goes by what Slurm gives it.
         """
-        # Everybody may read the file, and other jobs are nobody's business.
+        # All users may read the file; it must not name other jobs.
         reason = _OTHER.sub("another job", plan.reason)
         plan = replace(plan, restarts=job.restarts, reason=reason)
         try:

@@ -26,15 +26,15 @@ DETAIL = "held_idle"
 
 @dataclass(frozen=True)
 class IdleRecord:
-    """``told``: (user, job) -> since when the owner knows; ``asked``: job -> when it was last asked
-    to make way for that. Times in s since the epoch."""
+    """``notified``: (user, job) -> since when the owner knows; ``requested``: job -> when the last
+    request to make way was sent. Times in s since the epoch."""
 
-    told: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    asked: Mapping[str, float] = field(default_factory=dict)
+    notified: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    requested: Mapping[str, float] = field(default_factory=dict)
 
-    def told_s(self, job: Job) -> float | None:
+    def notified_s(self, job: Job) -> float | None:
         """Since when the owner of a running job knows, in this attempt."""
-        found = self.told.get((job.user, job.id))
+        found = self.notified.get((job.user, job.id))
         return found if found is not None and found >= job.start_s else None
 
 
@@ -57,10 +57,10 @@ def preemptions(
 ) -> list[Action]:
     """The jobs that are asked to make way now, ``left`` of them at most: those for whose GPUs a job
     waits, the longest known first."""
-    if not known.told:
+    if not known.notified:
         return []
     found = [
-        (known.told[target.job.user, id_], target.job)
+        (known.notified[target.job.user, id_], target.job)
         for id_, target in shown.schedulable.items()
         if not target.starting
         and id_ not in shown.staying
@@ -75,21 +75,21 @@ def details(action: Action, known: IdleRecord) -> dict[str, object]:
     """For the journal."""
     if action.kind is not Kind.STOP_IDLE:
         return {}
-    return {DETAIL: known.told[action.job.user, action.job.id]}
+    return {DETAIL: known.notified[action.job.user, action.job.id]}
 
 
 def notes(
-    shown: Snapshot, seen: Observed, config: Config, known: IdleRecord, asked: Sequence[Action]
+    shown: Snapshot, seen: Observed, config: Config, known: IdleRecord, requests: Sequence[Action]
 ) -> dict[str, str]:
-    """A sentence for the decision on each job that this is about. ``asked``: what this tick
+    """A sentence for the decision on each job that this is about. ``requests``: what this tick
     sends."""
     if not config.alerts.preempt_held_idle_s:
         return {}
-    now_asked = {action.job.id for action in asked if action.kind is Kind.STOP_IDLE}
+    requested_now = {action.job.id for action in requests if action.kind is Kind.STOP_IDLE}
     found = {}
     for id_, target in shown.schedulable.items():
         said = _note(target.job, shown.staying.get(id_, ""), seen, config, known)
-        if id_ in now_asked:
+        if id_ in requested_now:
             said = f"it makes way now: {_why(target.job, known)}"
         if said:
             found[id_] = f"; {said}"
@@ -97,16 +97,16 @@ def notes(
 
 
 def _note(job: Job, staying: str, seen: Observed, config: Config, known: IdleRecord) -> str:
-    asked_s = known.asked.get(job.id, 0.0)
+    requested_s = known.requested.get(job.id, 0.0)
     if job.state is not JobState.RUNNING:
-        if not asked_s or asked_s <= seen.now - config.alerts.preempt_again_s:
+        if not requested_s or requested_s <= seen.now - config.alerts.preempt_again_s:
             return ""
-        return f"it was asked at {formats.moment(asked_s)} to make way, as its GPUs were idle"
-    told_s = known.told_s(job)
-    if told_s is None or not gpu_use.in_vain(seen, job.id):
+        return f"it was asked at {formats.moment(requested_s)} to make way, as its GPUs were idle"
+    notified_s = known.notified_s(job)
+    if notified_s is None or not gpu_use.in_vain(seen, job.id):
         return ""
     due_s = _due_s(job, seen, config, known)
-    said = f"its owner has known since {formats.moment(told_s)} that its GPUs are idle"
+    said = f"its owner has known since {formats.moment(notified_s)} that its GPUs are idle"
     if staying:
         return f"{said}; it makes way for no job: {staying}"
     if due_s > seen.now:
@@ -116,18 +116,18 @@ def _note(job: Job, staying: str, seen: Observed, config: Config, known: IdleRec
 
 def _due_s(job: Job, seen: Observed, config: Config, known: IdleRecord) -> float:
     """From when on it makes way, s since the epoch; inf where it does not."""
-    settings, told_s = config.alerts, known.told_s(job)
-    if not settings.preempt_held_idle_s or told_s is None or job.state is not JobState.RUNNING:
+    settings, notified_s = config.alerts, known.notified_s(job)
+    if not settings.preempt_held_idle_s or notified_s is None or job.state is not JobState.RUNNING:
         return float("inf")
     if not gpu_use.in_vain(seen, job.id):
         return float("inf")
-    again_s = known.asked.get(job.id, -float("inf")) + settings.preempt_again_s
-    return max(told_s + settings.preempt_held_idle_s, again_s)
+    again_s = known.requested.get(job.id, -float("inf")) + settings.preempt_again_s
+    return max(notified_s + settings.preempt_held_idle_s, again_s)
 
 
 def _why(job: Job, known: IdleRecord) -> str:
-    told_s = known.told[job.user, job.id]
-    return f"its GPUs are idle, which its owner has known since {formats.moment(told_s)}"
+    notified_s = known.notified[job.user, job.id]
+    return f"its GPUs are idle, which its owner has known since {formats.moment(notified_s)}"
 
 
 def _action(job: Job, seen: Observed, known: IdleRecord) -> Action:

@@ -18,11 +18,11 @@ class DecisionHistory:
 
     def record(self, decisions: Iterable[Decision]) -> None:
         """Keep the last decision on each job, and those that are new beside the older ones."""
-        told = list(decisions)
-        last = self.last({one.job for one in told})
+        new = list(decisions)
+        last = self.last({one.job for one in new})
         rows = []
         with transaction(self._connection):
-            for one in told:
+            for one in new:
                 before = last.get(one.job)
                 if before is None or gist(before) != gist(one):
                     self._append(one)

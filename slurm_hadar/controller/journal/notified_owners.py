@@ -21,10 +21,10 @@ def first_notified(folder: Path, kind: str, now: float) -> dict[tuple[str, str],
             return {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
-    told = {}
+    notified = {}
     for key, time_s in first.items():
         user, _, rest = key.partition("|")
         of_kind, _, job = rest.partition("|")
         if of_kind == kind and isinstance(time_s, int | float):
-            told[user, job] = float(time_s)
-    return told
+            notified[user, job] = float(time_s)
+    return notified

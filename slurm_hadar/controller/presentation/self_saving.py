@@ -71,13 +71,6 @@ def _ended_by_it(said: str, signal: str) -> Problem:
     )
 
 
-def left_late(move: Entry, job: Job) -> bool:
-    """Whether a job left the attempt in which a move sent it a signal."""
-    return move.details.get("habit") == "signal" and bool(
-        reconciliation.after_its_signal(move, job)
-    )
-
-
 def _may_be_ended_by_it(move: Entry, job: Job, allowed_s: float) -> bool:
     return (
         job.state is JobState.FINISHED

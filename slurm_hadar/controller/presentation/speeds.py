@@ -40,7 +40,7 @@ def rate_rows(
     model, batch, here = profile_key(job), batch_of(job), by_type(target.held)
     speeds, _ = rates.rates_for([(job.uid, model, batch)], view.types, view.counts)
     # Of an unknown model only the ratios mean something.
-    told = rates.anchored(model)
+    absolute = rates.anchored(model)
     where = _Round(seen, shown, config)
     found = []
     for r, kind in enumerate(view.types):
@@ -51,7 +51,7 @@ def rate_rows(
             placed = here == {kind: count}
             if not placed and (why := _why_not_used(target, (r, c), speeds[0], where)):
                 source += f"; not used: {why}"
-            speed = float(speeds[0, r, c]) if told else None
+            speed = float(speeds[0, r, c]) if absolute else None
             found.append(RateRow(kind, count, speed, source, placed))
     return found
 
