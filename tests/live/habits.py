@@ -97,5 +97,11 @@ class Habits(Dictated):
     def report_of(self, id_):
         return read_progress(self.config.site.exchange_dir, id_, os.getuid())
 
+    def account(self, ends):
+        """How jobs came to their ends: what they wrote, what the controller did and said."""
+        logs = [f"{id_} {end}: {self.lines(id_, 'log')}" for id_, end in ends.items()]
+        done = [f"{one}" for id_ in ends for one in reversed(self.history(id_))]
+        return "\n".join([self.seen(), *logs, *done, *self.said[-40:]])
+
     def state(self, id_):
         return self.job(id_).state

@@ -208,7 +208,8 @@ def test_jobs_longer_than_their_time_limit_are_requeued_before_it_until_they_are
     # No move of theirs is wanted: each stays where Slurm starts it.
     site.want.clear()
     try:
-        assert {site.ends(id_, 350) for id_ in ids[1:]} == {"COMPLETED"}
+        ends = {id_: site.ends(id_, 350) for id_ in ids[1:]}
+        assert set(ends.values()) == {"COMPLETED"}, site.account(ends)
         # In plain Slurm its limit ends a job; that of the others is still what it was.
         assert site.ends(plain) == "TIMEOUT"
         assert [site.job(id_).time_limit_s for id_ in ids] == [60.0] * 3

@@ -130,11 +130,14 @@ def note(job: Job, config: Config, record: ChainRecord) -> str:
 
 
 def allowed_partitions(config: Config) -> frozenset[str]:
-    """The partitions where the site allows it, with those that they stand for."""
+    """The partitions where the site allows it, with those that they stand for, and with each that
+    stands for none but these: a job keeps its name where Slurm starts it before it is steered."""
     names = set(config.partitions.chain)
     for group, members in config.partitions.groups.items():
         if group in names:
             names.update(members)
+        elif members and names.issuperset(members):
+            names.add(group)
     return frozenset(names)
 
 

@@ -67,6 +67,18 @@ def test_only_who_asked_where_the_site_allows_it(words, more, why):
     assert chaining.why_not(runs(*words, **more), config(), NONE) != ""
 
 
+def test_a_partition_counts_where_all_that_it_stands_for_do():
+    groups = '[partitions.groups]\ngpu = ["v100", "k80"]\n'
+    both = config(f'[partitions]\nchain = ["v100", "k80"]\n{groups}')
+    one = config(f'[partitions]\nchain = ["v100"]\n{groups}')
+    # Slurm may start a job before the partition that it named is replaced.
+    started = runs("checkpoint=yes", "max_requeues=3", partitions=("gpu",))
+    assert chaining.why_not(started, both, NONE) == ""
+    assert "partition gpu" in chaining.why_not(started, one, NONE)
+    assert chaining.allowed_partitions(both) == {"gpu", "v100", "k80"}
+    assert chaining.allowed_partitions(one) == {"v100"}
+
+
 def test_its_owners_number_and_attempts_without_progress_bound_it():
     asked = ChainRecord(requests=3, asked=2)
     assert chaining.why_not(runs(restarts=2), SITE, asked) == ""
