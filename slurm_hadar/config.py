@@ -95,8 +95,8 @@ class Partitions(_Section):
     """Partitions whose jobs are managed without a declaration of their own."""
     chain: tuple[str, ...] = ()
     """Partitions in which a job whose owner declared max_requeues is saved and requeued before its
-    time limit ends, until it is done. With a partition of groups also those that it stands for, and with all that it
-    stands for also the partition itself."""
+    time limit ends, until it is done. With a partition of groups also those that it stands for, and
+    with all that it stands for also the partition itself."""
 
 
 class Queue(_Section):

@@ -1,8 +1,9 @@
 """``python -m slurm_hadar.isolated [PYTHON]``: has hbatch and hadar start Python with ``-I``.
 
 A user's PYTHONPATH, PYTHONHOME and PYTHONVERBOSE, and modules in the current folder, must not come
-into them; the job keeps all of them. pip writes no option behind ``#!``, so this is done after it,
-by ``install.sh`` and for the Debian package.
+into them; the job keeps all of them. hbatch also starts without ``site`` (``-S``), which would cost
+each submit some milliseconds, and finds its package by a path of its own. pip writes no option
+behind ``#!``, so this is done after it, by ``install.sh`` and for the Debian package.
 """
 
 import contextlib
@@ -12,34 +13,49 @@ import sys
 import sysconfig
 from pathlib import Path
 
-PROGRAMS = ("hbatch", "hadar")
+PROGRAMS = {"hbatch": "-IS", "hadar": "-I"}
+"""With the options of their Python."""
 _LONGEST = 127
 """Bytes of a ``#!`` line that every Linux kernel reads."""
-_DIRECT = re.compile(r"#![^\n]*python[0-9.]*(?: -I)?\n")
+_DIRECT = re.compile(r"#![^\n]*python[0-9.]*(?: -IS?)?\n")
 _BY_SHELL = re.compile(
-    r"#!/bin/sh\n'''exec' (\"?[^\n\"]*python[0-9.]*\"?)(?: -I)? \"\$0\" \"\$@\"\n' '''\n"
+    r"#!/bin/sh\n'''exec' (\"?[^\n\"]*python[0-9.]*\"?)(?: -IS?)? \"\$0\" \"\$@\"\n' '''\n"
 )
 """What pip writes where the path to Python is long or has blanks."""
+_OWN_PATH = re.compile(r"(?<=\n)sys\.path\.append\(.*\)\n")
 
 
-def isolated(text: str, python: str) -> str:
-    """A program's text as it starts ``python`` with ``-I``; as it was where it is none of pip's."""
-    line = f"#!{python} -I\n"
+def isolated(text: str, python: str, options: str = "-I", library: str = "") -> str:
+    """A program's text as it starts ``python`` with these options; as it was where it is none of
+    pip's. ``library``: the folder of the package, for a Python without ``site``."""
+    line = f"#!{python} {options}\n"
     head = _DIRECT.match(text) or _BY_SHELL.match(text)
     if head is None:
         return text
     if len(line.encode()) > _LONGEST or " " in python:
-        line = f"#!/bin/sh\n'''exec' \"{python}\" -I \"$0\" \"$@\"\n' '''\n"
-    return line + text[head.end() :]
+        line = f"#!/bin/sh\n'''exec' \"{python}\" {options} \"$0\" \"$@\"\n' '''\n"
+    body = _OWN_PATH.sub("", text[head.end() :])
+    if "S" in options:
+        body = body.replace("\nfrom ", f"\nsys.path.append({library!r})\nfrom ", 1)
+    return line + body
+
+
+def _library(python: str) -> str:
+    """Where the package lies for ``python``, which may be moved there only later."""
+    folder = Path(__file__).resolve().parents[1]
+    here = Path(sys.prefix).resolve()
+    if folder.is_relative_to(here):
+        folder = Path(python).parents[1] / folder.relative_to(here)
+    return str(folder)
 
 
 def main() -> int:
     """Change the programs beside this Python, aside and renamed, where they are not right yet."""
     python = sys.argv[1] if len(sys.argv) > 1 else sys.executable
-    for name in PROGRAMS:
+    for name, options in PROGRAMS.items():
         path = Path(sysconfig.get_path("scripts"), name)
         before = path.read_text()
-        after = isolated(before, python)
+        after = isolated(before, python, options, _library(python))
         if after == before:
             continue
         aside = path.with_name(f".{name}.{os.getpid()}")

@@ -31,11 +31,10 @@ _ASK_S = 5.0
 _LEAST_MB = 1000
 """A smaller number of MB without a unit is taken for GB."""
 _LIKE = 0.8
-_LOOKALIKE = re.compile(
-    rb"[ \t]*#[ \t]*(h\w{2,7})[ \t]*:?[ \t]+(?:[^#]*[ \t])?(?:%s)=[^ \t]" % "|".join(KEYS).encode(),
-    re.IGNORECASE,
+_LOOKALIKE = (
+    rb"[ \t]*#[ \t]*(h\w{2,7})[ \t]*:?[ \t]+(?:[^#]*[ \t])?(?:%s)=[^ \t]" % "|".join(KEYS).encode()
 )
-_OURS = re.compile(rb"#HADAR[ \t\r]")
+_OURS = (b"#HADAR ", b"#HADAR\t", b"#HADAR\r")
 _MOST_LOOKALIKES = 3
 
 
@@ -50,15 +49,15 @@ def lookalikes(body: bytes, name: str) -> list[str]:
         if not head and b"<<" in line:
             # What follows may be another script that this one writes.
             break
-        match = _LOOKALIKE.match(line)
+        if stripped[:1] != b"#" or (head and line.startswith(_OURS)):
+            continue
+        match = re.match(_LOOKALIKE, line, re.IGNORECASE)
         if match is None or not _like_hadar(match[1].decode().lower()):
             continue
-        if not head:
-            what = "comes after the first command; move it up to the #SBATCH lines"
-        elif not _OURS.match(line):
+        if head:
             what = "is a comment; did you mean #HADAR at its very beginning?"
         else:
-            continue
+            what = "comes after the first command; move it up to the #SBATCH lines"
         found.append(f"line {number} of {name} declares nothing: it {what}")
         if len(found) == _MOST_LOOKALIKES:
             break

@@ -13,7 +13,7 @@ from slurm_hadar.domain.errors import HadarError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
@@ -36,8 +36,14 @@ def become_sbatch(program: str, words: Sequence[str], environment: Mapping[str, 
         raise HadarError(f"{program} cannot be run: {error.strerror}") from None
 
 
-def run_sbatch(program: str, words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run sbatch with these arguments as a child, with this process's own input and output.
+def run_sbatch(
+    program: str,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    meanwhile: Callable[[], None],
+) -> int:
+    """Run sbatch with these arguments as a child, with this process's own input and output, and
+    call ``meanwhile`` beside it.
 
     Signals that this process gets go on to it, and a signal that ends it ends this process too.
     Returns its exit code. Raises :class:`HadarError` where it cannot be run.
@@ -54,6 +60,7 @@ def run_sbatch(program: str, words: Sequence[str], environment: Mapping[str, str
         )
     except OSError as error:
         raise HadarError(f"{program} cannot be run: {error.strerror}") from None
+    meanwhile()
     while True:
         got = signal.sigwaitinfo({*_PASSED_ON, signal.SIGCHLD})
         if got.si_signo != signal.SIGCHLD:

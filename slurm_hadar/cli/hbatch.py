@@ -45,6 +45,9 @@ def main() -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # Of a plan: ``| head`` is no failure.
+        return 0
 
 
 def _run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -55,23 +58,44 @@ def _run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     if submit.line.asked & {"help", "version"}:
         return _answer("help" in submit.line.asked)
     outcome = _decide(submit)
-    outcome.doubts = _doubts(submit, outcome)
+    _refuse_impossible(submit, outcome)
     if "plan" in submit.line.asked:
+        if sys.flags.no_site:
+            # For the libraries, which only the plan needs.
+            import site
+
+            site.main()
         from slurm_hadar.cli.plan_of_job import show
 
+        outcome.doubts = _doubts(submit, outcome)
         return show(submit, outcome)
     if outcome.added and outcome.declaration:
         _prepare(submit, outcome.declaration)
-    remark = _remark(submit, outcome)
-    doubts = [] if "quiet" in submit.held else outcome.doubts
-    speaks = remark or doubts or submit.in_script
-    if not speaks or signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         submit.hand_over(outcome.added)
-    code = submit.run(outcome.added)
-    for doubt in doubts:
+    return _run_and_say(submit, outcome)
+
+
+def _run_and_say(submit: Submit, outcome: SubmitOutcome) -> int:
+    """Run sbatch, or become it where there is nothing to say. What takes a while to find out is
+    looked for while sbatch runs."""
+    remarked = _has_remark(submit, outcome)
+    if not remarked:
+        outcome.doubts = _doubts(submit, outcome)
+        if "quiet" in submit.held or not (outcome.doubts or submit.in_script):
+            submit.hand_over(outcome.added)
+    remarks: list[str] = []
+
+    def look() -> None:
+        if remarked:
+            outcome.doubts = _doubts(submit, outcome)
+            remarks.append(_remark(submit, outcome))
+
+    code = submit.run(outcome.added, look)
+    for doubt in outcome.doubts:
         _say(doubt)
-    if code == 0 and remark:
-        _say(remark)
+    if code == 0 and remarks:
+        _say(remarks[0])
     elif code and (why := submit.unknown_to_sbatch()):
         _say(why)
     return code
@@ -111,14 +135,28 @@ def _answer(help_wanted: bool) -> int:
     return 0
 
 
-def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
-    """What its owner can hardly mean as it stands. Raises UsageError for what is impossible."""
+def _declared(submit: Submit, outcome: SubmitOutcome) -> Declaration | None:
+    """What the owner declared; None where the job is to be left alone."""
     declared = outcome.declaration if submit.declares else None
-    found: list[str] = []
-    if declared is not None and not declared.off:
-        from slurm_hadar.cli.declaration_warnings import doubts, refuse_impossible, unheard
+    return None if declared is None or declared.off else declared
+
+
+def _refuse_impossible(submit: Submit, outcome: SubmitOutcome) -> None:
+    """Raises UsageError for what no node of the site can give."""
+    declared = _declared(submit, outcome)
+    if declared is not None:
+        from slurm_hadar.cli.declaration_warnings import refuse_impossible
 
         refuse_impossible(declared, submit.program, submit.environment)
+
+
+def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
+    """What its owner can hardly mean as it stands."""
+    declared = _declared(submit, outcome)
+    found: list[str] = []
+    if declared is not None:
+        from slurm_hadar.cli.declaration_warnings import doubts, unheard
+
         found += doubts(declared, _typed(submit), submit.held, submit.site)
         found += unheard(declared, submit.held, submit.body)
     if b"hadar" in submit.body.lower() or _nearly_hadar(submit.body):
@@ -237,15 +275,21 @@ def _prepare(submit: Submit, declaration: Declaration) -> None:
         submit.environment["HADAR_PROGRESS"] = declaration.progress
 
 
+def _has_remark(submit: Submit, outcome: SubmitOutcome) -> bool:
+    """Whether there is a line to say once sbatch has taken the job. Under ``--wait`` sbatch ends
+    with the job, too late for it."""
+    quiet = "quiet" in submit.held or (submit.site is not None and submit.site.quiet)
+    if quiet or not submit.declares or {"test-only", "wait"} & submit.held.keys():
+        return False
+    return bool(outcome.why or (outcome.added and outcome.declaration))
+
+
 def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
     """The one line that we say once sbatch has taken the job; empty for none.
 
     Only to whom declared something. It has no digit: who looks for the job's number in all that a
-    submit prints finds sbatch's. Under ``--wait`` sbatch ends with the job, too late for it.
+    submit prints finds sbatch's.
     """
-    quiet = "quiet" in submit.held or (submit.site is not None and submit.site.quiet)
-    if quiet or not submit.declares or {"test-only", "wait"} & submit.held.keys():
-        return ""
     added, why = outcome.added, outcome.why
     more: list[str] = []
     if added:

@@ -16,7 +16,7 @@ from slurm_hadar.cli.sbatch_arguments import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
     from slurm_hadar.cli.additions import Additions
@@ -194,8 +194,12 @@ class Submit:
 
         become_sbatch(self.program(), self.sbatch_arguments(added), self.environment)
 
-    def run(self, added: Additions | None = None) -> int:
-        """Run sbatch as a child; its exit code. For a submit that we say something about."""
+    def run(self, added: Additions | None, meanwhile: Callable[[], None]) -> int:
+        """Run sbatch as a child; its exit code. For a submit that we say something about.
+
+        ``meanwhile`` is called while it runs.
+        """
         from slurm_hadar.cli.handover import run_sbatch
 
-        return run_sbatch(self.program(), self.sbatch_arguments(added), self.environment)
+        words = self.sbatch_arguments(added)
+        return run_sbatch(self.program(), words, self.environment, meanwhile)

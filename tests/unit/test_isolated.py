@@ -29,6 +29,15 @@ def test_a_path_that_no_kernel_reads_goes_by_the_shell_as_pip_does_it(python):
     assert isolated(plain, PYTHON) == f"#!{PYTHON} -I\n{BODY}"
 
 
+def test_without_site_a_program_finds_its_package_by_its_own_path():
+    once = isolated(f"#!{PYTHON}\n{BODY}", PYTHON, "-IS", "/opt/it's here")
+    added = BODY.replace("\nfrom", '\nsys.path.append("/opt/it\'s here")\nfrom')
+    assert once == f"#!{PYTHON} -IS\n{added}"
+    assert isolated(once, PYTHON, "-IS", "/opt/it's here") == once
+    assert isolated(once, PYTHON, "-IS", "/else").count("sys.path") == 1
+    assert isolated(once, PYTHON) == f"#!{PYTHON} -I\n{BODY}"
+
+
 def test_what_is_not_pips_stays():
     for text in ("#!/bin/sh\nexec x\n", "", BODY):
         assert isolated(text, PYTHON) == text
