@@ -1,14 +1,14 @@
 """Does opting in cost anybody anything? The same jobs, with more and more of them managed.
 
 ``python -m benchmarks.optin [--seeds N ...] [--shares PERCENT ...] [--what mix|crowd|nice|all]
-[--jobs N] [--minutes M] [--scale F] [--crowd N] [--side-by-side N] [--keep FOLDER]
+[--plain N] [--jobs N] [--minutes M] [--scale F] [--crowd N] [--side-by-side N] [--keep FOLDER]
 [--read FOLDER]``
 
-A mixed workload of several users runs on a sandbox with slurmdbd and priority/multifactor, twice
-all through sbatch, then with parts of it through hbatch under a controller that is an operator and
-ticks every 60 s. Printed are the delays of the ends against the plain runs beside those of a plain
-run against the other, who was overtaken, and how long freed GPUs wait. The exit status is 1 where a
-promise was broken. See docs/optin.md.
+A mixed workload of several users runs on a sandbox with slurmdbd and priority/multifactor, twice or
+more all through sbatch, then with parts of it through hbatch under a controller that is an operator
+and ticks every 60 s. Printed are the delays of the ends against the plain runs beside those of a
+plain run against the others, who was overtaken, and how long freed GPUs wait. The exit status is 1
+where a promise was broken. See docs/optin.md.
 """
 
 import argparse
@@ -28,15 +28,13 @@ from benchmarks.optin.table import summary
 from benchmarks.optin.workload import draw
 from slurm_hadar.domain.errors import HadarError
 
-PLAIN = ("plain 1", "plain 2")
-
 
 def planned(args: argparse.Namespace) -> list[Run]:
     """The runs that the command line asks for."""
     found = []
     for seed in args.seeds if args.what in ("mix", "all") else ():
         specs = draw(seed, args.jobs, args.minutes, args.scale)
-        found += [mixed(label, seed, 0.0, specs) for label in PLAIN]
+        found += [mixed(f"plain {run}", seed, 0.0, specs) for run in range(1, args.plain + 1)]
         found += [mixed(f"{share}%", seed, share / 100, specs) for share in args.shares]
     if args.what in ("crowd", "all"):
         found.append(crowd(args.crowd))
@@ -51,6 +49,7 @@ def main() -> None:
     words.add_argument("--what", choices=("mix", "crowd", "nice", "all"), default="all")
     words.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     words.add_argument("--shares", type=int, nargs="+", default=[10, 50, 100], help="percent")
+    words.add_argument("--plain", type=int, default=2, help="runs of a seed all through sbatch")
     words.add_argument("--jobs", type=int, default=48, help="submissions of the mixed workload")
     words.add_argument("--minutes", type=float, default=3.0, help="in which they arrive")
     words.add_argument("--scale", type=float, default=1.0, help="of all run times of the workload")

@@ -9,6 +9,8 @@ from benchmarks.optin.records import RunRecord
 LATE_S, LATE_PART = 5.0, 0.05
 """A job is late that ends later by more than this, and by more than this part of its time from
 arrival to end in the other run."""
+KEYS = ("p50", "p95", "worst", "late")
+"""The figures of a distribution."""
 TRIFLE_S = 1.0
 """Figures that differ by less are the same: Slurm looks at its queue once a second."""
 
@@ -73,17 +75,13 @@ def distribution(delays: Sequence[Delay]) -> Delays | None:
     )
 
 
-def worse_of(one: Delays | None, other: Delays | None) -> Delays | None:
-    """Of two runs either is later than the other in some jobs: the larger of each figure."""
-    if one is None or other is None:
+def worst_of(found: Sequence[Delays | None]) -> Delays | None:
+    """Each run is later than another in some jobs: the largest of each figure; None without any."""
+    known = [one for one in found if one is not None]
+    if not known:
         return None
-    return Delays(
-        number=one.number,
-        p50=max(one.p50, other.p50),
-        p95=max(one.p95, other.p95),
-        worst=max(one.worst, other.worst),
-        late=max(one.late, other.late),
-    )
+    largest = {key: max(getattr(one, key) for one in known) for key in KEYS}
+    return Delays(number=known[0].number, **largest)
 
 
 def quantile(ordered: Sequence[float], part: float) -> float:

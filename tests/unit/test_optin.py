@@ -206,8 +206,8 @@ def test_a_distribution_and_what_is_worse_in_it():
 def test_one_plain_run_against_another_is_either_way_round():
     one = delays.Delays(4, 1.0, -2.0, 3.0, 0.1)
     other = delays.Delays(4, -1.0, 2.0, 1.0, 0.2)
-    assert delays.worse_of(one, other) == delays.Delays(4, 1.0, 2.0, 3.0, 0.2)
-    assert delays.worse_of(one, None) is None
+    assert delays.worst_of([one, None, other]) == delays.Delays(4, 1.0, 2.0, 3.0, 0.2)
+    assert delays.worst_of([None]) is None
     runs = plain_and_managed(11.5)
     (line,) = [line for line in summary(runs).lines if "managed" in line and "|" in line]
     assert line.split()[2:] == ["2", "2.0", "2.5", "2.5", "0%", "|", "1.0", "1.0", "1.0", "0%"]
@@ -301,10 +301,8 @@ def test_the_pacing_file_tells_the_speed_on_a_node():
     assert speed(pace, "k1", "lm") == 7.0
 
 
-def plain_and_managed(managed_end_s, label="100%"):
-    both = [
-        run([job("a", ran(0, end, "v1"), kind=TRAINING)], label=f"plain {end}") for end in (9, 10)
-    ]
+def plain_and_managed(managed_end_s, label="100%", ends=(9, 10)):
+    both = [run([job("a", ran(0, end, "v1"), kind=TRAINING)], label=f"plain {end}") for end in ends]
     here = job("a", ran(0, managed_end_s, "v1"), kind=TRAINING, managed=True)
     return [*both, run([here], label=label, share=1.0)]
 
@@ -314,6 +312,14 @@ def test_the_verdict_is_that_of_the_figures():
     assert good.broken == [] and "no promise broken" in good.lines
     assert any("p95 of the delays of managed jobs" in sentence for sentence in bad.broken)
     assert any("trainings end no sooner" in sentence for sentence in bad.broken)
+
+
+def test_the_floor_is_the_plain_run_that_is_latest_against_all_others():
+    found = summary(plain_and_managed(13.0, ends=(9, 10, 14)))
+    (row,) = [line.split() for line in found.lines if "managed" in line and "|" in line]
+    assert row[2] == "3" and row[row.index("|") + 1 :] == ["4.5", "5.0", "5.0", "0%"]
+    (line,) = [line for line in found.lines if "above the floor" in line]
+    assert line.startswith("figures above the floor: 0 of 4; one more plain run would have 1.0")
 
 
 def test_a_job_that_did_not_complete_breaks_a_promise():
