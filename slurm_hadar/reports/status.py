@@ -292,7 +292,8 @@ def _counts(counts: Mapping[str, int]) -> str:
 def _today(today: MovesToday) -> str:
     number = sum(count for outcome, count in today.moves.items() if outcome != CHAINED)
     by = f" ({_counts(today.moves)})" if today.moves else ""
-    hours = f"{today.gained_gpu_h:.1f} GPU-hours gained, {today.lost_gpu_h:.1f} lost"
+    gained = round(today.gained_gpu_h, 1) + 0.0  # never -0.0
+    hours = f"{gained:.1f} GPU-hours gained, {today.lost_gpu_h:.1f} lost"
     return f"{number} move{'' if number == 1 else 's'}{by}; {hours}"
 
 

@@ -12,7 +12,7 @@ from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.backfill import idle_nodes
-from slurm_hadar.controller.journal.entry import Decision, Entry
+from slurm_hadar.controller.journal.entry import Decision, Entry, is_in_vain
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation import interactive, rollout
 from slurm_hadar.controller.observation.observed import Observed
@@ -155,7 +155,8 @@ def outcome_of(entry: Entry) -> str:
     if entry.outcome is None:
         return "under way"
     if entry.outcome == MOVED and entry.details.get("gpus"):
-        return "moved"
+        # Another job may have taken its place between the requeue and the start.
+        return "not carried out" if is_in_vain(entry.shown or "") else "moved"
     if entry.outcome in (MOVED, "stopped"):
         return CHAINED if chaining.DETAIL in entry.details else "stopped"
     return "not saved" if entry.outcome.startswith(NOT_SAVED) else "not carried out"
@@ -253,7 +254,8 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     age = "decided" if sight.source == SLURM else ""
     age = age if sight.controller.alive else "OLD, decided"
     row = job_explanation.row_of(job, sight.seen, decision, age)
-    if decision is not None and decision.placement and (entry or not row.planned):
+    # A job may run elsewhere than it was sent.
+    if decision is not None and decision.placement and (entry or not row.planned or row.here):
         found = {kind: int(count) for count, kind in _PLACED.findall(decision.placement)}
         if found != row.planned:
             row = replace(row, planned=found)

@@ -9,6 +9,7 @@ from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.presentation import overview as words
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
 from slurm_hadar.controller.snapshot import chaining
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.heartbeat import Heartbeat
 from slurm_hadar.reports.status import (
     CHAINED,
@@ -116,6 +117,17 @@ def test_a_requeue_at_the_time_limit_is_no_move():
         str(line) for line in summary(Overview(NOW, CONTROLLER, ALIVE, today=found), NOW)
     )
     assert "1 move (1 stopped, 2 requeued at the time limit)" in printed
+    slower = Overview(NOW, CONTROLLER, ALIVE, today=replace(found, gained_gpu_h=-0.01))
+    assert "; 0.0 GPU-hours gained" in "\n".join(str(line) for line in summary(slower, NOW))
+
+
+def test_a_job_that_did_not_come_to_its_place_was_not_moved():
+    gone = replace(move(1, "1", "moved"), shown="runs on 1 x k80 on k1, which was not meant")
+    assert words.today([gone], seen([])).moves == {"not carried out": 1}
+    # Where it runs now and stays is what is planned, not where it was sent.
+    sent = Steering(time=NOW - 400, gpus={"k80": 1})
+    found = overview(sight(replace(some(), steering={"1": sent})), OPERATOR)
+    assert rows(found)["1"].planned == rows(found)["1"].here == {"v100": 1}
 
 
 def test_hours_gained_and_lost_are_those_that_the_trainings_reported():
