@@ -14,7 +14,7 @@ from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observation.racks import Topology
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED, ReturnedNodes
-from slurm_hadar.controller.snapshot import bills
+from slurm_hadar.controller.snapshot import bills, chaining
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering, decode
@@ -68,7 +68,9 @@ class Observer:
     def _done_before(self, managed: Mapping[str, Job], now: float) -> dict[str, Steering]:
         """What we did to these jobs, less what another user changed since."""
         ours = self._recall(managed)
-        ours = steering_store.with_moves(ours, self._store.counts(Kind.MOVE.value, REQUEUED))
+        # A requeue at the time limit is no move.
+        moved = self._store.counts(Kind.MOVE.value, REQUEUED, without=chaining.DETAIL)
+        ours = steering_store.with_moves(ours, moved)
         open_entries = self._store.open_entries()
         if not steering_store.in_the_job(self._config):
             ours = repair.with_unsent(ours, managed, open_entries)

@@ -79,5 +79,5 @@ def _still_starting(job: Job, seen: Observed) -> bool:
 
 def _action(job: Job, seen: Observed) -> Action:
     steered = seen.steered(job.id)
-    ours = Steering(time=seen.now, moves=steered.moves + 1, foreign=steered.foreign)
+    ours = Steering(time=seen.now, moves=steered.moves, foreign=steered.foreign)
     return Action(Kind.CHAIN, job, job_updates.undo_fields(job, steered), ours, REASON)

@@ -227,10 +227,13 @@ class Store:
         ).fetchone()
         return int(row[0])
 
-    def counts(self, kind: str, phase: str) -> dict[str, int]:
-        """How many actions of a kind came as far as a phase, of every job at once."""
+    def counts(self, kind: str, phase: str, without: str = "") -> dict[str, int]:
+        """How many actions of a kind came as far as a phase, of every job at once; ``without``:
+        none whose details name this."""
         rows = self.connection.execute(
-            "SELECT job, COUNT(*) FROM journal WHERE kind=? AND phase=? GROUP BY job", (kind, phase)
+            "SELECT job, COUNT(*) FROM journal WHERE kind=? AND phase=?"
+            " AND (?='' OR instr(details, ?)=0) GROUP BY job",
+            (kind, phase, without, json.dumps(without) + ":"),
         )
         return {str(job): int(count) for job, count in rows}
 

@@ -46,7 +46,9 @@ def why_unknown(job: Job, progress: Progress | None, now: float) -> str:
     if progress is None or progress.restarts != job.restarts:
         return "its watcher has not reported since it started"
     if progress.checkpoint is None:
-        return "its watcher sees no whole checkpoint yet"
+        return (
+            "its watcher sees no whole checkpoint now: there is none yet, or one is being written"
+        )
     return f"its watcher has not reported for more than {FRESH_S:.0f} s"
 
 

@@ -180,6 +180,8 @@ def test_a_tick_asks_jobs_whose_time_ends(controller, shown, told, asked):
     plan = controller.look_at(shown, told)
     found = plan.diff.of(Kind.CHAIN)
     assert [action.job.id for action in found] == (["1"] if asked else [])
+    # It is no move, of which a job has so many.
+    assert all(action.steering.moves == 0 for action in found)
     assert any("before its time limit" in one for one in tick_text.format_plan(plan)) >= asked
 
 
@@ -223,6 +225,9 @@ def test_a_requeue_is_counted_in_the_journal_and_may_start_as_soon_as_it_is_its_
         assert ended.outcome == "stopped"
         found = chaining.records(store.entries_with("move", "chain"))
         assert found == {"1": ChainRecord(2, 0, 10, 0)}
+        # It takes none of the moves that a job may have.
+        assert store.counts("move", "requeued") == {"1": 1}
+        assert store.counts("move", "requeued", without=chaining.DETAIL) == {}
         assert found["1"].done(waits) == 2 and found["1"].done(replace(waits, restarts=0)) == 1
 
 
