@@ -135,7 +135,7 @@ def test_priorities_forecasts_and_times_are_those_of_sbatch(site):
     site.until(lambda: all(site.show(job, "%T") == "RUNNING" for job in jobs))
     site.until(lambda: waits(site, *jobs))
     for waited, since_submission in waits(site, *jobs).values():
-        assert waited == pytest.approx(since_submission, abs=2) and waited > 10
+        assert waited == pytest.approx(since_submission, abs=2) and waited > 5, "none is lost"
 
 
 def test_an_array_waits_in_one_record(site):
