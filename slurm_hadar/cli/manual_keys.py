@@ -1,4 +1,4 @@
-"""Every key of the configuration, from ``config.py``: what it takes, its default, its meaning.
+"""Every key of the configuration, from ``config/``: what it takes, its default, its meaning.
 
 ``hadar policies`` shows the options of policies in the same way.
 """
@@ -15,8 +15,10 @@ from typing import Annotated, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from slurm_hadar import config as configuration
-from slurm_hadar.config import Config, GpuType
+from slurm_hadar.config import Config, GpuType, cluster, reporting, schema, steering
+
+SCHEMA = (cluster, steering, reporting, schema)
+"""The modules with the tables of the configuration."""
 
 _SAID_HERE = {
     "version": "Of this file's form.",
@@ -37,7 +39,7 @@ _SAID_HERE = {
     "simulation.job_names": "Patterns of job names, each with a model.",
     "simulation.accounts": "Patterns of accounts, each with a model.",
 }
-"""Meanings of keys that ``config.py`` says nothing about; a docstring there goes first."""
+"""Meanings of keys that ``config/`` says nothing about; a docstring there goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ class Key:
 
 
 def all_keys() -> list[Key]:
-    """All keys, in the order of ``config.py``. Raises LookupError for one without a meaning."""
-    return list(_keys(Config, "", docstrings(configuration)))
+    """All keys, in the order of the file. Raises LookupError for one without a meaning."""
+    return list(_keys(Config, "", docstrings(*SCHEMA)))
 
 
 def sections() -> dict[str, str]:
@@ -77,14 +79,14 @@ def _keys(model: type[BaseModel], section: str, said: dict[tuple[str, str], str]
             full = f"{section}.{name}" if section else name
             meaning = said.get((model.__name__, name)) or _SAID_HERE.get(full)
             if not meaning:
-                raise LookupError(f"{full}: write a string below it in config.py that says what")
+                raise LookupError(f"{full}: write a string below it in config/ that says what")
             yield Key(section, name, takes(field), default(field), meaning)
 
 
-def docstrings(module: types.ModuleType) -> dict[tuple[str, str], str]:
-    """(class, field) -> the string below the field, of a module whose source is there."""
+def docstrings(*modules: types.ModuleType) -> dict[tuple[str, str], str]:
+    """(class, field) -> the string below the field, of modules whose source is there."""
     found = {}
-    for kind in ast.parse(inspect.getsource(module)).body:
+    for kind in (kind for one in modules for kind in ast.parse(inspect.getsource(one)).body):
         if isinstance(kind, ast.ClassDef):
             for field, below in zip(kind.body, kind.body[1:], strict=False):
                 if (

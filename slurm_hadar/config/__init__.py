@@ -1,0 +1,48 @@
+"""The site's TOML, typed, with every default in one place.
+
+Units stand in the names: ``_s`` seconds, ``_gb`` GB, ``_mb`` MB.
+"""
+
+from slurm_hadar.config.cluster import (
+    GpuType,
+    Partitions,
+    Profiles,
+    Rollout,
+    Simulation,
+    Site,
+    Slurm,
+    Wrapper,
+)
+from slurm_hadar.config.reader import find, load, load_believed, parse, wrapper_path
+from slurm_hadar.config.reporting import AlertSettings, Energy, Log, Metrics, Status, Web
+from slurm_hadar.config.schema import Config, group_types
+from slurm_hadar.config.steering import Backfill, ControllerSettings, Guards, Moving, Queue
+
+__all__ = [
+    "AlertSettings",
+    "Backfill",
+    "Config",
+    "ControllerSettings",
+    "Energy",
+    "GpuType",
+    "Guards",
+    "Log",
+    "Metrics",
+    "Moving",
+    "Partitions",
+    "Profiles",
+    "Queue",
+    "Rollout",
+    "Simulation",
+    "Site",
+    "Slurm",
+    "Status",
+    "Web",
+    "Wrapper",
+    "find",
+    "group_types",
+    "load",
+    "load_believed",
+    "parse",
+    "wrapper_path",
+]
