@@ -18,8 +18,8 @@ CONTROLLER_KINDS = ("silent", "failing_ticks", "refusals")
 @dataclass(frozen=True, slots=True)
 class Alert:
     """``kind``: one of :data:`CONTROLLER_KINDS`, or ``held_idle``, ``no_progress``, ``no_report``,
-    ``nonfinite`` of one ``job``; ``owner``: its user, "" for those of the controller. ``text``: what happened, to
-    what, and what to do."""
+    ``nonfinite`` of one ``job``; ``owner``: its user, "" for those of the controller. ``text``:
+    what happened, to what, and what to do."""
 
     kind: str
     text: str
