@@ -59,7 +59,7 @@ def main() -> None:
                     node.name: sum(node.gpus.values()) - sum(node.gpus_used.values())
                     for node in report.seen.nodes.values()
                 },
-                "said": report.said,
+                "said": report.messages,
             }
             with path.open("a") as lines:
                 lines.write(json.dumps(summary) + "\n")

@@ -58,7 +58,7 @@ def main() -> None:
             if number:
                 time.sleep(_PAUSE_S)
             report: Any = controller.tick()
-            for line in [*report.said, *_not_now(report)]:
+            for line in [*report.said, *getattr(report, "outcomes", ()), *_not_now(report)]:
                 print(line, flush=True)
         store.close()
 

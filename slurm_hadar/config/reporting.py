@@ -89,7 +89,8 @@ class AlertSettings(Section):
     preempt_again_s: float = Field(default=86_400.0, ge=60)
     """Least time between two such requests to one job."""
     no_progress_s: float = Field(default=3600.0, ge=0)
-    """Time in which a training's count of samples stands still."""
+    """Time in which a training's count of samples stands still, or one that should report says
+    nothing at all."""
     nonfinite: bool = True
     """Whether NaN or infinity in a training is one."""
     repeat_s: float = Field(default=86_400.0, ge=60)

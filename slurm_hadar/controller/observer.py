@@ -60,6 +60,7 @@ class Observer:
             reservations=seen.reservations,
             progress=said.progress,
             gpus=said.gpus,
+            all_reports=said.complete,
             steering=ours,
             racks=self._topology.read(seen.now),
             in_order=self.rules.in_order,

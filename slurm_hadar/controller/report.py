@@ -21,10 +21,13 @@ class TickReport:
     acted: bool
     backfill: BackfillPlan = field(default_factory=BackfillPlan)
     said: tuple[str, ...] = ()
+    """Sentences for the operator up to what this tick sends."""
+    outcomes: tuple[str, ...] = ()
+    """Sentences on what became of that."""
     queries: Mapping[str, int] = field(default_factory=dict)
     """Requests to Slurm by kind, over the whole tick."""
     refused: frozenset[str] = frozenset()
-    """Ids of jobs of which nothing was changed, as Slurm refused it; ``said`` has why."""
+    """Ids of jobs of which nothing was changed, as Slurm refused it; ``outcomes`` has why."""
     private: frozenset[str] = frozenset(("jobs", "nodes"))
     """What Slurm shows to none but operators (PrivateData), of ``jobs`` and ``nodes``."""
     understated: Mapping[int, float] = field(default_factory=dict)
@@ -32,6 +35,11 @@ class TickReport:
     read_s: float = 0.0
     decide_s: float = 0.0
     act_s: float = 0.0
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """All sentences for the operator, in the order of time."""
+        return (*self.said, *self.outcomes)
 
     @property
     def done(self) -> tuple[Action, ...]:

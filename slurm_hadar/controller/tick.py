@@ -211,7 +211,6 @@ class Controller:
         elif mode.may_act:
             words += self._publish(seen, shown)
             result = self._apply(context, changes.diff, tick, shown)
-            words += result.said
         after = Counter(self.cluster.queries)
         after.subtract(before)
         return TickReport(
@@ -222,6 +221,7 @@ class Controller:
             acted=mode.may_act and not stopped,
             backfill=changes.backfill,
             said=tuple(words),
+            outcomes=result.said,
             queries={kind: number for kind, number in after.items() if number},
             refused=result.refused,
             private=self.rules.private,

@@ -62,11 +62,12 @@ CHAINED = "requeued at the time limit"
 @dataclass(frozen=True, slots=True)
 class MovesToday:
     """The moves since midnight, by what became of them, and the GPU-hours that they gained and lost
-    as far as the trainings reported."""
+    as far as the trainings reported. ``own``: of the caller's jobs only."""
 
     moves: Mapping[str, int] = field(default_factory=dict)
     gained_gpu_h: float = 0.0
     lost_gpu_h: float = 0.0
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,11 @@ class Overview:
 def summary(found: Overview, now: float) -> list[Text]:
     """The lines above the jobs. ``now``: s since the epoch."""
     lines = _controller(found.controller, now)
-    late = now - found.told_s
+    late = found.controller.last_s - found.told_s
     if late > 1 and found.controller.alive and found.source == CONTROLLER:
-        lines.append(_line("Shown", f"as of {formats.duration(late)} ago, the last tick"))
+        # Else the line on the controller says of when all this is.
+        age = formats.duration(max(0.0, now - found.told_s))
+        lines.append(_line("As of", f"{age} ago: the tick since then has no result yet"))
     if found.controller.fault:
         lines.append(_line("Fault", formats.plain(found.controller.fault), _WARNING))
     title = "GPUs"
@@ -294,7 +297,8 @@ def _today(today: MovesToday) -> str:
     by = f" ({_counts(today.moves)})" if today.moves else ""
     gained = round(today.gained_gpu_h, 1) + 0.0  # never -0.0
     hours = f"{gained:.1f} GPU-hours gained, {today.lost_gpu_h:.1f} lost"
-    return f"{number} move{'' if number == 1 else 's'}{by}; {hours}"
+    whose = " of your jobs" if today.own else ""
+    return f"{number} move{'' if number == 1 else 's'}{whose}{by}; {hours}"
 
 
 def _trust(trust: float) -> str:

@@ -253,7 +253,7 @@ class Dictated:
     def patient_tick(self):
         """A tick like one of the daemon: Slurm may be away. What was said is kept."""
         try:
-            self.said += self.controller.tick().said
+            self.said += self.controller.tick().messages
         except HadarError as error:
             self.said.append(str(error))
         return True

@@ -574,4 +574,4 @@ def test_the_stop_file_stops_everything(site):
     site.want = {id_: {"k80": 1}}
     report = site.controller.tick()
     assert not report.acted and not report.done
-    assert any("exists: nothing is changed" in line for line in report.said)
+    assert any("exists: nothing is changed" in line for line in report.messages)

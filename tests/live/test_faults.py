@@ -103,7 +103,7 @@ def test_slurmctld_goes_down_between_reading_and_acting(site):
     site.want[id_] = {"p100": 1}
     once(site, "read_reservations", site.box.stop_slurmctld)
     report = site.controller.tick()
-    assert report.acted and any("not answered" in line for line in report.said), report.said
+    assert report.acted and any("not answered" in line for line in report.messages), report.messages
     assert report.refused == {id_} and not report.done
     assert not any(line.startswith(f"update job {id_}") for line in format_tick(report))
     site.box.start_slurmctld()
@@ -308,7 +308,7 @@ def test_a_silent_slurm_is_not_waited_for_longer_than_said(site):
     site.faulty.mend()
     site.faulty.set("scontrol", "silence", "update")
     report = hasty.tick()
-    assert any("no answer within 4 s" in line for line in report.said)
+    assert any("no answer within 4 s" in line for line in report.messages)
     site.faulty.mend()
     site.ended(*fill)
     site.until(lambda: site.patient_tick() and site.where(id_) == {"p100"})
@@ -478,7 +478,7 @@ def test_whatever_others_lay_where_what_was_done_is_kept(site):
         site.want[id_] = {("v100", "p100", "k80")[len(ids) % 3]: 1}
     report = site.controller.tick()
     assert report.acted and len(report.done) == len(KINDS)
-    assert all(len(line) < 300 for line in report.said)
+    assert all(len(line) < 300 for line in report.messages)
     for id_ in ids.values():
         assert site.unharmed(id_).partitions[0] == next(iter(site.want[id_]))
     assert site.controller.store.steerings(ids.values()).keys() == set(ids.values())

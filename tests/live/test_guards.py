@@ -152,7 +152,7 @@ def test_under_the_stop_file_a_move_that_is_under_way_goes_no_further(site, two)
     site.config.guards.stop_file.touch()
     before = len(site.faulty.calls())
     report = site.controller.tick()
-    assert not report.acted and "exists: nothing is changed" in report.said[0]
+    assert not report.acted and "exists: nothing is changed" in report.messages[0]
     assert not changed(site, before) and site.job(two[0]).restarts == restarts
     site.config.guards.stop_file.unlink()
     site.moves(two[0], *site.want[two[0]])
@@ -266,7 +266,7 @@ def test_after_a_request_without_an_answer_the_tick_sends_no_more(site, two):
     report = patient.tick()
     tried = [line for line in site.faulty.calls()[before:] if "update" in line]
     assert 1 <= len(tried) <= 4, "those that were sent side by side"
-    assert any("no answer within" in line for line in report.said)
+    assert any("no answer within" in line for line in report.messages)
     site.faulty.mend()
 
     for id_ in waiting:

@@ -147,7 +147,7 @@ def test_of_two_that_take_over_in_the_same_moment_the_earlier_steps_back(nodes):
     report = controller.tick()
     store.close()
     assert slept == [SETTLE_S] and not report.acted
-    assert "took over at the same time" in " ".join(report.said)
+    assert "took over at the same time" in " ".join(report.messages)
     assert nodes.asked(job) == ASKED
     # Where nobody else does, it acts.
     nodes.ago(3600)

@@ -149,7 +149,7 @@ class Trainings:
     def tick(self):
         write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
         report = self.controller.tick()
-        self.said += report.said
+        self.said += report.messages
         return report
 
     def until(self, holds, seconds=100.0, ticks=True):

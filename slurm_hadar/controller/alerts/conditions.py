@@ -17,9 +17,9 @@ CONTROLLER_KINDS = ("silent", "failing_ticks", "refusals")
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """``kind``: one of :data:`CONTROLLER_KINDS`, or ``held_idle``, ``no_progress``, ``nonfinite``
-    of one ``job``; ``owner``: its user, "" for those of the controller. ``text``: what happened, to
-    what, and what to do."""
+    """``kind``: one of :data:`CONTROLLER_KINDS`, or ``held_idle``, ``no_progress``, ``no_report``,
+    ``nonfinite`` of one ``job``; ``owner``: its user, "" for those of the controller. ``text``:
+    what happened, to what, and what to do."""
 
     kind: str
     text: str
@@ -94,11 +94,13 @@ def of_ticks(
 
 
 def of_jobs(seen: Observed, memory: AlertMemory, settings: AlertSettings) -> list[Alert]:
-    """GPUs held idle, trainings without progress, NaN: of running managed jobs."""
+    """GPUs held idle, trainings without progress or without any report, NaN: of running managed
+    jobs."""
     running = [j for j in seen.jobs.values() if j.managed and j.state is JobState.RUNNING]
     return [
         *_held_idle(running, seen, memory, settings),
         *_no_progress(running, seen, memory, settings.no_progress_s),
+        *_no_report(running, seen, memory, settings.no_progress_s),
         *_nonfinite(running, seen, settings.nonfinite),
     ]
 
@@ -140,7 +142,12 @@ def _no_progress(
     last, found = {}, []
     for job in jobs:
         progress = seen.progress.get(job.id)
-        if progress is None or progress.restarts != job.restarts or progress.finished:
+        if progress is None or progress.restarts != job.restarts:
+            if memory.samples.get(job.id, (-1,))[0] == job.restarts:
+                # It has reported, whatever became of that.
+                last[job.id] = (job.restarts, -1, seen.now)
+            continue
+        if progress.finished:
             continue
         restarts, samples, since = memory.samples.get(job.id, (-1, -1, seen.now))
         if (restarts, samples) != (job.restarts, progress.samples):
@@ -154,6 +161,32 @@ def _no_progress(
             )
             found.append(Alert("no_progress", text, job.id, job.user))
     memory.samples = last
+    return found
+
+
+def _no_report(
+    jobs: Iterable[Job], seen: Observed, memory: AlertMemory, longest_s: float
+) -> list[Alert]:
+    """Only of jobs whose owner declared what reports: the runtime, or ``progress=``."""
+    if not (longest_s and seen.all_reports):
+        return []
+    found = []
+    for job in jobs:
+        declared, progress = job.declaration or Declaration(), seen.progress.get(job.id)
+        keys = [
+            *(["checkpoint=yes"] if declared.habit == "yes" else []),
+            *(["progress="] if declared.progress else []),
+        ]
+        reported = progress is not None and progress.restarts == job.restarts
+        # A file that is gone again was read at an earlier look.
+        reported = reported or job.id in memory.samples
+        if keys and not reported and seen.now - job.start_s >= longest_s:
+            text = (
+                f"job {job.id} declares {' and '.join(keys)} and has reported nothing since it "
+                f"started {formats.duration(seen.now - job.start_s)} ago, so its speed is not "
+                f"known. Look at its output; run: hadar doctor {job.id}"
+            )
+            found.append(Alert("no_report", text, job.id, job.user))
     return found
 
 

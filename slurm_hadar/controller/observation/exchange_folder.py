@@ -38,6 +38,8 @@ class JobReports:
     progress: Mapping[str, Progress] = field(default_factory=dict)
     gpus: Mapping[str, list[NodeUse]] = field(default_factory=dict)
     """What the GPUs of each running job do, node by node."""
+    complete: bool = True
+    """Whether every progress file was looked at."""
 
 
 class ExchangeFolder:
@@ -62,7 +64,7 @@ class ExchangeFolder:
             ensure_answers(str(self._path))
         except OSError:
             self._listed, self._unheard, self._left_out = Listing(self._path), (), (0, 0)
-            return JobReports()
+            return JobReports(complete=False)
         self._listed = self._window.next()
         self._turn += 1
         managed = [job for job in jobs if job.managed]
@@ -75,7 +77,10 @@ class ExchangeFolder:
         )
         self._left_out = silent, unread
         self._unheard = [job for job in numbers.values() if job.id not in reported]
-        return JobReports(reported, {numbers[number].id: found for number, found in uses.items()})
+        gpus = {numbers[number].id: found for number, found in uses.items()}
+        # A folder without any name could not be listed: the heartbeat is there.
+        complete = bool(self._listed.names) and not self._listed.cut and not silent
+        return JobReports(reported, gpus, complete)
 
     def tidy(
         self,

@@ -30,6 +30,8 @@ class Observed:
     progress: Mapping[str, Progress] = field(default_factory=dict)
     gpus: Mapping[str, list[NodeUse]] = field(default_factory=dict)
     """What the GPUs of running jobs do, as their own samplers say."""
+    all_reports: bool = True
+    """Whether every report that a job left was looked at; else one that is missing says nothing."""
     steering: Mapping[str, Steering] = field(default_factory=dict)
     racks: Mapping[str, str] = field(default_factory=dict)
     """Node -> its leaf switch; empty without a tree, or where the policy does not look at it."""

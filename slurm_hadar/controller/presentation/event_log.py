@@ -189,7 +189,7 @@ def _tick(report: TickReport, privacy: Privacy) -> Fields:
 def _notes(report: TickReport) -> Iterator[str]:
     # What was done to a job has its own line.
     done = {action.job.id for action in report.diff.actions}
-    for words in report.said:
+    for words in report.messages:
         if words.split(":")[0].removeprefix("job ") not in done:
             yield words
 

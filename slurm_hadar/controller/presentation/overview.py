@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -60,7 +60,8 @@ class Viewer:
 class Sight:
     """What is known at a request. ``entries``: the moves since midnight, None: not known;
     ``trust``: uid -> how many times a user's declared work counts, None: not known; ``rows``: those
-    made so far, for other users who see the same, by job and by how much of it is shown."""
+    made so far, for other users who see the same, by job and by how much of it is shown;
+    ``owned``: uid -> that user's jobs, as far as the state file knows those that have ended."""
 
     seen: Observed
     config: Config
@@ -70,6 +71,7 @@ class Sight:
     entries: Sequence[Entry] | None = None
     trust: Mapping[int, float] | None = None
     rows: dict[tuple[str, bool, bool], StatusRow] = field(default_factory=dict)
+    owned: Callable[[int], Collection[str]] = lambda _: ()
 
 
 def overview(sight: Sight, viewer: Viewer) -> Overview:
@@ -86,8 +88,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
             rows[job.id] = _shared_row(job, sight, viewer, moving)
     moves = None
     if sight.entries is not None:
-        counted = [one for one in sight.entries if _may_count(one, seen, viewer)]
-        moves = today(counted, seen)
+        moves = _todays(sight.entries, sight, viewer)
     trust = None if sight.trust is None else sight.trust.get(viewer.uid, 1.0)
     return Overview(
         told_s=seen.now,
@@ -224,9 +225,17 @@ def _sum(counts: Iterable[object]) -> float:
     return float(sum(count for count in counts if isinstance(count, int)))
 
 
-def _may_count(entry: Entry, seen: Observed, viewer: Viewer) -> bool:
-    job = seen.jobs.get(entry.job)
-    return viewer.everything or (job is not None and viewer.sees(job))
+def _todays(entries: Sequence[Entry], sight: Sight, viewer: Viewer) -> MovesToday:
+    """Of the whole cluster, the same for all; under PrivateData of the user's own jobs, those that
+    have ended too."""
+    if viewer.everything or not viewer.hidden_jobs:
+        return today(entries, sight.seen)
+    shown = sight.seen.jobs
+    ended = {entry.job for entry in entries} - shown.keys()
+    own = ended & set(sight.owned(viewer.uid)) if ended else set()
+    own |= {id_ for id_, job in shown.items() if job.uid == viewer.uid}
+    found = today([entry for entry in entries if entry.job in own], sight.seen)
+    return replace(found, own=True)
 
 
 def _shared_row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) -> StatusRow:

@@ -16,8 +16,7 @@ IDLE_NODES = "idle nodes: "
 
 def format_tick(report: TickReport) -> list[str]:
     """What the daemon logs of a tick: what was done, and one closing line."""
-    lines = list(report.said)
-    lines += [_line(action) for action in report.done]
+    lines = [*report.said, *(_line(action) for action in report.done), *report.outcomes]
     idle = report.backfill
     if idle.schedulable or idle.idle:
         lines.append(_on_idle_nodes(report))
@@ -137,7 +136,7 @@ def summary(report: TickReport) -> dict[str, object]:
         "deferred": dict(report.diff.deferred),
         "waiting": dict(report.plan.waiting),
         "not_steered": {**report.snapshot.excluded, **report.backfill.excluded},
-        "messages": list(report.said),
+        "messages": list(report.messages),
         "changes_sent": len(report.done),
         "refused": sorted(report.refused),
         "queries": dict(report.queries),

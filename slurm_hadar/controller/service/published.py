@@ -193,11 +193,12 @@ class Published:
             said = now.fault if viewer.everything else "its latest tick failed"
             state = replace(state, fault=said)
         since = midnight(report.seen.now)
-        entries = self._reader(report).store.moves_since(since)
+        reader = self._reader(report)
+        entries, owned = reader.store.moves_since(since), reader.gpus.owners.jobs_of
         known = self._sight_of
         if known is not None and known[0] is now and known[1].controller.alive == state.alive:
             # With the rows that were made for other users.
-            return replace(known[1], controller=state, entries=entries)
+            return replace(known[1], controller=state, entries=entries, owned=owned)
         decided = decisions(report.seen, report.snapshot, report.plan, report.diff, report.backfill)
         sight = Sight(
             report.seen,
@@ -207,6 +208,7 @@ class Published:
             {one.job: one for one in decided},
             entries,
             report.understated,
+            owned=owned,
         )
         self._sight_of = (now, sight)
         return sight

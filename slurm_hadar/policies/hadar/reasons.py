@@ -53,15 +53,18 @@ def _placement(market: Market, job: int, offer: Bid, place: int, length: int) ->
         else:
             words += f"; no free placement is worth a restart of {view.jobs.restart_s[job]:.0f} s"
     else:
+        # What matters to its owner comes first.
+        went = moves(view, job, offer.seconds, post.seconds) if post is not None else ""
         words = (
-            f"{what} on {where}: payoff {_number(offer.payoff)} = utility {_number(offer.utility)}"
-            f" - price {_number(offer.charge)}, {ends(view, job, offer.seconds)};"
-            f" {place + 1} of {length} by payoff per price"
+            f"{what} on {where}: {ends(view, job, offer.seconds)}{went};"
+            f" {_rank(place, length)}"
         )
         if market.worth.critical[job]:
             words += ", ahead because it decides when all the work ends"
-        if post is not None:
-            words += moves(view, job, offer.seconds, post.seconds)
+        words += (
+            f"; payoff {_number(offer.payoff)} = utility {_number(offer.utility)}"
+            f" - price {_number(offer.charge)}"
+        )
         words += _alternative(market, job, offer)
     return replace(placed, tier=gang_tier(placed), reason=words)
 
@@ -72,10 +75,10 @@ def _alternative(market: Market, job: int, offer: Bid) -> str:
     for cell in market.cells(job):
         if cell.count != count or cell.gpu_type not in kinds:
             return (
-                f"; next best {_cell(market, cell)}: utility {_number(cell.utility)},"
-                f" {ends(market.view, job, cell.seconds)}"
+                f"; next best {_cell(market, cell)}: {ends(market.view, job, cell.seconds)},"
+                f" utility {_number(cell.utility)}"
             )
-    return "; nothing else would do for it"
+    return "; no other GPU type or count is open to it"
 
 
 def _waits(
@@ -90,7 +93,7 @@ def _waits(
     if not cells:
         return "no GPU type and count that it can run with is open to it here"
     if cells[0].utility <= 0.0:
-        return "its payoff is 0: its weight is 0"
+        return "it gets no GPU: its weight is 0, and so is what any GPU is worth to it (payoff)"
     key = market.kind(job)
     if key not in short:
         least = min(cell.count for cell in cells)
@@ -100,10 +103,13 @@ def _waits(
         short[key] = room.shortage(pools, least, market.needs[job], most)
     stopped = "stopped for jobs that gain more; " if job in market.posts else ""
     return (
-        f"{stopped}short of {short[key]}; {place + 1} of {length} by payoff per price,"
-        f" it would best have {_cell(market, cells[0])} "
-        f"({ends(market.view, job, cells[0].seconds)})"
+        f"{stopped}short of {short[key]}; {_rank(place, length)};"
+        f" best for it: {_cell(market, cells[0])}, {ends(market.view, job, cells[0].seconds)}"
     )
+
+
+def _rank(place: int, length: int) -> str:
+    return f"number {place + 1} of {length} in the policy's queue, by payoff per price"
 
 
 def _notes(market: Market, room: FreeCapacity, rules: Sequence[Round]) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ class _Words:
         likes = self._likes[job]
         others = np.flatnonzero(np.isfinite(likes) & (np.arange(len(likes)) != at))
         if not len(others):
-            return "; nothing else would do for it"
+            return "; no other GPU type or count is open to it"
         other = int(others[likes[others].argmax()])
         return (
             f"; next best {self._name(other)}: worth {self.choice.gain[job, other]:.3g} h, "

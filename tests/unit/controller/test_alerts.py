@@ -64,8 +64,8 @@ def progress(samples=10, restarts=0, **more):
 
 def cluster(now, report=None, idle_s=0.0, **more):
     use = GpuUse("G", "P", 600.0, 0.0, None, None, 50.0, 600.0 - idle_s, idle_s, 0.0)
-    mine = running("1", TWO, declaration=Declaration(model="m", types=("any",)),
-                   **{"start_s": NOW - 10 * H, **more})  # fmt: skip
+    usual = {"declaration": Declaration(model="m", types=("any",)), "start_s": NOW - 10 * H}
+    mine = running("1", TWO, **{**usual, **more})
     given_progress = {"1": report} if report else {}
     files = [NodeUse("1", "v1", 1, now - 10, False, (use, use))]
     found = seen([mine, job("2")], gpus={"1": files}, progress=given_progress)
@@ -104,6 +104,52 @@ def test_a_training_that_stands_still_and_one_of_nan():
     off = settings(nonfinite=False, no_progress_s=0, held_idle_s=0)
     stuck = AlertMemory({"1": 0.0}, {"1": (0, 10, 0.0)})
     assert conditions.of_jobs(cluster(NOW, progress(nonfinite=True), 600), stuck, off) == []
+
+
+REPORTS = (Declaration(checkpoint="yes"), Declaration(progress="step {step}"))
+SAYS_NOTHING = (
+    Declaration(model="m"),
+    Declaration(checkpoint="restart"),
+    Declaration(checkpoint="signal", signal="USR1"),
+    Declaration(checkpoint="yes", off=True),
+)
+
+
+@pytest.mark.parametrize("declared", REPORTS)
+def test_a_training_that_should_report_and_never_did(declared):
+    wanted = settings()
+
+    def alerts(now, report=None, memory=None, **more):
+        shown = cluster(now, report, declaration=declared, start_s=NOW, **more)
+        return conditions.of_jobs(shown, memory or AlertMemory(), wanted)
+
+    assert alerts(NOW + H - 1) == []
+    (alert,) = alerts(NOW + H)
+    assert (alert.kind, alert.owner) == ("no_report", "ann")
+    key = "checkpoint=yes" if declared.checkpoint else "progress="
+    assert key in alert.text and "1 h" in alert.text and "hadar doctor 1" in alert.text
+    # What an earlier attempt said is not of this one; what this one said is.
+    (alert,) = alerts(NOW + H, progress(), restarts=1)
+    assert alert.kind == "no_report"
+    assert alerts(NOW + H, progress()) == [] == alerts(NOW + H, progress(finished=True))
+    # Nor has it begun to be silent where its file is gone again, at one look or at many.
+    memory = AlertMemory()
+    assert alerts(NOW + 60, progress(), memory) == []
+    assert [alerts(NOW + n * H, None, memory) for n in (1, 2, 30)] == [[], [], []]
+    (alert,) = alerts(NOW + 31 * H, None, memory, restarts=1)
+    assert alert.kind == "no_report"
+    # Nothing is said where not all reports could be read, nor where the site wants none.
+    blind = replace(cluster(NOW + 9 * H, declaration=declared), all_reports=False)
+    assert conditions.of_jobs(blind, AlertMemory(), wanted) == []
+    off = settings(no_progress_s=0)
+    seen_all = cluster(NOW + 9 * H, declaration=declared)
+    assert conditions.of_jobs(seen_all, AlertMemory(), off) == []
+
+
+@pytest.mark.parametrize("declared", SAYS_NOTHING)
+def test_no_report_is_missed_of_a_job_that_declared_none(declared):
+    shown = cluster(NOW + 99 * H, declaration=declared)
+    assert conditions.of_jobs(shown, AlertMemory(), settings()) == []
 
 
 SILENT = Alert("silent", "silent")

@@ -18,6 +18,7 @@ from slurm_hadar.controller.observation.exchange_folder import KEEP_S, ExchangeF
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.exchange import files
 from slurm_hadar.exchange import folder as folders
+from slurm_hadar.exchange import progress as exchange_progress
 from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.exchange.progress import (
     Progress,
@@ -420,3 +421,20 @@ def test_a_report_that_is_far_too_large_is_not_read(tmp_path, monkeypatch):
     path.write_text("{}")
     ExchangeFolder(tmp_path).read([running("7", {}, uid=UID)])
     assert read == [1]
+
+
+def test_a_look_that_missed_reports_says_so(tmp_path, monkeypatch):
+    mine = [running(str(n), {"k1": {"k80": 1}}, uid=UID) for n in (1, 2)]
+    for one in mine:
+        files.write_json(places(tmp_path, one.id)[0], asdict(report(one.id)))
+    assert ExchangeFolder(tmp_path).read(mine).complete
+    monkeypatch.setattr(exchange_progress, "ALL_BYTES", 1)
+    assert not ExchangeFolder(tmp_path).read(mine).complete
+    monkeypatch.undo()
+    assert not ExchangeFolder(tmp_path / "away").read(mine).complete
+
+    def hangs(path):
+        raise Unanswered(path)
+
+    monkeypatch.setattr(exchange_folder, "ensure_answers", hangs)
+    assert not ExchangeFolder(tmp_path).read(mine).complete

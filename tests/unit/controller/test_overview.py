@@ -150,11 +150,17 @@ def test_hours_gained_and_lost_are_those_that_the_trainings_reported():
     assert words.today(entries, gone).gained_gpu_h == 0
 
 
-def test_a_users_moves_are_those_of_jobs_they_may_see():
-    entries = [move(1, "1", "moved"), move(2, "2", "moved"), move(3, "77", "moved")]
-    assert overview(sight(entries=entries), OPERATOR).today.moves == {"moved": 3}
-    assert overview(sight(entries=entries), ANN).today.moves == {"moved": 2}
-    assert overview(sight(entries=entries), hidden(ANN)).today.moves == {"moved": 1}
+def test_todays_moves_are_the_same_for_all_or_those_of_own_jobs():
+    moved = [move(number, id_, "moved") for number, id_ in enumerate(("1", "2", "77", "78"))]
+    # Two of these have ended, of which one was Ann's.
+    known = sight(entries=moved, owned=lambda uid: {"1", "77"} if uid == 1000 else {"2", "78"})
+    for viewer in (OPERATOR, ANN, BOB):
+        told = overview(known, viewer).today
+        assert told.moves == {"moved": 4} and not told.own
+    told = overview(known, hidden(ANN)).today
+    assert told.moves == {"moved": 2} and told.own
+    lines = summary(Overview(NOW, CONTROLLER, ALIVE, today=told), NOW)
+    assert "2 moves of your jobs (2 moved)" in "\n".join(map(str, lines))
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,13 @@ def a_bit_of_everything(**more):
 
 
 def test_the_log_of_a_tick_says_what_was_done_and_counts_the_rest():
-    lines = format_tick(a_bit_of_everything(said=("job 8: moved",)))
+    became = ("job 3: moved, to 1 x v100",)
+    lines = format_tick(a_bit_of_everything(said=("job 8: moved",), outcomes=became))
     assert lines[:-1] == [
         "job 8: moved",
         "update job 1: Partition=v100,p100,k80",
         "move job 3 to 1 x v100",
+        *became,
     ]
     assert lines[-1].startswith("tick: 3 running, 2 waiting, 1 not steered; 2 changes sent;")
 
@@ -77,6 +79,7 @@ def test_the_summary_is_plain_data():
     assert found["changes_sent"] == 2 and found["acted"] is True
     assert {a["job"]: a["kind"] for a in found["actions"]} == {"1": "hint", "3": "move"}
     assert found["actions"][0]["fields"] == {"Partition": "v100,p100,k80"}
+    assert "job 3: moved" in summary(a_bit_of_everything(outcomes=("job 3: moved",)))["messages"]
     assert found["not_steered"]["5"] == "it names its nodes itself"
 
 

@@ -1,5 +1,6 @@
 """Hadar on small views by hand: which job goes where, who moves, who is stopped."""
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -251,9 +252,10 @@ def test_reasons_name_prices_payoff_and_the_alternative() -> None:
         for part in ("payoff", "utility", "price", f"next best 1 x {other}", "ends in"):
             assert part in reason
         kind, count = next(iter(plan.placements[id_].gpus.items()))
-        assert reason.startswith(f"{count} x {kind} on n")
+        assert re.match(f"{count} x {kind} on n\\d+: ends in ", reason), "first what owners ask for"
+        assert re.search(r"number [12] of 3 in the policy's queue, by payoff per price;", reason)
     assert "GPUs: it needs 1, 0 are free" in plan.waiting["j2"]
-    assert "it would best have 1 x" in plan.waiting["j2"]
+    assert "best for it: 1 x" in plan.waiting["j2"]
     assert any("per GPU-hour" in note for note in plan.notes)
     assert any("all present work ends in" in note for note in plan.notes)
 
@@ -263,10 +265,9 @@ def test_the_numbers_of_a_reason_belong_together() -> None:
     plan = _run(nodes_of([[1], [1], [1]]), jobs)
     assert len(plan.placements) == 3
     for placement in plan.placements.values():
-        words = placement.reason.replace(",", " ").replace(";", " ").split()
-        payoff, utility, price = (
-            float(words[words.index(name) + 1]) for name in ("payoff", "utility", "price")
-        )
+        found = re.search(r"payoff (\S+) = utility (\S+) - price ([^\s;]+)", placement.reason)
+        assert found is not None
+        payoff, utility, price = map(float, found.groups())
         assert payoff == pytest.approx(utility - price, abs=2e-2)
         assert 0.0 < payoff <= utility
 

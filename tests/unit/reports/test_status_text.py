@@ -139,6 +139,14 @@ def test_the_summary_counts_gpus_jobs_moves_and_hours() -> None:
     assert "Your work" not in summed(overview())
 
 
+def test_the_time_of_what_is_shown_is_said_once() -> None:
+    assert summed(overview()).count("ago") == 1
+    # The heartbeat is of a tick that is under way, or that failed.
+    newer = ControllerState("acts", "login1", 1030.0)
+    said = summed(overview(controller=newer), 1040.0)
+    assert "last tick 10 s ago" in said and "As of       40 s ago: the tick since then" in said
+
+
 def test_a_silent_controller_is_a_banner() -> None:
     silent = overview(controller=ControllerState("silent", "login1", 100.0))
     (line, *_) = status.summary(silent, 4000.0)
