@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -72,9 +72,7 @@ def nodes(shown: Shown, choice: PageChoice) -> PageFragments:
         },
         {
             "nodes": {
-                f"node-{node.name}": str(
-                    module.node(node, _cells(node, choice.colour, kinds), _jobs_of(node))
-                )
+                f"node-{node.name}": _node(_Hashed(node), choice.colour, tuple(kinds))
                 for node in part
             }
         },
@@ -209,6 +207,30 @@ def _pager(choice: PageChoice, page: int, number: int, size: int, noun: str) -> 
         "before": choice.address(page=page - 1) if page > 1 else "",
         "after": choice.address(page=page + 1) if page < last else "",
     }
+
+
+class _Hashed:
+    """A node by what is shown of it."""
+
+    __slots__ = ("_key", "node")
+
+    def __init__(self, node: NodeRow) -> None:
+        self.node = node
+        held = [tuple(one.items()) for one in (node.gpus, node.used, node.jobs)]
+        self._key = (node.name, node.state, node.usable, node.busy, *held)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hashed) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+@lru_cache(maxsize=8192)
+def _node(hashed: _Hashed, colour: str, kinds: Sequence[str]) -> str:
+    """Most nodes are the same as at the last tick."""
+    node = hashed.node
+    return str(_module().node(node, _cells(node, colour, kinds), _jobs_of(node)))
 
 
 def _cells(node: NodeRow, colour: str, kinds: Sequence[str]) -> list[str]:
