@@ -1,7 +1,6 @@
 """HTML of each view from what the controller answered: plain templates, everything escaped."""
 
 import pwd
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -19,7 +18,7 @@ from slurm_hadar.reports.text import Explanation, StatusRow
 from slurm_hadar.web import drawing
 from slurm_hadar.web.feed import Shown
 from slurm_hadar.web.fragments import PageFragments
-from slurm_hadar.web.page_query import HOURS, SORTS, PageChoice
+from slurm_hadar.web.page_query import HOURS, SORTS, PageChoice, natural
 from slurm_hadar.web.usage import WeeksUse
 from slurm_hadar.web.what_if import PolicyOutcome
 
@@ -109,7 +108,8 @@ def job(
     if report is None and row is None:
         raise UsageError(f"no job {choice.job} that you may see is shown by Slurm")
     module = _module()
-    row = found.row if found is not None else row
+    # What is planned for it stands in the queue's row only.
+    row = row or (found.row if found is not None else None)
     parts = {
         "state": str(module.state(shown)),
         "job-now": str(module.job_now(choice.job, row, report, shown.alone)),
@@ -120,7 +120,7 @@ def job(
         parts["job-decision"] = str(module.job_decision(found))
         parts["job-moves"] = str(module.job_moves(found.moves))
     if report is not None:
-        parts["job-problems"] = str(module.job_problems(report))
+        parts["job-problems"] = str(module.job_problems(report, found is not None))
         parts["job-events"] = str(module.job_events(report.events[-ROWS:], len(report.events)))
     return PageFragments(f"Job {choice.job}", parts)
 
@@ -244,14 +244,26 @@ def _cells(node: NodeRow, colour: str, kinds: Sequence[str]) -> list[str]:
         cells += [*held, *["free" if node.usable else "down"] * (count - used)]
     if colour == "job":
         taken = [number for number, cell in enumerate(cells) if cell not in ("free", "down")]
-        owners = [_hue(id_) for id_, gpus in sorted(node.jobs.items()) for _ in range(gpus)]
+        hues = _hues(node.jobs)
+        owners = [hues[id_] for id_, gpus in sorted(node.jobs.items()) for _ in range(gpus)]
         for number, owner in zip(taken, owners, strict=False):
             cells[number] = owner
     return cells
 
 
-def _hue(id_: str) -> str:
-    return "held" if id_ == HIDDEN else f"j{zlib.crc32(id_.encode()) % _HUES}"
+def _hues(jobs: Mapping[str, int]) -> dict[str, str]:
+    """A colour for each job of a node: by its number, the same on all its nodes, unless another job
+    of this one has that."""
+    found = {HIDDEN: "held"}
+    free = set(range(_HUES))
+    for id_ in sorted(jobs):
+        if id_ != HIDDEN:
+            wanted = sum(natural(id_)) % _HUES
+            free = free or set(range(_HUES))
+            hue = min(free, key=lambda one: (one - wanted) % _HUES)
+            free.discard(hue)
+            found[id_] = f"j{hue}"
+    return found
 
 
 def _jobs_of(node: NodeRow) -> tuple[list[tuple[str, int]], int]:
