@@ -26,6 +26,7 @@ ROWS, NODES = 100, 250
 """On one page."""
 _HUES, _TYPE_HUES, _SHADES = 10, 8, 5
 _JOBS_OF_NODE, _CHANGES = 8, 20
+_JOB_PARTS = ("job-now", "job-problems", "job-speed", "job-decision", "job-moves", "job-events")
 
 
 def queue(shown: Shown, choice: PageChoice, own: str) -> PageFragments:
@@ -122,6 +123,9 @@ def job(
     if report is not None:
         parts["job-problems"] = str(module.job_problems(report, found is not None))
         parts["job-events"] = str(module.job_events(report.events[-ROWS:], len(report.events)))
+    for name in _JOB_PARTS:
+        # An open page has a place for what may come, and loses what is no longer known.
+        parts.setdefault(name, f'<section id="{name}" hidden></section>')
     return PageFragments(f"Job {choice.job}", parts)
 
 

@@ -1,6 +1,8 @@
 """What the views say of a job and of a node, without a browser."""
 
+import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -72,6 +74,21 @@ def test_an_ordinary_job_has_its_name_and_no_problems():
     page = rendering.job(shown(), choice_of("job", {"job": "5"}), report, None)
     assert "<dt>Name</dt><dd>plain (ann)</dd>" in page.singles["job-now"]
     assert "<h2>Not managed</h2>" in page.singles["job-problems"]
+
+
+def test_an_open_job_page_gets_and_loses_what_the_controller_knows():
+    row = StatusRow("5", "ann", "n", "RUNNING", {"k80": 1}, "k1")
+    report, explained = JobReport("5", "RUNNING", 1.0, now=["RUNNING"]), Explanation(row)
+    choice = choice_of("job", {"job": "5"})
+    known = rendering.job(shown([row]), choice, report, explained)
+    silent = rendering.job(replace(shown([row]), alone=True), choice, None, None)
+    assert set(known.singles) == set(silent.singles)
+    lost = json.loads(silent.since(known))["set"]
+    assert "No controller answers" in lost["job-now"]
+    for name in ("job-problems", "job-speed", "job-decision", "job-moves", "job-events"):
+        assert f'id="{name}"' in known.singles[name] and "hidden" not in known.singles[name]
+        assert lost[name] == f'<section id="{name}" hidden></section>'
+        assert name in json.loads(known.since(silent))["set"]
 
 
 def test_a_label_of_the_timeline_stands_near_its_bars():
