@@ -37,7 +37,8 @@ def watched(controller: Controller, site: Config, pairs: int) -> dict[str, objec
     note = controller.gpus.owners.note
     sampled = 0
     published.publish(controller.tick())
-    with UserServer(full.status_socket, published.answer, published.close):
+    with UserServer(full.status_socket, published.answer, published.close) as server:
+        published.on_news = server.wake
         asking = _Top(full)
         for _ in range(pairs):
             controller.gpus.owners.note = lambda jobs, now: None  # type: ignore[method-assign]

@@ -25,6 +25,7 @@ from queue import Queue
 import numpy as np
 
 from benchmarks.page.world import PretendController
+from slurm_hadar.controller.service.server import Unchanged
 
 _HADAR = Path(sysconfig.get_path("scripts")) / "hadar"
 
@@ -75,7 +76,7 @@ class _Asked(PretendController):
         """From now on."""
         answer = self.published.answer
 
-        def noted(uid: int, line: bytes) -> bytes:
+        def noted(uid: int, line: bytes) -> bytes | Unchanged:
             if not self.asked_s and b"cluster" in line:
                 self.asked_s = time.monotonic()
             began = time.thread_time()

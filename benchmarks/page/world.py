@@ -96,11 +96,13 @@ class PretendController:
         self._server = UserServer(
             self.site.status_socket, self.published.answer, self.published.close
         )
+        self.published.on_news = self._server.wake
         self._server.__enter__()
 
     def stop(self) -> None:
         """Answer no more, as a controller that died."""
         if self._server is not None:
+            self.published.on_news = lambda: None
             self._server.__exit__(None, None, None)
             self._server = None
 

@@ -274,7 +274,9 @@ def _shown(site: Config, controller: Controller) -> Iterator[_Shown]:
     metrics = _metrics(site, controller)
     servers: list[Server] = []
     if site.status.serve:
-        servers.append(UserServer(site.status_socket, published.answer, published.close))
+        answers = UserServer(site.status_socket, published.answer, published.close)
+        published.on_news = answers.wake
+        servers.append(answers)
     if metrics is not None and site.metrics.port:
         servers.append(LoopbackServer(site.metrics.port, metrics.answer))
     with ExitStack() as stack:

@@ -22,7 +22,7 @@ class NodeRow:
     gpus: Mapping[str, int] = field(default_factory=dict)
     used: Mapping[str, int] = field(default_factory=dict)
     jobs: Mapping[str, int] = field(default_factory=dict)
-    partitions: Sequence[str] = ()
+    partitions: tuple[str, ...] = ()
     busy: float | None = None
 
 

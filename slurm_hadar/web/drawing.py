@@ -29,10 +29,12 @@ class StayBar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One job."""
+    """One job. ``x`` and ``anchor``: where its label stands, near its bars."""
 
     job: str
     label: str
+    x: float
+    anchor: str
     y: float
     bars: Sequence[StayBar]
 
@@ -97,7 +99,11 @@ def _row(stays: list[Stay], place: int, day: JobTimeline, hues: dict[str, str]) 
                 number > 0,
             )
         )
-    return Row(stays[0].job, f"{stays[0].job} {stays[0].name}", TOP + place * ROW, bars)
+    # A label at the left would be far from bars that begin late.
+    late = bars[0].x > WIDTH / 2
+    x, anchor = (WIDTH - MARGIN, "end") if late else (bars[0].x, "start")
+    label = f"{stays[0].job} {stays[0].name}"
+    return Row(stays[0].job, label, x, anchor, TOP + place * ROW, bars)
 
 
 def _x(time_s: float, day: JobTimeline) -> float:

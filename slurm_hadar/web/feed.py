@@ -1,7 +1,7 @@
 """The newest answers of the controller, asked for once for all who see the same.
 
-One task looks every :data:`_GLANCE_S` at the time of the controller's socket, and asks whether
-there is a new tick where that has changed, or :data:`_LOOK_S` have passed. What a user sees is
+One task has a question open that the controller answers at its next tick; one that does not
+answer, or at once, is asked again after :data:`_LOOK_S`. What a user sees is
 asked for when a page is open, once for each tick, and is kept for :data:`_MOST_USERS` users. While
 the controller is silent Slurm itself is asked; where that does not answer either the last answers
 stay, and are marked as stale.
@@ -21,7 +21,7 @@ from slurm_hadar.reports.cluster import ClusterView, JobTimeline
 from slurm_hadar.web.source import ControllerAnswers, Latest, SilentController
 from slurm_hadar.web.without_controller import QueueOfSlurm
 
-_GLANCE_S, _LOOK_S = 0.04, 0.25
+_LOOK_S = 0.25
 _MOST_USERS = 32
 _STALE_AFTER_INTERVALS, _STALE_AFTER_S = 3.0, 30.0
 _SILENT_LOOKS = 8
@@ -65,15 +65,15 @@ class PageFeed:
         self._views: OrderedDict[int, _Kept] = OrderedDict()
         self._locks: dict[int, asyncio.Lock] = {}
         self._changed = asyncio.Condition()
-        # The controller takes four connections of one user at a time.
-        self._threads = ThreadPoolExecutor(3, thread_name_prefix="ask")
+        # The controller takes four connections of one user at a time; one waits for news.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="ask")
         # Of its own: Slurm may take long to answer.
         self._slurm_thread = ThreadPoolExecutor(1, thread_name_prefix="slurm")
 
     @contextlib.asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:
         """Looks for news while this is entered."""
-        await self._look()
+        await self._look(None)
         task = asyncio.create_task(self._look_again())
         try:
             yield
@@ -154,6 +154,11 @@ class PageFeed:
         return await asyncio.get_running_loop().run_in_executor(self._threads, question)
 
     @property
+    def _failed(self) -> bool:
+        """The last look had no answer."""
+        return bool(self._failed_looks or self._problem)
+
+    @property
     def _silent(self) -> bool:
         return self._failed_looks >= _SILENT_LOOKS
 
@@ -165,22 +170,20 @@ class PageFeed:
             self._locks.pop(old, None)
 
     async def _look_again(self) -> None:
-        looked = asked_again = time.monotonic()
-        known = self.source.news()
+        asked_again = time.monotonic()
         while True:
-            await asyncio.sleep(_GLANCE_S)
-            found = self.source.news()
-            if found != known or time.monotonic() - looked > _LOOK_S:
-                looked, known = time.monotonic(), found
-                await self._look()
+            looked = time.monotonic()
+            if not await self._look(None if self._failed else self._latest):
+                await asyncio.sleep(max(0.0, looked + _LOOK_S - time.monotonic()))
             if self._silent and looked - asked_again > self._slurm.again_s:
                 asked_again = looked
                 await self.touch()
 
-    async def _look(self) -> None:
+    async def _look(self, known: Latest | None) -> bool:
+        """Whether there was something new. ``known``: wait for another one than this."""
         before = (self._latest, self._stale_s, self._problem)
         try:
-            self._latest = await self.asked(self.source.latest)
+            self._latest = await self.source.latest(known)
             self._failed_looks, self._problem = 0, ""
         except SilentController as error:
             self._failed_looks += 1
@@ -190,8 +193,10 @@ class PageFeed:
             # It has just started, or its first tick failed.
             self._failed_looks, self._problem = 0, str(error)
         self._stale_s = self._old_since()
-        if before != (self._latest, self._stale_s, self._problem):
+        new = before != (self._latest, self._stale_s, self._problem)
+        if new:
             await self.touch()
+        return new
 
     def _old_since(self) -> float:
         if self._latest is None:

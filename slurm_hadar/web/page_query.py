@@ -22,12 +22,13 @@ _MOST_PAGES = 10_000
 
 
 @lru_cache(maxsize=2**15)
-def _natural(id_: str) -> list[int]:
+def natural(id_: str) -> list[int]:
+    """The numbers in a job's ID, by which IDs are sorted."""
     return [int(part) for part in re.findall(r"\d+", id_)]
 
 
 _SORTS: dict[str, tuple[str, Callable[[StatusRow], Any], bool]] = {
-    "job": ("Job ID", lambda row: _natural(row.id), False),
+    "job": ("Job ID", lambda row: natural(row.id), False),
     "user": ("User", lambda row: row.user, False),
     "name": ("Name", lambda row: row.name, False),
     "state": ("State", lambda row: row.state, False),

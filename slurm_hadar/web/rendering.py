@@ -1,11 +1,10 @@
 """HTML of each view from what the controller answered: plain templates, everything escaped."""
 
 import pwd
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,7 +18,7 @@ from slurm_hadar.reports.text import Explanation, StatusRow
 from slurm_hadar.web import drawing
 from slurm_hadar.web.feed import Shown
 from slurm_hadar.web.fragments import PageFragments
-from slurm_hadar.web.page_query import HOURS, SORTS, PageChoice
+from slurm_hadar.web.page_query import HOURS, SORTS, PageChoice, natural
 from slurm_hadar.web.usage import WeeksUse
 from slurm_hadar.web.what_if import PolicyOutcome
 
@@ -27,6 +26,7 @@ ROWS, NODES = 100, 250
 """On one page."""
 _HUES, _TYPE_HUES, _SHADES = 10, 8, 5
 _JOBS_OF_NODE, _CHANGES = 8, 20
+_JOB_PARTS = ("job-now", "job-problems", "job-speed", "job-decision", "job-moves", "job-events")
 
 
 def queue(shown: Shown, choice: PageChoice, own: str) -> PageFragments:
@@ -72,9 +72,7 @@ def nodes(shown: Shown, choice: PageChoice) -> PageFragments:
         },
         {
             "nodes": {
-                f"node-{node.name}": str(
-                    module.node(node, _cells(node, choice.colour, kinds), _jobs_of(node))
-                )
+                f"node-{node.name}": _node(_Hashed(node), choice.colour, tuple(kinds))
                 for node in part
             }
         },
@@ -111,7 +109,8 @@ def job(
     if report is None and row is None:
         raise UsageError(f"no job {choice.job} that you may see is shown by Slurm")
     module = _module()
-    row = found.row if found is not None else row
+    # What is planned for it stands in the queue's row only.
+    row = row or (found.row if found is not None else None)
     parts = {
         "state": str(module.state(shown)),
         "job-now": str(module.job_now(choice.job, row, report, shown.alone)),
@@ -122,8 +121,11 @@ def job(
         parts["job-decision"] = str(module.job_decision(found))
         parts["job-moves"] = str(module.job_moves(found.moves))
     if report is not None:
-        parts["job-problems"] = str(module.job_problems(report))
+        parts["job-problems"] = str(module.job_problems(report, found is not None))
         parts["job-events"] = str(module.job_events(report.events[-ROWS:], len(report.events)))
+    for name in _JOB_PARTS:
+        # An open page has a place for what may come, and loses what is no longer known.
+        parts.setdefault(name, f'<section id="{name}" hidden></section>')
     return PageFragments(f"Job {choice.job}", parts)
 
 
@@ -211,6 +213,30 @@ def _pager(choice: PageChoice, page: int, number: int, size: int, noun: str) -> 
     }
 
 
+class _Hashed:
+    """A node by what is shown of it."""
+
+    __slots__ = ("_key", "node")
+
+    def __init__(self, node: NodeRow) -> None:
+        self.node = node
+        held = [tuple(one.items()) for one in (node.gpus, node.used, node.jobs)]
+        self._key = (node.name, node.state, node.usable, node.busy, *held)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hashed) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+@lru_cache(maxsize=8192)
+def _node(hashed: _Hashed, colour: str, kinds: Sequence[str]) -> str:
+    """Most nodes are the same as at the last tick."""
+    node = hashed.node
+    return str(_module().node(node, _cells(node, colour, kinds), _jobs_of(node)))
+
+
 def _cells(node: NodeRow, colour: str, kinds: Sequence[str]) -> list[str]:
     """A class for each GPU: what it is coloured by, or that it is free or down."""
     cells: list[str] = []
@@ -222,14 +248,26 @@ def _cells(node: NodeRow, colour: str, kinds: Sequence[str]) -> list[str]:
         cells += [*held, *["free" if node.usable else "down"] * (count - used)]
     if colour == "job":
         taken = [number for number, cell in enumerate(cells) if cell not in ("free", "down")]
-        owners = [_hue(id_) for id_, gpus in sorted(node.jobs.items()) for _ in range(gpus)]
+        hues = _hues(node.jobs)
+        owners = [hues[id_] for id_, gpus in sorted(node.jobs.items()) for _ in range(gpus)]
         for number, owner in zip(taken, owners, strict=False):
             cells[number] = owner
     return cells
 
 
-def _hue(id_: str) -> str:
-    return "held" if id_ == HIDDEN else f"j{zlib.crc32(id_.encode()) % _HUES}"
+def _hues(jobs: Mapping[str, int]) -> dict[str, str]:
+    """A colour for each job of a node: by its number, the same on all its nodes, unless another job
+    of this one has that."""
+    found = {HIDDEN: "held"}
+    free = set(range(_HUES))
+    for id_ in sorted(jobs):
+        if id_ != HIDDEN:
+            wanted = sum(natural(id_)) % _HUES
+            free = free or set(range(_HUES))
+            hue = min(free, key=lambda one: (one - wanted) % _HUES)
+            free.discard(hue)
+            found[id_] = f"j{hue}"
+    return found
 
 
 def _jobs_of(node: NodeRow) -> tuple[list[tuple[str, int]], int]:

@@ -1,6 +1,6 @@
 """What the controller of this host answers, asked for the user who looks at the page."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -55,17 +55,14 @@ class ControllerAnswers:
     own_uid: int
     controllers_uid: int
 
-    def news(self) -> tuple[int, int] | None:
-        """Differs where there may be something new; costs a system call. None: no controller."""
-        try:
-            found = self.config.status_socket.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns
-
-    def latest(self) -> Latest:
-        """Whether there is something new."""
-        return self._asked(Latest, "latest", self.own_uid)
+    async def latest(self, known: Latest | None) -> Latest:
+        """The last tick, once it differs from the one that is known, or after some seconds; an
+        older controller answers at once."""
+        question: dict[str, object] = {"version": 1, "command": "latest"}
+        if known is not None:
+            question["known"] = asdict(known)
+        path = self.config.status_socket
+        return _read(Latest, await client.wait_for_text(path, self.controllers_uid, question))
 
     def cluster(self, uid: int) -> ClusterView:
         """The cluster and the queue."""
@@ -91,16 +88,20 @@ class ControllerAnswers:
         question: dict[str, object] = {"version": 1, "command": command, "job": job}
         if uid != self.own_uid:
             question["for"] = uid
-        heard = client.ask_for_text(self.config.status_socket, self.controllers_uid, question)
-        if heard is not None:
-            try:
-                found: _T = _ADAPTERS[kind].validate_json(heard).result
-                return found
-            except ValidationError:
-                pass
-        # Only a refusal is read twice.
-        if heard is None or client.result_of(heard) is None:
-            raise SilentController("no controller answers on this host; start it: hadar run")
-        raise HadarError(
-            "the controller on this host is of another release; install the same release here"
-        )
+        path = self.config.status_socket
+        return _read(kind, client.ask_for_text(path, self.controllers_uid, question))
+
+
+def _read(kind: type[_T], heard: bytes | None) -> _T:
+    if heard is not None:
+        try:
+            found: _T = _ADAPTERS[kind].validate_json(heard).result
+            return found
+        except ValidationError:
+            pass
+    # Only a refusal is read twice.
+    if heard is None or client.result_of(heard) is None:
+        raise SilentController("no controller answers on this host; start it: hadar run")
+    raise HadarError(
+        "the controller on this host is of another release; install the same release here"
+    )

@@ -1,18 +1,17 @@
 """Asks the controller of this host, where one serves; see :mod:`.server`."""
 
+import asyncio
 import json
 import socket
-import struct
 import time
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.controller.service.server import short_name
+from slurm_hadar.controller.service.server import HOLD_S, peer_uid, short_name
 from slurm_hadar.domain.errors import HadarError, UsageError
 
 _TIMEOUT_S = 15.0
-_MOST_BYTES = 64 * 2**20
-_CREDENTIALS = struct.Struct("3i")
+_MOST_BYTES, _SHORT_BYTES = 64 * 2**20, 2**16
 
 
 def ask(path: Path, controller_uid: int, question: dict[str, object]) -> Any | None:
@@ -33,13 +32,37 @@ def ask_for_text(path: Path, controller_uid: int, question: dict[str, object]) -
         try:
             with short_name(path) as name:
                 connection.connect(name)
-            size = _CREDENTIALS.size
-            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-            if _CREDENTIALS.unpack(peer)[1] != controller_uid:
+            if peer_uid(connection) != controller_uid:
                 return None
             connection.sendall(json.dumps(question).encode() + b"\n")
             return _all(connection)
         except (OSError, ValueError):
+            return None
+
+
+async def wait_for_text(
+    path: Path, controller_uid: int, question: dict[str, object]
+) -> bytes | None:
+    """As :func:`ask_for_text`, of a short answer. Where the question names the result that is
+    ``known``, the controller answers once it has another one, or after :data:`.server.HOLD_S`; an
+    older controller answers at once."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            async with asyncio.timeout(HOLD_S + _TIMEOUT_S):
+                with short_name(path) as name:
+                    await loop.sock_connect(connection, name)
+                if peer_uid(connection) != controller_uid:
+                    return None
+                await loop.sock_sendall(connection, json.dumps(question).encode() + b"\n")
+                heard = b""
+                while part := await loop.sock_recv(connection, _SHORT_BYTES):
+                    heard += part
+                    if len(heard) > _SHORT_BYTES:
+                        return None
+                return heard
+        except (OSError, TimeoutError):
             return None
 
 

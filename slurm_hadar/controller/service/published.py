@@ -6,7 +6,6 @@ a request.
 
 import contextlib
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Collection
@@ -35,6 +34,7 @@ from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.service.placement_history import DAY_S, PlacementHistory
 from slurm_hadar.controller.service.rights import RightsCache
+from slurm_hadar.controller.service.server import Unchanged
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.job import Job
@@ -67,11 +67,13 @@ class Published:
         self._config, self._uid = config, own_uid
         self._tick = _Tick()
         self._day = PlacementHistory(connection)
-        self._answered: dict[tuple[int, bytes], bytes] = {}
+        self._answered: dict[tuple[int, bytes], bytes | Unchanged] = {}
         self._answered_of: _Tick | None = None
         self._source: _TickSource | None = None
         self._sight_of: tuple[_Tick, Sight] | None = None
         self._rights = RightsCache(config.slurm)
+        self.on_news: Callable[[], None] = lambda: None
+        """Called in the thread that publishes, after it has."""
 
     def publish(self, report: TickReport) -> None:
         """A tick is over."""
@@ -79,19 +81,14 @@ class Published:
         with contextlib.suppress(sqlite3.Error):
             self._day.record(report.seen)
         self._tick = _Tick(report)
-        self._say_so()
+        self.on_news()
 
     def fault(self, words: str) -> None:
         """A tick did nothing, for this reason."""
         self._tick = replace(self._tick, fault=words)
-        self._say_so()
+        self.on_news()
 
-    def _say_so(self) -> None:
-        """The socket's time is that of the latest news: who waits for them need not ask."""
-        with contextlib.suppress(OSError):
-            os.utime(self._config.status_socket)
-
-    def answer(self, uid: int, line: bytes) -> bytes:
+    def answer(self, uid: int, line: bytes) -> bytes | Unchanged:
         """The answer to one line of that user's; see :class:`slurm_hadar.controller.service.server.
         Server`."""
         now = self._tick
@@ -100,10 +97,11 @@ class Published:
             self._answered.clear()
         key = (uid, line)
         if key not in self._answered:
-            said = _encoded(self._said(uid, line, now))
+            found = self._said(uid, line, now)
+            said = _encoded(found)
             if len(said) > _KEPT_BYTES:
                 return said
-            self._answered[key] = said
+            self._answered[key] = Unchanged(said) if "unchanged" in found else said
         return self._answered[key]
 
     def close(self) -> None:
@@ -125,7 +123,9 @@ class Published:
                 return {"error": now.fault or _NOT_YET}
             viewer = self._viewer(uid, now.report)
             about = question.get("job", "") or question.get("since_s", "")
-            return {"result": answer(self, now, viewer, str(about))}
+            result = answer(self, now, viewer, str(about))
+            known = {"unchanged": True} if result == question.get("known") else {}
+            return {"result": result, **known}
         except HadarError as error:
             return {"error": str(error), "usage": isinstance(error, UsageError)}
         except (ValueError, RecursionError):

@@ -2,7 +2,9 @@
 
 Who asks is what the kernel says (SO_PEERCRED), so nothing in a request is believed. Whatever
 clients do, a tick goes on: requests and times are bounded, a user has :data:`MOST_PER_USER`
-connections at a time, and the thread works one part in five of the time at most.
+connections at a time, and the thread works one part in five of the time at most. An answer that
+is :class:`Unchanged` is held back until there are news (:meth:`Server.wake`), or for
+:data:`HOLD_S`.
 """
 
 import contextlib
@@ -28,25 +30,40 @@ MOST_PER_USER = 4
 _MOST = 64
 """Connections at a time; a further one is closed at once."""
 _REQUEST_BYTES = 1024
+HOLD_S = 5.0
+_MOST_HELD = 16
+"""Answers that are held back at a time, one for each user; a further one is sent at once."""
 _REQUEST_S, _REPLY_S = 2.0, 10.0
 """Longest time for a client to send its line, and to take the answer."""
 _ACCEPTED_AT_ONCE = 16
-_LEAST_REST_S, _MOST_REST_S, _REST_PER_WORK = 0.005, 10.0, 4.0
+_LEAST_REST_S, _MOST_REST_S, _REST_PER_WORK = 0.002, 10.0, 4.0
 _WAIT_S, _JOIN_S = 0.5, 5.0
-_BETWEEN_SENDS_S = 0.001
+_BETWEEN_SENDS_S = 0.0001
 _CREDENTIALS = struct.Struct("3i")
 
-Answer = Callable[[int, bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """An answer that the client knows already."""
+
+    reply: bytes
+
+
+Answer = Callable[[int, bytes], bytes | Unchanged]
 """What to say to the user of that UID who sent that request; UID -1 where it is unknown."""
 
 
 @dataclass
 class _Client:
+    """``held``: the request whose answer is held back, and the answer for the end of that time."""
+
     connection: socket.socket
     uid: int
     until: float
     heard: bytes = b""
     left: memoryview | None = None
+    held: tuple[bytes, bytes] | None = None
 
 
 class Server(ABC):
@@ -63,6 +80,7 @@ class Server(ABC):
         self._per_user: Counter[int] = Counter()
         self._stop = threading.Event()
         self._listener: socket.socket | None = None
+        self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._serve, name="answers", daemon=True)
 
     def __enter__(self) -> Self:
@@ -84,6 +102,12 @@ class Server(ABC):
         if self._listener is not None:
             self._listener.close()
 
+    def wake(self) -> None:
+        """There are news: answers that are held back may be others now. From any thread; costs a
+        system call."""
+        if not self._stop.is_set():
+            os.eventfd_write(self._news, 1)
+
     @abstractmethod
     def _listen(self) -> socket.socket:
         """The listening socket. Raises HadarError where it cannot be made."""
@@ -98,23 +122,28 @@ class Server(ABC):
         assert self._listener is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._news, selectors.EVENT_READ)
             while not self._stop.is_set():
                 ready = selector.select(_WAIT_S)
                 began = time.monotonic()
                 for key, _ in ready:
-                    if key.data is None:
+                    if key.fileobj is self._listener:
                         self._accept(selector, began)
+                    elif key.data is None:
+                        os.eventfd_read(self._news)
+                        self._answer_held(selector)
                     else:
                         self._handle(selector, key.data)
                 for client in list(self._clients.values()):
                     if client.until < began:
-                        self._close(selector, client)
+                        self._end_wait(selector, client)
                 if ready:
                     worked = time.monotonic() - began
                     rest = max(_LEAST_REST_S, min(_REST_PER_WORK * worked, _MOST_REST_S))
                     self._rest(selector, rest)
             for client in list(self._clients.values()):
                 self._close(selector, client)
+            os.close(self._news)
         self._end()
 
     def _rest(self, selector: selectors.BaseSelector, rest_s: float) -> None:
@@ -176,12 +205,48 @@ class Server(ABC):
         part = client.connection.recv(self.request_bytes + 1)
         client.heard += part
         request, end, _ = client.heard.partition(self.request_end)
-        if end and len(request) <= self.request_bytes:
-            client.left = memoryview(self._answer(client.uid, request))
-            client.until = time.monotonic() + _REPLY_S
-            selector.modify(client.connection, selectors.EVENT_WRITE, client)
+        if client.held is not None:
+            # It has gone, or says more than it may.
+            self._close(selector, client)
+        elif end and len(request) <= self.request_bytes:
+            self._reply(selector, client, request)
         elif not part or len(client.heard) > self.request_bytes:
             self._close(selector, client)
+
+    def _reply(self, selector: selectors.BaseSelector, client: _Client, request: bytes) -> None:
+        said = self._answer(client.uid, request)
+        if isinstance(said, Unchanged):
+            if client.held is not None or self._may_hold(client):
+                # Where it was held before, it is no longer than was promised.
+                client.until = client.until if client.held else time.monotonic() + HOLD_S
+                client.held = (request, said.reply)
+                return
+            said = said.reply
+        self._send(selector, client, said)
+
+    def _may_hold(self, client: _Client) -> bool:
+        held = [one.uid for one in self._clients.values() if one.held is not None]
+        return len(held) < _MOST_HELD and client.uid not in held
+
+    def _send(self, selector: selectors.BaseSelector, client: _Client, said: bytes) -> None:
+        client.held, client.left = None, memoryview(said)
+        client.until = time.monotonic() + _REPLY_S
+        selector.modify(client.connection, selectors.EVENT_WRITE, client)
+
+    def _answer_held(self, selector: selectors.BaseSelector) -> None:
+        for client in list(self._clients.values()):
+            if client.held is not None:
+                try:
+                    self._reply(selector, client, client.held[0])
+                except Exception:
+                    self._close(selector, client)
+
+    def _end_wait(self, selector: selectors.BaseSelector, client: _Client) -> None:
+        """Its time is over."""
+        if client.held is None:
+            self._close(selector, client)
+        else:
+            self._send(selector, client, client.held[1])
 
     def _close(self, selector: selectors.BaseSelector, client: _Client) -> None:
         if self._clients.pop(id(client), None) is None:

@@ -21,7 +21,12 @@ from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.service import client, server
 from slurm_hadar.controller.service.published import Published
-from slurm_hadar.controller.service.server import MOST_PER_USER, UserServer, short_name
+from slurm_hadar.controller.service.server import (
+    MOST_PER_USER,
+    Unchanged,
+    UserServer,
+    short_name,
+)
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.domain.declaration import Declaration
@@ -160,6 +165,61 @@ def test_a_client_that_takes_no_answer_is_let_go(path, monkeypatch):
         while one._clients:
             assert time.monotonic() < end
             time.sleep(0.05)
+
+
+def held_back(path, **question):
+    """A connection that has asked, and gets its answer at the news or at the end of the time."""
+    one = connect(path)
+    one.sendall(json.dumps(question).encode() + b"\n")
+    return one
+
+
+def test_an_answer_that_is_known_is_held_back_until_there_are_news(path):
+    said = ["old"]
+
+    def answer(_, line):
+        reply = f"{said[0]} {line.decode()}".encode()
+        return Unchanged(reply) if said[0] == "old" and b"wait" in line else reply
+
+    with UserServer(path, answer, nothing) as one, closing(held_back(path, about="wait")) as first:
+        first.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            first.recv(100)
+        # One for each user: a further one, and a wake without news, change nothing for the first.
+        with closing(held_back(path, about="wait more")) as second:
+            assert second.recv(100).startswith(b"old")
+        one.wake()
+        with pytest.raises(TimeoutError):
+            first.recv(100)
+        with closing(held_back(path, about="status")) as other:
+            assert other.recv(100).startswith(b"old")
+        said[0] = "new"
+        one.wake()
+        first.settimeout(20)
+        assert first.recv(100).startswith(b"new")
+
+
+def test_what_is_held_back_is_sent_at_the_end_of_its_time_and_given_up_with_its_client(
+    path, monkeypatch
+):
+    monkeypatch.setattr(server, "HOLD_S", 1.0)
+    with UserServer(path, lambda *_: Unchanged(b"same"), nothing) as one:
+        with closing(held_back(path)) as patient:
+            assert patient.recv(100) == b"same"
+        monkeypatch.setattr(server, "HOLD_S", 600.0)
+        # One that says more than its question, and one that goes away, give up their place.
+        for end in (lambda gone: gone.sendall(b"more"), lambda gone: gone.close()):
+            with closing(held_back(path)) as gone:
+                until(lambda: any(client.held for client in one._clients.values()))
+                end(gone)
+                until(lambda: not one._clients)
+
+
+def until(holds):
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_one_user_has_no_more_than_so_many_connections(served):

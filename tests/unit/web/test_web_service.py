@@ -31,6 +31,7 @@ from page_service import (
 
 from benchmarks.page.world import PretendController
 from slurm_hadar.cli.status import asked
+from slurm_hadar.controller.service.server import HOLD_S, Unchanged, UserServer
 from slurm_hadar.demo.show import live_page
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.cluster import JobTimeline, Stay
@@ -40,7 +41,7 @@ from slurm_hadar.web import drawing, what_if
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.identity import Callers, RefusedCaller, caller_of
 from slurm_hadar.web.page_query import choice_of
-from slurm_hadar.web.source import ControllerAnswers
+from slurm_hadar.web.source import ControllerAnswers, SilentController
 
 PROXIED = f'[web]\nproxy_user = "{ME}"\n'
 (FIRST, SECOND, _) = (name for name, _ in OTHERS)
@@ -261,18 +262,54 @@ def test_only_what_changed_is_sent_and_a_controller_may_come_back(tmp_path):
             assert "Controller acts" in state
 
 
-def test_news_are_seen_at_the_socket_without_asking(tmp_path):
+def test_a_question_for_news_is_answered_at_the_tick(tmp_path):
     world = PretendController(tmp_path, 12, 6)
     source = ControllerAnswers(world.site, os.getuid(), os.getuid())
-    assert source.news() is None
-    with world:
-        before = source.news()
-        assert source.news() == before
-        world.tick()
-        assert source.news() != before
-        before = source.news()
-        world.published.fault("squeue failed")
-        assert source.news() != before
+
+    async def after(known, happens):
+        """What is answered after that has happened, and not before it."""
+        waiting = asyncio.create_task(source.latest(known))
+        await asyncio.wait({waiting}, timeout=0.5)
+        assert not waiting.done()
+        happens()
+        return await asyncio.wait_for(waiting, HOLD_S / 2)
+
+    async def course():
+        with pytest.raises(SilentController):
+            await source.latest(None)
+        with world:
+            first = await source.latest(None)
+            second = await after(first, world.tick)
+            assert second.told_s > first.told_s and not second.failed
+            third = await after(second, lambda: world.published.fault("squeue failed"))
+            assert third.told_s == second.told_s and third.failed
+            # What is already there is not waited for.
+            assert await asyncio.wait_for(source.latest(first), HOLD_S / 2) == third
+            with pytest.raises(SilentController):
+                await after(third, world.stop)
+
+    asyncio.run(course())
+
+
+def test_a_controller_of_before_that_holds_nothing_back_is_asked_at_a_pace(tmp_path):
+    world = PretendController(tmp_path, 12, 6)
+    asked_at = []
+
+    def at_once(uid, line):
+        said = world.published.answer(uid, line)
+        asked_at.append(time.monotonic() if b"latest" in line else 0.0)
+        return said.reply if isinstance(said, Unchanged) else said
+
+    world.tick()
+    old = UserServer(world.site.status_socket, at_once, world.published.close)
+    with old, serving(world) as path, client(path) as page:
+        query = {"view": "queue", "version": version(page)}
+        with page.stream("GET", "/events", params=query) as stream:
+            heard, began = events(stream), time.monotonic()
+            time.sleep(1.5)
+            assert 0 < sum(one > began for one in asked_at) <= 7
+            world.tick()
+            assert "state" in json.loads(next(heard))["set"]
 
 
 def test_without_a_controller_it_says_what_to_do(tmp_path):

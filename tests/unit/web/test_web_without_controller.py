@@ -125,7 +125,6 @@ def test_a_state_file_that_cannot_be_opened_is_said(world, slurm, monkeypatch):
 
 
 def test_a_page_goes_from_the_controller_to_slurm_and_back(world, slurm, monkeypatch):
-    monkeypatch.setattr(feed, "_GLANCE_S", 0.01)
     monkeypatch.setattr(feed, "_LOOK_S", 0.02)
     pages = PageFeed(ControllerAnswers(world.site, ME, ME), QueueOfSlurm(world.site, ME))
 
@@ -152,7 +151,6 @@ def test_a_page_goes_from_the_controller_to_slurm_and_back(world, slurm, monkeyp
 
 
 def test_where_slurm_does_not_answer_either_the_last_answer_stays(world, slurm, monkeypatch):
-    monkeypatch.setattr(feed, "_GLANCE_S", 0.01)
     monkeypatch.setattr(feed, "_LOOK_S", 0.02)
     slurm.fault = SlurmError("slurmctld is away")
     pages = PageFeed(ControllerAnswers(world.site, ME, ME), QueueOfSlurm(world.site, ME))
