@@ -27,6 +27,7 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.status import asked
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import DamagedStateFile
+from slurm_hadar.controller.lock import say_stopped
 from slurm_hadar.controller.observation.accounting_limits import ForbiddenIdentity, refuse_root
 from slurm_hadar.controller.presentation import event_log, tick_text
 from slurm_hadar.controller.presentation.log_file import EventLog, open_log
@@ -111,6 +112,8 @@ def run(
                     healthy = _one(controller, shown)
                     rest = controller.backoff.pause_s(pause)
                     asked.wait(max(0.2, rest - (time.monotonic() - began)))
+                if asked.stop:
+                    say_stopped(site)
         except ForbiddenIdentity:
             raise
         except HadarError as error:

@@ -26,7 +26,7 @@ from slurm_hadar.answering import ensure_answers
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import make_private
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.exchange.heartbeat import Heartbeat, read_heartbeat
+from slurm_hadar.exchange.heartbeat import STOPPED, Heartbeat, read_heartbeat, write_heartbeat
 
 _POLL_S = 0.1
 _LONGEST_INTERVAL_S = 3600.0
@@ -127,6 +127,18 @@ def rival_in(beat: Heartbeat | None, who: Who, now: float) -> str | None:
 
 def _named(beat: Heartbeat, who: Who) -> str:
     return beat.host if beat.host != who.host else f"{beat.host} (this host, another state folder)"
+
+
+def say_stopped(config: Config) -> None:
+    """Note in the heartbeat, where it is this controller's, that it ends in order: nobody waits
+    until it is too old."""
+    folder, who = config.site.exchange_dir, me(config)
+    # Without it the heartbeat ends by its age.
+    with suppress(OSError):
+        ensure_answers(str(folder))
+        beat = read_heartbeat(folder, config.controller_uid)
+        if beat is not None and who.wrote(beat):
+            write_heartbeat(folder, STOPPED, beat.interval_s, identity=who.identity)
 
 
 def takes_over(config: Config, now: float) -> bool:

@@ -29,9 +29,11 @@ class Widened:
 
 
 def controller_is_active(config: Config) -> bool | None:
-    """Whether a controller lives that does it; None where none ever acted, or it left in order."""
+    """Whether a controller lives that does it; None where none ever acted, or it was retired."""
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
-    return None if beat is None or beat.mode != "act" else is_fresh(beat, time.time())
+    if beat is None or beat.mode == "observe":
+        return None
+    return beat.mode == "act" and is_fresh(beat, time.time())
 
 
 def overdue(job: Job, steered: Steering, now: float) -> bool:

@@ -9,13 +9,16 @@ from pathlib import Path
 from slurm_hadar.exchange import files
 
 NAME = "heartbeat.json"
+STOPPED = "stopped"
+"""The mode of a controller that ended in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Who controls, in which mode (observe, act), when last (s since the epoch), how often (s).
+    """Who controls, in which mode (observe, act, stopped), when last and how often.
 
-    ``identity``: what tells this controller from all others; empty in files of earlier releases.
+    ``time`` in s since the epoch, ``interval_s`` in s. ``identity``: what tells this controller
+    from all others; empty in files of earlier releases.
     """
 
     host: str
@@ -61,4 +64,4 @@ def read_heartbeat(folder: Path, uid: int) -> Heartbeat | None:
         )
     except files.Malformed:
         return None
-    return beat if beat.mode in ("observe", "act") else None
+    return beat if beat.mode in ("observe", "act", STOPPED) else None

@@ -26,8 +26,9 @@ _ALARM, _WARNING = "bold red", "yellow"
 
 @dataclass(frozen=True, slots=True)
 class ControllerState:
-    """``state``: ``acts``, ``observes``, ``silent`` or ``never seen``. ``last_s``: its last tick, s
-    since the epoch, 0 where none is known. ``fault``: why the latest tick did nothing."""
+    """``state``: ``acts``, ``observes``, ``silent``, ``stopped`` (in order) or ``never seen``.
+    ``last_s``: its last tick, s since the epoch, 0 where none is known. ``fault``: why the latest
+    tick did nothing."""
 
     state: str
     host: str = ""
@@ -270,9 +271,9 @@ def _controller(state: ControllerState, now: float) -> list[Text]:
     if state.alive:
         age = formats.duration(max(0.0, now - state.last_s))
         return [_line("Controller", f"{state.state}{host}, last tick {age} ago")]
-    if state.state == "silent":
+    if state.state in ("silent", "stopped"):
         age = formats.duration(max(0.0, now - state.last_s))
-        said = f"SILENT{host} since {formats.moment(state.last_s)} ({age})"
+        said = f"{state.state.upper()}{host} since {formats.moment(state.last_s)} ({age})"
     else:
         said = "NONE: no heartbeat in the exchange folder"
     return [

@@ -50,6 +50,15 @@ class Shell:
     def submit(self, *words, script=SLEEP):
         return self("--parsable", "-o", "/dev/null", *words, program=HBATCH, stdin=script).strip()
 
+    def says(self, *words):
+        """What hbatch writes beside the job's number."""
+        argv = [HBATCH, *words]
+        done = subprocess.run(
+            argv, env=self.env, cwd=self.folder, input=SLEEP, capture_output=True, text=True,
+            timeout=90, check=True,
+        )  # fmt: skip
+        return done.stderr
+
     def until(self, holds, timeout_s=90.0):
         end = time.monotonic() + timeout_s
         while not holds():
@@ -88,6 +97,9 @@ def test_the_operator_can_look_while_the_daemon_runs(shell):
         assert json.loads(shell("explain", job, "--json"))["result"]["row"]["id"] == job
         assert "another hadar" in shell("tick", "--wait", "0", code=1)
         assert "another hadar" in shell("run", code=1)
+    # Nobody is to wait until its heartbeat is too old.
+    assert "STOPPED on" in shell("status")
+    assert "no controller is acting" in shell.says("-o", "/dev/null")
 
 
 def test_optout_without_admin_comment_gives_the_request_back(make_sandbox, tmp_path):

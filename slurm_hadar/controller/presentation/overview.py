@@ -20,7 +20,7 @@ from slurm_hadar.controller.presentation import job_explanation, move_text
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.exchange.heartbeat import Heartbeat
+from slurm_hadar.exchange.heartbeat import STOPPED, Heartbeat
 from slurm_hadar.reports.status import (
     CHAINED,
     SLURM,
@@ -111,6 +111,8 @@ def controller_state(beat: Heartbeat | None, now: float) -> ControllerState:
     """What the heartbeat says."""
     if beat is None:
         return ControllerState("never seen")
+    if beat.mode == STOPPED:
+        return ControllerState(STOPPED, beat.host, beat.time)
     alive = "acts" if beat.mode == "act" else "observes"
     return ControllerState(alive if is_fresh(beat, now) else "silent", beat.host, beat.time)
 

@@ -42,7 +42,6 @@ _BETWEEN_SENDS_S = 0.0001
 _CREDENTIALS = struct.Struct("3i")
 
 
-
 @dataclass(frozen=True, slots=True)
 class Unchanged:
     """An answer that the client knows already."""

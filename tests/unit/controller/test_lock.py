@@ -13,10 +13,20 @@ from hand_made import config, job
 from missing import needs_root
 
 from slurm_hadar.controller.actuation.apply import ActionContext
-from slurm_hadar.controller.lock import identity_of, me, only_one, rival, taken_over, takes_over
+from slurm_hadar.controller.lock import (
+    identity_of,
+    me,
+    only_one,
+    rival,
+    say_stopped,
+    taken_over,
+    takes_over,
+)
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
+from slurm_hadar.controller.overdue import controller_is_active
+from slurm_hadar.controller.presentation.overview import controller_state
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.exchange.heartbeat import NAME, write_heartbeat
+from slurm_hadar.exchange.heartbeat import NAME, read_heartbeat, write_heartbeat
 from slurm_hadar.exchange.plan_file import JobPlan, read_plan, write_plan
 
 HOLD = """
@@ -82,6 +92,23 @@ def test_a_fresh_heartbeat_of_another_host_that_acts_is_a_rival(tmp_path):
     assert rival(site, time.time()) is None
     write_heartbeat(tmp_path, "act", 10.0)
     assert rival(site, time.time()) is None
+
+
+def test_who_stops_in_order_leaves_its_place_at_once(tmp_path):
+    site = config(f'[site]\nexchange_dir = "{tmp_path}"\n')
+    say_stopped(site)
+    assert not (tmp_path / NAME).exists(), "nobody ran"
+    beat(tmp_path)
+    say_stopped(site)
+    assert rival(site, time.time()) == "elsewhere", "it is another controller's"
+    assert controller_is_active(site)
+    write_heartbeat(tmp_path, "act", 10.0)
+    say_stopped(site)
+    assert rival(site, time.time()) is None
+    found = read_heartbeat(tmp_path, site.controller_uid)
+    assert found.mode == "stopped" and controller_state(found, time.time()).state == "stopped"
+    # Lists that wait for a GPU type are widened by others from now on.
+    assert controller_is_active(site) is False
 
 
 def test_a_heartbeat_of_somebody_else_stops_nobody(tmp_path):
