@@ -92,10 +92,10 @@ def wrapper_finding(config: Config, config_path: Path, names: SlurmNames) -> Fin
     path = wrapper_path(config_path)
     if is_current(config, config_path, names):
         return Finding("ok", f"{path} is up to date for hbatch")
-    what = "does not fit the configuration any more" if path.exists() else "is missing"
-    return Finding(
-        "problem", f"{path} {what}: hbatch submits plain jobs until it does", "hadar check --write"
-    )
+    what = "is missing: hbatch knows neither this site's GPU types nor its controller"
+    if path.exists():
+        what = "does not fit the configuration any more: hbatch goes by what it says"
+    return Finding("problem", f"{path} {what}", "hadar check --write")
 
 
 def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Iterator[Finding]:
