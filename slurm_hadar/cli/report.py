@@ -1,7 +1,6 @@
 """``hadar report``: what each account asked for, waited for, received, wasted and gained."""
 
 import os
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
     from slurm_hadar.slurm.accounting import JobRun
     from slurm_hadar.slurm.commands import Commands
 
-_SPAN = re.compile(r"([1-9]\d{0,5})([hdw])", re.ASCII)
 _RIGHTS_S = 10.0
-_SECONDS = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -60,11 +57,11 @@ def report(
     from slurm_hadar.controller.presentation import account_usage
     from slurm_hadar.reports import usage as shown
     from slurm_hadar.reports.text import console
-    from slurm_hadar.slurm import accounting
+    from slurm_hadar.slurm import accounting, times
     from slurm_hadar.slurm.commands import Commands
 
     site, now = load(config), time.time()
-    window = account_usage.UsageWindow(_from(since, now), now, account)
+    window = account_usage.UsageWindow(times.time_before(since, now), now, account)
     if html and (html.is_dir() or not os.access(html.parent, os.W_OK)):
         raise UsageError(f"{html} cannot be written; is its folder there?")
     commands = Commands(site.slurm.bin_dir, site.slurm.conf, accounting.TIMEOUT_S)
@@ -159,19 +156,3 @@ def _without_jobs(
         require_accounts(site, [account])
         return ["this account had no GPU job in this time that you may see"]
     return []
-
-
-def _from(since: str, now: float) -> float:
-    from slurm_hadar.slurm import times
-
-    if match := _SPAN.fullmatch(since):
-        return max(0.0, now - int(match[1]) * _SECONDS[match[2]])
-    try:
-        found = times.parse_date(since)
-    except SlurmError:
-        found = 0.0
-    if not 0 < found < now:
-        raise UsageError(
-            f"--since {since[:40]!r} is no time before now; write 24h, 7d, 2w or 2026-01-31"
-        )
-    return found

@@ -1,6 +1,7 @@
 """``hadar tune``: advice for slurm.conf from the site's own past."""
 
 import os
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +32,7 @@ def tune(
         typer.Option(help="What scontrol show node, or sinfo -N -o '%N|%G|%c|%m|%f|%R', printed."),
     ] = None,
     since: Annotated[
-        str, typer.Option(help="First day, such as 2026-01-31. Default with sacct: 30 days ago.")
+        str, typer.Option(help="How far back, such as 30d, or a date. Default with sacct: 30d.")
     ] = "",
     policy: Annotated[
         list[str] | None,
@@ -62,6 +63,7 @@ def tune(
     from slurm_hadar.reports import tuning as shown
     from slurm_hadar.reports.text import console
     from slurm_hadar.simulator import cluster as clusters
+    from slurm_hadar.slurm import times
     from slurm_hadar.tuning import replay, sources, study
 
     names = tuple(dict.fromkeys(policy or replay.POLICIES))
@@ -70,7 +72,8 @@ def tune(
     if report and (report.is_dir() or not os.access(report.parent, os.W_OK)):
         raise UsageError(f"{report} cannot be written; is its folder there?")
     own = _config(config)
-    wish = sources.TuneRequest(names, jobs, limit, restart_cost, save, since)
+    since_s = times.time_before(since, time.time()) if since else 0.0
+    wish = sources.TuneRequest(names, jobs, limit, restart_cost, save, since_s)
     rates = open_rates(own or Config())
     if jct is None:
         if trace or cluster:

@@ -4,11 +4,13 @@ import re
 from datetime import datetime
 from math import ceil, inf
 
-from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import Job
 
 _NO_VALUE = ("", "none", "n/a", "(null)", "invalid", "not_set", "partition_limit", "unknown")
 _NO_LIMIT = ("unlimited", "infinite")
+_SPAN = re.compile(r"([1-9]\d{0,5})([hdw])", re.ASCII)
+_SECONDS = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _SET_BACK_S = 60.0
 """Clocks of machines differ by less: munge takes no message that is 5 minutes off."""
 _DURATION = re.compile(r"(?:(\d{1,7})-)?(\d{1,9})(?::(\d{1,4}))?(?::(\d{1,4}))?(?:\.\d+)?")
@@ -49,6 +51,22 @@ def parse_date(text: str) -> float:
         return datetime.fromisoformat(word).timestamp()
     except (ValueError, OverflowError, OSError):
         raise SlurmError(f"Slurm shows a time as {text[:80]!r}, which is not understood") from None
+
+
+def time_before(text: str, now: float) -> float:
+    """A time before ``now`` as a user writes it behind ``--since``, s since the epoch: ``24h``,
+    ``7d``, ``2w`` or a date. Raises UsageError."""
+    if match := _SPAN.fullmatch(text):
+        return max(0.0, now - int(match[1]) * _SECONDS[match[2]])
+    try:
+        found = parse_date(text)
+    except SlurmError:
+        found = 0.0
+    if not 0 < found < now:
+        raise UsageError(
+            f"--since {text[:40]!r} is no time before now; write 24h, 7d, 2w or 2026-01-31"
+        )
+    return found
 
 
 def begin_time(epoch_s: float) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from slurm_hadar import config as configuration
@@ -11,7 +12,6 @@ from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.csv_rows import text_of
 from slurm_hadar.simulator.sacct_trace import ModelNames
-from slurm_hadar.slurm import times
 from slurm_hadar.slurm.backend_choice import find_conf
 from slurm_hadar.slurm.cluster import open_cluster
 from slurm_hadar.slurm.commands import Commands
@@ -26,15 +26,15 @@ _USUAL_SINCE = "now-30days"
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What was asked for. ``since``: a date as sacct takes it, "" for 30 days ago or all of a
-    file; ``jobs``: so many are replayed; ``limit_s``: clock seconds for all replays."""
+    """What was asked for. ``since_s``: s since the epoch, 0 for 30 days ago or all of a file;
+    ``jobs``: so many are replayed; ``limit_s``: clock seconds for all replays."""
 
     policies: Sequence[str]
     jobs: int
     limit_s: float
     restart_s: float
     save_s: float
-    since: str = ""
+    since_s: float = 0.0
 
 
 def of_history(
@@ -56,19 +56,18 @@ def of_history(
             f"{' and '.join(place.sources)} show no node with GPUs; there is nothing to tune"
         )
     study = _study(place, config, rates, wish)
-    since_s = _since(wish.since)
     try:
-        text, name = _history(file, settings, wish.since)
+        text, name = _history(file, settings, wish.since_s)
     except SlurmError as error:
         # Without a database there is still a slurm.conf to look at.
         notes.append(f"no history: {error}; with a file of sacct's output there would be more")
         return study, notes
-    past = history.read(text, name, place, since_s)
+    past = history.read(text, name, place, wish.since_s)
     if not len(past.ids):
         left = "; ".join(f"{n} x {why}" for why, n in past.left_out.items())
         notes.append(f"{name} holds no GPU job of this site" + (f" ({left})" if left else ""))
         return study, notes
-    study.history, study.usage = past, usage(past, place, since_s)
+    study.history, study.usage = past, usage(past, place, wish.since_s)
     names = ModelNames(settings.simulation.job_names, settings.simulation.accounts)
     study.work = replay.work_of(past, place, rates, names, wish.jobs)
     if study.work is not None:
@@ -128,21 +127,13 @@ def _site(
     return site.with_nodes(place, nodes) if nodes is not None else place
 
 
-def _history(file: Path | None, settings: configuration.Config, since: str) -> tuple[str, str]:
+def _history(file: Path | None, settings: configuration.Config, since_s: float) -> tuple[str, str]:
     if file is not None:
         return text_of(file), file.name
     commands = Commands(settings.slurm.bin_dir, settings.slurm.conf, _SACCT_S)
+    since = datetime.fromtimestamp(since_s).isoformat(timespec="seconds") if since_s else ""
     argv = history.command(since or _USUAL_SINCE).split()
     return commands.read(argv[0], argv[1:]), "sacct's answer"
-
-
-def _since(text: str) -> float:
-    if not text:
-        return 0.0
-    try:
-        return times.parse_date(text)
-    except SlurmError:
-        raise UsageError(f"--since {text[:40]!r} is no date; write 2026-01-31") from None
 
 
 def _remarks(study: Study) -> list[str]:

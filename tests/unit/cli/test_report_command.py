@@ -10,19 +10,20 @@ from slurm_hadar.cli import report, status
 from slurm_hadar.cli.main import app
 from slurm_hadar.controller.presentation.account_usage import RecordedUse
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
+from slurm_hadar.slurm.times import time_before
 
 
 def test_how_long_back():
-    assert report._from("7d", 1e9) == 1e9 - 7 * 86400
-    assert report._from("24h", 1e9) == 1e9 - 86400
-    assert report._from("2w", 1e9) == 1e9 - 14 * 86400
-    assert report._from("1970-01-02", 1e9) < 3 * 86400
+    assert time_before("7d", 1e9) == 1e9 - 7 * 86400
+    assert time_before("24h", 1e9) == 1e9 - 86400
+    assert time_before("2w", 1e9) == 1e9 - 14 * 86400
+    assert time_before("1970-01-02", 1e9) < 3 * 86400
 
 
 @pytest.mark.parametrize("since", ["", "7", "-7d", "7d; rm", "2999-01-01", "٧d", "x" * 99])
 def test_what_is_no_time_is_refused(since):
     with pytest.raises(UsageError, match="--since"):
-        report._from(since, 1e9)
+        time_before(since, 1e9)
 
 
 @pytest.fixture
