@@ -16,7 +16,7 @@ from slurm_hadar.runtime.attempts import attempts_folder
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.templates import render
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(1500)]
 
 SIZE, EPOCHS = 96, 3
 SHAPES = (("k80", 2), ("v100", 4), ("p100", 3))
@@ -127,12 +127,12 @@ def test_a_model_in_shards_is_moved_to_other_numbers_of_processes(site):
     id_, _ = submit(site, script, "-p", "k80,v100,p100", **there)
     for attempt, (kind, gpus) in enumerate(SHAPES):
         site.want[id_] = {kind: gpus}
-        site.until(lambda kind=kind: site.patient_tick() and site.where(id_) == {kind}, 240)
+        site.until(lambda kind=kind: site.patient_tick() and site.where(id_) == {kind}, 400)
         assert site.job(id_).gpu_count == gpus
         if attempt < len(SHAPES) - 1:
             # With checkpoints behind it, and in the middle of an epoch of eight steps.
-            site.until(lambda n=attempt: site.patient_tick() and steps(folder, n) >= 3, 240)
-    site.until(lambda: site.patient_tick() and site.job(id_).state is JobState.FINISHED, 240)
+            site.until(lambda n=attempt: site.patient_tick() and steps(folder, n) >= 3, 400)
+    site.until(lambda: site.patient_tick() and site.job(id_).state is JobState.FINISHED, 400)
     said = (folder / "out").read_text()
     assert site.job(id_).slurm_state == "COMPLETED" and f"done {EPOCHS * SIZE} 3" in said, said
     assert "(attempt 2, 4 GPUs)" in said and "(attempt 3, 3 GPUs)" in said
