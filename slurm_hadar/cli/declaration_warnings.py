@@ -273,6 +273,15 @@ def refuse_impossible(
 
 def _gpus_of_cluster(program: str, environment: Mapping[str, str]) -> dict[str, int]:
     """Type -> GPUs of all nodes, in use or not; empty where Slurm does not tell."""
+    found: dict[str, int] = {}
+    for node in gpus_of_nodes(program, environment):
+        for kind, number in node.items():
+            found[kind] = found.get(kind, 0) + number
+    return found
+
+
+def gpus_of_nodes(program: str, environment: Mapping[str, str]) -> list[dict[str, int]]:
+    """Type -> GPUs, in use or not, of each node; empty where Slurm does not tell."""
     import subprocess
 
     from slurm_hadar.slurm.tres import parse_gpus
@@ -288,10 +297,7 @@ def _gpus_of_cluster(program: str, environment: Mapping[str, str]) -> dict[str, 
         )
         lines: Sequence[str] = done.stdout.decode(errors="replace").splitlines()
         nodes = dict(line.split("|", 1) for line in lines if "|" in line)
-        found: dict[str, int] = {}
-        for gres in nodes.values():
-            for kind, number in parse_gpus(gres).items():
-                found[kind] = found.get(kind, 0) + number
+        found = [parse_gpus(gres) for gres in nodes.values()]
     except (OSError, ValueError, HadarError, subprocess.SubprocessError):
-        return {}
-    return found if done.returncode == 0 else {}
+        return []
+    return found if done.returncode == 0 else []

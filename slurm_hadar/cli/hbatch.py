@@ -159,11 +159,25 @@ def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
 
         found += doubts(declared, _typed(submit), submit.held, submit.site)
         found += unheard(declared, submit.held, submit.body)
+        found += _of_counts(declared, submit)
     if b"hadar" in submit.body.lower() or _nearly_hadar(submit.body):
         from slurm_hadar.cli.declaration_warnings import lookalikes
 
         found += lookalikes(submit.body, submit.name)
     return found
+
+
+def _of_counts(declared: Declaration, submit: Submit) -> list[str]:
+    """Where a list of GPU counts is declared Slurm is asked for the nodes; some 20 ms."""
+    from slurm_hadar.domain.declaration_values import CountList
+
+    if not isinstance(declared.gpus, CountList):
+        return []
+    from slurm_hadar.cli.count_doubts import of_submit
+    from slurm_hadar.cli.declaration_warnings import gpus_of_nodes
+
+    found = of_submit(declared, submit.held, gpus_of_nodes(submit.program(), submit.environment))
+    return [found] if found else []
 
 
 def _nearly_hadar(body: bytes) -> bool:

@@ -15,12 +15,15 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
+from slurm_hadar.cli.count_doubts import of_job
 from slurm_hadar.cli.declaration_warnings import of_saving
 from slurm_hadar.cli.other_types import with_other_types
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import mails
 from slurm_hadar.controller.observation import steering_store
+from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.retire import ordinary
+from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -79,9 +82,31 @@ def set_(
     declared = _change(job, config, words)
     typed = {key.replace("-", "_"): value for key, _, value in (w.partition("=") for w in words)}
     # Of an array the tasks may declare alike.
-    for doubt in dict.fromkeys(one for each in declared.values() for one in of_saving(each, typed)):
+    doubts = [one for each in declared.values() for one in of_saving(each, typed)]
+    if "gpus" in typed:
+        doubts += _of_counts(job, config)
+    for doubt in dict.fromkeys(doubts):
         print(f"hadar: job {job}: {doubt}", file=sys.stderr)
     _tell("set", job, declared, f"job {job}: {' '.join(words)}", as_json)
+
+
+def _of_counts(job: str, config: ConfigOption) -> list[str]:
+    """What ``gpus`` cannot do for the job as Slurm shows it now; a sentence per job."""
+    site = load(config)
+    cluster = cluster_of(site)
+    try:
+        jobs = {one.id: one for one in _find(cluster, job)}
+        nodes = {node.name: node for node in cluster.read_nodes()}
+        partitions = {partition.name: partition for partition in cluster.read_partitions()}
+    except HadarError:
+        # The declaration is changed all the same.
+        return []
+    seen = Observed(now=time.time(), jobs=jobs, nodes=nodes, partitions=partitions)
+    groups = site.partitions.groups
+    wanted = {id_: resource_request(one, _steering(one, site) or Steering(), groups)
+              for id_, one in jobs.items()}  # fmt: skip
+    said = (of_job(one, wanted[id_], seen) for id_, one in jobs.items())
+    return [one for one in said if one]
 
 
 def _tell(

@@ -16,7 +16,7 @@ from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import forks, staying
+from slurm_hadar.controller.snapshot import forks, shapes, staying
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.work import explained
 from slurm_hadar.controller.tick_context import TickContext
@@ -62,7 +62,8 @@ class Decider:
         """What the policy wants."""
         remembered = self._store.policy_state(self._config.controller.policy)
         plan, state = self._decide(shown.view, remembered)
-        plan = staying.explained(forks.carried_out(plan, shown.view), shown.staying)
+        plan = shapes.kept(forks.carried_out(plan, shown.view), shown)
+        plan = staying.explained(plan, shown.staying)
         return PolicyAnswer(plan, explained(plan, shown.view.jobs.ids, shown.work), state)
 
     def changes(self, tick: TickContext, shown: Snapshot, plan: Plan) -> Changes:

@@ -101,6 +101,10 @@ class Job:
     """Submitted with ``--requeue=expedite`` (25.11): a requeue starts it at once, and an exit other
     than 0 starts one."""
     exclusive: bool = False
+    """Others, or other users, are kept off its nodes."""
+    whole_nodes: bool = False
+    """It has its nodes alone (``--exclusive`` without a value), and so all of their GPUs and CPUs,
+    whatever it asks for of each."""
     restarts: int = 0
     exit_code: int = 0
     """With which the batch script of a job that has ended left; 0 where a signal ended it."""

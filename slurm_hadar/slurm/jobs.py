@@ -224,6 +224,7 @@ def one(record: Record) -> Job:
         other_gres=other_gres,
         expedited="EXPEDITED_REQUEUE" in _names(record.get("flags")),
         exclusive=bool(_UNSHARED & set(_names(record.get("shared")))),
+        whole_nodes="NONE" in _names(record.get("shared")),
         restarts=_whole(record, "restart_cnt"),
         exit_code=_exit_code(record),
         het=het > 0,

@@ -87,6 +87,7 @@ def job(entry: Any) -> tuple[Job, str]:
         external=bool(entry.licenses or entry.burst_buffer),
         other_gres=tres.others(requested),
         exclusive=(entry.resource_sharing or "OK") not in ("OK", "YES"),
+        whole_nodes=entry.resource_sharing == "NO",
         restarts=int(entry.requeue_count or 0),
         exit_code=int(getattr(entry, "exit_code", None) or 0),
         het=het > 0,

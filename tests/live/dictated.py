@@ -108,7 +108,7 @@ class Faulty:
 class Dictated:
     """A sandbox, and a controller that places jobs as ``want`` says (job -> type -> GPUs)."""
 
-    def __init__(self, folder, settings, **options):
+    def __init__(self, folder, settings, layout=THREE, **options):
         self.folder = folder
         self.faulty = Faulty(folder / "bin")
         # With a user's rights what was done to a job is kept as on a site, not in the job. What was
@@ -120,7 +120,7 @@ class Dictated:
             "slurm": {"bin_dir": str(self.faulty.folder)},
         }
         self.box = Sandbox.up(
-            folder / "box", THREE, mode="act", settings=settings, cred_expire_s=90, **options
+            folder / "box", layout, mode="act", settings=settings, cred_expire_s=90, **options
         )
         self.faulty.wrap(self.box.programs.bin_dir)
         self.config = configuration.load(self.box.config_path)

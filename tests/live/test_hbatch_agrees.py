@@ -117,11 +117,12 @@ def test_a_plan_returns_what_sbatch_would_and_submits_nothing(shell):
 SHOWN = [
     "name", "partitions", "time_limit_s", "request", "node_count", "tasks", "cpus",
     "cpus_per_task", "mem_per_cpu_mb", "mem_per_node_mb", "features", "required_nodes",
-    "excluded_nodes", "requeue", "exclusive", "held", "reservation", "dependency", "account", "qos",
+    "excluded_nodes", "requeue", "exclusive", "whole_nodes", "held", "reservation", "dependency",
+    "account", "qos",
 ]  # fmt: skip
 LIKE_SLURM = [
     ["-t10"], ["-N2", "--gres=gpu:1"], ["-c2"], ["-G4"], ["--mem=4G", "-c3"],
-    ["--mem-per-cpu=500"], ["-wv[1-2]"], ["-xk1", "--no-requeue"], ["--exclusive"],
+    ["--mem-per-cpu=500"], ["-wv[1-2]"], ["-xk1", "--no-requeue"], ["--exclusive"], ["--exclusive=user"],
     ["-pv100,k80", "-Jx"], ["-n8", "--ntasks-per-node=4"], ["--gpus-per-node=k80:1", "-N2"],
     ["--gpus-per-task=1", "-n2"], ["-Cv100|k80", "-c4"], ["-N2", "-n4", "--gpus=v100:2"],
     ["-N2", "--ntasks-per-node=2", "-c3"], ["--mem=0"], ["-A", "science"],

@@ -19,6 +19,7 @@ class FreeHostResources:
             node.name: (node.cpus - node.cpus_used, node.memory_mb - node.memory_used_mb)
             for node in seen.nodes.values()
         }
+        self._cpus = {node.name: node.cpus for node in seen.nodes.values()}
 
     def add(self, job: Job) -> None:
         """Count what a running job has as free."""
@@ -32,6 +33,8 @@ class FreeHostResources:
 
         ``own``: nodes on which its part is its own already.
         """
+        if job.whole_nodes:
+            return self._take_whole(names, own)
         cpus, memory = _part(*_wants(job, fields, len(names)), len(names))
         had_cpus, had_memory = _has(job)
         for name in names:
@@ -45,6 +48,15 @@ class FreeHostResources:
         for name in names:
             more = (cpus - had_cpus, memory - had_memory) if name in own else (cpus, memory)
             self._add([name], -max(0, more[0]), -max(0, more[1]))
+        return True
+
+    def _take_whole(self, names: Sequence[str], own: Collection[str]) -> bool:
+        """What :meth:`take` does, for a job that has its nodes alone."""
+        for name in names:
+            if name not in own and self._free[name][0] < self._cpus[name]:
+                return False
+        for name in names:
+            self._free[name] = (0, 0)
         return True
 
     def _add(self, names: Collection[str], cpus: int, memory: int) -> None:

@@ -198,13 +198,14 @@ def _wish(
         wish["Features"] = want.constraint
     wish["Partition"] = ",".join(_partitions(want, placement, open_to_it, seen))
     number = placement.gpu_count // placement.copies
-    if want.form == "node" and want.nodes == 1 and not typed:
+    if want.form == "node" and want.nodes == 1 and not (typed or want.whole):
         wish["TresPerNode"] = f"gpu:{number}"
-    if want.form == "job" and not typed:
+    if want.form == "job" and not (typed or want.whole):
         wish["TresPerJob"] = f"gpu:{number}"
     if want.form == "job" and want.most_nodes > 1 and placement.nodes:
         wish |= _spread(job, placement)
-    if racks.pinned(placement, seen.racks):
+    # Whole nodes of the type may have another number of GPUs.
+    if racks.pinned(placement, seen.racks) or want.whole:
         wish["ReqNodeList"] = fold(tuple(placement.nodes))
     return wish | cpus.wish(job, want, placement)
 

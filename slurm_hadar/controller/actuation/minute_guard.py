@@ -239,6 +239,9 @@ class _Known:
         """What the job has of a resource after the action, at most; inf: that is not known."""
         job, placement = action.job, action.placement
         kinds: Mapping[str, int] = {}
+        if job.whole_nodes and (placement is None or tres in ("cpu", "mem", "billing")):
+            # Other nodes may have more of them, and it gets all.
+            return inf
         if placement is None:
             if _SIZE & action.fields.keys():
                 return inf

@@ -114,6 +114,9 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     types = job_updates.types_of(open_to_it, seen)
     if len(types) < 2 or want.count not in view.counts or job.id not in view.jobs.rows:
         return Preference()
+    if want.whole and any(want.by_type.get(kind) != (want.count,) for kind in types.values()):
+        # It may start with other numbers of GPUs there, of which an order says nothing.
+        return Preference()
     row, count = view.jobs.rows[job.id], view.counts.index(want.count)
     rates = {
         name: float(view.jobs.rate[row, view.types.index(kind), count])

@@ -167,7 +167,7 @@ def _takes_part(target: SchedulableJob, seen: Observed) -> bool:
         and job.restarts == 0
         and not job.array_job_id
         and not (job.external or job.other_gres)
-        and not job.per_gpu
+        and not (job.per_gpu or job.exclusive)
         and job.priority > 1
         and pending_demand.competes_for_gpus(job)
         and "Nice" not in seen.steered(job.id).foreign

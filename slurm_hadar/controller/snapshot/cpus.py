@@ -21,7 +21,11 @@ import numpy as np
 
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, profile_key
-from slurm_hadar.controller.snapshot.resource_request import ResourceRequest
+from slurm_hadar.controller.snapshot.resource_request import (
+    ResourceRequest,
+    cpus_asked,
+    memory_asked_mb,
+)
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.node import Node
@@ -36,6 +40,7 @@ def may_change(job: Job, want: ResourceRequest) -> bool:
     """Whether the owner allows other CPUs or memory, in a form that can be changed."""
     declared = job.declaration or _NOBODY
     one_place = want.form == "node" and want.most_nodes == 1 and want.copies[1] == 1
+    one_place = one_place and not want.whole
     return bool(declared.cpus or declared.mem) and one_place and not job.per_gpu
 
 
@@ -54,7 +59,7 @@ def trait(
     for target in targets:
         job, want = target.job, target.request
         gpus = max(1, want.count)
-        cpus, mem = pending_demand.cpus(job) / gpus, pending_demand.memory_mb(job) / gpus
+        cpus, mem = cpus_asked(job) / gpus, memory_asked_mb(job) / gpus
         declared = job.declaration or _NOBODY
         grid = table.grid(profile_key(job), gpus) if may_change(job, want) else None
         low, high = declared.cpus or (cpus, cpus)

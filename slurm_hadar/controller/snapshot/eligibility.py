@@ -8,6 +8,7 @@ from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.chaining import ChainRecord
 from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
+from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Node
@@ -101,12 +102,15 @@ def schedulable_jobs(
     excluded: dict[str, str] = {}
     starting: list[tuple[Job, ResourceRequest]] = []
     limited = pending_demand.at_limit(seen)
+    whole_nodes = WholeNodes(seen)
     for job in seen.jobs.values():
         if not job.managed or job.state in (JobState.FINISHED, JobState.COMPLETING):
             continue
         steered = seen.steered(job.id)
         why_not = "" if job.id in moving else _why_not(job, seen)
         want = why_not or resource_request(job, steered, config.partitions.groups)
+        if isinstance(want, ResourceRequest):
+            want = whole_nodes.fitted(job, want)
         told = job.state is JobState.PENDING and _sent_on(job, seen, config)
         waits = job.state is JobState.PENDING and job.id not in moving and not told
         first = limited.get(pending_demand.payer(job)) if waits else None

@@ -65,7 +65,9 @@ class EmptyNodes:
     @staticmethod
     def is_clear(target: SchedulableJob) -> bool:
         """Whether the job's request shows which nodes could hold it."""
-        return not (target.job.per_gpu or target.job.odd)
+        job = target.job
+        # Memory per CPU of a whole node is that of all its CPUs.
+        return not (job.per_gpu or job.odd or (job.whole_nodes and job.mem_per_cpu_mb))
 
     def fits(
         self, target: SchedulableJob, partitions: Iterable[str], some_day: bool = False

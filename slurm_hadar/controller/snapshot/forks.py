@@ -14,7 +14,7 @@ def carried_out(plan: Plan, view: View) -> Plan:
     if all(placement.copies <= 1 for placement in plan.placements.values()):
         return plan
     allowed = dict(zip(view.jobs.ids, view.jobs.copies.tolist(), strict=True))
-    held = _held(view)
+    held = held_placements(view)
     placements: dict[str, Placement] = {}
     waiting = dict(plan.waiting)
     for id_, placement in plan.placements.items():
@@ -34,7 +34,7 @@ def carried_out(plan: Plan, view: View) -> Plan:
     return replace(plan, placements=placements, waiting=waiting)
 
 
-def _held(view: View) -> dict[str, Placement]:
+def held_placements(view: View) -> dict[str, Placement]:
     """What running jobs hold, by job."""
     nodes: dict[str, dict[str, dict[str, int]]] = {}
     for job, node, kind, count in view.jobs.held.tolist():

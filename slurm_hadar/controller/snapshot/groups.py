@@ -7,16 +7,24 @@ import numpy as np
 
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.constraints import met
+from slurm_hadar.controller.snapshot.whole_nodes import HostShape, WholeNodeNeed, host_shapes
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.view import BoolArray
+
+_Key = tuple[frozenset[str], frozenset[str], frozenset[int], float, HostShape | None]
+_Mask = tuple[tuple[str, ...], str, int | None, float, WholeNodeNeed | None]
 
 
 class Groups:
     """Nodes that differ in nothing that decides which jobs may use them."""
 
     def __init__(self, seen: Observed, jobs: Iterable[Job]) -> None:
-        keys: dict[tuple[frozenset[str], frozenset[str], frozenset[int], float], int] = {}
+        jobs = list(jobs)
+        keys: dict[_Key, int] = {}
         lists = dict.fromkeys(job.excluded_nodes for job in jobs if job.excluded_nodes)
+        # Without whole nodes many nodes are alike.
+        whole = any(job.whole_nodes for job in jobs)
+        hosts = host_shapes(seen, jobs) if whole else {}
         self._lists = {names: index for index, names in enumerate(lists)}
         excluded: dict[str, set[int]] = {}
         for names, index in self._lists.items():
@@ -30,25 +38,33 @@ class Groups:
                 frozenset(node.features),
                 frozenset(excluded.get(node.name, ())),
                 closes.get(node.name, inf),
+                hosts.get(node.name),
             )
             self.of_node[node.name] = keys.setdefault(key, len(keys))
         self._keys = list(keys)
         self._now = seen.now
-        self._masks: dict[tuple[tuple[str, ...], str, int | None, float], BoolArray] = {}
+        self._masks: dict[_Mask, BoolArray] = {}
 
     @property
     def count(self) -> int:
         """How many groups there are."""
         return len(self._keys)
 
-    def mask(self, job: Job, partitions: Sequence[str], constraint: str) -> BoolArray:
+    def mask(
+        self,
+        job: Job,
+        partitions: Sequence[str],
+        constraint: str,
+        whole: WholeNodeNeed | None = None,
+    ) -> BoolArray:
         """(G,) groups open to a job in these partitions under this constraint.
 
         Closed are nodes that the job excludes, and those that a reservation takes before the
-        job's time limit is over: Slurm would not start it there.
+        job's time limit is over: Slurm would not start it there. ``whole``: what its nodes must
+        have, of a job that has them alone.
         """
         excluded = self._lists.get(job.excluded_nodes)
-        key = (tuple(partitions), constraint, excluded, job.time_limit_s)
+        key = (tuple(partitions), constraint, excluded, job.time_limit_s, whole)
         if key not in self._masks:
             wanted_names = set(partitions)
             end = self._now + job.time_limit_s
@@ -58,7 +74,8 @@ class Groups:
                     and met(constraint, features)
                     and excluded not in lists
                     and (closes == inf or end <= closes)
-                    for names, features, lists, closes in self._keys
+                    and (whole is None or (host is not None and whole.met_by(host)))
+                    for names, features, lists, closes, host in self._keys
                 ],
                 dtype=bool,
             )

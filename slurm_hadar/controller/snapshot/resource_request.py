@@ -1,7 +1,7 @@
 """What a managed job may be given, read from its request and its declaration."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
@@ -33,11 +33,19 @@ class ResourceRequest:
     copies: tuple[int, int] = (1, 1)
     """Least and most nodes on which it may run as copies, with ``count`` GPUs on each; (1, 1) for
     a script that cannot."""
+    whole: bool = False
+    """It has its nodes alone, with all of their GPUs: each of ``counts`` is that of ``nodes`` whole
+    nodes (:mod:`slurm_hadar.controller.snapshot.whole_nodes`), and the request stays as it is."""
+    by_type: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Where ``whole``: GPU type -> those of ``counts`` that whole nodes of the type have."""
 
     @property
     def of_one_type(self) -> bool:
         """Whether Slurm can only run it on GPUs of one type, whatever partition it is in: on one
-        node, or with one GPU. Else partitions of one type each would narrow its request."""
+        node, or with one GPU. Else partitions of one type each would narrow its request. One with
+        whole nodes keeps the partition that its owner named."""
+        if self.whole:
+            return False
         on_one_node = self.form == "node" and self.nodes == 1 and self.most_nodes == 1
         return on_one_node or (self.count == 1 and self.most_nodes == 1)
 
@@ -71,8 +79,8 @@ def resource_request(
         return "it names its nodes itself"
     if job.reservation:
         return "it runs in a reservation"
-    if job.exclusive:
-        return "it asks for whole nodes"
+    if job.exclusive and not job.whole_nodes:
+        return "it keeps other users off its nodes (--exclusive=user, mcs or topo)"
     if not readable(_constraint(job, steered)):
         return "only Slurm can read its constraint"
     nodes = int(steered.was.get("NumNodes", str(job.node_count)).partition("-")[0])
@@ -84,6 +92,8 @@ def resource_request(
         # Slurm spreads these over as many nodes as it likes; a plan for one node may never fit, and
         # one for fewer nodes than asked for would break the script.
         return "it asks for GPUs by job or by task, for several nodes or tasks"
+    if job.whole_nodes and (copies[1] > 1 or declaration.backfill or declaration.nodes):
+        return "it asks for whole nodes (--exclusive) and declares fork, nodes or backfill"
     if form == "node":
         times = nodes
     count = sum(gpus.values()) * times
@@ -105,7 +115,19 @@ def resource_request(
         constraint=_constraint(job, steered),
         partitions=_partitions(job, steered, groups),
         copies=copies,
+        whole=job.whole_nodes,
     )
+
+
+def cpus_asked(job: Job) -> int:
+    """CPUs that the job needs; of one with whole nodes Slurm shows all that these have while it
+    runs."""
+    return job.tasks * job.cpus_per_task if job.whole_nodes else job.cpus
+
+
+def memory_asked_mb(job: Job) -> int:
+    """MB that the job needs on all of its nodes, with the CPUs of :func:`cpus_asked`."""
+    return job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * cpus_asked(job)
 
 
 def cpus_per_copy(job: Job) -> int:
@@ -160,6 +182,14 @@ def _original(request: GpuRequest, was: Mapping[str, str]) -> GpuRequest:
     if "TresPerNode" in was:
         return GpuRequest(per_node=parse_gpus(was["TresPerNode"]))
     return request
+
+
+def may_have(declaration: Declaration | None, count: int, asked: bool) -> bool:
+    """Whether ``gpus`` allows a number of GPUs; without ``gpus`` it is that which is ``asked``."""
+    span = declaration.gpus if declaration is not None else None
+    if span is None:
+        return asked
+    return count in span if isinstance(span, CountList) else span[0] <= count <= span[1]
 
 
 def _counts(span: tuple[int, ...]) -> tuple[int, ...]:

@@ -25,9 +25,14 @@ from slurm_hadar.controller.snapshot.eligibility import (
     tasks_of,
 )
 from slurm_hadar.controller.snapshot.groups import Groups
-from slurm_hadar.controller.snapshot.resource_request import cpus_per_copy
+from slurm_hadar.controller.snapshot.resource_request import (
+    cpus_asked,
+    cpus_per_copy,
+    memory_asked_mb,
+)
 from slurm_hadar.controller.snapshot.sources import JobRates, Sources
 from slurm_hadar.controller.snapshot.staying import first_guess_s
+from slurm_hadar.controller.snapshot.whole_nodes import need_of
 from slurm_hadar.controller.snapshot.work import JobWork, work_of
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
@@ -73,7 +78,8 @@ def node_arrays(
             for kind, count in row.items():
                 if kind in kinds:
                     gpus[i, kinds.index(kind)] += count
-            cpus[i] += -(-pending_demand.cpus(target.job) // len(held))
+            part = -(-pending_demand.cpus(target.job) // len(held))
+            cpus[i] += nodes[i].cpus if target.request.whole else part
             mem[i] += pending_demand.memory_mb(target.job) // len(held)
     found = NodeArrays(
         names=tuple(node.name for node in nodes),
@@ -131,7 +137,8 @@ def job_arrays(
     mask = np.zeros((count, groups.count), dtype=bool)
     for row, target in enumerate(targets):
         names = _partitions(target, seen, config)
-        mask[row] = groups.mask(target.job, names, target.request.constraint)
+        whole = need_of(target.job, target.request)
+        mask[row] = groups.mask(target.job, names, target.request.constraint, whole)
     found = JobArrays(
         ids=tuple(job.id for job in jobs),
         arrival_s=np.array([job.submit_s for job in jobs], float),
@@ -199,7 +206,7 @@ def _mixable(target: SchedulableJob, seen: Observed) -> bool:
 def _cpus(target: SchedulableJob) -> int:
     """CPUs of the job, of one copy where it may have several."""
     if target.request.copies[1] == 1:
-        return pending_demand.cpus(target.job)
+        return min(cpus_asked(target.job), pending_demand.MOST)
     return min(cpus_per_copy(target.job), pending_demand.MOST)
 
 
@@ -207,7 +214,7 @@ def _mem_mb(target: SchedulableJob) -> int:
     """Memory of the job in MB, of one copy where it may have several."""
     job = target.job
     if target.request.copies[1] == 1:
-        return pending_demand.memory_mb(job)
+        return min(memory_asked_mb(job), pending_demand.MOST)
     return min(job.mem_per_node_mb or job.mem_per_cpu_mb * cpus_per_copy(job), pending_demand.MOST)
 
 
@@ -223,6 +230,9 @@ def _offered(
         by_type = np.array([accepts(target, kind, config) for kind in kinds], bool)
         by_count = np.array([number in target.request.counts for number in counts], bool)
         allowed[row] = by_type[:, None] & by_count[None, :]
+        if target.request.whole:
+            has = [target.request.by_type.get(kind, ()) for kind in kinds]
+            allowed[row] &= np.array([[number in some for number in counts] for some in has], bool)
     return allowed
 
 

@@ -16,9 +16,10 @@ from slurm_hadar.controller.snapshot.eligibility import (
 from slurm_hadar.controller.snapshot.groups import Groups
 from slurm_hadar.controller.snapshot.scheduling_input import job_arrays, node_arrays
 from slurm_hadar.controller.snapshot.sources import Sources, job_rates
+from slurm_hadar.controller.snapshot.whole_nodes import gpus_of
 from slurm_hadar.controller.snapshot.work import JobWork
 from slurm_hadar.domain.job import UNTYPED
-from slurm_hadar.domain.view import FloatArray, View
+from slurm_hadar.domain.view import FloatArray, IntArray, View
 from slurm_hadar.profiles.rates import Rates
 
 _MOST_FAULTS = 20
@@ -47,6 +48,8 @@ class Snapshot:
     """Why each running job may not be moved now, of those that may not."""
     faults: Sequence[str] = ()
     """Faults of ours that one job's own data brought up; that job alone is left out for it."""
+    node_gpus: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(N,) GPUs of each node, in use or not; 0 where they are of several types."""
 
 
 def take_snapshot(
@@ -153,4 +156,5 @@ def snapshot_of(
             for target, movable in zip(jobs, arrays.movable, strict=True)
             if not movable
         },
+        node_gpus=np.array([gpus_of(seen.nodes[name]) for name in nodes.names], dtype=np.int64),
     )

@@ -87,6 +87,7 @@ def job_of(asked: Asked, partitions: Mapping[str, Partition], now: float, priori
         mem_per_node_mb=per_node_mb,
         requeue="no-requeue" not in held,
         exclusive="exclusive" in held,
+        whole_nodes="exclusive" in held and not held["exclusive"],
         reservation=held.get("reservation") or "",
         dependency=held.get("dependency") or "",
         declaration=asked.declaration,

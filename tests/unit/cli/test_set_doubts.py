@@ -4,8 +4,15 @@ import pytest
 from typer.testing import CliRunner
 
 from slurm_hadar.cli import jobs
+from slurm_hadar.cli.count_doubts import of_job
 from slurm_hadar.cli.main import app
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration, parse
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import GpuRequest, Job, JobState
+from slurm_hadar.domain.node import Node, Partition
+from slurm_hadar.domain.steering import Steering
 
 
 @pytest.mark.parametrize(
@@ -24,3 +31,80 @@ def test_what_has_no_effect_is_said_in_one_line(monkeypatch, words, before, says
     done = CliRunner().invoke(app, ["set", "7", *words])
     assert done.exit_code == 0 and done.stdout == f"job 7: {words[0]}\n"
     assert done.stderr.count("\n") == bool(says) and says in done.stderr
+
+
+NODES = {"v1": Node("v1", {"v100": 2}, cpus=8), "v2": Node("v2", {"v100": 2}, cpus=8)}
+PER_NODE = {"request": GpuRequest(per_node={"": 2})}
+ALONE = {**PER_NODE, "exclusive": True, "whole_nodes": True}
+
+
+def shown(**more):
+    usual = {"partitions": ("gpu",), **PER_NODE}
+    return Job("7", 7, 1, "ann", "x", JobState.PENDING, "PENDING", **{**usual, **more})
+
+
+def said(words, **more):
+    """Of a job that declares these words, in a partition of two nodes with two GPUs each."""
+    one = shown(declaration=parse(words, "here"), **more)
+    seen = Observed(1.0, {"7": one}, NODES, {"gpu": Partition("gpu", tuple(NODES))})
+    return of_job(one, resource_request(one, Steering()), seen)
+
+
+@pytest.mark.parametrize(
+    ("counts", "more", "says"),
+    [
+        ("4,8", {}, "no node that the job may have has more than 2 GPUs"),
+        ("4-8", {}, "more than 2 GPUs"),
+        ("1,2", {}, ""),
+        ("2", {}, ""),
+        ("4,8", {"node_count": 2}, "on 2 nodes the job keeps the GPUs of its request"),
+        ("1,2", {"request": GpuRequest(per_node={"v100": 2})}, "names a GPU type"),
+        ("1,2", {"request": GpuRequest(per_task={"": 2})}, "counts GPUs by task"),
+        ("1,2", {"request": GpuRequest()}, "it asks for no GPU"),
+        ("2,3", ALONE, ""),
+        ("4,8", ALONE, "declare gpus= with the GPUs of whole nodes"),
+        ("4,8", {**ALONE, "node_count": 2}, ""),
+    ],
+)
+def test_counts_that_a_job_cannot_get_are_said(counts, more, says):
+    found = said((f"gpus={counts}", "checkpoint=yes"), **more)
+    assert says in found and found.startswith(f"gpus={counts} has no effect: " if says else "")
+    assert bool(found) == bool(says)
+
+
+def test_a_job_that_never_moves_keeps_its_request():
+    assert "declares no checkpoint" in said(("gpus=1,2",))
+    assert said(("gpus=2",)) == "" and said(("gpus=1,2", "off=yes")) == ""
+
+
+def test_set_says_it_and_changes_the_declaration_all_the_same(monkeypatch, tmp_path):
+    one = shown(declaration=parse(("gpus=4,8", "checkpoint=yes"), "here"))
+
+    class Cluster:
+        notes = ()
+
+        def read_jobs(self, ids, tasks_per_array):
+            return [one]
+
+        def read_nodes(self):
+            return list(NODES.values())
+
+        def read_partitions(self):
+            return [Partition("gpu", tuple(NODES))]
+
+    conf = tmp_path / "hadar.toml"
+    conf.write_text(f'[site]\nstate_dir = "{tmp_path}"\nexchange_dir = "{tmp_path}"\n')
+    monkeypatch.setattr(jobs, "_change", lambda *_: {"7": one.declaration})
+    monkeypatch.setattr(jobs, "_steering", lambda *_: None)
+    monkeypatch.setattr(jobs, "cluster_of", lambda _: Cluster())
+    words = ["set", "--config", str(conf), "7", "gpus=4,8"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and done.stdout == "job 7: gpus=4,8\n", done.stderr
+    assert done.stderr.startswith("hadar: job 7: gpus=4,8 has no effect: no node")
+
+    def silent(*_):
+        raise SlurmError("no answer")
+
+    monkeypatch.setattr(Cluster, "read_nodes", silent)
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and done.stdout == "job 7: gpus=4,8\n" and not done.stderr

@@ -186,7 +186,7 @@ def test_a_job_that_runs_is_still_known_to_be_open_to_all_partitions_that_it_ask
         ({"request": GpuRequest()}, "no GPU"),
         ({"required_nodes": ("v1",)}, "names its nodes"),
         ({"reservation": "r"}, "reservation"),
-        ({"exclusive": True}, "whole nodes"),
+        ({"exclusive": True}, "--exclusive=user"),
         ({"request": GpuRequest(per_job={"v100": 1, "k80": 1})}, "several GPU types"),
         ({"features": "[a|b]"}, "constraint"),
         # -G4 -n4, -n8 --gpus-per-task=1, -N2 --gpus=2: Slurm chooses over how many nodes.

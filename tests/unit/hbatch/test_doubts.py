@@ -43,6 +43,13 @@ def doubts(done):
         ("#HADAR gpus=1 max_requeues=3 checkpoint=yes", ["-p", "long,v100"], "partition long"),
         ("#HADAR gpus=1 max_requeues=3 checkpoint=restart lose=9", ["-p", "long"], "=signal"),
         ("#HADAR gpus=1 checkpoint=restart", [], "without lose=SECONDS"),
+        ("#HADAR gpus=8,16 checkpoint=yes", ["-G8"], "may have has more than 4 GPUs"),
+        ("#HADAR gpus=4,8 checkpoint=yes", ["--gres=gpu:4"], ""),
+        ("#HADAR types=k80 gpus=8,16", ["-G8"], "more than 4"),
+        ("#HADAR gpus=4,8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
+        ("#HADAR gpus=8,16", ["-N2", "--gres=gpu:4", "--exclusive"], ""),
+        ("#HADAR gpus=4,16", ["-N2", "--gres=gpu:4", "--exclusive"], "2 whole nodes have 8 GPUs"),
+        ("#HADAR gpus=4,8 nodes=1-2", ["-G4", "-N1-2"], ""),
         ("#HADAR gpus=1 checkpoint=restart lose=60", [], ""),
         ("#HADAR gpus=1 checkpoint=signal\nsrun a", [], ""),
         (

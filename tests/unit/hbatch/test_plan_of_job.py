@@ -74,6 +74,8 @@ def test_gpus_in_each_of_slurms_ways_of_counting(argv, form, gpus):
         (["-H"], "held", True),
         (["--no-requeue"], "requeue", False),
         (["--exclusive"], "exclusive", True),
+        (["--exclusive"], "whole_nodes", True),
+        (["--exclusive=user"], "whole_nodes", False),
         (["-Jmine"], "name", "mine"),
         (["--wrap=true"], "name", "wrap"),
         (["-plong,gpu"], "partitions", ("long", "gpu")),

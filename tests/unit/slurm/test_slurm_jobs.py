@@ -64,7 +64,8 @@ def test_every_form_of_job(version: str) -> None:
     assert per_task.dependency == "afterany:1(unfulfilled)"
 
     whole = found[str(first + 4)]
-    assert whole.exclusive and whole.mem_per_node_mb == 3072 and whole.mem_per_cpu_mb == 0
+    assert whole.exclusive and whole.whole_nodes and not steps[0].whole_nodes
+    assert whole.mem_per_node_mb == 3072 and whole.mem_per_cpu_mb == 0
     assert whole.time_limit_s == float("inf") and whole.partitions == ("idle", "gpu")
 
     het = [found[f"{first + 5}+{offset}"] for offset in (0, 1)]
@@ -72,7 +73,8 @@ def test_every_form_of_job(version: str) -> None:
     assert [job.raw_id for job in het] == [first + 5, first + 6]
 
     later = found[str(first + 7)]
-    assert not later.exclusive and not later.requeue and not later.held
+    assert not later.exclusive and not later.whole_nodes
+    assert not later.requeue and not later.held
     assert later.time_limit_s == 86400 and later.start_s - later.submit_s > 3590
 
 

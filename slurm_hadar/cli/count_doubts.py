@@ -1,0 +1,100 @@
+"""Numbers of GPUs that are declared (``gpus``) and that the job cannot get: what hbatch and
+``hadar set`` say of them.
+
+Imported where several numbers are declared, or ``gpus`` is changed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from slurm_hadar.domain.declaration_values import CountList
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from slurm_hadar.controller.observation.observed import Observed
+    from slurm_hadar.controller.snapshot.resource_request import ResourceRequest
+    from slurm_hadar.domain.declaration import Declaration
+    from slurm_hadar.domain.job import Job
+
+
+def of_submit(
+    declaration: Declaration, held: Mapping[str, str | None], nodes: Collection[Mapping[str, int]]
+) -> str:
+    """A sentence where a submit can get none of the numbers of ``gpus``, empty where it may.
+
+    ``held``: sbatch's options; ``nodes``: GPU type -> number, of each node of the cluster.
+    """
+    match = re.fullmatch(r"(\d{1,6})(?:-\1)?", held.get("nodes") or "1")
+    others = declaration.nodes or declaration.fork[1] > 1 or declaration.backfill
+    if match is None or others or not isinstance(declaration.gpus, CountList):
+        return ""
+    number, whole = int(match[1]), "exclusive" in held and not held["exclusive"]
+    if number > 1 and not whole:
+        return _no_effect(declaration, _fixed(number))
+    kinds = {kind for kind in declaration.types if any(kind in node for node in nodes)}
+    sizes = {
+        sum(node.values()) for node in nodes if len(node) == 1 and (not kinds or kinds & {*node})
+    }
+    return _no_effect(declaration, _of_sizes(declaration.gpus, number, whole, sizes))
+
+
+def of_job(job: Job, want: ResourceRequest | str, seen: Observed) -> str:
+    """The same of a job as it declares now. ``want``: its request, or why it is not steered."""
+    from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes, gpus_of
+
+    declared = job.declaration
+    if declared is None or declared.off or declared.gpus is None:
+        return ""
+    span = declared.gpus
+    if isinstance(want, str):
+        return _no_effect(declared, want)
+    several = span[0] != span[-1]
+    if want.whole:
+        fitted = WholeNodes(seen).fitted(job, want)
+        return _no_effect(declared, fitted) if isinstance(fitted, str) else ""
+    if several and want.copies[1] > 1:
+        why = "copies have the GPUs of the request on each node"
+    elif several and want.nodes > 1:
+        why = _fixed(want.nodes)
+    elif several and job.request.typed:
+        why = "the request names a GPU type, and Slurm changes no such request"
+    elif several and want.form == "task":
+        why = "the request counts GPUs by task"
+    elif not declared.checkpoint and (several or want.count != span[0]):
+        why = f"only a move changes the {want.count} of the request, and it declares no checkpoint"
+    elif want.most_nodes > 1:
+        why = ""
+    else:
+        there = (seen.partitions[name].nodes for name in want.partitions if name in seen.partitions)
+        members = [seen.nodes[name] for names in there for name in names if name in seen.nodes]
+        fit = [node for node in members if not want.types or {*want.types} & {*node.gpus}]
+        why = _of_sizes(span, 1, False, {gpus_of(node) for node in fit})
+    return _no_effect(declared, why)
+
+
+def _no_effect(declaration: Declaration, why: str) -> str:
+    return f"gpus={declaration.assignments()['gpus']} has no effect: {why}" if why else ""
+
+
+def _of_sizes(span: tuple[int, ...], nodes: int, whole: bool, sizes: Collection[int]) -> str:
+    """``sizes``: the GPUs of each node that the job may have."""
+    if not any(sizes):
+        return ""
+    if not whole:
+        few = span[0] > max(sizes)
+        return f"no node that the job may have has more than {max(sizes)} GPUs" if few else ""
+    may = sorted({size * nodes for size in sizes if size})
+    if {*span} & {*may}:
+        return ""
+    what = "whole nodes have" if nodes == 1 else f"{nodes} whole nodes have"
+    return f"{what} {' or '.join(map(str, may))} GPUs"
+
+
+def _fixed(nodes: int) -> str:
+    return (
+        f"on {nodes} nodes the job keeps the GPUs of its request on each; with --exclusive it may "
+        "have whole nodes of other sizes"
+    )
