@@ -112,7 +112,7 @@ def up(
         typer.echo(f'  export {name}="{value}"')
     typer.echo("Then start a controller, which ticks until Ctrl-C:")
     typer.echo("  hadar run")
-    typer.echo("and submit in another such shell: hbatch SCRIPT")
+    typer.echo("and in another such shell submit, hbatch SCRIPT, and look: hadar web --port 8080")
 
 
 def down(folder: FolderArgument = _FOLDER, as_json: JsonOption = False) -> None:

@@ -17,10 +17,7 @@ from slurm_hadar.controller.presentation import move_text
 from slurm_hadar.controller.presentation.speeds import rate_rows
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.snapshot import bills, chaining
-from slurm_hadar.controller.snapshot.eligibility import (
-    by_type,
-    placed,
-)
+from slurm_hadar.controller.snapshot.eligibility import gpus_of
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
@@ -161,7 +158,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
         user=job.user,
         name=job.name,
         state=job.slurm_state,
-        here=by_type(placed(job, seen.nodes)),
+        here=gpus_of(job, seen.nodes),
         nodes=",".join(job.nodes),
         planned=steered.gpus,
         done=min(1.0, progress.samples / total) if progress and total else None,

@@ -79,13 +79,15 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
     seen = sight.seen
     moving = {one.job: one for one in sight.entries or () if one.outcome is None}
     visible = [job for job in seen.jobs.values() if job.state in _SHOWN and viewer.sees(job)]
-    rows: dict[str, StatusRow] = {}
-    counts = {managed: Counter({one.value: 0 for one in _SHOWN}) for managed in (True, False)}
-    for job in visible:
-        managed = job.managed
-        counts[managed][job.state.value] += 1
-        if managed or job.outside:
-            rows[job.id] = _shared_row(job, sight, viewer, moving)
+    others = [job for job in visible if not job.managed]
+    states = Counter(job.state for job in visible)
+    of_others = Counter(job.state for job in others)
+    left_out = {job.id for job in others if not job.outside}
+    rows = {
+        job.id: _shared_row(job, sight, viewer, moving)
+        for job in visible
+        if job.id not in left_out
+    }
     moves = None
     if sight.entries is not None:
         moves = _todays(sight.entries, sight, viewer)
@@ -95,16 +97,18 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         source=sight.source,
         controller=sight.controller,
         gpus=() if viewer.hidden_nodes else gpus(seen, sight.config, rows),
-        managed=dict(+counts[True]),
-        others=dict(+counts[False]),
+        managed=_by_state(states - of_others),
+        others=_by_state(of_others),
         today=moves,
         trust=trust,
         rollout=rollout.description(sight.config.rollout, visible),
-        interactive=sum(
-            not job.managed and bool(interactive.why(job, sight.config.guards)) for job in visible
-        ),
+        interactive=sum(bool(interactive.why(job, sight.config.guards)) for job in others),
         rows=list(rows.values()),
     )
+
+
+def _by_state(found: Counter[JobState]) -> dict[str, int]:
+    return {state.value: found[state] for state in _SHOWN if found[state]}
 
 
 def controller_state(beat: Heartbeat | None, now: float) -> ControllerState:
@@ -131,7 +135,7 @@ def gpus(seen: Observed, config: Config, rows: Mapping[str, StatusRow]) -> list[
         if job.state is JobState.RUNNING:
             filled.update(by_type(placed(job, seen.nodes)))
     for row in rows.values():
-        if dict(row.planned) != dict(row.here):
+        if row.planned and dict(row.planned) != dict(row.here):
             planned.update(row.planned)
     return [
         GpuCounts(

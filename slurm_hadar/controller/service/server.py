@@ -2,8 +2,8 @@
 
 Who asks is what the kernel says (SO_PEERCRED), so nothing in a request is believed. Whatever
 clients do, a tick goes on: requests and times are bounded, a user has :data:`MOST_PER_USER`
-connections at a time, and the thread works one part in five of the time at most. An answer that
-is :class:`Unchanged` is held back until there are news (:meth:`Server.wake`), or for
+connections at a time, and the thread has a processor one part in five of the time at most. An
+answer that is :class:`Unchanged` is held back until there are news (:meth:`Server.wake`), or for
 :data:`HOLD_S`.
 """
 
@@ -124,7 +124,7 @@ class Server(ABC):
             selector.register(self._news, selectors.EVENT_READ)
             while not self._stop.is_set():
                 ready = selector.select(_WAIT_S)
-                began = time.monotonic()
+                began, cpu_s = time.monotonic(), time.thread_time()
                 for key, _ in ready:
                     if key.fileobj is self._listener:
                         self._accept(selector, began)
@@ -137,9 +137,10 @@ class Server(ABC):
                     if client.until < began:
                         self._end_wait(selector, client)
                 if ready:
-                    worked = time.monotonic() - began
-                    rest = max(_LEAST_REST_S, min(_REST_PER_WORK * worked, _MOST_REST_S))
-                    self._rest(selector, rest)
+                    # Where others have the processor meanwhile, that takes nothing from a tick.
+                    worked = _REST_PER_WORK * (time.thread_time() - cpu_s)
+                    rest = max(worked, time.monotonic() - began)
+                    self._rest(selector, max(_LEAST_REST_S, min(rest, _MOST_REST_S)))
             for client in list(self._clients.values()):
                 self._close(selector, client)
             os.close(self._news)

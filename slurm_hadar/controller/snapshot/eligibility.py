@@ -82,6 +82,16 @@ def placed(job: Job, nodes: Mapping[str, Node]) -> dict[str, dict[str, int]]:
     return held
 
 
+def gpus_of(job: Job, nodes: Mapping[str, Node]) -> dict[str, int]:
+    """GPUs by type that a running job holds; :func:`by_type` of :func:`placed` for most jobs, in
+    half the time."""
+    if len(job.gpus) == 1:
+        ((name, held),) = job.gpus.items()
+        if name in nodes and UNTYPED not in held:
+            return dict(held)
+    return by_type(placed(job, nodes))
+
+
 def by_type(held: Place) -> dict[str, int]:
     """GPUs by type over all nodes."""
     found: dict[str, int] = {}

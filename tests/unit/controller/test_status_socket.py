@@ -264,6 +264,18 @@ def test_thousands_of_connections_leave_the_tick_its_time(served):
     assert len(list(Path("/proc/self/fd").iterdir())) < 200
 
 
+def test_waiting_is_no_work_of_which_the_thread_rests(path):
+    def slow(_uid, _line):
+        time.sleep(0.5)
+        return b'{"version": 1, "result": 1}'
+
+    with UserServer(path, slow, nothing):
+        began = time.monotonic()
+        assert ask(path, command="x") == ask(path, command="x") == 1
+        # A rest of four times as long would be 3 s in all.
+        assert 1.4 < time.monotonic() - began < 2.6
+
+
 # -- what the controller publishes ---------------------------------------------------------------
 
 
