@@ -101,6 +101,9 @@ class JobArrays:
     tasks: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(J,) equal tasks that a round of the job consists of, which may run one after another on a
     GPU (Hare); 1 for an ordinary script, and for all jobs where nothing is given."""
+    owner: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(J,) whose job it is: jobs with the same number belong to one user. Each job stands alone
+    where nothing is given."""
     beside: CpuTrait | None = None
     """How the speed hangs on CPUs and memory; None: not known."""
     batches: BatchTrait | None = None
@@ -116,12 +119,14 @@ class JobArrays:
         return {id_: row for row, id_ in enumerate(self.ids)}
 
     def __post_init__(self) -> None:
-        """Fill in ``end_known``, ``copies`` and ``tasks`` where they were left out."""
+        """Fill in ``end_known``, ``copies``, ``tasks`` and ``owner`` where they were left out."""
         if not len(self.end_known):
             object.__setattr__(self, "end_known", np.ones(len(self.ids), dtype=bool))
         for name in ("copies", "tasks"):
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, np.ones(len(self.ids), dtype=np.int64))
+        if not len(self.owner):
+            object.__setattr__(self, "owner", np.arange(len(self.ids), dtype=np.int64))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, JobArrays, 
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates
+from slurm_hadar.simulator.job_owners import owners
 from slurm_hadar.simulator.learning import RateLearner
 from slurm_hadar.simulator.seats import Seat
 from slurm_hadar.simulator.workload import Workload, doable
@@ -72,6 +73,8 @@ class Views:
         self._cpus = workload.cpus_per_gpu * (cluster.cpus_per_gpu > 0)
         self._mem = workload.mem_per_gpu_mb * (cluster.mem_per_gpu_mb > 0)
         self._groups = np.ones((jobs, 1), dtype=bool)
+        users = np.array(owners(workload, seed).users)
+        self._owner: IntArray = np.unique(users, return_inverse=True)[1].reshape(-1)
         self._cut_to: IntArray | None = None
         self._fixed: dict[str, object] = {}
 
@@ -148,6 +151,7 @@ class Views:
             "max_nodes": work.max_nodes[active],
             "copies": work.copies[active],
             "tasks": work.tasks[active],
+            "owner": self._owner[active],
             "beside": seen.beside.take(active) if seen.beside else None,
             "batches": seen.batches.take(active) if seen.batches else None,
             "network": seen.network.take(active) if seen.network else None,

@@ -162,6 +162,7 @@ def job_arrays(
         end_known=~work.unknown,
         copies=copies,
         tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
+        owner=np.array([job.uid for job in jobs], np.int64),
         beside=cpus.trait(targets, sources.rates.cpus, seen.nodes.values()),
         batches=batch_choice.trait(targets, sources, speeds, rate),
         network=distance.trait(seen, sources.rates, targets, kinds),

@@ -11,6 +11,7 @@ that decide the makespan, elastic counts where the table has them, moves only wh
   the job's work is worth per second there, more where the timetable has it, first where a job
   would otherwise miss the horizon.
 - Between choices no job moves; a move must be worth several times its restart.
+- Where fairness is an objective (``fairness.py``), users who are behind count for more.
 - Jobs with untried counts or unknown work are in doubt (``doubt.py``): they grow step by step.
 - Rates are those of the best batch, the fair share of CPUs and the nearest tier, where these are
   known; the plan is completed with batches, CPUs, near nodes and dealt rounds (``together``).
@@ -26,6 +27,7 @@ from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable import memory
 from slurm_hadar.policies.timetable.choice import choose
 from slurm_hadar.policies.timetable.doubt import doubt_of, hopeful
+from slurm_hadar.policies.timetable.fairness import finish_ratio
 from slurm_hadar.policies.timetable.places import place
 from slurm_hadar.policies.timetable.plan import solve
 from slurm_hadar.policies.timetable.reasons import tell
@@ -54,7 +56,10 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     # Weight 0 means after all others, not never.
     weight = np.maximum(jobs.weight, _LEAST_WEIGHT)
     doubt = doubt_of(view, floor, options)
-    given = GivenRound(view, floor, options, weight, settings, doubt)
+    ratio = np.ones(len(weight))
+    if settings.fairness:
+        ratio = finish_ratio(view, options, doubt) ** settings.fairness
+    given = GivenRound(view, floor, options, weight * ratio, settings, doubt, ratio)
     names = memory.pool_names(view, floor)
     past = memory.recall(state, names)
     if past is None or memory.outdated(past, view, settings):

@@ -19,6 +19,8 @@ from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.plan import Timetable
 from slurm_hadar.policies.timetable.round_input import GivenRound
 
+_ALIKE = 0.1
+"""A weight that fairness changes by less is not named."""
 _MUCH = 0.9
 """Restart factor below which a job stays for its restarts' sake."""
 
@@ -40,6 +42,7 @@ class _Words:
         self.view, self.floor, self.options = given.view, given.floor, given.options
         self.choice, self.table = choice, table
         self._doubt, self._restart = given.doubt, restart_factor(given.view)
+        self._ratio = given.ratio
         options = self.options
         self._price = choice.price[options.pool] * options.gpus
         net = np.where(choice.gain > 0, choice.gain - self._price, -np.inf)
@@ -89,7 +92,17 @@ class _Words:
             words += f"; it moves from {self._name(was)}, worth {self.choice.gain[job, was]:.3g} h"
         elif not stays and was == -1:
             words += self._instead(job, at)
-        return words + (self._doubts(job, stays) if self._doubt.job[job] else "")
+        return (
+            words + self._fairly(job) + (self._doubts(job, stays) if self._doubt.job[job] else "")
+        )
+
+    def _fairly(self, job: int) -> str:
+        """What finish-time fairness makes of the job's weight."""
+        ratio = float(self._ratio[job])
+        if abs(ratio - 1.0) < _ALIKE:
+            return ""
+        place = "behind" if ratio > 1.0 else "ahead of"
+        return f"; it counts {ratio:.2g} times, as its user is {place} an equal part of the cluster"
 
     def _doubts(self, job: int, stays: bool) -> str:
         """What follows from what is not known of the job."""
@@ -128,7 +141,8 @@ class _Words:
         else:
             why = f"{name} would pay, worth {gain:.3g} h per hour, but gangs that gain more fill it"
         left = time_left(self.view, job, float(self.options.seconds[job, best]))
-        return f"{stopped}{why}; " + (f"it would end in {left}" if left else UNKNOWN)
+        end = f"it would end in {left}" if left else UNKNOWN
+        return f"{stopped}{why}; {end}{self._fairly(job)}"
 
     def _name(self, option: int) -> str:
         kind = self.floor.pool_type[int(self.options.pool[option])]

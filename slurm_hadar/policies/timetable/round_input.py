@@ -11,7 +11,8 @@ from slurm_hadar.policies.timetable.work import Options
 
 @dataclass(frozen=True)
 class GivenRound:
-    """``weight`` (J,): of the view's jobs, above 0."""
+    """``weight`` (J,): of the view's jobs, above 0, times ``ratio`` (J,), which is what finish-time
+    fairness has the jobs count for, 1 where it is no objective."""
 
     view: View
     floor: ResourcePools
@@ -19,3 +20,4 @@ class GivenRound:
     weight: FloatArray
     settings: TimetableOptions
     doubt: Doubt
+    ratio: FloatArray

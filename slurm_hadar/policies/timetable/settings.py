@@ -54,5 +54,8 @@ class TimetableOptions(PolicyOptions):
     proportion where all of it is, in between where some is."""
     curiosity: Annotated[Amount, Field(le=4)] = 1.0
     """A speed that was not tried counts for this many standard deviations more than expected."""
+    fairness: Annotated[Amount, Field(le=8)] = 0.0
+    """Above 0: a job's weight is multiplied by its user's finish-time fairness to this power, so
+    the jobs of users who are behind an equal part of the cluster count for more."""
     min_stay_s: Amount = 0.0
     """No move of a job that came to its place less than this ago, s."""

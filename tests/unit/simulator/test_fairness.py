@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pretend import machines, work
 
 from slurm_hadar import policies
+from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.view import JobArrays, State, View
 from slurm_hadar.simulator.engine import simulate
 from slurm_hadar.simulator.fairness import fairness, jain
 from slurm_hadar.simulator.job_owners import JobOwners, owners
@@ -72,6 +74,23 @@ def test_every_run_reports_it() -> None:
     assert figures["user_worst_rho"] == out.fairness.users.worst_rho > 0.0
     assert 0.0 < float(str(figures["account_jain"])) <= 1.0
     assert out.fairness == fairness(jobs, out.capacity, out.finish_s, owners(jobs, 0))
+
+
+def test_a_policy_is_told_whose_jobs_they_are() -> None:
+    jobs = work([[[1.0], [0.5]]] * 30)
+    seen: list[JobArrays] = []
+
+    def decide(view: View, state: State) -> tuple[Plan, State]:
+        seen.append(view.jobs)
+        return policies.get("fifo")(view, state)
+
+    simulate(jobs, machines(), decide)
+    users = np.array(owners(jobs, 0).users)
+    for some in (seen[0], seen[-1]):
+        mine = users[[jobs.ids.index(id_) for id_ in some.ids]]
+        same = some.owner[:, None] == some.owner[None, :]
+        assert (same == (mine[:, None] == mine[None, :])).all()
+    assert len(set(seen[0].owner.tolist())) < len(seen[0].ids)
 
 
 @given(seed=st.integers(0, 10**6), jobs=st.integers(1, 40), users=st.integers(1, 6))
