@@ -84,9 +84,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
     of_others = Counter(job.state for job in others)
     left_out = {job.id for job in others if not job.outside}
     rows = {
-        job.id: _shared_row(job, sight, viewer, moving)
-        for job in visible
-        if job.id not in left_out
+        job.id: _shared_row(job, sight, viewer, moving) for job in visible if job.id not in left_out
     }
     moves = None
     if sight.entries is not None:
