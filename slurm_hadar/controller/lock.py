@@ -130,8 +130,8 @@ def _named(beat: Heartbeat, who: Who) -> str:
 
 
 def say_stopped(config: Config) -> None:
-    """Note in the heartbeat, where it is this controller's, that it ends in order: nobody waits
-    until it is too old."""
+    """Note in the heartbeat, where it is this controller's, that it ends in order: others need
+    not wait until it is too old."""
     folder, who = config.site.exchange_dir, me(config)
     # Without it the heartbeat ends by its age.
     with suppress(OSError):

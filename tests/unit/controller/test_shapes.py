@@ -203,7 +203,7 @@ def test_every_plan_keeps_to_the_shapes_and_can_be_carried_out(name, observed, p
     guards = CONFIG.guards.model_copy(update={"preempt": preempt})
     shown = look(observed, CONFIG.model_copy(update={"guards": guards}))
     plan, _ = policies.get(name)(shown.view, {})
-    found = shapes.kept(plan, shown)
+    found = shapes.enforced(plan, shown)
     assert found.placements.keys() | found.waiting.keys() == set(shown.view.jobs.ids)
     for id_, placement in found.placements.items():
         assert not wrong_shape(observed, shown, id_, placement)
@@ -231,7 +231,7 @@ def several(each=4, **more):
 def test_a_placement_out_of_shape_is_put_into_it(one, there, then):
     shown = look(seen([one], cluster()))
     plan = dictate(shown.view, {"1": Placement({"v100": 4 * then}, there, reason="so")})
-    placement = shapes.kept(plan, shown).placements["1"]
+    placement = shapes.enforced(plan, shown).placements["1"]
     assert len(placement.nodes) == then and placement.reason == "so"
     assert all(gpus == {"v100": 4} for gpus in placement.nodes.values())
 
@@ -241,11 +241,11 @@ def test_a_shape_for_which_nothing_is_left_is_not_carried_out():
     others = [running(str(n), {f"v{n - 6}": {"v100": 3}}, cpus=1) for n in (7, 8)]
     waits = look(seen([several(), *others], busy(*others)))
     keep = {one.id: Placement({"v100": 3}, one.gpus, reason="stays") for one in others}
-    plan = shapes.kept(dictate(waits.view, {"1": out, **keep}), waits)
+    plan = shapes.enforced(dictate(waits.view, {"1": out, **keep}), waits)
     assert "1" not in plan.placements and "2 nodes with 4 free GPUs" in plan.waiting["1"]
     here = runs(several(), ["p1", "p2"])
     stays = look(seen([here, *others], busy(here, *others)))
-    placement = shapes.kept(dictate(stays.view, {"1": out, **keep}), stays).placements["1"]
+    placement = shapes.enforced(dictate(stays.view, {"1": out, **keep}), stays).placements["1"]
     assert set(placement.nodes) == {"p1", "p2"} and placement.reason.startswith("stays")
 
 
