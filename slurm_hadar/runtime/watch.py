@@ -117,14 +117,21 @@ def watch(
 ) -> None:
     """Look and tell until the job is gone. ``path``: None where no checkpoint is watched."""
     newest, started, last = Newest(path) if path is not None else None, time.time(), None
-    while alive():
+    while alive() and not (shown is None and newest is None):
+        # Where the one is too much, the other is watched all the same.
         try:
             if shown is not None:
                 shown.look()
-            saved = newest.look(time.time(), time.monotonic()) if newest is not None else None
+        except TooMuch as error:
+            print(f"hadar: more than {MOST} files at {error}; not read", file=sys.stderr)
+            shown = None
+        saved = None
+        try:
+            if newest is not None:
+                saved = newest.look(time.time(), time.monotonic())
         except TooMuch as error:
             print(f"hadar: more than {MOST} files at {error}; not watched", file=sys.stderr)
-            return
+            newest = None
         if exchange.due() or saved != last:
             exchange.tell(_report(exchange, saved, started, shown))
         last = saved

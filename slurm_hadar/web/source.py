@@ -101,7 +101,9 @@ def _read(kind: type[_T], heard: bytes | None) -> _T:
             pass
     # Only a refusal is read twice.
     if heard is None or client.result_of(heard) is None:
-        raise SilentController("no controller answers on this host; its operator starts it: hadar run")
+        raise SilentController(
+            "no controller answers on this host; its operator starts it: hadar run"
+        )
     raise HadarError(
         "the controller on this host is of another release; install the same release here"
     )

@@ -19,7 +19,7 @@ MOST_RELEASES = 3
 _RELEASE, _RELEASED = "release", "released after a failed launch"
 _REFUSED = "refused"
 _RESUME, RESUMED = "resume", "requeued, as it ended with the exit code of a checkpoint"
-_FRESH_LOOK_S = 5.0
+_FRESH_LOOK_S = 15.0
 _PAUSE_S = 600.0
 """A cure that Slurm refused is not tried again sooner: what stands in its way stays for a while."""
 

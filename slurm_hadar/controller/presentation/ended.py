@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from slurm_hadar.controller.actuation.move_steps import reported_saved
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job
@@ -31,6 +32,12 @@ def ended_badly(known: JobContext, job: Job) -> Iterator[Problem]:
             yield Problem(f"it reached its time limit{_left(known, job)}", _longer(declared))
         case "OUT_OF_MEMORY":
             yield Problem("it used more memory than it was given", ("ask for more: --mem", look))
+        case "FAILED" if reported_saved(job) and _was_asked(known, job):
+            yield Problem(
+                f"it saved when it was asked to move, and ended with exit code {job.exit_code}, its "
+                "checkpoint_exit_code",
+                ("no action needed: the controller requeues it at its next tick",),
+            )
         case "FAILED" if job.exit_code:
             meaning = _MEANING.get(job.exit_code, "")
             progress = known.seen.progress.get(job.id)
@@ -39,6 +46,12 @@ def ended_badly(known: JobContext, job: Job) -> Iterator[Problem]:
             said = f": {meaning}" if meaning else ""
             again = (_AGAIN,) if job.exit_code in (74, 143) else ()
             yield Problem(f"it ended with exit code {job.exit_code}{said}", (look, *again))
+
+
+def _was_asked(known: JobContext, job: Job) -> bool:
+    """Whether a move asked it to save in the attempt that has ended."""
+    moves = [entry for entry in known.entries if entry.kind == "move"]
+    return bool(moves) and moves[-1].details.get("restarts") == job.restarts
 
 
 def _left(known: JobContext, job: Job) -> str:

@@ -498,6 +498,9 @@ def test_a_signal_that_ended_the_job_is_told_of(site, store, state, code, after,
     if told:
         assert len(found) == 1 and f"({state})" in found[0].what
         assert "scontrol requeue" in found[0].cures[0]
+    if code == 85:
+        (one,) = found
+        assert "it saved when it was asked to move" in one.what and "requeues it" in one.cures[0]
 
 
 @pytest.mark.parametrize(

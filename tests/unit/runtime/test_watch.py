@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import found_files
 from slurm_hadar.runtime.found_files import TooMuch
 from slurm_hadar.runtime.log_progress import LinePattern, LogProgress
-from slurm_hadar.runtime.watch import Newest, path_of
+from slurm_hadar.runtime.scalar_files import ScalarFileProgress
+from slurm_hadar.runtime.watch import Newest, path_of, watch
 
 T0 = 1_000_000.0
 
@@ -83,6 +85,39 @@ def test_a_huge_folder_is_given_up(tmp_path, monkeypatch):
         put(tmp_path / f"{number}")
     with pytest.raises(TooMuch):
         Newest(tmp_path).look(T0, 0)
+
+
+@pytest.mark.parametrize("too_much", ["progress", "checkpoint"])
+def test_where_one_is_given_up_the_other_is_watched(tmp_path, monkeypatch, capsys, too_much):
+    monkeypatch.setattr(found_files, "MOST", 5)
+    for number in range(6):
+        put(tmp_path / "many" / f"events.out.tfevents.{number}")
+    put(tmp_path / "a.pt", at=time.time() - 60)
+    (tmp_path / "out").touch()
+    shown, path = LogProgress(LinePattern("step={step*1}"), tmp_path / "out"), tmp_path / "many"
+    if too_much == "progress":
+        declared = f"tensorboard:{tmp_path}/many{{step*1}}"
+        shown, path = ScalarFileProgress(declared, tmp_path / "many"), tmp_path / "a.pt"
+    (tmp_path / "exchange").mkdir()
+    monkeypatch.setenv("HADAR_EXCHANGE", str(tmp_path / "exchange"))
+    monkeypatch.setenv("HADAR_PROGRESS_S", "0.05")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    end = time.monotonic() + 30
+
+    def told():
+        return read_progress(tmp_path / "exchange", "7", os.getuid())
+
+    def waits():
+        with (tmp_path / "out").open("a") as out:
+            out.write("step=3\n")
+        found = told()
+        known = found and (found.checkpoint if too_much == "progress" else found.samples)
+        return not known and time.monotonic() < end
+
+    watch(Exchange.from_env(print), path, waits, shown, look_s=0.1)
+    assert (told().checkpoint is not None) is (too_much == "progress")
+    assert told().samples == (0 if too_much == "progress" else 3)
+    assert capsys.readouterr().err.count("hadar: more than") == 1
 
 
 def test_which_path_is_watched(tmp_path, monkeypatch):
