@@ -34,8 +34,8 @@ def ended_badly(known: JobContext, job: Job) -> Iterator[Problem]:
             yield Problem("it used more memory than it was given", ("ask for more: --mem", look))
         case "FAILED" if reported_saved(job) and _was_asked(known, job):
             yield Problem(
-                f"it saved when it was asked to move, and ended with exit code {job.exit_code}, its "
-                "checkpoint_exit_code",
+                f"it saved when it was asked to move, and ended with exit code {job.exit_code}, "
+                "its checkpoint_exit_code",
                 ("no action needed: the controller requeues it at its next tick",),
             )
         case "FAILED" if job.exit_code:
