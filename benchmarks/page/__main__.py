@@ -3,8 +3,9 @@
 A controller that is pretended answers for 5,000 jobs and 2,000 nodes; ``hadar web`` serves it, and
 ``--viewers`` streams of server-sent events are open, a part of them on the map. Each tick changes
 50 jobs. An update takes from the moment that the tick is published to the event's last byte
-(``shown``); ``work`` is the part of it after ``hadar web`` has asked for the tick. The CPU times of an update, of the controller's
-answers and of ``hadar web`` for all viewers, hang least on what else the machine does.
+(``shown``); ``work`` is the part of it after ``hadar web`` has asked for the tick. The CPU times of
+an update, of the controller's answers and of ``hadar web`` for all viewers, hang least on what else
+the machine does.
 """
 
 import argparse

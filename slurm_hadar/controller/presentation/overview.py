@@ -21,6 +21,7 @@ from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import Heartbeat
+from slurm_hadar.reports.cluster import NodeRow
 from slurm_hadar.reports.status import (
     CHAINED,
     SLURM,
@@ -60,7 +61,8 @@ class Viewer:
 class Sight:
     """What is known at a request. ``entries``: the moves since midnight, None: not known;
     ``trust``: uid -> how many times a user's declared work counts, None: not known; ``rows``: those
-    made so far, for other users who see the same, by job and by how much of it is shown."""
+    made so far, for other users who see the same, by job and by how much of it is shown; ``nodes``:
+    those of users who see all jobs, once they are made."""
 
     seen: Observed
     config: Config
@@ -70,6 +72,7 @@ class Sight:
     entries: Sequence[Entry] | None = None
     trust: Mapping[int, float] | None = None
     rows: dict[tuple[str, bool, bool], StatusRow] = field(default_factory=dict)
+    nodes: list[NodeRow] = field(default_factory=list)
 
 
 def overview(sight: Sight, viewer: Viewer) -> Overview:
@@ -82,9 +85,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
     of_others = Counter(job.state for job in others)
     left_out = {job.id for job in others if not job.outside}
     rows = {
-        job.id: _shared_row(job, sight, viewer, moving)
-        for job in visible
-        if job.id not in left_out
+        job.id: _shared_row(job, sight, viewer, moving) for job in visible if job.id not in left_out
     }
     moves = None
     if sight.entries is not None:
