@@ -16,10 +16,18 @@ def cluster_view(sight: Sight, viewer: Viewer) -> ClusterView:
     waiting = (jobs[row.id] for row in found.rows if jobs[row.id].state is JobState.PENDING)
     return ClusterView(
         overview=found,
-        nodes=[] if viewer.hidden_nodes else _nodes(sight.seen, viewer),
+        nodes=[] if viewer.hidden_nodes else _shared_nodes(sight, viewer),
         expected_s={job.id: job.start_s for job in waiting if job.start_s > sight.seen.now},
         interval_s=sight.config.controller.interval_s,
     )
+
+
+def _shared_nodes(sight: Sight, viewer: Viewer) -> list[NodeRow]:
+    if viewer.hidden_jobs and not viewer.everything:
+        return _nodes(sight.seen, viewer)
+    if not sight.nodes:
+        sight.nodes.extend(_nodes(sight.seen, viewer))
+    return sight.nodes
 
 
 def _nodes(seen: Observed, viewer: Viewer) -> list[NodeRow]:

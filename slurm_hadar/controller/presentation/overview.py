@@ -21,6 +21,7 @@ from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import STOPPED, Heartbeat
+from slurm_hadar.reports.cluster import NodeRow
 from slurm_hadar.reports.status import (
     CHAINED,
     SLURM,
@@ -61,7 +62,8 @@ class Sight:
     """What is known at a request. ``entries``: the moves since midnight, None: not known;
     ``trust``: uid -> how many times a user's declared work counts, None: not known; ``rows``: those
     made so far, for other users who see the same, by job and by how much of it is shown;
-    ``owned``: uid -> that user's jobs, as far as the state file knows those that have ended."""
+    ``owned``: uid -> that user's jobs, as far as the state file knows those that have ended;
+    ``nodes``: those of users who see all jobs, once they are made."""
 
     seen: Observed
     config: Config
@@ -72,6 +74,7 @@ class Sight:
     trust: Mapping[int, float] | None = None
     rows: dict[tuple[str, bool, bool], StatusRow] = field(default_factory=dict)
     owned: Callable[[int], Collection[str]] = lambda _: ()
+    nodes: list[NodeRow] = field(default_factory=list)
 
 
 def overview(sight: Sight, viewer: Viewer) -> Overview:

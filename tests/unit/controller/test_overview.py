@@ -7,10 +7,12 @@ from hand_made import CONFIG, NOW, job, node, ordinary, running, seen
 
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.presentation import overview as words
+from slurm_hadar.controller.presentation.cluster_map import cluster_view
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.heartbeat import Heartbeat
+from slurm_hadar.reports.cluster import HIDDEN
 from slurm_hadar.reports.status import (
     CHAINED,
     CONTROLLER,
@@ -73,6 +75,17 @@ def test_under_private_data_nothing_of_others_is_shown():
     assert found.managed == {"running": 1} and found.others == {} and found.gpus == ()
     assert found.trust == 1.0
     assert "bob" not in repr(found) and "3.0" not in repr(found)
+
+
+def test_what_users_share_of_the_nodes_shows_nobody_anothers_hidden_job():
+    blind = replace(BOB, hidden_jobs=True)
+    both = seen([running("1", {"v1": {"v100": 1}}), running("2", {"v1": {"v100": 1}}, uid=1001)])
+    for viewers in ((OPERATOR, blind, ANN), (blind, ANN, OPERATOR), (ANN, OPERATOR, blind)):
+        shared = sight(both)
+        for viewer in viewers:
+            (held,) = (one.jobs for one in cluster_view(shared, viewer).nodes if one.name == "v1")
+            assert held == ({HIDDEN: 1, "2": 1} if viewer is blind else {"1": 1, "2": 1})
+        assert cluster_view(shared, hidden(BOB)).nodes == []
 
 
 def test_each_user_sees_how_far_their_own_declarations_count():
