@@ -144,7 +144,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
     progress = seen.progress.get(job.id)
     declared = job.declaration or Declaration()
     steered = seen.steered(job.id)
-    total = declared.total_samples
+    total = declared.total_samples if progress else 0
     waits = job.state is JobState.PENDING and bool(job.reason)
     decided = decision.reason if decision else ""
     if age and decision is not None and decided:
@@ -161,7 +161,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
         user=job.user,
         name=job.name,
         state=job.slurm_state,
-        here=by_type(placed(job, seen.nodes)),
+        here=by_type(placed(job, seen.nodes)) if job.gpus else {},
         nodes=",".join(job.nodes),
         planned=steered.gpus,
         done=min(1.0, progress.samples / total) if progress and total else None,

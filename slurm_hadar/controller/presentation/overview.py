@@ -12,7 +12,7 @@ from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.backfill import idle_nodes
-from slurm_hadar.controller.journal.entry import Decision, Entry
+from slurm_hadar.controller.journal.entry import NOT_STEERED, WAITS, Decision, Entry
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation import interactive, rollout
 from slurm_hadar.controller.observation.observed import Observed
@@ -34,6 +34,7 @@ from slurm_hadar.reports.text import StatusRow
 _SHOWN = (JobState.RUNNING, JobState.PENDING, JobState.SUSPENDED, JobState.COMPLETING)
 _PLACED = re.compile(r"(\d+) x ([^\s,+]+)")
 """In a decision's text: ``1 x k80 + 2 x v100 on k1``."""
+_NOWHERE = ("", WAITS, NOT_STEERED)
 OUTCOMES = ("moved", "stopped", CHAINED, "not saved", "not carried out", "under way")
 
 
@@ -80,12 +81,19 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
     moving = {one.job: one for one in sight.entries or () if one.outcome is None}
     visible = [job for job in seen.jobs.values() if job.state in _SHOWN and viewer.sees(job)]
     rows: dict[str, StatusRow] = {}
-    counts = {managed: Counter({one.value: 0 for one in _SHOWN}) for managed in (True, False)}
+    counts: Counter[tuple[bool, JobState]] = Counter()
+    sessions = 0
     for job in visible:
         managed = job.managed
-        counts[managed][job.state.value] += 1
+        counts[managed, job.state] += 1
         if managed or job.outside:
             rows[job.id] = _shared_row(job, sight, viewer, moving)
+        if not managed and interactive.why(job, sight.config.guards):
+            sessions += 1
+    managed_by, others_by = (
+        {one.value: found for one in _SHOWN if (found := counts[managed, one])}
+        for managed in (True, False)
+    )
     moves = None
     if sight.entries is not None:
         moves = _todays(sight.entries, sight, viewer)
@@ -95,14 +103,12 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         source=sight.source,
         controller=sight.controller,
         gpus=() if viewer.hidden_nodes else gpus(seen, sight.config, rows),
-        managed=dict(+counts[True]),
-        others=dict(+counts[False]),
+        managed=managed_by,
+        others=others_by,
         today=moves,
         trust=trust,
         rollout=rollout.description(sight.config.rollout, visible),
-        interactive=sum(
-            not job.managed and bool(interactive.why(job, sight.config.guards)) for job in visible
-        ),
+        interactive=sessions,
         rows=list(rows.values()),
     )
 
@@ -262,7 +268,7 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     age = "decided" if sight.source == SLURM else ""
     age = age if sight.controller.alive else "OLD, decided"
     row = job_explanation.row_of(job, sight.seen, decision, age)
-    if decision is not None and decision.placement and (entry or not row.planned):
+    if decision is not None and decision.placement not in _NOWHERE and (entry or not row.planned):
         found = {kind: int(count) for count, kind in _PLACED.findall(decision.placement)}
         if found != row.planned:
             row = replace(row, planned=found)

@@ -55,10 +55,7 @@ def _placement(market: Market, job: int, offer: Bid, place: int, length: int) ->
     else:
         # What matters to its owner comes first.
         went = moves(view, job, offer.seconds, post.seconds) if post is not None else ""
-        words = (
-            f"{what} on {where}: {ends(view, job, offer.seconds)}{went};"
-            f" {_rank(place, length)}"
-        )
+        words = f"{what} on {where}: {ends(view, job, offer.seconds)}{went}; {_rank(place, length)}"
         if market.worth.critical[job]:
             words += ", ahead because it decides when all the work ends"
         words += (
