@@ -93,7 +93,8 @@ class _Top:
             if self.ask.wait(0.1):
                 self.ask.clear()
                 question: dict[str, object] = {"version": 1, "command": "status"}
-                found = client.ask(self._site.status_socket, os.getuid(), question)
+                # What it makes of the answer is the work of another process.
+                found = client.ask_for_text(self._site.status_socket, os.getuid(), question)
                 self.answers += found is not None
 
     def end(self) -> int:

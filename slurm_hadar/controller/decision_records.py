@@ -3,7 +3,7 @@
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import PlanDiff
 from slurm_hadar.controller.backfill.backfill import BackfillPlan
-from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.journal.entry import NOT_STEERED, WAITS, Decision
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.placement import Plan
@@ -21,12 +21,12 @@ def decisions(
         where = (
             job_updates.placement_text(placement.gpus, list(placement.nodes))
             if placement
-            else "waits"
+            else WAITS
         )
         reason = placement.reason if placement else waiting.get(id_, "")
         if id_ in means.deferred:
             reason = f"{means.deferred[id_]}. The policy said: {reason}"
         found.append(Decision(id_, seen.now, where, reason))
     for id_, why in {**shown.excluded, **idle.excluded}.items():
-        found.append(Decision(id_, seen.now, "not steered", why))
+        found.append(Decision(id_, seen.now, NOT_STEERED, why))
     return found

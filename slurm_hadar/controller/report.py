@@ -1,10 +1,11 @@
 """What one tick saw, meant and did."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.controller.actuation.actions import Action, PlanDiff
 from slurm_hadar.controller.backfill.backfill import BackfillPlan
+from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.placement import Plan
@@ -20,6 +21,8 @@ class TickReport:
     diff: PlanDiff
     acted: bool
     backfill: BackfillPlan = field(default_factory=BackfillPlan)
+    decided: Sequence[Decision] | None = None
+    """What was recorded on each managed job; None where nothing was."""
     said: tuple[str, ...] = ()
     """Sentences for the operator up to what this tick sends."""
     outcomes: tuple[str, ...] = ()

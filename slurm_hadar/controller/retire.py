@@ -40,13 +40,20 @@ class Retired:
 
 
 def ordinary(
-    job: Job, steered: Steering, now: float, groups: Mapping[str, tuple[str, ...]]
+    job: Job,
+    steered: Steering,
+    now: float,
+    groups: Mapping[str, tuple[str, ...]],
+    says_off: bool = True,
 ) -> Update:
     """What makes an ordinary job of a managed one: its Comment says ``off`` and no more of its
-    declaration, and while it waits, or is about to wait after a requeue, its request is the owner's
-    again. ``groups``: of the site's partitions."""
-    left = (job.declaration or Declaration()).left_alone()
-    fields = {"Comment": declaration.merge(job.comment, left)}
+    declaration, or with ``says_off`` False nothing of ours at all, and while it waits, or is about
+    to wait after a requeue, its request is the owner's again. ``groups``: of the site's
+    partitions."""
+    comment = declaration.removed(job.comment)
+    if says_off:
+        comment = declaration.merge(job.comment, (job.declaration or Declaration()).left_alone())
+    fields = {"Comment": comment}
     waits = job.state in (JobState.PENDING, JobState.COMPLETING)
     owners = asked_for(job, steered, groups)
     fields |= {key: value for key, value in owners.items() if waits or key in UNTIL_IT_RUNS}
@@ -97,7 +104,9 @@ def _made_ordinary(
 ) -> dict[str, SlurmError | None]:
     """What Slurm says to the updates, by job; all of it stands in the journal."""
     groups = controller.config.partitions.groups
-    updates = [ordinary(job, seen.steered(job.id), now, groups) for job in ours]
+    # Being in an opt-in partition declares a job, unless it says otherwise.
+    opts_in = bool(controller.config.partitions.opt_in)
+    updates = [ordinary(job, seen.steered(job.id), now, groups, opts_in) for job in ours]
     updates = mails.without_others(controller.cluster, ours, updates, seen.steering)
     store = controller.store
     with store.transaction():

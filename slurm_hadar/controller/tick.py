@@ -27,6 +27,7 @@ from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
+from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import AttainedTime, Store
 from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
@@ -199,8 +200,9 @@ class Controller:
         decide_s = watch.lap()
         changes = self._decider.changes(tick, shown, answer.plan)
         shown, answer, changes = self._with_requeues(tick, shown, answer, changes)
+        decided = None
         if mode.keep:
-            self._record(tick, shown, answer, changes)
+            decided = self._record(tick, shown, answer, changes)
             if mode.may_act and not stopped:
                 places = lent_places.as_state(changes.places.memory)
                 self.store.keep_policy_state(lent_places.NAME, places)
@@ -220,6 +222,7 @@ class Controller:
             diff=changes.diff,
             acted=mode.may_act and not stopped,
             backfill=changes.backfill,
+            decided=decided,
             said=tuple(words),
             outcomes=result.said,
             queries={kind: number for kind, number in after.items() if number},
@@ -359,15 +362,17 @@ class Controller:
 
     def _record(
         self, tick: TickContext, shown: Snapshot, answer: PolicyAnswer, changes: Changes
-    ) -> None:
-        """Keep what was decided and why, before anything is sent."""
+    ) -> list[Decision]:
+        """Keep what was decided and why, before anything is sent; returns that."""
         self.store.keep_policy_state(self.config.controller.policy, answer.state)
         if changes.backfill.state:
             self.store.keep_policy_state(BACKFILL, changes.backfill.state)
         self._observer.returned.keep()
         means, idle = changes.diff, changes.backfill
-        self.store.decisions.record(decisions(tick.seen, shown, answer.explained, means, idle))
+        decided = decisions(tick.seen, shown, answer.explained, means, idle)
+        self.store.decisions.record(decided)
         self.store.forget(tick.seen.now - _KEEP_S)
+        return decided
 
     def _publish(self, seen: Observed, shown: Snapshot) -> list[str]:
         """Today's prices, for ``hbatch``. A word for the operator where that is not possible."""

@@ -267,6 +267,11 @@ def merge(comment: str, declaration: Declaration) -> str:
     return segments.merge(_SEGMENT, comment, declaration.assignments())
 
 
+def removed(comment: str) -> str:
+    """The Comment without our segment: the user's own text."""
+    return segments.removed(_SEGMENT, comment)
+
+
 def _value(readers: dict[str, Callable[[str], object]], key: str, text: str, where: str) -> object:
     try:
         return readers[key](text)

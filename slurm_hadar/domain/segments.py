@@ -38,6 +38,11 @@ def merge(name: str, text: str, values: Mapping[str, str], separator: str = " ")
     return f"{text} {segment}" if text else segment
 
 
+def removed(name: str, text: str) -> str:
+    """``text`` without the segment; the others' text as it was before it was merged."""
+    return re.sub(rf" ?{_pattern(name).pattern}", "", text)
+
+
 def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"\[{re.escape(name)}((?:[ ;][^\[\]]*)?)\]")
 

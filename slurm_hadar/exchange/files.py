@@ -9,9 +9,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Collection, Mapping
-from math import isfinite
 from pathlib import Path
-from typing import cast
 
 LIMIT = 64 * 1024
 """Largest file that is read or written, bytes."""
@@ -34,9 +32,10 @@ def read_owned(path: Path, uids: Collection[int], most: int = LIMIT) -> dict[str
             return None
         if status.st_size > most:
             return None
-        with open(handle, "rb", closefd=False) as stream:
-            data = stream.read(most + 1)
-            return parse(data) if len(data) <= most else None
+        data = b""
+        while len(data) <= most and (part := os.read(handle, most + 1 - len(data))):
+            data += part
+        return parse(data) if len(data) <= most else None
     except OSError:
         return None
     finally:
@@ -105,12 +104,9 @@ class Malformed(Exception):
 def number(source: Mapping[str, object], key: str, most: float = 1e18) -> float:
     """A finite number between 0 and ``most``. Raises :class:`Malformed`."""
     value = source.get(key)
-    if type(value) not in (int, float):
-        raise Malformed(key)
-    found = float(cast(float, value)) if abs(cast(float, value)) <= most else -1.0
-    if not isfinite(found) or found < 0:
-        raise Malformed(key)
-    return found
+    if (type(value) is float or type(value) is int) and 0 <= value <= most:
+        return float(value)
+    raise Malformed(key)
 
 
 def whole(source: Mapping[str, object], key: str, most: int = 10**18) -> int:

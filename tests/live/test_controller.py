@@ -216,7 +216,7 @@ def test_a_job_that_begins_while_it_is_retired_is_an_ordinary_one_too(site, monk
     monkeypatch.setattr(site.controller, "observe", lambda: looked)
     told = retire(site.controller, time.time())
     assert (told.jobs, told.refused) == ((job,), {})
-    assert "off=yes" in site.job(job).comment
+    assert not site.job(job).managed and site.job(job).comment == ""
 
 
 def test_a_second_tick_sends_nothing(site):

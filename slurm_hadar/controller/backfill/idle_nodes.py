@@ -20,6 +20,8 @@ from slurm_hadar.domain.placement import Placement
 def on_idle_nodes(seen: Observed, config: Config) -> list[Job]:
     """Jobs that opted in to train on idle nodes, in one of the site's partitions for that."""
     ours = set(config.backfill.partitions)
+    if not ours:
+        return []
     return [
         job
         for job in seen.jobs.values()

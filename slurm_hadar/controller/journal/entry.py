@@ -38,6 +38,10 @@ class Entry:
         return next((time for name, time in self.steps if name == phase), None)
 
 
+WAITS, NOT_STEERED = "waits", "not steered"
+"""A decision's placement where there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The last decision on a job: ``placement`` as text, and the reason."""

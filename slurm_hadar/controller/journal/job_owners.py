@@ -26,12 +26,17 @@ class StoredOwners:
         """Keep the owner and the account of each; writes what is new, and each job once a day."""
         rows, here = [], {}
         for job in jobs:
-            uid, account, noted_s = self._noted.get(job.id, (-1, "", 0.0))
+            known = self._noted.get(job.id)
             # A number may come back for another job, and an account may be changed.
-            if (uid, account) != (job.uid, job.account) or not 0 <= now - noted_s < _AGAIN_S:
-                noted_s = now
-                rows.append((job.id, job.uid, job.account, now))
-            here[job.id] = (job.uid, job.account, noted_s)
+            if (
+                known is None
+                or known[0] != job.uid
+                or known[1] != job.account
+                or not 0 <= now - known[2] < _AGAIN_S
+            ):
+                known = (job.uid, job.account, now)
+                rows.append((job.id, *known))
+            here[job.id] = known
         self._noted = here
         if rows:
             self._connection.executemany("INSERT OR REPLACE INTO job_owner VALUES (?,?,?,?)", rows)

@@ -101,15 +101,12 @@ class Totals:
             self.add(jobs, "decisions", decision)
         for action in report.done:
             self.add(1, "actions", action.kind.value)
-        states: Counter[str] = Counter()
-        for job in report.seen.jobs.values():
-            if job.state is not JobState.FINISHED:
-                states[key_of("jobs", "yes" if job.managed else "no", job.state.value)] += 1
-        for managed in ("yes", "no"):
+        states = Counter((job.managed, job.state) for job in report.seen.jobs.values())
+        for managed in (True, False):
             for state in JobState:
                 if state is not JobState.FINISHED:
-                    key = key_of("jobs", managed, state.value)
-                    self.gauges[key] = float(states[key])
+                    key = key_of("jobs", "yes" if managed else "no", state.value)
+                    self.gauges[key] = float(states[managed, state])
 
     def _moves(self, store: Store) -> None:
         entries = store.moves_after(self.newest, sorted({*self.open, *self.unmeasured}))

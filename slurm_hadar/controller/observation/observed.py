@@ -12,6 +12,7 @@ from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
+from slurm_hadar.profiles.gpu_sampling import TrainingUse
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.slurm.cluster import Cluster
 
@@ -30,6 +31,11 @@ class Observed:
     progress: Mapping[str, Progress] = field(default_factory=dict)
     gpus: Mapping[str, list[NodeUse]] = field(default_factory=dict)
     """What the GPUs of running jobs do, as their own samplers say."""
+    uses: dict[str, tuple[tuple[object, ...], TrainingUse | None]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """Filled by :func:`slurm_hadar.controller.profiling.gpu_use.present`: job -> what its answer
+    depends on, and the answer."""
     all_reports: bool = True
     """Whether every report that a job left was looked at; else one that is missing says nothing."""
     steering: Mapping[str, Steering] = field(default_factory=dict)

@@ -141,7 +141,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
     progress = seen.progress.get(job.id)
     declared = job.declaration or Declaration()
     steered = seen.steered(job.id)
-    total = declared.total_samples
+    total = declared.total_samples if progress else 0
     waits = job.state is JobState.PENDING and bool(job.reason)
     decided = decision.reason if decision else ""
     if age and decision is not None and decided:

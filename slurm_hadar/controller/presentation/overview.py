@@ -12,7 +12,13 @@ from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.backfill import idle_nodes
-from slurm_hadar.controller.journal.entry import Decision, Entry, is_in_vain
+from slurm_hadar.controller.journal.entry import (
+    NOT_STEERED,
+    WAITS,
+    Decision,
+    Entry,
+    is_in_vain,
+)
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation import interactive, rollout
 from slurm_hadar.controller.observation.observed import Observed
@@ -35,6 +41,7 @@ from slurm_hadar.reports.text import StatusRow
 _SHOWN = (JobState.RUNNING, JobState.PENDING, JobState.SUSPENDED, JobState.COMPLETING)
 _PLACED = re.compile(r"(\d+) x ([^\s,+]+)")
 """In a decision's text: ``1 x k80 + 2 x v100 on k1``."""
+_NOWHERE = ("", WAITS, NOT_STEERED)
 OUTCOMES = ("moved", "stopped", CHAINED, "not saved", "not carried out", "under way")
 
 
@@ -271,7 +278,8 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     age = age if sight.controller.alive else "OLD, decided"
     row = job_explanation.row_of(job, sight.seen, decision, age)
     # A job may run elsewhere than it was sent.
-    if decision is not None and decision.placement and (entry or not row.planned or row.here):
+    said = decision is not None and decision.placement not in _NOWHERE
+    if decision is not None and said and (entry or not row.planned or row.here):
         found = {kind: int(count) for count, kind in _PLACED.findall(decision.placement)}
         if found != row.planned:
             row = replace(row, planned=found)

@@ -10,6 +10,7 @@ from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.gpu_sampling import TrainingUse, training_use
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.profiles.gpu_use import GpuUses, MeasuredGpuUse
@@ -26,11 +27,22 @@ _SAME_MEMORY = 1.02
 
 def present(seen: Observed, id_: str) -> TrainingUse | None:
     """What the present attempt of a running job does with its GPUs; None without samples."""
-    job = seen.jobs[id_]
-    if job.state is not JobState.RUNNING:
+    job, files, progress = seen.jobs[id_], seen.gpus.get(id_, ()), seen.progress.get(id_)
+    if not files or job.state is not JobState.RUNNING:
         return None
-    uses = [use for use in seen.gpus.get(id_, ()) if _current(use, job, seen.now)]
-    progress = seen.progress.get(id_)
+    # A tick asks several times: for the profiles, for its policy on idle GPUs, for metrics and
+    # answers to users.
+    basis = (job, files, progress, seen.now)
+    known = seen.uses.get(id_)
+    if known is None or any(a is not b for a, b in zip(known[0], basis, strict=True)):
+        known = seen.uses[id_] = (basis, _present(job, files, progress, seen.now))
+    return known[1]
+
+
+def _present(
+    job: Job, files: Sequence[NodeUse], progress: Progress | None, now: float
+) -> TrainingUse | None:
+    uses = [use for use in files if _current(use, job, now)]
     ours = progress is not None and progress.restarts == job.restarts
     rate = progress.rate if progress is not None and ours else 0.0
     return training_use(rate, (gpu for use in uses for gpu in use.gpus))
@@ -71,8 +83,10 @@ class GpuUseLearner:
                 continue
             self._taken.keep(id_, sampled_s)
             self.sampled.record(id_, sampled_s, use, min(new, use.seconds))
+            if use.gpus != job.gpu_count:
+                continue
             kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
-            if len(kinds) == 1 and use.gpus == job.gpu_count:
+            if len(kinds) == 1:
                 told_by = seen.progress.get(id_)
                 ours = told_by is not None and told_by.restarts == job.restarts
                 batch = (told_by.batch if told_by and ours else None) or batch_of(job)

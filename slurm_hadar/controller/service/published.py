@@ -199,7 +199,11 @@ class Published:
         if known is not None and known[0] is now and known[1].controller.alive == state.alive:
             # With the rows that were made for other users.
             return replace(known[1], controller=state, entries=entries, owned=owned)
-        decided = decisions(report.seen, report.snapshot, report.plan, report.diff, report.backfill)
+        decided = report.decided
+        if decided is None:
+            decided = decisions(
+                report.seen, report.snapshot, report.plan, report.diff, report.backfill
+            )
         sight = Sight(
             report.seen,
             self._config,

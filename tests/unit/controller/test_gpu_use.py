@@ -68,6 +68,26 @@ def test_the_rate_is_of_the_present_attempt_too():
     assert present(look(files, progress=told(restarts=1)), "1").joules_per_sample is None
 
 
+def test_a_look_computes_what_gpus_do_once(monkeypatch):
+    asked = []
+
+    def counted(*args):
+        asked.append(args)
+        return training_use(*args)
+
+    monkeypatch.setattr(gpu_use, "training_use", counted)
+    shown = look(node_use(gpu(), gpu()), progress=told())
+    learned(shown)
+    assert [in_vain(shown, "1") for _ in range(3)] == [""] * 3 and len(asked) == 1
+    # Of others nothing is taken: another time, another report, another attempt.
+    assert present(replace(shown, now=NOW + 600), "1") is None
+    slower = replace(shown, progress={"1": told(25.0)})
+    assert present(slower, "1").joules_per_sample == 200.0 / 25.0
+    mine = replace(shown.jobs["1"], start_s=NOW - 5)
+    assert present(replace(shown, jobs={"1": mine}), "1") is None
+    assert present(shown, "1").joules_per_sample == 200.0 / 50.0
+
+
 def learned(shown, lessons=None):
     lessons = lessons or GpuUseLearner(None)
     lessons.learn(shown)

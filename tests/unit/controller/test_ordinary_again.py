@@ -36,6 +36,13 @@ def test_a_waiting_job_gets_its_own_request_back(leased, ahead_s, starts):
     assert left.off and not left.lease and left.types == ()
 
 
+@pytest.mark.parametrize("own", ["", "mine", "mine [hadarplan;x=1]"])
+def test_a_job_that_is_given_back_for_good_has_its_owners_comment_again(own):
+    declared = Declaration(types=("v100",), constraint="ib", partitions=("a",))
+    given = job(declaration=declared, comment=declaration.merge(own, declared))
+    assert ordinary(given, Steering(), NOW, {}, says_off=False).fields["Comment"] == own
+
+
 def test_a_running_job_is_only_marked():
     running = job(state=JobState.RUNNING, declaration=Declaration(lease=True))
     steering = Steering(was={"Features": ""}, leased=True)

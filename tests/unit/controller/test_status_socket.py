@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hand_made import CONFIG, config, dictate, job, look, ordinary, running, seen
+from hand_made import CONFIG, NOW, config, dictate, job, look, ordinary, running, seen
 
 from slurm_hadar.controller.actuation.actions import PlanDiff
+from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.report import TickReport
@@ -344,6 +346,15 @@ def test_explain_shows_what_was_measured_since_its_last_answer_and_calls_no_type
     assert after["v100"]["samples_per_s"] < before["v100"]["samples_per_s"]
     assert after["v100"]["source"] == "table (Gavel), corrected by what was measured"
     kept.close()
+
+
+def test_an_answer_says_what_the_tick_recorded(tmp_path):
+    one = published(tmp_path, ())
+    recorded = Decision("1", NOW, "waits", "as it stands in the journal")
+    one.publish(replace(one._tick.report, decided=[recorded]))
+    (row,) = (row for row in said(one, 1000, "status")["result"]["rows"] if row["id"] == "1")
+    assert row["reason"].endswith(recorded.reason)
+    one.close()
 
 
 @pytest.mark.parametrize("private", [(), ("jobs", "nodes")])
