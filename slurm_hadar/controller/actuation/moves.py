@@ -114,14 +114,20 @@ def settle(
     folder, traffic = context.config.site.exchange_dir, context.cluster.traffic
     # The clock may be set back meanwhile, so the looks are counted too.
     looks = 1 + ceil(context.config.moving.settle_s / _POLL_S)
+    ended: set[str] = set()
     while True:
         entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
         if not entries:
             return said
-        names = [entry.job for entry in entries]
+        # One that ended when it was asked is requeued by the next tick; nothing else becomes of it.
+        names = [entry.job for entry in entries if entry.job not in ended]
         owners = {name: known[name].uid for name in names if name in known}
         progress = read_all_progress(folder, owners)
-        ripe = any(_ripe(entry, progress.get(entry.job), clock()) for entry in entries)
+        ripe = any(
+            _ripe(entry, progress.get(entry.job), clock())
+            for entry in entries
+            if entry.job not in ended
+        )
         # The other half of a minute's requests is for the next tick and for what is sent.
         stopped = why_not()
         if stopped:
@@ -135,6 +141,7 @@ def settle(
             stopped = why_not()
             if stopped:
                 return [*said, f"moves in progress wait: {stopped}"]
+            ended |= {id_ for id_, job in jobs.items() if job.state is JobState.FINISHED}
             said += advance(context, jobs, progress, clock()).said
         looks -= 1
         if clock() >= end or looks == 0:

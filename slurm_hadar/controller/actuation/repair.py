@@ -20,6 +20,8 @@ _RELEASE, _RELEASED = "release", "released after a failed launch"
 _REFUSED = "refused"
 _RESUME, RESUMED = "resume", "requeued, as it ended with the exit code of a checkpoint"
 _FRESH_LOOK_S = 15.0
+_SPARE = 10
+"""Fewer than the least ``guards.max_queries_per_minute``."""
 _PAUSE_S = 600.0
 """A cure that Slurm refused is not tried again sooner: what stands in its way stays for a while."""
 
@@ -80,7 +82,8 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
         if before is not None and before.outcome == RESUMED and before.id > last.id:
             continue
         if last.details.get("restarts") == job.restarts and job.end_s >= last.opened_s - 1:
-            said += _try(context, seen, job, _RESUME, resume)
+            # Soon Slurm forgets it.
+            said += _try(context, seen, job, _RESUME, resume, spare=_SPARE)
     return said
 
 
@@ -206,10 +209,14 @@ def _held(job: Job) -> bool:
 
 
 def _try(
-    context: ActionContext, seen: Observed, job: Job, kind: str, cure: Callable[[Job], str]
-) -> list[str]:
-    if not context.cluster.traffic.half_left():
-        # The rest of a minute's requests is for what else this tick sends; the next one goes on.
+    context: ActionContext, seen: Observed, job: Job, kind: str, cure: Callable[[Job], str],
+    spare: int | None = None,
+) -> list[str]:  # fmt: skip
+    """``spare``: requests of a minute that stay for what else this tick sends; None: half of them.
+    Where fewer are left the next tick goes on."""
+    traffic = context.cluster.traffic
+    left = traffic.half_left() if spare is None else traffic.requests_left() > spare
+    if not left:
         return []
     last = context.store.last(job.id, kind)
     refused = last is not None and (last.outcome or "").startswith(_REFUSED)

@@ -346,6 +346,17 @@ def test_moves_are_followed_for_a_bounded_time_though_the_clock_goes_back(contex
     assert not said and sum(slept) <= context.config.moving.settle_s
 
 
+def test_a_job_that_ended_when_it_was_asked_is_looked_at_once(context):
+    """The next tick requeues it: looks at it would only use up the minute's requests."""
+    declared = Declaration(checkpoint="signal", checkpoint_exit_code=85)
+    ended = job(state=JobState.FINISHED, slurm_state="FAILED", exit_code=85, declaration=declared)
+    details = {**TO_V100, "habit": "signal", "restarts": 0}
+    context.store.begin("1", "move", "asked", NOW, details)
+    cluster = Asked(jobs=[ended])
+    settle(replace(context, cluster=cluster), {}, lambda: NOW, lambda _: None)
+    assert cluster.traffic.queries["jobs"] == 1
+
+
 def test_following_moves_uses_up_half_of_the_requests_at_most(context):
     said, slept, asked = settled(context, Asked(limit=20), lambda: NOW)
     assert not said and asked == 10 and len(slept) > 20

@@ -20,6 +20,7 @@ from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress, Saved
+from slurm_hadar.slurm.traffic import Traffic
 
 WAITS = {"ack_wait_s": 120.0, "after_return_s": 40.0}
 K80 = {"k1": {"k80": 1}}
@@ -167,12 +168,7 @@ class Slurm:
 
     def __init__(self, shown=None):
         self.signals, self.requeued, self.shown = [], [], shown
-
-        class Traffic:
-            def half_left(self):
-                return True
-
-        self.traffic = Traffic()
+        self.traffic = Traffic(lambda: 100.0)
 
     def signal(self, *words):
         self.signals.append(words)
@@ -226,6 +222,15 @@ def test_a_job_that_said_that_it_saved_is_started_again_once(context):
     assert "requeued" in resume_saved(context, seen([ENDED]))[0]
     assert context.cluster.requeued == ["1"]
     assert resume_saved(context, seen([ENDED])) == [] and context.cluster.requeued == ["1"]
+
+
+@pytest.mark.parametrize(("used", "requeued"), [(49, True), (50, False)])
+def test_it_does_not_wait_for_half_of_the_minutes_requests(context, used, requeued):
+    """Slurm forgets a job that has ended, and other moves may use that half for long."""
+    context.cluster.shown, context.cluster.traffic.limit = ENDED, 60
+    context.cluster.traffic.remember([99.0] * used)
+    context.store.begin("1", "move", "asked", NOW - 10, asked("signal").details)
+    assert bool(resume_saved(context, seen([ENDED]))) is requeued
 
 
 @pytest.mark.parametrize(
