@@ -238,10 +238,14 @@ uninstall() {
   fi
   [[ -x $prefix/venv/bin/hadar && -d $prefix/share/slurm-hadar ]] || die "$prefix holds no slurm-hadar that './install.sh site' made"
   prefix=$(cd "$prefix" && pwd)
+  local conf
+  conf=$(scontrol show config 2>/dev/null | sed -n 's/^SLURM_CONF *= *//p') || true
+  if [[ -n $conf ]] && grep -qsF -- "$prefix/" "$conf" "${conf%/*}"/{plugstack.conf,job_submit.lua,cli_filter.lua}; then
+    die "$conf, or a plugin beside it, names programs of $prefix, so nothing was removed; first: $prefix/bin/hadar plugins remove --slurm-conf $conf --apply"
+  fi
   if [[ -z $keep_jobs ]] && configured; then
     "$prefix/venv/bin/hadar" retire || die "the jobs were not given back, so nothing was removed; stop the controller and run this as its user, or 'hadar retire' as its user and then this with --keep-jobs (without retire Slurm starts each waiting job by itself, in the partitions that it has then)"
   fi
-  say "plugins that were installed into slurm.conf are taken out by: hadar plugins remove --slurm-conf FILE --apply"
   local name
   rm -f -- "$prefix"/share/man/man1/{hbatch,hadar}.1 "$prefix"/share/man/man5/hadar.toml.5 "$prefix"/share/bash-completion/completions/{hbatch,hadar}
   for name in hbatch hadar; do

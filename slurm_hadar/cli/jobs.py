@@ -1,5 +1,6 @@
 """A researcher's commands on their own job: pin, optout, set."""
 
+import shlex
 import sys
 import time
 from dataclasses import replace
@@ -20,6 +21,7 @@ from slurm_hadar.cli.declaration_warnings import of_saving
 from slurm_hadar.cli.other_types import with_other_types
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import mails
+from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS, asked_for
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.retire import ordinary
@@ -69,7 +71,22 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
         changes.append(update)
     _send(cluster, mails.without_others(cluster, jobs, changes, steering))
     said = f"job {job} is an ordinary job now; undo with: hadar set {job} {undo}"
+    for found in jobs:
+        said += _still_ours(found, steering[found.id], site)
     _tell("optout", job, changed, said, as_json)
+
+
+def _still_ours(job: Job, steered: Steering, site: Config) -> str:
+    """Of a job that runs, where a requeue would show what was written for it: its cure."""
+    owners = asked_for(job, steered, site.partitions.groups)
+    left = {key: value for key, value in owners.items() if key not in UNTIL_IT_RUNS}
+    if job.state is not JobState.RUNNING or not left:
+        return ""
+    fields = " ".join(shlex.quote(f"{key}={value}") for key, value in left.items())
+    return (
+        f"\njob {job.id} runs, and Slurm changes its request only while it waits: if it is ever "
+        f"requeued, give it its own with: scontrol update JobId={job.id} {fields}"
+    )
 
 
 def set_(

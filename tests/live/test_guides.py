@@ -29,6 +29,8 @@ ELSEWHERE = {
     "cd /opt/slurm-hadar": "the same",
     "hadar alerts ": "test_report_live.py",
     "hadar doctor ": "test_doctor_live.py",
+    "hadar plugins remove": "test_plugins.py",
+    "sudo -u hadar hadar retire": "test_retire.py, and test_install.py by uninstall",
     "hadar report ": "test_report_live.py",
     "ln -s /opt/slurm-hadar/bin/hbatch ": "test_hbatch_program.py submits through such a link",
     "jq ": "a program of its own; test_log_lines.py reads the same lines",

@@ -67,6 +67,13 @@ def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
     job, _ = ran([*submit, "--wrap", "true"], env)
     assert box.job_state(job) == "PENDING"
 
+    conf = Path(box.env["SLURM_CONF"])
+    before = conf.read_text()
+    conf.write_text(f"{before}TaskProlog={prefix}/share/slurm-hadar/task_prolog.sh\n")
+    _, said = ran(["./install.sh", "uninstall", "--prefix", prefix], box.env, code=1)
+    assert "hadar plugins remove" in said and prefix.exists()
+    conf.write_text(before)
+
     ran(["./install.sh", "uninstall", "--prefix", prefix], box.env)
     assert not prefix.exists()
     box.run("scancel", *held)
