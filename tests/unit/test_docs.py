@@ -189,7 +189,14 @@ def test_every_option_in_code_marks_belongs_to_somebody(name):
     known = {*all_options(COMMANDS), *(f"--{option}" for option in LONG)}
     known |= {f"--hadar-{key.replace('_', '-')}" for key in KEYS}
     # Of pip, of apt and of install.sh.
-    known |= {"--no-install-recommends", "--no-deps", "--prefix", "--exchange", "--unlocked"}
+    known |= {
+        "--no-install-recommends",
+        "--no-deps",
+        "--prefix",
+        "--exchange",
+        "--unlocked",
+        "--keep-jobs",
+    }
     for span in _spans(name):
         if span.startswith("--"):
             for word in re.findall(r"--[a-z][a-z-]+[a-z]", span):
