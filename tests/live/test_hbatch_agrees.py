@@ -122,7 +122,8 @@ SHOWN = [
 ]  # fmt: skip
 LIKE_SLURM = [
     ["-t10"], ["-N2", "--gres=gpu:1"], ["-c2"], ["-G4"], ["--mem=4G", "-c3"],
-    ["--mem-per-cpu=500"], ["-wv[1-2]"], ["-xk1", "--no-requeue"], ["--exclusive"], ["--exclusive=user"],
+    ["--mem-per-cpu=500"], ["-wv[1-2]"], ["-xk1", "--no-requeue"], ["--exclusive"],
+    ["--exclusive=user"],
     ["-pv100,k80", "-Jx"], ["-n8", "--ntasks-per-node=4"], ["--gpus-per-node=k80:1", "-N2"],
     ["--gpus-per-task=1", "-n2"], ["-Cv100|k80", "-c4"], ["-N2", "-n4", "--gpus=v100:2"],
     ["-N2", "--ntasks-per-node=2", "-c3"], ["--mem=0"], ["-A", "science"],
