@@ -62,7 +62,7 @@ class Decider:
         """What the policy wants."""
         remembered = self._store.policy_state(self._config.controller.policy)
         plan, state = self._decide(shown.view, remembered)
-        plan = shapes.enforced(forks.carried_out(plan, shown.view), shown)
+        plan = shapes.shaped(forks.carried_out(plan, shown.view), shown)
         plan = staying.explained(plan, shown.staying)
         return PolicyAnswer(plan, explained(plan, shown.view.jobs.ids, shown.work), state)
 

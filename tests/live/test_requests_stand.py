@@ -32,7 +32,7 @@ REQUESTS = (
     "-N2-4 --gpus=4",
     "-N6 --gres=gpu:2",
     "-n6 --ntasks-per-node=2 --gres=gpu:1",
-    "-N2 --exclusive --gres=gpu:1",
+    "-N2 --exclusive --gres=gpu:2",
     "--exclusive -G1",
     "-c8 --gres=gpu:1",
     "-n4 -c8 --gpus=4",

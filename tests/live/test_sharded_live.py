@@ -16,10 +16,10 @@ from slurm_hadar.runtime.attempts import attempts_folder
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.templates import render
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
 
 SIZE, EPOCHS = 96, 3
-SHAPES = (("k80", 2), ("v100", 4), ("p100", 3))
+SHAPES = (("k80", 2), ("p100", 3))
 LAYOUT = Layout(
     (NodeGroup("v", 2, "v100", 4), NodeGroup("p", 1, "p100", 3), NodeGroup("k", 2, "k80", 2))
 )
@@ -55,8 +55,8 @@ for epoch in session.epochs(3) if session else range(3):
         model(x[which]).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        # The last attempt is quick; in the others the job is moved in the middle of an epoch.
-        time.sleep(0.0 if plain or restart == "2" else 1.0)
+        # Until it is moved, in the middle of an epoch; then it is quick.
+        time.sleep(0.0 if plain or restart == "1" else 1.0)
 whole = StateDictOptions(full_state_dict=not plain, cpu_offload=not plain)
 state = get_model_state_dict(model, options=whole)
 if rank == 0:
@@ -104,7 +104,7 @@ def steps(folder: Path, attempt: int) -> int:
     return len(found[0].read_text().splitlines()) if found else 0
 
 
-def test_a_model_in_shards_is_moved_to_other_numbers_of_processes(site):
+def test_a_model_in_shards_is_moved_to_another_number_of_processes(site):
     import torch
 
     folder = site.folder / "run"
@@ -119,12 +119,12 @@ def test_a_model_in_shards_is_moved_to_other_numbers_of_processes(site):
             "gpus_per_node": SHAPES[0][1],
             "torchrun": str(Path(sys.executable).parent / "torchrun"),
             "command": [str(folder / "train.py"), str(folder)],
-            "hadar": ["types=any", "gpus=2,3,4", f"samples={SIZE * EPOCHS}", "checkpoint=yes"],
+            "hadar": ["types=any", "gpus=2,3", f"samples={SIZE * EPOCHS}", "checkpoint=yes"],
         },
     )
     # torchrun leaves its folder of logs behind.
     there = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)}
-    id_, _ = submit(site, script, "-p", "k80,v100,p100", **there)
+    id_, _ = submit(site, script, "-p", "k80,p100", **there)
     for attempt, (kind, gpus) in enumerate(SHAPES):
         site.want[id_] = {kind: gpus}
         site.until(lambda kind=kind: site.patient_tick() and site.where(id_) == {kind}, 400)
@@ -135,9 +135,9 @@ def test_a_model_in_shards_is_moved_to_other_numbers_of_processes(site):
     site.until(lambda: site.patient_tick() and site.job(id_).state is JobState.FINISHED, 400)
     said = (folder / "out").read_text()
     assert site.job(id_).slurm_state == "COMPLETED" and f"done {EPOCHS * SIZE} 3" in said, said
-    assert "(attempt 2, 4 GPUs)" in said and "(attempt 3, 3 GPUs)" in said
+    assert "(attempt 2, 3 GPUs)" in said, said
     moves = [entry for entry in site.history(id_) if entry.kind == "move"]
-    assert len(moves) == 2 and all(entry.shown for entry in moves), moves
+    assert len(moves) == 1 and moves[0].shown, moves
     read = Counter()
     for path in folder.glob("read.*"):
         for line in path.read_text().splitlines():
@@ -147,8 +147,8 @@ def test_a_model_in_shards_is_moved_to_other_numbers_of_processes(site):
     assert read == Counter((epoch, one) for epoch in range(EPOCHS) for one in range(SIZE))
     # Each attempt is that of a start by Slurm, not of torchrun.
     (attempt,) = attempts_folder(folder / "run.pt").iterdir()
-    assert attempt.name.startswith(f"3.{id_}.2.")
-    assert len(checkpoint.read(folder / "run.pt")["shards"]["files"]) == SHAPES[2][1] + 1
+    assert attempt.name.startswith(f"2.{id_}.1.")
+    assert len(checkpoint.read(folder / "run.pt")["shards"]["files"]) == SHAPES[-1][1] + 1
     plain = site.folder / "plain"
     plain.mkdir()
     subprocess.run([sys.executable, folder / "train.py", plain, "plain"], check=True, timeout=240)

@@ -21,7 +21,7 @@ def has_shape(want: ResourceRequest) -> bool:
     return want.whole or (want.form == "node" and want.nodes > 1 and want.copies[1] == 1)
 
 
-def enforced(plan: Plan, shown: Snapshot) -> Plan:
+def shaped(plan: Plan, shown: Snapshot) -> Plan:
     """The plan with each placement in its job's shape. A job for which that cannot be done is left
     as it is: waiting, or running where it runs."""
     out = [

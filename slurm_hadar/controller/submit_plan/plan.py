@@ -18,6 +18,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
 from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
 from slurm_hadar.controller.snapshot.sources import Sources
 from slurm_hadar.controller.snapshot.view_builder import snapshot_of
+from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes
 from slurm_hadar.controller.submit_plan.hypothetical_job import Asking, copy_of_store, place_in
 from slurm_hadar.controller.submit_plan.request import ID, Asked, count_option, job_of
 from slurm_hadar.domain.job import Job
@@ -109,6 +110,8 @@ def plan_submit(submission: Submission, config: Config) -> SubmitPlan:
         gpus, nodes, reason = place_in(report, ID) if would_be else ({}, (), "")
         rows: list[PlanRow] = []
         want = resource_request(job, Steering())
+        if isinstance(want, ResourceRequest):
+            want = WholeNodes(report.seen).fitted(job, want)
         if not alone.refused and not isinstance(want, str):
             question = _Question(submission, config, report.seen, controller.rates, job, want)
             rows = _rows(question, gpus)
@@ -206,7 +209,8 @@ def _asked_for(kind: str, count: int, question: _Question) -> list[str] | None:
         feature = config.gpu_types[kind].feature if kind in config.gpu_types else kind
         more.append(f"--constraint={with_feature(want.constraint, feature)}")
     if count != want.count:
-        option = count_option(question.submission.asked.held, count)
+        each = count // want.nodes if want.whole else count
+        option = count_option(question.submission.asked.held, each)
         more += [option] if option else []
     return more
 

@@ -122,6 +122,13 @@ def test_what_cannot_be_known_does_not_fit(tres):
     assert refused(Slurm(much), move(replace(HERE, time_limit_s=inf)))
 
 
+@pytest.mark.parametrize(("tres", "fits"), [("cpu", False), ("mem", False), ("gres/gpu", True)])
+def test_what_other_whole_nodes_have_is_not_known(tres, fits):
+    alone = replace(HERE, whole_nodes=True)
+    assert not refused(Slurm(cpu(1e9, tres=tres)), move())
+    assert (refused(Slurm(cpu(1e9, tres=tres)), move(alone)) == {}) is fits
+
+
 def test_a_dearer_partition_is_billed_as_the_sum_of_its_weights():
     there = [
         Partition("gpu", billing="CPU=1"),

@@ -89,6 +89,13 @@ def test_the_job_that_the_policy_would_start_has_the_priority_of_the_one_that_it
     assert nices(jobs, ["2"], "none") == {}
 
 
+def test_jobs_that_have_their_nodes_alone_exchange_no_places():
+    alone = {"exclusive": True, "whole_nodes": True, "request": GpuRequest(per_node={UNTYPED: 2})}
+    shared = {"request": alone["request"]}
+    assert nices([job("1", 900, **shared), job("2", 500, **shared)], ["2"])
+    assert not nices([job("1", 900, **alone), job("2", 500, **alone)], ["2"])
+
+
 def test_an_own_nice_counts_on():
     jobs = [job("1", 900, nice=50), job("2", 700, nice=5)]
     assert nices(jobs, ["2"]) == {"1": "250", "2": "-195"}

@@ -203,7 +203,7 @@ def test_every_plan_keeps_to_the_shapes_and_can_be_carried_out(name, observed, p
     guards = CONFIG.guards.model_copy(update={"preempt": preempt})
     shown = look(observed, CONFIG.model_copy(update={"guards": guards}))
     plan, _ = policies.get(name)(shown.view, {})
-    found = shapes.enforced(plan, shown)
+    found = shapes.shaped(plan, shown)
     assert found.placements.keys() | found.waiting.keys() == set(shown.view.jobs.ids)
     for id_, placement in found.placements.items():
         assert not wrong_shape(observed, shown, id_, placement)
@@ -231,7 +231,7 @@ def several(each=4, **more):
 def test_a_placement_out_of_shape_is_put_into_it(one, there, then):
     shown = look(seen([one], cluster()))
     plan = dictate(shown.view, {"1": Placement({"v100": 4 * then}, there, reason="so")})
-    placement = shapes.enforced(plan, shown).placements["1"]
+    placement = shapes.shaped(plan, shown).placements["1"]
     assert len(placement.nodes) == then and placement.reason == "so"
     assert all(gpus == {"v100": 4} for gpus in placement.nodes.values())
 
@@ -241,11 +241,11 @@ def test_a_shape_for_which_nothing_is_left_is_not_carried_out():
     others = [running(str(n), {f"v{n - 6}": {"v100": 3}}, cpus=1) for n in (7, 8)]
     waits = look(seen([several(), *others], busy(*others)))
     keep = {one.id: Placement({"v100": 3}, one.gpus, reason="stays") for one in others}
-    plan = shapes.enforced(dictate(waits.view, {"1": out, **keep}), waits)
+    plan = shapes.shaped(dictate(waits.view, {"1": out, **keep}), waits)
     assert "1" not in plan.placements and "2 nodes with 4 free GPUs" in plan.waiting["1"]
     here = runs(several(), ["p1", "p2"])
     stays = look(seen([here, *others], busy(here, *others)))
-    placement = shapes.enforced(dictate(stays.view, {"1": out, **keep}), stays).placements["1"]
+    placement = shapes.shaped(dictate(stays.view, {"1": out, **keep}), stays).placements["1"]
     assert set(placement.nodes) == {"p1", "p2"} and placement.reason.startswith("stays")
 
 
@@ -273,14 +273,24 @@ def test_other_nodes_of_the_same_type_are_no_move():
     assert not decide(seen([here], busy(here)), {"1": there}).of(Kind.MOVE)
 
 
-def test_a_move_to_nodes_where_a_cpu_is_in_use_waits():
-    here = runs(whole(), ["p1"])
-    there = Placement({"v100": 4}, {"v1": {"v100": 4}}, reason="so")
-    nodes = [replace(n, cpus_used=1) if n.name == "v1" else n for n in busy(here)]
-    means = decide(seen([here], nodes), {"1": there})
+@pytest.mark.parametrize(("here", "there"), [("v3", "k3"), ("k3", "v3")])
+def test_a_move_takes_all_cpus_of_a_node_and_waits_where_one_is_in_use(here, there):
+    # A node of the one type has twice the CPUs of the other.
+    one = runs(whole(each=8), [here])
+    kind = KINDS[there[0]]
+    plan = {"1": Placement({kind: 8}, {there: {kind: 8}}, reason="so")}
+    assert decide(seen([one], busy(one)), plan).of(Kind.MOVE)
+    nodes = [replace(n, cpus_used=1) if n.name == there else n for n in busy(one)]
+    means = decide(seen([one], nodes), plan)
     assert not means.of(Kind.MOVE) and "CPUs" in means.deferred["1"]
-    beside = FreeHostResources(seen([here], busy(here)))
-    assert beside.take(here, {}, ["v1"], {"p1"}) and not beside.take(here, {}, ["v1"], {"p1"})
+    beside = FreeHostResources(seen([one], busy(one)))
+    assert beside.take(one, {}, [there], {here}) and not beside.take(one, {}, [there], {here})
+
+
+def test_policies_count_what_it_asks_for_and_not_all_that_its_nodes_have():
+    one = runs(whole(each=8, tasks=8, cpus=8, mem_per_cpu_mb=100), ["v3"])
+    jobs = look(seen([one], busy(one))).view.jobs
+    assert jobs.cpus_per_gpu[0] == 1 and jobs.mem_per_gpu_mb[0] == 100
 
 
 def test_a_waiting_job_gets_an_order_where_each_type_has_its_number_alone():
