@@ -269,9 +269,8 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
         if submit.site is not None and not _acts(submit, submit.site):
             more.append("no controller is acting now, and without one it is an ordinary job")
     plain = [text for text in more if not any(letter.isdigit() for letter in text)]
-    if len(plain) < len(more):
-        plain.append("for details: hbatch --hadar-plan")
-    return f"{said}: {'; '.join(plain)}" if plain else said
+    details = "; for details: hbatch --hadar-plan" if len(plain) < len(more) else ""
+    return (f"{said}: {'; '.join(plain)}" if plain else said) + details
 
 
 def _today(submit: Submit, moves: bool) -> Today | None:

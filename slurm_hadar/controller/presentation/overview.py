@@ -107,6 +107,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         others=others_by,
         today=moves,
         trust=trust,
+        nodes_hidden=viewer.hidden_nodes,
         rollout=rollout.description(sight.config.rollout, visible),
         interactive=sessions,
         rows=list(rows.values()),
