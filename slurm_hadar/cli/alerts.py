@@ -57,6 +57,9 @@ def alerts(
     else:
         for alert in found.alerts:
             typer.echo(f"{alert.kind}: {formats.plain(alert.text)}")
+        # Not from a timer: cron mails whatever is printed.
+        if not found.alerts and (dry_run or not site.alerts.enabled):
+            typer.echo("No alerts.")
         for recipient, sent in found.sent.items():
             typer.echo(f"sent to {recipient}: {formats.counted(len(sent), 'alert')}")
         if not site.alerts.enabled:

@@ -328,7 +328,7 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
             more.append("no controller is acting now, and without one it is an ordinary job")
     plain = [text for text in more if not any(letter.isdigit() for letter in text)]
     details = "; for details: hbatch --hadar-plan" if len(plain) < len(more) else ""
-    return f"{said}: {'; '.join(plain)}{details}" if plain else f"{said}{details}"
+    return (f"{said}: {'; '.join(plain)}" if plain else said) + details
 
 
 def _today(submit: Submit, moves: bool) -> Today | None:

@@ -76,7 +76,7 @@ class Overview:
     """The cluster and the jobs that one user may see. ``told_s``: when Slurm showed this;
     ``source``: ``controller``, its ``state file`` or ``Slurm`` alone; ``managed`` and ``others``:
     jobs by state; ``today`` None: not known; ``trust``: how many times the work counts that this
-    user's jobs declare, None: not known."""
+    user's jobs declare, None: not known; ``nodes_hidden``: Slurm shows this user no nodes."""
 
     told_s: float
     source: str
@@ -86,6 +86,7 @@ class Overview:
     others: Mapping[str, int] = field(default_factory=dict)
     today: MovesToday | None = None
     trust: float | None = None
+    nodes_hidden: bool = False
     rollout: str = ""
     interactive: int = 0
     """Of the others: salloc, srun, Open OnDemand and JupyterHub."""
@@ -107,6 +108,8 @@ def summary(found: Overview, now: float) -> list[Text]:
     for use in found.gpus:
         lines.append(_line(title, _gpus(use)))
         title = ""
+    if found.nodes_hidden:
+        lines.append(_line(title, "not shown: Slurm hides the nodes from you (PrivateData)"))
     managed = _counts(found.managed) or "none"
     others = _counts(found.others)
     if found.interactive:

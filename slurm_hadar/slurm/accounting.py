@@ -81,7 +81,15 @@ def read_runs(
     Raises SlurmError where sacct does not answer, or prints nothing that can be read.
     """
     argv = command(from_s, to_s, user)
-    return parse_runs(commands.read(argv[0], argv[1:]))
+    try:
+        return parse_runs(commands.read(argv[0], argv[1:]))
+    except SlurmError as error:
+        if "storage is disabled" not in str(error):
+            raise
+        raise SlurmError(
+            "this Slurm keeps no accounting (AccountingStorageType in slurm.conf), of which a "
+            "report is made; hadar status shows what runs and waits now"
+        ) from None
 
 
 def parse_runs(text: str) -> tuple[list[JobRun], int]:

@@ -108,7 +108,8 @@ def test_the_figures_are_those_of_sacct_and_of_ones_own(tmp_path):
         for (code, said), name in zip(wrong, names * 2, strict=True):
             assert code == 1 and f"Slurm shows you no account {name}" in said
         assert "phys" in text[1] and "phys" in page.read_text()
-        assert looked[1].strip() == "alerts.enabled is false: nothing is sent"
+        off = "alerts.enabled is false: nothing is sent"
+        assert looked[1].splitlines() == ["No alerts.", off]
         began = datetime.now().strftime("%Y-%m-%d")
         since, refused = site.many(EVE, [["report", "--since", began], ["alerts"]])
         assert "chem" in since[1] and refused[0] == 1 and f"owned by {HADAR}" in refused[1]

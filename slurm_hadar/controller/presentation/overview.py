@@ -109,6 +109,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         others=_by_state(of_others),
         today=moves,
         trust=trust,
+        nodes_hidden=viewer.hidden_nodes,
         rollout=rollout.description(sight.config.rollout, visible),
         interactive=sum(bool(interactive.why(job, sight.config.guards)) for job in others),
         rows=list(rows.values()),

@@ -141,3 +141,12 @@ def test_an_account_or_a_user_without_jobs_is_said(asked):
     for words in (("--account", "chem"), ("--user", "root")):
         done = asked(line(), "--since", "2026-01-01", *words)
         assert done.exit_code == 0 and "had no GPU job" in " ".join(done.stdout.split())
+
+
+def test_a_slurm_without_accounting_is_named_with_what_remains(asked):
+    sacct = asked.folder / "sacct"
+    sacct.write_text("#!/bin/sh\necho Slurm accounting storage is disabled >&2\nexit 1\n")
+    done = asked("")
+    assert isinstance(done.exception, SlurmError)
+    assert "AccountingStorageType" in str(done.exception)
+    assert "hadar status" in str(done.exception)

@@ -321,6 +321,14 @@ def test_silence_is_reported_once_while_neither_slurm_nor_the_state_file_answers
     assert "has not ticked for 2 h" in (silent_site.folder / "mail.text").read_text()
 
 
+def test_a_look_without_alerts_says_so_to_people_and_nothing_to_a_timer(silent_site):
+    (old,) = silent_site.folder.rglob("heartbeat.json")
+    heartbeat.write_heartbeat(old.parent, "act", 60.0)
+    assert "No alerts." in silent_site("--dry-run").output
+    assert "No alerts." in silent_site(enabled="false").output
+    assert "No alerts." not in silent_site().output
+
+
 def test_a_test_message_goes_to_the_operators(silent_site):
     assert "sent to root" in silent_site("--test").output
     assert "nothing is wrong" in (silent_site.folder / "mail.text").read_text()

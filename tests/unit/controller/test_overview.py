@@ -74,6 +74,8 @@ def test_under_private_data_nothing_of_others_is_shown():
     assert rows(found)["1"].reason == "another job pays less"
     assert found.managed == {"running": 1} and found.others == {} and found.gpus == ()
     assert found.trust == 1.0
+    (line,) = (str(one) for one in summary(found, NOW) if str(one).startswith("GPUs"))
+    assert "Slurm hides the nodes" in line
     assert "bob" not in repr(found) and "3.0" not in repr(found)
 
 
