@@ -19,8 +19,14 @@ SQL = re.compile(
 )
 
 
+FIRST = re.compile("SELECT|INSERT|UPDATE|DELETE|CREATE|WHERE|ORDER|PRAGMA|SAVEPOINT|BEGIN")
+"""Each SQL has one of these: most modules have none, and need not be parsed."""
+
+
 def sql_in(text):
     """Lines of the texts in a module that are SQL, or a clause of it."""
+    if not FIRST.search(text):
+        return []
     nodes = ast.walk(ast.parse(text))
     texts = [n for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     return sorted(node.lineno for node in texts if SQL.search(node.value))

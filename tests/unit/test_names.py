@@ -13,6 +13,7 @@ from slurm_hadar.cli.main import app
 from slurm_hadar.reports import job_report, text
 
 PACKAGE = Path(__file__).resolve().parents[2] / "slurm_hadar"
+DEFINITION = re.compile(r"^(class|def) ([A-Za-z]\w*)", re.MULTILINE)
 
 INSTEAD = {
     "acting": "apply", "acts": "actuation", "arrays": "scheduling input", "beside": "sensitivity",
@@ -64,10 +65,9 @@ def _private(name: str) -> str:
     return ", ".join(f"{part}: {INSTEAD[part]}" for part in _parts(name) if part in INSTEAD)
 
 
-def _definitions(path: Path) -> Iterator[ast.ClassDef | ast.FunctionDef]:
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-            yield node
+def _definitions(path: Path) -> list[tuple[str, str]]:
+    """(``class`` or ``def``, name) of what is public at the top of a module."""
+    return DEFINITION.findall(path.read_text())
 
 
 def _names() -> Iterator[tuple[str, str]]:
@@ -75,8 +75,8 @@ def _names() -> Iterator[tuple[str, str]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         where = path.relative_to(PACKAGE)
         yield str(where), path.parent.name if path.stem == "__init__" else path.stem
-        for node in _definitions(path):
-            yield str(where), node.name
+        for _, name in _definitions(path):
+            yield str(where), name
 
 
 def _commands(group: typer.Typer) -> Iterator[str]:
@@ -123,9 +123,9 @@ def test_log_events_and_json_keys_are_the_terms_of_the_field():
 def test_no_two_public_classes_share_a_name():
     where = defaultdict(list)
     for path in PACKAGE.rglob("*.py"):
-        for node in _definitions(path):
-            if isinstance(node, ast.ClassDef):
-                where[node.name].append(str(path.relative_to(PACKAGE)))
+        for kind, name in _definitions(path):
+            if kind == "class":
+                where[name].append(str(path.relative_to(PACKAGE)))
     shared = {name: found for name, found in where.items() if len(found) > 1}
     assert set(shared) == set(SHARED), shared
 

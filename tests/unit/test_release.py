@@ -63,7 +63,7 @@ def built(tmp_path_factory):
 def installed(built, tmp_path_factory):
     """The wheel alone, in a folder of its own."""
     folder = tmp_path_factory.mktemp("installed")
-    pip("install", "--no-deps", "--target", folder, built[1], cwd=folder)
+    pip("install", "--no-deps", "--no-compile", "--target", folder, built[1], cwd=folder)
     return folder
 
 

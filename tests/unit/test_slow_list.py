@@ -5,7 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from slow_tests import LIST, OPTION, listed
+from slow_tests import LIST, listed, option
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,7 +17,7 @@ def functions(path):
 
 
 def test_the_list_names_tests_that_there_are_each_once_and_in_order():
-    assert all(line.startswith(OPTION) for line in LIST.read_text().splitlines())
+    assert LIST.read_text().splitlines() == [option(name) for name in listed()]
     assert listed() == sorted(set(listed()))
     for name in listed():
         path, _, function = name.partition("::")

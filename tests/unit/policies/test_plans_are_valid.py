@@ -17,7 +17,7 @@ from slurm_hadar.testing.strategies import views
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-_QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _BASELINES = ("fifo", "srtf")
 
 _OPTIONS: st.SearchStrategy[Mapping[str, object]] = st.fixed_dictionaries(

@@ -181,7 +181,7 @@ def test_a_count_of_which_little_is_known_is_tried() -> None:
 
 
 @given(views(), st.integers(0, 2**32), st.sampled_from([0.0, 0.5, 1.0]))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_plans_are_valid_whatever_is_in_doubt(view: View, seed: int, part: float) -> None:
     random = np.random.default_rng(seed)
     jobs = view.jobs

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forks import Forks
 
 from slurm_hadar.runtime import Training
 from slurm_hadar.runtime.noise import Moments, NoiseScale
@@ -171,19 +170,17 @@ def test_two_processes_measure_it_from_local_and_averaged_gradients(tmp_path: Pa
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR"))}
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(program), str(tmp_path / "x.pt")],
-            env={
-                **clean, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "GLOO_SOCKET_IFNAME": "lo",
-                "STORE": str(tmp_path / "store"),
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    said = [process.communicate(timeout=90)[0] for process in started]
+    env = {
+        **clean, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1",
+        "GLOO_SOCKET_IFNAME": "lo", "STORE": str(tmp_path / "store"),
+    }  # fmt: skip
+    with Forks("torch", "torch._dynamo", "slurm_hadar.runtime.training") as forks:
+        started = [
+            forks.start(
+                program, [tmp_path / "x.pt"], {**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            )
+            for rank in range(2)
+        ]
+        said = [process.communicate(timeout=90)[0] for process in started]
     scale = json.loads(said[0].split("result ")[1])
     assert scale == pytest.approx(TRUE, rel=0.4)

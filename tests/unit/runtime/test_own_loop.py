@@ -4,14 +4,13 @@ import difflib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from forks import Forks
 from small_training import outside_slurm
 
 from slurm_hadar.domain.errors import UsageError
@@ -25,12 +24,10 @@ pytestmark = [pytest.mark.usefixtures(outside_slurm.__name__), pytest.mark.timeo
 
 PLAIN = Path(__file__).with_name("own_loop_plain.py")
 RESUMABLE = Path(__file__).with_name("own_loop_session.py")
-# Runs a script once for each stop, in a fork each: to import torch takes longer than to train. It
-# signals itself when the script prints its n-th line, for each SIGNAL:n of a stop.
+# Runs a script once for each stop, in a fork each. It signals itself when the script prints its
+# n-th line, for each SIGNAL:n of a stop.
 RUN = """
 import builtins, os, runpy, signal, sys
-import torch, torch._dynamo
-import slurm_hadar.runtime.session
 script, stops, options = sys.argv[1], sys.argv[2].split("/"), sys.argv[3:]
 for number, stop in enumerate(stops):
     child = os.fork()
@@ -57,15 +54,22 @@ runpy.run_path(script, run_name="__main__")
 """
 
 
-def runs(script: Path, folder: Path, stops: str, *options: str) -> list[tuple[int, list[str]]]:
+@pytest.fixture(scope="module")
+def forks():
+    with Forks("torch", "torch._dynamo", "slurm_hadar.runtime.session") as forks:
+        yield forks
+
+
+def runs(
+    forks: Forks, script: Path, folder: Path, stops: str, *options: str
+) -> list[tuple[int, list[str]]]:
     """Exit code and what was printed of the attempts, one for each of ``stops``."""
     folder.mkdir(exist_ok=True)
-    subprocess.run(
-        [sys.executable, "-c", RUN, str(script), stops, *options],
-        cwd=folder,
-        env={**os.environ, "HADAR_PAUSE_S": "0"},
-        check=True,
-    )
+    program = folder / "attempts.py"
+    program.write_text(RUN)
+    env = {**os.environ, "HADAR_PAUSE_S": "0"}
+    running = forks.start(program, [script, stops, *options], env, folder)
+    assert running.communicate(timeout=500) and running.returncode == 0
     return [
         (
             int((folder / f"{number}.code").read_text()),
@@ -114,11 +118,11 @@ def test_at_most_eight_changed_lines_make_a_script_resumable():
         (["--accumulate", "1", "--compile"], "SIGTERM:18//"),
     ],
 )
-def test_stopped_and_resumed_it_is_the_run_that_never_stopped(tmp_path, options, stops):
+def test_stopped_and_resumed_it_is_the_run_that_never_stopped(forks, tmp_path, options, stops):
     plain, own = tmp_path / "plain", tmp_path / "own"
-    ((code, expected),) = runs(PLAIN, plain, "", *options)
+    ((code, expected),) = runs(forks, PLAIN, plain, "", *options)
     assert code == 0 and "epoch 2" in "".join(expected), expected
-    *attempts, again = runs(RESUMABLE, own, stops, *options)
+    *attempts, again = runs(forks, RESUMABLE, own, stops, *options)
     codes = [143] * stops.count("SIGTERM") + [0]
     assert [code for code, _ in attempts] == codes, (own / "errors").read_text()
     assert [line for _, lines in attempts for line in lines] == expected
@@ -128,10 +132,10 @@ def test_stopped_and_resumed_it_is_the_run_that_never_stopped(tmp_path, options,
         assert same(plain / name, own / name), name
 
 
-def test_killed_after_a_save_that_was_asked_for_it_does_again_what_was_lost(tmp_path):
+def test_killed_after_a_save_that_was_asked_for_it_does_again_what_was_lost(forks, tmp_path):
     plain, own = tmp_path / "plain", tmp_path / "own"
-    ((_, expected),) = runs(PLAIN, plain, "")
-    (killed, lines), (code, rest) = runs(RESUMABLE, own, "SIGUSR2:20,SIGKILL:37/")
+    ((_, expected),) = runs(forks, PLAIN, plain, "")
+    (killed, lines), (code, rest) = runs(forks, RESUMABLE, own, "SIGUSR2:20,SIGKILL:37/")
     assert (killed, lines) == (-signal.SIGKILL, expected[:37])
     assert code == 0
     # The save came at the end of the step in which it was asked for.
@@ -316,24 +320,20 @@ print("end", session.samples, *(value.item() for value in model.parameters().__n
 """
 
 
-def processes(folder: Path, ranks: int) -> list[tuple[int, list[str], str]]:
+def processes(forks: Forks, folder: Path, ranks: int) -> list[tuple[int, list[str], str]]:
     """Exit code, lines and errors of each."""
-    folder.mkdir(exist_ok=True)
-    env = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    program = folder / "several.py"
+    program.write_text(SEVERAL)
+    env = {
+        **os.environ,
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     started = [
-        subprocess.Popen(
-            [sys.executable, "-c", SEVERAL, str(folder / "store")],
-            cwd=folder,
-            env={
-                **os.environ,
-                **env,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "GLOO_SOCKET_IFNAME": "lo",
-            },
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+        forks.start(
+            program, [folder / "store"], {**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder
         )
         for rank in range(ranks)
     ]
@@ -345,14 +345,14 @@ def processes(folder: Path, ranks: int) -> list[tuple[int, list[str], str]]:
     ]
 
 
-def test_several_processes_leave_together_and_each_goes_on_with_its_own_samples(tmp_path):
-    stopped = processes(tmp_path, 2)
+def test_several_processes_leave_together_and_each_goes_on_with_its_own_samples(forks, tmp_path):
+    stopped = processes(forks, tmp_path, 2)
     assert [code for code, _, _ in stopped] == [143, 143], stopped
     assert stopped[0][1][-1].split()[1] == "1"
     # In the middle of an epoch a process alone would read other samples.
-    ((code, _, errors),) = processes(tmp_path, 1)
+    ((code, _, errors),) = processes(forks, tmp_path, 1)
     assert code == 1 and "declare gpus=2" in errors
-    resumed = processes(tmp_path, 2)
+    resumed = processes(forks, tmp_path, 2)
     assert [code for code, _, _ in resumed] == [0, 0], resumed
     for before, after in zip(stopped, resumed, strict=True):
         places = [line.split()[1:3] for line in before[1] + after[1][:-1]]

@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from forks import Forks
 
 from slurm_hadar.runtime import check_lineage, lineage
 
@@ -43,29 +42,33 @@ print("result", json.dumps([run.samples, run.gpus, mine]), flush=True)
 """
 
 
-def start(folder: Path, ranks: int, samples: int, pause: float = 0.0, wrap: str = "ddp"):
-    program = folder / "train.py"
-    program.write_text(PROGRAM)
-    store = folder / f"store.{time.monotonic_ns()}"
-    return [
-        subprocess.Popen(
-            [sys.executable, program, str(folder / "c.pt"), str(samples), str(pause), wrap],
-            env={
-                **{k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR"))},
-                "RANK": str(rank),
-                "WORLD_SIZE": str(ranks),
-                "LOCAL_RANK": str(rank),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": "1",
-                "GLOO_SOCKET_IFNAME": "lo",
-                "STORE": str(store),
-            },
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for rank in range(ranks)
-    ]
+@pytest.fixture(scope="module")
+def start():
+    """Starts the processes of a training."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR"))}
+
+    def started(folder: Path, ranks: int, samples: int, pause: float = 0.0, wrap: str = "ddp"):
+        program = folder / "train.py"
+        program.write_text(PROGRAM)
+        store = folder / f"store.{time.monotonic_ns()}"
+        several = {
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "STORE": str(store),
+        }
+        return [
+            forks.start(
+                program,
+                [folder / "c.pt", samples, pause, wrap],
+                {**clean, **several, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(ranks)
+        ]
+
+    with Forks("torch", "torch._dynamo", "slurm_hadar.runtime.training") as forks:
+        yield started
 
 
 def results(processes, code: int = 0):
@@ -84,7 +87,7 @@ def weights(path: Path) -> torch.Tensor:
 @pytest.mark.skipif(
     not torch.distributed.is_gloo_available(), reason="this build of torch lacks gloo"
 )
-def test_two_processes_train_like_one_and_resume_as_one(tmp_path):
+def test_two_processes_train_like_one_and_resume_as_one(start, tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
     alone.mkdir()
     together.mkdir()
@@ -101,7 +104,7 @@ def test_two_processes_train_like_one_and_resume_as_one(tmp_path):
     assert torch.allclose(weights(alone / "c.pt"), weights(together / "c.pt"), atol=1e-5)
 
 
-def test_a_signal_to_one_process_saves_and_ends_all_at_the_same_step(tmp_path):
+def test_a_signal_to_one_process_saves_and_ends_all_at_the_same_step(start, tmp_path):
     processes = start(tmp_path, 2, 10**6, pause=0.01)
     assert processes[1].stdout is not None
     for line in processes[1].stdout:
@@ -114,7 +117,7 @@ def test_a_signal_to_one_process_saves_and_ends_all_at_the_same_step(tmp_path):
     assert segments[-1].epoch * N + segments[-1].stop > 100
 
 
-def test_processes_that_would_drift_apart_are_refused(tmp_path):
+def test_processes_that_would_drift_apart_are_refused(start, tmp_path):
     for process in start(tmp_path, 2, 60, wrap="bare"):
         _, err = process.communicate(timeout=120)
         assert process.returncode == 1

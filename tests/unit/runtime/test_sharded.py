@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import sharded_training
 import torch
+from forks import Forks
 from missing import missing
 from sharded_training import EPOCHS, SIZE, TOGETHER
 
@@ -30,12 +31,20 @@ PROGRAM = Path(sharded_training.__file__)
 LEFT = 143
 
 
-def train(folder: Path, *runs: dict) -> list[list[int]]:
-    """The exit codes of the processes of each run."""
+@pytest.fixture(scope="module")
+def train():
+    """Trains, and gives the exit codes of the processes of each run."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "PMI"))}
-    every = [{"kind": "fsdp", **run} for run in runs]
-    subprocess.run([sys.executable, PROGRAM, folder, json.dumps(every)], env=clean, check=True)
-    return json.loads((folder / "codes.json").read_text())
+
+    def trained(folder: Path, *runs: dict) -> list[list[int]]:
+        every = [{"kind": "fsdp", **run} for run in runs]
+        program = forks.start(PROGRAM, [folder, json.dumps(every)], clean)
+        _, errors = program.communicate(timeout=500)
+        assert program.returncode == 0, errors
+        return json.loads((folder / "codes.json").read_text())
+
+    with Forks(PROGRAM.stem) as forks:
+        yield trained
 
 
 def said(folder: Path) -> str:
@@ -104,7 +113,7 @@ def position(folder: Path) -> int:
     return json.loads(checkpoint.read(folder / "run.pt")["state"])["samples"]
 
 
-def test_four_then_two_then_three_processes_and_one_alone_are_one_training(tmp_path):
+def test_four_then_two_then_three_processes_and_one_alone_are_one_training(train, tmp_path):
     codes = train(
         tmp_path,
         {"ranks": 4, "term": 2},
@@ -127,7 +136,7 @@ def test_four_then_two_then_three_processes_and_one_alone_are_one_training(tmp_p
     assert [one.name for one in attempt.iterdir()] == ["owner"]
 
 
-def test_a_save_that_is_killed_is_never_the_newest(tmp_path):
+def test_a_save_that_is_killed_is_never_the_newest(train, tmp_path):
     """One process before it wrote its third shard; the first one before it renames the first file
     that names shards, and before it renames its second folder of shards."""
     points = [[1, "SIGKILL", "open 3"], [0, "SIGKILL", "rename 5"], [0, "SIGKILL", "rename 8"]]
@@ -144,7 +153,7 @@ def test_a_save_that_is_killed_is_never_the_newest(tmp_path):
     assert len(list((tmp_path / "run.pt.shards").iterdir())) == 2
 
 
-def test_a_stale_attempt_stopped_in_a_save_cannot_replace_a_later_ones(tmp_path):
+def test_a_stale_attempt_stopped_in_a_save_cannot_replace_a_later_ones(train, tmp_path):
     """Before it renames its second folder of shards, and before it renames the file that names
     them."""
     stale = [[0, "SIGSTOP", "rename 5"], [0, "SIGSTOP", "rename 10"]]
@@ -160,7 +169,7 @@ def test_a_stale_attempt_stopped_in_a_save_cannot_replace_a_later_ones(tmp_path)
         assert shard.stat().st_size == size
 
 
-def test_to_leave_waits_for_a_save_in_the_background(tmp_path):
+def test_to_leave_waits_for_a_save_in_the_background(train, tmp_path):
     slow = {"at": [1, "slow", ""], "slow_s": 1.0, "background": True, "every_s": 0.0}
     codes = train(tmp_path, {"ranks": 2, "term": 3, **slow})
     assert codes == [[LEFT] * 2], said(tmp_path)
@@ -172,7 +181,7 @@ def test_to_leave_waits_for_a_save_in_the_background(tmp_path):
     assert previous["parts"]["note"]["steps"] == list(range(done))
 
 
-def test_a_loop_of_ours_goes_on_anywhere_in_an_epoch_with_any_number_of_processes(tmp_path):
+def test_a_loop_of_ours_goes_on_anywhere_in_an_epoch_with_any_number_of_processes(train, tmp_path):
     codes = train(
         tmp_path,
         {"kind": "positions", "ranks": 3, "term": 2},
@@ -206,7 +215,7 @@ def test_a_restart_by_torchrun_is_an_attempt_of_its_own_within_one_start_of_the_
     assert_equal(tmp_path, reference(sampler_order))
 
 
-def test_accelerates_loaders_deal_the_same_samples_to_any_number_of_processes(tmp_path):
+def test_accelerates_loaders_deal_the_same_samples_to_any_number_of_processes(train, tmp_path):
     if not find_spec("accelerate"):
         missing("accelerate is not installed")
     codes = train(

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from forks import Forks
 from missing import missing
 
 from slurm_hadar.runtime.attempts import SUPERSEDED, attempts_folder
@@ -26,23 +27,44 @@ FRAMEWORKS = ("lightning", "huggingface")
 POINTS = ("open 1", "os.rename 1", "os.rename 2")
 
 
-def start(kind, folder, restarts, samples=SAMPLES, **env):
-    if kind in FRAMEWORKS and not find_spec({"huggingface": "transformers"}.get(kind, kind)):
-        missing(f"the extra {kind} is not installed")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "PMI"))}
-    job = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": str(restarts), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, PROGRAM, kind, folder, str(samples)],
-        env={**kept, **job, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def own_loops():
+    loops = ("training", "copies", "fixed_scale")
+    with Forks("no_compiler", "torch", *(f"slurm_hadar.runtime.{loop}" for loop in loops)) as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
+def frameworks():
+    for name in ("lightning", "transformers"):
+        if not find_spec(name):
+            missing(f"the extra of {name} is not installed")
+    callbacks = (f"slurm_hadar.runtime.{kind}" for kind in FRAMEWORKS)
+    with Forks("lightning.pytorch", "transformers.trainer", *callbacks) as forks:
+        yield forks
+
+
+@pytest.fixture
+def start(request):
+    """Starts a training of a kind."""
+
+    def started(kind, folder, restarts, samples=SAMPLES, **env):
+        forks = request.getfixturevalue("frameworks" if kind in FRAMEWORKS else "own_loops")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "PMI"))}
+        job = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": str(restarts), "OMP_NUM_THREADS": "1"}
+        return forks.start(PROGRAM, [kind, folder, samples], {**kept, **job, **env})
+
+    return started
 
 
 def wait_stopped(process, seconds=120.0):
     end = time.monotonic() + seconds
-    while Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+    while True:
         if process.poll() is not None or time.monotonic() > end:
             process.kill()
-            raise AssertionError(f"it did not stop: {process.communicate()}")
+            raise AssertionError(f"it did not stop: {process.communicate(timeout=60)}")
+        if Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T":
+            return
         time.sleep(0.02)
 
 
@@ -63,7 +85,9 @@ def cases():
 
 
 @pytest.mark.parametrize(("kind", "point"), list(cases()))
-def test_an_attempt_stopped_in_a_save_cannot_write_over_a_finished_training(tmp_path, kind, point):
+def test_an_attempt_stopped_in_a_save_cannot_write_over_a_finished_training(
+    start, tmp_path, kind, point
+):
     stale = start(kind, tmp_path, 0, STALL=point)
     wait_stopped(stale)
     second = start(kind, tmp_path, 1)
@@ -78,7 +102,7 @@ def test_an_attempt_stopped_in_a_save_cannot_write_over_a_finished_training(tmp_
     assert "Traceback" not in err
 
 
-def test_an_attempt_stopped_before_it_removes_an_old_checkpoint_removes_none(tmp_path):
+def test_an_attempt_stopped_before_it_removes_an_old_checkpoint_removes_none(start, tmp_path):
     """Of the checkpoints that were asked for the newest two are kept; the third save ends it."""
     stale = start("huggingface", tmp_path, 0, samples=24, STALL="remove 1")
     wait_stopped(stale)
@@ -93,7 +117,7 @@ def test_an_attempt_stopped_before_it_removes_an_old_checkpoint_removes_none(tmp
 
 
 @pytest.mark.parametrize("kind", [*OWN, *FRAMEWORKS])
-def test_what_killed_saves_left_is_removed_at_the_next_start(tmp_path, kind):
+def test_what_killed_saves_left_is_removed_at_the_next_start(start, tmp_path, kind):
     # A framework's import takes seconds.
     kills = 1 if kind in FRAMEWORKS else 2
     path = tmp_path / ("checkpoint" if kind == "huggingface" else "c.pt")
@@ -117,7 +141,7 @@ def test_what_killed_saves_left_is_removed_at_the_next_start(tmp_path, kind):
     assert [one.name for one in newest.iterdir()] == ["owner"]
 
 
-def test_an_attempt_that_begins_late_leaves_the_training_to_the_later_start(tmp_path):
+def test_an_attempt_that_begins_late_leaves_the_training_to_the_later_start(start, tmp_path):
     """It was stopped before it came to its first line, and Slurm has started the job again."""
     second = start("Training", tmp_path, 1)
     second.communicate(timeout=200)
@@ -129,7 +153,7 @@ def test_an_attempt_that_begins_late_leaves_the_training_to_the_later_start(tmp_
     assert "attempt 1 of job 12 (restart 1) has taken over" in err
 
 
-def test_a_second_training_of_the_same_job_goes_on_and_another_job_too(tmp_path):
+def test_a_second_training_of_the_same_job_goes_on_and_another_job_too(start, tmp_path):
     first = start("Training", tmp_path, 1, samples=80)
     first.communicate(timeout=200)
     again = start("Training", tmp_path, 1, samples=120)
@@ -167,7 +191,7 @@ print("after the loop", end=" ")
 
 
 @pytest.mark.parametrize("kind", [*OWN, *FRAMEWORKS])
-def test_a_path_that_cannot_be_written_ends_the_training_at_its_start(tmp_path, kind):
+def test_a_path_that_cannot_be_written_ends_the_training_at_its_start(start, tmp_path, kind):
     path = tmp_path / ("checkpoint" if kind == "huggingface" else "c.pt")
     attempts_folder(path).write_text("in the way")
     done = start(kind, tmp_path, 0)
@@ -176,7 +200,7 @@ def test_a_path_that_cannot_be_written_ends_the_training_at_its_start(tmp_path, 
     assert f"checkpoint {path} could not be saved" in err.splitlines()[-1]
 
 
-def test_the_state_tells_the_attempt(tmp_path):
+def test_the_state_tells_the_attempt(start, tmp_path):
     from slurm_hadar.runtime import checkpoint
 
     for restarts in range(2):

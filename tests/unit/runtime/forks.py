@@ -1,0 +1,140 @@
+"""Programs that start as forks of one process which has imported what all of them import: to import
+PyTorch takes longer than what a small training does.
+
+``Forks("torch").start(program, arguments, env)`` is what ``subprocess.Popen([sys.executable,
+program, *arguments], env=env, cwd=cwd, ...)`` with pipes is, as far as tests need it.
+"""
+
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+
+REQUEST_BYTES = 1 << 20
+
+
+class Forked:
+    """A program that was started. ``out``, ``err``: where it prints; ``end``: its process ID, then
+    its exit code."""
+
+    def __init__(self, out, err, end):
+        self.stdout, self.stderr, self._end = os.fdopen(out), os.fdopen(err), os.fdopen(end)
+        self.pid, self.returncode = int(self._end.readline()), None
+
+    def poll(self, timeout=0.0):
+        """Its exit code; None while it runs."""
+        if self.returncode is None and select.select([self._end], [], [], timeout)[0]:
+            self.returncode = int(self._end.readline())
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout):
+        """All that it printed, once it has ended."""
+        found = {}
+        readers = [
+            threading.Thread(target=lambda name=name, file=file: found.update({name: file.read()}))
+            for name, file in (("out", self.stdout), ("err", self.stderr))
+        ]
+        for reader in readers:
+            reader.start()
+        if self.poll(timeout) is None:
+            self.kill()
+            raise subprocess.TimeoutExpired("a forked program", timeout)
+        for reader in readers:
+            reader.join()
+        for file in (self.stdout, self.stderr, self._end):
+            file.close()
+        return found["out"], found["err"]
+
+
+class Forks:
+    """The process that imports ``modules``, and starts programs. Ends with ``with``."""
+
+    def __init__(self, *modules):
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno()), *modules],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._socket.close()
+        self._process.wait(60)
+
+    def start(self, program, arguments, env, cwd=None):
+        pipes = [os.pipe() for _ in range(3)]
+        ends = [end for _, end in pipes]
+        request = {
+            "program": str(program),
+            "arguments": list(map(str, arguments)),
+            "env": env,
+            "cwd": str(cwd or Path.cwd()),
+        }
+        socket.send_fds(self._socket, [json.dumps(request).encode()], ends)
+        for end in ends:
+            os.close(end)
+        return Forked(*(end for end, _ in pipes))
+
+
+def _next(requests):
+    """The next program to be, in a process of its own; None: there is none."""
+    while True:
+        text, ends, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 3)
+        if not text:
+            return None
+        if not os.fork():
+            break
+        for end in ends:
+            os.close(end)
+    out, err, end = ends
+    requests.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if child := os.fork():
+        os.close(out)
+        os.close(err)
+        os.write(end, f"{child}\n".encode())
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.write(end, f"{code}\n".encode())
+        os._exit(0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for one in ends:
+        os.close(one)
+    return json.loads(text)
+
+
+def main():
+    for name in sys.argv[2:]:
+        import_module(name)
+    # Nothing waits for the processes between this one and the programs.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    request = _next(socket.socket(fileno=int(sys.argv[1])))
+    if request is not None:
+        os.chdir(request["cwd"])
+        os.environ.clear()
+        os.environ.update(request["env"])
+        sys.argv = [request["program"], *request["arguments"]]
+        sys.path[0] = str(Path(request["program"]).parent)
+        runpy.run_path(request["program"], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
