@@ -70,6 +70,11 @@ class MovesToday:
     lost_gpu_h: float = 0.0
     own: bool = False
 
+    @property
+    def number(self) -> int:
+        """A requeue at the time limit is no move."""
+        return sum(count for outcome, count in self.moves.items() if outcome != CHAINED)
+
 
 @dataclass(frozen=True, slots=True)
 class Overview:
@@ -297,7 +302,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _today(today: MovesToday) -> str:
-    number = sum(count for outcome, count in today.moves.items() if outcome != CHAINED)
+    number = today.number
     by = f" ({_counts(today.moves)})" if today.moves else ""
     gained = round(today.gained_gpu_h, 1) + 0.0  # never -0.0
     hours = f"{gained:.1f} GPU-hours gained, {today.lost_gpu_h:.1f} lost"
