@@ -6,7 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.policies.timetable.doubt import concave, move_factor, restart_factor
+from slurm_hadar.policies.timetable.doubt import (
+    alike_where_slowest,
+    attained_factor,
+    concave,
+    move_factor,
+    restart_factor,
+)
 from slurm_hadar.policies.timetable.plan import Timetable, respond
 from slurm_hadar.policies.timetable.round_input import GivenRound
 from slurm_hadar.policies.timetable.work import Options
@@ -65,8 +71,15 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
     power = 1.0 - (1.0 - settings.doubt_power) * float(doubt.work.mean())
     gain[options.gpus > doubt.reach[:, None]] = 0.0
     move_part = move_factor(given.view, options, doubt)
-    value = gain * concave(options, power, move_part) * (1.0 + settings.follow * share)
-    gain *= concave(options, power)
+    alike_where_slowest(gain, weight, doubt)
+    # When work that is an assumption ends is a guess: no time in the plan is better than another.
+    follow = settings.follow * np.where(doubt.work, 0.0, 1.0)[:, None] * share
+    speed = concave(options, power)
+    lost = gain * (speed - concave(options, power, move_part))
+    # A restart costs the same GPU time whatever the job counts for.
+    value = gain * speed * attained_factor(given.view, doubt)[:, None] - lost
+    value = np.where(gain > 0, np.maximum(value, 1e-12), 0.0) * (1.0 + follow)
+    gain *= speed
     # What counts that were not tried may well do has gone into the tightness; with work that is an
     # assumption it is not known.
     critical = (tight >= 1.0) & ~doubt.work

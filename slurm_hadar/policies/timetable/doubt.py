@@ -8,9 +8,9 @@ work is an assumption. A plan of all its work is then a guess. So
 - the horizon is farther.
 
 Where the work is an assumption, besides, the next restart is judged by those before and not by the
-time over which it would pay, a further GPU counts for less than its speed says, the job is not
-stopped for others to have more while there is a GPU for each, and it goes before no other by the
-need that is assumed.
+time over which it would pay, more speed counts for less the faster the job is and the more GPU time
+it has had, the job is not stopped for others to have more while there is a GPU for each, and it
+goes before no other by the need that is assumed, nor by the time that the plan has for it.
 Where all is known nothing of this applies.
 """
 
@@ -103,27 +103,49 @@ def restart_factor(view: View) -> FloatArray:
 
 
 def concave(options: Options, power: float, part: FloatArray | None = None) -> FloatArray:
-    """(J, O) factors on a value in proportion to speed; 1 at the least count of each pool.
+    """(J, O) factors on a value in proportion to speed; 1 on the slowest option of each job.
 
-    A speed x times that of the least count is worth 1 + (x^a - 1) / a times as much, x >= 1 and
-    a <= 1: 1 is in proportion, 0 the logarithm. So each further GPU is worth less than the one
-    before. ``part`` (J, O): of its speed that an option keeps, as by :func:`restart_factor`.
+    A speed x times that of the slowest is worth 1 + (x^a - 1) / a times as much, x >= 1 and
+    a <= 1: 1 is in proportion, 0 the logarithm. So each further GPU, and a faster one, is worth
+    less than the one before. ``part`` (J, O): of its speed that an option keeps, as by
+    :func:`restart_factor`.
     """
     rest = np.ones(options.seconds.shape) if part is None else part
     if power >= 1.0:
         return rest
-    factor = rest.copy()
-    for pool in np.unique(options.pool):
-        here = np.flatnonzero(options.pool == pool)
-        seconds = options.seconds[:, here]
-        able = np.isfinite(seconds)
-        base = np.take_along_axis(seconds, able.argmax(axis=1)[:, None], axis=1)
-        speed = np.where(able, base, 1.0) / np.where(able, seconds, 1.0)
-        kept = speed * rest[:, here]
-        faster = np.maximum(kept, 1.0)
-        worth = 1.0 + (np.log(faster) if abs(power) < 1e-6 else (faster**power - 1.0) / power)
-        factor[:, here] = np.where(kept > 1.0, worth, kept) / speed
+    able = np.isfinite(options.seconds)
+    slowest = np.where(able, options.seconds, 0.0).max(axis=1, initial=0.0)[:, None]
+    speed = np.where(able, slowest, 1.0) / np.where(able, options.seconds, 1.0)
+    kept = speed * rest
+    faster = np.maximum(kept, 1.0)
+    worth = 1.0 + (np.log(faster) if abs(power) < 1e-6 else (faster**power - 1.0) / power)
+    factor: FloatArray = np.where(kept > 1.0, worth, kept) / speed
     return factor
+
+
+def alike_where_slowest(gain: FloatArray, weight: FloatArray, doubt: Doubt) -> None:
+    """Change ``gain`` (J, O): jobs of unknown work are worth the same, but for their weights, where
+    they are slowest, as nothing says which of them is the longest."""
+    unknown = np.flatnonzero(doubt.work & (gain > 0).any(axis=1))
+    if not len(unknown):
+        return
+    here = gain[unknown]
+    slowest = np.where(here > 0, here, np.inf).min(axis=1) / weight[unknown]
+    gain[unknown] *= (slowest.mean() / slowest)[:, None]
+
+
+def attained_factor(view: View, doubt: Doubt) -> FloatArray:
+    """(J,) what a job of unknown work counts for: sqrt(m / (m + a)) after a GPU-seconds, m being
+    the mean of such jobs; 1 for the others.
+
+    Who has had much is likely to need much more, as work is heavy-tailed: least attained service
+    first (Tiresias, NSDI 2019), by degrees. The root is ours: without it the few longest jobs wait
+    for too long.
+    """
+    had = view.jobs.attained
+    mean = (float(had[doubt.work].mean()) if doubt.work.any() else 0.0) + 1.0
+    found: FloatArray = np.where(doubt.work, np.sqrt(mean / (mean + had)), 1.0)
+    return found
 
 
 def move_factor(view: View, options: Options, doubt: Doubt) -> FloatArray:

@@ -110,7 +110,8 @@ class _Words:
         if most < int(self.options.gpus.max(initial=0)):
             words += f"; at most {most} GPUs until it has been tried on so many"
         if self._doubt.work[job]:
-            words += "; its work is not known, so each further GPU counts for less than the last"
+            words += "; its work is not known, so each further GPU counts for less than the last, "
+            words += "and it counts for less the more GPU time it has had"
         if self._doubt.work[job] and stays and left < _MUCH:
             more = f"{1.0 / left:.1f} times as much" if left > 0 else "more than any is"
             words += f"; after its restarts so far another place must be worth {more}"

@@ -12,7 +12,14 @@ from numpy.typing import ArrayLike
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.traits import Prospects
 from slurm_hadar.domain.view import JobArrays, View
-from slurm_hadar.policies.timetable.doubt import concave, hopeful, restart_factor
+from slurm_hadar.policies.timetable.doubt import (
+    Doubt,
+    alike_where_slowest,
+    attained_factor,
+    concave,
+    hopeful,
+    restart_factor,
+)
 from slurm_hadar.policies.timetable.policy import decide
 from slurm_hadar.policies.timetable.work import Options
 from slurm_hadar.testing import NOW, applied, check_plan, jobs_of, nodes_of, places, view_of
@@ -98,6 +105,28 @@ def test_work_that_is_assumed_does_not_go_first(unknown: bool) -> None:
     assert ahead == ([] if unknown else ["j0"])
 
 
+def test_who_has_had_more_gpu_time_counts_for_less() -> None:
+    jobs = jobs_of([[[1.0]]] * 3, attained=[0.0, 10_000.0, 1e6])
+    view = view_of(nodes_of([[1]]), jobs)
+    nothing = np.zeros(3, dtype=np.int64)
+    found = attained_factor(view, Doubt(np.full(3, True), np.array([True, True, False]), nothing))
+    # The mean of the two is 5,000 GPU-seconds, and one more that keeps it above 0.
+    assert found == pytest.approx([1.0, np.sqrt(5_001 / 15_001), 1.0])
+    for unknown, first in ((True, "j0"), (False, "j2")):
+        some = replace(jobs, left=np.array([9e4, 9e4, 1e3]))
+        plan, _ = decide(replace(view, jobs=_with(some, work_unknown=unknown)), {})
+        assert list(plan.placements) == [first], unknown
+
+
+def test_jobs_of_unknown_work_are_worth_the_same_where_they_are_slowest() -> None:
+    gain = np.array([[1.0, 4.0], [0.0, 6.0], [3.0, 5.0]])
+    nothing = np.zeros(3, dtype=np.int64)
+    doubt = Doubt(np.full(3, True), np.array([True, True, False]), nothing)
+    alike_where_slowest(gain, np.array([1.0, 2.0, 1.0]), doubt)
+    # Per weight 1 and 3: 2 each.
+    assert gain == pytest.approx(np.array([[2.0, 8.0], [0.0, 4.0], [3.0, 5.0]]))
+
+
 def _scattered(**prospects: ArrayLike) -> View:
     """One GPU of each of two nodes is held, and a gang of four wants a node."""
     rate = [[[1.0, 0.0]], [[1.0, 0.0]], [[0.0, 4.0]]]
@@ -145,7 +174,9 @@ def test_each_further_gpu_counts_for_less() -> None:
     logs = concave(options, 0.0)[0] / seconds[0] * 80.0
     assert logs == pytest.approx(1.0 + np.log([1, 2, 4, 8]))
     # A further GPU that makes it slower is worth no more than its speed.
-    assert concave(options, -0.5)[1].tolist() == [1.0, 1.0, 1.0, 1.0]
+    slower = concave(options, -0.5)[1] / seconds[1] * 50.0
+    assert slower[1:3] == pytest.approx([1.0 + 2.0 * (1.0 - (50 / 40) ** -0.5), 1.0])
+    assert slower[[0, 3]].tolist() == [0.0, 0.0]
     assert concave(options, 1.0).tolist() == np.ones((2, 4)).tolist()
 
 
