@@ -141,6 +141,16 @@ SECTIONS = (
         '"plain,hints,moves,exchange association,exchange all,the policy\'s order"',
     ),
     Section(
+        "queue_wait",
+        "Within Slurm's queue, jobs that wait for a type",
+        "The loaded trace, all jobs managed, with `queue.max_wait_s` of 1,000 h. Beside moves, "
+        "waiting adds 2 points with exchange association and 1 with exchange all, which is within "
+        "the [noise](decisions/no-rescue.md) of one run; the longest delay grows with exchange "
+        "association (103 h, against 40 h).",
+        'python -m benchmarks.queue_order --unmanaged 0 --wait 1000 --rows "exchange association,'
+        'exchange all"',
+    ),
+    Section(
         "queue_wrong",
         "Within Slurm's queue, with wrong estimates",
         "The policy's speeds are off by 20%, and half of the jobs declare twice or half their "
