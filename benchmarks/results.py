@@ -69,10 +69,10 @@ SECTIONS = (
     Section(
         "fairness",
         "timetable with fairness as an objective",
-        "120 jobs of 100 users on 24 GPUs, where all are busy. Without `--option fairness=2`, so as "
-        "timetable decides by default: 38.24 h, a worst rho of 2.63 and a Jain index of 0.57; with "
-        "1 in place of 2: 37.74 h, 1.78 and 0.66. Users who are behind an equal part count for "
-        "more, at no cost in mean job time here.",
+        "120 jobs of 100 users on 24 GPUs, where all are busy. Without `--option fairness=2`, so "
+        "as timetable decides by default: 38.24 h, a worst rho of 2.63 and a Jain index of 0.57; "
+        "with 1 in place of 2: 37.74 h, 1.78 and 0.66. Users who are behind an equal part count "
+        "for more, at no cost in mean job time here.",
         "hadar simulate jobs trace_120 --cluster v100=8,p100=8,k80=8 --option fairness=2 "
         "--policy timetable",
     ),
