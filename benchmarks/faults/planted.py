@@ -104,10 +104,10 @@ def _retire_forgets(acts: Acts) -> None:
     """``hadar retire`` leaves the requests as the controller wrote them."""
     ordinary = retire.ordinary
 
-    def forgetful(job: Job, steered: Steering, now: float, groups: Any) -> Any:
+    def forgetful(job: Job, steered: Steering, now: float, groups: Any, says_off: bool) -> Any:
         if steered.was:
             acts()
-        return ordinary(job, Steering(), now, {})
+        return ordinary(job, Steering(), now, {}, says_off)
 
     _put(retire, ordinary=forgetful)
 

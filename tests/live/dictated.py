@@ -211,11 +211,16 @@ class Dictated:
 
     def full(self):
         """Ordinary jobs, so that no GPU is free."""
+        ids = [self.plain() for _ in range(self.free_gpus())]
+        self.until(lambda: self.free_gpus() == 0)
+        # A job that was requeued a moment ago has its GPU again.
+        late = [i for i in ids if self.job(i).state is JobState.PENDING]
+        self.slurm.cancel(late)
+        return [i for i in ids if i not in late]
+
+    def free_gpus(self):
         nodes = self.slurm.read_nodes()
-        free = sum(sum(n.gpus.values()) - sum(n.gpus_used.values()) for n in nodes)
-        ids = [self.plain() for _ in range(free)]
-        self.until(lambda: all(self.job(i).state is JobState.RUNNING for i in ids))
-        return ids
+        return sum(sum(n.gpus.values()) - sum(n.gpus_used.values()) for n in nodes)
 
     def running(self, kind="k80", samples=100_000, **more):
         """A training that runs on a GPU of this type and has told of its progress."""

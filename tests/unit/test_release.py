@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_hadar.isolated import PROGRAMS
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "slurm_hadar"
 SHARED = ("job_templates", "site_configs", "packaging")
@@ -199,8 +201,10 @@ def test_the_debian_package_runs_from_where_it_lies(unpacked, tmp_path):
         link = files / "usr/bin" / program
         assert link.is_symlink() and link.resolve() == lib / "bin" / program
         first = link.read_text().splitlines()[0]
-        assert first == "#!/usr/lib/slurm-hadar/bin/python -I"
+        assert first == f"#!/usr/lib/slurm-hadar/bin/python {PROGRAMS[program]}"
     (site,) = lib.glob("lib/python3.*/site-packages")
+    own = f"sys.path.append('/usr/lib/slurm-hadar/lib/{site.parent.name}/site-packages')"
+    assert own in (lib / "bin/hbatch").read_text()
     assert (site / "slurm_hadar/__pycache__").is_dir()
     # No library of its own is needed for hbatch; hadar takes those of the tests here.
     plain = ran(lib / "bin/python", "-E", lib / "bin/hbatch", "--hadar-help", cwd=tmp_path)
