@@ -97,7 +97,8 @@ def set_(
 ) -> None:
     """Change the declaration of a job."""
     declared = _change(job, config, words)
-    typed = {key.replace("-", "_"): value for key, _, value in (w.partition("=") for w in words)}
+    pairs = (assignment.partition("=") for assignment in words)
+    typed = {key.replace("-", "_"): value for key, _, value in pairs}
     # Of an array the tasks may declare alike.
     doubts = [one for each in declared.values() for one in of_saving(each, typed)]
     if "gpus" in typed:

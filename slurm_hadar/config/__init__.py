@@ -15,7 +15,7 @@ from slurm_hadar.config.cluster import (
 )
 from slurm_hadar.config.reader import find, load, load_believed, parse, wrapper_path
 from slurm_hadar.config.reporting import AlertSettings, Energy, Log, Metrics, Status, Web
-from slurm_hadar.config.schema import Config, group_types
+from slurm_hadar.config.schema import Config, group_types, uid_of
 from slurm_hadar.config.steering import Backfill, ControllerSettings, Guards, Moving, Queue
 
 __all__ = [
@@ -44,5 +44,6 @@ __all__ = [
     "load",
     "load_believed",
     "parse",
+    "uid_of",
     "wrapper_path",
 ]

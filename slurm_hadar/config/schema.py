@@ -85,13 +85,7 @@ class Config(Section):
         """UID whose plan files jobs believe. Raises UsageError when the user does not exist."""
         if not self.site.controller_user:
             return os.getuid()
-        try:
-            return pwd.getpwnam(self.site.controller_user).pw_uid
-        except KeyError:
-            raise UsageError(
-                f"site.controller_user = {self.site.controller_user!r} is no user of this machine; "
-                "create it or correct the name"
-            ) from None
+        return uid_of("site.controller_user", self.site.controller_user)
 
 
 def group_types(config: Config) -> dict[str, dict[str, str]]:
@@ -115,3 +109,13 @@ def group_types(config: Config) -> dict[str, dict[str, str]]:
         for name, members in config.partitions.groups.items()
     }
     return {name: types for name, types in groups.items() if types and all(types.values())}
+
+
+def uid_of(key: str, user: str) -> int:
+    """UID of the user whom a key of the file names. Raises UsageError when there is none."""
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise UsageError(
+            f"{key} = {user!r} is no user of this machine; create it or correct the name"
+        ) from None

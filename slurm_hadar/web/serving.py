@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import pwd
 import signal
 import socket
 from collections import Counter
@@ -15,7 +14,7 @@ from typing import ClassVar
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, uid_of
 from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.service.server import listen_to_users
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -132,10 +131,4 @@ def _server(site: Config, listener: socket.socket) -> uvicorn.Server:
 def _proxy_uid(site: Config) -> int | None:
     if not site.web.proxy_user:
         return None
-    try:
-        return pwd.getpwnam(site.web.proxy_user).pw_uid
-    except KeyError:
-        raise UsageError(
-            f"web.proxy_user = {site.web.proxy_user!r} is no user of this machine; create it or "
-            "correct the name"
-        ) from None
+    return uid_of("web.proxy_user", site.web.proxy_user)

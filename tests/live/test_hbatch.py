@@ -409,7 +409,7 @@ def test_a_plan_says_where_the_job_would_go_and_submits_nothing(shell):
     assert rows["p100", 2]["start_s"] == pytest.approx(plan["now_s"], abs=60)
     assert rows["p100", 2]["policy"] and not rows["v100", 2]["policy"]
     text = shell.run("sh", "-c", f"{sys.prefix}/bin/hbatch --hadar-plan work.sh | true")
-    assert (text.returncode, text.stderr) == (0, ""), "nobody reads it"
+    assert (text.returncode, text.stderr) == (0, ""), "its reader has gone"
     text = shell.run("hbatch", "--hadar-plan", input=script)
     assert "Nothing is submitted." in text.stdout and "2 x p100 (policy)" in text.stdout
     assert shell.box.run("squeue", "-h", "-o", "%A").split() == [blocker]

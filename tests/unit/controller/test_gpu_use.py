@@ -43,7 +43,7 @@ def look(*files, progress=None, **more):
     return seen([mine], gpus={"1": list(files)}, progress=given_progress)
 
 
-def told(rate=50.0, restarts=0, batch=64):
+def progress_report(rate=50.0, restarts=0, batch=64):
     return Progress("1", NOW, restarts, "v1", 1, False, NOW, "m", 0, rate, 60.0, batch, 2)
 
 
@@ -64,8 +64,8 @@ def test_only_the_present_attempt_counts():
 
 def test_the_rate_is_of_the_present_attempt_too():
     files = node_use(gpu(), gpu())
-    assert present(look(files, progress=told()), "1").joules_per_sample == 200.0 / 50.0
-    assert present(look(files, progress=told(restarts=1)), "1").joules_per_sample is None
+    assert present(look(files, progress=progress_report()), "1").joules_per_sample == 200.0 / 50.0
+    assert present(look(files, progress=progress_report(restarts=1)), "1").joules_per_sample is None
 
 
 def test_a_look_computes_what_gpus_do_once(monkeypatch):
@@ -76,12 +76,12 @@ def test_a_look_computes_what_gpus_do_once(monkeypatch):
         return training_use(*args)
 
     monkeypatch.setattr(gpu_use, "training_use", counted)
-    shown = look(node_use(gpu(), gpu()), progress=told())
+    shown = look(node_use(gpu(), gpu()), progress=progress_report())
     learned(shown)
     assert [in_vain(shown, "1") for _ in range(3)] == [""] * 3 and len(asked) == 1
     # Of others nothing is taken: another time, another report, another attempt.
     assert present(replace(shown, now=NOW + 600), "1") is None
-    slower = replace(shown, progress={"1": told(25.0)})
+    slower = replace(shown, progress={"1": progress_report(25.0)})
     assert present(slower, "1").joules_per_sample == 200.0 / 25.0
     mine = replace(shown.jobs["1"], start_s=NOW - 5)
     assert present(replace(shown, jobs={"1": mine}), "1") is None
@@ -95,7 +95,7 @@ def learned(shown, lessons=None):
 
 
 def test_the_profiles_learn_what_a_job_does_with_all_of_its_gpus():
-    (known,) = learned(look(node_use(gpu(0.4), gpu(0.6, held=60.0)), progress=told()))
+    (known,) = learned(look(node_use(gpu(0.4), gpu(0.6, held=60.0)), progress=progress_report()))
     assert (known.gpu_type, known.gpus, known.batch, known.uid) == ("v100", 2, 64, 1000)
     assert known.utilization == pytest.approx(0.5) and known.power_w == 200.0
     assert known.joules_per_sample == 4.0 and known.most_memory_mb == 2048.0
@@ -179,7 +179,7 @@ def test_a_job_that_holds_its_gpus_for_nothing_is_pointed_at():
 
 
 def test_explain_shows_now_and_what_is_known():
-    shown = look(node_use(gpu(held=60.0), gpu(held=60.0)), progress=told())
+    shown = look(node_use(gpu(held=60.0), gpu(held=60.0)), progress=progress_report())
     found = rows(shown, shown.jobs["1"], learned(shown))
     words = "50% busy, up to 2 GB of a GPU, 200 W, 4 J per sample, held and idle 10% of the time"
     assert found == [("last 10 min 00 s", words), ("2 v100, batch 64", words)]

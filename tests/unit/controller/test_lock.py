@@ -97,7 +97,7 @@ def test_a_fresh_heartbeat_of_another_host_that_acts_is_a_rival(tmp_path):
 def test_who_stops_in_order_leaves_its_place_at_once(tmp_path):
     site = config(f'[site]\nexchange_dir = "{tmp_path}"\n')
     say_stopped(site)
-    assert not (tmp_path / NAME).exists(), "nobody ran"
+    assert not (tmp_path / NAME).exists(), "no controller ran"
     beat(tmp_path)
     say_stopped(site)
     assert rival(site, time.time()) == "elsewhere", "it is another controller's"

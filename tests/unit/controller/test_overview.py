@@ -170,11 +170,11 @@ def test_todays_moves_are_the_same_for_all_or_those_of_own_jobs():
     # Two of these have ended, of which one was Ann's.
     known = sight(entries=moved, owned=lambda uid: {"1", "77"} if uid == 1000 else {"2", "78"})
     for viewer in (OPERATOR, ANN, BOB):
-        told = overview(known, viewer).today
-        assert told.moves == {"moved": 4} and not told.own
-    told = overview(known, hidden(ANN)).today
-    assert told.moves == {"moved": 2} and told.own
-    lines = summary(Overview(NOW, CONTROLLER, ALIVE, today=told), NOW)
+        today = overview(known, viewer).today
+        assert today.moves == {"moved": 4} and not today.own
+    today = overview(known, hidden(ANN)).today
+    assert today.moves == {"moved": 2} and today.own
+    lines = summary(Overview(NOW, CONTROLLER, ALIVE, today=today), NOW)
     assert "2 moves of your jobs (2 moved)" in "\n".join(map(str, lines))
 
 

@@ -304,7 +304,7 @@ def test_a_waiting_job_gets_an_order_where_each_type_has_its_number_alone():
     assert set(decide(seen([per_cpu], same)).of(Kind.HINT)[0].fields["Partition"].split(",")) == {
         "v100", "p100"
     }  # fmt: skip
-    # On eight GPUs it may start, too: it would be a shape that nobody planned.
+    # On eight GPUs it may start, too: a shape that no plan has for it.
     mixed = [*same, node("v3", 8)]
     declares = replace(one, declaration=declared("gpus=2,8", "model=resnet50", "samples=1000000"))
     assert not decide(seen([declares], mixed)).of(Kind.HINT)

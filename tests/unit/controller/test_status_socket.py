@@ -69,7 +69,7 @@ def test_who_asks_is_what_the_kernel_says(served):
     assert uid == ME and json.loads(line) == {"command": "status", "uid": 0}
 
 
-@pytest.mark.skipif(ME != 0, reason="another user is needed")
+@pytest.mark.skipif(ME != 0, reason="only root can ask as another user")
 def test_another_user_may_ask_and_is_known(served):
     for folder in (served.parent, *served.parent.parents):
         if folder.stat().st_uid == 0 and str(folder) not in ("/", "/tmp"):

@@ -104,19 +104,19 @@ def test_where_one_is_given_up_the_other_is_watched(tmp_path, monkeypatch, capsy
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     end = time.monotonic() + 30
 
-    def told():
+    def reported():
         return read_progress(tmp_path / "exchange", "7", os.getuid())
 
     def waits():
         with (tmp_path / "out").open("a") as out:
             out.write("step=3\n")
-        found = told()
+        found = reported()
         known = found and (found.checkpoint if too_much == "progress" else found.samples)
         return not known and time.monotonic() < end
 
     watch(Exchange.from_env(print), path, waits, shown, look_s=0.1)
-    assert (told().checkpoint is not None) is (too_much == "progress")
-    assert told().samples == (0 if too_much == "progress" else 3)
+    assert (reported().checkpoint is not None) is (too_much == "progress")
+    assert reported().samples == (0 if too_much == "progress" else 3)
     assert capsys.readouterr().err.count("hadar: more than") == 1
 
 
