@@ -81,8 +81,8 @@ def _run_and_say(submit: Submit, outcome: SubmitOutcome) -> int:
     looked for while sbatch runs."""
     remarked = _has_remark(submit, outcome)
     if not remarked:
-        outcome.doubts = _doubts(submit, outcome)
-        if "quiet" in submit.held or not (outcome.doubts or submit.in_script):
+        outcome.doubts = [] if "quiet" in submit.held else _doubts(submit, outcome)
+        if not (outcome.doubts or submit.in_script):
             submit.hand_over(outcome.added)
     remarks: list[str] = []
 

@@ -525,11 +525,12 @@ def test_words_of_ours_in_sbatch_lines_count_between_hadar_lines_and_typed_ones(
     assert comment_of(place.run(alone)).off
 
 
-def test_an_sbatch_that_does_not_know_them_is_told_of_and_refuses_by_itself(place):
+@pytest.mark.parametrize("more", [[], ["-Q"]])
+def test_an_sbatch_that_does_not_know_them_is_named_and_refuses_by_itself(place, more):
     place.site()
     place.record(place.bin / "sbatch", code=7)
     with_help(place, "Usage: sbatch")
-    done = place.run(place.script(IN_LINES))
+    done = place.run(*more, place.script(IN_LINES))
     (line,) = [line for line in lines(done) if "SPANK" in line]
     assert "knows no --hadar-batch" in line and "job.sh" in line and "#HADAR line" in line
     assert done.returncode == 7
