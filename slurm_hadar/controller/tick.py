@@ -33,7 +33,8 @@ from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_o
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observer import Observer
-from slurm_hadar.controller.profiling.declared_work import DeclaredWork
+from slurm_hadar.controller.profiling.declared_work import ASSUMED, DeclaredWork, of_assumed
+from slurm_hadar.controller.profiling.earlier_jobs import EarlierJobsLearner
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.profiling.speeds import SpeedLearner
 from slurm_hadar.controller.report import TickReport
@@ -105,6 +106,8 @@ class Controller:
         self._room = True
         self.gpus = GpuUseLearner(store.connection)
         self.declared_work = DeclaredWork(store.connection)
+        self.assumed_work = DeclaredWork(store.connection, ASSUMED)
+        self.earlier_jobs = EarlierJobsLearner(store.connection)
         self._lost_gpus = LostGpus()
         self.backoff = Backoff(config, cluster.traffic, store)
 
@@ -298,6 +301,7 @@ class Controller:
                 self.speeds.learn(seen)
                 self.gpus.learn(seen)
             received = self._serve(seen)
+            self.earlier_jobs.learn(seen, received.now)
         trainers = idle_nodes.on_idle_nodes(seen, self.config)
         tick = TickContext(
             config=self.config,
@@ -316,18 +320,23 @@ class Controller:
         if mode.keep:
             jobs = [target.job for target in shown.schedulable.values()]
             self.declared_work.learn(jobs, shown.work, received.before, seen.now)
+            assumed = of_assumed(jobs, shown.work)
+            self.assumed_work.learn(*assumed, received.before, seen.now)
         return tick, shown
 
     def _past(self, sent: Mapping[str, Place], attained: Mapping[str, float]) -> ControllerHistory:
         going = {**moves.destinations(self.store.open_entries()), **sent}
+        now = self._clock()
         return ControllerHistory(
             attained,
             going,
             self.store.last_times(Kind.MOVE.value),
             Counter(self.store.counts_after(Kind.MOVE.value, NOT_SAVED, MOVED))
             + Counter(self.store.counts_in_vain(Kind.MOVE.value)),
-            self.declared_work.factors(self._clock()),
+            self.declared_work.factors(now),
             chaining.records(self.store.entries_with(Kind.MOVE.value, chaining.DETAIL)),
+            self.earlier_jobs.of(now),
+            self.assumed_work.factors(now),
         )
 
     def _serve(self, seen: Observed) -> AttainedTime:

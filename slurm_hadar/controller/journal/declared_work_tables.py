@@ -1,23 +1,25 @@
-"""What the state file holds of declared work: GPU-seconds by user and day, and the least
-declaration of each job."""
+"""What the state file holds of declared work, and of work that was assumed: GPU-seconds by user and
+day, and the least declaration, or assumption, of each job."""
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+DECLARED, ASSUMED = ("declared_work", "least_declared"), ("assumed_work", "least_assumed")
+"""Names of the two tables."""
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS declared_work (
+CREATE TABLE IF NOT EXISTS {work} (
     uid INTEGER NOT NULL, day INTEGER NOT NULL, used_gpu_s REAL NOT NULL,
     within_gpu_s REAL NOT NULL, PRIMARY KEY (uid, day)
 )
 """
 _LEAST_SCHEMA = """
-CREATE TABLE IF NOT EXISTS least_declared (
+CREATE TABLE IF NOT EXISTS {least} (
     job TEXT PRIMARY KEY, samples REAL NOT NULL, per_gpu_s REAL NOT NULL, seen_s REAL NOT NULL
 )
 """
 _ADD = (
-    "INSERT INTO declared_work VALUES (?,?,?,?) ON CONFLICT (uid, day) DO UPDATE SET"
+    "INSERT INTO {work} VALUES (?,?,?,?) ON CONFLICT (uid, day) DO UPDATE SET"
     " used_gpu_s=used_gpu_s+excluded.used_gpu_s, within_gpu_s=within_gpu_s+excluded.within_gpu_s"
 )
 
@@ -34,16 +36,18 @@ class LeastDeclared:
 class DeclaredWorkTables:
     """Two tables of an open state file. Days are counted from the epoch."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        """Make the tables that are missing; earlier releases ignore them."""
+    def __init__(self, connection: sqlite3.Connection, names: tuple[str, str] = DECLARED) -> None:
+        """Make the tables that are missing; earlier releases ignore them. ``names``:
+        :data:`DECLARED` or :data:`ASSUMED`."""
         self.connection = connection
-        self.connection.execute(_SCHEMA)
-        self.connection.execute(_LEAST_SCHEMA)
+        self._work, self._least = names
+        self.connection.execute(_SCHEMA.format(work=self._work))
+        self.connection.execute(_LEAST_SCHEMA.format(least=self._least))
 
     def sums(self, after_day: int) -> list[tuple[int, float, float]]:
         """uid, GPU-seconds used and those within the declarations, of the days after one."""
         rows = self.connection.execute(
-            "SELECT uid, TOTAL(used_gpu_s), TOTAL(within_gpu_s) FROM declared_work WHERE day>?"
+            f"SELECT uid, TOTAL(used_gpu_s), TOTAL(within_gpu_s) FROM {self._work} WHERE day>?"
             " GROUP BY uid",
             (after_day,),
         )
@@ -53,20 +57,21 @@ class DeclaredWorkTables:
     def add(self, day: int, used: Mapping[int, float], within: Mapping[int, float]) -> None:
         """Add GPU-seconds used, and those within the declarations, to a day; by uid."""
         self.connection.executemany(
-            _ADD, [(uid, day, seconds, within[uid]) for uid, seconds in used.items()]
+            _ADD.format(work=self._work),
+            [(uid, day, seconds, within[uid]) for uid, seconds in used.items()],
         )
 
     def forget(self, up_to_day: int) -> None:
         """Drop a day and those before."""
-        self.connection.execute("DELETE FROM declared_work WHERE day<=?", (up_to_day,))
+        self.connection.execute(f"DELETE FROM {self._work} WHERE day<=?", (up_to_day,))
 
     def least(self, jobs: Iterable[str]) -> dict[str, LeastDeclared]:
         """What is known of these jobs."""
         found = {}
         for job in jobs:
             row = self.connection.execute(
-                "SELECT CAST(samples AS REAL), CAST(per_gpu_s AS REAL) FROM least_declared"
-                " WHERE job=?",
+                "SELECT CAST(samples AS REAL), CAST(per_gpu_s AS REAL)"
+                f" FROM {self._least} WHERE job=?",
                 (job,),
             ).fetchone()
             if row is not None:
@@ -81,6 +86,7 @@ class DeclaredWorkTables:
         rows = [(job, least.samples, least.per_gpu_s, now) for job, least in known]
         # One write to the disk for all jobs.
         self.connection.execute("SAVEPOINT least")
-        self.connection.executemany("INSERT OR REPLACE INTO least_declared VALUES (?,?,?,?)", rows)
-        self.connection.execute("DELETE FROM least_declared WHERE seen_s<?", (forget_s,))
+        table = self._least
+        self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?,?,?,?)", rows)
+        self.connection.execute(f"DELETE FROM {table} WHERE seen_s<?", (forget_s,))
         self.connection.execute("RELEASE least")

@@ -10,10 +10,20 @@ is what it got its place by.
 import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 
-from slurm_hadar.controller.journal.declared_work_tables import DeclaredWorkTables, LeastDeclared
+import numpy as np
+
+from slurm_hadar.controller.journal.declared_work_tables import (
+    ASSUMED,
+    DECLARED,
+    DeclaredWorkTables,
+    LeastDeclared,
+)
 from slurm_hadar.controller.snapshot.work import JobWork
 from slurm_hadar.domain.job import Job
+
+__all__ = ["ASSUMED", "FORGOTTEN_DAYS", "DeclaredWork", "of_assumed"]
 
 FORGOTTEN_DAYS = 90
 _DAY_S = 86400.0
@@ -26,9 +36,10 @@ _KEEP_S = 30 * _DAY_S
 class DeclaredWork:
     """GPU-seconds by user and day, and the least declaration of each job, in the state file."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        """``connection``: of the open state file."""
-        self.tables = DeclaredWorkTables(connection)
+    def __init__(self, connection: sqlite3.Connection, names: tuple[str, str] = DECLARED) -> None:
+        """``connection``: of the open state file; ``names``: of the tables, as of
+        :class:`DeclaredWorkTables`."""
+        self.tables = DeclaredWorkTables(connection, names)
 
     def factors(self, now: float) -> dict[int, float]:
         """uid -> GPU time used over GPU time declared of the last :data:`FORGOTTEN_DAYS`, at least
@@ -65,6 +76,17 @@ class DeclaredWork:
         self.tables.add(today, used, within)
         if used:
             self.tables.forget(today - FORGOTTEN_DAYS)
+
+
+def of_assumed(jobs: Sequence[Job], work: JobWork) -> tuple[list[Job], JobWork]:
+    """Of these jobs those whose work was assumed from earlier ones, as if they had declared that,
+    in its measure."""
+    assumed = work.assumed
+    rows = np.flatnonzero(assumed.jobs)
+    taken = {f.name: getattr(work, f.name)[rows] for f in fields(work) if f.name != "assumed"}
+    had, amount = assumed.had[rows], assumed.amount[rows]
+    stated = {"declared": amount, "done": had, "received": had}
+    return [jobs[int(row)] for row in rows], replace(work, **taken | stated)
 
 
 def _lessened(

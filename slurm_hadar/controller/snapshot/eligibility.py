@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
+from slurm_hadar.controller.snapshot.assumed_work import EarlierJobs, Likeness
 from slurm_hadar.controller.snapshot.chaining import ChainRecord
 from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
 from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes
@@ -29,7 +30,8 @@ class ControllerHistory:
     ``unanswered``: job -> failed moves in a row: save requests without an answer, and
     places where Slurm did not start it; ``understated``: uid -> how many times what they
     declared the user's jobs took, where that is more than once; ``chains``: job -> its requeues
-    at its time limit.
+    at its time limit; ``earlier``: what ended jobs were, by user, name and model; ``outgrown``: as
+    ``understated``, of the work that was assumed from these.
     """
 
     attained: Mapping[str, float] = field(default_factory=dict)
@@ -38,6 +40,8 @@ class ControllerHistory:
     unanswered: Mapping[str, int] = field(default_factory=dict)
     understated: Mapping[int, float] = field(default_factory=dict)
     chains: Mapping[str, ChainRecord] = field(default_factory=dict)
+    earlier: Mapping[Likeness, EarlierJobs] = field(default_factory=dict)
+    outgrown: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

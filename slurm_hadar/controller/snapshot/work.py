@@ -6,6 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_hadar.controller.snapshot.assumed_work import (
+    AssumedWork,
+    WorkSoFar,
+    assumed_work,
+    likeness,
+    sentence,
+)
 from slurm_hadar.controller.snapshot.eligibility import profile_key
 from slurm_hadar.controller.snapshot.sources import Sources
 from slurm_hadar.domain.job import Job
@@ -16,7 +23,8 @@ from slurm_hadar.profiles.rates import Rates
 _OVERRUN = 1.5
 """Work received over work declared, above which the declaration counts no more."""
 _UNKNOWN_WORK_S = 4 * 3600.0
-"""Assumed run time of a job that declares no amount of work and has no shorter time limit."""
+"""Assumed run time of a job that declares no amount of work and has no shorter time limit, where
+earlier jobs tell nothing."""
 _TOLD = 1.1
 """Below this factor no message says that a declaration counts for more: it makes no difference."""
 
@@ -30,8 +38,9 @@ class JobWork:
     makes it at the slowest speed that a table or its owner's own runs know, whichever is more;
     ``attained``: its GPU-seconds; ``total``, ``left``: what a policy counts with; ``least_left``:
     by the declaration as it stands;
-    ``unknown``: whether no declaration counts; ``factor``: what a declaration was multiplied by, as
-    its owner's earlier ones were too small.
+    ``unknown``: whether no declaration counts; ``assumed``: what earlier jobs tell of those that
+    declare nothing; ``factor``: what a declaration, or that, was multiplied by, as its owner's
+    earlier jobs were more.
     """
 
     declared: FloatArray
@@ -43,6 +52,7 @@ class JobWork:
     least_left: FloatArray
     unknown: BoolArray
     factor: FloatArray
+    assumed: AssumedWork
 
 
 def work_of(
@@ -62,36 +72,54 @@ def work_of(
     slowest = _least_per_gpu(np.where(rate > 0, own, 0.0), counts)
     received = np.maximum(done, attained * slowest)
     declared = _declared(jobs, sources.rates)
+
+    def so_far(row: int) -> WorkSoFar:
+        timed = sources.rates.anchored(profile_key(jobs[row]))
+        per_gpu = _usual_per_gpu(rate[row], counts)
+        return WorkSoFar(float(received[row]), float(attained[row]), per_gpu, timed)
+
+    earlier = [None if _declares(job) else past.earlier.get(likeness(job)) for job in jobs]
+    assumed = assumed_work(earlier, so_far)
     # One that goes on after its declared work is done is of unknown length, like one that declares
     # nothing: as long again as it ran, or else a false declaration would always be about to end.
     over = (declared > 0) & (received > _OVERRUN * declared)
-    unknown = over | (declared == 0)
-    guessed = np.maximum(_guessed(jobs, rate), np.where(over, 2 * received, 0.0))
+    again = np.where(over, 2 * received, np.where(assumed.outlasted, done + assumed.left, 0.0))
+    guessed = np.maximum(_guessed(jobs, rate), again)
+    expects = (assumed.jobs > 0) & ~assumed.outlasted
+    stated = np.where(over, 0.0, np.where(expects, done + assumed.left, declared))
     # An owner whose declarations were too small is believed less, but a declaration never makes a
-    # job longer than none would.
-    factor = np.array([past.understated.get(job.uid, 1.0) for job in jobs], float)
-    raised = np.maximum(declared, np.minimum(declared * factor, guessed))
+    # job longer than none would. So with what is assumed of one whose earlier jobs were small.
+    told = [past.understated.get(job.uid, 1.0) for job in jobs]
+    outgrown = [past.outgrown.get(job.uid, 1.0) for job in jobs]
+    factor = np.where(expects, np.maximum(told, outgrown), told)
+    raised = np.maximum(stated, np.minimum(stated * factor, guessed))
+    total = np.where(stated > 0, raised, guessed)
+    unknown = over | (declared == 0)
     return JobWork(
         declared=declared,
         done=done,
         received=received,
         attained=attained,
-        total=np.where(unknown, guessed, raised),
-        left=np.maximum(np.where(unknown, guessed, raised) - done, 1.0),
+        total=total,
+        left=np.maximum(total - done, 1.0),
         least_left=np.maximum(np.where(unknown, guessed, declared) - done, 1.0),
         unknown=unknown,
-        factor=np.where(unknown, 1.0, raised / np.maximum(declared, 1.0)),
+        factor=np.where(stated > 0, raised / np.maximum(stated, 1.0), 1.0),
+        assumed=assumed,
     )
 
 
 def explained(plan: Plan, ids: Sequence[str], work: JobWork) -> Plan:
-    """The plan, with a sentence to each job whose declaration does not count as it stands: for the
-    state file, which the controller's user alone may read."""
+    """The plan, with a sentence to each job whose declaration does not count as it stands, or whose
+    work is assumed from earlier jobs: for the state file, which the controller's user alone may
+    read."""
     said = {
         ids[int(row)]: f"; its declared work counts {work.factor[row]:.1f} times, as its owner's "
         "jobs took longer than they declared"
-        for row in np.flatnonzero(work.factor >= _TOLD)
+        for row in np.flatnonzero((work.factor >= _TOLD) & (work.declared > 0))
     }
+    for row in np.flatnonzero(work.assumed.jobs):
+        said[ids[int(row)]] = sentence(work.assumed, int(row), float(work.factor[row]))
     for row in np.flatnonzero(work.unknown & (work.declared > 0)):
         said[ids[int(row)]] = "; it has done more than its declared work, which counts no more"
     return with_sentences(plan, said)
@@ -123,6 +151,18 @@ def _declared(jobs: Sequence[Job], rates: Rates) -> FloatArray:
         ],
         np.float64,
     )
+
+
+def _declares(job: Job) -> bool:
+    """Whether its owner says how much work it is."""
+    return job.declaration is None or job.declaration.total_samples > 0
+
+
+def _usual_per_gpu(rate: FloatArray, counts: Sequence[int]) -> float:
+    """Samples/s of one GPU, the median over what a job may run on, ``rate`` (R, C); 1 where that is
+    nothing."""
+    each = (rate / np.array(counts, float))[rate > 0]
+    return float(np.median(each)) if each.size else 1.0
 
 
 def _least_per_gpu(rate: FloatArray, counts: Sequence[int]) -> FloatArray:

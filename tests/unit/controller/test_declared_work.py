@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.profiling.declared_work import FORGOTTEN_DAYS, DeclaredWork
+from slurm_hadar.controller.snapshot.assumed_work import assumed_work
 from slurm_hadar.controller.snapshot.work import JobWork
 from slurm_hadar.domain.declaration import Declaration
 
@@ -34,6 +35,7 @@ def work(declared, received, attained, done=0):
         least_left=rest,
         unknown=np.zeros(1, bool),
         factor=rest,
+        assumed=assumed_work([None], None),
     )
 
 
