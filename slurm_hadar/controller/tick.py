@@ -39,6 +39,7 @@ from slurm_hadar.controller.profiling.speeds import SpeedLearner
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import chaining, newcomers
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, Place
+from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
@@ -328,6 +329,7 @@ class Controller:
             + Counter(self.store.counts_in_vain(Kind.MOVE.value)),
             self.declared_work.factors(self._clock()),
             chaining.records(self.store.entries_with(Kind.MOVE.value, chaining.DETAIL)),
+            RestartCosts(self.store.restarts.means()),
         )
 
     def _serve(self, seen: Observed) -> AttainedTime:

@@ -8,6 +8,7 @@ from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.chaining import ChainRecord
 from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
+from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
@@ -29,7 +30,7 @@ class ControllerHistory:
     ``unanswered``: job -> failed moves in a row: save requests without an answer, and
     places where Slurm did not start it; ``understated``: uid -> how many times what they
     declared the user's jobs took, where that is more than once; ``chains``: job -> its requeues
-    at its time limit.
+    at its time limit; ``restarts``: what restarts cost so far.
     """
 
     attained: Mapping[str, float] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class ControllerHistory:
     unanswered: Mapping[str, int] = field(default_factory=dict)
     understated: Mapping[int, float] = field(default_factory=dict)
     chains: Mapping[str, ChainRecord] = field(default_factory=dict)
+    restarts: RestartCosts = field(default_factory=RestartCosts)
 
 
 @dataclass(frozen=True)
