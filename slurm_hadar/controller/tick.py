@@ -40,6 +40,7 @@ from slurm_hadar.controller.profiling.speeds import SpeedLearner
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import chaining, newcomers
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, Place
+from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
@@ -337,6 +338,7 @@ class Controller:
             chaining.records(self.store.entries_with(Kind.MOVE.value, chaining.DETAIL)),
             self.earlier_jobs.of(now),
             self.assumed_work.factors(now),
+            RestartCosts(self.store.restarts.means()),
         )
 
     def _serve(self, seen: Observed) -> AttainedTime:

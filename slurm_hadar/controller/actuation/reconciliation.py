@@ -14,10 +14,11 @@ from slurm_hadar.controller.journal.entry import NOT_MEANT, NOT_STARTED, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
-from slurm_hadar.controller.snapshot.eligibility import by_type, placed
+from slurm_hadar.controller.snapshot.eligibility import by_type, placed, profile_key
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.progress import Progress
+from slurm_hadar.profiles.table import model_key
 
 LATE, ENDED = "requeued itself late", "ended"
 """How it begins what a job did that answered a signal after its move was given up."""
@@ -44,12 +45,18 @@ def reconcile(store: Store, seen: Observed, commit_s: float) -> list[str]:
             shown[entry.id] = words
             late += [entry.job] if words.startswith(LATE) else []
     effects = {
-        entry.id: effect
+        entry.id: (entry, effect)
         for entry in store.unmeasured_moves()
         if (effect := _effect(entry, seen)) is not None
     }
     if shown or effects:
-        store.close_seen(shown, effects)
+        store.close_seen(shown, {id_: effect for id_, (_, effect) in effects.items()})
+    for entry, effect in effects.values():
+        seconds = number(effect, "without_training_s")
+        # After a stop the job also waited in the queue.
+        if seconds is not None and steering_of(entry.details, 0.0).gpus:
+            job = seen.jobs[entry.job]
+            store.restarts.record(job.uid, model_key(profile_key(job)), seconds, seen.now)
     return late
 
 

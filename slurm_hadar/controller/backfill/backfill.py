@@ -92,7 +92,7 @@ def decide(
     sources = Sources(seen, config, tick.rates, past, in_limit=False)
     shown = snapshot_without_faults(sources, targets, excluded)
     targets, excluded = dict(shown.schedulable), dict(shown.excluded)
-    curves = update_curves(Curves.read(state.get("curves")), seen, shown.view, targets, past)
+    curves = update_curves(Curves.read(state.get("curves")), seen, shown.view, targets)
     unused = set(idle_nodes.idle(seen, config))
     taken = idle_nodes.about_to_be_taken(tick.others, unused, config, placed)
     held = {name for target in targets.values() for name in target.held}

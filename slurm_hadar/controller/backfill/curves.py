@@ -1,4 +1,4 @@
-"""What is known of trainings on idle nodes: speed by number of copies, and cost of a restart.
+"""What is known of trainings on idle nodes: speed by number of copies.
 
 A copy on a node is as fast as the job is there alone (the profiles know that), and copies add up.
 What they lose to averaging is kept as the ratio of the measured rate to that sum, by the number of
@@ -6,7 +6,7 @@ copies. The ratio also puts right what the profiles have wrong for all types ali
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,17 +19,14 @@ _NEWEST = 0.3
 """Weight of the newest measurement."""
 _LEAST, _MOST = 0.01, 100.0
 """Bounds of a ratio: one wrong report must not decide everything."""
-_MOST_RESTART_S = 3600.0
 _MOST_KEYS = 500
 
 
 @dataclass(frozen=True)
 class Curves:
-    """``ratios``: training (user and model) -> number of copies -> ratio; ``restarts``: training ->
-    seconds that a restart costs."""
+    """``ratios``: training (user and model) -> number of copies -> ratio."""
 
     ratios: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    restarts: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def read(cls, stored: object) -> "Curves":
@@ -41,8 +38,7 @@ class Curves:
                 {
                     str(key): {int(copies): _ratio(float(ratio)) for copies, ratio in row.items()}
                     for key, row in stored["ratios"].items()
-                },
-                {str(key): float(seconds) for key, seconds in stored["restarts"].items()},
+                }
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             return cls()
@@ -53,8 +49,7 @@ class Curves:
             "ratios": {
                 key: {str(copies): ratio for copies, ratio in row.items()}
                 for key, row in list(self.ratios.items())[-_MOST_KEYS:]
-            },
-            "restarts": dict(list(self.restarts.items())[-_MOST_KEYS:]),
+            }
         }
 
     def measured(self, key: str, copies: int, rate: float, expected: float) -> "Curves":
@@ -65,18 +60,7 @@ class Curves:
         row = dict(self.ratios.get(key, {}))
         row[copies] = ratio if copies not in row else row[copies] + _NEWEST * (ratio - row[copies])
         rest = {other: found for other, found in self.ratios.items() if other != key}
-        return replace(self, ratios={**rest, key: row})
-
-    def restarted(self, key: str, seconds: float) -> "Curves":
-        """With one more restart measured."""
-        seconds = min(max(seconds, 0.0), _MOST_RESTART_S)
-        before = self.restarts.get(key, seconds)
-        rest = {other: found for other, found in self.restarts.items() if other != key}
-        return replace(self, restarts={**rest, key: before + _NEWEST * (seconds - before)})
-
-    def restart_s(self, key: str, guess: float) -> float:
-        """Seconds that a restart costs, or the guess before any was measured."""
-        return self.restarts.get(key, guess)
+        return Curves({**rest, key: row})
 
     def ratio(self, key: str, most: int) -> FloatArray:
         """(most + 1,) ratios for 0..most copies: measured ones, straight lines between them, the

@@ -11,11 +11,9 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.backfill.curves import Curves
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import (
-    ControllerHistory,
     SchedulableJob,
     profile_key,
 )
-from slurm_hadar.controller.snapshot.staying import first_guess_s
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
@@ -23,8 +21,6 @@ from slurm_hadar.policies.bftrainer.records import NOBODY, IdleMap, IdleView, Tr
 
 _NEVER_S = 1e5
 """Cost of a change that must not be."""
-_MOVED_S = 120.0
-"""A job that started no longer than this after a move of ours was restarted by that move."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,7 @@ class IdleNodeView:
     ) -> Trainer:
         least, most = target.request.copies
         most = max(1, min(most, self.config.backfill.max_nodes_per_job or most, int(ok.sum())))
-        grow = shrink = self.curves.restart_s(key_of(target.job), first_guess_s(target.job))
+        grow = shrink = float(self.shown.jobs.restart_s[self._row(target.job)])
         if target.held and not self.shown.jobs.movable[self._row(target.job)]:
             # It may not be moved now: nothing to be had for it, nothing to be taken from it.
             least, most, grow, shrink = 1, len(target.held), 0.0, _NEVER_S
@@ -190,7 +186,6 @@ def update_curves(
     seen: Observed,
     shown: View,
     targets: Mapping[str, SchedulableJob],
-    past: ControllerHistory,
 ) -> Curves:
     """The curves with what the running trainings report of this attempt."""
     for id_, target in targets.items():
@@ -199,10 +194,6 @@ def update_curves(
             continue
         if progress.restarts != job.restarts:
             continue
-        moved = past.last_moves.get(id_, 0.0)
-        if progress.restart_s is not None and abs(job.start_s - moved) < _MOVED_S:
-            # After a preemption it would hold the time in the queue as well.
-            curves = curves.restarted(key_of(job), progress.restart_s)
         row, column = shown.jobs.rows[id_], shown.counts.index(per_node(target))
         expected = sum(
             float(shown.jobs.rate[row, shown.types.index(kind), column])

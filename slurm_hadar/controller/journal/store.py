@@ -19,6 +19,7 @@ from slurm_hadar.controller.journal.entry import (
     entry_of,
     is_in_vain,
 )
+from slurm_hadar.controller.journal.restart_table import RestartTable
 from slurm_hadar.controller.journal.store_file import (
     UNTOLD,
     VERSION,
@@ -49,6 +50,7 @@ class Store:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.decisions = DecisionHistory(connection)
+        self.restarts = RestartTable(connection)
         row = connection.execute("PRAGMA database_list").fetchone()
         self._path = Path(row[2] if row else "hadar.sqlite")
         self._file = identity(self._path)

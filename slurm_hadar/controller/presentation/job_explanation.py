@@ -17,7 +17,8 @@ from slurm_hadar.controller.presentation import move_text
 from slurm_hadar.controller.presentation.speeds import rate_rows
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.snapshot import bills, chaining
-from slurm_hadar.controller.snapshot.eligibility import gpus_of
+from slurm_hadar.controller.snapshot.eligibility import gpus_of, profile_key
+from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
@@ -79,6 +80,11 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
     hints = [gpu_use.too_small(job, known, memory), bills.note(job, seen.partitions)]
     hints = [hint for hint in hints if hint]
+    if job.declaration is not None and job.declaration.may_move:
+        cost = RestartCosts(controller.store.restarts.means()).of(
+            job, profile_key(job), seen.progress.get(id_)
+        )
+        hints.append(f"A restart is counted at {cost.seconds:.0f} s: {cost.source}")
     if older > 0:
         hints.append(f"{older} older lines of its history: hadar doctor {id_}")
     return Explanation(

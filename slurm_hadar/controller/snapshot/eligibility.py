@@ -9,6 +9,7 @@ from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.assumed_work import EarlierJobs, Likeness
 from slurm_hadar.controller.snapshot.chaining import ChainRecord
 from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
+from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
@@ -31,7 +32,8 @@ class ControllerHistory:
     places where Slurm did not start it; ``understated``: uid -> how many times what they
     declared the user's jobs took, where that is more than once; ``chains``: job -> its requeues
     at its time limit; ``earlier``: what ended jobs were, by user, name and model; ``outgrown``: as
-    ``understated``, of the work that was assumed from these.
+    ``understated``, of the work that was assumed from these; ``restarts``: what restarts cost so
+    far.
     """
 
     attained: Mapping[str, float] = field(default_factory=dict)
@@ -42,6 +44,7 @@ class ControllerHistory:
     chains: Mapping[str, ChainRecord] = field(default_factory=dict)
     earlier: Mapping[Likeness, EarlierJobs] = field(default_factory=dict)
     outgrown: Mapping[int, float] = field(default_factory=dict)
+    restarts: RestartCosts = field(default_factory=RestartCosts)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from slurm_hadar.controller.snapshot import (
 from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
     placed,
+    profile_key,
     tasks_of,
 )
 from slurm_hadar.controller.snapshot.groups import Groups
@@ -31,7 +32,6 @@ from slurm_hadar.controller.snapshot.resource_request import (
     memory_asked_mb,
 )
 from slurm_hadar.controller.snapshot.sources import JobRates, Sources
-from slurm_hadar.controller.snapshot.staying import first_guess_s
 from slurm_hadar.controller.snapshot.whole_nodes import need_of
 from slurm_hadar.controller.snapshot.work import JobWork, work_of
 from slurm_hadar.domain.declaration import Declaration
@@ -112,12 +112,16 @@ def job_arrays(
     sure = np.where(speeds.sure, own, 0.0)
     work = work_of(sources, jobs, rate, sure, counts)
     limits = np.array([job.time_limit_s for job in jobs], float)
-    restart = np.array([_restart_s(job, seen) for job in jobs], float)
+    costs = [past.restarts.of(job, profile_key(job), seen.progress.get(job.id)) for job in jobs]
+    again = np.array([_done_again_s(job, seen) for job in jobs], float)
+    restart = np.array([cost.seconds for cost in costs], float) + again
+    # Nor what other jobs measured of restarts.
+    own_restart = np.array([cost.own_s for cost in costs], float) + again
     copies = np.array([target.request.copies[1] for target in targets], np.int64)
     # What is too slow on one node may be in time in several copies, where there can be any.
     forks = policies.Trait.COPIES in policies.find(config.controller.policy).uses
     together = copies if forks else np.ones_like(copies)
-    reach = np.clip(limits - restart, 0.0, 1e12) * together
+    reach = np.clip(limits - own_restart, 0.0, 1e12) * together
     best = np.maximum(rate, np.where(rate > 0, own, 0.0))
     in_time = work.least_left[:, None, None] <= best * reach[:, None, None]
     in_time |= ~speeds.timed[:, None, None]
@@ -269,12 +273,9 @@ def _memory_gb(kind: str, config: Config) -> float:
     return said or (known.memory_gb if known else 0.0)
 
 
-def _restart_s(job: Job, seen: Observed) -> float:
-    """Seconds that a move costs: the restart, and the work that is done again."""
-    progress = seen.progress.get(job.id)
-    known = progress.restart_s if progress is not None else None
-    restart = first_guess_s(job) if known is None else known
+def _done_again_s(job: Job, seen: Observed) -> float:
+    """Seconds of work that a move now makes a running job do again, where that is known."""
     if job.state is not JobState.RUNNING:
-        return restart
-    again = at_risk.work_at_risk_s(job, progress, seen.now)
-    return restart + (again if again < np.inf else 0.0)
+        return 0.0
+    again = at_risk.work_at_risk_s(job, seen.progress.get(job.id), seen.now)
+    return again if again < np.inf else 0.0

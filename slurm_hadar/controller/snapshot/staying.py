@@ -7,19 +7,13 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import at_risk
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, SchedulableJob
+from slurm_hadar.controller.snapshot.restart_costs import first_guess_s
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.reports import formats
 
 CANNOT_MOVE = "it cannot be moved now"
 """What policies say, who do not know why; :func:`explained` adds that."""
-_FIRST_GUESS_RESTART_S = 30.0
-
-
-def first_guess_s(job: Job) -> float:
-    """Seconds that a restart costs, before any was measured."""
-    declared = job.declaration.restart_cost if job.declaration else 0.0
-    return declared or _FIRST_GUESS_RESTART_S
 
 
 def why(target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory) -> str:

@@ -39,14 +39,9 @@ def test_nonsense_is_bounded():
     assert Curves().measured("1/m", 2, 1e12, 1.0).ratio("1/m", 2)[2] == 100.0
 
 
-def test_the_cost_of_a_restart_is_a_guess_until_it_was_measured():
-    assert Curves().restart_s("1/m", 30.0) == 30.0
-    assert Curves().restarted("1/m", 8.0).restart_s("1/m", 30.0) == 8.0
-
-
 @pytest.mark.parametrize(
     "stored",
-    [None, 3, {}, {"ratios": 1}, {"ratios": {"a": 1}}, {"ratios": {"a": {"x": 1}}, "restarts": {}}],
+    [None, 3, {}, {"ratios": 1}, {"ratios": {"a": 1}}, {"ratios": {"a": {"x": 1}}}],
 )
 def test_damaged_memory_is_forgotten(stored):
     assert Curves.read(stored) == Curves()

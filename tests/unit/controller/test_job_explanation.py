@@ -85,6 +85,7 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
         controller.observe = lambda: seen([one], steering=known)
         found = explanation_of(controller, "1")
     assert found.notes == [
+        "A restart is counted at 30 s: assumed, as none is declared",
         "Partition: v100,p100,k80 (asked for: gpu)",
         "To opt it out: hadar optout 1",
         "By hand: scontrol update JobId=1 Partition=gpu",

@@ -24,7 +24,7 @@ from hand_made import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.snapshot import scheduling_input, view_builder
+from slurm_hadar.controller.snapshot import restart_costs, view_builder
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, placed
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.controller.snapshot.work import explained
@@ -415,7 +415,7 @@ def fault(monkeypatch):
                 raise ZeroDivisionError("a fault")
             return 30.0
 
-        monkeypatch.setattr(scheduling_input, "first_guess_s", brought_up)
+        monkeypatch.setattr(restart_costs, "first_guess_s", brought_up)
 
     return planted
 
