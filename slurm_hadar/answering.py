@@ -4,12 +4,11 @@ A process that waits for such a folder in the kernel can often not be ended, not
 and a process that waits for it waits as well. So a child of our own looks into the folder, and
 is left behind where it gives no answer. Few imports, since ``hbatch`` comes here.
 """
-# pathlib alone would cost a submit several milliseconds.
-# ruff: noqa: PTH102, PTH112, PTH118
+# pathlib or contextlib alone would cost a submit a millisecond or more.
+# ruff: noqa: PTH102, PTH112, PTH118, SIM105
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
@@ -51,6 +50,14 @@ def asked(
     ``marks``: also leave the folder alone where another process of this user got no answer, and
     tell those that come later. Raises :class:`Unanswered`, and OSError where ``work`` fails.
     """
+    return ask(folder, work, limit_s, marks=marks)()
+
+
+def ask(
+    folder: str, work: Callable[[], bytes], limit_s: float = ANSWER_S, *, marks: bool = True
+) -> Callable[[], bytes]:
+    """As :func:`asked`, in two parts: the child begins now, and what this returns, called once,
+    waits for its answer. Either may raise :class:`Unanswered`."""
     now = time.monotonic()
     if now - _silent.get(folder, -SKIP_S) < SKIP_S or (marks and _is_marked(folder)):
         raise Unanswered(folder)
@@ -60,22 +67,28 @@ def asked(
     if pid == 0:
         _answer(work, theirs)
     os.close(theirs)
-    try:
-        answer = _read(ours, now + limit_s)
-    finally:
-        os.close(ours)
-    if answer is None:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-        _left_behind.append(pid)
-        _silent[folder] = time.monotonic()
-        if marks:
-            _mark(folder)
-        raise Unanswered(folder)
-    os.waitpid(pid, 0)
-    if not answer.startswith(b"+"):
-        raise OSError(errno.EIO, answer[1:].decode(errors="replace") or "it failed", folder)
-    return answer[1:]
+
+    def answer() -> bytes:
+        try:
+            said = _read(ours, now + limit_s)
+        finally:
+            os.close(ours)
+        if said is None:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+            _left_behind.append(pid)
+            _silent[folder] = time.monotonic()
+            if marks:
+                _mark(folder)
+            raise Unanswered(folder)
+        os.waitpid(pid, 0)
+        if not said.startswith(b"+"):
+            raise OSError(errno.EIO, said[1:].decode(errors="replace") or "it failed", folder)
+        return said[1:]
+
+    return answer
 
 
 def ensure_answers(folder: str) -> None:
@@ -84,8 +97,11 @@ def ensure_answers(folder: str) -> None:
         return
 
     def look() -> bytes:
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            next(entries, None)
+        try:
+            with os.scandir(folder) as entries:
+                next(entries, None)
+        except OSError:
+            pass
         return b""
 
     asked(folder, look, marks=False)
@@ -130,9 +146,11 @@ def _read(handle: int, until: float) -> bytes | None:
 
 def _reap() -> None:
     for pid in [*_left_behind]:
-        with contextlib.suppress(ChildProcessError):
+        try:
             if os.waitpid(pid, os.WNOHANG)[0] == 0:
                 continue
+        except ChildProcessError:
+            pass
         _left_behind.remove(pid)
 
 
@@ -143,8 +161,10 @@ def _mark_path(folder: str) -> str:
     if not os.path.isdir(own):
         # Whose it is, and who may write there, is looked at below.
         own = f"/tmp/slurm-hadar-{uid}"  # noqa: S108
-        with contextlib.suppress(FileExistsError):
+        try:
             os.mkdir(own, 0o700)
+        except FileExistsError:
+            pass
     status = os.lstat(own)
     if status.st_uid != uid or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
         raise OSError(errno.EPERM, "belongs to another user", own)
@@ -152,15 +172,18 @@ def _mark_path(folder: str) -> str:
 
 
 def _mark(folder: str) -> None:
-    with contextlib.suppress(OSError):
+    try:
         handle = os.open(
             _mark_path(folder), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )
         os.utime(handle)
         os.close(handle)
+    except OSError:
+        pass
 
 
 def _is_marked(folder: str) -> bool:
-    with contextlib.suppress(OSError):
+    try:
         return 0.0 <= time.time() - os.lstat(_mark_path(folder)).st_mtime < SKIP_S
-    return False
+    except OSError:
+        return False

@@ -6,6 +6,7 @@ Whatever is not managed goes through as it came. Imports are few and late, for a
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from slurm_hadar.domain.errors import HadarError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
     from slurm_hadar.cli.submit_prices import Today
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 def program() -> NoReturn:
     """Entry point: :func:`main`, and the end of the process without taking the interpreter down,
     which would cost a submit several milliseconds."""
+    # What a submit makes goes with its process.
+    gc.disable()
     code = main()
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -113,6 +116,13 @@ def _decide(submit: Submit) -> SubmitOutcome:
         return SubmitOutcome()
     if why:
         return SubmitOutcome(why)
+    site = submit.site
+    if site is not None and submit.declares and site.may_list(submit.held.get("partition")):
+        # The answer comes while the declaration is read.
+        try:
+            submit.answer = _ask(site)
+        except OSError:
+            submit.answer = None  # the one that needs it asks again, and says so
     try:
         declaration = _declaration(submit)
         return SubmitOutcome() if declaration is None else _additions(submit, declaration)
@@ -338,49 +348,53 @@ def _today(submit: Submit, moves: bool) -> Today | None:
     if site is None:
         return None
     import json
-    import time
 
-    from slurm_hadar.answering import Unanswered, asked
-    from slurm_hadar.cli.submit_prices import Today, today
-    from slurm_hadar.cli.wrapper_site import controller_is_active, takes_lists
-
-    def look() -> bytes:
-        now = time.time()
-        if not takes_lists(site, now):
-            return b"acts" if controller_is_active(site, now) else b""
-        found = today(site, now, moves)
-        return json.dumps([found.prices, sorted(found.shared), found.nodes]).encode()
+    from slurm_hadar.answering import Unanswered
+    from slurm_hadar.cli.submit_prices import today
 
     try:
-        answer = asked(site.exchange_dir, look)
+        said = _folder_says(submit, site)
     except Unanswered as error:
         _say(f"{site.exchange_dir}: {error.strerror}; the job is submitted without it")
         return None
     except OSError:
         return None
-    submit.acts = bool(answer)
-    if not answer.startswith(b"["):
-        return None
-    prices, shared, nodes = json.loads(answer)
-    return Today(prices, frozenset(shared), nodes)
+    submit.acts = bool(said)
+    return None if said in (b"", b"acts") else today(json.loads(said), moves)
 
 
 def _acts(submit: Submit, site: WrapperSite) -> bool:
     """Whether a controller acts; yes where the exchange folder does not answer."""
     if submit.acts is not None:
         return submit.acts
-    import time
-
-    from slurm_hadar.answering import asked
-    from slurm_hadar.cli.wrapper_site import controller_is_active
-
-    def look() -> bytes:
-        return b"yes" if controller_is_active(site, time.time()) else b"no"
-
     try:
-        return asked(site.exchange_dir, look) == b"yes"
+        return bool(_folder_says(submit, site))
     except OSError:
         return True
+
+
+def _folder_says(submit: Submit, site: WrapperSite) -> bytes:
+    """What the exchange folder says, see :func:`_ask`. Raises OSError."""
+    answer, submit.answer = submit.answer or _ask(site), None
+    return answer()
+
+
+def _ask(site: WrapperSite) -> Callable[[], bytes]:
+    """Begin to ask the exchange folder: the JSON of today's prices; ``acts`` where a controller
+    acts that wants no list of partitions, nothing where none acts. Raises OSError."""
+    import json
+    import time
+
+    from slurm_hadar.answering import ask
+    from slurm_hadar.cli.wrapper_site import controller_is_active, fresh_file, takes_lists
+
+    def look() -> bytes:
+        now = time.time()
+        if not takes_lists(site, now):
+            return b"acts" if controller_is_active(site, now) else b""
+        return json.dumps(fresh_file(site, "prices.json", now)).encode()
+
+    return ask(site.exchange_dir, look)
 
 
 def _say(text: str) -> None:

@@ -30,11 +30,12 @@ _KEEP_THE_PARTITION = ("nodelist", "nodefile", "reservation", "exclusive", "test
 def members_of(record: Declaration, held: Settings, site: WrapperSite | None) -> dict[str, str]:
     """Partitions that the one asked for stands for, each with its GPU type; empty where the job
     keeps the partition as typed."""
-    if site is None or not site.acts or site.stale:
+    partition = held.get("partition") or ""
+    if site is None or not site.may_list(partition):
         return {}
     if any(name in held for name in _KEEP_THE_PARTITION) or not _on_one_node(record, held):
         return {}
-    return site.groups.get(held.get("partition") or "", {})
+    return site.groups[partition]
 
 
 def ordered(
@@ -118,6 +119,9 @@ def _on_one_node(record: Declaration, held: Settings) -> bool:
 def _may_meet(constraint: str, feature: str, features: frozenset[str]) -> bool:
     """Whether nodes of the type with this ``feature`` can meet a user's own ``-C``; True where only
     Slurm can read it. ``features``: those of all GPU types."""
+
+    if not constraint:
+        return True
 
     def may(word: str) -> bool:
         return word == feature or word not in features

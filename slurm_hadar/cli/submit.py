@@ -61,6 +61,8 @@ class Submit:
         self.site_trouble = ""
         self.acts: bool | None = None
         """Whether a controller acts; None: not known."""
+        self.answer: Callable[[], bytes] | None = None
+        """What waits for the exchange folder, which is asked already."""
         self.once = False
         """Whether the script can be read one time only."""
         self._find_site()

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 
-from slurm_hadar.cli.wrapper_site import SiteError, fresh_file, number
+from slurm_hadar.cli.wrapper_site import SiteError, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from slurm_hadar.cli.node_fit import Node
-    from slurm_hadar.cli.wrapper_site import WrapperSite
 
 
 _LEAST_ARRIVING = 0.25
@@ -41,16 +40,15 @@ class Today:
 
 
 def today(
-    site: WrapperSite, now: float, moves: bool, draw: Callable[[], float] | None = None
+    published: Mapping[str, object] | None, moves: bool, draw: Callable[[], float] | None = None
 ) -> Today:
-    """What the controller published; nothing where that cannot be believed.
+    """What the controller ``published`` in prices.json; nothing where that cannot be believed.
 
     Those who submit between two ticks all read the same file. So each counts a random part of the
     GPUs that are usually asked for in that time as taken already, or of a part of the free ones
     where that is more: what came lately says little of a burst. Not so one that never ``moves``:
-    it would stay on the slower type. ``now``: s since the epoch; ``draw``: a number from 0 to 1.
+    it would stay on the slower type. ``draw``: a number from 0 to 1.
     """
-    published = fresh_file(site, "prices.json", now)
     types = published.get("types") if published else None
     if published is None or not isinstance(types, dict):
         return Today()

@@ -96,6 +96,10 @@ class WrapperSite:
         self.rollout = RolloutLimits(rollout) if isinstance(rollout, dict) else None
         self.known: dict[str, tuple[str, ...]] = {model: _texts(known, model) for model in known}
 
+    def may_list(self, partition: str | None) -> bool:
+        """Whether a job that asks for this partition may get a list of others."""
+        return self.acts and not self.stale and partition in self.groups
+
 
 def read_site(path: str, config: str) -> WrapperSite | None:
     """The site as hbatch sees it, None where there is no such file.

@@ -5,7 +5,6 @@ Read by ``hbatch`` at every submit, so it imports nothing heavy.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
@@ -38,14 +37,16 @@ _TO: dict[str, _Reached] = {"": "steps", "B:": "batch", "F:": "full"}
 ours."""
 
 
-@dataclass(frozen=True, slots=True)
 class SaveSignal:
     """How a job is asked to save. ``target``: ``steps``, ``batch`` or ``full``, as of scancel;
     ``grace_s``: how long it may take, s; None: as long as the site allows."""
 
-    name: str
-    target: _Reached
-    grace_s: float | None
+    __slots__ = ("grace_s", "name", "target")
+
+    def __init__(self, name: str, target: _Reached, grace_s: float | None) -> None:
+        self.name: str = name
+        self.target: _Reached = target
+        self.grace_s = grace_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +235,11 @@ def script_arguments(script: str, name: str) -> list[tuple[str, str]]:
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
             break
-        if re.match(r"#HADAR(\s|$)", line):
-            text = re.split(r"\s#", line[len("#HADAR") :], maxsplit=1)[0]
-            found += [(word, f"line {number} of {name}") for word in text.split()]
+        if line[: len("#HADAR") + 1].rstrip() == "#HADAR":
+            for word in line.split()[1:]:
+                if word.startswith("#"):
+                    break
+                found.append((word, f"line {number} of {name}"))
     return found
 
 

@@ -32,10 +32,12 @@ def decode(name: str, text: str) -> dict[str, str] | None:
 def merge(name: str, text: str, values: Mapping[str, str], separator: str = " ") -> str:
     """``text`` with the segment replaced, or added behind the others' text."""
     segment = encode(name, values, separator)
+    if not text:
+        return segment
     pattern = _pattern(name)
     if pattern.search(text):
         return pattern.sub(lambda _: segment, text, count=1)
-    return f"{text} {segment}" if text else segment
+    return f"{text} {segment}"
 
 
 def removed(name: str, text: str) -> str:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.cli.submit_prices import today
-from slurm_hadar.cli.wrapper_site import WrapperSite
+from slurm_hadar.cli import submit_prices
+from slurm_hadar.cli.wrapper_site import WrapperSite, fresh_file
 from slurm_hadar.exchange.prices import write_prices
 from slurm_hadar.solvers.prices import DualPrice
 
@@ -29,6 +29,10 @@ def site_at(folder):
             "types": {},
         }
     )
+
+
+def today(site, now, *args):
+    return submit_prices.today(fresh_file(site, "prices.json", now), *args)
 
 
 def read(folder, draw=0.0, later=0.0):
