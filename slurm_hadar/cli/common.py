@@ -14,7 +14,7 @@ import typer
 from slurm_hadar import config as configuration
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.lock import only_one
+from slurm_hadar.controller.lock import controllers_uid, only_one
 from slurm_hadar.controller.observation.accounting_limits import refuse_root
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
@@ -116,14 +116,25 @@ def owned(config: Config) -> None:
         return
     if owner == os.getuid():
         return
-    try:
-        name = pwd.getpwuid(owner).pw_name
-    except KeyError:
-        name = f"#{owner}"
+    name = _for_sudo(owner)
     raise HadarError(
         f"state in {folder} is owned by {name}; run: sudo -u {name} hadar ... For your own jobs "
         "run: hadar status, hadar explain JOB, or hadar doctor JOB"
     )
+
+
+def root_asks_as(config: Config) -> str:
+    """The user as whom root reads the controller's state; empty where that is root, and for all
+    other callers."""
+    uid = controllers_uid(config) if os.getuid() == 0 else 0
+    return _for_sudo(uid) if uid else ""
+
+
+def _for_sudo(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"#{uid}"
 
 
 def print_json(command: str, result: object) -> None:

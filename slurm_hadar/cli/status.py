@@ -23,6 +23,7 @@ from slurm_hadar.cli.common import (
     load,
     print_json,
     reader_of,
+    root_asks_as,
 )
 from slurm_hadar.cli.filters import ALL, me, names_of, require_accounts, require_users
 from slurm_hadar.cli.widen import widen_own
@@ -150,7 +151,15 @@ def explanation(site: Config, job: str) -> Explanation:
         with reader_of(site) as controller:
             return job_explanation.explanation_of(controller, job)
     answer = asked(site, "explain", Explanation, job)
-    return answer or without_controller.explain(site, cluster_of(site), job, time.time())
+    if answer:
+        return answer
+    try:
+        return without_controller.explain(site, cluster_of(site), job, time.time())
+    except UsageError as error:
+        name = root_asks_as(site)
+        if name:
+            raise UsageError(f"{error}; run: sudo -u {name} hadar explain {job}") from None
+        raise
 
 
 def asked(
@@ -275,6 +284,7 @@ def overview_of(site: Config, live: bool) -> Overview:
     else:
         widen_own(site)
         found = without_controller.status(site, cluster_of(site), time.time())
+        found = replace(found, root_asks_as=root_asks_as(site))
     return found
 
 

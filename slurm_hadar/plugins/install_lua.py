@@ -77,8 +77,16 @@ def settings(
         untype=untype,
         partitions=known,
         default_partition=slurm_conf.default_partition(site.text, site.path),
+        job_submit=_slurmctld_loads_ours(site, plan),
     )
     files["site.lua"] = (bytes_of(text), 0o644)
+
+
+def _slurmctld_loads_ours(site: SiteFiles, plan: FileChanges) -> bool:
+    """Whether the site's ``job_submit.lua`` has our line after these changes."""
+    path = site.folder / "job_submit.lua"
+    text = next((change.after for change in plan.changes if change.path == path), read(path))
+    return text is not None and lua_files.MARK in text_of(text)
 
 
 def _may_be_listed(site: SiteFiles, config: Config, plan: FileChanges) -> set[str]:

@@ -17,12 +17,14 @@ def site_lua(
     untype: bool,
     partitions: Collection[str] = (),
     default_partition: str = "",
+    job_submit: bool = False,
 ) -> str:
     """Text of ``site.lua``.
 
     ``features`` of the site's nodes: a type whose feature none has is left out, since Slurm rejects
     a job that asks for it. ``partitions`` that a job may get a list of: a group with another member
     is left out for the same reason. ``default_partition``: Slurm's, which cli_filter does not get.
+    ``job_submit``: slurmctld loads ours, which reports a wrong declaration, so cli_filter does not.
     ``untype``: a request for one GPU type becomes an untyped one with that type's feature.
     Raises :class:`UsageError` where ``site.controller_user`` does not exist.
     """
@@ -45,6 +47,7 @@ def site_lua(
             f"-- Its options:{f' {_UNTYPE}' if untype else ''}",
             "return {",
             f"  untype = {_flag(untype)},",
+            f"  job_submit = {_flag(job_submit)},",
             f"  quiet = {_flag(config.wrapper.quiet)},",
             f"  default_types = {quoted(config.wrapper.default_types)},",
             f"  default_partition = {quoted(default_partition)},",

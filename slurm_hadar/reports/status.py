@@ -81,7 +81,8 @@ class Overview:
     """The cluster and the jobs that one user may see. ``told_s``: when Slurm showed this;
     ``source``: ``controller``, its ``state file`` or ``Slurm`` alone; ``managed`` and ``others``:
     jobs by state; ``today`` None: not known; ``trust``: how many times the work counts that this
-    user's jobs declare, None: not known; ``nodes_hidden``: Slurm shows this user no nodes."""
+    user's jobs declare, None: not known; ``nodes_hidden``: Slurm shows this user no nodes;
+    ``root_asks_as``: the user as whom root reads the controller's state, empty: no such user."""
 
     told_s: float
     source: str
@@ -92,6 +93,7 @@ class Overview:
     today: MovesToday | None = None
     trust: float | None = None
     nodes_hidden: bool = False
+    root_asks_as: str = ""
     rollout: str = ""
     interactive: int = 0
     """Of the others: salloc, srun, Open OnDemand and JupyterHub."""
@@ -133,6 +135,8 @@ def summary(found: Overview, now: float) -> list[Text]:
             host = formats.plain(found.controller.host) or "its host"
             said += "; the controller's socket gave no answer here: only hadar run has one, "
             said += f"on {host} (status.socket)"
+        if found.root_asks_as:
+            said += f"; for the reasons of all jobs run: sudo -u {found.root_asks_as} hadar status"
         lines.append(_line("Source", said))
     return lines
 

@@ -332,6 +332,15 @@ def test_hbatch_in_front_of_both_declares_once(site):
     assert job["Partition"] == "v100"
 
 
+def test_both_tell_a_wrong_line_once(site):
+    site.use("job-submit", "cli-filter")
+    wrong = site.folder / "wrong.sh"
+    wrong.write_text("#!/bin/sh\n#HADAR model=m gpus=4-1\ntrue\n")
+    job, said = site.submit("--gres=gpu:v100:1", str(wrong))
+    assert "Comment" not in job
+    assert said.count("the job is not managed") == 1, said
+
+
 def takes_back(site, job):
     """What a job of ours is once its owner has opted out; it is cancelled."""
     done = site.run(str(BIN / "hadar"), "optout", job)

@@ -110,6 +110,8 @@ local function help_out(options, offset)
     signal = given(options, "signal") and options.signal or nil,
   })
   if not result then
+    -- Slurmctld's plugin gets the same words, and a user reads it once.
+    if site.job_submit then return end
     remark = #words > 0 and why ~= "" and help.plain("slurm-hadar: the job is not managed", {why}) or nil
     return
   end

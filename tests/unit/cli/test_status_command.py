@@ -9,10 +9,17 @@ import pytest
 from typer.testing import CliRunner
 
 from slurm_hadar import config
-from slurm_hadar.cli import status
+from slurm_hadar.cli import common, status
 from slurm_hadar.cli.main import app
 from slurm_hadar.domain.errors import HadarError, UsageError
-from slurm_hadar.reports.status import CONTROLLER, ControllerState, GpuCounts, Overview
+from slurm_hadar.reports.status import (
+    CONTROLLER,
+    SLURM,
+    ControllerState,
+    GpuCounts,
+    Overview,
+    summary,
+)
 from slurm_hadar.reports.text import StatusRow
 
 ROWS = [
@@ -49,6 +56,36 @@ def shown(tmp_path, monkeypatch):
         return done.output
 
     return run
+
+
+@pytest.mark.parametrize(
+    ("caller", "controller", "as_whom"),
+    [(0, 65534, "nobody"), (0, 0, ""), (1234, 65534, ""), (0, 64999, "#64999")],
+)
+def test_without_a_controller_root_reads_as_whom_to_ask(
+    tmp_path, monkeypatch, caller, controller, as_whom
+):
+    site = config.parse(f'[site]\nstate_dir = "{tmp_path}"\n', "here")
+    slurms = Overview(1000.0, SLURM, ControllerState("never seen"))
+
+    def refused(*_):
+        raise UsageError("Slurm shows no job 7 of yours")
+
+    monkeypatch.setattr(common, "controllers_uid", lambda _: controller)
+    monkeypatch.setattr(status, "is_controllers_user", lambda _: False)
+    monkeypatch.setattr(status, "asked", lambda *_: None)
+    monkeypatch.setattr(status, "widen_own", lambda _: None)
+    monkeypatch.setattr(status.without_controller, "status", lambda *_: slurms)
+    monkeypatch.setattr(status.without_controller, "explain", refused)
+    monkeypatch.setattr(os, "getuid", lambda: caller)
+    lines = summary(status.overview_of(site, live=True), 1001.0)
+    with pytest.raises(UsageError) as caught:
+        status.explanation(site, "7")
+    for said, command in ((str(lines[-1]), "hadar status"), (str(caught.value), "hadar explain 7")):
+        if as_whom:
+            assert f"run: sudo -u {as_whom} {command}" in said
+        else:
+            assert "sudo" not in said
 
 
 def ids(output):

@@ -305,6 +305,25 @@ def test_a_type_without_its_feature_on_any_node_is_left_out(site):
     assert '["v100"]' in text and "p100" not in text
 
 
+@pytest.mark.parametrize(
+    ("plugins", "own", "says"),
+    [
+        (("job-submit", "cli-filter"), None, "true"),
+        (("cli-filter",), None, "false"),
+        # Its line is a step for the admin, so nobody hears from it yet.
+        (("job-submit", "cli-filter"), THEIRS, "false"),
+    ],
+)
+def test_the_lua_settings_say_whether_slurmctld_loads_ours(site, plugins, own, says):
+    if own:
+        (site / "job_submit.lua").write_text(own)
+    for _ in range(2):
+        do(add(site, *plugins))
+        assert f"job_submit = {says}," in (site / "hadar" / "site.lua").read_text()
+    do(add(site, "cli-filter"))
+    assert "job_submit = false," in (site / "hadar" / "site.lua").read_text()
+
+
 def test_the_lua_settings_say_what_the_configuration_says():
     text = site_lua(CONFIG, {"v100", "pascal"}, untype=True)
     assert "untype = true," in text and 'exchange_dir = "/shared/x",' in text

@@ -347,6 +347,16 @@ def test_nothing_that_is_said_comes_before_slurm_accepts_or_has_a_digit(tmp_path
     assert "[hadar1" in found["fields"]["comment"] and not found["said"]
 
 
+def test_what_job_submit_says_too_the_filter_leaves_to_it(tmp_path):
+    wrong = {"spank": {"hadar": {"hadar-gpus": "4-1"}}}
+    assert not filtered(tmp_path, installed(tmp_path, {"job_submit": True}), wrong)["said"]
+    (said,) = filtered(tmp_path, installed(tmp_path, {"job_submit": False}), wrong)["said"]
+    assert "not managed" in said
+    # With the comment that the filter sets job_submit has nothing to say.
+    (said,) = filtered(tmp_path, installed(tmp_path, {"job_submit": True}))["said"]
+    assert said.startswith("slurm-hadar: the job is managed")
+
+
 def test_the_default_partition_may_opt_in_on_the_clients_side_too(tmp_path):
     folder = installed(tmp_path, {"default_partition": "opted"})
     found = filtered(tmp_path, folder, {"spank": {}})
