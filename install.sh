@@ -14,7 +14,7 @@ say() { printf 'install: %s\n' "$*" >&2; }
 die() { printf 'install: %s\n' "$*" >&2; exit 1; }
 
 usage() {
-  sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,7s/^# \{0,1\}//p' "$here/install.sh" >&2
   exit 2
 }
 
@@ -221,18 +221,21 @@ system_files() {
 
 # Everything that this script put there, and nothing else. Jobs first: no job may wait for what is removed.
 uninstall() {
-  local prefix= keep_jobs= named=
+  local prefix= keep_jobs= keep_running= named=
   while (($#)); do
     case $1 in
       --prefix) named=yes prefix=${2:-}; shift $(($# > 1 ? 2 : 1)) ;;
       --prefix=*) named=yes prefix=${1#*=}; shift ;;
       --keep-jobs) keep_jobs=yes; shift ;;
+      --keep-running) keep_running=yes; shift ;;
       *) usage ;;
     esac
   done
   # An empty word, such as a variable that is not set, is not the same as none.
   [[ -z $named || -n $prefix ]] || usage
   if [[ -z $prefix ]]; then
+    without_plugins "$venv"
+    [[ -n $keep_running ]] || ended "$venv/bin/"
     [[ ! -e $venv ]] || compgen -G "$venv/.hadar-*" >/dev/null || die "$venv was not made by this script, or not to its end, so it stays; remove it by hand"
     rm -rf -- "$venv"
     say "$venv is gone; Debian's packages stay (apt-get remove slurmctld slurmd slurm-client munge)"
@@ -242,9 +245,11 @@ uninstall() {
   prefix=$(cd "$prefix" && pwd)
   local conf
   conf=$(scontrol show config 2>/dev/null | sed -n 's/^SLURM_CONF *= *//p') || true
-  if [[ -n $conf ]] && grep -qsF -- "$prefix/" "$conf" "${conf%/*}"/{plugstack.conf,job_submit.lua,cli_filter.lua}; then
+  if [[ -n $conf ]] && grep -qsF -- "$prefix/" "$conf" "${conf%/*}"/{plugstack.conf,job_submit.lua,cli_filter.lua,hadar/{prolog,epilog,task_prolog}}; then
     die "$conf, or a plugin beside it, names programs of $prefix, so nothing was removed; first: $prefix/bin/hadar plugins remove --slurm-conf $conf --apply"
   fi
+  without_plugins "$prefix/venv"
+  [[ -n $keep_running ]] || ended "$prefix/venv/bin/" "$prefix/bin/"
   if [[ -z $keep_jobs ]] && configured; then
     "$prefix/venv/bin/hadar" retire || die "the jobs were not given back, so nothing was removed; stop the controller and run this as its user, or 'hadar retire' as its user and then this with --keep-jobs (without retire Slurm starts each waiting job by itself, in the partitions that it has then)"
   fi
@@ -264,6 +269,30 @@ uninstall() {
     [[ ! -e $name ]] || left+=("$name")
   done
   ((${#left[@]} == 0)) || say "yours, and still there: ${left[*]}"
+}
+
+# Ends where a slurm.conf that 'hadar plugins install' changed still has something of it: without_plugins VENV
+without_plugins() {
+  local conf
+  [[ -s $1/slurm-conf-with-plugins ]] || return 0
+  while read -r conf; do
+    [[ -e $conf ]] || continue
+    [[ $("$1/bin/hadar" plugins remove --slurm-conf "$conf" 2>&1) == 'Nothing to change.' ]] ||
+      die "plugins of slurm-hadar are still installed for $conf, so nothing was removed; first: $1/bin/hadar plugins remove --slurm-conf $conf --apply, then scontrol reconfigure, then the first again"
+  done <"$1/slurm-conf-with-plugins"
+}
+
+# Ends where a process of this machine runs one of our programs: ended FOLDER/...
+ended() {
+  local folder words running=()
+  for folder in /proc/[0-9]*; do
+    words=$({ tr -c '[:print:]' ' ' <"$folder/cmdline"; } 2>/dev/null) || continue
+    [[ $words == "$1"* || (-n ${2:-} && $words == "$2"*) ]] || continue
+    running+=("${folder##*/} (${words% })")
+  done
+  ((${#running[@]})) || return 0
+  printf 'install: process %s\n' "${running[@]}" >&2
+  die "these programs still run, so nothing was removed; stop them first (services: systemctl stop 'slurm-hadar*'), or add --keep-running"
 }
 
 # Whether there is a configuration, so that there may be managed jobs.

@@ -70,12 +70,13 @@ def distrust(mode: int, owner: int, controller: Callable[[], int | None]) -> str
     if owner in (0, os.geteuid()) or owner == controller():
         return ""
     return (
-        f"it belongs to {_user(owner)}; a configuration must belong to root, the "
+        f"it belongs to {user_name(owner)}; a configuration must belong to root, the "
         "controller's user or the caller"
     )
 
 
-def _user(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """A user's name, ``UID 1003`` where there is none."""
     import pwd
 
     try:

@@ -16,12 +16,13 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
-from slurm_hadar.config import Config
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.config import TO_ASK, Config
+from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.reports import formats
 
 if TYPE_CHECKING:
     from slurm_hadar.controller.alerts.dispatch import AlertSource
+    from slurm_hadar.controller.observation.observed import Observed
     from slurm_hadar.controller.tick import Controller
 
 
@@ -42,7 +43,7 @@ def alerts(
     """
     from slurm_hadar.controller.alerts import dispatch
 
-    site = load(config)
+    site = load(config, {*TO_ASK, "alerts"})
     owned(site)
     if test and not (site.alerts.enabled and site.alerts.operators):
         raise UsageError("--test needs alerts.enabled = true and alerts.operators in hadar.toml")
@@ -83,8 +84,14 @@ def _source(site: Config) -> "Iterator[AlertSource]":
                 opened.append(stack.enter_context(reader_of(site)))
             return opened[0]
 
+        def observe() -> "Observed":
+            if site.ignored:
+                # Which jobs are managed may stand in a table that is ignored.
+                raise HadarError(f"the configuration has a mistake: {site.ignored[0]}")
+            return controller().observe()
+
         yield AlertSource(
             store=lambda: controller().store,
-            observe=lambda: controller().observe(),
+            observe=observe,
             mail_prog=lambda: cluster_of(site).read_config().get("MailProg", ""),
         )

@@ -4,7 +4,7 @@ import json
 import os
 import pwd
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -30,13 +30,25 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def load(path: Path | None) -> Config:
-    """The configuration; keys without an effect are reported on stderr. Raises UsageError."""
+def load(path: Path | None, needed: Collection[str] | None = None) -> Config:
+    """The configuration; keys without an effect are reported on stderr. Raises UsageError.
+
+    ``needed``: tables in which a mistake is an error; None: all. One in another table is reported.
+    """
     found = path or configuration.find()
-    config = configuration.load_believed(found)
+    config = configuration.load_believed(found, needed)
     for note in config.notes:
         print(f"hadar: {found}: {note}", file=sys.stderr)
+    for mistake in config.ignored:
+        said = f"{mistake}; this command takes the defaults of that table; correct the file"
+        print(f"hadar: {found}: {said}", file=sys.stderr)
     return config
+
+
+def load_to_ask(path: Path | None) -> Config:
+    """The configuration for commands that only look, or give a job back to its owner: a mistake
+    that does not concern them is a warning, so that they work beside a running controller."""
+    return load(path, configuration.TO_ASK)
 
 
 def load_if_any(path: Path | None) -> Config:

@@ -11,7 +11,7 @@ from slurm_hadar.cli.common import (
     JsonOption,
     cluster_of,
     is_controllers_user,
-    load,
+    load_to_ask,
     owned,
     print_json,
     reader_of,
@@ -45,7 +45,7 @@ def doctor(
     owner what Slurm and the job's own files say.
     """
     checked_id(job)
-    found = _story(load(config), job)
+    found = _story(load_to_ask(config), job)
     if as_json:
         print_json("doctor", asdict(found))
     else:
@@ -53,10 +53,12 @@ def doctor(
 
 
 def _story(site: Config, job: str) -> JobReport:
-    if is_controllers_user(site):
+    ours, answer = is_controllers_user(site), None
+    if not ours or site.ignored:
+        answer = asked(site, "doctor", JobReport, job)
+    if answer is None and ours:
         with reader_of(site) as controller:
             return job_report.of_controller(controller, job)
-    answer = asked(site, "doctor", JobReport, job)
     mine = answer or job_report.of_owner(site, cluster_of(site), job, time.time())
     if mine is None:
         owned(site)

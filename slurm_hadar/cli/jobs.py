@@ -12,7 +12,7 @@ from slurm_hadar.cli.common import (
     ConfigOption,
     JsonOption,
     cluster_of,
-    load,
+    load_to_ask,
     print_json,
     reader_of,
 )
@@ -55,7 +55,7 @@ def pin(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = Fal
 
 def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Opt a job out: from now on it is an ordinary Slurm job."""
-    site = load(config)
+    site = load_to_ask(config)
     cluster = cluster_of(site)
     changes, undo = [], "off=no"
     jobs, steering = _find(cluster, job), {}
@@ -110,7 +110,7 @@ def set_(
 
 def _of_counts(job: str, config: ConfigOption) -> list[str]:
     """What ``gpus`` cannot do for the job as Slurm shows it now; a sentence per job."""
-    site = load(config)
+    site = load_to_ask(config)
     cluster = cluster_of(site)
     try:
         jobs = {one.id: one for one in _find(cluster, job)}
@@ -139,7 +139,7 @@ def _tell(
 
 
 def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Declaration]:
-    site = load(config)
+    site = load_to_ask(config)
     cluster = cluster_of(site)
     changes, changed = [], {}
     for found in _find(cluster, job):

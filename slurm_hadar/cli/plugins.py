@@ -48,6 +48,7 @@ def install(
     as_json: JsonOption = False,
 ) -> None:
     """Show the lines to add to Slurm's files, or add them. Keeps a copy of each file."""
+    from slurm_hadar.plugins import installed
     from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned
 
     wanted = tuple(plugin or PLUGINS)
@@ -55,6 +56,8 @@ def install(
         raise UsageError(f"there is no plugin {min(unknown)!r}; there are {', '.join(PLUGINS)}")
     wish = InstallRequest(wanted, untype, include, plugin_dir)
     plan = planned(slurm_conf, load(config), wish)
+    if apply and (unknown_to := installed.note(slurm_conf)):
+        plan.by_hand.append(unknown_to)
     _carry_out("plugins install", plan, apply, as_json)
 
 

@@ -20,7 +20,7 @@ from slurm_hadar.cli.common import (
     JsonOption,
     cluster_of,
     is_controllers_user,
-    load,
+    load_to_ask,
     print_json,
     reader_of,
     root_asks_as,
@@ -107,7 +107,7 @@ def status(
 
     An operator sees all jobs, a user their own; --user shows others' as far as Slurm does.
     """
-    site = load(config)
+    site = load_to_ask(config)
     chosen = choice(user, account, state, gpu_type, sort)
     chosen = replace(chosen, jobs=[checked_id(job) for job in jobs or ()])
     if watch is not None:
@@ -138,7 +138,7 @@ def explain(
 ) -> None:
     """All that is known and was decided about one job, for its owner and the operator."""
     checked_id(job)
-    found = explanation(load(config), job)
+    found = explanation(load_to_ask(config), job)
     if as_json:
         print_json("explain", job_explanation.plain(found))
     else:
@@ -147,10 +147,12 @@ def explain(
 
 def explanation(site: Config, job: str) -> Explanation:
     """What the caller may know of one job. Raises HadarError."""
-    if is_controllers_user(site):
+    ours, answer = is_controllers_user(site), None
+    if not ours or site.ignored:
+        answer = asked(site, "explain", Explanation, job)
+    if answer is None and ours:
         with reader_of(site) as controller:
             return job_explanation.explanation_of(controller, job)
-    answer = asked(site, "explain", Explanation, job)
     if answer:
         return answer
     try:
@@ -273,7 +275,8 @@ def overview_of(site: Config, live: bool) -> Overview:
     """All that the caller may see; see :func:`chosen_overview`."""
     ours = is_controllers_user(site)
     found = None
-    if not ours or live:
+    # A running controller knows the configuration that holds.
+    if not ours or live or site.ignored:
         found = asked(site, "status", Overview)
     if found is not None:
         beat = read_heartbeat(site.site.exchange_dir, controllers_uid(site))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from slurm_hadar.cli import status
-from slurm_hadar.cli.common import ConfigOption, load
+from slurm_hadar.cli.common import ConfigOption, load_to_ask
 from slurm_hadar.domain.errors import HadarError, UsageError
 
 _USUAL_S, _SHORTEST_S, _LONGEST_S = 5.0, 2.0, 86400.0
@@ -30,7 +30,7 @@ def top(
 
     Keys: s sorts by the next column, r reverses, / filters, Enter explains the job, q quits.
     """
-    site = load(config)
+    site = load_to_ask(config)
     chosen = status.choice(user, account, state, gpu_type, sort)
     if not _SHORTEST_S <= every <= _LONGEST_S:
         raise UsageError(f"--every takes seconds between {_SHORTEST_S:g} and {_LONGEST_S:g}")

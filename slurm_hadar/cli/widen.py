@@ -5,7 +5,7 @@ import time
 
 import typer
 
-from slurm_hadar.cli.common import ConfigOption, JsonOption, cluster_of, load, print_json
+from slurm_hadar.cli.common import ConfigOption, JsonOption, cluster_of, load_to_ask, print_json
 from slurm_hadar.config import Config
 from slurm_hadar.controller import overdue
 from slurm_hadar.controller.observation import steering_store
@@ -23,7 +23,7 @@ def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     Does nothing while a controller is active. The controller's user widens all jobs, others
     their own.
     """
-    site = load(config)
+    site = load_to_ask(config)
     acts = overdue.controller_is_active(site) is True
     done = Widened() if acts else _widened(site, os.getuid() == site.controller_uid)
     if as_json:

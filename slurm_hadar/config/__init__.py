@@ -13,12 +13,13 @@ from slurm_hadar.config.cluster import (
     Slurm,
     Wrapper,
 )
-from slurm_hadar.config.reader import find, load, load_believed, parse, wrapper_path
+from slurm_hadar.config.reader import TO_ASK, find, load, load_believed, parse, wrapper_path
 from slurm_hadar.config.reporting import AlertSettings, Energy, Log, Metrics, Status, Web
 from slurm_hadar.config.schema import Config, group_types, uid_of
 from slurm_hadar.config.steering import Backfill, ControllerSettings, Guards, Moving, Queue
 
 __all__ = [
+    "TO_ASK",
     "AlertSettings",
     "Backfill",
     "Config",

@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,11 @@ _IN_TOML = {
     "extra_forbidden": "unknown key; correct it, or see the example configurations",
     "model_type": "this is a table, written in [brackets] with its keys below",
     "path_type": "takes a path in quotes",
+    "tuple_type": "takes a list, written in [brackets]",
 }
 """Pydantic's kinds of mistakes with messages in terms of Python."""
+TO_ASK = frozenset(("version", "site", "slurm", "gpu_types", "partitions", "status"))
+"""Tables that commands need which only look, or give a job back to its owner."""
 
 
 def find() -> Path:
@@ -34,16 +37,21 @@ def wrapper_path(config_path: Path) -> Path:
     return Path(paths.wrapper_file(str(config_path)))
 
 
-def load_believed(path: Path) -> Config:
+def load_believed(path: Path, needed: Collection[str] | None = None) -> Config:
     """As :func:`load`, for what a command acts on: only a file of root, of the controller's user or
     of the caller, see :func:`slurm_hadar.paths.opened`."""
-    return load(path, paths.opened)
+    return load(path, paths.opened, needed)
 
 
-def load(path: Path, opener: Callable[[str], int] | None = None) -> Config:
+def load(
+    path: Path,
+    opener: Callable[[str], int] | None = None,
+    needed: Collection[str] | None = None,
+) -> Config:
     """Read a configuration. Raises :class:`UsageError` naming the file and the key at fault.
 
-    ``opener``: opens the file by its name; see :func:`load_believed`.
+    ``opener``: opens the file by its name; see :func:`load_believed`. ``needed``: see
+    :func:`parse`.
     """
     try:
         text = reading.content(path, reading.SITE_BYTES, opener).decode()
@@ -55,11 +63,15 @@ def load(path: Path, opener: Callable[[str], int] | None = None) -> Config:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not TOML: byte {error.start} is not UTF-8") from None
-    return parse(text, str(path))
+    return parse(text, str(path), needed)
 
 
-def parse(text: str, name: str) -> Config:
-    """Read a configuration's text; ``name`` stands in errors."""
+def parse(text: str, name: str, needed: Collection[str] | None = None) -> Config:
+    """Read a configuration's text; ``name`` stands in errors.
+
+    ``needed``: tables, of which :data:`TO_ASK` is one set. A mistake in another one is no error:
+    that table takes its defaults, see :attr:`Config.ignored`. None: all are needed.
+    """
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > reading.SITE_LINE:
             raise UsageError(
@@ -69,17 +81,34 @@ def parse(text: str, name: str) -> Config:
     try:
         found = tomllib.loads(text)
         notes = _obsolete(found)
-        config = Config.model_validate(found)
-        config._notes = notes
+        config, ignored = _validated(found, needed)
+        config._notes, config._ignored = notes, ignored
         return config
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{name} is not TOML: {reading.shown(str(error), 200)}") from None
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        key = reading.shown(".".join(str(part) for part in first["loc"]))
-        raise UsageError(f"{name}: {key}: {reading.shown(_wrong(first), 300)}") from None
+        raise UsageError(f"{name}: {_mistake(error.errors()[0])}") from None
+
+
+def _validated(
+    found: dict[str, object], needed: Collection[str] | None
+) -> tuple[Config, tuple[str, ...]]:
+    """The configuration, and a sentence on each table that was left out of it."""
+    try:
+        return Config.model_validate(found), ()
+    except ValidationError as error:
+        tables = {str(one["loc"][0]): _mistake(one) for one in reversed(error.errors())}
+        if needed is None or not tables.keys().isdisjoint(needed):
+            raise
+    rest = {name: table for name, table in found.items() if name not in tables}
+    return Config.model_validate(rest), tuple(reversed(tables.values()))
+
+
+def _mistake(one: "ErrorDetails") -> str:
+    key = reading.shown(".".join(str(part) for part in one["loc"]))
+    return f"{key}: {reading.shown(_wrong(one), 300)}"
 
 
 def _obsolete(found: dict[str, object]) -> tuple[str, ...]:

@@ -49,11 +49,17 @@ class Config(Section):
     rollout: Rollout = Rollout()
     simulation: Simulation = Simulation()
     _notes: tuple[str, ...] = PrivateAttr(default=())
+    _ignored: tuple[str, ...] = PrivateAttr(default=())
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What in the file has no effect any more, a sentence each."""
         return self._notes
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Mistakes in the file, a sentence each: their tables have defaults here."""
+        return self._ignored
 
     @field_validator("gpu_types")
     @classmethod

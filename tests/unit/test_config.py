@@ -34,6 +34,7 @@ def test_a_type_is_selected_by_its_own_name_unless_said_otherwise():
         ("[moving]\nack_wait_s = nan", "moving.ack_wait_s"),
         ("site = 1", "site: this is a table"),
         ("[sight]\nmode = 'act'", "sight: unknown key"),
+        ("[rollout]\nusers = 'ann'", "rollout.users: takes a list"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text, says):
@@ -41,6 +42,21 @@ def test_a_mistake_is_named_with_its_place(text, says):
         config.parse(text, "hadar.toml")
     assert "hadar.toml" in str(caught.value) and says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+TYPO = "[site]\nmode = 'act'\n[rollout]\npercent = 'x'\n[sight]\na = 1\n"
+
+
+def test_a_mistake_elsewhere_stops_no_command_that_only_looks():
+    found = config.parse(TYPO, "hadar.toml", config.TO_ASK)
+    assert found.site.mode == "act" and found.rollout == config.Rollout()
+    rollout, sight = sorted(found.ignored)
+    assert rollout.startswith("rollout.percent: ") and sight.startswith("sight: unknown key")
+    with pytest.raises(UsageError, match="rollout"):
+        config.parse(TYPO, "hadar.toml")
+    with pytest.raises(UsageError, match="mode"):
+        config.parse(TYPO.replace("act", "go"), "hadar.toml", config.TO_ASK)
+    assert config.parse("[site]\n", "hadar.toml", config.TO_ASK).ignored == ()
 
 
 def test_what_has_no_effect_any_more_is_read_and_told():

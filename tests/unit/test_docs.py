@@ -196,6 +196,7 @@ def test_every_option_in_code_marks_belongs_to_somebody(name):
         "--exchange",
         "--unlocked",
         "--keep-jobs",
+        "--keep-running",
     }
     for span in _spans(name):
         if span.startswith("--"):

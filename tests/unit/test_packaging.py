@@ -4,6 +4,8 @@ import configparser
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from missing import needs_root
 from typer.main import get_command
 
 from slurm_hadar.cli.main import app
+from slurm_hadar.plugins import installed
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "packaging").iterdir())
 UNITS = [path for path in FILES if path.suffix in (".service", ".timer")]
@@ -125,3 +128,67 @@ def test_only_an_environment_that_we_made_is_removed(tmp_path):
     (venv / ".hadar-0123-test").touch()
     assert uninstall(tmp_path).returncode == 0 and not venv.exists()
     assert uninstall(tmp_path).returncode == 0
+
+
+def test_its_help_is_shown_from_any_folder(tmp_path):
+    (tmp_path / "clone").mkdir()
+    shutil.copy(FILES[0].parents[1] / "install.sh", tmp_path / "clone")
+    words = ["clone/install.sh", "--help"]
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0 and "./install.sh demo" in done.stderr
+
+
+@pytest.fixture
+def prefix(tmp_path, monkeypatch):
+    """What 'install.sh site' makes, as far as 'uninstall' looks at it."""
+    found = tmp_path / "opt"
+    (found / "venv" / "bin").mkdir(parents=True)
+    (found / "share" / "slurm-hadar").mkdir(parents=True)
+    program = found / "venv" / "bin" / "hadar"
+    program.write_text(f'#!/bin/sh\nexec {sysconfig.get_path("scripts")}/hadar "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "prefix", str(found / "venv"))
+    return found
+
+
+def test_it_is_not_removed_while_a_slurm_conf_has_its_plugins(tmp_path, prefix):
+    conf = tmp_path / "site" / "slurm.conf"
+    conf.parent.mkdir()
+    conf.write_text("ClusterName=c\n")
+    toml = tmp_path / "hadar.toml"
+    toml.write_text(f'[site]\nexchange_dir = "{tmp_path}"\n[gpu_types.v100]\nmemory_gb = 16\n')
+    add = ["install", "--config", str(toml), "--plugin", "task-prolog", "--apply"]
+    of = ["--slurm-conf", str(conf)]
+    command = get_command(app)
+    command.main(["plugins", *add, *of], standalone_mode=False)
+    assert "TaskProlog=" in conf.read_text()
+    done = uninstall(tmp_path, "--prefix", str(prefix), "--keep-jobs")
+    assert done.returncode == 1 and f"plugins remove --slurm-conf {conf}" in done.stderr
+    assert prefix.exists()
+    for _ in range(2):
+        command.main(["plugins", "remove", "--apply", *of], standalone_mode=False)
+    done = uninstall(tmp_path, "--prefix", str(prefix), "--keep-jobs")
+    assert done.returncode == 0 and not prefix.exists(), done.stderr
+
+
+def test_a_slurm_conf_that_cannot_be_recorded_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "a-file"))
+    (tmp_path / "a-file").touch()
+    assert "uninstall will not know of /etc/x.conf" in installed.note(Path("/etc/x.conf"))
+
+
+def test_it_is_not_removed_while_its_programs_run(tmp_path, prefix):
+    daemon = subprocess.Popen(
+        [f"{prefix}/venv/bin/python", "60"], executable=shutil.which("sleep"), cwd=tmp_path
+    )
+    try:
+        done = uninstall(tmp_path, "--prefix", str(prefix), "--keep-jobs")
+        assert done.returncode == 1 and prefix.exists()
+        assert f"process {daemon.pid} ({prefix}/venv/bin/python 60)" in done.stderr
+        done = uninstall(tmp_path, "--prefix", str(prefix), "--keep-jobs", "--keep-running")
+        assert done.returncode == 0 and not prefix.exists()
+    finally:
+        daemon.kill()
+        daemon.wait()

@@ -8,7 +8,7 @@ from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.lock import is_fresh
-from slurm_hadar.controller.presentation import self_saving
+from slurm_hadar.controller.presentation import found_files, self_saving
 from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import pending_demand
@@ -129,13 +129,14 @@ def _files(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     path = plan_path(folder, job.id) if "+" not in job.id else None
     if path is not None and os.path.lexists(path) and known.plan is None:
         yield Problem(
-            "its plan file is damaged or belongs to another user, so it is ignored",
-            (f"rm {shlex.quote(str(path))}", "the next move writes it anew"),
+            "its plan file is damaged or belongs to another user, so it is ignored: "
+            f"{found_files.described(path)}",
+            (found_files.removal(path), "the next move writes it anew"),
         )
     mine = own_files(folder, job.id, job.uid)
     if mine and job.id not in known.seen.progress:
-        names = " ".join(shlex.quote(str(one)) for one in mine[:5])
-        yield Problem("its progress file cannot be read", (f"head -c 1000 {names}",))
+        them = "; ".join(found_files.described(one) for one in mine[:5])
+        yield Problem(f"its progress file cannot be read: {them}", found_files.looks(mine[:5]))
 
 
 def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:

@@ -102,6 +102,12 @@ def test_set_says_it_and_changes_the_declaration_all_the_same(monkeypatch, tmp_p
     assert done.exit_code == 0 and done.stdout == "job 7: gpus=4,8\n", done.stderr
     assert done.stderr.startswith("hadar: job 7: gpus=4,8 has no effect: no node")
 
+    # A mistake in a table that it does not need stops it as little.
+    conf.write_text(conf.read_text() + "[rollout]\npercent = 'x'\n")
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and "rollout.percent" in done.stderr
+    conf.write_text(conf.read_text().partition("[rollout]")[0])
+
     def silent(*_):
         raise SlurmError("no answer")
 

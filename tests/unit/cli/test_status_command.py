@@ -45,7 +45,7 @@ def shown(tmp_path, monkeypatch):
         monkeypatch.setattr(status, "_own", lambda _: found)
         monkeypatch.setattr(status, "me", lambda: own)
         monkeypatch.setattr(os, "getuid", lambda: 1234)
-        monkeypatch.setattr(status, "load", lambda _: config.load(site))
+        monkeypatch.setattr(status, "load_to_ask", lambda _: config.load(site))
         done = CliRunner().invoke(app, ["status", *words])
         if fails:
             assert isinstance(done.exception, HadarError) and fails in str(done.exception)
@@ -86,6 +86,16 @@ def test_without_a_controller_root_reads_as_whom_to_ask(
             assert f"run: sudo -u {as_whom} {command}" in said
         else:
             assert "sudo" not in said
+
+
+def test_a_running_controller_is_asked_where_the_file_has_a_mistake(shown, monkeypatch):
+    site = config.parse("[rollout]\npercent = 'x'\n", "here", config.TO_ASK)
+    shown("--json")
+    monkeypatch.setattr(status, "_own", None)
+    assert [row.id for row in status.overview_of(site, live=False).rows] == ["84_2", "9", "100"]
+    monkeypatch.setattr(status, "reader_of", None)
+    answer = status.asked(site, "explain", None)
+    assert status.explanation(site, "9") is answer
 
 
 def ids(output):

@@ -290,11 +290,11 @@ def silent_site(tmp_path, monkeypatch):
     mail = program(tmp_path / "mail")
     site = tmp_path / "hadar.toml"
 
-    def run(*words, enabled="true"):
+    def run(*words, enabled="true", more=""):
         site.write_text(
             f'[site]\nstate_dir = "{state}"\nexchange_dir = "{exchange}"\nrights = "user"\n'
             f'[slurm]\nbackend = "cli"\nbin_dir = "{tmp_path}"\n'
-            f'[alerts]\nenabled = {enabled}\noperators = ["root"]\nmail_prog = "{mail}"\n'
+            f'[alerts]\nenabled = {enabled}\noperators = ["root"]\nmail_prog = "{mail}"\n' + more
         )
         return CliRunner().invoke(app, ["alerts", "-c", str(site), *words])
 
@@ -319,6 +319,12 @@ def test_silence_is_reported_once_while_neither_slurm_nor_the_state_file_answers
     (silent_site.state / "sent_alerts.json").write_text("[")
     assert "sent to root" in silent_site().output
     assert "has not ticked for 2 h" in (silent_site.folder / "mail.text").read_text()
+
+
+def test_silence_is_reported_under_a_configuration_with_a_mistake(silent_site):
+    done = silent_site(more="[rollout]\npercent = 'x'\n")
+    assert done.exit_code == 1 and "sent to root: 1 alert" in done.output
+    assert "not all was looked at" in done.output and "rollout.percent" in done.stderr
 
 
 def test_a_look_without_alerts_says_so_to_people_and_nothing_to_a_timer(silent_site):

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 from hand_made import NOW, config, job, nodes, ordinary, running, seen
+from missing import needs_root
 
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.journal.entry import Decision
@@ -192,8 +193,25 @@ def test_files_that_cannot_be_believed_are_named(site):
     (folder / "plan.1.json").write_text("{")
     (folder / "progress.1.abc.json").write_text("{")
     plan, said = wrong(site, job("1", uid=ME))
-    assert "plan file is damaged" in plan.what and f"rm {folder}/plan.1.json" in plan.cures
-    assert "cannot be read" in said.what and "progress.1.abc.json" in said.cures[0]
+    assert "plan file is damaged" in plan.what and "plan.1.json is a file of" in plan.what
+    assert f": rm {folder}/plan.1.json" in plan.cures[0]
+    assert "progress.1.abc.json is a file of" in said.what and ", 1 byte" in said.what
+    assert said.cures[1:] == (f"head -c 1000 {folder}/progress.1.abc.json | cat -v",)
+
+
+def test_what_others_put_in_place_of_a_file_is_named_with_a_cure_that_does_no_harm(site):
+    needs_root("it makes files of other users")
+    folder = site.site.exchange_dir
+    folder.chmod(0o1777)
+    os.chown(folder, 65533, -1)
+    (folder / "plan.1.json").mkdir()
+    os.chown(folder / "plan.1.json", 65534, -1)
+    os.mkfifo(folder / "progress.1.0.json")
+    plan, said = wrong(site, job("1", uid=ME))
+    assert "plan.1.json is a folder of nobody" in plan.what
+    assert plan.cures[0] == f"as nobody, UID 65533 or root: rm -r {folder}/plan.1.json"
+    assert "progress.1.0.json is a named pipe of root" in said.what
+    assert said.cures == (f"ls -ld {folder}/progress.1.0.json",)
 
 
 def test_a_move_that_failed_or_did_not_pay_is_told_of(site, store):
