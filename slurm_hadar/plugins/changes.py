@@ -77,9 +77,11 @@ def apply(changes: Iterable[Change]) -> list[Path]:
         if not change.needed:
             if fragments and change.after is not None and change.path.suffix == ".lua":
                 # Slurm loads a script again, and ours with it, when its time in whole seconds is
-                # after that of the last load, which may be this very second.
+                # after that of the last load, which may be this very second, and after the time
+                # that the file had then.
                 with contextlib.suppress(OSError):
-                    os.utime(change.path, (time.time() + 2, time.time() + 2))
+                    later = max(time.time(), change.path.stat().st_mtime) + 2
+                    os.utime(change.path, (later, later))
             continue
         try:
             if change.before is not None and not change.ours:
