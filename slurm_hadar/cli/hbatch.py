@@ -349,7 +349,7 @@ def _today(submit: Submit, moves: bool) -> Today | None:
         if not takes_lists(site, now):
             return b"acts" if controller_is_active(site, now) else b""
         found = today(site, now, moves)
-        return json.dumps([found.prices, sorted(found.shared), found.nodes]).encode()
+        return json.dumps([found.prices, sorted(found.shared), found.nodes, found.default]).encode()
 
     try:
         answer = asked(site.exchange_dir, look)
@@ -361,8 +361,8 @@ def _today(submit: Submit, moves: bool) -> Today | None:
     submit.acts = bool(answer)
     if not answer.startswith(b"["):
         return None
-    prices, shared, nodes = json.loads(answer)
-    return Today(prices, frozenset(shared), nodes)
+    prices, shared, nodes, default = json.loads(answer)
+    return Today(prices, frozenset(shared), nodes, default)
 
 
 def _acts(submit: Submit, site: WrapperSite) -> bool:
