@@ -104,7 +104,9 @@ def add(
             _ask_for_gpus(result, record, held)
         result.has_gpus = request is not None or bool(result.options)
         if result.has_gpus and not (request and request.types):
-            _choose_types(result, record, held, site, today)
+            partition = _choose_types(result, record, held, site, today)
+            if result.behind:
+                record = replace(record, partitions=_named(partition))
         if declaration.checkpoint:
             _make_movable(result, held)
     try:
@@ -119,15 +121,18 @@ def add(
 
 
 def _recorded(declaration: Declaration, held: Settings) -> Declaration:
-    named = [name for name in (held.get("partition") or "").split(",") if name]
-    if not all(re.fullmatch(r"[A-Za-z0-9_.:/@+-]{1,100}", name) for name in named):
-        named = []
     return replace(
         declaration,
         signal=saves_on(declaration, held),
         constraint=held.get("constraint") or "",
-        partitions=tuple(named),
+        partitions=_named(held.get("partition") or ""),
     )
+
+
+def _named(partitions: str) -> tuple[str, ...]:
+    named = tuple(name for name in partitions.split(",") if name)
+    may_be_recorded = all(re.fullmatch(r"[A-Za-z0-9_.:/@+-]{1,100}", name) for name in named)
+    return named if may_be_recorded else ()
 
 
 def saves_on(declaration: Declaration, held: Settings) -> str:
@@ -182,21 +187,29 @@ def _choose_types(
     held: Settings,
     site: WrapperSite | None,
     today: Callable[[], Today | None],
-) -> None:
+) -> str:
     """By a list of partitions where the site has one per type, else by node features: ``--gres``
-    knows no OR."""
+    knows no OR. Returns the partition that a list stands for."""
     from slurm_hadar.cli.partition_list import members_of, ordered
 
-    members = members_of(declaration, held, site)
-    known = today() if site is not None and members else None
-    if site is not None and known is not None:
+    known = None
+    partition = held.get("partition")
+    if partition is None and site is not None and site.may_list(site.default_partition):
+        # What the controller sees today; the site's file may be older.
+        known = today()
+        partition = known.default if known is not None else ""
+    members = members_of(declaration, held, site, partition or "")
+    if site is not None and members and known is None:
+        known = today()
+    if site is not None and members and known is not None:
         kinds = list(dict.fromkeys(members.values()))
-        usable = _usable(result, declaration, kinds, site, f"partition {held['partition']}")
+        usable = _usable(result, declaration, kinds, site, f"partition {partition}")
         names = ordered(declaration, held, site, members, usable, known)
         if names:
             result.behind.append("--partition=" + ",".join(names))
-            return
+            return partition or ""
     _constrain(result, declaration, held, site)
+    return ""
 
 
 def _constrain(

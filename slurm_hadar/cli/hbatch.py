@@ -117,12 +117,14 @@ def _decide(submit: Submit) -> SubmitOutcome:
     if why:
         return SubmitOutcome(why)
     site = submit.site
-    if site is not None and submit.declares and site.may_list(submit.held.get("partition")):
-        # The answer comes while the declaration is read.
-        try:
-            submit.answer = _ask(site)
-        except OSError:
-            submit.answer = None  # the one that needs it asks again, and says so
+    if site is not None and submit.declares:
+        named = submit.held.get("partition")
+        if site.may_list(site.default_partition if named is None else named):
+            # The answer comes while the declaration is read.
+            try:
+                submit.answer = _ask(site)
+            except OSError:
+                submit.answer = None  # the one that needs it asks again, and says so
     try:
         declaration = _declaration(submit)
         return SubmitOutcome() if declaration is None else _additions(submit, declaration)

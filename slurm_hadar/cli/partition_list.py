@@ -27,10 +27,11 @@ _KEEP_THE_PARTITION = ("nodelist", "nodefile", "reservation", "exclusive", "test
 """The last since of a list Slurm tells the start in the first partition only."""
 
 
-def members_of(record: Declaration, held: Settings, site: WrapperSite | None) -> dict[str, str]:
-    """Partitions that the one asked for stands for, each with its GPU type; empty where the job
-    keeps the partition as typed."""
-    partition = held.get("partition") or ""
+def members_of(
+    record: Declaration, held: Settings, site: WrapperSite | None, partition: str
+) -> dict[str, str]:
+    """Partitions that ``partition``, which the job gets else, stands for, each with its GPU type;
+    empty where the job keeps it."""
     if site is None or not site.may_list(partition):
         return {}
     if any(name in held for name in _KEEP_THE_PARTITION) or not _on_one_node(record, held):

@@ -24,19 +24,22 @@ alone would leave its best type to others too often."""
 class Today:
     """What is known of GPU types today. ``prices``: type -> price in parts of a job's best speed;
     ``shared``: types that unmanaged jobs accept beside others; ``nodes``: partition -> its largest
-    usable nodes, empty where nothing is known of them."""
+    usable nodes, empty where nothing is known of them; ``default``: the partition of a job that
+    names none, empty where that is not known."""
 
-    __slots__ = ("nodes", "prices", "shared")
+    __slots__ = ("default", "nodes", "prices", "shared")
 
     def __init__(
         self,
         prices: Mapping[str, float] | None = None,
         shared: frozenset[str] = frozenset(),
         nodes: Mapping[str, Sequence[Node]] | None = None,
+        default: str = "",
     ) -> None:
         self.prices = prices or {}
         self.shared = shared
         self.nodes = nodes or {}
+        self.default = default
 
 
 def today(
@@ -62,7 +65,8 @@ def today(
     except (SiteError, ValueError, ArithmeticError):
         return Today()
     shared = frozenset(kind for kind in prices if types[kind].get("shared") is True)
-    return Today(prices, shared, nodes)
+    default = published.get("default")
+    return Today(prices, shared, nodes, default if isinstance(default, str) else "")
 
 
 def _nodes(source: object) -> dict[str, list[Node]]:

@@ -392,11 +392,12 @@ class Controller:
             groups = self.config.partitions.groups.values()
             nodes = newcomers.largest_nodes(seen, {name for some in groups for name in some})
             types, arriving = {}, 0
+            default = newcomers.default_partition(seen) if self.rules.takes_as_typed else ""
             if not newcomers.is_private(seen, self.rules.jobs_are_hidden):
                 prices = newcomers.type_prices(seen, shown)
                 types = {kind: asdict(price) for kind, price in prices.items()}
                 arriving = newcomers.arriving(seen, interval_s)
-            write_prices(folder, types, arriving, interval_s, nodes)
+            write_prices(folder, types, arriving, interval_s, nodes, default)
         except OSError as error:
             return [f"the prices in {folder} cannot be written ({error.strerror})"]
         return []

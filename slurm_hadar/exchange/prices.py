@@ -19,11 +19,13 @@ def write_prices(
     arriving: int,
     interval_s: float,
     nodes: Mapping[str, Sequence[tuple[int, int, int]]] = MappingProxyType({}),
+    default: str = "",
 ) -> None:
     """Publish. ``types``: GPU type -> what is published of it; ``arriving``: GPUs that managed jobs
     asked for within the last ``interval_s`` seconds; ``nodes``: partition -> GPUs, CPUs and MB of
-    its largest nodes. Raises OSError."""
-    content = {"interval_s": interval_s, "arriving": arriving, "types": types}
+    its largest nodes; ``default``: the partition that Slurm gives a job that names none, empty
+    where that is not sure. Raises OSError."""
+    content = {"interval_s": interval_s, "arriving": arriving, "types": types, "default": default}
     files.write_json(folder / NAME, {"time": time.time(), **content, "nodes": dict(nodes)})
 
 

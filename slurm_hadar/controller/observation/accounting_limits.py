@@ -75,6 +75,9 @@ class AccountingLimits:
         self.private: frozenset[str] = frozenset(("jobs", "nodes"))
         """What Slurm shows to none but operators, of ``jobs`` and ``nodes``; all of it while that
         is not known. In every mode."""
+        self.takes_as_typed = False
+        """Whether a job without a partition surely gets Slurm's default one: no plugin of a submit
+        may choose another."""
         self._enforced = False
         self._limits: AccountLimits | None = None
 
@@ -109,6 +112,8 @@ class AccountingLimits:
             hidden = settings.get("PrivateData", "").lower().split(",")
             self.jobs_are_hidden = not {"jobs", "all"}.isdisjoint(hidden)
         self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
+        names = (settings.get(key, "") for key in ("JobSubmitPlugins", "CliFilterPlugins"))
+        self.takes_as_typed = all(name in ("", "(null)") for name in names)
         said = settings.get("AccountingStorageEnforce", "").lower()
         self._enforced = any(word in said for word in ("limits", "safe", "all"))
         self._cluster_name = settings.get("ClusterName", "")

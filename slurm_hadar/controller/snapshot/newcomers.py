@@ -92,6 +92,11 @@ def largest_nodes(
     return found
 
 
+def default_partition(seen: Observed) -> str:
+    """The partition of jobs that name none; empty where there is none."""
+    return next((name for name, one in seen.partitions.items() if one.default), "")
+
+
 def arriving(seen: Observed, interval_s: float) -> int:
     """GPUs that managed jobs of the last ``interval_s`` seconds asked for: they choose by the same
     prices."""

@@ -222,3 +222,21 @@ def test_what_slurm_hides_is_known_at_the_next_tick(rights):
     assert rules.jobs_are_hidden == (rights == "operator")
     # The accounting database is asked rarely: its answer costs more.
     assert slurm.asked == (rights == "operator")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sure"),
+    [
+        ({}, True),
+        ({"JobSubmitPlugins": "(null)", "CliFilterPlugins": "(null)"}, True),
+        ({"JobSubmitPlugins": "lua"}, False),
+        ({"CliFilterPlugins": "user_defaults"}, False),
+    ],
+)
+def test_a_plugin_may_choose_another_partition_than_the_default_one(settings, sure):
+    slurm = Slurm()
+    slurm.settings.update(settings)
+    rules = AccountingLimits(slurm, config())
+    assert not rules.takes_as_typed
+    rules.read(NOW)
+    assert rules.takes_as_typed is sure

@@ -393,6 +393,31 @@ def test_any_other_partition_stays_as_typed(partition):
     assert result.behind == [] and "--constraint=v100|ampere" in result.options
 
 
+@pytest.mark.parametrize("held", [{}, {"time": "10"}])
+def test_slurms_default_partition_counts_as_named(held):
+    where = groups(default_partition="gpu")
+    result = added("gpus=1", held, where, default="gpu")
+    assert result.behind == ["--partition=ampere,v100,k80"]
+    assert decode(result.comment).partitions == ("gpu",)
+
+
+@pytest.mark.parametrize(
+    ("held", "known"),
+    [
+        ({}, {"default": "v100"}),
+        ({}, {"default": ""}),
+        ({}, {"default": "gpu", "takes_lists": False}),
+        ({"partition": ""}, {"default": "gpu"}),
+        ({"partition": "other"}, {"default": "gpu"}),
+        ({"nodes": "2"}, {"default": "gpu"}),
+    ],
+)
+def test_where_the_default_is_not_sure_or_not_used_the_job_is_as_typed(held, known):
+    result = added("gpus=1", held, groups(default_partition="gpu"), **known)
+    assert result.behind == []
+    assert decode(result.comment).partitions == tuple(filter(None, [held.get("partition")]))
+
+
 def as_typed(words=EVERYTHING, held=None, where=None, **options):
     """The partition stays, and the declared types are enforced by features."""
     result = added(words, {"partition": "gpu", **(held or {})}, where or groups(), **options)

@@ -45,6 +45,13 @@ def test_a_price_rises_with_what_is_in_use(tmp_path):
     assert found == {"v100": pytest.approx(0.1 * 10**0.5), "k80": pytest.approx(1.0)}
 
 
+def test_the_default_partition_is_published(tmp_path):
+    write_prices(tmp_path, {}, 0, 60.0, default="gpu")
+    assert today(site_at(tmp_path), time.time(), True).default == "gpu"
+    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    assert today(site_at(tmp_path), time.time(), True).default == ""
+
+
 def test_where_many_come_each_counts_some_of_them(tmp_path):
     write_prices(tmp_path, {"v100": HALF}, 10, 60.0)
     found = [read(tmp_path, draw)["v100"] for draw in (0.0, 0.5, 1.0)]
