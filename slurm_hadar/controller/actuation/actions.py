@@ -1,6 +1,6 @@
 """The difference between the plan and where running jobs are, cut by the guards."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -170,12 +170,17 @@ def _claimed(
             crossing.add(action.job, place)
             continue
         taker = next(((takers | later)[name] for name in place if name in takers | later), "")
-        found[action.job.id] = (
-            f"job {taker}, which waits, gets these GPUs first"
-            if taker
-            else "these GPUs are not free yet"
-        )
+        found[action.job.id] = _not_free(taker, planned & place.keys())
     return found
+
+
+def _not_free(taker: str, planned: Collection[str]) -> str:
+    """Why a move's place is not free. ``planned``: its nodes that backfill keeps."""
+    if taker:
+        return f"job {taker}, which waits, gets these GPUs first"
+    if planned:
+        return f"Slurm keeps {min(planned)} for a job ahead (PLANNED)"
+    return "these GPUs are not free yet"
 
 
 def _add(free: pending_demand.Free, more: Place) -> None:

@@ -379,8 +379,12 @@ def test_no_job_leaves_a_node_that_another_one_moves_to():
 
 def test_no_job_moves_to_a_node_that_backfill_keeps_for_another():
     found = [replace(one, state="IDLE+PLANNED") if one.name == "k2" else one for one in nodes()]
-    assert not decide(seen([HERE], found), {"1": K2}).of(Kind.MOVE)
+    kept = decide(seen([HERE], found), {"1": K2})
+    assert not kept.of(Kind.MOVE)
+    assert kept.deferred["1"] == "Slurm keeps k2 for a job ahead (PLANNED)"
     assert decide(seen([HERE]), {"1": K2}).of(Kind.MOVE)
+    used = [replace(one, gpus_used={"k80": 2}) if one.name == "k2" else one for one in nodes()]
+    assert decide(seen([HERE], used), {"1": K2}).deferred["1"] == "these GPUs are not free yet"
 
 
 def test_who_is_at_a_limit_keeps_what_runs_and_it_may_move():
