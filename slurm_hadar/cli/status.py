@@ -25,6 +25,7 @@ from slurm_hadar.cli.common import (
     reader_of,
     root_asks_as,
 )
+from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.filters import ALL, me, names_of, require_accounts, require_users
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
@@ -36,7 +37,7 @@ from slurm_hadar.controller.presentation import (
 )
 from slurm_hadar.controller.presentation.overview import Sight, Viewer
 from slurm_hadar.controller.service import client
-from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.reports import status as report
 from slurm_hadar.reports import text
@@ -124,7 +125,12 @@ def status(
                 strict = False
                 time.sleep(watch)
         return
-    found = chosen_overview(site, chosen, strict=True)
+    try:
+        found = chosen_overview(site, chosen, strict=True)
+    except SlurmError:
+        if not as_json:
+            _print(text.console(), report.controller_summary(controller_of(site), time.time()))
+        raise
     if as_json:
         print_json("status", asdict(found))
     else:
@@ -278,17 +284,13 @@ def overview_of(site: Config, live: bool) -> Overview:
     # A running controller knows the configuration that holds.
     if not ours or live or site.ignored:
         found = asked(site, "status", Overview)
-    if found is not None:
-        beat = read_heartbeat(site.site.exchange_dir, controllers_uid(site))
-        state = overview.controller_state(beat, time.time())
-        found = replace(found, controller=replace(state, fault=found.controller.fault))
-    elif ours:
+    if found is None and ours:
         found = _own(site)
-    else:
+    elif found is None:
         widen_own(site)
         found = without_controller.status(site, cluster_of(site), time.time())
         found = replace(found, root_asks_as=root_asks_as(site))
-    return found
+    return replace(found, controller=replace(controller_of(site), fault=found.controller.fault))
 
 
 def _own(site: Config) -> Overview:

@@ -122,7 +122,27 @@ def rival_in(beat: Heartbeat | None, who: Who, now: float) -> str | None:
     """The host of the other controller that ``beat`` shows alive and acting; see :func:`rival`."""
     if beat is None or who.wrote(beat) or beat.mode != "act":
         return None
-    return _named(beat, who) if is_fresh(beat, now) else None
+    if not is_fresh(beat, now):
+        return None
+    if beat.host == who.host and process_ended(beat):
+        # On another machine of this name it may run, and ticks of a timer have a new one each.
+        left = f"{beat.time + _longest_s(beat) - now:.0f} s"
+        more = (
+            f"its process {beat.pid} has ended: without another heartbeat this one acts in {left}"
+        )
+        return f"{beat.host} (this host, another state folder; {more})"
+    return _named(beat, who)
+
+
+def process_ended(beat: Heartbeat) -> bool:
+    """Whether no process of this machine has the number of a heartbeat's writer."""
+    try:
+        os.kill(max(1, beat.pid), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 def _named(beat: Heartbeat, who: Who) -> str:
@@ -177,8 +197,12 @@ def taken_over_from(beat: Heartbeat | None, who: Who, now: float) -> str:
 
 def is_fresh(beat: Heartbeat, now: float) -> bool:
     """Whether the writer of a heartbeat is taken for alive; a tick may be late, a clock ahead."""
-    longest_s = 3 * min(beat.interval_s, _LONGEST_INTERVAL_S) + 30
+    longest_s = _longest_s(beat)
     return -max(longest_s, _MOST_AHEAD_S) < now - beat.time < longest_s
+
+
+def _longest_s(beat: Heartbeat) -> float:
+    return 3 * min(beat.interval_s, _LONGEST_INTERVAL_S) + 30
 
 
 def controllers_uid(config: Config) -> int:

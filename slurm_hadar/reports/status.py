@@ -28,12 +28,15 @@ _ALARM, _WARNING = "bold red", "yellow"
 class ControllerState:
     """``state``: ``acts``, ``observes``, ``silent``, ``stopped`` (in order) or ``never seen``.
     ``last_s``: its last tick, s since the epoch, 0 where none is known. ``fault``: why the latest
-    tick did nothing."""
+    tick did nothing; ``doubt``: why it may have died since its last heartbeat; ``stop_file``: the
+    one under which it changes nothing, empty where there is none."""
 
     state: str
     host: str = ""
     last_s: float = 0.0
     fault: str = ""
+    doubt: str = ""
+    stop_file: str = ""
 
     @property
     def alive(self) -> bool:
@@ -103,7 +106,7 @@ class Overview:
 
 def summary(found: Overview, now: float) -> list[Text]:
     """The lines above the jobs. ``now``: s since the epoch."""
-    lines = _controller(found.controller, now)
+    lines = controller_summary(found.controller, now)
     late = found.controller.last_s - found.told_s
     if late > 1 and found.controller.alive and found.source == CONTROLLER:
         # Else the line on the controller says of when all this is.
@@ -133,8 +136,7 @@ def summary(found: Overview, now: float) -> list[Text]:
         if found.controller.alive:
             # As under a timer, where this is not its host, or where this user may not reach it.
             host = formats.plain(found.controller.host) or "its host"
-            said += "; the controller's socket gave no answer here: only hadar run has one, "
-            said += f"on {host} (status.socket)"
+            said += f"; no hadar run answered at its socket (status.socket), which is on {host}"
         if found.root_asks_as:
             said += f"; for the reasons of all jobs run: sudo -u {found.root_asks_as} hadar status"
         lines.append(_line("Source", said))
@@ -278,11 +280,18 @@ def _line(title: str, text: str, style: str = "") -> Text:
     return Text.assemble((f"{title:<12}", "bold"), (text, style))
 
 
-def _controller(state: ControllerState, now: float) -> list[Text]:
+def controller_summary(state: ControllerState, now: float) -> list[Text]:
+    """What is known of the controller. ``now``: s since the epoch."""
     host = f" on {formats.plain(state.host)}" if state.host else ""
     if state.alive:
         age = formats.duration(max(0.0, now - state.last_s))
-        return [_line("Controller", f"{state.state}{host}, last tick {age} ago")]
+        lines = [_line("Controller", f"{state.state}{host}, last tick {age} ago")]
+        if state.stop_file:
+            said = f"the stop file {formats.plain(state.stop_file)} exists: nothing is changed"
+            lines.append(_line("", said, _WARNING))
+        if state.doubt:
+            lines.append(_line("", formats.plain(state.doubt), _ALARM))
+        return lines
     if state.state in ("silent", "stopped"):
         age = formats.duration(max(0.0, now - state.last_s))
         said = f"{state.state.upper()}{host} since {formats.moment(state.last_s)} ({age})"

@@ -168,6 +168,26 @@ def test_in_observe_mode_it_only_reads(site, two):
     assert not changed(site, before) and len(site.faulty.calls()) > before
 
 
+def test_no_move_to_what_a_job_on_several_nodes_could_use_with_what_the_moves_leave(site, two):
+    for id_ in two:
+        site.moves(id_, "k80")
+    fill = site.full()
+    others = [one for one in fill if site.where(one) != {"v100"}]
+    site.ended(*(one for one in fill if one not in others))
+    ahead = site.plain("-N2", "--exclusive", "--gres=gpu:2")
+    site.until(lambda: site.job(ahead).reason == "Resources")
+    site.want = {id_: {"v100": 1} for id_ in two}
+    for _ in range(3):
+        report = site.controller.tick()
+        assert not moves_of(report) and set(report.diff.deferred) == set(two)
+    assert site.job(ahead).state is JobState.PENDING
+    site.ended(ahead)
+    for id_ in two:
+        site.moves(id_, "v100")
+        site.unharmed(id_)
+    site.ended(*others)
+
+
 def test_jobs_take_each_others_places_with_preempt_only(site, two):
     first, second = two
     site.moves(first, "v100"), site.moves(second, "k80")

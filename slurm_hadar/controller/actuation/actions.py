@@ -1,11 +1,11 @@
 """The difference between the plan and where running jobs are, cut by the guards."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import job_updates, preemption
+from slurm_hadar.controller.actuation import job_updates, left_nodes, preemption
 from slurm_hadar.controller.actuation.crossing_moves import CrossingMoves
 from slurm_hadar.controller.actuation.host_capacity import FreeHostResources
 from slurm_hadar.controller.observation import racks
@@ -115,9 +115,10 @@ def _claimed(
     """Moves whose place a job that waits would take, with the reason.
 
     While a moved job is requeued Slurm gives what is free, and what the job leaves, to whoever is
-    next. So a job moves only to what nobody who waits can use, with CPUs and memory that are free
-    beside it, and to no node that another moved job leaves. ``guards.preempt`` lets it move to what
-    other moved jobs leave as well.
+    next. So a job moves only to what nobody who waits can use, alone or together with what all
+    moves of this tick leave, with CPUs and memory that are free beside it, and to no node that
+    another moved job leaves. ``guards.preempt`` lets it move to what other moved jobs leave as
+    well.
     """
     if not moves:
         return {}
@@ -134,7 +135,11 @@ def _claimed(
     waiting, takers = _serve(others, seen, left)
     crossing = CrossingMoves(under_way)
     beside = FreeHostResources(seen)
-    if config.guards.preempt:
+    joint: dict[str, str] = {}
+    if not config.guards.preempt:
+        leaving = [action.job for action in moves]
+        joint = left_nodes.possible_takers(leaving, under_way, waiting, seen, left)
+    else:
         for action in moves:
             _add(left, placed(action.job, seen.nodes))
             beside.add(action.job)
@@ -149,7 +154,8 @@ def _claimed(
         _add(there, own)
         _, later = _serve(waiting, seen, there)
         place = action.placement.nodes or _anywhere(action.placement, there)
-        if _fits(place, there):
+        later |= {name: joint[name] for name in place if name in joint}
+        if _fits(place, there) and not any(name in joint for name in place):
             why = "" if config.guards.preempt else crossing.why_not(action.job, place)
             if why:
                 found[action.job.id] = why
@@ -164,12 +170,17 @@ def _claimed(
             crossing.add(action.job, place)
             continue
         taker = next(((takers | later)[name] for name in place if name in takers | later), "")
-        found[action.job.id] = (
-            f"job {taker}, which waits, gets these GPUs first"
-            if taker
-            else "these GPUs are not free yet"
-        )
+        found[action.job.id] = _not_free(taker, planned & place.keys())
     return found
+
+
+def _not_free(taker: str, planned: Collection[str]) -> str:
+    """Why a move's place is not free. ``planned``: its nodes that backfill keeps."""
+    if taker:
+        return f"job {taker}, which waits, gets these GPUs first"
+    if planned:
+        return f"Slurm keeps {min(planned)} for a job ahead (PLANNED)"
+    return "these GPUs are not free yet"
 
 
 def _add(free: pending_demand.Free, more: Place) -> None:

@@ -23,7 +23,7 @@ class FreeHostResources:
 
     def add(self, job: Job) -> None:
         """Count what a running job has as free."""
-        self._add(job.gpus, *_has(job))
+        self._add(job.gpus, *has(job))
 
     def take(
         self, job: Job, fields: Mapping[str, str], names: Sequence[str], own: Collection[str]
@@ -36,7 +36,7 @@ class FreeHostResources:
         if job.whole_nodes:
             return self._take_whole(names, own)
         cpus, memory = _part(*_wants(job, fields, len(names)), len(names))
-        had_cpus, had_memory = _has(job)
+        had_cpus, had_memory = has(job)
         for name in names:
             free_cpus, free_memory = self._free[name]
             if name in own:
@@ -66,8 +66,8 @@ class FreeHostResources:
                 self._free[name] = (free_cpus + cpus, free_memory + memory)
 
 
-def _has(job: Job) -> tuple[int, int]:
-    """What a running job has on each of its nodes."""
+def has(job: Job) -> tuple[int, int]:
+    """CPUs and memory (MB) that a running job has on each of its nodes."""
     return _part(pending_demand.cpus(job), pending_demand.memory_mb(job), len(job.gpus))
 
 

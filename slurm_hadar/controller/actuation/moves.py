@@ -284,7 +284,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             if job.id in left:
                 outcome, where = left[job.id], "and Slurm starts it"
             context.store.end(entry.id, outcome, now)
-            said.append(f"job {job.id}: {outcome}, {where}")
+            said.append(f"job {job.id}: {'released' if outcome == MOVED else outcome}, {where}")
             if job.id not in left and ours.gpus and not (job.id in nices and nices[job.id].exact):
                 taken.append(entry)
         # Where it began meanwhile, the next look tells as what.
@@ -302,4 +302,4 @@ def _done(ours: Steering) -> tuple[str, str]:
     if not ours.gpus:
         return "stopped", "waits for its turn"
     where = " + ".join(f"{count} x {kind}" for kind, count in sorted(ours.gpus.items()))
-    return MOVED, f"to {where}"
+    return MOVED, f"to start on {where}"

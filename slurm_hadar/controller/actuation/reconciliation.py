@@ -9,8 +9,14 @@ from collections.abc import Mapping
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import steering_of
-from slurm_hadar.controller.actuation.move_steps import NOT_SAVED
-from slurm_hadar.controller.journal.entry import NOT_MEANT, NOT_STARTED, Entry
+from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
+from slurm_hadar.controller.journal.entry import (
+    NOT_CARRIED_OUT,
+    NOT_MEANT,
+    NOT_STARTED,
+    Entry,
+    is_in_vain,
+)
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
@@ -93,6 +99,13 @@ def expected_effect(
                 if speed > 0:
                     found[key] = speed
     return found
+
+
+def outcome_text(entry: Entry) -> str:
+    """What came of an action, by its last look: a move after which Slurm started the job elsewhere,
+    or not at all, was not carried out. Empty while it is under way."""
+    in_vain = entry.outcome == MOVED and is_in_vain(entry.shown or "")
+    return NOT_CARRIED_OUT if in_vain else entry.outcome or ""
 
 
 def effect_text(entry: Entry) -> str:

@@ -63,6 +63,7 @@ def entry_of(row: Sequence[Any]) -> Entry:
 
 
 NOT_MEANT, NOT_STARTED = "which was not meant", "has not started it"
+NOT_CARRIED_OUT = "not carried out"
 
 
 def is_in_vain(shown: str) -> bool:

@@ -14,7 +14,7 @@ from math import isfinite
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import steering_of
-from slurm_hadar.controller.actuation.reconciliation import number
+from slurm_hadar.controller.actuation.reconciliation import number, outcome_text
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation.log_file import EventLog
@@ -144,7 +144,7 @@ def _action(entry: Entry, jobs: Mapping[str, Job], privacy: Privacy) -> Fields:
             phase: round(time - entry.opened_s, 3) for phase, time in entry.steps
         }
     if entry.outcome is not None:
-        found["outcome"] = entry.outcome
+        found["outcome"] = outcome_text(entry)
         found["outcome_after_s"] = round(entry.changed_s - entry.opened_s, 3)
     if entry.shown:
         found["observed"] = entry.shown

@@ -10,7 +10,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import held_idle, job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.hints import waits_for
-from slurm_hadar.controller.journal.entry import Decision, Entry
+from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT, Decision, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import move_text
@@ -197,9 +197,11 @@ def move_row(entry: Entry) -> MoveRow:
         where = ": requeue before its time limit ends"
     elif held_idle.DETAIL in entry.details:
         where = ": stop, as its GPUs were idle"
-    effect = reconciliation.effect_text(entry)
-    outcome = (entry.outcome or "") + (f"; {effect}" if effect else "")
-    return MoveRow(entry.opened_s, f"{entry.kind}{where}", outcome)
+    outcome = reconciliation.outcome_text(entry)
+    # Where it runs instead.
+    shown = entry.shown if outcome == NOT_CARRIED_OUT else ""
+    parts = [part for part in (outcome, shown, reconciliation.effect_text(entry)) if part]
+    return MoveRow(entry.opened_s, f"{entry.kind}{where}", "; ".join(parts))
 
 
 def changed(job: Job, seen: Observed, config: Config) -> list[str]:

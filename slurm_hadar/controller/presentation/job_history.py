@@ -87,7 +87,8 @@ def _action(entry: Entry) -> Event:
     if entry.outcome is None:
         parts.append(f"under way ({entry.phase})")
     else:
-        parts.append(f"{entry.outcome} after {max(0.0, entry.changed_s - entry.opened_s):.0f} s")
+        outcome = reconciliation.outcome_text(entry)
+        parts.append(f"{outcome} after {max(0.0, entry.changed_s - entry.opened_s):.0f} s")
     parts += [part for part in (entry.shown, reconciliation.effect_text(entry)) if part]
     minor = entry.kind in _MINOR and (entry.outcome or "").startswith("done")
     return Event(entry.opened_s, what, "; ".join(parts), minor=minor)

@@ -12,7 +12,7 @@ from math import inf
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
-from slurm_hadar.controller.journal.entry import Entry, is_in_vain
+from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT, Entry
 from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
 from slurm_hadar.controller.observation.observed import Observed
@@ -224,7 +224,7 @@ def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
     moves = [entry for entry in known.entries if entry.kind == "move"]
     unanswered = 0
     for entry in moves:
-        in_vain = entry.outcome == MOVED and is_in_vain(entry.shown or "")
+        in_vain = reconciliation.outcome_text(entry) == NOT_CARRIED_OUT
         unanswered += (entry.outcome or "").startswith(NOT_SAVED) or in_vain
         unanswered *= entry.outcome != MOVED or in_vain
     young = declared is not None and declared.habit == "restart"

@@ -10,14 +10,14 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.apply import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
-from slurm_hadar.controller.actuation.reconciliation import number
+from slurm_hadar.controller.actuation.reconciliation import number, outcome_text
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.journal.entry import (
+    NOT_CARRIED_OUT,
     NOT_STEERED,
     WAITS,
     Decision,
     Entry,
-    is_in_vain,
 )
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation import interactive, rollout
@@ -42,7 +42,7 @@ _SHOWN = (JobState.RUNNING, JobState.PENDING, JobState.SUSPENDED, JobState.COMPL
 _PLACED = re.compile(r"(\d+) x ([^\s,+]+)")
 """In a decision's text: ``1 x k80 + 2 x v100 on k1``."""
 _NOWHERE = ("", WAITS, NOT_STEERED)
-OUTCOMES = ("moved", "stopped", CHAINED, "not saved", "not carried out", "under way")
+OUTCOMES = ("moved", "stopped", CHAINED, "not saved", NOT_CARRIED_OUT, "under way")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +172,10 @@ def outcome_of(entry: Entry) -> str:
         return "under way"
     if entry.outcome == MOVED and entry.details.get("gpus"):
         # Another job may have taken its place between the requeue and the start.
-        return "not carried out" if is_in_vain(entry.shown or "") else "moved"
+        return outcome_text(entry)
     if entry.outcome in (MOVED, "stopped"):
         return CHAINED if chaining.DETAIL in entry.details else "stopped"
-    return "not saved" if entry.outcome.startswith(NOT_SAVED) else "not carried out"
+    return "not saved" if entry.outcome.startswith(NOT_SAVED) else NOT_CARRIED_OUT
 
 
 def today(entries: Iterable[Entry], seen: Observed) -> MovesToday:

@@ -40,6 +40,20 @@ def ask_for_text(path: Path, controller_uid: int, question: dict[str, object]) -
             return None
 
 
+def refuses(path: Path) -> bool:
+    """Whether a socket is there on which no process of this machine listens, as after a kill."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_TIMEOUT_S)
+        try:
+            with short_name(path) as name:
+                connection.connect(name)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
 async def wait_for_text(
     path: Path, controller_uid: int, question: dict[str, object]
 ) -> bytes | None:

@@ -159,6 +159,31 @@ def pending_demand(
     return PendingDemand(job.id, job.priority, taken)
 
 
+def usable_nodes(job: Job, seen: Observed, free: Free) -> list[str]:
+    """The nodes of which Slurm might give a pending job a part, whichever it chooses of ``free``;
+    empty where the job does not fit. GPUs of the whole job may be spread over any nodes."""
+    request, nodes = job.request, max(1, job.node_count)
+    whole = dict(request.per_job) or {
+        kind: count * max(1, job.tasks) for kind, count in request.per_task.items()
+    }
+    if not request.per_node and not whole and not job.exclusive:
+        return []
+    least = request.per_node or dict.fromkeys(whole, 1)
+    parts = nodes if request.per_node else max(nodes, sum(whole.values()))
+    found = [
+        name
+        for name, gpus in free.items()
+        if _take(least, gpus) is not None
+        and _open(job, seen.nodes[name], parts)
+        and not (job.exclusive and seen.nodes[name].cpus_used)
+    ]
+    total: dict[str, int] = {}
+    for name in found:
+        for kind, count in free[name].items():
+            total[kind] = total.get(kind, 0) + count
+    return found if len(found) >= nodes and _take(whole, total) is not None else []
+
+
 def _in_its_order(job: Job, seen: Observed, free: Free) -> Iterator[tuple[str, dict[str, int]]]:
     """The nodes as Slurm tries them: those of the first partition of the job's list come first."""
     if len(job.partitions) < 2:
@@ -222,18 +247,19 @@ def memory_mb(job: Job) -> int:
     return min(job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * job.cpus, MOST)
 
 
-def _open(job: Job, node: Node) -> bool:
-    """Whether Slurm could start a part of the job on the node, as far as we can tell."""
+def _open(job: Job, node: Node, parts: int = 0) -> bool:
+    """Whether Slurm could start a part of the job on the node, as far as we can tell: one of so
+    many equal ``parts``, 0: as many as its nodes."""
     if not any(name in node.partitions for name in job.partitions):
         return False
     if node.name in job.excluded_nodes:
         return False
     if job.required_nodes and node.name not in job.required_nodes:
         return False
-    nodes = max(1, job.node_count)
-    if node.cpus - node.cpus_used < -(-job.cpus // nodes):
+    parts = parts or max(1, job.node_count)
+    if node.cpus - node.cpus_used < -(-job.cpus // parts):
         return False
-    if node.memory_mb - node.memory_used_mb < memory_mb(job) // nodes:
+    if node.memory_mb - node.memory_used_mb < memory_mb(job) // parts:
         return False
     return _met(job, frozenset(node.features))
 

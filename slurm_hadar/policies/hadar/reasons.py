@@ -14,6 +14,7 @@ from slurm_hadar.policies.allocation import (
 from slurm_hadar.policies.ends import ends, moves
 from slurm_hadar.policies.hadar.bids import Bid, Market, Round
 from slurm_hadar.policies.hadar.worth import TypeOption
+from slurm_hadar.policies.unavailable import unavailable
 
 
 def plan(
@@ -88,7 +89,7 @@ def _waits(
 ) -> str:
     cells = market.cells(job)
     if not cells:
-        return "no GPU type and count that it can run with is open to it here"
+        return unavailable(market.view, job)
     if cells[0].utility <= 0.0:
         return "it gets no GPU: its weight is 0, and so is what any GPU is worth to it (payoff)"
     key = market.kind(job)

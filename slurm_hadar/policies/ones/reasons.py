@@ -16,6 +16,7 @@ from slurm_hadar.policies.batches import chosen_batch
 from slurm_hadar.policies.ends import UNKNOWN, ends, moves, time_left
 from slurm_hadar.policies.ones.round_result import LaidRound
 from slurm_hadar.policies.timetable.places import PlacedJobs
+from slurm_hadar.policies.unavailable import unavailable
 from slurm_hadar.solvers.evolution import Best
 
 
@@ -64,7 +65,7 @@ class _Words:
     def waits(self, job: int, short: str) -> str:
         quickest = self.problem.seconds[job].min(axis=1, initial=np.inf)
         if not np.isfinite(quickest).any():
-            return "no GPU type and count that it can run with is open to it here"
+            return unavailable(self.view, job)
         if short:
             return f"chosen, but short of {short}"
         stakes, options = self.problem.stakes, self.problem.options

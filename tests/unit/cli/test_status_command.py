@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -10,8 +11,11 @@ from typer.testing import CliRunner
 
 from slurm_hadar import config
 from slurm_hadar.cli import common, status
+from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.main import app
-from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
+from slurm_hadar.exchange.heartbeat import write_heartbeat
+from slurm_hadar.reports import status as report
 from slurm_hadar.reports.status import (
     CONTROLLER,
     SLURM,
@@ -186,6 +190,55 @@ def test_an_account_that_slurm_does_not_know_is_one_sentence(tmp_path):
     # Without a database of accounts an account is any word.
     manager.write_text("#!/bin/sh\nexit 1\n")
     check("typo")
+
+
+@pytest.fixture
+def heard(tmp_path):
+    """A site where this host's controller, of a process that has ended, ticked a moment ago."""
+    site = tmp_path / "hadar.toml"
+    site.write_text(
+        f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\nrights = "user"\n'
+        f'[guards]\nstop_file = "{tmp_path}/stop"\n[status]\nsocket = "{tmp_path}/hadar.sock"\n'
+    )
+    for name in ("s", "x"):
+        (tmp_path / name).mkdir()
+    dead = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True, check=True)
+    write_heartbeat(tmp_path / "x", "act", 60.0)
+    path = tmp_path / "x" / "heartbeat.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pid": int(dead.stdout)}))
+    return config.load(site)
+
+
+def test_a_controller_that_was_killed_is_called_in_question_at_once(heard, tmp_path):
+    # As under a timer, which has no socket.
+    assert controller_of(heard).state == "acts" and not controller_of(heard).doubt
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "hadar.sock"))
+        listener.listen()
+        assert not controller_of(heard).doubt
+    found = controller_of(heard)
+    assert "on this host has ended and nothing listens at" in found.doubt
+    assert any(found.doubt in line.plain for line in report.controller_summary(found, 0.0))
+    write_heartbeat(tmp_path / "x", "act", 60.0)
+    assert not controller_of(heard).doubt, "it runs"
+
+
+def test_the_stop_file_is_named(heard, tmp_path):
+    assert not controller_of(heard).stop_file
+    (tmp_path / "stop").touch()
+    lines = [line.plain for line in report.controller_summary(controller_of(heard), 0.0)]
+    assert lines[1].strip() == f"the stop file {tmp_path}/stop exists: nothing is changed"
+
+
+def test_the_controller_is_shown_where_slurm_does_not_answer(heard, monkeypatch):
+    def silent(_):
+        raise SlurmError("squeue: Unable to contact slurm controller", retry=True)
+
+    monkeypatch.setattr(status, "_own", silent)
+    monkeypatch.setattr(status, "load_to_ask", lambda _: heard)
+    done = CliRunner().invoke(app, ["status"])
+    assert isinstance(done.exception, SlurmError)
+    assert "acts on" in done.output and "last tick" in done.output
 
 
 def test_why_tells_all_of_the_reason(shown):

@@ -175,6 +175,7 @@ def test_no_job_moves_to_where_a_reservation_begins_before_its_time_limit_ends()
 
 K2 = Placement({"k80": 1}, {"k2": {"k80": 1}})
 HERE = running("1", {"v1": {"v100": 1}})
+TWO = GpuRequest(per_node={UNTYPED: 2})
 
 
 @pytest.mark.parametrize("managed", [True, False])
@@ -237,6 +238,63 @@ def test_what_a_job_leaves_goes_to_who_waits_before_it_comes_back():
     assert not decide(seen([here, waits], found), grown).of(Kind.MOVE)
 
 
+TWO_OF_K1 = [
+    running(str(number), {"k1": {"k80": 1}}, uid=1000 + number, cpus=4, mem_per_node_mb=4000)
+    for number in (1, 2)
+]
+TO_V2 = {str(number): Placement({"v100": 1}, {"v2": {"v100": 1}}) for number in (1, 2)}
+
+
+def on_k1(waits, first, *others, **more):
+    """What becomes of the jobs on k1 that the plan sends to v2, the only free node."""
+    beside = running("8", {"p1": {"p100": 2}}, declaration=None)
+    used = {"cpus_used": 8, "memory_used_mb": 8000, "gpus_used": {"k80": 2}, **more}
+    found = nodes(v1=2, p1=2, p2=2, k2=2)
+    found = [replace(one, **used) if one.name == "k1" else one for one in found]
+    return decide(seen([first, *others, beside, waits], found), TO_V2)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(
+    "request_", [GpuRequest(per_node={UNTYPED: 2}), GpuRequest(per_job={UNTYPED: 4})]
+)
+def test_no_job_moves_to_what_a_job_on_several_nodes_could_use_with_what_moves_leave(
+    request_, alone
+):
+    """Neither v2 nor k1 is enough for it, but both are while the two jobs of k1 are requeued."""
+    waits = job("9", uid=1009, request=request_, node_count=2, cpus=2, priority=2000)
+    waits = replace(waits, exclusive=alone, whole_nodes=alone, reason="Resources")
+    meant = on_k1(waits, *TWO_OF_K1)
+    assert not meant.of(Kind.MOVE)
+    assert set(meant.deferred.values()) == {"job 9, which waits, gets these GPUs first"}
+    # k1 is not enough for a part of it while one of them stays.
+    staying = replace(TWO_OF_K1[1], declaration=None)
+    if request_.per_node or alone:
+        assert on_k1(waits, TWO_OF_K1[0], staying).of(Kind.MOVE)
+    # Nor is it where it may not use k1.
+    for other in ({"excluded_nodes": ("k1",)}, {"features": "v100"}, {"cpus": 140}):
+        assert len(on_k1(replace(waits, **other), *TWO_OF_K1).of(Kind.MOVE)) == 2, other
+
+
+def test_what_a_job_leaves_that_has_its_node_alone_counts_with_its_cpus():
+    here = running("1", {"k1": {"k80": 1}}, cpus=32)
+    waits = ordinary(request=TWO, node_count=2, cpus=16)
+    assert not on_k1(waits, here, cpus_used=32, gpus_used={"k80": 1}).of(Kind.MOVE)
+
+
+def test_a_job_of_an_earlier_tick_that_still_runs_leaves_its_node_as_well():
+    waits = ordinary(request=TWO, node_count=2, exclusive=True)
+    found = [
+        replace(one, cpus_used=8) if one.name == "k1" else one
+        for one in nodes(v1=2, p1=2, p2=2, k1=2, k2=2)
+    ]
+    under_way = ControllerHistory(moving={"2": {"v2": {"v100": 1}}})
+    wanted = {"1": TO_V2["1"]}
+    alone = decide(seen(TWO_OF_K1, found), wanted, past=under_way)
+    assert [action.job.id for action in alone.of(Kind.MOVE)] == ["1"]
+    assert not decide(seen([*TWO_OF_K1, waits], found), wanted, past=under_way).of(Kind.MOVE)
+
+
 def test_a_job_moves_to_what_another_leaves_only_where_jobs_may_be_stopped():
     other = running("2", {"k2": {"k80": 1}}, uid=1001)
     found = nodes(v1=1, v2=2, p1=2, p2=2, k1=2, k2=2)
@@ -261,9 +319,6 @@ def stopped_for():
         return decide(seen([here, newcomer, *others], found), plan, site)
 
     return decided
-
-
-TWO = GpuRequest(per_node={UNTYPED: 2})
 
 
 def test_a_job_is_stopped_for_one_that_gets_its_gpus(stopped_for):
@@ -324,8 +379,12 @@ def test_no_job_leaves_a_node_that_another_one_moves_to():
 
 def test_no_job_moves_to_a_node_that_backfill_keeps_for_another():
     found = [replace(one, state="IDLE+PLANNED") if one.name == "k2" else one for one in nodes()]
-    assert not decide(seen([HERE], found), {"1": K2}).of(Kind.MOVE)
+    kept = decide(seen([HERE], found), {"1": K2})
+    assert not kept.of(Kind.MOVE)
+    assert kept.deferred["1"] == "Slurm keeps k2 for a job ahead (PLANNED)"
     assert decide(seen([HERE]), {"1": K2}).of(Kind.MOVE)
+    used = [replace(one, gpus_used={"k80": 2}) if one.name == "k2" else one for one in nodes()]
+    assert decide(seen([HERE], used), {"1": K2}).deferred["1"] == "these GPUs are not free yet"
 
 
 def test_who_is_at_a_limit_keeps_what_runs_and_it_may_move():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from hand_made import config, job
@@ -18,6 +19,7 @@ from slurm_hadar.controller.lock import (
     me,
     only_one,
     rival,
+    rival_in,
     say_stopped,
     taken_over,
     takes_over,
@@ -222,6 +224,14 @@ def test_two_state_folders_on_one_host_are_two_controllers(tmp_path):
     assert "another state folder" in rival(two, now)
     assert "another state folder" in taken_over(two, now)
     assert rival(two, now + 61) is None and takes_over(two, now + 61)
+    # One that was killed cannot be known from one of a timer, or on a machine of the same name.
+    beat = read_heartbeat(tmp_path / "x", os.getuid())
+    dead = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True, check=True)
+    killed = replace(beat, pid=int(dead.stdout))
+    assert "has ended: without another heartbeat this one acts in 59 s" in rival_in(
+        killed, me(two), beat.time + 1
+    )
+    assert "ended" not in rival_in(beat, me(two), now)
     write_heartbeat(tmp_path / "x", "act", 10.0, identity=me(two).identity)
     assert "another state folder" in taken_over(one, now)
     # A controller of an earlier release has none, and this host's was no other before the upgrade.

@@ -6,9 +6,12 @@ import pytest
 from hand_made import CONFIG, NOW, job, node, ordinary, running, seen
 
 from slurm_hadar.controller.journal.entry import Decision, Entry
+from slurm_hadar.controller.presentation import event_log, job_history
 from slurm_hadar.controller.presentation import overview as words
 from slurm_hadar.controller.presentation.cluster_map import cluster_view
+from slurm_hadar.controller.presentation.job_explanation import move_row
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
+from slurm_hadar.controller.presentation.privacy import Privacy
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.heartbeat import Heartbeat
@@ -139,6 +142,11 @@ def test_a_requeue_at_the_time_limit_is_no_move():
 def test_a_job_that_did_not_come_to_its_place_was_not_moved():
     gone = replace(move(1, "1", "moved"), shown="runs on 1 x k80 on k1, which was not meant")
     assert words.today([gone], seen([])).moves == {"not carried out": 1}
+    # So says everything else that shows the move.
+    assert move_row(gone).outcome == f"not carried out; {gone.shown}"
+    assert job_history._action(gone).detail == f"not carried out after 100 s; {gone.shown}"
+    assert event_log._action(gone, {}, Privacy(CONFIG))["outcome"] == "not carried out"
+    assert move_row(replace(gone, shown=None)).outcome == "moved"
     # Where it runs now and stays is what is planned, not where it was sent.
     sent = Steering(time=NOW - 400, gpus={"k80": 1})
     found = overview(sight(replace(some(), steering={"1": sent})), OPERATOR)

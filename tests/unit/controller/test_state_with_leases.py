@@ -63,7 +63,7 @@ def test_it_is_no_new_file_and_its_lease_is_released(context):
 def test_its_move_in_flight_is_carried_to_its_end(context):
     """Its entry does not know what priority the job had."""
     said = advance(context, {one.id: one for one in ASKED}, {}, NOW).said
-    assert said == ("job 2: moved, to 1 x v100",)
+    assert said == ("job 2: released, to start on 1 x v100",)
     assert context.cluster.sent == [("2", {"Features": "v100", "StartTime": "now"})]
     assert context.store.open_entries() == []
     assert context.steering_of(ASKED[1]).was == {"Features": "", "Partition": "gpu"}

@@ -276,7 +276,7 @@ def test_the_numbers_of_a_reason_belong_together() -> None:
     ("changes", "words"),
     [
         ({"rate": 0.0}, "no GPU type and count that it can run with"),
-        ({"groups_of": False}, "no GPU type and count that it can run with"),
+        ({"groups_of": False}, "no GPU of fast is open to it now: other jobs that no plan can"),
         ({"cpus_per_gpu": 2_000.0}, "CPUs"),
         ({"mem_per_gpu_mb": 2e6}, "memory"),
     ],
@@ -285,6 +285,17 @@ def test_reasons_to_wait_name_what_is_short(changes: dict[str, object], words: s
     rate = changes.pop("rate", 1.0)
     plan = _run(nodes_of([[1]]), jobs_of([[[rate]]], **changes))
     assert words in plan.waiting["j0"]
+
+
+def test_gpus_that_other_jobs_have_do_not_make_a_job_unable_to_run() -> None:
+    """They are missing in the view; it may start there a moment later."""
+    full = _run(nodes_of([[0, 0], [0, 1]]), jobs_of([[[1.0], [0.0]]]))
+    assert full.waiting["j0"].startswith("no GPU of fast is open to it now")
+    few = _run(nodes_of([[1, 0], [0, 2]]), jobs_of([[[1.0], [1.0]]]), (4,))
+    assert few.waiting["j0"] == (
+        "it needs 4 GPUs, and only 1 x fast + 2 x middle are free or held by jobs that a plan can"
+        " move"
+    )
 
 
 def test_short_of_gpus_together_and_of_nodes() -> None:

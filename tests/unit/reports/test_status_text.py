@@ -243,4 +243,4 @@ def test_nothing_is_said_of_a_controller_that_acts_and_does_not_answer_at_once()
     acts = Overview(1000.0, status.SLURM, ControllerState("acts", "vm", 1000.0))
     said = "\n".join(line.plain for line in status.summary(acts, 1000.0))
     assert "acts on vm" in said and "no controller" not in said
-    assert "socket gave no answer here: only hadar run has one, on vm (status.socket)" in said
+    assert "no hadar run answered at its socket (status.socket), which is on vm" in said

@@ -1,0 +1,34 @@
+"""Why a job has no GPU type and count to choose from, for the policies' reasons."""
+
+import numpy as np
+
+from slurm_hadar.domain.view import View
+
+NOT_RUNNABLE = "no GPU type and count that it can run with"
+
+
+def unavailable(view: View, job: int) -> str:
+    """Why no type and count is open to this row of the view now.
+
+    A view has the GPUs that are free or held by the jobs of the plan. What other jobs have, what is
+    kept for a job ahead, and nodes that are closed to the job may all be open to it a moment later.
+    """
+    jobs, nodes = view.jobs, view.nodes
+    able = jobs.rate[job] > 0
+    if not able.any():
+        return NOT_RUNNABLE
+    kinds = np.flatnonzero(able.any(axis=1))
+    open_ = nodes.gpus[jobs.groups[job][nodes.group]].sum(axis=0)[kinds]
+    names = ", ".join(view.types[kind] for kind in kinds)
+    if not open_.any():
+        return (
+            f"no GPU of {names} is open to it now: other jobs that no plan can move have them, they"
+            " are kept for a job ahead, or their nodes are closed to it"
+        )
+    least = min(view.counts[count] for count in np.flatnonzero(able.any(axis=0)))
+    there = " + ".join(
+        f"{number} x {view.types[kind]}"
+        for kind, number in zip(kinds, open_, strict=True)
+        if number
+    )
+    return f"it needs {least} GPUs, and only {there} are free or held by jobs that a plan can move"
