@@ -307,7 +307,7 @@ def _own(site: Config) -> Overview:
             STATE_FILE,
             controller.store.decisions.last(list(seen.jobs)),
             controller.store.moves_since(since),
-            controller.declared_work.factors(seen.now),
+            controller.learning.declared_work.factors(seen.now),
         )
         return overview.overview(sight, Viewer(os.getuid(), everything=True))
 

@@ -3,10 +3,11 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
+from slurm_hadar.controller import price_file
 from slurm_hadar.controller.actuation import (
     apply,
     chain_requeues,
@@ -22,32 +23,24 @@ from slurm_hadar.controller.actuation import (
 )
 from slurm_hadar.controller.actuation.actions import Kind, PlanDiff
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent
-from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.entry import Decision
-from slurm_hadar.controller.journal.store import AttainedTime, Store
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.learning import NO_TIME, Learning
 from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observer import Observer
-from slurm_hadar.controller.profiling.declared_work import ASSUMED, DeclaredWork, of_assumed
-from slurm_hadar.controller.profiling.earlier_jobs import EarlierJobsLearner
-from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
-from slurm_hadar.controller.profiling.speeds import SpeedLearner
 from slurm_hadar.controller.report import TickReport
-from slurm_hadar.controller.snapshot import chaining, newcomers
-from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, Place
-from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
+from slurm_hadar.controller.snapshot.eligibility import Place
 from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.domain.job import JobState
 from slurm_hadar.exchange.heartbeat import write_heartbeat
-from slurm_hadar.exchange.prices import write_prices
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.slurm.cluster import Cluster
 
@@ -103,12 +96,9 @@ class Controller:
         self._observer = Observer(config, cluster, store, own_uid, racks)
         self.rules = self._observer.rules
         self._decider = Decider(config, cluster, store, self.rules, decide or policy.decide)
-        self.speeds = SpeedLearner(rates, store.connection)
+        self.learning = Learning(store, rates)
+        self.gpus = self.learning.gpus
         self._room = True
-        self.gpus = GpuUseLearner(store.connection)
-        self.declared_work = DeclaredWork(store.connection)
-        self.assumed_work = DeclaredWork(store.connection, ASSUMED)
-        self.earlier_jobs = EarlierJobsLearner(store.connection)
         self._lost_gpus = LostGpus()
         self.backoff = Backoff(config, cluster.traffic, store)
 
@@ -215,7 +205,9 @@ class Controller:
         if stopped:
             words.append(f"nothing more is sent: {stopped}")
         elif mode.may_act:
-            words += self._publish(seen, shown)
+            words += price_file.publish(
+                self.config, self.rules, seen, shown, self.backoff.interval_s
+            )
             result = self._apply(context, changes.diff, tick, shown)
         after = Counter(self.cluster.queries)
         after.subtract(before)
@@ -288,21 +280,15 @@ class Controller:
     def snapshot(self, seen: Observed) -> Snapshot:
         """What the policy sees."""
         others = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
-        return take_snapshot(others, self.config, self.rates, self._past({}, {}))
+        past = self.learning.history({}, {}, self._clock())
+        return take_snapshot(others, self.config, self.rates, past)
 
     def _snapshot(
         self, seen: Observed, sent: Mapping[str, Place], mode: _Mode
     ) -> tuple[TickContext, Snapshot]:
         """Learn from what is seen; then what all further steps share, and what the policy sees.
         ``sent``: jobs just released -> where they go."""
-        received = AttainedTime({}, {})
-        if mode.keep:
-            # One write to the disk for all jobs.
-            with self.store.transaction():
-                self.speeds.learn(seen)
-                self.gpus.learn(seen)
-            received = self._serve(seen)
-            self.earlier_jobs.learn(seen, received.now)
+        received = self.learning.learn(seen) if mode.keep else NO_TIME
         trainers = idle_nodes.on_idle_nodes(seen, self.config)
         tick = TickContext(
             config=self.config,
@@ -311,7 +297,7 @@ class Controller:
             trainers=trainers,
             # They give way to all others, so the policy does not see them.
             others=idle_nodes.without(seen, trainers),
-            past=self._past(sent, received.now),
+            past=self.learning.history(sent, received.now, self._clock()),
             refusals=apply.refusals(self.store),
             lent=lent_places.remembered(self.store.policy_state(lent_places.NAME)),
             idle=held_idle.record(self.store, self.config, seen.now),
@@ -319,35 +305,8 @@ class Controller:
         shown = take_snapshot(tick.others, self.config, self.rates, tick.past)
         shown = priority_exchange.in_own_places(shown, tick.others, tick.lent, tick.refused_now)
         if mode.keep:
-            jobs = [target.job for target in shown.schedulable.values()]
-            self.declared_work.learn(jobs, shown.work, received.before, seen.now)
-            assumed = of_assumed(jobs, shown.work)
-            self.assumed_work.learn(*assumed, received.before, seen.now)
+            self.learning.learn_work(shown, received, seen.now)
         return tick, shown
-
-    def _past(self, sent: Mapping[str, Place], attained: Mapping[str, float]) -> ControllerHistory:
-        going = {**moves.destinations(self.store.open_entries()), **sent}
-        now = self._clock()
-        return ControllerHistory(
-            attained,
-            going,
-            self.store.last_times(Kind.MOVE.value),
-            Counter(self.store.counts_after(Kind.MOVE.value, NOT_SAVED, MOVED))
-            + Counter(self.store.counts_in_vain(Kind.MOVE.value)),
-            self.declared_work.factors(now),
-            chaining.records(self.store.entries_with(Kind.MOVE.value, chaining.DETAIL)),
-            self.earlier_jobs.of(now),
-            self.assumed_work.factors(now),
-            RestartCosts(self.store.restarts.means()),
-        )
-
-    def _serve(self, seen: Observed) -> AttainedTime:
-        running = {
-            job.id: (job.gpu_count, job.start_s)
-            for job in seen.jobs.values()
-            if job.managed and job.state is JobState.RUNNING
-        }
-        return self.store.serve(running, seen.now, seen.jobs)
 
     def _with_requeues(
         self, tick: TickContext, shown: Snapshot, answer: PolicyAnswer, changes: Changes
@@ -384,23 +343,6 @@ class Controller:
         self.store.decisions.record(decided)
         self.store.forget(tick.seen.now - _KEEP_S)
         return decided
-
-    def _publish(self, seen: Observed, shown: Snapshot) -> list[str]:
-        """Today's prices, for ``hbatch``. A word for the operator where that is not possible."""
-        folder, interval_s = self.config.site.exchange_dir, self.backoff.interval_s
-        try:
-            groups = self.config.partitions.groups.values()
-            nodes = newcomers.largest_nodes(seen, {name for some in groups for name in some})
-            types, arriving = {}, 0
-            default = newcomers.default_partition(seen) if self.rules.takes_as_typed else ""
-            if not newcomers.is_private(seen, self.rules.jobs_are_hidden):
-                prices = newcomers.type_prices(seen, shown)
-                types = {kind: asdict(price) for kind, price in prices.items()}
-                arriving = newcomers.arriving(seen, interval_s)
-            write_prices(folder, types, arriving, interval_s, nodes, default)
-        except OSError as error:
-            return [f"the prices in {folder} cannot be written ({error.strerror})"]
-        return []
 
     def _apply(
         self, context: ActionContext, means: PlanDiff, tick: TickContext, shown: Snapshot

@@ -58,7 +58,9 @@ def test_a_report_counts_once_where_each_tick_is_a_process_of_its_own(tmp_path):
         with closing(Store.open(tmp_path / "state")) as store:
             rates = open_rates(CONFIG, store.connection)
             cluster = SimpleNamespace(traffic=Traffic(lambda: NOW))
-            Controller(CONFIG, cluster, store, rates, 0).speeds.learn(look(told("1", NOW, 600.0)))
+            Controller(CONFIG, cluster, store, rates, 0).learning.speeds.learn(
+                look(told("1", NOW, 600.0))
+            )
             (row,) = rates.store.of("m")
     assert row.seconds == 600.0
 

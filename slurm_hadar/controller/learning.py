@@ -1,0 +1,79 @@
+"""What the controller learns from one tick to the next, and gives to the next snapshot."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from slurm_hadar.controller.actuation import moves
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
+from slurm_hadar.controller.journal.store import AttainedTime, Store
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.profiling.declared_work import ASSUMED, DeclaredWork, of_assumed
+from slurm_hadar.controller.profiling.earlier_jobs import EarlierJobsLearner
+from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
+from slurm_hadar.controller.profiling.speeds import SpeedLearner
+from slurm_hadar.controller.snapshot import chaining
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, Place
+from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.profiles.rates import Rates
+
+NO_TIME = AttainedTime({}, {})
+"""Of a pass that keeps nothing."""
+
+
+class Learning:
+    """Speeds, GPU samples, and the work of jobs, declared, assumed and received; in the state
+    file."""
+
+    def __init__(self, store: Store, rates: Rates) -> None:
+        """``rates``: what is learned of speeds is added there."""
+        self._store = store
+        self.speeds = SpeedLearner(rates, store.connection)
+        self.gpus = GpuUseLearner(store.connection)
+        self.declared_work = DeclaredWork(store.connection)
+        self.assumed_work = DeclaredWork(store.connection, ASSUMED)
+        self.earlier_jobs = EarlierJobsLearner(store.connection)
+
+    def learn(self, seen: Observed) -> AttainedTime:
+        """Take in what the jobs report, and what ended. Returns their GPU-seconds before and
+        now."""
+        # One write to the disk for all jobs.
+        with self._store.transaction():
+            self.speeds.learn(seen)
+            self.gpus.learn(seen)
+        running = {
+            job.id: (job.gpu_count, job.start_s)
+            for job in seen.jobs.values()
+            if job.managed and job.state is JobState.RUNNING
+        }
+        received = self._store.serve(running, seen.now, seen.jobs)
+        self.earlier_jobs.learn(seen, received.now)
+        return received
+
+    def learn_work(self, shown: Snapshot, received: AttainedTime, now: float) -> None:
+        """Take in how much more the jobs of a snapshot needed than was declared or assumed of
+        them; ``now``: s since the epoch."""
+        jobs = [target.job for target in shown.schedulable.values()]
+        self.declared_work.learn(jobs, shown.work, received.before, now)
+        self.assumed_work.learn(*of_assumed(jobs, shown.work), received.before, now)
+
+    def history(
+        self, sent: Mapping[str, Place], attained: Mapping[str, float], now: float
+    ) -> ControllerHistory:
+        """What a snapshot takes from the past. ``sent``: jobs just released -> where they go;
+        ``attained``: job -> GPU-seconds; ``now``: s since the epoch."""
+        store, move = self._store, Kind.MOVE.value
+        return ControllerHistory(
+            attained=attained,
+            moving={**moves.destinations(store.open_entries()), **sent},
+            last_moves=store.last_times(move),
+            unanswered=Counter(store.counts_after(move, NOT_SAVED, MOVED))
+            + Counter(store.counts_in_vain(move)),
+            understated=self.declared_work.factors(now),
+            chains=chaining.records(store.entries_with(move, chaining.DETAIL)),
+            earlier=self.earlier_jobs.of(now),
+            outgrown=self.assumed_work.factors(now),
+            restarts=RestartCosts(store.restarts.means()),
+        )
