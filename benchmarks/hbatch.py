@@ -22,7 +22,7 @@ from slurm_hadar import config
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.heartbeat import write_heartbeat
-from slurm_hadar.exchange.prices import write_prices
+from slurm_hadar.exchange.prices import PriceList, write_prices
 from slurm_hadar.sandbox.cluster import Sandbox
 
 AIM_MEDIAN_MS = 25.0
@@ -54,7 +54,7 @@ def measure(box: Sandbox, submits: int) -> dict[str, object]:
     spent: dict[str, list[float]] = {name: [] for name in programs}
     for turn in range(submits + 2):
         write_heartbeat(box.exchange, "act", 5.0)
-        write_prices(box.exchange, PRICES, 20, 5.0)
+        write_prices(box.exchange, PriceList(PRICES, 20, 5.0))
         for name in sorted(programs, reverse=bool(turn % 2)):
             took, error = _submit([programs[name], "--parsable", script.name], env, box.folder)
             # sbatch writes nothing of its own here.

@@ -7,7 +7,7 @@ from slurm_hadar.controller.observation.accounting_limits import AccountingLimit
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import newcomers
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
-from slurm_hadar.exchange.prices import write_prices
+from slurm_hadar.exchange.prices import PriceList, write_prices
 
 
 def publish(
@@ -25,7 +25,7 @@ def publish(
             prices = newcomers.type_prices(seen, shown)
             types = {kind: asdict(price) for kind, price in prices.items()}
             arriving = newcomers.arriving(seen, interval_s)
-        write_prices(folder, types, arriving, interval_s, nodes, default)
+        write_prices(folder, PriceList(types, arriving, interval_s, nodes, default))
     except OSError as error:
         return [f"the prices in {folder} cannot be written ({error.strerror})"]
     return []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.cli import submit_prices
 from slurm_hadar.cli.wrapper_site import WrapperSite, fresh_file
-from slurm_hadar.exchange.prices import write_prices
+from slurm_hadar.exchange.prices import PriceList, write_prices
 from slurm_hadar.solvers.prices import DualPrice
 
 HALF = {"least": 0.1, "most": 1.0, "price": 0.3, "gpus": 20, "free": 10, "wait_s": {"1": 0.0}}
@@ -40,24 +40,24 @@ def read(folder, draw=0.0, later=0.0):
 
 
 def test_a_price_rises_with_what_is_in_use(tmp_path):
-    write_prices(tmp_path, {"v100": HALF, "k80": NONE_FREE}, 0, 60.0)
+    write_prices(tmp_path, PriceList({"v100": HALF, "k80": NONE_FREE}, 0, 60.0))
     found = read(tmp_path)
     assert found == {"v100": pytest.approx(0.1 * 10**0.5), "k80": pytest.approx(1.0)}
 
 
 def test_the_default_partition_is_published(tmp_path):
-    write_prices(tmp_path, {}, 0, 60.0, default="gpu")
+    write_prices(tmp_path, PriceList({}, 0, 60.0, default="gpu"))
     assert today(site_at(tmp_path), time.time(), True).default == "gpu"
-    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    write_prices(tmp_path, PriceList({"v100": HALF}, 0, 60.0))
     assert today(site_at(tmp_path), time.time(), True).default == ""
 
 
 def test_where_many_come_each_counts_some_of_them(tmp_path):
-    write_prices(tmp_path, {"v100": HALF}, 10, 60.0)
+    write_prices(tmp_path, PriceList({"v100": HALF}, 10, 60.0))
     found = [read(tmp_path, draw)["v100"] for draw in (0.0, 0.5, 1.0)]
     assert found == [pytest.approx(0.1 * 10**share) for share in (0.5, 0.75, 1.0)]
     # However few came lately, a quarter of the free ones may be asked for at once.
-    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    write_prices(tmp_path, PriceList({"v100": HALF}, 0, 60.0))
     assert read(tmp_path, 1.0)["v100"] == pytest.approx(0.1 * 10**0.625)
 
 
@@ -69,7 +69,7 @@ def test_submits_between_two_ticks_spread_though_none_came_lately(tmp_path, free
         kind: {"least": 0.1, "most": 1.0, "price": 0.1, "gpus": number, "free": number}
         for kind, number in zip(("v100", "a100"), free, strict=True)
     }
-    write_prices(tmp_path, types, 0, 60.0)
+    write_prices(tmp_path, PriceList(types, 0, 60.0))
     site, now = site_at(tmp_path), time.time()
     found = [today(site, now, True).prices for _ in range(300)]
     first = sum(prices["v100"] < prices["a100"] for prices in found)
@@ -78,15 +78,15 @@ def test_submits_between_two_ticks_spread_though_none_came_lately(tmp_path, free
 
 def test_a_job_that_never_moves_is_not_sent_to_a_slower_type_when_none_came_lately(tmp_path):
     """It would stay there. Where many come it counts some of them, as all do."""
-    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    write_prices(tmp_path, PriceList({"v100": HALF}, 0, 60.0))
     site, now = site_at(tmp_path), time.time()
     assert today(site, now, False, lambda: 1.0).prices == read(tmp_path)
-    write_prices(tmp_path, {"v100": HALF}, 10, 60.0)
+    write_prices(tmp_path, PriceList({"v100": HALF}, 10, 60.0))
     assert today(site, now, False, lambda: 1.0).prices == read(tmp_path, 1.0)
 
 
 def test_the_draws_of_two_submits_differ(tmp_path):
-    write_prices(tmp_path, {"v100": HALF}, 10, 60.0)
+    write_prices(tmp_path, PriceList({"v100": HALF}, 10, 60.0))
     site = site_at(tmp_path)
     assert len({today(site, time.time(), True).prices["v100"] for _ in range(20)}) > 10
 
@@ -101,26 +101,26 @@ def test_it_is_the_price_of_the_solvers(tmp_path_factory, least, times, gpus, pa
     folder = tmp_path_factory.mktemp("folder")
     used = int(part * gpus)
     one = {"least": least, "most": least * times, "gpus": gpus, "free": gpus - used}
-    write_prices(folder, {"v100": one}, 0, 60.0)
+    write_prices(folder, PriceList({"v100": one}, 0, 60.0))
     bounds = DualPrice([least], [least * times])
     assert read(folder)["v100"] == pytest.approx(bounds.at(0, used, gpus))
 
 
 @pytest.mark.parametrize("later", [211.0, -211.0])
 def test_a_stale_file_has_no_price(tmp_path, later):
-    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    write_prices(tmp_path, PriceList({"v100": HALF}, 0, 60.0))
     assert read(tmp_path) and not read(tmp_path, later=later)
 
 
 def test_types_that_unmanaged_jobs_accept_are_named(tmp_path):
     types = {"v100": {**HALF, "shared": True}, "k80": {**HALF, "shared": False}, "p100": HALF}
-    write_prices(tmp_path, types, 0, 60.0)
+    write_prices(tmp_path, PriceList(types, 0, 60.0))
     assert today(site_at(tmp_path), time.time(), True).shared == {"v100"}
 
 
 def test_the_largest_nodes_of_a_partition_are_read(tmp_path):
     nodes = {"v100": [(2, 16, 64_000)], "k80": []}
-    write_prices(tmp_path, {}, 0, 60.0, nodes)
+    write_prices(tmp_path, PriceList({}, 0, 60.0, nodes))
     assert today(site_at(tmp_path), time.time(), True).nodes == nodes
     # As a controller of an earlier release writes it.
     path = tmp_path / "prices.json"
@@ -140,7 +140,7 @@ def test_what_somebody_else_laid_there_has_no_price(tmp_path):
     os.mkfifo(path)
     assert read(tmp_path) == {}
     path.unlink()
-    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    write_prices(tmp_path, PriceList({"v100": HALF}, 0, 60.0))
     (tmp_path / "real").write_bytes(path.read_bytes())
     path.unlink()
     path.symlink_to(tmp_path / "real")
@@ -148,7 +148,7 @@ def test_what_somebody_else_laid_there_has_no_price(tmp_path):
 
 
 def test_another_users_file_has_no_price(tmp_path):
-    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    write_prices(tmp_path, PriceList({"v100": HALF}, 0, 60.0))
     site = site_at(tmp_path)
     site.controller_uid += 1
     assert today(site, time.time(), True).prices == {}
@@ -181,7 +181,7 @@ def test_another_users_file_has_no_price(tmp_path):
 )
 def test_a_damaged_file_has_no_price(tmp_path, change):
     path = tmp_path / "prices.json"
-    write_prices(tmp_path, {"v100": HALF}, 0, 60.0)
+    write_prices(tmp_path, PriceList({"v100": HALF}, 0, 60.0))
     source = json.loads(path.read_text())
     assert read(tmp_path)
     path.write_text(json.dumps({**source, **change}))
