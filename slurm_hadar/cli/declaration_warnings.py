@@ -102,7 +102,7 @@ def doubts(
         )
     yield from _of_backfill(declaration, held, site)
     yield from _of_the_model(declaration.model, site)
-    yield from _of_the_request(declaration, held)
+    yield from _of_the_nodes(declaration, held, site)
 
 
 def of_saving(declaration: Declaration, typed: Mapping[str, str]) -> Iterator[str]:
@@ -210,13 +210,34 @@ def _letters_and_digits(model: str) -> str:
     return "".join(c for c in model.lower() if c.isalnum())
 
 
-def _of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:
+def _of_the_nodes(
+    declaration: Declaration, held: Settings, site: WrapperSite | None
+) -> Iterator[str]:
+    """Requests with which no controller steers the job."""
+    if held.get("exclusive"):
+        yield (
+            f"--exclusive={held['exclusive']} keeps others off its nodes, so the job is not "
+            "steered; --exclusive alone gives it whole nodes"
+        )
+    words = {word for word in (held.get("constraint") or "").split("|") if word}
+    if site is None or not words or not words <= {*site.features.values()}:
+        return
+    meant = [name for name, feature in site.features.items() if feature in words]
+    kinds = declaration.types
+    if kinds and ANY not in kinds and not set(kinds) & set(meant):
+        yield (
+            f"types={','.join(kinds)} is declared and the constraint {held['constraint']} allows "
+            f"{', '.join(meant)} only, so the job is not steered; make them agree"
+        )
+
+
+def of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:
     """GPUs asked of sbatch that the declared range does not allow."""
     request = gpu_request(held)
     if declaration.gpus is None or request is None:
         return
     least, most = declaration.gpus[0], declaration.gpus[-1]
-    listed, count = isinstance(declaration.gpus, CountList), _count(held)
+    listed, count = isinstance(declaration.gpus, CountList), gpus_asked(held)
     allowed = count in declaration.gpus if listed else least <= count <= most
     if count and not allowed:
         span = declaration.assignments()["gpus"]
@@ -226,7 +247,7 @@ def _of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:
         )
 
 
-def _count(held: Settings) -> int:
+def gpus_asked(held: Settings) -> int:
     """GPUs of the whole job by sbatch's options, 0 where that is not plain."""
     texts = [(name, text) for name in (*GPU_OPTIONS, "gres") if (text := held.get(name))]
     one_node = (held.get("nodes") or "1") in ("1", "1-1")
