@@ -102,6 +102,7 @@ def doubts(
         )
     yield from _of_backfill(declaration, held, site)
     yield from _of_the_model(declaration.model, site)
+    yield from _of_the_types(declaration.types, site)
     yield from _of_the_nodes(declaration, held, site)
 
 
@@ -208,6 +209,39 @@ def _of_the_model(model: str, site: WrapperSite | None) -> Iterator[str]:
 def _letters_and_digits(model: str) -> str:
     """As :func:`slurm_hadar.profiles.table.model_key`, whose import takes long."""
     return "".join(c for c in model.lower() if c.isalnum())
+
+
+def _of_the_types(types: Sequence[str], site: WrapperSite | None) -> Iterator[str]:
+    """Types that no GPU of the site has, where another one is meant or none is left; else a
+    declaration may be for several clusters."""
+    if site is None or not site.features or ANY in types:
+        return
+    missing = [kind for kind in types if kind not in site.features]
+    for kind in missing:
+        near = next((one for one in site.features if _looks_like(one) == _looks_like(kind)), "")
+        if near:
+            yield f"types={kind} is not known here; did you mean {near}?"
+            return
+    if missing and len(missing) == len(types):
+        yield f"types={','.join(types)} is declared, and this site has {', '.join(site.features)}"
+
+
+def _looks_like(kind: str) -> str:
+    return kind.lower().translate(str.maketrans("oil", "011", "-_"))
+
+
+def repeated(words: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """A sentence for each key that the ``#HADAR`` lines of a script have with several values.
+    ``words``: (``key=value``, where), in order."""
+    last: dict[str, tuple[str, str]] = {}
+    again: dict[str, str] = {}
+    for word, where in words:
+        key, _, value = word.partition("=")
+        key = key.replace("-", "_")
+        if key in last and last[key][0] != value:
+            again[key] = f"{key}={last[key][0]} in {last[key][1]} has no effect: {where} has {word}"
+        last[key] = value, where
+    yield from again.values()
 
 
 def _of_the_nodes(

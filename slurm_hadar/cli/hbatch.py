@@ -155,8 +155,14 @@ def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
     declared = _declared(submit, outcome)
     found: list[str] = []
     if declared is not None:
-        from slurm_hadar.cli.declaration_warnings import doubts, of_the_request, unheard
+        from slurm_hadar.cli.declaration_warnings import (
+            doubts,
+            of_the_request,
+            repeated,
+            unheard,
+        )
 
+        found += repeated(_script_words(submit))
         found += doubts(declared, _typed(submit), submit.held, submit.site)
         found += unheard(declared, submit.held, submit.body)
         found += _of_counts(declared, submit) or of_the_request(declared, submit.held)
@@ -192,15 +198,19 @@ def _nearly_hadar(body: bytes) -> bool:
 
 def _typed(submit: Submit) -> dict[str, str]:
     """Key -> value of the declaration, as its owner wrote it."""
-    from slurm_hadar.domain.declaration import script_arguments
-
-    words = []
-    if submit.header.declares:
-        text = submit.body.decode(errors="replace")
-        words = [word.partition("=") for word, _ in script_arguments(text, submit.name)]
+    words = [word.partition("=") for word, _ in _script_words(submit)]
     pairs = [(key, value) for key, _, value in words]
     pairs += [(key, value or "") for key, value in (*submit.in_script, *submit.line.ours)]
     return {key.replace("-", "_"): value for key, value in pairs}
+
+
+def _script_words(submit: Submit) -> list[tuple[str, str]]:
+    """The words of the ``#HADAR`` lines, with where each stands."""
+    if not submit.header.declares:
+        return []
+    from slurm_hadar.domain.declaration import script_arguments
+
+    return script_arguments(submit.body.decode(errors="replace"), submit.name)
 
 
 def _declaration(submit: Submit) -> Declaration | None:
