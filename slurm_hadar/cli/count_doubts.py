@@ -1,7 +1,7 @@
 """Numbers of GPUs that are declared (``gpus``) and that the job cannot get: what hbatch and
 ``hadar set`` say of them.
 
-Imported where several numbers are declared, or ``gpus`` is changed.
+Imported where more than a range from 1 on is declared or asked for, or ``gpus`` is changed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from slurm_hadar.domain.declaration_values import CountList
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from slurm_hadar.controller.observation.observed import Observed
     from slurm_hadar.controller.snapshot.resource_request import ResourceRequest
@@ -21,24 +21,63 @@ if TYPE_CHECKING:
 
 
 def of_submit(
-    declaration: Declaration, held: Mapping[str, str | None], nodes: Collection[Mapping[str, int]]
+    declaration: Declaration,
+    held: Mapping[str, str | None],
+    nodes: Callable[[], Collection[Mapping[str, int]]],
 ) -> str:
-    """A sentence where a submit can get none of the numbers of ``gpus``, empty where it may.
+    """A sentence where a submit can get none of the numbers of ``gpus``, or of the GPUs of its
+    request where it has its nodes alone; empty where it may.
 
-    ``held``: sbatch's options; ``nodes``: GPU type -> number, of each node of the cluster.
+    ``held``: sbatch's options; ``nodes``: asks for the GPUs, type -> number, of each node of the
+    cluster.
     """
     match = re.fullmatch(r"(\d{1,6})(?:-\1)?", held.get("nodes") or "1")
     others = declaration.nodes or declaration.fork[1] > 1 or declaration.backfill
-    if match is None or others or not isinstance(declaration.gpus, CountList):
+    if match is None or others:
         return ""
-    number, whole = int(match[1]), "exclusive" in held and not held["exclusive"]
-    if number > 1 and not whole:
-        return _no_effect(declaration, _fixed(number))
+    from slurm_hadar.cli.declaration_warnings import gpus_asked
+
+    number, span = int(match[1]), declaration.gpus
+    each = 0 if "gpus" in held else gpus_asked({**held, "nodes": "1"})
+    if "exclusive" in held and not held["exclusive"]:
+        return _of_whole_nodes(declaration, number, each, nodes()) if span or each else ""
+    if span is None:
+        return ""
+    if number > 1:
+        other = span[0] != span[-1] or (each > 0 and span[0] != number * each)
+        return _no_effect(declaration, _fixed(number)) if other else ""
+    if "gpus" in held and not isinstance(span, CountList):
+        # Slurm may spread these over nodes.
+        return ""
+    sizes = [sum(node.values()) for node in _open_to(declaration, nodes())]
+    return _no_effect(declaration, _of_sizes(span, 1, False, {*sizes}))
+
+
+def _open_to(
+    declaration: Declaration, nodes: Collection[Mapping[str, int]]
+) -> list[Mapping[str, int]]:
+    """The nodes with GPUs of one type, which the job accepts as far as Slurm knows the name."""
     kinds = {kind for kind in declaration.types if any(kind in node for node in nodes)}
-    sizes = {
-        sum(node.values()) for node in nodes if len(node) == 1 and (not kinds or kinds & {*node})
-    }
-    return _no_effect(declaration, _of_sizes(declaration.gpus, number, whole, sizes))
+    return [node for node in nodes if len(node) == 1 and (not kinds or kinds & {*node})]
+
+
+def _of_whole_nodes(
+    declaration: Declaration, number: int, each: int, nodes: Collection[Mapping[str, int]]
+) -> str:
+    """``number``: nodes of the job; ``each``: GPUs that it asks for on each, 0: not known."""
+    found = [(min(node), sum(node.values())) for node in _open_to(declaration, nodes)]
+    # All of its nodes are alike, and Slurm starts it on none with fewer GPUs.
+    sizes = {size for kind, size in found if size >= each and found.count((kind, size)) >= number}
+    span = declaration.gpus
+    if span is not None:
+        return _no_effect(declaration, _of_sizes(span, number, True, sizes))
+    if not sizes or each in sizes:
+        return ""
+    may = " or ".join(str(size * number) for size in sorted(sizes))
+    return (
+        f"the job has its nodes alone (--exclusive) and asks for {each * number} of their {may} "
+        f"GPUs, so it is not steered; declare gpus={min(sizes) * number}"
+    )
 
 
 def of_job(job: Job, want: ResourceRequest | str, seen: Observed) -> str:
@@ -87,7 +126,8 @@ def _of_sizes(span: tuple[int, ...], nodes: int, whole: bool, sizes: Collection[
         few = span[0] > max(sizes)
         return f"no node that the job may have has more than {max(sizes)} GPUs" if few else ""
     may = sorted({size * nodes for size in sizes if size})
-    if {*span} & {*may}:
+    least, most = (1, 0) if isinstance(span, CountList) else (span[0], span[-1])
+    if {*span} & {*may} or any(least <= count <= most for count in may):
         return ""
     what = "whole nodes have" if nodes == 1 else f"{nodes} whole nodes have"
     return f"{what} {' or '.join(map(str, may))} GPUs"

@@ -102,7 +102,8 @@ def doubts(
         )
     yield from _of_backfill(declaration, held, site)
     yield from _of_the_model(declaration.model, site)
-    yield from _of_the_request(declaration, held)
+    yield from _of_the_types(declaration.types, site)
+    yield from _of_the_nodes(declaration, held, site)
 
 
 def of_saving(declaration: Declaration, typed: Mapping[str, str]) -> Iterator[str]:
@@ -210,13 +211,67 @@ def _letters_and_digits(model: str) -> str:
     return "".join(c for c in model.lower() if c.isalnum())
 
 
-def _of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:
+def _of_the_types(types: Sequence[str], site: WrapperSite | None) -> Iterator[str]:
+    """Types that no GPU of the site has, where another one is meant or none is left; else a
+    declaration may be for several clusters."""
+    if site is None or not site.features or ANY in types:
+        return
+    missing = [kind for kind in types if kind not in site.features]
+    for kind in missing:
+        near = next((one for one in site.features if _looks_like(one) == _looks_like(kind)), "")
+        if near:
+            yield f"types={kind} is not known here; did you mean {near}?"
+            return
+    if missing and len(missing) == len(types):
+        yield f"types={','.join(types)} is declared, and this site has {', '.join(site.features)}"
+
+
+def _looks_like(kind: str) -> str:
+    return kind.lower().translate(str.maketrans("oil", "011", "-_"))
+
+
+def repeated(words: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """A sentence for each key that the ``#HADAR`` lines of a script have with several values.
+    ``words``: (``key=value``, where), in order."""
+    last: dict[str, tuple[str, str]] = {}
+    again: dict[str, str] = {}
+    for word, where in words:
+        key, _, value = word.partition("=")
+        key = key.replace("-", "_")
+        if key in last and last[key][0] != value:
+            again[key] = f"{key}={last[key][0]} in {last[key][1]} has no effect: {where} has {word}"
+        last[key] = value, where
+    yield from again.values()
+
+
+def _of_the_nodes(
+    declaration: Declaration, held: Settings, site: WrapperSite | None
+) -> Iterator[str]:
+    """Requests with which no controller steers the job."""
+    if held.get("exclusive"):
+        yield (
+            f"--exclusive={held['exclusive']} keeps others off its nodes, so the job is not "
+            "steered; --exclusive alone gives it whole nodes"
+        )
+    words = {word for word in (held.get("constraint") or "").split("|") if word}
+    if site is None or not words or not words <= {*site.features.values()}:
+        return
+    meant = [name for name, feature in site.features.items() if feature in words]
+    kinds = declaration.types
+    if kinds and ANY not in kinds and not set(kinds) & set(meant):
+        yield (
+            f"types={','.join(kinds)} is declared and the constraint {held['constraint']} allows "
+            f"{', '.join(meant)} only, so the job is not steered; make them agree"
+        )
+
+
+def of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:
     """GPUs asked of sbatch that the declared range does not allow."""
     request = gpu_request(held)
     if declaration.gpus is None or request is None:
         return
     least, most = declaration.gpus[0], declaration.gpus[-1]
-    listed, count = isinstance(declaration.gpus, CountList), _count(held)
+    listed, count = isinstance(declaration.gpus, CountList), gpus_asked(held)
     allowed = count in declaration.gpus if listed else least <= count <= most
     if count and not allowed:
         span = declaration.assignments()["gpus"]
@@ -226,7 +281,7 @@ def _of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:
         )
 
 
-def _count(held: Settings) -> int:
+def gpus_asked(held: Settings) -> int:
     """GPUs of the whole job by sbatch's options, 0 where that is not plain."""
     texts = [(name, text) for name in (*GPU_OPTIONS, "gres") if (text := held.get(name))]
     one_node = (held.get("nodes") or "1") in ("1", "1-1")

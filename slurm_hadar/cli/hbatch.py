@@ -167,11 +167,17 @@ def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
     declared = _declared(submit, outcome)
     found: list[str] = []
     if declared is not None:
-        from slurm_hadar.cli.declaration_warnings import doubts, unheard
+        from slurm_hadar.cli.declaration_warnings import (
+            doubts,
+            of_the_request,
+            repeated,
+            unheard,
+        )
 
+        found += repeated(_script_words(submit))
         found += doubts(declared, _typed(submit), submit.held, submit.site)
         found += unheard(declared, submit.held, submit.body)
-        found += _of_counts(declared, submit)
+        found += _of_counts(declared, submit) or of_the_request(declared, submit.held)
     if b"hadar" in submit.body.lower() or _nearly_hadar(submit.body):
         from slurm_hadar.cli.declaration_warnings import lookalikes
 
@@ -180,15 +186,19 @@ def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
 
 
 def _of_counts(declared: Declaration, submit: Submit) -> list[str]:
-    """Where a list of GPU counts is declared Slurm is asked for the nodes; some 20 ms."""
+    """Where more than a usual range of GPUs is declared, or whole nodes are asked for, Slurm is
+    asked for the nodes; some 20 ms."""
     from slurm_hadar.domain.declaration_values import CountList
 
-    if not isinstance(declared.gpus, CountList):
+    gpus, held = declared.gpus, submit.held
+    plain = gpus is None or (gpus[0] == 1 and not isinstance(gpus, CountList))
+    several = gpus is not None and held.get("nodes", "1") not in ("1", "1-1")
+    if plain and not several and "exclusive" not in held:
         return []
     from slurm_hadar.cli.count_doubts import of_submit
     from slurm_hadar.cli.declaration_warnings import gpus_of_nodes
 
-    found = of_submit(declared, submit.held, gpus_of_nodes(submit.program(), submit.environment))
+    found = of_submit(declared, held, lambda: gpus_of_nodes(submit.program(), submit.environment))
     return [found] if found else []
 
 
@@ -200,15 +210,19 @@ def _nearly_hadar(body: bytes) -> bool:
 
 def _typed(submit: Submit) -> dict[str, str]:
     """Key -> value of the declaration, as its owner wrote it."""
-    from slurm_hadar.domain.declaration import script_arguments
-
-    words = []
-    if submit.header.declares:
-        text = submit.body.decode(errors="replace")
-        words = [word.partition("=") for word, _ in script_arguments(text, submit.name)]
+    words = [word.partition("=") for word, _ in _script_words(submit)]
     pairs = [(key, value) for key, _, value in words]
     pairs += [(key, value or "") for key, value in (*submit.in_script, *submit.line.ours)]
     return {key.replace("-", "_"): value for key, value in pairs}
+
+
+def _script_words(submit: Submit) -> list[tuple[str, str]]:
+    """The words of the ``#HADAR`` lines, with where each stands."""
+    if not submit.header.declares:
+        return []
+    from slurm_hadar.domain.declaration import script_arguments
+
+    return script_arguments(submit.body.decode(errors="replace"), submit.name)
 
 
 def _declaration(submit: Submit) -> Declaration | None:

@@ -59,6 +59,7 @@ class Submit:
         self.held: dict[str, str | None] = {}
         self.site: WrapperSite | None = None
         self.site_trouble = ""
+        self._sbatch = ""
         self.acts: bool | None = None
         """Whether a controller acts; None: not known."""
         self.answer: Callable[[], bytes] | None = None
@@ -186,9 +187,11 @@ class Submit:
         from slurm_hadar.cli.handover import find_sbatch
 
         site = self.site
-        if site and site.slurm_conf:
-            self.environment.setdefault("SLURM_CONF", site.slurm_conf)
-        return find_sbatch(site.sbatch if site else "sbatch", self.environment)
+        if not self._sbatch:
+            if site and site.slurm_conf:
+                self.environment.setdefault("SLURM_CONF", site.slurm_conf)
+            self._sbatch = find_sbatch(site.sbatch if site else "sbatch", self.environment)
+        return self._sbatch
 
     def hand_over(self, added: Additions | None = None) -> NoReturn:
         """Become sbatch."""

@@ -196,6 +196,7 @@ _RECORDED: dict[str, Callable[[str], object]] = {
     "added": str,
     "lease": declaration_values.yes_or_no,
 }
+_RANGES = frozenset({"gpus", "batch", "fork", "nodes", "cpus", "mem"})
 KEYS = tuple(_READ)
 """The keys that a user may write."""
 
@@ -212,11 +213,16 @@ def parse(words: Iterable[str], where: str, base: Declaration | None = None) -> 
         key, equals, text = word.partition("=")
         key = key.replace("-", "_")
         if key not in _READ:
-            near = [k for k in KEYS if k[:3] == key[:3]]
+            near = [k for k in KEYS if k[:3] == key[:3]] or _like(key)
             hint = f"did you mean {near[0]}?" if near else "known keys: " + ", ".join(KEYS)
             raise UsageError(f"{where}: unknown key {_show(key)}; {hint}")
         if not equals or not text:
             raise UsageError(f"{where}: {key} has no value; write {key}=VALUE")
+        if key in _RANGES and text[-1] in "-:":
+            raise UsageError(
+                f"{where}: {_show(word)} is a range without its end; write {_show(word[:-1])}, "
+                "or the end behind it"
+            )
         values[key] = _value(_READ, key, text, where)
     result = replace(base or Declaration(), **values)  # type: ignore[arg-type]
     if ANY in result.types and len(result.types) > 1:
@@ -273,6 +279,13 @@ def merge(comment: str, declaration: Declaration) -> str:
 def removed(comment: str) -> str:
     """The Comment without our segment: the user's own text."""
     return segments.removed(_SEGMENT, comment)
+
+
+def _like(key: str) -> list[str]:
+    # Only a mistake pays for its import.
+    from difflib import get_close_matches
+
+    return get_close_matches(key[:30], KEYS, n=1)
 
 
 def _value(readers: dict[str, Callable[[str], object]], key: str, text: str, where: str) -> object:

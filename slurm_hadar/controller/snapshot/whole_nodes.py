@@ -103,9 +103,10 @@ class WholeNodes:
                 by_type.setdefault(kind, []).append(count)
         counts = tuple(sorted({count for some in by_type.values() for count in some}))
         if not counts:
+            no_nodes = "no node has" if want.nodes == 1 else f"no {want.nodes} nodes of a type have"
             return (
-                f"it has its nodes alone (--exclusive), and no {want.nodes} of them have the number"
-                " of GPUs that it asks for; declare gpus= with the GPUs of whole nodes"
+                f"it has its nodes alone (--exclusive), and {no_nodes} the number of GPUs that it "
+                "asks for; declare gpus= with the GPUs of whole nodes"
             )
         held = job.gpu_count
         if job.state is JobState.RUNNING and held and held not in counts:

@@ -44,9 +44,9 @@ end
 
 local function span(read)
   return function(text)
-    local low, high = text:gsub(":", "-"):match("^([^-]+)-?(.*)$")
+    local low, dash, high = text:gsub(":", "-"):match("^([^-]+)(-?)(.*)$")
     local least = low and read(low)
-    local most = high ~= "" and high and read(high) or high == "" and least
+    local most = dash == "-" and read(high) or dash == "" and least
     return least and most and least <= most or nil
   end
 end

@@ -127,7 +127,7 @@ def test_a_node_with_cpus_of_a_job_that_no_plan_moves_is_closed():
     ("one", "says"),
     [
         (whole(each=1), "declare gpus= with the GPUs of whole nodes"),
-        (whole(nodes=3), "no 3 of them have the number of GPUs"),
+        (whole(nodes=3), "no 3 nodes of a type have the number of GPUs"),
         (whole(words=("gpus=5,6",)), "declare gpus="),
         (replace(whole(), whole_nodes=False), "--exclusive=user"),
         (whole(words=("fork=1-2",)), "declares fork, nodes or backfill"),

@@ -100,7 +100,10 @@ def test_the_example_of_the_documentation():
     ("word", "says"),
     [
         ("gpu=3", "did you mean gpus?"),
+        ("tipes=any", "did you mean types?"),
         ("colour=red", "known keys: model"),
+        ("gpus=1-", "'gpus=1-' is a range without its end; write 'gpus=1', or the end"),
+        ("batch=64:", "a range without its end"),
         ("gpus=4-1", "smaller number first"),
         ("gpus=0", "range such as 1-4"),
         ("gpus=4,", "a list such as 4,8"),

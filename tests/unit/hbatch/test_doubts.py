@@ -50,6 +50,27 @@ def doubts(done):
         ("#HADAR gpus=8,16", ["-N2", "--gres=gpu:4", "--exclusive"], ""),
         ("#HADAR gpus=4,16", ["-N2", "--gres=gpu:4", "--exclusive"], "2 whole nodes have 8 GPUs"),
         ("#HADAR gpus=4,8 nodes=1-2", ["-G4", "-N1-2"], ""),
+        ("#HADAR gpus=1 types=any\n#HADAR types=k80", [], "types=any in line 2 of"),
+        ("#HADAR gpus=1 types=any\n#HADAR types=any", [], ""),
+        ("#HADAR gpus=1 types=any", ["--hadar-types=k80"], ""),
+        ("#HADAR types=v10O,k80 gpus=1", [], "did you mean v100?"),
+        ("#HADAR types=v100,a100 gpus=1", [], ""),
+        ("#HADAR gpus=8", ["--gres=gpu:1"], "may have has more than 4 GPUs"),
+        ("#HADAR gpus=5-8", [], "may have has more than 4 GPUs"),
+        ("#HADAR gpus=5-8", ["-G8"], ""),
+        ("#HADAR gpus=3", ["--gres=gpu:3"], ""),
+        ("#HADAR gpus=8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
+        ("#HADAR gpus=1-8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
+        ("#HADAR gpus=4", ["-N2", "--gres=gpu:2"], ""),
+        ("#HADAR types=any", ["--exclusive", "--gres=gpu:1"], "declare gpus=4"),
+        ("#HADAR types=any", ["--exclusive", "--gres=gpu:4"], ""),
+        ("#HADAR types=any gpus=1-6", ["--exclusive", "--gres=gpu:1"], ""),
+        ("#HADAR gpus=6", ["-N2", "--exclusive", "--gres=gpu:2"], "2 whole nodes have 8 GPUs"),
+        ("#HADAR types=k80", ["-N2", "--exclusive", "--gres=gpu:2"], ""),
+        ("#HADAR types=any", ["--exclusive=user", "--gres=gpu:1"], "so the job is not steered"),
+        ("#HADAR types=v100", ["-C", "k", "--gres=gpu:1"], "allows k80 only"),
+        ("#HADAR types=v100", ["-C", "k|v", "--gres=gpu:1"], ""),
+        ("#HADAR types=v100", ["-C", "ib", "--gres=gpu:1"], ""),
         ("#HADAR gpus=1 checkpoint=restart lose=60", [], ""),
         ("#HADAR gpus=1 checkpoint=signal\nsrun a", [], ""),
         (
@@ -126,6 +147,12 @@ def test_what_is_doubtful_is_said_in_one_line_with_the_nearest_word(place, text,
         return
     (line,) = doubts(done)
     assert says in line and line.startswith("hbatch: ")
+
+
+def test_a_type_that_the_site_has_not_is_named_without_a_request_for_gpus_too(place):
+    for types, says in (("v10O", "did you mean v100?"), ("a100,h100", "this site has v100, k80")):
+        found = lines(submitted(place, f"#HADAR types={types}"))
+        assert any(says in line for line in found), found
 
 
 def test_requeues_where_the_site_allows_none_are_said(place):
