@@ -167,17 +167,9 @@ def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
     declared = _declared(submit, outcome)
     found: list[str] = []
     if declared is not None:
-        from slurm_hadar.cli.declaration_warnings import (
-            doubts,
-            of_the_request,
-            repeated,
-            unheard,
-        )
+        from slurm_hadar.cli.submit_doubts import doubts_of
 
-        found += repeated(_script_words(submit))
-        found += doubts(declared, _typed(submit), submit.held, submit.site)
-        found += unheard(declared, submit.held, submit.body)
-        found += _of_counts(declared, submit) or of_the_request(declared, submit.held)
+        found += doubts_of(submit, declared)
     if b"hadar" in submit.body.lower() or _nearly_hadar(submit.body):
         from slurm_hadar.cli.declaration_warnings import lookalikes
 
@@ -185,44 +177,10 @@ def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
     return found
 
 
-def _of_counts(declared: Declaration, submit: Submit) -> list[str]:
-    """Where more than a usual range of GPUs is declared, or whole nodes are asked for, Slurm is
-    asked for the nodes; some 20 ms."""
-    from slurm_hadar.domain.declaration_values import CountList
-
-    gpus, held = declared.gpus, submit.held
-    plain = gpus is None or (gpus[0] == 1 and not isinstance(gpus, CountList))
-    several = gpus is not None and held.get("nodes", "1") not in ("1", "1-1")
-    if plain and not several and "exclusive" not in held:
-        return []
-    from slurm_hadar.cli.count_doubts import of_submit
-    from slurm_hadar.cli.declaration_warnings import gpus_of_nodes
-
-    found = of_submit(declared, held, lambda: gpus_of_nodes(submit.program(), submit.environment))
-    return [found] if found else []
-
-
 def _nearly_hadar(body: bytes) -> bool:
     """Whether a comment may be a misspelled declaration; quick, so it says yes too often."""
     comments = (line.lstrip(b"# \t") for line in body.split(b"\n#")[1:])
     return any(text[:1] in b"hH" and b"=" in text.partition(b"\n")[0] for text in comments if text)
-
-
-def _typed(submit: Submit) -> dict[str, str]:
-    """Key -> value of the declaration, as its owner wrote it."""
-    words = [word.partition("=") for word, _ in _script_words(submit)]
-    pairs = [(key, value) for key, _, value in words]
-    pairs += [(key, value or "") for key, value in (*submit.in_script, *submit.line.ours)]
-    return {key.replace("-", "_"): value for key, value in pairs}
-
-
-def _script_words(submit: Submit) -> list[tuple[str, str]]:
-    """The words of the ``#HADAR`` lines, with where each stands."""
-    if not submit.header.declares:
-        return []
-    from slurm_hadar.domain.declaration import script_arguments
-
-    return script_arguments(submit.body.decode(errors="replace"), submit.name)
 
 
 def _declaration(submit: Submit) -> Declaration | None:
