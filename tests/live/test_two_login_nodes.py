@@ -104,7 +104,7 @@ def test_the_second_steps_back_and_takes_over(nodes):
     assert "a controller on login1 is active" in watched and "0 changes sent" in watched
     assert nodes.asked(first) == ASKED and nodes.beat() == ONE
     twin = nodes.tick(TWIN)
-    assert "login1 (this host, another state folder) is active" in twin
+    assert "login1 (this host, another state folder; its process" in twin and ") is active" in twin
     assert nodes.asked(first) == ASKED and "0 changes sent" in twin
     assert f"update job {first}: Partition={PREFERRED}" in nodes.tick(ONE)
     assert nodes.asked(first) == PREFERRED
