@@ -8,9 +8,9 @@ import numpy as np
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.policies.timetable.doubt import (
     alike_where_slowest,
-    attained_factor,
     concave,
     move_factor,
+    need_factor,
     restart_factor,
 )
 from slurm_hadar.policies.timetable.plan import Timetable, respond
@@ -26,7 +26,7 @@ _AHEAD = 3.0
 _ALONE = 0.98
 """Part of the least time for all the work from which a job that needs it alone has no slack."""
 _SERVED = 2.0
-"""What it counts for that a job of unknown work runs at all, in the value of the best place."""
+"""What it counts for that a job without a plan runs at all, in the value of the best place."""
 _EASY = 0.9
 """Restart factor from which a job may change nodes for another one's sake."""
 _MIX = 0.5
@@ -66,23 +66,22 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
     gain = np.where(possible, left[:, None] / np.where(possible, options.seconds, 1.0), 0.0)
     gain = np.where(possible & (weight > 0)[:, None], np.maximum(gain, 1e-12), 0.0)
     doubt = given.doubt
-    # Where work is declared the plan says what a further GPU is worth; where it is an assumption
-    # nothing does.
-    power = 1.0 - (1.0 - settings.doubt_power) * float(doubt.work.mean())
+    # The plan says what a further GPU is worth; where it does not decide nothing does.
+    power = 1.0 - (1.0 - settings.doubt_power) * float(doubt.unplanned.mean())
     gain[options.gpus > doubt.reach[:, None]] = 0.0
     move_part = move_factor(given.view, options, doubt)
     alike_where_slowest(gain, weight, doubt)
-    # When work that is an assumption ends is a guess: no time in the plan is better than another.
-    follow = settings.follow * np.where(doubt.work, 0.0, 1.0)[:, None] * share
+    # When such a job ends is a guess: no time in the plan is better than another.
+    follow = settings.follow * np.where(doubt.unplanned, 0.0, 1.0)[:, None] * share
     speed = concave(options, power)
     lost = gain * (speed - concave(options, power, move_part))
     # A restart costs the same GPU time whatever the job counts for.
-    value = gain * speed * attained_factor(given.view, doubt)[:, None] - lost
+    value = gain * speed * need_factor(given.view, options, doubt)[:, None] - lost
     value = np.where(gain > 0, np.maximum(value, 1e-12), 0.0) * (1.0 + follow)
     gain *= speed
-    # What counts that were not tried may well do has gone into the tightness; with work that is an
-    # assumption it is not known.
-    critical = (tight >= 1.0) & ~doubt.work
+    # What counts that were not tried may well do has gone into the tightness; of jobs without a
+    # plan it is not known.
+    critical = (tight >= 1.0) & ~doubt.unplanned
     if critical.any():
         top = float((value / options.gpus).max())
         planned = np.where(possible, _MIX * mix + share, 0.0)
@@ -98,10 +97,10 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
 
 def _stays(given: GivenRound, table: Timetable, value: FloatArray) -> None:
     """Change ``value`` (J, O): what a restart costs makes the present place worth more, others
-    less. Where the work is an assumption, over which time a move would pay is not known: there
+    less. Over which time a move of a job without a plan would pay is not known: there
     ``move_factor`` counts what the moves so far have cost."""
     options, settings = given.options, given.settings
-    there = np.flatnonzero((options.now >= 0) & ~given.doubt.work)
+    there = np.flatnonzero((options.now >= 0) & ~given.doubt.unplanned)
     horizon = table.deadline_s - table.start_s
     cost = settings.gain_over_cost * given.view.jobs.restart_s[there]
     present = value[there, options.now[there]]
@@ -116,11 +115,11 @@ def _stays(given: GivenRound, table: Timetable, value: FloatArray) -> None:
 
 
 def _none_stops(given: GivenRound, value: FloatArray) -> None:
-    """Change ``value`` (J, O): while all jobs fit on the fewest GPUs that each needs, none of which
-    the work is an assumption waits for another one to have more."""
+    """Change ``value`` (J, O): while all jobs fit on the fewest GPUs that each needs, none without
+    a plan waits for another one to have more."""
     options = given.options
     able = value > 0
-    some = np.flatnonzero(able.any(axis=1) & given.doubt.work)
+    some = np.flatnonzero(able.any(axis=1) & given.doubt.unplanned)
     if not len(some):
         return
     least = np.where(able, options.gpus, np.iinfo(np.int64).max).min(axis=1)

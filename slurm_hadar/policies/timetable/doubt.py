@@ -7,10 +7,15 @@ work is an assumption. A plan of all its work is then a guess. So
 - a gang gets one node though smaller jobs must change theirs, as speeds apart are not known;
 - the horizon is farther.
 
-Where the work is an assumption, besides, the next restart is judged by those before and not by the
-time over which it would pay, more speed counts for less the faster the job is and the more GPU time
-it has had, the job is not stopped for others to have more while there is a GPU for each, and it
-goes before no other by the need that is assumed, nor by the time that the plan has for it.
+Besides, the plan does not decide over jobs whose work is an assumption, nor, while all jobs
+together need no more than half of the GPUs, over those with a count or type that was not tried:
+
+- the next restart is judged by those before and not by the time over which it would pay;
+- more speed counts for less the faster the job is, and the more GPU time it still needs or, where
+  the work is an assumption, has had;
+- no job is stopped for others to have more while there is a GPU for each;
+- none goes before another by the need or the time that the plan has for it.
+
 Where all is known nothing of this applies.
 """
 
@@ -28,16 +33,20 @@ _TRIED_S = 300.0
 """A job that reports nothing counts as tried where it has trained for so long."""
 _MOST_ERROR = 1.0
 """Of an untried rate, logarithm: beyond that it says nothing."""
+_ROOMY = 0.5
+"""Part of the GPUs that all jobs need at the fewest, up to which there is room to try counts: above
+it, who waits for whom matters more, and that is what the plan knows."""
 _FAR = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """``job`` (J,): in doubt. ``work`` (J,): as its work is an assumption. ``reach`` (J,): most
-    GPUs that it may have now."""
+    """``job`` (J,): in doubt. ``work`` (J,): as its work is an assumption. ``unplanned`` (J,): the
+    plan does not decide over it. ``reach`` (J,): most GPUs that it may have now."""
 
     job: BoolArray
     work: BoolArray
+    unplanned: BoolArray
     reach: IntArray
 
     @property
@@ -54,7 +63,7 @@ def doubt_of(view: View, floor: ResourcePools, options: Options) -> Doubt:
     if jobs.prospects is not None:
         unknown = jobs.prospects.work_unknown.astype(bool)
     if not options.seconds.size:
-        return Doubt(unknown, unknown, np.full(number, _FAR))
+        return Doubt(unknown, unknown, unknown, np.full(number, _FAR))
     kinds = np.asarray(floor.pool_type, dtype=np.int64)
     known = jobs.known[:, kinds, :].reshape(number, -1)
     possible = np.isfinite(options.seconds)
@@ -68,7 +77,10 @@ def doubt_of(view: View, floor: ResourcePools, options: Options) -> Doubt:
     untried = (largest > least) & (fastest > most)
     reach = np.where(most > 0, _GROWS * most, least)
     reach = np.where(untried, np.maximum(reach, here), _FAR)
-    return Doubt(untried | unknown, unknown, reach)
+    partly = (possible & ~known).any(axis=1)
+    roomy = least[largest > 0].sum() <= _ROOMY * options.capacity.sum()
+    unplanned = unknown | (partly & roomy)
+    return Doubt(untried | unplanned, unknown, unplanned, reach)
 
 
 def hopeful(view: View, rate: FloatArray, curiosity: float) -> FloatArray:
@@ -124,35 +136,42 @@ def concave(options: Options, power: float, part: FloatArray | None = None) -> F
 
 
 def alike_where_slowest(gain: FloatArray, weight: FloatArray, doubt: Doubt) -> None:
-    """Change ``gain`` (J, O): jobs of unknown work are worth the same, but for their weights, where
-    they are slowest, as nothing says which of them is the longest."""
-    unknown = np.flatnonzero(doubt.work & (gain > 0).any(axis=1))
-    if not len(unknown):
+    """Change ``gain`` (J, O): jobs without a plan are worth the same, but for their weights, where
+    they are slowest. What the work says of them :func:`need_factor` has."""
+    alike = np.flatnonzero(doubt.unplanned & (gain > 0).any(axis=1))
+    if not len(alike):
         return
-    here = gain[unknown]
-    slowest = np.where(here > 0, here, np.inf).min(axis=1) / weight[unknown]
-    gain[unknown] *= (slowest.mean() / slowest)[:, None]
+    here = gain[alike]
+    slowest = np.where(here > 0, here, np.inf).min(axis=1) / weight[alike]
+    gain[alike] *= (slowest.mean() / slowest)[:, None]
 
 
-def attained_factor(view: View, doubt: Doubt) -> FloatArray:
-    """(J,) what a job of unknown work counts for: sqrt(m / (m + a)) after a GPU-seconds, m being
-    the mean of such jobs; 1 for the others.
+def need_factor(view: View, options: Options, doubt: Doubt) -> FloatArray:
+    """(J,) what a job without a plan counts for: sqrt(m / (m + n)) with a need of n GPU-seconds, m
+    being the mean need of such jobs; 1 for the others.
 
-    Who has had much is likely to need much more, as work is heavy-tailed: least attained service
-    first (Tiresias, NSDI 2019), by degrees. The root is ours: without it the few longest jobs wait
-    for too long.
+    The need is the least GPU time that the declared work still takes: shortest remaining time
+    first, by degrees. Where the work is an assumption it is the GPU time so far: who has had much
+    is likely to need much more, as work is heavy-tailed (least attained service first; Tiresias,
+    NSDI 2019). The root is ours: without it the few longest jobs wait for too long.
     """
+    rest = np.where(np.isfinite(options.seconds), options.seconds * options.gpus, np.inf)
+    least = rest.min(axis=1, initial=np.inf)
     had = view.jobs.attained
-    mean = (float(had[doubt.work].mean()) if doubt.work.any() else 0.0) + 1.0
-    found: FloatArray = np.where(doubt.work, np.sqrt(mean / (mean + had)), 1.0)
-    return found
+    need = np.where(doubt.work, had, np.where(np.isfinite(least), least, 0.0))
+    factor = np.ones(len(had))
+    for alike in (doubt.work, doubt.unplanned & ~doubt.work):
+        if alike.any():
+            mean = float(need[alike].mean()) + 1.0
+            factor[alike] = np.sqrt(mean / (mean + need[alike]))
+    return factor
 
 
 def move_factor(view: View, options: Options, doubt: Doubt) -> FloatArray:
-    """(J, O) part of its speed that a running job of unknown work keeps on an option; 1 where it
+    """(J, O) part of its speed that a running job without a plan keeps on an option; 1 where it
     is."""
     part = np.ones(options.seconds.shape)
-    there = np.flatnonzero((options.now >= 0) & doubt.work)
+    there = np.flatnonzero((options.now >= 0) & doubt.unplanned)
     part[there] = restart_factor(view)[there, None]
     part[there, options.now[there]] = 1.0
     return part

@@ -109,10 +109,12 @@ class _Words:
         words, most, left = "", int(self._doubt.reach[job]), float(self._restart[job])
         if most < int(self.options.gpus.max(initial=0)):
             words += f"; at most {most} GPUs until it has been tried on so many"
-        if self._doubt.work[job]:
-            words += "; its work is not known, so each further GPU counts for less than the last, "
-            words += "and it counts for less the more GPU time it has had"
-        if self._doubt.work[job] and stays and left < _MUCH:
+        if self._doubt.unplanned[job]:
+            unknown = bool(self._doubt.work[job])
+            words += f"; {'its work is' if unknown else 'some of its speeds are'} not known, so "
+            words += "each further GPU counts for less than the last, and it counts for less the "
+            words += "more GPU time it has had" if unknown else "more work it has left"
+        if self._doubt.unplanned[job] and stays and left < _MUCH:
             more = f"{1.0 / left:.1f} times as much" if left > 0 else "more than any is"
             words += f"; after its restarts so far another place must be worth {more}"
         return words

@@ -11,17 +11,19 @@ from numpy.typing import ArrayLike
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.traits import Prospects
-from slurm_hadar.domain.view import JobArrays, View
+from slurm_hadar.domain.view import FloatArray, JobArrays, View
+from slurm_hadar.policies.allocation import resource_pools
 from slurm_hadar.policies.timetable.doubt import (
     Doubt,
     alike_where_slowest,
-    attained_factor,
     concave,
+    doubt_of,
     hopeful,
+    need_factor,
     restart_factor,
 )
 from slurm_hadar.policies.timetable.policy import decide
-from slurm_hadar.policies.timetable.work import Options
+from slurm_hadar.policies.timetable.work import Options, options_of
 from slurm_hadar.testing import NOW, applied, check_plan, jobs_of, nodes_of, places, view_of
 from slurm_hadar.testing.strategies import views
 
@@ -105,26 +107,65 @@ def test_work_that_is_assumed_does_not_go_first(unknown: bool) -> None:
     assert ahead == ([] if unknown else ["j0"])
 
 
-def test_who_has_had_more_gpu_time_counts_for_less() -> None:
+def _doubt(work: list[bool], unplanned: list[bool]) -> Doubt:
+    nothing = np.zeros(len(work), dtype=np.int64)
+    return Doubt(np.full(len(work), True), np.array(work), np.array(unplanned), nothing)
+
+
+def _options(seconds: FloatArray) -> Options:
+    jobs = len(seconds)
+    return Options(
+        np.array(_COUNTS), np.zeros(4, dtype=np.int64), np.array([8]), seconds, np.ones(jobs),
+        np.full(jobs, -1), np.zeros(jobs, dtype=bool), {}, (), {},
+    )  # fmt: skip
+
+
+def test_who_needs_or_has_had_more_gpu_time_counts_for_less() -> None:
+    jobs = jobs_of([[[1.0]]] * 5, attained=[0.0, 10_000.0, 1e6, 1e6, 1e6])
+    view = view_of(nodes_of([[1]]), jobs)
+    doubt = _doubt([True, True, False, False, False], [True, True, True, True, False])
+    # At the least 1 x 400, 2 x 100 and 1 x 900 GPU-seconds.
+    seconds = np.full((5, 4), np.inf)
+    seconds[2, 0], seconds[3, :2], seconds[4, 0] = 400.0, [900.0, 100.0], 900.0
+    found = need_factor(view, _options(seconds), doubt)
+    # The means are 5,000 and 300 GPU-seconds, and one more that keeps them above 0.
+    declared = np.sqrt([301 / 701, 301 / 501])
+    assert found == pytest.approx([1.0, np.sqrt(5_001 / 15_001), *declared, 1.0])
+
+
+def test_who_has_had_more_waits_where_work_is_assumed() -> None:
     jobs = jobs_of([[[1.0]]] * 3, attained=[0.0, 10_000.0, 1e6])
     view = view_of(nodes_of([[1]]), jobs)
-    nothing = np.zeros(3, dtype=np.int64)
-    found = attained_factor(view, Doubt(np.full(3, True), np.array([True, True, False]), nothing))
-    # The mean of the two is 5,000 GPU-seconds, and one more that keeps it above 0.
-    assert found == pytest.approx([1.0, np.sqrt(5_001 / 15_001), 1.0])
     for unknown, first in ((True, "j0"), (False, "j2")):
         some = replace(jobs, left=np.array([9e4, 9e4, 1e3]))
         plan, _ = decide(replace(view, jobs=_with(some, work_unknown=unknown)), {})
         assert list(plan.placements) == [first], unknown
 
 
-def test_jobs_of_unknown_work_are_worth_the_same_where_they_are_slowest() -> None:
+def test_jobs_without_a_plan_are_worth_the_same_where_they_are_slowest() -> None:
     gain = np.array([[1.0, 4.0], [0.0, 6.0], [3.0, 5.0]])
-    nothing = np.zeros(3, dtype=np.int64)
-    doubt = Doubt(np.full(3, True), np.array([True, True, False]), nothing)
+    doubt = _doubt([False, True, False], [True, True, False])
     alike_where_slowest(gain, np.array([1.0, 2.0, 1.0]), doubt)
     # Per weight 1 and 3: 2 each.
     assert gain == pytest.approx(np.array([[2.0, 8.0], [0.0, 4.0], [3.0, 5.0]]))
+
+
+@pytest.mark.parametrize(
+    "gpus, untried, plans",
+    [(4, True, False), (4, False, True), (3, True, True)],
+    ids=["untried and half of the GPUs", "tried", "untried and more than half"],
+)
+def test_the_plan_decides_where_all_is_tried_or_the_cluster_is_full(
+    gpus: int, untried: bool, plans: bool
+) -> None:
+    jobs = jobs_of([[[1.0, 1.5]]] * 2)
+    jobs = _with(replace(jobs, known=np.array([[[True, not untried]]] * 2)))
+    view = view_of(nodes_of([[gpus]]), jobs, (1, 2))
+    floor = resource_pools(view)
+    found = doubt_of(view, floor, options_of(view, floor, jobs.rate, 0.0))
+    assert found.unplanned.tolist() == [not plans] * 2 and not found.work.any()
+    text = " ".join(p.reason for p in decide(view, {})[0].placements.values())
+    assert ("the more work it has left" in text) is not plans
 
 
 def _scattered(**prospects: ArrayLike) -> View:
@@ -165,10 +206,7 @@ def test_nobody_is_stopped_while_there_is_a_gpu_for_each(unknown: bool) -> None:
 
 def test_each_further_gpu_counts_for_less() -> None:
     seconds = np.array([[80.0, 40.0, 20.0, 10.0], [np.inf, 40.0, 50.0, np.inf]])
-    options = Options(
-        np.array(_COUNTS), np.zeros(4, dtype=np.int64), np.array([8]), seconds, np.ones(2),
-        np.full(2, -1), np.zeros(2, dtype=bool), {}, (), {},
-    )  # fmt: skip
+    options = _options(seconds)
     worth = concave(options, -0.5)[0] / seconds[0] * 80.0
     assert worth == pytest.approx([1.0 + 2.0 * (1.0 - x**-0.5) for x in (1, 2, 4, 8)])
     logs = concave(options, 0.0)[0] / seconds[0] * 80.0
