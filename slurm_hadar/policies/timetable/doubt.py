@@ -33,9 +33,9 @@ _TRIED_S = 300.0
 """A job that reports nothing counts as tried where it has trained for so long."""
 _MOST_ERROR = 1.0
 """Of an untried rate, logarithm: beyond that it says nothing."""
-_ROOMY = 0.5
-"""Part of the GPUs that all jobs need at the fewest, up to which there is room to try counts: above
-it, who waits for whom matters more, and that is what the plan knows."""
+_MOST_NEEDED = 0.5
+"""Part of the GPUs that all jobs need at the fewest, up to which counts may be tried; above it the
+plan knows better which job should wait."""
 _FAR = np.iinfo(np.int64).max
 
 
@@ -78,8 +78,8 @@ def doubt_of(view: View, floor: ResourcePools, options: Options) -> Doubt:
     reach = np.where(most > 0, _GROWS * most, least)
     reach = np.where(untried, np.maximum(reach, here), _FAR)
     partly = (possible & ~known).any(axis=1)
-    roomy = least[largest > 0].sum() <= _ROOMY * options.capacity.sum()
-    unplanned = unknown | (partly & roomy)
+    uncrowded = least[largest > 0].sum() <= _MOST_NEEDED * options.capacity.sum()
+    unplanned = unknown | (partly & uncrowded)
     return Doubt(untried | unplanned, unknown, unplanned, reach)
 
 
