@@ -24,6 +24,7 @@ from pathlib import Path
 
 from slurm_hadar.answering import ensure_answers
 from slurm_hadar.config import Config
+from slurm_hadar.controller.journal.state_errors import folder_error
 from slurm_hadar.controller.journal.store import make_private
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.heartbeat import STOPPED, Heartbeat, read_heartbeat, write_heartbeat
@@ -88,7 +89,10 @@ def me(config: Config) -> Who:
 def only_one(folder: Path, wait_s: float) -> Iterator[None]:
     """Hold the state folder's lock. Raises HadarError when another holds it after ``wait_s``."""
     make_private(folder)
-    handle = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        handle = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise folder_error(folder, error) from None
     try:
         end = time.monotonic() + wait_s
         while True:
