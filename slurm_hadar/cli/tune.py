@@ -32,8 +32,9 @@ def tune(
         typer.Option(help="What scontrol show node, or sinfo -N -o '%N|%G|%c|%m|%f|%R', printed."),
     ] = None,
     since: Annotated[
-        str, typer.Option(help="How far back, such as 30d, or a date. Default with sacct: 30d.")
-    ] = "",
+        str | None,
+        typer.Option(help="How far back, such as 30d, or a date. Default with sacct: 30d."),
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="Policy to replay; repeatable. Default: a varied set."),
@@ -72,7 +73,7 @@ def tune(
     if report and (report.is_dir() or not os.access(report.parent, os.W_OK)):
         raise UsageError(f"{report} cannot be written; is its folder there?")
     own = _config(config)
-    since_s = times.time_before(since, time.time()) if since else 0.0
+    since_s = 0.0 if since is None else times.time_before(since, time.time())
     wish = sources.TuneRequest(names, jobs, limit, restart_cost, save, since_s)
     rates = open_rates(own or Config())
     if jct is None:
@@ -80,7 +81,7 @@ def tune(
             raise UsageError("--trace and --cluster go with --jct")
         found, notes = sources.of_history(history, slurm_conf, nodes, own, rates, wish)
     else:
-        if history or nodes or since or not trace or not cluster:
+        if history or nodes or since is not None or not trace or not cluster:
             raise UsageError(
                 "--jct goes with --trace and --cluster, without HISTORY, --nodes and --since"
             )
