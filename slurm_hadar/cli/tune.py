@@ -9,7 +9,13 @@ import typer
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
-from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
+from slurm_hadar.cli.common import (
+    ConfigOption,
+    JsonOption,
+    is_controllers_user,
+    load,
+    print_json,
+)
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
 
@@ -74,7 +80,8 @@ def tune(
         raise UsageError(f"{report} cannot be written; is its folder there?")
     own = _config(config)
     since_s = 0.0 if since is None else times.time_before(since, time.time())
-    wish = sources.TuneRequest(names, jobs, limit, restart_cost, save, since_s)
+    owners = _submitted(own) if own and history is None and jct is None else {}
+    wish = sources.TuneRequest(names, jobs, limit, restart_cost, save, since_s, owners)
     rates = open_rates(own or Config())
     if jct is None:
         if trace or cluster:
@@ -104,3 +111,14 @@ def _config(path: Path | None) -> Config | None:
     if path is not None or configuration.find().exists():
         return load(path)
     return None
+
+
+def _submitted(site: Config) -> dict[str, str]:
+    """Job -> its owner's partitions, for the controller's user; advice does without them."""
+    from slurm_hadar.controller.observation.steering_store import submitted_partitions
+
+    try:
+        return submitted_partitions(site) if is_controllers_user(site) else {}
+    except HadarError as error:
+        typer.echo(f"hadar: {error}", err=True)
+        return {}
