@@ -28,6 +28,7 @@ from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.journal.state_errors import new_file_message
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learning import NO_TIME, Learning
 from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
@@ -255,7 +256,7 @@ class Controller:
         words = list(self.store.notes)
         # Of a new installation no job can tell.
         if self.store.new and seen.steering:
-            words.append("the state file was lost; its content is read from Slurm again")
+            words.append(new_file_message(self.config.site.state_dir, len(seen.steering)))
         # First: of what this tick sends nothing can be seen yet.
         late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
         words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())

@@ -1,4 +1,5 @@
-"""Why the state folder or the file in it cannot be used: one sentence with the cause and a cure."""
+"""Messages about the state folder and its file: why they cannot be used, with the cause and a cure;
+and that the file is new where an earlier one would be expected."""
 
 import errno
 import os
@@ -8,6 +9,7 @@ import stat
 from pathlib import Path
 
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.reports import formats
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ELSEWHERE = "set site.state_dir to a folder on a local disk"
@@ -53,6 +55,16 @@ def file_cause(path: Path, error: sqlite3.Error) -> str:
     if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK):
         return f"this user may not write it; run: chmod 600 {path} && chmod 700 {path.parent}"
     return "its disk may be full or failing; see df and dmesg"
+
+
+def new_file_message(folder: Path, steered: int) -> str:
+    """Where ``steered`` jobs were steered before: an admin may have wanted a new folder."""
+    return (
+        f"{folder} holds no earlier state file, and {formats.counted(steered, 'job')} were steered "
+        "before it was made: what was done to them is read from Slurm and the exchange folder; "
+        "measured speeds and history begin anew. If another folder holds the earlier file, stop "
+        "the controller and set site.state_dir to it, or move it here"
+    ).replace("1 job were", "1 job was")
 
 
 def _cause_of(folder: Path, error: OSError) -> str:

@@ -7,12 +7,17 @@ import sqlite3
 from types import SimpleNamespace
 
 import pytest
+from hand_made import RATES, config
 from missing import needs_root
 
 from slurm_hadar.controller.journal import state_errors, store_file
 from slurm_hadar.controller.journal.store import Store, make_private
 from slurm_hadar.controller.lock import only_one
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.tick import Controller, _Mode
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.traffic import Traffic
 
 
 @pytest.mark.parametrize(
@@ -102,3 +107,17 @@ def test_another_users_folder_and_file(tmp_path):
     assert f"it belongs to {other.pw_name}" in state_errors.file_cause(
         folder / "hadar.sqlite", error
     )
+
+
+@pytest.mark.parametrize(("steered", "says"), [(0, ""), (1, "1 job was"), (3, "3 jobs were")])
+def test_a_new_folder_is_not_called_a_lost_one(tmp_path, steered, says):
+    """An admin may have made it on purpose."""
+    site = config(f'[site]\nstate_dir = "{tmp_path}/state"\n')
+    store = Store.open(site.site.state_dir)
+    slurm = SimpleNamespace(traffic=Traffic(), queries={})
+    ours = {str(number): Steering() for number in range(steered)}
+    seen = Observed(now=1.0, jobs={}, nodes={}, partitions={}, steering=ours)
+    said = Controller(site, slurm, store, RATES, os.getuid())._news(seen, _Mode(True))[0]
+    assert len(said) == bool(says) and all(says in one and "lost" not in one for one in said)
+    assert all(str(site.site.state_dir) in one and "history begin anew" in one for one in said)
+    store.close()
