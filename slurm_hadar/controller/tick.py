@@ -41,7 +41,7 @@ from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.exchange.heartbeat import write_heartbeat
+from slurm_hadar.exchange.heartbeat import Writer, write_heartbeat
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.slurm.cluster import Cluster
 
@@ -102,6 +102,8 @@ class Controller:
         self._room = True
         self._lost_gpus = LostGpus()
         self.backoff = Backoff(config, cluster.traffic, store)
+        self.process = ""
+        """Of a daemon: see :class:`Writer`."""
 
     def tick(self) -> TickReport:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
@@ -120,10 +122,9 @@ class Controller:
         folder = self.config.site.exchange_dir
         took_over = may_act and takes_over(self.config, self._clock())
         self._observer.took_over = took_over
+        writer = Writer(me(self.config).identity, self.process)
         try:
-            write_heartbeat(
-                folder, mode, self.backoff.interval_s, self._room, me(self.config).identity
-            )
+            write_heartbeat(folder, mode, self.backoff.interval_s, self._room, writer)
         except OSError as error:
             raise HadarError(
                 f"the heartbeat in {folder} cannot be written ({error.strerror}); see hadar check"

@@ -14,7 +14,7 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.exchange.heartbeat import NAME, write_heartbeat
+from slurm_hadar.exchange.heartbeat import NAME, Writer, write_heartbeat
 from slurm_hadar.slurm.traffic import Traffic
 
 
@@ -27,7 +27,7 @@ def site(tmp_path, monkeypatch):
         '[partitions.groups]\ngpu = ["v100", "k80"]\n'
     )
     (tmp_path / "exchange").mkdir()
-    write_heartbeat(tmp_path / "exchange", "act", 10.0, identity="another")
+    write_heartbeat(tmp_path / "exchange", "act", 10.0, writer=Writer("another"))
     declared = job().declaration
     waiting = job("7", comment=declaration.merge("mine", declared), partitions=("v100",))
     seen = Observed(
