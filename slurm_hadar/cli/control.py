@@ -27,7 +27,7 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.status import asked
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import DamagedStateFile
-from slurm_hadar.controller.lock import say_stopped
+from slurm_hadar.controller.lock import process_name, say_stopped
 from slurm_hadar.controller.observation.accounting_limits import ForbiddenIdentity, refuse_root
 from slurm_hadar.controller.presentation import event_log, tick_text
 from slurm_hadar.controller.presentation.log_file import EventLog, open_log
@@ -107,6 +107,7 @@ def run(
         try:
             with controller_of(site, 0.0) as controller, _shown(site, controller) as shown:
                 opened = healthy = True
+                controller.process = process_name(os.getpid())
                 while healthy and not asked.any:
                     began = time.monotonic()
                     healthy = _one(controller, shown)

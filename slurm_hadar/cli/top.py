@@ -42,8 +42,8 @@ def top(
         if (error.name or "").partition(".")[0] != "textual":
             raise
         raise HadarError(
-            "hadar top needs textual, which is not installed; run: pip install "
-            "'slurm-hadar[top]', or use: hadar status --watch 5"
+            "hadar top needs the extra top of slurm-hadar (textual), which is not installed here: "
+            "ask the site's admin for it, or run: hadar status --watch 5"
         ) from None
     first = status.chosen_overview(site, chosen, live=True, strict=True)
     feed = Feed(

@@ -9,7 +9,13 @@ import typer
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
-from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
+from slurm_hadar.cli.common import (
+    ConfigOption,
+    JsonOption,
+    is_controllers_user,
+    load,
+    print_json,
+)
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
 
@@ -32,8 +38,9 @@ def tune(
         typer.Option(help="What scontrol show node, or sinfo -N -o '%N|%G|%c|%m|%f|%R', printed."),
     ] = None,
     since: Annotated[
-        str, typer.Option(help="How far back, such as 30d, or a date. Default with sacct: 30d.")
-    ] = "",
+        str | None,
+        typer.Option(help="How far back, such as 30d, or a date. Default with sacct: 30d."),
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="Policy to replay; repeatable. Default: a varied set."),
@@ -72,15 +79,16 @@ def tune(
     if report and (report.is_dir() or not os.access(report.parent, os.W_OK)):
         raise UsageError(f"{report} cannot be written; is its folder there?")
     own = _config(config)
-    since_s = times.time_before(since, time.time()) if since else 0.0
-    wish = sources.TuneRequest(names, jobs, limit, restart_cost, save, since_s)
+    since_s = 0.0 if since is None else times.time_before(since, time.time())
+    owners = _submitted(own) if own and history is None and jct is None else {}
+    wish = sources.TuneRequest(names, jobs, limit, restart_cost, save, since_s, owners)
     rates = open_rates(own or Config())
     if jct is None:
         if trace or cluster:
             raise UsageError("--trace and --cluster go with --jct")
         found, notes = sources.of_history(history, slurm_conf, nodes, own, rates, wish)
     else:
-        if history or nodes or since or not trace or not cluster:
+        if history or nodes or since is not None or not trace or not cluster:
             raise UsageError(
                 "--jct goes with --trace and --cluster, without HISTORY, --nodes and --since"
             )
@@ -103,3 +111,14 @@ def _config(path: Path | None) -> Config | None:
     if path is not None or configuration.find().exists():
         return load(path)
     return None
+
+
+def _submitted(site: Config) -> dict[str, str]:
+    """Job -> its owner's partitions, for the controller's user; advice does without them."""
+    from slurm_hadar.controller.observation.steering_store import submitted_partitions
+
+    try:
+        return submitted_partitions(site) if is_controllers_user(site) else {}
+    except HadarError as error:
+        typer.echo(f"hadar: {error}", err=True)
+        return {}

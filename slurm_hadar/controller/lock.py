@@ -24,9 +24,16 @@ from pathlib import Path
 
 from slurm_hadar.answering import ensure_answers
 from slurm_hadar.config import Config
+from slurm_hadar.controller.journal.state_errors import folder_error
 from slurm_hadar.controller.journal.store import make_private
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.exchange.heartbeat import STOPPED, Heartbeat, read_heartbeat, write_heartbeat
+from slurm_hadar.exchange.heartbeat import (
+    STOPPED,
+    Heartbeat,
+    Writer,
+    read_heartbeat,
+    write_heartbeat,
+)
 
 _POLL_S = 0.1
 _LONGEST_INTERVAL_S = 3600.0
@@ -88,7 +95,10 @@ def me(config: Config) -> Who:
 def only_one(folder: Path, wait_s: float) -> Iterator[None]:
     """Hold the state folder's lock. Raises HadarError when another holds it after ``wait_s``."""
     make_private(folder)
-    handle = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        handle = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise folder_error(folder, error) from None
     try:
         end = time.monotonic() + wait_s
         while True:
@@ -122,7 +132,7 @@ def rival_in(beat: Heartbeat | None, who: Who, now: float) -> str | None:
     """The host of the other controller that ``beat`` shows alive and acting; see :func:`rival`."""
     if beat is None or who.wrote(beat) or beat.mode != "act":
         return None
-    if not is_fresh(beat, now):
+    if not is_fresh(beat, now) or (beat.host == who.host and is_left_behind(beat)):
         return None
     if beat.host == who.host and process_ended(beat):
         # On another machine of this name it may run, and ticks of a timer have a new one each.
@@ -145,6 +155,29 @@ def process_ended(beat: Heartbeat) -> bool:
     return False
 
 
+def process_name(pid: int) -> str:
+    """What tells a process of this machine from all others, also of machines of the same name:
+    the machine's boot, the namespace in which its number counts, and when it started. Empty where
+    there is no such process, or the kernel does not show it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        space = Path("/proc/self/ns/pid").readlink().name
+        # Behind the program's name, which may hold anything.
+        started = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return f"{boot} {space} {started[19]}"
+    except (OSError, IndexError):
+        return ""
+
+
+def is_left_behind(beat: Heartbeat) -> bool:
+    """Whether a heartbeat is of a process that stays from tick to tick and, for sure, has ended on
+    this machine, or is this process itself, whose state folder was lost meanwhile."""
+    here = process_name(os.getpid())
+    if not (beat.process and here) or beat.process.split()[:2] != here.split()[:2]:
+        return False
+    return beat.process == here or process_name(max(1, beat.pid)) != beat.process
+
+
 def _named(beat: Heartbeat, who: Who) -> str:
     return beat.host if beat.host != who.host else f"{beat.host} (this host, another state folder)"
 
@@ -158,7 +191,7 @@ def say_stopped(config: Config) -> None:
         ensure_answers(str(folder))
         beat = read_heartbeat(folder, config.controller_uid)
         if beat is not None and who.wrote(beat):
-            write_heartbeat(folder, STOPPED, beat.interval_s, identity=who.identity)
+            write_heartbeat(folder, STOPPED, beat.interval_s, writer=Writer(who.identity))
 
 
 def takes_over(config: Config, now: float) -> bool:

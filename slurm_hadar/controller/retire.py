@@ -1,7 +1,7 @@
 """Giving all jobs back to Slurm: what an uninstall, or an admin who has seen enough, asks for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import mails
@@ -31,12 +31,14 @@ _ENDED = ("already finished", "already completing or completed")
 class Retired:
     """Jobs that are Slurm's own now, and those that Slurm would not change, with its message.
 
-    ``seen``: all jobs that were looked at, by id.
+    ``seen``: all jobs that were looked at, by id. ``meant``: where nothing was changed, the fields
+    that each of ``jobs`` would get.
     """
 
     jobs: tuple[str, ...]
     refused: dict[str, str]
     seen: Mapping[str, Job]
+    meant: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def ordinary(
@@ -69,15 +71,16 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
     ``only_show``: name them, change nothing. Raises HadarError where another controller acts.
     """
     controller.rules.begin_tick(now)
-    other = rival(controller.config, now)
-    if other is not None and not only_show:
+    other = None if only_show else rival(controller.config, now)
+    if other is not None:
         raise HadarError(
             f"a controller on {other} is active and would manage them again; stop it first"
         )
     seen = controller.observe()
     ours = [job for job in seen.jobs.values() if _is_ours(job)]
     if only_show:
-        return Retired(tuple(job.id for job in ours), {}, seen.jobs)
+        meant = {one.job_id: one.fields for one in _updates(ours, controller, seen, now)}
+        return Retired(tuple(meant), {}, seen.jobs, meant)
     _still(controller.config)
     answers = _made_ordinary(ours, controller, seen, now)
     for _ in range(_MORE_LOOKS):
@@ -99,15 +102,21 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
     )
 
 
-def _made_ordinary(
+def _updates(
     ours: Sequence[Job], controller: Controller, seen: Observed, now: float
-) -> dict[str, SlurmError | None]:
-    """What Slurm says to the updates, by job; all of it stands in the journal."""
+) -> list[Update]:
     groups = controller.config.partitions.groups
     # Being in an opt-in partition declares a job, unless it says otherwise.
     opts_in = bool(controller.config.partitions.opt_in)
     updates = [ordinary(job, seen.steered(job.id), now, groups, opts_in) for job in ours]
-    updates = mails.without_others(controller.cluster, ours, updates, seen.steering)
+    return mails.without_others(controller.cluster, ours, updates, seen.steering)
+
+
+def _made_ordinary(
+    ours: Sequence[Job], controller: Controller, seen: Observed, now: float
+) -> dict[str, SlurmError | None]:
+    """What Slurm says to the updates, by job; all of it stands in the journal."""
+    updates = _updates(ours, controller, seen, now)
     store = controller.store
     with store.transaction():
         written = [store.begin(u.job_id, _KIND, "sent", now, {"fields": u.fields}) for u in updates]

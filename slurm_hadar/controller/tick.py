@@ -28,6 +28,7 @@ from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.journal.state_errors import new_file_message
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learning import NO_TIME, Learning
 from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
@@ -40,7 +41,7 @@ from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.exchange.heartbeat import write_heartbeat
+from slurm_hadar.exchange.heartbeat import Writer, write_heartbeat
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.slurm.cluster import Cluster
 
@@ -101,6 +102,8 @@ class Controller:
         self._room = True
         self._lost_gpus = LostGpus()
         self.backoff = Backoff(config, cluster.traffic, store)
+        self.process = ""
+        """Of a daemon: see :class:`Writer`."""
 
     def tick(self) -> TickReport:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
@@ -119,10 +122,9 @@ class Controller:
         folder = self.config.site.exchange_dir
         took_over = may_act and takes_over(self.config, self._clock())
         self._observer.took_over = took_over
+        writer = Writer(me(self.config).identity, self.process)
         try:
-            write_heartbeat(
-                folder, mode, self.backoff.interval_s, self._room, me(self.config).identity
-            )
+            write_heartbeat(folder, mode, self.backoff.interval_s, self._room, writer)
         except OSError as error:
             raise HadarError(
                 f"the heartbeat in {folder} cannot be written ({error.strerror}); see hadar check"
@@ -255,7 +257,7 @@ class Controller:
         words = list(self.store.notes)
         # Of a new installation no job can tell.
         if self.store.new and seen.steering:
-            words.append("the state file was lost; its content is read from Slurm again")
+            words.append(new_file_message(self.config.site.state_dir, len(seen.steering)))
         # First: of what this tick sends nothing can be seen yet.
         late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
         words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())

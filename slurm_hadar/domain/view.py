@@ -95,6 +95,9 @@ class JobArrays:
     """(J,) whether both its work and its speed in samples/s are known, so that a time may be given;
     else ``left`` and ``rate`` are assumptions by which to compare. True for all where nothing is
     given."""
+    limit_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """(J,) seconds until the time limit ends the present run of a running job; inf for one that
+    waits or has no limit, and for all jobs where nothing is given. A move begins a new run."""
     copies: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(J,) most copies that the job may be forked into, each on a node of its own; 1 for an
     ordinary script, and for all jobs where nothing is given."""
@@ -119,9 +122,11 @@ class JobArrays:
         return {id_: row for row, id_ in enumerate(self.ids)}
 
     def __post_init__(self) -> None:
-        """Fill in ``end_known``, ``copies``, ``tasks`` and ``owner`` where they were left out."""
+        """Fill in the arrays that have a default where they were left out."""
         if not len(self.end_known):
             object.__setattr__(self, "end_known", np.ones(len(self.ids), dtype=bool))
+        if not len(self.limit_s):
+            object.__setattr__(self, "limit_s", np.full(len(self.ids), np.inf))
         for name in ("copies", "tasks"):
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, np.ones(len(self.ids), dtype=np.int64))

@@ -18,7 +18,7 @@ class Heartbeat:
     """Who controls, in which mode (observe, act, stopped), when last and how often.
 
     ``time`` in s since the epoch, ``interval_s`` in s. ``identity``: what tells this controller
-    from all others; empty in files of earlier releases.
+    from all others; empty in files of earlier releases. ``process``: see :class:`Writer`.
     """
 
     host: str
@@ -27,10 +27,21 @@ class Heartbeat:
     time: float
     interval_s: float
     identity: str = ""
+    process: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Which controller writes. ``identity``: of its state folder. ``process``: what tells the
+    process from all others of all machines, where it stays from tick to tick; empty of one that
+    ends with its tick, whose end says nothing."""
+
+    identity: str = ""
+    process: str = ""
 
 
 def write_heartbeat(
-    folder: Path, mode: str, interval_s: float, room: bool = True, identity: str = ""
+    folder: Path, mode: str, interval_s: float, room: bool = True, writer: Writer = Writer()
 ) -> None:
     """Say that this process controls. ``room``: whether new jobs may come with a list of
     partitions. Raises OSError."""
@@ -43,7 +54,8 @@ def write_heartbeat(
             "time": time.time(),
             "interval_s": interval_s,
             "room": room,
-            "identity": identity,
+            "identity": writer.identity,
+            "process": writer.process,
         },
     )
 
@@ -61,6 +73,7 @@ def read_heartbeat(folder: Path, uid: int) -> Heartbeat | None:
             time=files.number(source, "time", 1e11),
             interval_s=files.number(source, "interval_s", 1e9),
             identity=files.text(source, "identity", 64) if "identity" in source else "",
+            process=files.text(source, "process", 200) if "process" in source else "",
         )
     except files.Malformed:
         return None

@@ -9,8 +9,10 @@ UNKNOWN = "end unknown"
 
 def time_left(view: View, job: int, seconds: float) -> str:
     """``8 min`` or ``2.1 h``; empty where it is an assumption only, by which to compare places."""
-    if not (view.jobs.end_known[job] and np.isfinite(seconds)):
-        return ""
+    return _span(seconds) if view.jobs.end_known[job] and np.isfinite(seconds) else ""
+
+
+def _span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
@@ -18,6 +20,15 @@ def ends(view: View, job: int, seconds: float) -> str:
     """``ends in 8 min`` or ``end unknown``."""
     left = time_left(view, job, seconds)
     return f"ends in {left}" if left else UNKNOWN
+
+
+def ends_here(view: View, job: int, seconds: float) -> str:
+    """The same of a job that stays where it runs: ``reaches its time limit in 20 min`` where that
+    comes before its end."""
+    left_s = float(view.jobs.limit_s[job])
+    if left_s < seconds and time_left(view, job, seconds):
+        return f"reaches its time limit in {_span(left_s)}"
+    return ends(view, job, seconds)
 
 
 def moves(view: View, job: int, there_s: float, here_s: float) -> str:

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 
 import numpy as np
 
 from slurm_hadar import reading
+from slurm_hadar.domain import declaration
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.view import FloatArray, IntArray
@@ -24,9 +26,10 @@ from slurm_hadar.tuning.site import SlurmSite
 
 COLUMNS = (
     "JobID", "Account", "Partition", "Submit", "Eligible", "Start", "End", "State", "NNodes",
-    "ReqTRES", "AllocTRES", "NodeList", "Constraints", "JobName",
+    "ReqTRES", "AllocTRES", "NodeList", "Comment", "Constraints", "JobName",
 )  # fmt: skip
-"""What is asked of sacct. Those that may hold the separator stand last."""
+"""What is asked of sacct. Those that may hold the separator stand last; with one in a Comment the
+rest of it is taken for a constraint."""
 _MOST_ROWS = 1_000_000
 _LONGEST_ID = 80
 _LATEST_S = 1e11
@@ -43,6 +46,7 @@ class History:
     job_names: tuple[str, ...]
     accounts: tuple[str, ...]
     partitions: tuple[str, ...]
+    """That each was submitted to, as far as a record holds them: see ``submitted``."""
     arrival_s: FloatArray
     """(J,) submission, or when the job became eligible."""
     start_s: FloatArray
@@ -66,6 +70,9 @@ class History:
     """Reason -> lines that are not among the J."""
     untyped: int
     """Jobs whose GPU type the accounting does not tell (it was taken from their nodes)."""
+    submitted: tuple[bool, ...]
+    """Of each, whether a record holds the partitions that it was submitted to; those of another
+    are the ones that the accounting shows, which a controller may have chosen."""
 
     @property
     def gpus(self) -> IntArray:
@@ -101,10 +108,19 @@ class _Past:
     held: dict[str, int]
     asked: int
     typed: bool
+    partitions: str
+    submitted: bool
 
 
-def read(text: str, name: str, site: SlurmSite, since_s: float = 0.0) -> History:
-    """The GPU jobs of a site's accounting that arrived, ran or ended after ``since_s``.
+def read(
+    text: str,
+    name: str,
+    site: SlurmSite,
+    since_s: float = 0.0,
+    owners: Mapping[str, str] = MappingProxyType({}),
+) -> History:
+    """The GPU jobs of a site's accounting that arrived, ran or ended after ``since_s``. ``owners``:
+    job -> the partitions that it was submitted to, of those that a controller gave others.
 
     Needed columns: JobID, Submit, Start, End, AllocTRES; the others make it better. Raises
     UsageError for a text that is not sacct's, and where most lines cannot be read.
@@ -123,7 +139,7 @@ def read(text: str, name: str, site: SlurmSite, since_s: float = 0.0) -> History
             continue
         count += 1
         try:
-            past = _past(row, known)
+            past = _past(row, known, owners)
         except (SlurmError, UsageError) as error:
             bad, first_bad = bad + 1, first_bad or str(row.error(str(error)))
             left_out["cannot be read"] += 1
@@ -196,7 +212,20 @@ def _gpus(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(tres.parse_gpus(text).items())
 
 
-def _past(row: CsvRow, known: RequestedTypes) -> _Past | str:
+def _partitions(row: CsvRow, id_: str, owners: Mapping[str, str]) -> tuple[str, bool]:
+    """The partitions that a job was submitted to, and whether that is recorded: by the controller,
+    or in its Comment, where hbatch keeps them beside a list of its own."""
+    shown = row.text("Partition")
+    try:
+        declared = declaration.decode(row.text("Comment"))
+    except UsageError:
+        # A controller leaves such a job alone.
+        return shown, True
+    typed = ",".join(declared.partitions) if declared else ""
+    return typed or owners.get(id_, shown), declared is not None or id_ in owners
+
+
+def _past(row: CsvRow, known: RequestedTypes, owners: Mapping[str, str]) -> _Past | str:
     """The job, or why it is not counted. Raises SlurmError, UsageError for what cannot be."""
     id_ = row.text("JobID")
     if not id_ or not id_.isprintable() or len(id_) > _LONGEST_ID:
@@ -222,7 +251,8 @@ def _past(row: CsvRow, known: RequestedTypes) -> _Past | str:
     if end and end == start:
         return "ran for 0 s"
     typed = UNTYPED not in held
-    asked = known.asked(request, row.text("Constraints"), row.text("Partition"))
+    partitions, submitted = _partitions(row, id_, owners)
+    asked = known.asked(request, row.text("Constraints"), partitions)
     if not typed:
         kind = known.of_nodes(row.text("NodeList")) if start else None
         if kind is None and asked == OPEN:
@@ -245,6 +275,8 @@ def _past(row: CsvRow, known: RequestedTypes) -> _Past | str:
         held=held,
         asked=asked,
         typed=typed,
+        partitions=partitions,
+        submitted=submitted,
     )
 
 
@@ -263,7 +295,7 @@ def _arrays(
         ids=tuple(past.id for past in found),
         job_names=tuple(_shown(past.row.text("JobName")) for past in found),
         accounts=tuple(_shown(past.row.text("Account")) or "-" for past in found),
-        partitions=tuple(_shown(past.row.text("Partition")) for past in found),
+        partitions=tuple(_shown(past.partitions) for past in found),
         arrival_s=np.array([past.arrival_s for past in found]),
         start_s=np.array([past.start_s for past in found]),
         end_s=np.array([past.end_s for past in found]),
@@ -275,6 +307,7 @@ def _arrays(
         rows=count,
         left_out=left_out,
         untyped=sum(not past.typed for past in found),
+        submitted=tuple(past.submitted for past in found),
     )
 
 

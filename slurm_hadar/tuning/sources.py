@@ -1,7 +1,7 @@
 """Where a study's parts come from: files that were handed over, or the Slurm that answers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -27,7 +27,8 @@ _USUAL_SINCE = "now-30days"
 @dataclass(frozen=True)
 class TuneRequest:
     """What was asked for. ``since_s``: s since the epoch, 0 for 30 days ago or all of a file;
-    ``jobs``: so many are replayed; ``limit_s``: clock seconds for all replays."""
+    ``jobs``: so many are replayed; ``limit_s``: clock seconds for all replays; ``owners``: job ->
+    the partitions that it was submitted to, of those that a controller gave others."""
 
     policies: Sequence[str]
     jobs: int
@@ -35,6 +36,7 @@ class TuneRequest:
     restart_s: float
     save_s: float
     since_s: float = 0.0
+    owners: Mapping[str, str] = field(default_factory=dict)
 
 
 def of_history(
@@ -62,7 +64,7 @@ def of_history(
         # Without a database there is still a slurm.conf to look at.
         notes.append(f"no history: {error}; with a file of sacct's output there would be more")
         return study, notes
-    past = history.read(text, name, place, wish.since_s)
+    past = history.read(text, name, place, wish.since_s, wish.owners)
     if not len(past.ids):
         left = "; ".join(f"{n} x {why}" for why, n in past.left_out.items())
         notes.append(f"{name} holds no GPU job of this site" + (f" ({left})" if left else ""))
@@ -148,6 +150,7 @@ def _remarks(study: Study) -> list[str]:
                      f"counted: {rows}")  # fmt: skip
     if past.untyped:
         notes.append(f"the GPU type of {past.untyped} jobs was taken from their nodes or partition")
+    notes += _of_groups(past, study.config)
     notes += [
         f"{one.kind}: {one.beyond} GPUs more than there are today were in use at once"
         for one in seen.types
@@ -174,3 +177,21 @@ def _remarks(study: Study) -> list[str]:
                if work.stuck else "")
         )  # fmt: skip
     return notes
+
+
+def _of_groups(past: history.History, config: configuration.Config | None) -> list[str]:
+    """Jobs in partitions that a controller chooses among, of which no record tells whether it did.
+    Where Comments are recorded, one without a declaration was not steered."""
+    groups = config.partitions.groups if config else {}
+    members = {member: name for name, of in groups.items() for member in of}
+    if any(past.submitted):
+        return []
+    found = [members[one] for one in past.partitions if one in members]
+    if not found:
+        return []
+    return [
+        f"nothing records the partition that {len(found)} jobs were submitted to: they count as "
+        "jobs that asked for the partition they ran in, though a controller may have steered them "
+        f"there from {', '.join(dict.fromkeys(found))}; AccountingStoreFlags=job_comment in "
+        "slurm.conf keeps it from now on"
+    ]

@@ -180,7 +180,7 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
     for path in site.config.site.state_dir.glob("hadar.sqlite*"):
         path.unlink()
     told.open()
-    assert any("state file was lost" in message for message in told.tick().messages)
+    assert any("holds no earlier state file" in message for message in told.tick().messages)
     waits = json.loads(hadar(site, "doctor", id_, "--json").stdout)["result"]
     assert waits["state"] == "PENDING" and any("delays it until" in t for t in waits["next"])
     told.until(lambda: site.runs(id_)())

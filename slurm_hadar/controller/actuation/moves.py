@@ -73,6 +73,9 @@ def advance(
                 _keep_as_either(context, entry, job)
             if decided.step is MoveStep.STAY and job is not None:
                 write_unmoved_plan(context, job)
+            elif job is not None and not job.managed:
+                # No later plan follows that would take its place.
+                context.remove_plan(job)
             context.store.end(entry.id, decided.outcome, now)
             said.append(f"job {entry.job}: {decided.outcome}")
     said += _requeue(context, requeue, now)
@@ -186,11 +189,13 @@ def _requeue(
     if not entries:
         return said
     errors = context.cluster.requeue([entry.job for entry in entries])
+    jobs = {entry.id: job for entry, job, _ in moved}
     for entry, error in zip(entries, errors, strict=True):
         if error is None:
             context.store.advance(entry.id, REQUEUED, sent_s)
         elif not error.retry:
             outcome = f"the requeue was refused: {error}"
+            write_unmoved_plan(context, jobs[entry.id])
             context.store.end(entry.id, outcome, now)
             said.append(f"job {entry.job}: {outcome}")
     return said
@@ -226,6 +231,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     for entry, job in moved:
         if job.held:
             outcome = "it was held while it moved; its owner or an admin decides"
+            context.remove_plan(job)
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")
     if not waiting:

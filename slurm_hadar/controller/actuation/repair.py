@@ -123,6 +123,7 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
         (error,) = pending.apply(context.cluster, [job], [update], seen.now)
         if error is not None:
             raise error
+        context.remove_plan(job)
         context.cluster.release(job.id)
         return UNDONE
 

@@ -12,6 +12,8 @@ from slurm_hadar.controller.checks.check_nodes import lost_findings, type_findin
 from slurm_hadar.controller.checks.check_options import option_findings
 from slurm_hadar.controller.checks.check_partitions import partition_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
+from slurm_hadar.controller.checks.check_reporting import people_findings, reporting_findings
+from slurm_hadar.controller.checks.controller_user import ControllerUser, controller_user
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current
 from slurm_hadar.controller.observation.accounting_limits import NO_SANDBOX
@@ -30,7 +32,9 @@ def findings(config: Config) -> Iterator[Finding]:
     yield Finding(
         "ok", f"site {config.site.name}, mode {config.site.mode}, policy {config.controller.policy}"
     )
-    yield from folder_findings(config)
+    user = controller_user(config)
+    yield from folder_findings(config, user)
+    yield from reporting_findings(config, user)
     for note in config.notes:
         yield Finding("warning", note, "correct the configuration, then hadar check --write")
     try:
@@ -48,10 +52,11 @@ def findings(config: Config) -> Iterator[Finding]:
     yield Finding(
         "ok", f"Slurm {major}.{minor:02d}.{patch}, read through {cluster.backend}: {cluster.why}"
     )
-    yield from _rights(config, cluster, settings)
+    yield from _rights(config, cluster, settings, user)
     yield from type_findings(config, nodes)
     yield from lost_findings(nodes, jobs)
-    yield from _names(config)
+    yield from _names(config, user)
+    yield from people_findings(config, settings, user)
     yield from partition_findings(config, settings, partitions, nodes)
     yield from _exchange(config, settings)
     yield from _margin(settings)
@@ -98,7 +103,9 @@ def wrapper_finding(config: Config, config_path: Path, names: SlurmNames) -> Fin
     return Finding("problem", f"{path} {what}", "hadar check --write")
 
 
-def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Iterator[Finding]:
+def _rights(
+    config: Config, cluster: Cluster, settings: dict[str, str], user: ControllerUser
+) -> Iterator[Finding]:
     slurm_user = settings.get("SlurmUser", "").split("(")[0]
     rights = config.site.rights
     if rights == "sandbox":
@@ -108,14 +115,14 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
             cure = 'set site.rights = "operator", or "user" for one researcher\'s own jobs'
             yield Finding("problem", NO_SANDBOX, cure)
         return
-    if os.getuid() == 0 or me() == slurm_user:
+    if user.uid == 0 or user.name == slurm_user:
         yield Finding(
             "problem",
-            f"{me()} has more rights in Slurm than the controller needs",
+            f"{user.name} has more rights in Slurm than the controller needs",
             "run it as a user of its own with AdminLevel=Operator",
         )
     if rights == "user":
-        yield Finding("ok", f"per-user mode: only jobs of {me()} are steered")
+        yield Finding("ok", f"per-user mode: only jobs of {user.name} are steered")
         return
     if settings.get("AccountingStorageType", "").endswith("/none"):
         yield Finding(
@@ -124,20 +131,20 @@ def _rights(config: Config, cluster: Cluster, settings: dict[str, str]) -> Itera
             'set site.rights = "user" and let each researcher run hadar for their own jobs',
         )
         return
-    level = cluster.admin_level(me())
+    level = cluster.admin_level(user.name)
     if level == "Operator":
-        yield Finding("ok", f"{me()} is an Operator")
+        yield Finding("ok", f"{user.name} is an Operator")
     elif not level:
         yield Finding(
             "problem",
-            f"the accounting database does not know {me()}",
-            f"sacctmgr add user {me()} Account=ACCOUNT AdminLevel=Operator",
+            f"the accounting database does not know {user.name}",
+            f"sacctmgr add user {user.name} Account=ACCOUNT AdminLevel=Operator",
         )
     else:
         yield Finding(
             "problem",
-            f"{me()} has AdminLevel {level}, not Operator",
-            f"sacctmgr modify user {me()} set AdminLevel=Operator",
+            f"{user.name} has AdminLevel {level}, not Operator",
+            f"sacctmgr modify user {user.name} set AdminLevel=Operator",
         )
 
 
@@ -182,8 +189,10 @@ def _backfill(config: Config, partitions: list[Partition]) -> Iterator[Finding]:
             yield Finding("ok", f"idle nodes train in partition {name}")
 
 
-def _names(config: Config) -> Iterator[Finding]:
-    """Names in the configuration that nothing answers to."""
+def _names(config: Config, user: ControllerUser | None = None) -> Iterator[Finding]:
+    """Names in the configuration that nothing answers to. ``user``: as whom files are read; None:
+    see :func:`controller_user`."""
+    user = user or controller_user(config)
     name = config.controller.policy
     try:
         policy = policies.find(name)
@@ -201,12 +210,19 @@ def _names(config: Config) -> Iterator[Finding]:
             )
         yield from option_findings(config, policy)
     for table in config.profiles.tables:
-        if not os.access(table, os.R_OK):
+        if not user.can(table, os.R_OK):
             yield Finding(
                 "problem",
-                f"profiles.tables: {table} cannot be read",
-                "correct the path, or let the controller's user read it",
+                f"profiles.tables: {table} cannot be read by {user.name}",
+                f"correct the path, or let {user.name} read it, and enter the folders above it",
             )
+    folder = config.slurm.bin_dir
+    if folder and not user.can(folder / "scontrol", os.X_OK):
+        yield Finding(
+            "problem",
+            f"slurm.bin_dir: {user.name} cannot run {folder / 'scontrol'}",
+            f"let {user.name} run Slurm's commands and enter the folders above them",
+        )
     kinds = config.wrapper.default_types.split(",") if config.wrapper.default_types else []
     for kind in kinds:
         if kind not in (ANY, *config.gpu_types):

@@ -6,76 +6,127 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.checks.controller_user import ControllerUser, controller_user
 from slurm_hadar.controller.checks.finding import Finding, me, user_name
 from slurm_hadar.controller.checks.state_disk import disk_finding
 from slurm_hadar.controller.lock import controllers_uid
 
 
-def folder_findings(config: Config) -> Iterator[Finding]:
-    """Both folders of the site."""
-    state = config.site.state_dir
-    if not state.exists():
+def folder_findings(config: Config, user: ControllerUser | None = None) -> Iterator[Finding]:
+    """Both folders of the site. ``user``: as whom; None: see :func:`controller_user`."""
+    user = user or controller_user(config)
+    state, exchange = config.site.state_dir, config.site.exchange_dir
+    if state.resolve() == exchange.resolve():
         yield Finding(
-            "warning",
-            f"state folder {state} does not exist yet",
-            f"install -d -m 0700 -o {me()} {state}",
+            "problem",
+            f"state folder and exchange folder are both {state}: the first must be open to its "
+            "owner alone, the second to all jobs",
+            "set site.state_dir and site.exchange_dir to two folders",
         )
-    else:
-        found = state.lstat()
-        if found.st_uid != os.getuid() and os.getuid() != 0:
-            owner = user_name(found.st_uid)
-            yield Finding(
-                "warning",
-                f"state folder {state} is {owner}'s, so {me()} sees only a part of the site",
-                f"where {owner} runs the controller: sudo -u {owner} hadar check; where {me()} is "
-                f"to run it: chown {me()} {state} && chmod 700 {state}",
-            )
-        elif found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            yield Finding(
-                "problem",
-                f"state folder {state} is not {me()}'s alone",
-                f"chown {me()} {state} && chmod 700 {state}",
-            )
-        else:
-            yield Finding("ok", f"state folder {state} is {me()}'s alone")
+        return
+    yield _state_finding(state, user)
     on_network = disk_finding(state)
     if on_network is not None:
         yield on_network
-    yield exchange_finding(config, config.site.exchange_dir)
+    yield exchange_finding(config, exchange, user)
 
 
-def exchange_finding(config: Config, folder: Path) -> Finding:
+def _state_finding(state: Path, user: ControllerUser) -> Finding:
+    try:
+        found = state.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return Finding(
+            "warning",
+            f"state folder {state} does not exist yet",
+            f"{user.cure_first}install -d -m 0700 -o {user.for_cure} {state}",
+        )
+    except OSError as error:
+        return Finding(
+            "problem",
+            f"state folder {state} cannot be looked at: {error.strerror}",
+            f"let {user.for_cure} enter the folders above it",
+        )
+    if not stat.S_ISDIR(found.st_mode):
+        return Finding(
+            "problem",
+            f"state folder {state} is no folder",
+            "remove it, or set site.state_dir to a folder",
+        )
+    if found.st_uid != user.uid and user.uid == os.getuid() != 0:
+        owner = user_name(found.st_uid)
+        return Finding(
+            "warning",
+            f"state folder {state} is {owner}'s, so {me()} sees only a part of the site",
+            f"where {owner} runs the controller: sudo -u {owner} hadar check; where {me()} is "
+            f"to run it: chown {me()} {state} && chmod 700 {state}",
+        )
+    if found.st_uid != user.uid:
+        return Finding(
+            "problem",
+            f"state folder {state} belongs to {user_name(found.st_uid)}, not to {user.name}, who "
+            "runs the controller",
+            f"chown -R {user.name} {state} && chmod 700 {state}",
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        return Finding(
+            "problem", f"state folder {state} is not {user.name}'s alone", f"chmod 700 {state}"
+        )
+    if not user.can(state, os.R_OK | os.W_OK | os.X_OK):
+        return Finding(
+            "problem",
+            f"state folder {state}: {user.name} cannot use it",
+            f"chmod 700 {state}, and let {user.name} enter the folders above it",
+        )
+    return Finding("ok", f"state folder {state} is {user.name}'s alone")
+
+
+def exchange_finding(config: Config, folder: Path, user: ControllerUser | None = None) -> Finding:
     """Whether jobs and the controller can use the exchange folder, and no other user can use our
-    files."""
-    if not folder.is_dir():
+    files. ``user``: as whom; None: see :func:`controller_user`."""
+    user = user or controller_user(config)
+    try:
+        found = folder.stat()
+    except PermissionError:
+        return Finding(
+            "problem",
+            f"exchange folder {folder}: {user.name} may not enter the folders above it",
+            f"let {user.name} and all users of jobs enter them",
+        )
+    except OSError:
+        found = None
+    if found is None or not stat.S_ISDIR(found.st_mode):
         return Finding(
             "problem",
             f"exchange folder {folder} does not exist",
-            f"install -d -m 1777 -o {me()} {folder} on a file system that all nodes share",
+            f"{user.cure_first}install -d -m 1777 -o {user.for_cure} {folder} on a file system "
+            "that all nodes share",
         )
-    mode = stat.S_IMODE(folder.stat().st_mode)
+    mode = stat.S_IMODE(found.st_mode)
     if config.site.rights != "user" and mode != 0o1777:
         return Finding(
             "problem",
             f"exchange folder {folder} has mode {mode:o}, jobs cannot answer",
             f"chmod 1777 {folder}",
         )
-    owner = folder.stat().st_uid
+    owner = found.st_uid
     controller = controllers_uid(config)
     if config.site.rights == "operator" and owner != controller:
         return Finding(
             "problem",
             f"exchange folder {folder} belongs to {user_name(owner)}: only the owner of an open "
             "folder can replace or remove what others put there under the names of our files",
-            f"chown {user_name(controller)} {folder}",
+            f"{user.cure_first}chown {user_name(controller) if user.known else 'USER'} {folder}",
         )
-    ours = owner == os.getuid()
+    ours = owner == user.uid
     # The mode as well: access says nothing where root asks.
     closed = ours and mode & 0o700 != 0o700
-    if closed or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+    if closed or not user.can(folder, os.R_OK | os.W_OK | os.X_OK):
+        reach = "" if closed else f", and let {user.name} enter the folders above it"
         return Finding(
             "problem",
-            f"exchange folder {folder} has mode {mode:o}: {me()} cannot use it",
-            f"chmod u+rwx {folder}" if ours else "set site.exchange_dir to a folder of your own",
+            f"exchange folder {folder} has mode {mode:o}: {user.name} cannot use it",
+            f"chmod u+rwx {folder}{reach}"
+            if ours
+            else "set site.exchange_dir to a folder of your own",
         )
     return Finding("ok", f"exchange folder {folder}")

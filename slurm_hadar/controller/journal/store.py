@@ -34,7 +34,10 @@ from slurm_hadar.controller.journal.store_file import (
 )
 from slurm_hadar.domain.view import State
 
-__all__ = ["VERSION", "DamagedStateFile", "Store", "make_private"]
+__all__ = ["FILE", "VERSION", "DamagedStateFile", "Store", "make_private"]
+
+FILE = "hadar.sqlite"
+"""In the state folder."""
 
 
 class AttainedTime(NamedTuple):
@@ -52,7 +55,7 @@ class Store:
         self.decisions = DecisionHistory(connection)
         self.restarts = RestartTable(connection)
         row = connection.execute("PRAGMA database_list").fetchone()
-        self._path = Path(row[2] if row else "hadar.sqlite")
+        self._path = Path(row[2] if row else FILE)
         self._file = identity(self._path)
 
     @contextmanager
@@ -76,7 +79,7 @@ class Store:
         Raises HadarError when the folder is not ours alone, or the file is damaged or newer.
         """
         make_private(folder)
-        path = folder / "hadar.sqlite"
+        path = folder / FILE
         try:
             return cls(open_file(path))
         except DamagedStateFile:
@@ -324,8 +327,8 @@ class Store:
         """Without the right to write AdminComment, what it would have held is kept here."""
         self.connection.execute("INSERT OR REPLACE INTO steering VALUES (?,?)", (job, text))
 
-    def steerings(self, jobs: Collection[str]) -> dict[str, str]:
-        """What :meth:`keep_steering` kept of these jobs."""
+    def steerings(self, jobs: Collection[str] | None) -> dict[str, str]:
+        """What :meth:`keep_steering` kept of these jobs; None: of all."""
         return dict(rows_of(self.connection, "SELECT job, text FROM steering", jobs))
 
     def policy_state(self, name: str) -> State:

@@ -1,7 +1,6 @@
 """The state file: opened, brought up to date, and put aside when it is damaged."""
 
 import json
-import os
 import sqlite3
 import stat
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar import reading
+from slurm_hadar.controller.journal.state_errors import file_cause, folder_error, require_own
 from slurm_hadar.domain.errors import HadarError
 
 _FIRST = """
@@ -101,6 +101,9 @@ def open_file(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         _close(connection)
         raise state_file_error(error, path) from None
+    except OSError as error:
+        _close(connection)
+        raise folder_error(path.parent, error) from None
     except (ValueError, TypeError, RecursionError) as error:
         _close(connection)
         raise DamagedStateFile(_damaged(path, str(error))) from None
@@ -139,8 +142,8 @@ def state_file_error(error: sqlite3.Error, path: Path) -> HadarError:
     if code in _DAMAGE or "no such" in str(error) or "no column" in str(error):
         return DamagedStateFile(_damaged(path, str(error)))
     return HadarError(
-        f"the state file {path} cannot be used now ({error}); is its disk full, or does "
-        "another program use it? No tick runs without it"
+        f"the state file {path} cannot be used now ({error}): {file_cause(path, error)}. "
+        "No tick runs without it"
     )
 
 
@@ -166,14 +169,12 @@ def put_aside(path: Path) -> Path:
 def make_private(folder: Path) -> None:
     """Make a state folder of mode 0700. Raises HadarError when it exists and is not ours alone."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not folder.is_symlink():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise HadarError(
-            f"state folder {folder} cannot be made: {error.strerror}; set site.state_dir"
-        ) from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise HadarError(f"state folder {folder} does not belong to this user; set site.state_dir")
+        raise folder_error(folder, error) from None
+    require_own(folder, found)
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise HadarError(f"state folder {folder} is open to others; run: chmod 700 {folder}")
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.journal.store import FILE, Store
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -82,6 +82,21 @@ def recall(
         if id_ not in found and ours is not None:
             found[id_] = ours
     return {id_: ours for id_, ours in found.items() if not _of_an_older(jobs[id_], ours)}
+
+
+def submitted_partitions(config: Config) -> dict[str, str]:
+    """Job -> the partitions that its owner asked for, of all jobs for which this user's state file
+    holds others. Empty where there is no such file. Raises HadarError where it cannot be read."""
+    if not (config.site.state_dir / FILE).exists():
+        return {}
+    store = Store.open(config.site.state_dir)
+    try:
+        with store.readable_errors():
+            kept = store.steerings(None)
+    finally:
+        store.close()
+    known = {job: ours for job, text in kept.items() if (ours := steering.decode(text)) is not None}
+    return {job: ours.was["Partition"] for job, ours in known.items() if "Partition" in ours.was}
 
 
 def without_foreign(

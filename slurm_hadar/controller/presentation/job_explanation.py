@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import Protocol
 
+from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import held_idle, job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
@@ -23,6 +24,7 @@ from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.text import Explanation, MoveRow, StatusRow
@@ -78,7 +80,11 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
     decision = None if job.outside else controller.store.decisions.last().get(id_)
     known = controller.gpus.uses_of(job)
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
-    hints = [gpu_use.too_small(job, known, memory), bills.note(job, seen.partitions)]
+    hints = [
+        gpu_use.too_small(job, known, memory),
+        bills.note(job, seen.partitions),
+        _no_copies(job.declaration or Declaration(), controller.config),
+    ]
     hints = [hint for hint in hints if hint]
     if job.declaration is not None and job.declaration.may_move:
         cost = RestartCosts(controller.store.restarts.means()).of(
@@ -102,6 +108,17 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
             *undo(job, seen, controller.config),
         ],
         gpus=gpu_use.rows(seen, job, known),
+    )
+
+
+def _no_copies(declared: Declaration, config: Config) -> str:
+    """That a policy makes no copies of a job which declares that it may have some; else empty."""
+    name, most = config.controller.policy, declared.fork[1]
+    if most == 1 or policies.Trait.COPIES in policies.find(name).uses:
+        return ""
+    return (
+        f"fork={declared.fork[0]}-{most} has no effect: this site's policy {name} makes no copies "
+        "of jobs; hadare and hare do"
     )
 
 
@@ -167,7 +184,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
         here=gpus_of(job, seen.nodes),
         nodes=",".join(job.nodes),
         planned=steered.gpus,
-        done=min(1.0, progress.samples / total) if progress and total else None,
+        done=_done(progress, total),
         samples_per_s=progress.rate or None if progress else None,
         moves=steered.moves,
         reason="; ".join(filter(None, why)),
@@ -175,6 +192,14 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
         raw_id=job.raw_id,
         array=job.array_job_id,
     )
+
+
+def _done(progress: Progress | None, total: int) -> float | None:
+    """The part of a job's work that it reported as done; None before its first step, when its file
+    only says that it began."""
+    if progress is None or not total or not (progress.samples or progress.rate):
+        return None
+    return min(1.0, progress.samples / total)
 
 
 def without_others(text: str, ids: Collection[str]) -> str:

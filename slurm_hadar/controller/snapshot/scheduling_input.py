@@ -1,6 +1,7 @@
 """The numbers of a view: nodes and jobs as arrays."""
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
@@ -164,6 +165,7 @@ def job_arrays(
         groups=mask,
         max_nodes=np.array([target.request.most_nodes for target in targets], np.int64),
         end_known=~work.unknown,
+        limit_s=np.array([_limit_s(target, seen.now) for target in targets], float),
         copies=copies,
         tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
         owner=np.array([job.uid for job in jobs], np.int64),
@@ -182,6 +184,14 @@ def job_arrays(
         ),
     )
     return found, work
+
+
+def _limit_s(target: SchedulableJob, now: float) -> float:
+    """Seconds until the time limit ends a running job; inf where it does not run yet."""
+    job = target.job
+    if not target.held or target.starting or job.start_s <= 0:
+        return inf
+    return max(0.0, job.start_s + job.time_limit_s - now)
 
 
 def _in_order(job: Job, seen: Observed) -> float:

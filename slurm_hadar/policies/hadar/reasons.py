@@ -11,7 +11,7 @@ from slurm_hadar.policies.allocation import (
     nodes_text,
     placement_of,
 )
-from slurm_hadar.policies.ends import ends, moves
+from slurm_hadar.policies.ends import ends, ends_here, moves
 from slurm_hadar.policies.hadar.bids import Bid, Market, Round
 from slurm_hadar.policies.hadar.worth import TypeOption
 from slurm_hadar.policies.unavailable import unavailable
@@ -44,7 +44,7 @@ def _placement(market: Market, job: int, offer: Bid, place: int, length: int) ->
     what, where = gpus_text(placed), nodes_text(placed)
     post = market.posts.get(job)
     if offer.stay and post is not None:
-        words = f"stays on {what} ({where}), {ends(view, job, offer.seconds)}"
+        words = f"stays on {what} ({where}), {ends_here(view, job, offer.seconds)}"
         if not view.jobs.movable[job]:
             words += "; it cannot be moved now"
         elif not post.movable:

@@ -12,7 +12,7 @@ from slurm_hadar.policies.allocation import (
     nodes_text,
     placement_of,
 )
-from slurm_hadar.policies.ends import UNKNOWN, ends, time_left
+from slurm_hadar.policies.ends import UNKNOWN, ends, ends_here, time_left
 from slurm_hadar.policies.timetable.choice import RoundChoice
 from slurm_hadar.policies.timetable.doubt import restart_factor
 from slurm_hadar.policies.timetable.places import PlacedJobs
@@ -75,8 +75,9 @@ class _Words:
 
     def _why(self, job: int, at: int, stays: bool) -> str:
         gain, price = float(self.choice.gain[job, at]), float(self._price[at])
+        end = (ends_here if stays else ends)(self.view, job, float(self.options.seconds[job, at]))
         words = (
-            f", {ends(self.view, job, float(self.options.seconds[job, at]))}: an hour here is "
+            f", {end}: an hour here is "
             f"worth {gain:.3g} h of waiting, its GPUs cost the others {price:.3g} h"
         )
         if self.choice.critical[job]:

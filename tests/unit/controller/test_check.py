@@ -48,7 +48,7 @@ def test_open_folders_are_problems(tmp_path):
     (tmp_path / "state").chmod(0o755)
     (tmp_path / "exchange").mkdir(0o755)
     found = list(findings(site(tmp_path)))
-    assert [f.cure.split()[0] for f in found if f.level == "problem"][:2] == ["chown", "chmod"]
+    assert [f.cure.split()[0] for f in found if f.level == "problem"][:2] == ["chmod", "chmod"]
     (tmp_path / "state").chmod(0o700)
     (tmp_path / "exchange").chmod(0o1777)
     assert [f.level for f in findings(site(tmp_path))] == ["ok", "ok", "ok", "problem"]

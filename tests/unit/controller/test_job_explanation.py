@@ -20,6 +20,7 @@ from slurm_hadar.controller.presentation.job_report import of_controller
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.reports import text
 from slurm_hadar.slurm.traffic import Traffic
 
@@ -34,6 +35,17 @@ def test_status_names_slurms_own_reason_while_a_job_waits():
     assert row_of(waits, shown, decided).reason == "Slurm: Resources; no GPU is free"
     assert row_of(waits, shown, None).reason == "Slurm: Resources"
     assert row_of(replace(runs, reason="x"), shown, decided).reason == "no GPU is free"
+
+
+@pytest.mark.parametrize(
+    ("samples", "rate", "done"), [(0, 0.0, None), (0, 2.0, 0.0), (64, 0.0, 0.1), (9999, 2.0, 1.0)]
+)
+def test_before_its_first_report_a_job_is_not_said_to_have_done_nothing(samples, rate, done):
+    declared = replace(LIST, samples=640)
+    runs = running("1", {"k1": {"k80": 1}}, declaration=declared)
+    began = Progress("1", NOW, 0, "k1", 1, False, NOW, "m", samples, rate, 0.0, 64, 1)
+    assert row_of(runs, seen([runs], progress={"1": began}), None).done == done
+    assert row_of(runs, seen([runs]), None).done is None
 
 
 def test_each_changed_field_is_told_with_its_owners_value():
@@ -94,3 +106,19 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
     with console.capture() as kept:
         console.print(text.explain(found))
     assert "Partition: v100,p100,k80 (asked for: gpu)" in kept.get()
+
+
+@pytest.mark.parametrize(
+    ("policy", "fork", "noted"),
+    [("hadar", (1, 4), True), ("hadare", (1, 4), False), ("hadar", (1, 1), False)],
+)
+def test_copies_that_the_policy_does_not_make_are_noted(tmp_path, policy, fork, noted):
+    site = config(f'[controller]\npolicy = "{policy}"\n')
+    one = job(declaration=replace(LIST, fork=fork))
+    shown = seen([one])
+    with closing(Store.open(tmp_path / "state")) as store:
+        slurm = SimpleNamespace(traffic=Traffic(), queries={})
+        controller = Controller(site, slurm, store, RATES, 0)
+        controller.observe = lambda: shown
+        notes = explanation_of(controller, "1").notes
+    assert any("makes no copies" in note and policy in note for note in notes) is noted

@@ -18,17 +18,19 @@ from slurm_hadar.controller.lock import (
     identity_of,
     me,
     only_one,
+    process_name,
     rival,
     rival_in,
     say_stopped,
     taken_over,
     takes_over,
+    takes_over_from,
 )
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.overdue import controller_is_active
 from slurm_hadar.controller.presentation.overview import controller_state
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.exchange.heartbeat import NAME, read_heartbeat, write_heartbeat
+from slurm_hadar.exchange.heartbeat import NAME, Writer, read_heartbeat, write_heartbeat
 from slurm_hadar.exchange.plan_file import JobPlan, read_plan, write_plan
 
 HOLD = """
@@ -219,12 +221,12 @@ def two_folders(folder):
 def test_two_state_folders_on_one_host_are_two_controllers(tmp_path):
     one, two = two_folders(tmp_path)
     now = time.time()
-    write_heartbeat(tmp_path / "x", "act", 10.0, identity=me(one).identity)
+    write_heartbeat(tmp_path / "x", "act", 10.0, writer=Writer(me(one).identity))
     assert rival(one, now) is None and not takes_over(one, now) and not taken_over(one, now)
     assert "another state folder" in rival(two, now)
     assert "another state folder" in taken_over(two, now)
     assert rival(two, now + 61) is None and takes_over(two, now + 61)
-    # One that was killed cannot be known from one of a timer, or on a machine of the same name.
+    # Without a process that stays, one that was killed cannot be known from one of a timer.
     beat = read_heartbeat(tmp_path / "x", os.getuid())
     dead = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True, check=True)
     killed = replace(beat, pid=int(dead.stdout))
@@ -232,11 +234,38 @@ def test_two_state_folders_on_one_host_are_two_controllers(tmp_path):
         killed, me(two), beat.time + 1
     )
     assert "ended" not in rival_in(beat, me(two), now)
-    write_heartbeat(tmp_path / "x", "act", 10.0, identity=me(two).identity)
+    write_heartbeat(tmp_path / "x", "act", 10.0, writer=Writer(me(two).identity))
     assert "another state folder" in taken_over(one, now)
     # A controller of an earlier release has none, and this host's was no other before the upgrade.
     write_heartbeat(tmp_path / "x", "act", 10.0)
     assert rival(two, now) is None and not taken_over(two, now)
+
+
+def test_a_daemon_that_has_ended_on_this_machine_is_not_waited_for(tmp_path):
+    """Its state folder was lost with it, so that the new controller is another one by its name."""
+    _, two = two_folders(tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as daemon:
+        name = process_name(daemon.pid)
+        write_heartbeat(tmp_path / "x", "act", 10.0, writer=Writer("of the lost folder", name))
+        beat = replace(read_heartbeat(tmp_path / "x", os.getuid()), pid=daemon.pid)
+        assert len(name.split()) == 3 and beat.process == name
+        assert "another state folder" in rival_in(beat, me(two), beat.time), "it is alive"
+        daemon.kill()
+    assert rival_in(beat, me(two), beat.time) is None
+    assert takes_over_from(beat, me(two), beat.time), "and a second look follows"
+    # Its number may be another process's by now, and on another machine it says nothing.
+    assert rival_in(replace(beat, pid=1), me(two), beat.time) is None
+    boot, space, started = name.split()
+    for elsewhere in (f"other {space} {started}", f"{boot} pid:[1] {started}", ""):
+        assert rival_in(replace(beat, process=elsewhere), me(two), beat.time) is not None
+    assert rival_in(replace(beat, host="elsewhere"), me(two), beat.time) == "elsewhere"
+
+
+def test_a_daemon_whose_state_folder_was_lost_does_not_wait_for_itself(tmp_path):
+    _, two = two_folders(tmp_path)
+    own = Writer("of the lost folder", process_name(os.getpid()))
+    write_heartbeat(tmp_path / "x", "act", 10.0, writer=own)
+    assert rival(two, time.time()) is None
 
 
 def test_an_identity_lasts_and_a_copy_of_the_folder_has_another_one(tmp_path):

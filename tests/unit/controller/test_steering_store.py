@@ -163,3 +163,13 @@ def test_a_list_that_was_widened_at_its_deadline_is_still_the_controllers():
     assert left(known, widened) == set()
     assert left(known, widened, NOW + 61) == {"Partition"}
     assert left(known, job(partitions=("k80",)), NOW + 61) == set()
+
+
+def test_the_partitions_that_owners_asked_for_are_read_without_making_a_file(tmp_path):
+    own = config(f'[site]\nexchange_dir = "{tmp_path}"\nstate_dir = "{tmp_path}/state"\n')
+    assert steering_store.submitted_partitions(own) == {} and not (tmp_path / "state").exists()
+    found = Store.open(tmp_path / "state")
+    steering_store.keep(own, found, "1", Steering(was={"Partition": "gpu"}))
+    steering_store.keep(own, found, "2", OURS)
+    found.close()
+    assert steering_store.submitted_partitions(own) == {"1": "gpu"}

@@ -484,3 +484,13 @@ def test_a_policy_is_told_of_restarts_and_from_when_a_job_may_be_moved():
     assert found.restarts.tolist() == [2, 0, 0, 0]
     assert found.work_unknown.tolist() == [False, False, False, True]
     assert found.rate_error.shape == view.jobs.rate.shape and np.isnan(found.rate_error).all()
+
+
+def test_a_view_knows_when_the_time_limit_ends_a_running_job():
+    short = running("1", {"k1": {"k80": 1}}, start_s=NOW - 3000, time_limit_s=7200.0)
+    late = running("2", {"v1": {"v100": 1}}, start_s=NOW - 3000, time_limit_s=600.0)
+    free = running("3", {"p1": {"p100": 1}}, start_s=NOW - 3000, time_limit_s=inf)
+    shown = look(seen([short, late, free, job("4")])).view.jobs
+    assert dict(zip(shown.ids, shown.limit_s.tolist(), strict=True)) == {
+        "1": 4200.0, "2": 0.0, "3": inf, "4": inf
+    }  # fmt: skip

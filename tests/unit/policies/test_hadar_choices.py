@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -313,6 +314,25 @@ def test_a_running_job_says_why_it_stays() -> None:
     ):
         jobs = jobs_of([[[1.0], [1.0]]], held=[(0, 0, 0, 1)], **changes)
         assert words in _run(nodes_of([[1, 0], [0, 1]]), jobs).placements["j0"].reason
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "says"),
+    [(1_200.0, "reaches its time limit in 20 min;"), (40_000.0, "ends in 10.0 h;"),
+     (np.inf, "ends in 10.0 h;")],
+)  # fmt: skip
+def test_a_job_whose_time_limit_comes_first_is_not_said_to_end(limit_s: float, says: str) -> None:
+    jobs = jobs_of([[[1.0], [1.0]]], held=[(0, 0, 0, 1)])
+    jobs = replace(jobs, limit_s=np.array([limit_s]))
+    reason = _run(nodes_of([[1, 0], [0, 1]]), jobs).placements["j0"].reason
+    assert reason.startswith(f"stays on 1 x fast (n0), {says}")
+
+
+def test_a_job_of_unknown_work_is_not_said_to_reach_its_limit() -> None:
+    jobs = jobs_of([[[1.0], [1.0]]], held=[(0, 0, 0, 1)])
+    jobs = replace(jobs, limit_s=np.array([60.0]), end_known=np.array([False]))
+    reason = _run(nodes_of([[1, 0], [0, 1]]), jobs).placements["j0"].reason
+    assert "end unknown" in reason and "limit" not in reason
 
 
 def test_a_move_says_what_it_gains() -> None:

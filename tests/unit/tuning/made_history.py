@@ -44,7 +44,7 @@ def line(
         "JobID": str(id_), "Account": account, "Partition": kind, "Submit": at(submit_h),
         "Eligible": at(submit_h), "Start": at(start_h), "End": at(end_h), "State": "COMPLETED",
         "NNodes": "1", "ReqTRES": tres, "AllocTRES": tres if start_h is not None else "",
-        "Constraints": "", "NodeList": f"{kind[0]}1", "JobName": name, **other,
+        "Comment": "", "Constraints": "", "NodeList": f"{kind[0]}1", "JobName": name, **other,
     }  # fmt: skip
     return "|".join(cells[column] for column in COLUMNS)
 

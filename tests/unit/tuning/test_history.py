@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_history import line, text
 
+from slurm_hadar import config as configuration
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.tuning import conf, history, site
+from slurm_hadar.tuning import conf, history, site, sources
 from slurm_hadar.tuning.requested_types import OPEN
 from slurm_hadar.tuning.usage import usage
 
@@ -181,3 +182,33 @@ def test_hostile_lines_give_an_answer_or_one_clear_sentence(lines: list[list[str
         for one in seen.types:
             assert 0 <= one.used_gpu_h <= one.offered_gpu_h + 1e-6
             assert one.idle_gpu_h + one.used_gpu_h == pytest.approx(one.offered_gpu_h)
+
+
+def test_a_steered_job_counts_by_the_partition_that_it_was_submitted_to() -> None:
+    untyped = "cpu=4,gres/gpu=1,mem=16G"
+    tres = {"ReqTRES": untyped, "AllocTRES": untyped, "Partition": "v100"}
+    steered = [
+        line(1, 0, 1, 2, **tres, Comment="mine [hadar1 types=any partitions=all]"),
+        line(2, 0, 1, 2, **tres, Comment="[hadar1 types=any]"),
+        line(3, 0, 1, 2, **tres),
+        line(4, 0, 1, 2, **tres, Comment="[hadar1 nonsense=1]"),
+        line(5, 0, 1, 2, **tres, Comment="a|b [hadar1 types=any]"),
+    ]
+    found = read(*steered)
+    assert found.partitions[:4] == ("all", "v100", "v100", "v100")
+    assert found.submitted == (True, True, False, True, False)
+    assert found.asked.tolist()[:4] == [OPEN, 0, 0, 0] and len(found.ids) == 5
+    owners = {"3": "v100,k80", "1": "v100,k80"}
+    found = history.read(text(*steered), "past", SITE, owners=owners)
+    assert found.partitions[:3] == ("all", "v100", "v100,k80") and found.submitted[2]
+    assert found.asked.tolist()[2] == OPEN
+
+
+def test_a_history_without_the_owners_partition_is_said_to_be_one() -> None:
+    groups = configuration.parse('[partitions.groups]\nall = ["v100", "k80"]\n', "here")
+    plain = read(line(1, 0, 1, 2), line(2, 0, 1, 2, kind="k80"))
+    (note,) = sources._of_groups(plain, groups)
+    assert "2 jobs" in note and "from all;" in note and "job_comment" in note
+    assert sources._of_groups(plain, None) == []
+    recorded = read(line(1, 0, 1, 2), line(2, 0, 1, 2, Comment="[hadar1 types=any]"))
+    assert sources._of_groups(recorded, groups) == []

@@ -198,6 +198,8 @@ def test_the_simulators_own_output(place: Path) -> None:
         (("gone", "--slurm-conf", "slurm.conf"), "cannot be read"),
         (("slurm.conf", "--slurm-conf", "slurm.conf"), "not what sacct -P prints"),
         (("past", "--slurm-conf", "slurm.conf", "--since", "soon"), "no time before now"),
+        (("past", "--slurm-conf", "slurm.conf", "--since", ""), "no time before now"),
+        (("past", "--slurm-conf", "slurm.conf", "--since", "0d"), "no time before now"),
         (("past", "--slurm-conf", "slurm.conf", "--policy", "best"), "no policy 'best'"),
         (("past", "--slurm-conf", "slurm.conf", "--report", "no/where"), "cannot be written"),
         (("--trace", "mixed_60"), "go with --jct"),

@@ -1,0 +1,76 @@
+"""As whom ``hadar check`` judges folders and programs: the user that runs the controller."""
+
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.checks.finding import me, user_name
+from slurm_hadar.controller.lock import controllers_uid
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerUser:
+    """``known``: the configuration or the state folder names the user, or the caller is it; root
+    may look on behalf of a user that neither names yet. ``is_controllers``: the rights of ``uid``
+    are the controller's, not only those of a caller who may not take its place."""
+
+    uid: int
+    known: bool = True
+    is_controllers: bool = True
+
+    @property
+    def name(self) -> str:
+        """For a message. Raises HadarError where the caller has no name on this machine."""
+        return me() if self.uid == os.getuid() else user_name(self.uid)
+
+    @property
+    def for_cure(self) -> str:
+        """What a cure writes after chown or -o."""
+        return self.name if self.known else "USER"
+
+    @property
+    def cure_first(self) -> str:
+        """How a cure begins where that is not known."""
+        return "" if self.known else "name the controller's user in site.controller_user; as USER: "
+
+    def can(self, path: Path, mode: int) -> bool:
+        """Whether the user reaches ``path`` through all folders above and has the rights
+        ``mode`` (os.R_OK, os.W_OK, os.X_OK) there."""
+        if self.uid == os.getuid():
+            return os.access(path, mode)
+        with _rights_of(self.uid):
+            return os.access(path, mode, effective_ids=True)
+
+
+def controller_user(config: Config) -> ControllerUser:
+    """The controller's user where root asks, the caller otherwise."""
+    own, controllers = os.getuid(), controllers_uid(config)
+    if own != 0:
+        return ControllerUser(own, is_controllers=own == controllers)
+    # A folder of root's says nothing: root may have made it for another user.
+    known = bool(config.site.controller_user) or controllers != 0
+    return ControllerUser(controllers, known or config.site.rights == "sandbox")
+
+
+@contextmanager
+def _rights_of(uid: int) -> Iterator[None]:
+    """Have a user's effective rights for a while, as root. The kernel judges, so that access
+    lists and a network file system count."""
+    own_groups, own_gid = os.getgroups(), os.getegid()
+    gid, groups = uid, [uid]
+    with suppress(KeyError):
+        found = pwd.getpwuid(uid)
+        gid, groups = found.pw_gid, os.getgrouplist(found.pw_name, found.pw_gid)
+    try:
+        os.setgroups(groups)
+        os.setegid(gid)
+        os.seteuid(uid)
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(own_gid)
+        os.setgroups(own_groups)

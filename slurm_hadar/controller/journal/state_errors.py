@@ -1,0 +1,110 @@
+"""Messages about the state folder and its file: why they cannot be used, with the cause and a cure;
+and that the file is new where an earlier one would be expected."""
+
+import errno
+import os
+import pwd
+import sqlite3
+import stat
+from pathlib import Path
+
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.reports import formats
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_ELSEWHERE = "set site.state_dir to a folder on a local disk"
+
+
+def folder_error(folder: Path, error: OSError) -> HadarError:
+    """What the operator sees where the folder cannot be made or written."""
+    return HadarError(
+        f"state folder {folder} cannot be used ({error.strerror}): {_cause_of(folder, error)}"
+    )
+
+
+def require_own(folder: Path, found: os.stat_result) -> None:
+    """Raises HadarError for what is no folder, or another user's. ``found``: of the folder
+    itself, not of what a link leads to."""
+    if not stat.S_ISDIR(found.st_mode):
+        what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no folder"
+        raise HadarError(
+            f"state folder {folder} is {what}; remove it, or set site.state_dir to a folder"
+        )
+    if found.st_uid != os.getuid():
+        owner, own = _name(found.st_uid), _name(os.getuid())
+        raise HadarError(
+            f"state folder {folder} does not belong to {own} but to {owner}; run as {owner}, or: "
+            f"chown -R {own} {folder}"
+        )
+
+
+def file_cause(path: Path, error: sqlite3.Error) -> str:
+    """Why SQLite cannot use a file that is not damaged, and what to do."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return _full(path)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return f"another process has it in use; find it with: fuser {path}"
+    if path.exists() and not path.is_file():
+        return "it is no file; remove it"
+    if (place := _place_cause(path.parent)) is not None:
+        return place
+    if path.exists() and path.stat().st_uid != os.getuid():
+        own = _name(os.getuid())
+        return f"it belongs to {_name(path.stat().st_uid)}; run: chown -R {own} {path.parent}"
+    if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK):
+        return f"this user may not write it; run: chmod 600 {path} && chmod 700 {path.parent}"
+    return "its disk may be full or failing; see df and dmesg"
+
+
+def new_file_message(folder: Path, steered: int) -> str:
+    """Where ``steered`` jobs were steered before: an admin may have wanted a new folder."""
+    return (
+        f"{folder} holds no earlier state file, and {formats.counted(steered, 'job')} were steered "
+        "before it was made: what was done to them is read from Slurm and the exchange folder; "
+        "measured speeds and history begin anew. If another folder holds the earlier file, stop "
+        "the controller and set site.state_dir to it, or move it here"
+    ).replace("1 job were", "1 job was")
+
+
+def _cause_of(folder: Path, error: OSError) -> str:
+    if error.errno in _FULL:
+        return _full(folder)
+    if error.errno == errno.EROFS:
+        return _read_only(folder)
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "a file is in its place or above it; remove that, or set site.state_dir"
+    if isinstance(error, PermissionError):
+        above = next((one for one in folder.parents if os.access(one, os.F_OK)), folder)
+        own = _name(os.getuid())
+        return (
+            f"{own} may not write in it or in {above}; run as root: "
+            f"install -d -m 0700 -o {own} {folder}"
+        )
+    return f"see its disk, or {_ELSEWHERE}"
+
+
+def _place_cause(folder: Path) -> str | None:
+    """What the file system of a folder says; None where there is nothing."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    if found.f_flag & os.ST_RDONLY:
+        return _read_only(folder)
+    return _full(folder) if found.f_blocks and not found.f_bavail else None
+
+
+def _full(place: Path) -> str:
+    return f"its disk is full; free some space (df {place}), or {_ELSEWHERE}"
+
+
+def _read_only(place: Path) -> str:
+    return f"its file system is read-only (findmnt -T {place}); mount it writable, or {_ELSEWHERE}"
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

@@ -1,0 +1,147 @@
+"""``sudo hadar check``: root judges for the user that runs the controller."""
+
+import os
+import pwd
+
+import pytest
+from hand_made import config
+from missing import needs_root
+
+from slurm_hadar.controller.checks import check
+from slurm_hadar.controller.checks.check_folders import folder_findings
+from slurm_hadar.controller.checks.check_reporting import people_findings, reporting_findings
+from slurm_hadar.controller.checks.controller_user import controller_user
+
+OTHER = pwd.getpwnam("nobody")
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder that OTHER can reach, unlike pytest's own."""
+    needs_root("it takes another user's rights")
+    above = [one for one in tmp_path.parents if one.stat().st_mode & 0o005 != 0o005]
+    modes = [(one, one.stat().st_mode) for one in [tmp_path, *above]]
+    for one, mode in modes:
+        one.chmod(mode | 0o055)
+    yield tmp_path
+    for one, mode in modes:
+        one.chmod(mode)
+
+
+def site(place, more="", named=OTHER.pw_name):
+    who = f'controller_user = "{named}"\n' if named else ""
+    return config(
+        f'[site]\nstate_dir = "{place}/state"\nexchange_dir = "{place}/exchange"\n{who}{more}'
+    )
+
+
+def folders(place, owner=OTHER.pw_uid):
+    for name, mode in (("state", 0o700), ("exchange", 0o1777)):
+        (place / name).mkdir()
+        (place / name).chmod(mode)
+        os.chown(place / name, owner, -1)
+
+
+def test_folders_of_the_configured_user_are_right_and_roots_are_not(place):
+    folders(place)
+    assert [one.level for one in folder_findings(site(place))] == ["ok", "ok"]
+    os.chown(place / "state", 0, 0)
+    state, _ = folder_findings(site(place))
+    assert state.level == "problem" and f"chown -R {OTHER.pw_name} " in state.cure
+    (place / "state").rmdir()
+    state, _ = folder_findings(site(place))
+    assert f"-o {OTHER.pw_name} " in state.cure
+
+
+def test_a_folder_above_that_is_closed_to_the_user_is_a_problem(place):
+    folders(place)
+    place.chmod(0o700)
+    found = list(folder_findings(site(place)))
+    assert [one.level for one in found] == ["problem", "problem"]
+    assert all(OTHER.pw_name in one.what and "above" in one.cure for one in found)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_without_a_configured_user_no_cure_gives_a_folder_to_root(place, made):
+    if made:
+        folders(place, owner=0)
+        (place / "state").chmod(0o755)
+    for one in folder_findings(site(place, named="")):
+        assert "chown root" not in one.cure and "-o root" not in one.cure, one
+    if not made:
+        state, exchange = folder_findings(site(place, named=""))
+        assert all("site.controller_user" in one.cure for one in (state, exchange))
+
+
+def test_the_owner_of_the_state_folder_counts_where_none_is_configured(place):
+    folders(place)
+    assert [one.level for one in folder_findings(site(place, named=""))] == ["ok", "ok"]
+
+
+def test_files_and_programs_are_judged_as_the_controllers_user(place):
+    folders(place)
+    (place / "log").mkdir()
+    table, program = place / "table.csv", place / "alert"
+    for file, mode in ((table, 0o600), (program, 0o700)):
+        file.write_text("#!/bin/sh\n")
+        file.chmod(mode)
+    more = f"""
+[log]
+file = "{place}/log/hadar.log"
+[profiles]
+tables = ["{table}"]
+[alerts]
+enabled = true
+command = ["{program}"]
+"""
+
+    def found():
+        known = site(place, more)
+        user = controller_user(known)
+        yield from reporting_findings(known, user)
+        yield from people_findings(known, {}, user)
+        yield from (one for one in check._names(known, user) if "profiles" in one.what)
+
+    bad = list(found())
+    assert [one.level for one in bad] == ["problem"] * 3
+    assert all(OTHER.pw_name in one.what for one in bad)
+    os.chown(place / "log", OTHER.pw_uid, -1)
+    table.chmod(0o644)
+    program.chmod(0o755)
+    assert list(found()) == []
+    assert os.geteuid() == 0, "the caller has its own rights again"
+
+
+def test_slurms_commands_are_judged_as_the_controllers_user(place):
+    folders(place)
+    (place / "bin").mkdir()
+    (place / "bin" / "scontrol").write_text("#!/bin/sh\n")
+    (place / "bin" / "scontrol").chmod(0o750)
+    known = site(place, f'[slurm]\nbin_dir = "{place}/bin"\n')
+    (found,) = [one for one in check._names(known) if "slurm.bin_dir" in one.what]
+    assert found.level == "problem" and OTHER.pw_name in found.what and found.cure
+    (place / "bin" / "scontrol").chmod(0o755)
+    assert not [one for one in check._names(known) if "slurm.bin_dir" in one.what]
+
+
+def test_rights_in_slurm_are_those_of_the_configured_user(place):
+    folders(place)
+    known = site(place)
+    asked = []
+
+    class Slurm:
+        def admin_level(self, user):
+            asked.append(user)
+            return "Operator"
+
+    found = list(check._rights(known, Slurm(), {}, controller_user(known)))
+    assert asked == [OTHER.pw_name]
+    assert [(one.level, one.what) for one in found] == [("ok", f"{OTHER.pw_name} is an Operator")]
+
+
+def test_one_folder_for_both_is_one_problem(tmp_path):
+    (tmp_path / "both").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "both")
+    known = config(f'[site]\nstate_dir = "{tmp_path}/both"\nexchange_dir = "{tmp_path}/link"\n')
+    (found,) = folder_findings(known)
+    assert found.level == "problem" and "site.exchange_dir" in found.cure

@@ -1,0 +1,68 @@
+"""``hadar retire --dry-run``: beside a running controller, without its lock."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from hand_made import config, job
+
+from slurm_hadar.cli import common
+from slurm_hadar.cli import retire as command
+from slurm_hadar.controller.lock import only_one
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.tick import Controller
+from slurm_hadar.domain import declaration
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.exchange.heartbeat import NAME, Writer, write_heartbeat
+from slurm_hadar.slurm.traffic import Traffic
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A site with one steered job and a controller that runs, and a Slurm that takes nothing."""
+    known = config(
+        f'[site]\nrights = "user"\nstate_dir = "{tmp_path}/state"\n'
+        f'exchange_dir = "{tmp_path}/exchange"\n'
+        '[partitions.groups]\ngpu = ["v100", "k80"]\n'
+    )
+    (tmp_path / "exchange").mkdir()
+    write_heartbeat(tmp_path / "exchange", "act", 10.0, writer=Writer("another"))
+    declared = job().declaration
+    waiting = job("7", comment=declaration.merge("mine", declared), partitions=("v100",))
+    seen = Observed(
+        now=1.0,
+        jobs={"7": waiting},
+        nodes={},
+        partitions={},
+        steering={"7": Steering(was={"Partition": "gpu"})},
+    )
+    monkeypatch.setattr(Controller, "observe", lambda _: seen)
+    monkeypatch.setattr(command, "refuse_root", lambda _: None)
+    monkeypatch.setattr(command, "load", lambda _: known)
+    monkeypatch.setattr(command, "_LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr(common, "refuse_root", lambda _: None)
+    slurm = SimpleNamespace(traffic=Traffic(), queries={}, read_config=dict)
+    monkeypatch.setattr(common, "cluster_of", lambda _: slurm)
+    monkeypatch.setattr(
+        "slurm_hadar.controller.observation.accounting_limits.AccountingLimits.begin_tick",
+        lambda *_: None,
+    )
+    return known
+
+
+def test_it_says_what_each_job_would_get_beside_a_controller(site, capsys):
+    with only_one(site.site.state_dir, 0):
+        command.retire(dry_run=True, config=None, as_json=False)
+        said = capsys.readouterr().out
+        assert said.startswith("1 managed job would be given back to Slurm\n")
+        assert "  7  " in said and "Comment='mine'" in said and "Partition='gpu'" in said
+        command.retire(dry_run=True, config=None, as_json=True)
+        found = json.loads(capsys.readouterr().out)["result"]
+        assert (found["changed"], found["jobs"]) == (False, ["7"])
+        assert found["would_set"] == {"7": {"Comment": "mine", "Partition": "gpu"}}
+        with pytest.raises(HadarError, match="another hadar is running"):
+            command.retire(dry_run=False, config=None, as_json=False)
+    assert (site.site.exchange_dir / NAME).exists(), "nothing is written"
+    with pytest.raises(HadarError, match="is active and would manage them again"):
+        command.retire(dry_run=False, config=None, as_json=False)

@@ -1,0 +1,123 @@
+"""The cause in what is said of a state folder that cannot be used."""
+
+import errno
+import os
+import pwd
+import sqlite3
+from types import SimpleNamespace
+
+import pytest
+from hand_made import RATES, config
+from missing import needs_root
+
+from slurm_hadar.controller.journal import state_errors, store_file
+from slurm_hadar.controller.journal.store import Store, make_private
+from slurm_hadar.controller.lock import only_one
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.tick import Controller, _Mode
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.traffic import Traffic
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, "its disk is full"),
+        (errno.EDQUOT, "its disk is full"),
+        (errno.EROFS, "its file system is read-only"),
+        (errno.EACCES, "install -d -m 0700 -o"),
+        (errno.ENOTDIR, "a file is in its place or above it"),
+        (errno.EIO, "see its disk"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_or_locked(tmp_path, monkeypatch, number, says):
+    def fails(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    folder = tmp_path / "state"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", fails)
+        with pytest.raises(HadarError, match=says):
+            make_private(folder)
+    make_private(folder)
+    monkeypatch.setattr(os, "open", fails)
+    with pytest.raises(HadarError, match=says), only_one(folder, 0):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (sqlite3.SQLITE_FULL, "its disk is full"),
+        (sqlite3.SQLITE_BUSY, "another process has it in use"),
+        (sqlite3.SQLITE_LOCKED, "another process has it in use"),
+        (sqlite3.SQLITE_IOERR, "full or failing"),
+    ],
+)
+def test_an_error_of_sqlite_names_its_cause(tmp_path, code, says):
+    error = sqlite3.OperationalError("some words")
+    error.sqlite_errorcode = code
+    said = str(store_file.state_file_error(error, tmp_path / "hadar.sqlite"))
+    assert "cannot be used now (some words)" in said and says in said
+
+
+@pytest.mark.parametrize(
+    ("flag", "free", "says"),
+    [(os.ST_RDONLY, 5, "its file system is read-only"), (0, 0, "its disk is full")],
+)
+def test_the_file_system_is_asked(tmp_path, monkeypatch, flag, free, says):
+    found = SimpleNamespace(f_flag=flag, f_blocks=9, f_bavail=free)
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    error = sqlite3.OperationalError("attempt to write a readonly database")
+    error.sqlite_errorcode = sqlite3.SQLITE_READONLY
+    assert says in state_errors.file_cause(tmp_path / "hadar.sqlite", error)
+
+
+def test_a_folder_in_place_of_the_file(tmp_path):
+    make_private(tmp_path / "state")
+    (tmp_path / "state" / "hadar.sqlite").mkdir()
+    with pytest.raises(HadarError, match="it is no file"):
+        Store.open(tmp_path / "state")
+
+
+def test_a_file_in_use_by_another_process(tmp_path):
+    store = Store.open(tmp_path / "state")
+    other = sqlite3.connect(tmp_path / "state" / "hadar.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    store.connection.execute("PRAGMA busy_timeout=50")
+    with pytest.raises(HadarError, match="another process has it in use"), store.readable_errors():
+        store.begin("7", "move", "asked", 5.0, {})
+    other.close()
+    store.close()
+
+
+def test_another_users_folder_and_file(tmp_path):
+    needs_root("it gives files to another user")
+    other = pwd.getpwnam("nobody")
+    folder = tmp_path / "state"
+    make_private(folder)
+    os.chown(folder, other.pw_uid, -1)
+    with pytest.raises(HadarError, match=f"does not belong to root but to {other.pw_name}"):
+        make_private(folder)
+    error = sqlite3.OperationalError("unable to open database file")
+    error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+    (folder / "hadar.sqlite").touch()
+    os.chown(folder / "hadar.sqlite", other.pw_uid, -1)
+    assert f"it belongs to {other.pw_name}" in state_errors.file_cause(
+        folder / "hadar.sqlite", error
+    )
+
+
+@pytest.mark.parametrize(("steered", "says"), [(0, ""), (1, "1 job was"), (3, "3 jobs were")])
+def test_a_new_folder_is_not_called_a_lost_one(tmp_path, steered, says):
+    """An admin may have made it on purpose."""
+    site = config(f'[site]\nstate_dir = "{tmp_path}/state"\n')
+    store = Store.open(site.site.state_dir)
+    slurm = SimpleNamespace(traffic=Traffic(), queries={})
+    ours = {str(number): Steering() for number in range(steered)}
+    seen = Observed(now=1.0, jobs={}, nodes={}, partitions={}, steering=ours)
+    said = Controller(site, slurm, store, RATES, os.getuid())._news(seen, _Mode(True))[0]
+    assert len(said) == bool(says) and all(says in one and "lost" not in one for one in said)
+    assert all(str(site.site.state_dir) in one and "history begin anew" in one for one in said)
+    store.close()
