@@ -48,6 +48,11 @@ class Requests:
     users: tuple[str, ...]
     accounts: tuple[str, ...]
 
+    def kinds(self, job: int) -> list[int]:
+        """The types that a job asks for, rising."""
+        found: list[int] = np.flatnonzero(self.types[job]).tolist()
+        return found
+
 
 def requests(workload: Workload, cluster: VirtualCluster, drawn: Drawn) -> Requests:
     """The requests of all jobs. Raises UsageError for one that cannot run with its GPUs.
