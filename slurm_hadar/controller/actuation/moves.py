@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from slurm_hadar.controller.actuation import mails, move_priority
-from slurm_hadar.controller.actuation.apply import (
+from slurm_hadar.controller.actuation.apply import ActionContext, write_unmoved_plan
+from slurm_hadar.controller.actuation.entry_details import (
     STOOD_FIELDS,
-    ActionContext,
     batch_of_entry,
     copies_of,
     steering_of,
-    write_unmoved_plan,
 )
 from slurm_hadar.controller.actuation.move_steps import MOVED, MoveStep, acknowledged, decide_move
 from slurm_hadar.controller.journal.entry import Entry
