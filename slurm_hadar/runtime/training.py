@@ -22,8 +22,9 @@ from slurm_hadar.runtime.checkpoint_store import CheckpointStore, State, statefu
 from slurm_hadar.runtime.core import SessionCore, SessionOptions, say
 from slurm_hadar.runtime.leaving import fail_at_exit
 from slurm_hadar.runtime.noise import NoiseScale
+from slurm_hadar.runtime.planned_batch import ChosenBatch
 from slurm_hadar.runtime.samples import Segment
-from slurm_hadar.runtime.steering import ChosenBatch, TrainingSteering
+from slurm_hadar.runtime.steering import TrainingSteering
 from slurm_hadar.runtime.stores import has_shards, open_store
 
 
