@@ -7,8 +7,8 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import FloatArray
+from slurm_hadar.policies.record import Decide
 from slurm_hadar.scheduling import schedule
-from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.job_owners import JobOwners
 from slurm_hadar.simulator.outcome import Outcome, Timeline
 from slurm_hadar.simulator.queue.cluster_state import ClusterState

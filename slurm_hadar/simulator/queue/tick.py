@@ -15,9 +15,9 @@ import numpy as np
 from slurm_hadar.domain.declaration import SLOWEST
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
+from slurm_hadar.policies.record import Decide
 from slurm_hadar.scheduling import schedule
 from slurm_hadar.scheduling.profile import Profile
-from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.queue.cluster_state import ClusterState
 from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
