@@ -14,7 +14,7 @@ import numpy as np
 
 from slurm_hadar.domain.declaration import SLOWEST
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.view import FloatArray, IntArray, State, View
+from slurm_hadar.domain.view import IntArray, State, View
 from slurm_hadar.policies.record import Decide
 from slurm_hadar.scheduling import schedule
 from slurm_hadar.scheduling.profile import Profile
@@ -22,9 +22,9 @@ from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.queue.cluster_state import ClusterState
 from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
 from slurm_hadar.simulator.queue.making_way import stopped
+from slurm_hadar.simulator.queue.requests import as_requested
 from slurm_hadar.simulator.queue.setting import SimulationSetting
 from slurm_hadar.simulator.views import Views
-from slurm_hadar.simulator.workload import doable
 
 _NONE: frozenset[int] = frozenset()
 
@@ -48,9 +48,7 @@ class SimulatedController:
         self._views = Views(work, cluster, estimates, setting.costs, setting.seed, options)
         self._index = {id_: at for at, id_ in enumerate(work.ids)}
         self._types = {name: at for at, name in enumerate(cluster.types)}
-        column = np.searchsorted(np.asarray(work.counts), work.request)
-        rate = np.where(doable(work, cluster), estimates.rate, 0.0)
-        self._rate: FloatArray = rate[np.arange(len(work.ids)), :, column]
+        self._rate = as_requested(estimates.rate, work, cluster)
         self._foresight = Foresight(state.asked, work.request, self._rate, estimates.total)
         # No guess keeps a job from a type.
         self._may_wait = steering.max_wait_s > 0 and estimates.known
